@@ -1,0 +1,249 @@
+"""The architecture of a neural network, free of any framework's config names.
+
+A model is a tuple of *stacks* (text decoder, encoder, vision tower); a stack is a run-length list of
+*layers*; a layer mixes tokens (attention, MLA, state space) and then channels (MLP, MoE).
+Axis letters in comments: H hidden, A heads, G key/value heads, D head width, F feed-forward width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Norm(StrEnum):
+    """What normalises hidden states, and which weights it owns."""
+
+    RMS = "rms"  # H weights
+    LAYER = "layer"  # H weights + H biases
+    LAYER_NO_BIAS = "layer_no_bias"  # H weights
+    PLAIN = "plain"  # no weights (OLMo 1)
+
+
+class Noun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of the frozen nouns."""
+
+
+class Attention(Noun, tag="attention"):
+    """Multi-head, grouped-query or multi-query attention (G = A, 1 < G < A, G = 1)."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int | None = None  # differs from head_dim in a few models
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: Literal["none", "head", "full"] = "none"  # head: D weights each; full: A*D and G*D
+    qk_norm_kind: Norm = Norm.RMS
+    rope: bool = True
+    rope_fraction: float = 1.0
+    window: int | None = None  # sliding window [tokens]
+    output_gate: bool = False  # q projection twice as wide (Qwen3-Next)
+    sinks: bool = False  # one learned logit per head (gpt-oss)
+    relative_buckets: int = 0  # T5: buckets x A biases, owned by the first layer of a stack
+    shared_kv: bool = False  # cross-layer KV sharing: no own k/v projection
+    k_is_v: bool = False  # one projection serves keys and values
+
+
+class MultiLatentAttention(Noun, tag="mla"):
+    """DeepSeek-V2/V3 attention with compressed keys and values."""
+
+    num_heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_dim: int
+    qk_rope_dim: int
+    v_head_dim: int
+    bias: bool = False
+    indexer_heads: int = 0  # DeepSeek sparse attention (V3.2): lightning indexer
+    indexer_dim: int = 0
+
+
+class Mamba(Noun, tag="mamba"):
+    """Selective state space layer; version 1 (Mamba, Jamba) or 2 (Mamba-2, Nemotron-H)."""
+
+    version: Literal[1, 2]
+    inner_dim: int
+    state_dim: int
+    conv_kernel: int = 4
+    dt_rank: int = 0  # version 1
+    num_heads: int = 0  # version 2
+    head_dim: int = 0
+    num_groups: int = 1
+    conv_bias: bool = True
+    proj_bias: bool = False
+    inner_norms: bool = False  # Jamba's dt/B/C norms
+
+
+class LinearAttention(Noun, tag="linear_attention"):
+    """Gated delta net (Qwen3-Next, Qwen3.5) and its kin (Kimi delta attention)."""
+
+    num_k_heads: int
+    num_v_heads: int
+    k_head_dim: int
+    v_head_dim: int
+    conv_kernel: int = 4
+    variant: Literal["gated_delta", "kimi_delta", "lightning"] = "gated_delta"
+
+
+class MLP(Noun, tag="mlp"):
+    """Feed-forward block; gated ones (SwiGLU, GeGLU) own two input projections."""
+
+    width: int  # F
+    gated: bool
+    activation: str = "silu"
+    bias: bool = False
+
+
+class MoE(Noun, tag="moe"):
+    """Routed experts beside optional shared ones."""
+
+    num_experts: int
+    top_k: int
+    expert: MLP
+    shared_width: int = 0  # summed width of the shared experts; 0 when there is none
+    shared_gate: bool = False  # H -> 1 sigmoid gate (Qwen2-MoE)
+    router_bias: bool = False  # a bias the router's linear adds
+    score_bias: bool = False  # load-balancing correction, a parameter or buffer of num_experts
+    score_bias_is_parameter: bool = True
+    latent_width: int = 0  # experts work in a narrower space (Nemotron 3 Super)
+
+
+Mixer = Attention | MultiLatentAttention | Mamba | LinearAttention
+Channel = MLP | MoE
+
+
+class Layer(Noun):
+    """One residual layer. Either part may be missing (Nemotron-H alternates them)."""
+
+    mixer: Mixer | None
+    channel: Channel | None
+    norm: Norm = Norm.RMS
+    post_norms: bool = False  # Gemma 2/3: a second norm after each part
+    parallel: bool = False  # GPT-J, Falcon, Phi: both parts read the same normed input
+    shared_input_norm: bool = False  # parallel with one norm instead of two
+    cross_attention: Attention | None = None
+    extra_parameters: int = 0  # weights of this layer not listed elsewhere (named in Model.notes)
+
+
+class Run(Noun):
+    """`count` equal layers in a row."""
+
+    count: int
+    layer: Layer
+
+
+class VisionEmbedding(Noun):
+    """Patch projection of an image, video or spectrogram encoder."""
+
+    in_channels: int
+    patch: tuple[int, ...]  # kernel = stride, e.g. (14, 14) or (2, 14, 14)
+    bias: bool
+    positions: int = 0  # learned positions
+    class_token: bool = False
+    pre_norm: bool = False
+    convolutions: tuple[tuple[int, int, int], ...] = ()  # Whisper: (in, out, kernel) one-dimensional
+
+
+class Stack(Noun):
+    """A tower: embeddings, layers, final norm."""
+
+    name: str  # "decoder", "encoder", "vision"
+    hidden: int  # H
+    runs: tuple[Run, ...]
+    final_norm: Norm | None = Norm.RMS
+    embedding_norm: Norm | None = None
+    vision: VisionEmbedding | None = None
+    positions: int = 0  # learned position embeddings
+    token_types: int = 0
+    projector: tuple[tuple[int, int, bool], ...] = ()  # (in, out, bias) linears behind the tower
+    projector_norm_dim: int = 0  # width of the projector's norm weight, 0 when none
+    extra_parameters: int = 0
+    causal: bool = True
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the stack."""
+        return sum(run.count for run in self.runs)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers, one by one."""
+        return tuple(run.layer for run in self.runs for _ in range(run.count))
+
+
+class Head(StrEnum):
+    """What reads the last hidden state."""
+
+    LM = "lm"  # H x V
+    MLM = "mlm"  # BERT: H x H dense + norm + decoder with bias
+    CLASSIFIER = "classifier"
+    NONE = "none"
+
+
+class Model(Noun):
+    """One network. `main` is the stack whose tokens the workload counts."""
+
+    name: str
+    family: str
+    vocab: int  # rows of the embedding as trained (padding included) [count]
+    stacks: tuple[Stack, ...]  # the last one is the main stack
+    tied: bool = False  # output projection is the embedding
+    embedding_width: int | None = None  # factorised embeddings: differs from H
+    head: Head = Head.LM
+    head_bias: bool = False
+    num_labels: int = 0  # CLASSIFIER
+    pooler: bool = False
+    mtp_layers: tuple[Layer, ...] = ()  # multi-token-prediction modules: 2H x H projection, 2 norms, a layer
+    mtp_own_embeddings: bool = False
+    mtp_own_head: bool = False
+    per_layer_embedding_width: int = 0  # Gemma 3n/4
+    context: int | None = None  # longest position trained [tokens]
+    dtype: str = "bf16"  # what the checkpoint stores
+    buffers: int = 0  # elements a checkpoint stores that are not parameters (rotary, causal masks)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def main(self) -> Stack:
+        """The stack that reads the tokens."""
+        return self.stacks[-1]
+
+    @property
+    def hidden(self) -> int:
+        """H of the main stack."""
+        return self.main.hidden
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the main stack."""
+        return self.main.num_layers
+
+
+class Split(StrEnum):
+    """How tensor parallelism divides a parameter."""
+
+    REPLICATED = "replicated"
+    COLUMN = "column"  # first (output) dimension
+    ROW = "row"  # second (input) dimension
+    VOCAB = "vocab"  # embedding rows, padded to a multiple first
+    KV = "kv"  # as COLUMN, but copied when there are fewer key/value heads than ranks
+
+
+class Parameter(Noun):
+    """One weight tensor of one layer or of an embedding/head."""
+
+    path: str  # within its owner, e.g. "attention.q"
+    shape: tuple[int, ...]
+    split: Split = Split.REPLICATED
+    expert: bool = False  # divided by expert parallelism
+    kind: Literal["matrix", "embedding", "norm", "bias", "scalar", "conv"] = "matrix"
+
+    @property
+    def elements(self) -> int:
+        """Number of weights."""
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product

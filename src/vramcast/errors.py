@@ -1,0 +1,61 @@
+"""Everything vramcast raises on purpose.
+
+VramcastError
+├── InvalidSpec        what was asked contradicts itself or the model        exit 2
+│   └── Unsupported    valid, but not modelled; the text says what would work exit 3
+├── UnknownName        no such model, GPU or option value; nearest names given exit 4
+├── SourceError        a file, header or hub answer could not be used         exit 5
+└── OutOfMemory        the simulated allocator could not serve a request      exit 6
+
+An answer that says "does not fit" is an answer, not an error: it exits 1.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class VramcastError(Exception):
+    """One sentence: what was given, which rule broke, what would work."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class InvalidSpec(VramcastError):
+    """The question contradicts itself, the model or the hardware."""
+
+
+class Unsupported(InvalidSpec):
+    """A combination that exists but is not modelled."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class UnknownName(VramcastError):
+    """A name that no catalogue lists."""
+
+    exit_code: ClassVar[int] = 4
+
+    @classmethod
+    def of(cls, kind: str, name: str, known: Iterable[str]) -> UnknownName:
+        """The error for `name`, with the nearest known names in it."""
+        shown = name if len(name) <= 80 else name[:77] + "..."
+        near = get_close_matches(shown.lower(), list(known), n=3, cutoff=0.5)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        return cls(f"unknown {kind} {shown!r}{hint}")
+
+
+class SourceError(VramcastError):
+    """A file, header or hub answer that cannot be used."""
+
+    exit_code: ClassVar[int] = 5
+
+
+class OutOfMemory(VramcastError):
+    """The simulated allocator could not serve a request."""
+
+    exit_code: ClassVar[int] = 6

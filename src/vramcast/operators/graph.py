@@ -1,0 +1,156 @@
+"""The tape: a block's operators, and the memory program that eager autograd makes of them.
+
+A block is written like model code: every operator call names what it reads, what it writes, what it keeps for
+backward and what it needs only while it runs. From that one list follow the forward program, the backward program
+and their recomputed forms, with the reference counting of eager PyTorch:
+
+* a value dies after its last reader unless an operator saved it or a Python variable still holds it (`hold`);
+* a gradient is allocated by the operator that produces it, passed on without a copy by additions and views, summed
+  in place when nobody else holds it and into a new tensor when somebody does
+  [pytorch torch/csrc/autograd/input_buffer.cpp, `accumulate`];
+* what an operator saved dies when its backward has run, the gradient of its output likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from vramcast.domain.program import Basis, Category, Tensor
+
+
+class Value:
+    """One activation storage of a block; views share their value."""
+
+    __slots__ = ("gradient_bytes", "name", "num_bytes", "tensor")
+
+    def __init__(self, name: str, num_bytes: int, gradient_bytes: int, tensor: Tensor) -> None:
+        self.name = name
+        self.num_bytes = num_bytes
+        self.gradient_bytes = gradient_bytes  # 0: nothing flows back into it
+        self.tensor = tensor
+
+
+@dataclass(slots=True)
+class Operator:
+    """One call on the tape."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    saved: tuple[Value, ...] = ()
+    extra: tuple[Value, ...] = ()  # storages born here only to be saved: masks, statistics
+    temporaries: tuple[Tensor, ...] = ()  # alive beside the outputs while it runs forward
+    backward_temporaries: tuple[Tensor, ...] = ()  # alive beside the new gradients while it runs backward
+    passes_gradient: bool = False  # the output's gradient is the inputs' gradient (add, view, cast to same type)
+    reuses_gradient: bool = False  # the first input's gradient is written into the output's gradient
+    weight_gradients: tuple[Tensor, ...] = ()  # produced by backward, handed to the lowering's sink
+    differentiable: bool = True
+    flops: int = 0
+    traffic_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """A run of operators [start, stop) whose saved values are dropped and recomputed.
+
+    `keep` names operators whose outputs survive (selective activation checkpointing); with `discard_output` the
+    output dies too, once its reader has run, and comes back before that reader's backward
+    (Megatron's CheckpointWithoutOutput).
+    """
+
+    start: int
+    stop: int
+    keep: Callable[[Operator], bool] | None = None
+    discard_output: bool = False
+    outputs_alive: bool = False  # reentrant checkpointing holds the recomputed outputs during backward
+
+
+@dataclass(slots=True)
+class Graph:
+    """A block under construction."""
+
+    owner: str
+    source: str = ""
+    operators: list[Operator] = field(default_factory=list)
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+
+    def tensor(self, name: str, num_bytes: int, category: Category = Category.TEMPORARIES, formula: str = "") -> Tensor:
+        """A named tensor owned by this block."""
+        return Tensor(
+            name=name,
+            num_bytes=num_bytes,
+            category=category,
+            owner=self.owner,
+            basis=Basis.FORMULA,
+            formula=formula,
+            source=self.source,
+        )
+
+    def value(
+        self, name: str, num_bytes: int, *, gradient_bytes: int | None = None, formula: str = "",
+        category: Category = Category.ACTIVATIONS,
+    ) -> Value:
+        """A storage; its gradient has the same size unless said otherwise."""
+        gradient = num_bytes if gradient_bytes is None else gradient_bytes
+        return Value(name, num_bytes, gradient, self.tensor(name, num_bytes, category, formula))
+
+    def input(self, name: str, num_bytes: int, *, gradient_bytes: int | None = None, tensor: Tensor | None = None) -> Value:
+        """A value the caller owns: it exists before the block runs."""
+        value = self.value(name, num_bytes, gradient_bytes=gradient_bytes)
+        if tensor is not None:
+            value.tensor = tensor
+        self.inputs.append(value)
+        return value
+
+    def call(
+        self,
+        name: str,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        *,
+        saved: Sequence[Value] = (),
+        extra: Sequence[Value] = (),
+        temporaries: Sequence[Tensor] = (),
+        backward_temporaries: Sequence[Tensor] = (),
+        weight_gradients: Sequence[Tensor] = (),
+        passes_gradient: bool = False,
+        reuses_gradient: bool = False,
+        differentiable: bool = True,
+        flops: int = 0,
+        traffic_bytes: int = 0,
+    ) -> Value:
+        """Append one operator; returns its first output."""
+        self.operators.append(
+            Operator(
+                name=name, inputs=tuple(inputs), outputs=tuple(outputs), saved=tuple(saved), extra=tuple(extra),
+                temporaries=tuple(temporaries), backward_temporaries=tuple(backward_temporaries),
+                weight_gradients=tuple(weight_gradients), passes_gradient=passes_gradient,
+                reuses_gradient=reuses_gradient, differentiable=differentiable, flops=flops,
+                traffic_bytes=traffic_bytes,
+            )
+        )
+        return outputs[0] if outputs else inputs[0]
+
+    def hold(self, *values: Value) -> None:
+        """A Python variable held these up to here: their last use is now."""
+        self.operators.append(Operator(name="hold", inputs=values, outputs=(), differentiable=False))
+
+    def checkpoint(
+        self,
+        start: int,
+        *,
+        keep: Callable[[Operator], bool] | None = None,
+        discard_output: bool = False,
+        outputs_alive: bool = False,
+    ) -> None:
+        """Recompute everything called since `start` (a former `len(operators)`)."""
+        self.checkpoints.append(
+            Checkpoint(start, len(self.operators), keep, discard_output=discard_output, outputs_alive=outputs_alive)
+        )
+
+    def returns(self, *values: Value) -> None:
+        """What the block hands to its caller."""
+        self.outputs.extend(values)

@@ -1,0 +1,349 @@
+"""From a tape to memory programs: forward, backward, recomputation.
+
+The forward program leaves behind what backward will read; the backward program consumes it. Both count references
+to storages as eager autograd does (see `graph`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from vramcast.domain.program import Alloc, Category, Free, Node, Program, Tensor
+from vramcast.operators.graph import Checkpoint, Graph, Operator, Value
+
+
+class WeightGradients(StrEnum):
+    """Where the gradient of a weight goes when backward has computed it."""
+
+    FUSED = "fused"  # the kernel adds into an existing buffer: nothing is allocated
+    TRANSIENT = "transient"  # allocated, added into a buffer, freed
+    KEPT = "kept"  # stays until the caller frees it (first backward, FSDP before reduce-scatter)
+
+
+class Lowered(NamedTuple):
+    """The programs of one block. `gradient` is the tensor backward expects for each graph output."""
+
+    forward: Program
+    backward: Program
+    saved: Program  # the Alloc nodes of what forward leaves behind (net effect), for summaries
+
+
+def lower(
+    graph: Graph,
+    *,
+    weight_gradients: WeightGradients = WeightGradients.TRANSIENT,
+    hold_inputs: bool = True,
+    gradient: Tensor | None = None,
+) -> Lowered:
+    """Forward and backward programs of a block in training.
+
+    Args:
+        graph: the block
+        weight_gradients: what becomes of each weight's gradient
+        hold_inputs: the caller's variable keeps the inputs alive until the block returns
+        gradient: the tensor that stands for the gradient of the (first) output and of the first input, so that
+            blocks of one width chain; None gives each value its own
+
+    Returns: programs that cancel out: backward frees what forward left and the gradient it was given.
+    """
+    forward = _Forward(graph, hold_inputs=hold_inputs, saving=True).run()
+    backward = _Backward(graph, weight_gradients, gradient).run()
+    return Lowered(forward, backward, tuple(node for node in forward if isinstance(node, Alloc)))
+
+
+def lower_inference(graph: Graph, *, hold_inputs: bool = True) -> Program:
+    """The forward program without autograd: nothing is saved."""
+    return _Forward(graph, hold_inputs=hold_inputs, saving=False).run()
+
+
+class _Storages:
+    """Reference counts of the block's storages, and the nodes that follow from them."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.references: dict[Value, int] = {}
+
+    def allocate(self, value: Value, references: int) -> None:
+        self.nodes.append(Alloc(value.tensor))
+        self.references[value] = references
+        if references == 0:
+            self.nodes.append(Free(value.tensor))
+
+    def adopt(self, value: Value, references: int) -> None:
+        self.references[value] = self.references.get(value, 0) + references
+
+    def release(self, value: Value, references: int = 1) -> None:
+        left = self.references[value] - references
+        self.references[value] = left
+        if left == 0:
+            self.nodes.append(Free(value.tensor))
+
+    def allocate_all(self, tensors: Sequence[Tensor]) -> None:
+        self.nodes.extend(Alloc(tensor) for tensor in tensors)
+
+    def free_all(self, tensors: Sequence[Tensor]) -> None:
+        self.nodes.extend(Free(tensor) for tensor in tensors)
+
+
+def _regions(graph: Graph) -> dict[int, Checkpoint]:
+    return {index: region for region in graph.checkpoints for index in range(region.start, region.stop)}
+
+
+def _external_inputs(graph: Graph, region: Checkpoint) -> list[Value]:
+    """What a region reads but does not make, in order of first reading."""
+    made: set[Value] = set()
+    seen: dict[Value, None] = {}
+    for operator in graph.operators[region.start : region.stop]:
+        for value in operator.inputs:
+            if value not in made:
+                seen.setdefault(value)
+        made.update(operator.outputs)
+    return list(seen)
+
+
+def _discarded(graph: Graph) -> dict[Value, Checkpoint]:
+    """Values whose storage dies after their reader and is recomputed for its backward."""
+    return {
+        value: region
+        for region in graph.checkpoints
+        if region.discard_output
+        for value in graph.operators[region.stop - 1].outputs
+    }
+
+
+def _saves(graph: Graph) -> dict[Value, int]:
+    """How many savers hold each value between forward and backward."""
+    regions, discarded = _regions(graph), _discarded(graph)
+    saves: dict[Value, int] = {}
+
+    def add(value: Value) -> None:
+        if value not in discarded:
+            saves[value] = saves.get(value, 0) + 1
+
+    for index, operator in enumerate(graph.operators):
+        region = regions.get(index)
+        if region is None:
+            for value in (*operator.saved, *operator.extra):
+                add(value)
+        elif region.keep is not None and region.keep(operator):
+            for value in (*operator.outputs, *operator.extra):
+                add(value)
+    for region in graph.checkpoints:
+        for value in _external_inputs(graph, region):
+            add(value)
+    return saves
+
+
+class _Forward:
+    def __init__(self, graph: Graph, *, hold_inputs: bool, saving: bool) -> None:
+        self.graph = graph
+        self.storages = _Storages()
+        self.saves = _saves(graph) if saving else {}
+        self.saving = saving
+        self.reads: dict[Value, int] = {}
+        for operator in graph.operators:
+            for value in operator.inputs:
+                self.reads[value] = self.reads.get(value, 0) + 1
+        for value in graph.outputs:
+            self.reads[value] = self.reads.get(value, 0) + 1
+        self.held = graph.inputs if hold_inputs else []
+
+    def run(self) -> Program:
+        storages = self.storages
+        for value in self.graph.inputs:
+            storages.adopt(value, self.reads.get(value, 0) + self.saves.get(value, 0) + (value in self.held))
+        for operator in self.graph.operators:
+            self._run_operator(operator)
+        for value in self.held:
+            storages.release(value)
+        return tuple(storages.nodes)
+
+    def _run_operator(self, operator: Operator) -> None:
+        storages = self.storages
+        for value in operator.outputs:
+            storages.allocate(value, max(1, self.reads.get(value, 0) + self.saves.get(value, 0)))
+        if self.saving:
+            for value in operator.extra:
+                storages.allocate(value, self.saves.get(value, 0))
+        storages.allocate_all(operator.temporaries)
+        storages.free_all(operator.temporaries)
+        for value in operator.inputs:
+            storages.release(value)
+        for value in operator.outputs:
+            if not self.reads.get(value, 0) and not self.saves.get(value, 0):
+                storages.release(value)
+
+
+class _Gradient:
+    """One gradient storage and the number of places that refer to it."""
+
+    __slots__ = ("references", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.references = 1
+
+
+class _Backward:
+    def __init__(self, graph: Graph, policy: WeightGradients, gradient: Tensor | None) -> None:
+        self.graph = graph
+        self.policy = policy
+        self.boundary = gradient
+        self.storages = _Storages()
+        self.regions = _regions(graph)
+        self.discarded = _discarded(graph)
+        self.recomputed: set[int] = set()
+        self.held_outputs: dict[int, list[Value]] = {}
+        self.gradients: dict[Value, _Gradient] = {}
+        self.names: dict[Value, Tensor] = {}
+
+    def run(self) -> Program:
+        for value, count in _saves(self.graph).items():
+            self.storages.adopt(value, count)
+        for value in self.graph.outputs:
+            if value.gradient_bytes:
+                self.gradients[value] = _Gradient(self._gradient_tensor(value))
+        for index in range(len(self.graph.operators) - 1, -1, -1):
+            self._before(index)
+            self._run_operator(self.graph.operators[index])
+            self._after(index)
+        return tuple(self.storages.nodes)
+
+    def _gradient_tensor(self, value: Value) -> Tensor:
+        graph = self.graph
+        boundary = value in graph.outputs[:1] or value in graph.inputs[:1]
+        if self.boundary is not None and boundary and value.gradient_bytes == self.boundary.num_bytes:
+            return self.boundary
+        if value not in self.names:
+            self.names[value] = graph.tensor(f"grad.{value.name}", value.gradient_bytes, Category.TEMPORARIES)
+        return self.names[value]
+
+    def _before(self, index: int) -> None:
+        """Recompute what this operator's backward needs and forward threw away."""
+        region = self.regions.get(index)
+        if region is not None and region.start not in self.recomputed and not region.discard_output:
+            self._recompute(region)
+        for value in self.graph.operators[index].inputs:
+            source = self.discarded.get(value)
+            if source is not None and source.start not in self.recomputed and self.regions.get(index) is not source:
+                self._recompute(source)
+
+    def _recompute(self, region: Checkpoint) -> None:
+        self.recomputed.add(region.start)
+        operators = self.graph.operators[region.start : region.stop]
+        reads: dict[Value, int] = {}
+        savers: dict[Value, int] = {}
+        for operator in operators:
+            for value in operator.inputs:
+                reads[value] = reads.get(value, 0) + 1
+            for value in (*operator.saved, *operator.extra):
+                savers[value] = savers.get(value, 0) + 1
+        last = operators[-1]
+        if region.discard_output:
+            for index, operator in enumerate(self.graph.operators):
+                if self.regions.get(index) is not region:
+                    for value in (*operator.saved, *operator.extra):
+                        if value in last.outputs:
+                            savers[value] = savers.get(value, 0) + 1
+        if region.outputs_alive:
+            self.held_outputs[region.start] = list(last.outputs)
+            for value in last.outputs:
+                savers[value] = savers.get(value, 0) + 1
+        external = _external_inputs(self.graph, region)
+        for value in external:
+            self.storages.adopt(value, reads.get(value, 0) + savers.get(value, 0))
+        for operator in operators:
+            self._rerun(operator, region, reads, savers)
+
+    def _rerun(
+        self, operator: Operator, region: Checkpoint, reads: dict[Value, int], savers: dict[Value, int]
+    ) -> None:
+        storages = self.storages
+        kept = region.keep is not None and region.keep(operator)
+        for value in operator.outputs:
+            wanted = reads.get(value, 0) + savers.get(value, 0)
+            if kept:
+                storages.adopt(value, wanted)
+                storages.release(value)
+            else:
+                storages.allocate(value, wanted)
+        for value in operator.extra:
+            if kept:
+                storages.adopt(value, savers.get(value, 0))
+                storages.release(value)
+            else:
+                storages.allocate(value, savers.get(value, 0))
+        if not kept:
+            storages.allocate_all(operator.temporaries)
+            storages.free_all(operator.temporaries)
+        for value in operator.inputs:
+            storages.release(value)
+
+    def _after(self, index: int) -> None:
+        """Give back what a region held, once its first operator is done."""
+        region = self.regions.get(index)
+        if region is None or index != region.start:
+            return
+        for value in self.held_outputs.pop(region.start, []):
+            self.storages.release(value)
+        for value in _external_inputs(self.graph, region):
+            if value not in self.discarded:
+                self.storages.release(value)
+
+    def _run_operator(self, operator: Operator) -> None:
+        storages = self.storages
+        if not operator.differentiable:
+            return
+        incoming = [self.gradients.pop(value) for value in operator.outputs if value in self.gradients]
+        produced: list[tuple[Value, _Gradient]] = []
+        if incoming:
+            produced = self._input_gradients(operator, incoming)
+            if self.policy is not WeightGradients.FUSED:
+                storages.allocate_all(operator.weight_gradients)
+            storages.allocate_all(operator.backward_temporaries)
+            storages.free_all(operator.backward_temporaries)
+            for gradient in incoming:
+                self._drop(gradient)
+        for value in (*operator.saved, *operator.extra):
+            storages.release(value)
+        if incoming and self.policy is WeightGradients.TRANSIENT:
+            storages.free_all(operator.weight_gradients)
+        for value, gradient in produced:
+            self._deposit(value, gradient)
+
+    def _input_gradients(self, operator: Operator, incoming: list[_Gradient]) -> list[tuple[Value, _Gradient]]:
+        produced: list[tuple[Value, _Gradient]] = []
+        reuse = operator.reuses_gradient
+        for value in operator.inputs:
+            if not value.gradient_bytes:
+                continue
+            if operator.passes_gradient or reuse:
+                incoming[0].references += 1
+                produced.append((value, incoming[0]))
+                reuse = False
+            else:
+                tensor = self._gradient_tensor(value)
+                self.storages.nodes.append(Alloc(tensor))
+                produced.append((value, _Gradient(tensor)))
+        return produced
+
+    def _deposit(self, value: Value, gradient: _Gradient) -> None:
+        """Autograd's input buffer: the first gradient is kept, later ones are added."""
+        present = self.gradients.get(value)
+        if present is None:
+            self.gradients[value] = gradient
+            return
+        if present.references > 1:
+            # somebody else still reads the first one: the sum gets its own storage
+            tensor = self._gradient_tensor(value)
+            self.storages.nodes.append(Alloc(tensor))
+            self._drop(present)
+            self.gradients[value] = _Gradient(tensor)
+        self._drop(gradient)
+
+    def _drop(self, gradient: _Gradient) -> None:
+        gradient.references -= 1
+        if gradient.references == 0:
+            self.storages.nodes.append(Free(gradient.tensor))
