@@ -1,0 +1,199 @@
+"""What is asked: a workload, the plan to run it with, and the engine that runs it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, Literal
+
+from vramcast.domain.device import Cluster
+from vramcast.domain.model import Model, Noun
+from vramcast.errors import InvalidSpec
+from vramcast.units import ceil_div
+
+LARGEST_COUNT: Final = 2**40
+"""No count a user can mean is larger; beyond it products stop fitting anything [count]."""
+
+
+class Shards(StrEnum):
+    """What the data-parallel group splits instead of copying (ZeRO 0, 1, 2, 3)."""
+
+    NOTHING = "nothing"
+    OPTIMIZER = "optimizer"
+    OPTIMIZER_AND_GRADIENTS = "optimizer+gradients"
+    EVERYTHING = "everything"
+
+
+class Recompute(StrEnum):
+    """Which activations are dropped after forward and computed again in backward."""
+
+    NONE = "none"
+    SELECTIVE = "selective"  # engine's own notion: Megatron core attention, torchtitan per-operator
+    FULL = "full"  # every layer keeps only its input
+
+
+class AttentionKernel(StrEnum):
+    """Implementation of softmax(QK)V."""
+
+    FLASH = "flash"
+    EFFICIENT = "efficient"
+    CUDNN = "cudnn"
+    EAGER = "eager"  # scores are materialised
+
+
+class Loss(StrEnum):
+    """Implementation of the language-model head and its cross entropy."""
+
+    EAGER = "eager"  # logits, then PyTorch's cross entropy in fp32
+    COMPILED = "compiled"  # torch.compile fuses upcast and softmax
+    FUSED = "fused"  # one kernel over materialised logits (TE, Liger, Megatron native fusion)
+    FUSED_LINEAR = "fused_linear"  # logits never materialised whole (Liger FLCE, cut cross entropy)
+    CHUNKED = "chunked"  # logits chunk by chunk over the sequence
+
+
+class Precision(StrEnum):
+    """A recipe: which dtype holds weights, computes, and holds gradients and optimizer states."""
+
+    FP64 = "fp64"
+    FP32 = "fp32"
+    TF32 = "tf32"
+    AMP_FP16 = "amp-fp16"  # torch.autocast: fp32 weights, cached 16-bit casts
+    AMP_BF16 = "amp-bf16"
+    MIXED_FP16 = "mixed-fp16"  # 16-bit weights, fp32 master copy in the optimizer (Megatron, DeepSpeed)
+    MIXED_BF16 = "mixed-bf16"
+    BF16 = "bf16"  # pure: weights, gradients and states all bf16
+    FP16 = "fp16"
+    FP8 = "fp8"  # fp8 matrix products over MIXED_BF16
+
+
+class Phase(StrEnum):
+    """Parts of a run with peaks of their own."""
+
+    LOAD = "load"
+    FIRST_STEP = "first step"
+    STEP = "step"
+    EVALUATION = "evaluation"
+    CHECKPOINT = "checkpoint"
+
+
+class Workload(Noun):
+    """One optimizer step's data."""
+
+    seq_len: int = 4096  # positions per sample [tokens]
+    micro_batch: int = 1  # samples per forward on one data-parallel rank [count]
+    grad_accum: int = 1  # micro-batches per optimizer step [count]
+    decoder_seq_len: int | None = None  # encoder-decoder models: positions of the decoder
+    image_size: int | None = None  # vision towers [pixels per side]
+    images: int = 1  # images per sample
+    objective: Literal["pretrain", "sft", "dpo", "ppo", "grpo", "reward"] = "pretrain"
+    completion_len: int = 0  # generated tokens per sample (ppo, grpo, evaluation with generation)
+
+    def __post_init__(self) -> None:
+        for name in ("seq_len", "micro_batch", "grad_accum", "images"):
+            require_count(name, getattr(self, name))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch."""
+        return self.seq_len * self.micro_batch
+
+
+class Peft(Noun):
+    """Parameter-efficient fine-tuning."""
+
+    method: Literal["lora", "dora", "prefix", "prompt", "adapter", "ia3", "bitfit"] = "lora"
+    rank: int = 8
+    targets: tuple[str, ...] = ("attention.q", "attention.v")  # Parameter.path names
+    modules_to_save: tuple[str, ...] = ()  # trained whole: "embedding", "head"
+    virtual_tokens: int = 0  # prefix and prompt tuning
+    dropout: float = 0.0
+    base: Literal["full", "nf4", "nf4-dq", "int8", "gptq-int4", "awq-int4"] = "full"  # storage of frozen weights
+    adapter_dtype: str = "fp32"
+    trainable_parameters: int | None = None  # known from a run: overrides the count by rank and targets
+
+
+class Plan(Noun):
+    """How the work is split and what is spent to save memory. Data parallelism is what the other degrees leave."""
+
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int | None = None  # tensor parallelism inside experts; None: as tp
+    virtual_stages: int = 1  # model chunks per pipeline rank (interleaved 1F1B)
+    schedule: Literal["1f1b", "interleaved", "gpipe", "zero-bubble", "dualpipe"] = "1f1b"
+    first_stage_layers: int | None = None
+    last_stage_layers: int | None = None
+    sequence_parallel: bool | None = None  # None: the engine's default
+    cp_kind: Literal["ring", "ulysses", "allgather"] = "ring"
+    shards: Shards = Shards.NOTHING
+    shard_group: int | None = None  # HSDP: ranks that share one copy; None: the whole data-parallel group
+    reshard_after_forward: bool = True
+    precision: Precision = Precision.MIXED_BF16
+    optimizer: str = "adamw"
+    optimizer_kernel: Literal["foreach", "fused", "loop"] | None = None
+    recompute: Recompute = Recompute.NONE
+    recompute_layers: int | None = None  # only that many layers of a stage; None: all
+    recompute_modules: tuple[str, ...] = ()  # what SELECTIVE drops
+    attention: AttentionKernel = AttentionKernel.FLASH
+    loss: Loss | None = None  # None: the engine's default
+    compile: bool = False
+    offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
+    offload_parameters: Literal["none", "cpu", "nvme"] = "none"
+    offload_activations: bool = False
+    peft: Peft | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "cp", "ep", "virtual_stages"):
+            require_count(name, getattr(self, name))
+
+    @property
+    def model_parallel(self) -> int:
+        """Ranks that hold one copy of the dense weights together."""
+        return self.tp * self.pp
+
+    def data_parallel(self, num_gpus: int) -> int:
+        """Data-parallel ranks on a cluster of `num_gpus`, context parallelism not counted in."""
+        divisor = self.tp * self.pp * self.cp
+        if num_gpus % divisor:
+            raise InvalidSpec(
+                f"tp={self.tp} x pp={self.pp} x cp={self.cp} = {divisor} does not divide {num_gpus} GPUs; "
+                f"use a multiple of {divisor} GPUs or smaller degrees"
+            )
+        return num_gpus // divisor
+
+
+class Job(Noun):
+    """One training question, complete."""
+
+    model: Model
+    workload: Workload
+    plan: Plan
+    cluster: Cluster
+    engine: str = "pytorch"
+    engine_options: dict[str, str | int | float | bool] = {}
+    alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF
+    env: dict[str, str] = {}  # memory-relevant environment (CUBLAS_WORKSPACE_CONFIG ...)
+
+    @property
+    def data_parallel(self) -> int:
+        """Data-parallel ranks."""
+        return self.plan.data_parallel(self.cluster.count)
+
+
+def require_count(name: str, value: object) -> int:
+    """`value` as a positive count, or one sentence that says why not."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
+        raise InvalidSpec(f"{name}={value!r} must be a whole number from 1 to {LARGEST_COUNT}")
+    return value
+
+
+def share(name: str, size: int, ranks: int, *, what: str) -> int:
+    """`size / ranks`, or one sentence naming the divisors that would work."""
+    if size % ranks:
+        fits = [str(n) for n in range(1, min(size, 1024) + 1) if size % n == 0 and n <= 64]
+        raise InvalidSpec(f"{name}={ranks} does not divide {what}={size}; use {', '.join(fits[:-1])} or {fits[-1]}")
+    return size // ranks
+
+
+__all__ = ["AttentionKernel", "Job", "Loss", "Peft", "Phase", "Plan", "Precision", "Recompute", "Shards", "Workload",
+           "ceil_div", "require_count", "share"]

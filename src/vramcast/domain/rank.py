@@ -1,0 +1,25 @@
+"""What one kind of rank does over a run: the hand-over from engines to estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from vramcast.domain.job import Phase
+from vramcast.domain.program import Program, Tensor
+
+
+class RankProgram(Struct, frozen=True, kw_only=True):
+    """Ranks that use the same memory are one role.
+
+    The phases run in their order of declaration; what one leaves allocated the next one finds.
+    `outside` lives beside the caching allocator: CUDA context, library handles, NCCL buffers.
+    """
+
+    role: str  # "all", "first stage", "last stage", "expert owner" ...
+    count: int  # ranks of the role
+    phases: Mapping[Phase, Program]
+    outside: tuple[Tensor, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

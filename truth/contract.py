@@ -1,0 +1,19 @@
+"""What an adapter of truth rows hands to the scorer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Prediction(NamedTuple):
+    """One predicted number beside its measured one."""
+
+    level: str  # "allocated", "reserved", "device", or a row's own quantity
+    predicted_bytes: int
+    measured_bytes: float
+    measured_alternative_bytes: float | None = None  # the GB reading where a source does not say GiB or GB
+    interval: tuple[int, int] | None = None  # the 90 % interval [bytes]
+
+
+class Refused(Exception):
+    """The row cannot be turned into a question; the text says why."""
