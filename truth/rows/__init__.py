@@ -1,0 +1,58 @@
+"""Which adapter turns a truth row into a question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any, Final
+
+from truth.contract import Prediction, Refused
+
+Adapter = Callable[[dict[str, Any]], Iterable[Prediction]]
+
+BY_GROUP: Final[dict[str, str]] = {
+    "megatron_lm_functional_tests": "megatron",
+    "simumax_b200_megatron": "megatron",
+    "megatron_bridge_docs": "megatron",
+    "qwen_readme": "huggingface",
+    "peft_method_comparison": "huggingface",
+    "ms_swift_scripts": "huggingface",
+    "colossalai_docs": "colossalai",
+    "torchtitan_commit_logs": "torchtitan",
+    "torchtitan_docs": "torchtitan",
+    "litgpt_tables": "litgpt",
+}
+"""Groups with fields or conventions of their own; other groups go by the framework they name."""
+
+BY_FRAMEWORK: Final[tuple[tuple[str, str], ...]] = (
+    ("megatron", "megatron"),
+    ("torchtitan", "torchtitan"),
+    ("litgpt", "litgpt"),
+    ("colossalai", "colossalai"),
+)
+
+
+def adapter(row: dict[str, Any]) -> Adapter:
+    """The adapter of one row.
+
+    Raises: Refused when no adapter knows rows of that kind.
+    """
+    name = _module_name(row)
+    predict: Adapter = import_module(f"truth.rows.{name}").predict
+    return predict
+
+
+def _module_name(row: dict[str, Any]) -> str:
+    if "kernel" in row:
+        return "kernels"
+    if row.get("domain") == "diffusion":
+        raise Refused("diffusion models are predicted by tracing, which this version does not have yet")
+    if row.get("group") in BY_GROUP:
+        return BY_GROUP[row["group"]]
+    framework = str(row.get("framework", "")).lower()
+    for word, name in BY_FRAMEWORK:
+        if word in framework:
+            return name
+    if framework:
+        return "generic"
+    raise Refused("no adapter reads rows with these fields")

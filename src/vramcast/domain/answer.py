@@ -1,0 +1,90 @@
+"""What an estimate says: three levels per rank role, a ledger that adds up, and what was assumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vramcast.domain.model import Noun
+from vramcast.domain.program import Basis
+
+
+class Peak(Noun):
+    """One high-water mark at the three levels [bytes]."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+
+
+class LedgerEntry(Noun):
+    """A named part of the peak. Entries of one ledger add up to the device bytes of the peak."""
+
+    path: str  # "activations/decoder.layers/attention.q"
+    num_bytes: int
+    count: int = 1  # live instances behind num_bytes
+    basis: Basis = Basis.FORMULA
+    formula: str = ""
+    source: str = ""
+
+    @property
+    def category(self) -> str:
+        """First part of the path."""
+        return self.path.partition("/")[0]
+
+
+class RankAnswer(Noun):
+    """The ranks of one role."""
+
+    role: str
+    count: int
+    peak: Peak  # over the steady step
+    interval_bytes: tuple[int, int]  # 90 %, device level
+    phases: dict[str, Peak]  # peaks of load, first step, step, evaluation, checkpoint
+    ledger: tuple[LedgerEntry, ...]  # at the steady step's peak
+
+    @property
+    def highest_phase(self) -> str:
+        """The phase whose device peak is the largest: it decides whether the job fits."""
+        return max(self.phases, key=lambda name: self.phases[name].device_bytes)
+
+    @property
+    def needed_bytes(self) -> int:
+        """Device bytes of the highest phase."""
+        return self.phases[self.highest_phase].device_bytes
+
+
+class Change(Noun):
+    """One change of the plan, and the device peak it would lead to."""
+
+    change: str  # "--recompute full"
+    device_bytes: int
+    fits: bool
+    cost: str = ""  # what it costs in time or quality, in words
+
+
+class Answer(Noun):
+    """The answer to one training question. The fullest role comes first."""
+
+    question: dict[str, Any]
+    fits: bool
+    capacity_bytes: int
+    ranks: tuple[RankAnswer, ...]
+    num_parameters: int
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def fullest(self) -> RankAnswer:
+        """The role that decides."""
+        return self.ranks[0]
+
+    @property
+    def peak(self) -> Peak:
+        """The fullest role's peak over the steady step."""
+        return self.ranks[0].peak
+
+    @property
+    def interval_bytes(self) -> tuple[int, int]:
+        """90 % interval of the fullest role's device peak [bytes]."""
+        return self.ranks[0].interval_bytes

@@ -1,0 +1,131 @@
+"""One training question answered: engine -> programs -> peaks, ledger, interval, verdict."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+import msgspec
+
+from vramcast.blocks.parameters import count_parameters
+from vramcast.domain.answer import Answer, LedgerEntry, Peak, RankAnswer
+from vramcast.domain.job import Job, Phase
+from vramcast.domain.program import Extent, Tensor, extent, live_at_end, live_at_peak
+from vramcast.domain.rank import RankProgram
+from vramcast.errors import UnknownName
+from vramcast.estimate.interval import interval
+from vramcast.estimate.outside import outside_tensors
+from vramcast.estimate.timeline import simulate
+
+ENGINES: Final[dict[str, str]] = {
+    "pytorch": "vramcast.engines.pytorch",
+    "huggingface": "vramcast.engines.huggingface",
+    "deepspeed": "vramcast.engines.deepspeed",
+    "colossalai": "vramcast.engines.colossalai",
+    "unsloth": "vramcast.engines.unsloth",
+    "torchtitan": "vramcast.engines.torchtitan",
+    "torchtune": "vramcast.engines.torchtune",
+    "litgpt": "vramcast.engines.litgpt",
+    "megatron": "vramcast.engines.megatron",
+}
+"""Module of each engine; imported when asked for, so that a question pays for one engine only."""
+
+
+def answer(job: Job) -> Answer:
+    """Memory of one training plan on every rank role.
+
+    Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
+    """
+    programs = rank_programs(job)
+    ranks = sorted((_rank_answer(job, program) for program in programs), key=lambda rank: -rank.needed_bytes)
+    capacity = job.cluster.gpu.visible_bytes
+    return Answer(
+        question=question(job),
+        fits=ranks[0].needed_bytes <= capacity,
+        capacity_bytes=capacity,
+        ranks=tuple(ranks),
+        num_parameters=count_parameters(job.model).total,
+        assumptions=_unique(text for program in programs for text in program.assumptions),
+        warnings=_unique(text for program in programs for text in program.warnings),
+    )
+
+
+def rank_programs(job: Job) -> tuple[RankProgram, ...]:
+    """The programs of every rank role, from the engine the job names."""
+    if job.engine not in ENGINES:
+        raise UnknownName.of("engine", job.engine, ENGINES)
+    programs: tuple[RankProgram, ...] = import_module(ENGINES[job.engine]).ranks(job)
+    return programs
+
+
+def question(job: Job) -> dict[str, Any]:
+    """The job as plain data; the model and the card by name."""
+    plain: dict[str, Any] = msgspec.to_builtins(job)
+    plain["model"] = job.model.name
+    plain["gpus"] = job.cluster.name
+    del plain["cluster"]
+    return plain
+
+
+def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
+    outside = (*outside_tensors(job), *program.outside)
+    outside_bytes = sum(tensor.num_bytes for tensor in outside)
+    marks = simulate(program.phases, alloc_conf=job.alloc_conf)
+    phases: dict[str, Peak] = {}
+    before = Extent(0, 0)
+    for phase, nodes in program.phases.items():
+        inner = extent(nodes)
+        allocated, reserved = before.net + inner.peak, marks[phase].reserved_bytes
+        phases[phase.value] = Peak(
+            allocated_bytes=allocated, reserved_bytes=reserved, device_bytes=reserved + outside_bytes
+        )
+        before = Extent(before.net + inner.net, 0)
+    steady = phases[Phase.STEP.value]
+    return RankAnswer(
+        role=program.role,
+        count=program.count,
+        peak=steady,
+        interval_bytes=interval(job, steady.device_bytes, level="device"),
+        phases=phases,
+        ledger=_ledger(program, steady, outside),
+    )
+
+
+def _ledger(program: RankProgram, steady: Peak, outside: tuple[Tensor, ...]) -> tuple[LedgerEntry, ...]:
+    """Named entries that add up to the device bytes of the steady peak."""
+    before = [node for phase, nodes in program.phases.items() if _precedes(phase, program) for node in nodes]
+    live = live_at_end(tuple(before))
+    for tensor, count in live_at_peak(program.phases[Phase.STEP]).items():
+        live[tensor] = live.get(tensor, 0) + count
+    entries = [_entry(tensor, count) for tensor, count in live.items() if count]
+    cached = steady.reserved_bytes - sum(entry.num_bytes for entry in entries)
+    entries.append(
+        LedgerEntry(
+            path="allocator/reserved but not allocated",
+            num_bytes=cached,
+            formula="peak reserved - allocated at the peak",
+            source="simulated caching allocator, see docs/levels.md",
+        )
+    )
+    entries.extend(_entry(tensor, 1) for tensor in outside)
+    return tuple(sorted(entries, key=lambda entry: -entry.num_bytes))
+
+
+def _precedes(phase: Phase, program: RankProgram) -> bool:
+    order = list(program.phases)
+    return order.index(phase) < order.index(Phase.STEP)
+
+
+def _entry(tensor: Tensor, count: int) -> LedgerEntry:
+    return LedgerEntry(
+        path=tensor.path,
+        num_bytes=tensor.block_bytes * count,
+        count=count,
+        basis=tensor.basis,
+        formula=tensor.formula,
+        source=tensor.source,
+    )
+
+
+def _unique(texts: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))

@@ -1,0 +1,262 @@
+"""Score predictions against measured memory: `python -m truth.score FILE... [--json] [--rows]`.
+
+Every row of the files is read, turned into a question by the adapter of its group, predicted and compared; none is
+dropped: what cannot be predicted is counted with its reason. Errors are fractions of the measured value.
+Rows marked `scope` (too few fields) or `suspect` (doubtful measurement) are reported in groups of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from truth.contract import Prediction, Refused
+from truth.rows import adapter
+from vramcast.errors import VramcastError
+
+Row = dict[str, Any]
+
+
+class Scored(NamedTuple):
+    """One row at one level."""
+
+    file: str
+    group: str
+    grade: str
+    mark: str
+    level: str
+    row: int  # line in the file, from 1
+    label: str
+    prediction: Prediction | None
+    refused: str | None
+    peers: dict[str, float]  # other tools' errors on the same row
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured."""
+        assert self.prediction is not None
+        return self.prediction.predicted_bytes / self.prediction.measured_bytes - 1
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the measured value lies in the predicted interval."""
+        if self.prediction is None or self.prediction.interval is None:
+            return None
+        low, high = self.prediction.interval
+        return low <= self.prediction.measured_bytes <= high
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m truth.score", description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of the table")
+    parser.add_argument("--rows", action="store_true", help="every row, worst first within its group")
+    parser.add_argument("--group", action="append", help="only this group (may be repeated)")
+    options = parser.parse_args(arguments)
+    scored = [
+        item for path in options.files for item in score_file(path) if not options.group or item.group in options.group
+    ]
+    groups = summarise(scored)
+    if options.json:
+        document: dict[str, Any] = {"groups": groups}
+        if options.rows:
+            document["rows"] = [_row_json(item) for item in scored]
+        json.dump(document, sys.stdout, indent=1)
+        print()
+    else:
+        print_table(groups)
+        if options.rows:
+            print_rows(scored)
+    return 0
+
+
+def score_file(path: Path) -> Iterator[Scored]:
+    """Every row of one file at every level it measures."""
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield from score_row(json.loads(line), file=path.name, number=number)
+
+
+def score_row(row: Row, *, file: str, number: int) -> list[Scored]:
+    """One row; a refusal is one item without a prediction."""
+    mark = "scope" if row.get("scope") else "suspect" if row.get("suspect") else ""
+
+    def scored(level: str, prediction: Prediction | None, refused: str | None = None) -> Scored:
+        return Scored(
+            file, group_of(row, file), str(row.get("spec_quality", "")), mark, level, number, label_of(row),
+            prediction, refused, peer_errors(row) if level == "allocated" else {},
+        )
+
+    try:
+        return [scored(item.level, item) for item in adapter(row)(row)]
+    except (Refused, VramcastError) as reason:
+        return [scored(level_of(row), None, str(reason))]
+
+
+def group_of(row: Row, file: str) -> str:
+    """`group`, else `source_class`, else kernel/provider, else the file."""
+    if "group" in row:
+        return str(row["group"])
+    if "source_class" in row:
+        return str(row["source_class"])
+    if "kernel" in row:
+        return f"{row['kernel']}/{row['provider']}"
+    return file.removesuffix(".jsonl")
+
+
+def level_of(row: Row) -> str:
+    """The level a refused row would have been scored at, from what it says it measured."""
+    if "quantity" in row:
+        return str(row["quantity"])
+    metric = str(row.get("metric") or row.get("measure_kind") or "").lower()
+    if "reserved" in metric:
+        return "reserved"
+    return "allocated" if "alloc" in metric else "device"
+
+
+def label_of(row: Row) -> str:
+    """A few words to recognise a row by."""
+    if "kernel" in row:
+        return f"{row['kernel']}/{row['provider']} {row['mode']} {row['x_name']}={row['x_value']} {row['gpu']}"
+    parts = (row.get("model"), row.get("gpu"), row.get("peft"), row.get("seq_len"), row.get("micro_batch"))
+    return " ".join(str(part) for part in parts if part not in (None, "none"))[:110]
+
+
+def peer_errors(row: Row) -> dict[str, float]:
+    """Errors of the tools whose estimate the row carries beside its measurement."""
+    measured = row.get("measured_peak_gib")
+    return {name: gib / measured - 1 for name, gib in (row.get("estimates_gib") or {}).items()} if measured else {}
+
+
+def summarise(scored: Iterable[Scored]) -> list[dict[str, Any]]:
+    """One record per file, group, level and mark; grades apart inside."""
+    groups: dict[tuple[str, str, str, str], list[Scored]] = defaultdict(list)
+    for item in scored:
+        groups[item.file, item.group, item.mark, item.level].append(item)
+    records = []
+    for (file, group, mark, level), items in sorted(groups.items()):
+        record: dict[str, Any] = {"file": file, "group": group, "level": level}
+        if mark:
+            record["mark"] = mark
+        record |= statistics_of(items)
+        grades = sorted({item.grade for item in items if item.grade})
+        if len(grades) > 1:
+            record["grades"] = {
+                grade: statistics_of([item for item in items if item.grade == grade]) for grade in grades
+            }
+        records.append(record)
+    return records
+
+
+def statistics_of(items: list[Scored]) -> dict[str, Any]:
+    """Counts and errors of some rows."""
+    predicted = [item for item in items if item.prediction is not None]
+    record: dict[str, Any] = {
+        "rows": len(items),
+        "predicted": len(predicted),
+        "refused": dict(Counter(item.refused for item in items if item.refused)),
+    }
+    if not predicted:
+        return record
+    errors = [item.error for item in predicted]
+    worst = max(predicted, key=lambda item: abs(item.error))
+    record |= {
+        "median_abs_error": statistics.median(map(abs, errors)),
+        "p95_abs_error": percentile([abs(error) for error in errors], 0.95),
+        "mean_error": statistics.fmean(errors),
+        "underestimated_share": sum(error < 0 for error in errors) / len(errors),
+        "underestimated_over_5_percent_share": sum(error < -0.05 for error in errors) / len(errors),
+        "worst": {"row": worst.row, "error": worst.error, "label": worst.label},
+    }
+    covered = [item.covered for item in predicted if item.covered is not None]
+    if covered:
+        record["interval_coverage"] = sum(covered) / len(covered)
+    alternative = [
+        abs(item.prediction.predicted_bytes / item.prediction.measured_alternative_bytes - 1)
+        for item in predicted
+        if item.prediction and item.prediction.measured_alternative_bytes
+    ]
+    if alternative:
+        record["median_abs_error_if_gb"] = statistics.median(alternative)
+    for peer in sorted({name for item in items for name in item.peers}):
+        peer_abs = [abs(item.peers[peer]) for item in items if peer in item.peers]
+        record.setdefault("peers", {})[peer] = {
+            "median_abs_error": statistics.median(peer_abs), "max_abs_error": max(peer_abs),
+        }
+    return record
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Linear interpolation between the closest ranks."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def print_table(groups: list[dict[str, Any]]) -> None:
+    """The summary for people."""
+    print(f"{'group':<44}{'level':<11}{'rows':>5}{'pred':>5}{'median':>9}{'p95':>9}{'under':>7}{'in 90%':>8}  worst")
+    for record in groups:
+        name = record["group"] + (f" [{record['mark']}]" if "mark" in record else "")
+        _print_line(name, record["level"], record)
+        for grade, part in record.get("grades", {}).items():
+            _print_line(f"  grade {grade}", record["level"], part)
+        for peer, part in record.get("peers", {}).items():
+            print(f"  {peer:<42}{'':<21}{part['median_abs_error']:>9.2%}{'max':>5}{part['max_abs_error']:>9.2%}")
+        for reason, count in record["refused"].items():
+            print(f"    refused {count}: {reason}")
+
+
+def _print_line(name: str, level: str, record: dict[str, Any]) -> None:
+    line = f"{name[:43]:<44}{level[:10]:<11}{record['rows']:>5}{record['predicted']:>5}"
+    if "worst" in record:
+        coverage = f"{record['interval_coverage']:>8.0%}" if "interval_coverage" in record else f"{'-':>8}"
+        line += (
+            f"{record['median_abs_error']:>9.2%}{record['p95_abs_error']:>9.2%}"
+            f"{record['underestimated_share']:>7.0%}{coverage}  {record['worst']['error']:+.1%} row {record['worst']['row']}"
+        )
+    print(line)
+
+
+def print_rows(scored: list[Scored]) -> None:
+    """Every row, worst first."""
+    for item in sorted(scored, key=lambda item: -abs(item.error) if item.prediction else 0):
+        if item.prediction is None:
+            print(f"{'refused':>10}  {item.file}:{item.row} {item.group} {item.level} {item.label}: {item.refused}")
+            continue
+        mib = 1 << 20
+        print(
+            f"{item.error:>+10.2%}  {item.file}:{item.row} {item.group} {item.level} "
+            f"{item.prediction.predicted_bytes / mib:,.1f} for {item.prediction.measured_bytes / mib:,.1f} MiB  {item.label}"
+        )
+
+
+def _row_json(item: Scored) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "file": item.file, "row": item.row, "group": item.group, "grade": item.grade, "mark": item.mark,
+        "level": item.level, "label": item.label,
+    }
+    if item.prediction is None:
+        return record | {"refused": item.refused}
+    record |= {
+        "predicted_bytes": item.prediction.predicted_bytes,
+        "measured_bytes": item.prediction.measured_bytes,
+        "error": item.error,
+    }
+    if item.prediction.interval is not None:
+        record["interval_bytes"] = list(item.prediction.interval)
+    return record
+
+
+if __name__ == "__main__":
+    sys.exit(main())
