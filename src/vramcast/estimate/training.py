@@ -85,7 +85,7 @@ def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
         role=program.role,
         count=program.count,
         peak=steady,
-        interval_bytes=interval(job, steady.device_bytes, level="device"),
+        interval_bytes=interval(job.engine, steady.device_bytes),
         phases=phases,
         ledger=_ledger(program, steady, outside),
     )
