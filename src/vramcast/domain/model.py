@@ -8,6 +8,7 @@ Axis letters in comments: H hidden, A heads, G key/value heads, D head width, F 
 from __future__ import annotations
 
 from enum import StrEnum
+from math import prod
 from typing import Literal
 
 from msgspec import Struct
@@ -26,7 +27,33 @@ class Noun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Base of the frozen nouns."""
 
 
-class Attention(Noun, tag="attention"):
+class Split(StrEnum):
+    """How tensor parallelism divides a parameter."""
+
+    REPLICATED = "replicated"
+    COLUMN = "column"  # first (output) dimension
+    ROW = "row"  # second (input) dimension
+    VOCAB = "vocab"  # embedding rows, padded to a multiple first
+    KV = "kv"  # as COLUMN, but copied when there are fewer key/value heads than ranks
+
+
+class Parameter(Noun, frozen=True):
+    """One weight tensor of one layer or of an embedding/head."""
+
+    path: str  # within its owner, e.g. "attention.q"
+    shape: tuple[int, ...]
+    split: Split = Split.REPLICATED
+    expert: bool = False  # divided by expert parallelism
+    kind: Literal["matrix", "embedding", "norm", "bias", "scalar", "conv"] = "matrix"
+    trainable: bool = True  # False: the optimizer never sees it (routing corrections, fixed positions)
+
+    @property
+    def elements(self) -> int:
+        """Number of weights."""
+        return prod(self.shape)
+
+
+class Attention(Noun, frozen=True, tag="attention"):
     """Multi-head, grouped-query or multi-query attention (G = A, 1 < G < A, G = 1)."""
 
     num_heads: int
@@ -34,20 +61,24 @@ class Attention(Noun, tag="attention"):
     head_dim: int
     v_head_dim: int | None = None  # differs from head_dim in a few models
     qkv_bias: bool = False
+    k_bias: bool | None = None  # None: as qkv_bias; Whisper's keys have none
     out_bias: bool = False
     qk_norm: Literal["none", "head", "full"] = "none"  # head: D weights each; full: A*D and G*D
     qk_norm_kind: Norm = Norm.RMS
     rope: bool = True
     rope_fraction: float = 1.0
+    position_bias: Literal["none", "alibi", "relative"] = "none"  # added to the scores
     window: int | None = None  # sliding window [tokens]
     output_gate: bool = False  # q projection twice as wide (Qwen3-Next)
+    softcap: bool = False  # scores pass through tanh (Gemma 2)
     sinks: bool = False  # one learned logit per head (gpt-oss)
     relative_buckets: int = 0  # T5: buckets x A biases, owned by the first layer of a stack
     shared_kv: bool = False  # cross-layer KV sharing: no own k/v projection
     k_is_v: bool = False  # one projection serves keys and values
+    source_width: int | None = None  # cross-attention: width of the states that keys and values read
 
 
-class MultiLatentAttention(Noun, tag="mla"):
+class MultiLatentAttention(Noun, frozen=True, tag="mla"):
     """DeepSeek-V2/V3 attention with compressed keys and values."""
 
     num_heads: int
@@ -61,7 +92,7 @@ class MultiLatentAttention(Noun, tag="mla"):
     indexer_dim: int = 0
 
 
-class Mamba(Noun, tag="mamba"):
+class Mamba(Noun, frozen=True, tag="mamba"):
     """Selective state space layer; version 1 (Mamba, Jamba) or 2 (Mamba-2, Nemotron-H)."""
 
     version: Literal[1, 2]
@@ -77,7 +108,7 @@ class Mamba(Noun, tag="mamba"):
     inner_norms: bool = False  # Jamba's dt/B/C norms
 
 
-class LinearAttention(Noun, tag="linear_attention"):
+class LinearAttention(Noun, frozen=True, tag="linear_attention"):
     """Gated delta net (Qwen3-Next, Qwen3.5) and its kin (Kimi delta attention)."""
 
     num_k_heads: int
@@ -88,7 +119,7 @@ class LinearAttention(Noun, tag="linear_attention"):
     variant: Literal["gated_delta", "kimi_delta", "lightning"] = "gated_delta"
 
 
-class MLP(Noun, tag="mlp"):
+class MLP(Noun, frozen=True, tag="mlp"):
     """Feed-forward block; gated ones (SwiGLU, GeGLU) own two input projections."""
 
     width: int  # F
@@ -97,7 +128,7 @@ class MLP(Noun, tag="mlp"):
     bias: bool = False
 
 
-class MoE(Noun, tag="moe"):
+class MoE(Noun, frozen=True, tag="moe"):
     """Routed experts beside optional shared ones."""
 
     num_experts: int
@@ -115,7 +146,7 @@ Mixer = Attention | MultiLatentAttention | Mamba | LinearAttention
 Channel = MLP | MoE
 
 
-class Layer(Noun):
+class Layer(Noun, frozen=True):
     """One residual layer. Either part may be missing (Nemotron-H alternates them)."""
 
     mixer: Mixer | None
@@ -124,18 +155,20 @@ class Layer(Noun):
     post_norms: bool = False  # Gemma 2/3: a second norm after each part
     parallel: bool = False  # GPT-J, Falcon, Phi: both parts read the same normed input
     shared_input_norm: bool = False  # parallel with one norm instead of two
+    norm_placement: Literal["pre", "post", "output"] = "pre"  # post: after the sum (BERT); output: before it (OLMo 2)
     cross_attention: Attention | None = None
-    extra_parameters: int = 0  # weights of this layer not listed elsewhere (named in Model.notes)
+    extra: tuple[Parameter, ...] = ()  # weights only this family has: gates, scalars, further norms
+    extra_parameters: int = 0  # weights of this layer known only as a number
 
 
-class Run(Noun):
+class Run(Noun, frozen=True):
     """`count` equal layers in a row."""
 
     count: int
     layer: Layer
 
 
-class VisionEmbedding(Noun):
+class VisionEmbedding(Noun, frozen=True):
     """Patch projection of an image, video or spectrogram encoder."""
 
     in_channels: int
@@ -147,7 +180,7 @@ class VisionEmbedding(Noun):
     convolutions: tuple[tuple[int, int, int], ...] = ()  # Whisper: (in, out, kernel) one-dimensional
 
 
-class Stack(Noun):
+class Stack(Noun, frozen=True):
     """A tower: embeddings, layers, final norm."""
 
     name: str  # "decoder", "encoder", "vision"
@@ -156,11 +189,15 @@ class Stack(Noun):
     final_norm: Norm | None = Norm.RMS
     embedding_norm: Norm | None = None
     vision: VisionEmbedding | None = None
-    positions: int = 0  # learned position embeddings
+    positions: int = 0  # position embeddings
+    positions_trained: bool = True  # Whisper's encoder keeps sinusoids as a weight
     token_types: int = 0
+    embedding_width: int | None = None  # width of positions, token types and their norm, when not H
     projector: tuple[tuple[int, int, bool], ...] = ()  # (in, out, bias) linears behind the tower
     projector_norm_dim: int = 0  # width of the projector's norm weight, 0 when none
-    extra_parameters: int = 0
+    projector_norm: Norm = Norm.RMS
+    extra: tuple[Parameter, ...] = ()
+    extra_parameters: int = 0  # weights known only as a number
     causal: bool = True
 
     @property
@@ -183,7 +220,7 @@ class Head(StrEnum):
     NONE = "none"
 
 
-class Model(Noun):
+class Model(Noun, frozen=True):
     """One network. `main` is the stack whose tokens the workload counts."""
 
     name: str
@@ -192,14 +229,19 @@ class Model(Noun):
     stacks: tuple[Stack, ...]  # the last one is the main stack
     tied: bool = False  # output projection is the embedding
     embedding_width: int | None = None  # factorised embeddings: differs from H
+    embedding_projection_bias: bool = False  # of the projection a factorised embedding needs
     head: Head = Head.LM
     head_bias: bool = False
     num_labels: int = 0  # CLASSIFIER
     pooler: bool = False
-    mtp_layers: tuple[Layer, ...] = ()  # multi-token-prediction modules: 2H x H projection, 2 norms, a layer
+    mtp_layers: tuple[Layer, ...] = ()  # multi-token-prediction modules: 2H x H projection, 3 norms, a layer
     mtp_own_embeddings: bool = False
     mtp_own_head: bool = False
     per_layer_embedding_width: int = 0  # Gemma 3n/4
+    per_layer_vocab: int = 0  # rows of that second table, when not V
+    hidden_dropout: float = 0.0  # on embeddings and on what layers add; training configs may override
+    attention_dropout: float = 0.0
+    logits_softcap: bool = False  # logits pass through tanh (Gemma 2)
     context: int | None = None  # longest position trained [tokens]
     dtype: str = "bf16"  # what the checkpoint stores
     buffers: int = 0  # elements a checkpoint stores that are not parameters (rotary, causal masks)
@@ -219,31 +261,3 @@ class Model(Noun):
     def num_layers(self) -> int:
         """Layers of the main stack."""
         return self.main.num_layers
-
-
-class Split(StrEnum):
-    """How tensor parallelism divides a parameter."""
-
-    REPLICATED = "replicated"
-    COLUMN = "column"  # first (output) dimension
-    ROW = "row"  # second (input) dimension
-    VOCAB = "vocab"  # embedding rows, padded to a multiple first
-    KV = "kv"  # as COLUMN, but copied when there are fewer key/value heads than ranks
-
-
-class Parameter(Noun):
-    """One weight tensor of one layer or of an embedding/head."""
-
-    path: str  # within its owner, e.g. "attention.q"
-    shape: tuple[int, ...]
-    split: Split = Split.REPLICATED
-    expert: bool = False  # divided by expert parallelism
-    kind: Literal["matrix", "embedding", "norm", "bias", "scalar", "conv"] = "matrix"
-
-    @property
-    def elements(self) -> int:
-        """Number of weights."""
-        product = 1
-        for size in self.shape:
-            product *= size
-        return product

@@ -1,0 +1,135 @@
+"""The decoder that most language models are, with what differs between families as a record of traits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from msgspec import Struct
+
+from vramcast.domain.model import MLP, Channel, Head, Layer, Mixer, Model, Norm, Stack
+from vramcast.sources.config.assemble import attention_of, model_of, switch, windows_of
+from vramcast.sources.config.fields import Fields
+from vramcast.sources.config.runs import runs_of
+
+ChannelOf = Callable[[Fields, "Traits", int], Channel]
+MixerOf = Callable[[Fields, "Traits", int], Mixer]
+
+
+class Traits(Struct, frozen=True, kw_only=True):
+    """What a family decides where its config is silent. A text instead of a bool is the config key that says so."""
+
+    norm: Norm = Norm.RMS
+    gated: bool = True
+    activation: str = "silu"
+    qkv_bias: bool | str = False
+    out_bias: bool | str = False
+    mlp_bias: bool | str = False
+    head_bias: bool | str = False
+    qk_norm: Literal["none", "head", "full"] = "none"
+    qk_norm_if: bool | str = True  # whether the query/key norm exists
+    qk_norm_kind: Norm = Norm.RMS
+    tied: bool = False
+    post_norms: bool = False
+    placement: Literal["pre", "post", "output"] = "pre"
+    parallel: bool | str = False
+    shared_input_norm: bool = False
+    rope_fraction: float = 1.0
+    window: int | Literal["none", "all", "qwen"] = "none"
+    rope_every: int = 0  # n: every n-th layer has no rotary embedding
+    sinks: bool = False
+    channel: ChannelOf | None = None
+    mixer: MixerOf | None = None
+    mtp: bool = False  # reads num_nextn_predict_layers
+    mtp_own_tables: bool = False
+
+
+def mlp_of(fields: Fields, traits: Traits, width: int | None = None) -> MLP:
+    """The family's feed-forward block."""
+    activation = fields.word("hidden_activation", "") or fields.word("hidden_act", traits.activation)
+    return MLP(
+        width=width or fields.count("intermediate_size"),
+        gated=traits.gated,
+        activation=activation,
+        bias=switch(fields, traits.mlp_bias),
+    )
+
+
+def attention_like(fields: Fields, traits: Traits, window: int | None, *, rope: bool = True) -> Mixer:
+    """The family's attention with the window of one layer."""
+    return attention_of(
+        fields,
+        fields.count("hidden_size"),
+        qkv_bias=switch(fields, traits.qkv_bias),
+        out_bias=switch(fields, traits.out_bias),
+        qk_norm=traits.qk_norm if switch(fields, traits.qk_norm_if) else "none",
+        qk_norm_kind=traits.qk_norm_kind,
+        rope=rope,
+        rope_fraction=fields.fraction("partial_rotary_factor", traits.rope_fraction),
+        window=window,
+        softcap=fields.has("attn_logit_softcapping"),
+        sinks=traits.sinks,
+    )
+
+
+def layer_like(traits: Traits, mixer: Mixer | None, channel: Channel | None, *, parallel: bool = False) -> Layer:
+    """One layer with the family's norms."""
+    return Layer(
+        mixer=mixer,
+        channel=channel,
+        norm=traits.norm,
+        post_norms=traits.post_norms,
+        norm_placement=traits.placement,
+        parallel=parallel,
+        shared_input_norm=parallel and traits.shared_input_norm,
+    )
+
+
+def decoder_layers(fields: Fields, traits: Traits) -> tuple[Layer, ...]:
+    """The layers one by one."""
+    count = fields.layers()
+    parallel = switch(fields, traits.parallel)
+    windows = windows_of(fields, count, traits.window)
+    mixers: dict[tuple[int | None, bool], Mixer] = {}
+    dense = None if traits.channel else mlp_of(fields, traits)
+    layers = []
+    for index, window in enumerate(windows):
+        rope = not _without_rope(fields, traits, index)
+        if traits.mixer is not None:
+            mixer = traits.mixer(fields, traits, index)
+        else:
+            mixer = mixers.get((window, rope)) or attention_like(fields, traits, window, rope=rope)
+            mixers[window, rope] = mixer
+        channel = traits.channel(fields, traits, index) if traits.channel else dense
+        layers.append(layer_like(traits, mixer, channel, parallel=parallel))
+    return tuple(layers)
+
+
+def _without_rope(fields: Fields, traits: Traits, index: int) -> bool:
+    period = fields.natural("no_rope_layer_interval", traits.rope_every)
+    return period > 0 and (index + 1) % period == 0
+
+
+def decoder(fields: Fields, *, traits: Traits) -> Model:
+    """A decoder-only language model."""
+    fields = fields.behind({"tie_word_embeddings": traits.tied})
+    layers = decoder_layers(fields, traits)
+    stack = Stack(
+        name="decoder",
+        hidden=fields.count("hidden_size"),
+        runs=runs_of(layers),
+        final_norm=traits.norm,
+    )
+    extra = fields.natural("num_nextn_predict_layers", 0) if traits.mtp else 0
+    if extra > len(layers):
+        raise fields.wrong("num_nextn_predict_layers", f"must not exceed num_hidden_layers={len(layers)}")
+    return model_of(
+        fields,
+        stacks=(stack,),
+        head=Head.LM,
+        head_bias=switch(fields, traits.head_bias),
+        logits_softcap=fields.has("final_logit_softcapping"),
+        mtp_layers=(layers[-1],) * extra,
+        mtp_own_embeddings=traits.mtp_own_tables,
+        mtp_own_head=traits.mtp_own_tables,
+    )

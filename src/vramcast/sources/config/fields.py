@@ -1,0 +1,181 @@
+"""Reading a config that anybody may have written: every value is checked before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from vramcast.errors import InvalidSpec
+
+LARGEST: Final = 2**31
+"""No size of a real network reaches it; larger numbers are typing errors or attacks."""
+
+MOST_LAYERS: Final = 4096
+"""Layers are listed one by one in places, so their number is bounded too."""
+
+
+def shown(value: object) -> str:
+    """The value as an error message prints it, shortened."""
+    try:
+        text = repr(value)
+    except ValueError:  # integers beyond the limit of int-to-str conversion
+        text = "an enormous integer"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Fields:
+    """The values of one config section, with the defaults of its family behind them. None counts as missing."""
+
+    __slots__ = ("_defaults", "_values", "name")
+
+    def __init__(self, values: Mapping[str, object], *, name: str, defaults: Mapping[str, object] | None = None) -> None:
+        self._values = values
+        self._defaults: Mapping[str, object] = defaults or {}
+        self.name = name
+
+    def behind(self, defaults: Mapping[str, object]) -> Fields:
+        """The same section with other defaults behind it; those of before win."""
+        return Fields(self._values, name=self.name, defaults={**defaults, **self._defaults})
+
+    def over(self, values: Mapping[str, object]) -> Fields:
+        """The same section with these values in front of its own."""
+        return Fields({**self._values, **values}, name=self.name, defaults=self._defaults)
+
+    def get(self, key: str) -> object | None:
+        """The value, or the family's default, or None."""
+        value = self._values.get(key)
+        return self._defaults.get(key) if value is None else value
+
+    def has(self, key: str) -> bool:
+        """Whether the config or its family says anything about the key."""
+        return self.get(key) is not None
+
+    def states(self, key: str) -> bool:
+        """Whether the config itself, not its family, has the key."""
+        return self._values.get(key) is not None
+
+    def wrong(self, key: str, rule: str) -> InvalidSpec:
+        """The error for a value that breaks a rule."""
+        return InvalidSpec(f"{key}={shown(self.get(key))} of {self.name} {rule}")
+
+    def natural(self, key: str, fallback: int | None = None) -> int:
+        """An integer from 0 up."""
+        value = self.get(key)
+        if value is None:
+            if fallback is None:
+                raise InvalidSpec(f"config of {self.name} lacks {key}")
+            return fallback
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(key, "must be an integer")
+        if not 0 <= value <= LARGEST:
+            raise self.wrong(key, f"must be between 0 and {LARGEST}")
+        return value
+
+    def count(self, key: str, fallback: int | None = None) -> int:
+        """An integer from 1 up."""
+        value = self.natural(key, fallback)
+        if value == 0:
+            raise self.wrong(key, "must be at least 1")
+        return value
+
+    def maybe(self, key: str) -> int | None:
+        """A positive integer, or None when missing or zero (configs write both for 'off')."""
+        return self.natural(key, 0) or None
+
+    def layers(self, key: str = "num_hidden_layers", fallback: int | None = None) -> int:
+        """A number of layers."""
+        value = self.count(key, fallback)
+        if value > MOST_LAYERS:
+            raise self.wrong(key, f"is more than {MOST_LAYERS} layers")
+        return value
+
+    def flag(self, key: str, *, fallback: bool = False) -> bool:
+        """True or false."""
+        value = self.get(key)
+        if value is None:
+            return fallback
+        if not isinstance(value, bool):
+            raise self.wrong(key, "must be true or false")
+        return value
+
+    def fraction(self, key: str, fallback: float) -> float:
+        """A number from 0 to 1."""
+        value = self.get(key)
+        if value is None:
+            return fallback
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(key, "must be a number")
+        if not 0 <= value <= 1:
+            raise self.wrong(key, "must be between 0 and 1")
+        return float(value)
+
+    def multiple(self, key: str, fallback: float, *, of: int) -> int:
+        """A positive factor, applied to `of` and cut to an integer."""
+        value = self.get(key)
+        value = fallback if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(key, "must be a number")
+        if not 0 < value <= LARGEST or not 1 <= int(value * of) <= LARGEST:
+            raise self.wrong(key, f"times {of} must be between 1 and {LARGEST}")
+        return int(value * of)
+
+    def word(self, key: str, fallback: str | None = None) -> str:
+        """A text."""
+        value = self.get(key)
+        if value is None:
+            if fallback is None:
+                raise InvalidSpec(f"config of {self.name} lacks {key}")
+            return fallback
+        if not isinstance(value, str):
+            raise self.wrong(key, "must be a text")
+        return value
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """A list of texts; empty when missing."""
+        value = self.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(key, "must be a list of texts")
+        return tuple(value)
+
+    def naturals(self, key: str) -> tuple[int, ...] | None:
+        """A list of integers from 0 up; None when missing."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or len(value) > MOST_LAYERS:
+            raise self.wrong(key, "must be a list of integers")
+        for item in value:
+            if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= LARGEST:
+                raise self.wrong(key, f"must hold integers between 0 and {LARGEST}")
+        return tuple(value)
+
+    def sections(self, key: str) -> tuple[Fields, ...]:
+        """A list of nested configs; empty when missing."""
+        value = self.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or len(value) > MOST_LAYERS:
+            raise self.wrong(key, "must be a list of tables")
+        return tuple(self._section(item, f"{key}[{index}]") for index, item in enumerate(value))
+
+    def section(self, key: str) -> Fields | None:
+        """A nested config; None when missing."""
+        value = self.get(key)
+        return None if value is None else self._section(value, key)
+
+    def _section(self, value: object, key: str) -> Fields:
+        if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value):
+            raise InvalidSpec(f"{key}={shown(value)} of {self.name} must be a table")
+        return Fields(value, name=f"{self.name}.{key}")
+
+    def share(self, total_key: str, total: int, parts_key: str, parts: int) -> int:
+        """`total / parts` when it divides."""
+        if parts < 1 or total % parts:
+            raise InvalidSpec(f"{parts_key}={parts} of {self.name} does not divide {total_key}={total}")
+        return total // parts
+
+    def keys(self) -> tuple[str, ...]:
+        """The keys the config itself has."""
+        return tuple(self._values)

@@ -1,0 +1,119 @@
+"""LLaMA and the decoders that differ from it in a trait or two.
+
+Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/modeling_*.py; for families that only
+live beside their weights (qwen, baichuan, internlm, internlm2, minicpm, mimo): modeling_*.py of the hub repository.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from vramcast.domain.model import Model, Norm
+from vramcast.sources.config.assemble import even
+from vramcast.sources.config.decoder import Traits, decoder
+from vramcast.sources.config.fields import Fields
+
+LLAMA: Final = Traits(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
+GLM: Final = Traits(qkv_bias="attention_bias", rope_fraction=0.5)
+
+TRAITS: Final[dict[str, Traits]] = {
+    "llama": LLAMA,
+    "code_llama": LLAMA,
+    "yi": LLAMA,
+    "aquila": LLAMA,
+    "minicpm": LLAMA,
+    "granite": LLAMA,
+    "helium": LLAMA,
+    "internlm3": LLAMA,
+    "cwm": LLAMA,
+    "mistral": Traits(window="all"),
+    "ministral": Traits(window="all"),
+    "ministral3": Traits(window="all"),
+    "qwen2": Traits(qkv_bias=True, window="qwen"),
+    "qwen3": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", window="qwen"),
+    "mimo": Traits(qkv_bias="attention_bias", window="qwen", mtp=True),
+    "gemma": Traits(qkv_bias="attention_bias", out_bias="attention_bias", tied=True, activation="gelu"),
+    "gemma2": Traits(
+        qkv_bias="attention_bias", out_bias="attention_bias", tied=True, activation="gelu", post_norms=True, window=2
+    ),
+    "gemma3_text": Traits(
+        qkv_bias="attention_bias", out_bias="attention_bias", tied=True, activation="gelu", post_norms=True, window=6,
+        qk_norm="head",
+    ),
+    "phi3": Traits(window="all"),
+    "glm": GLM,
+    "glm4": Traits(qkv_bias="attention_bias", rope_fraction=0.5, post_norms=True),
+    "olmo": Traits(norm=Norm.PLAIN, qkv_bias="attention_bias", out_bias="attention_bias"),
+    "olmo2": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full", placement="output"),
+    "olmo3": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full", placement="output", window=4),
+    "internlm": Traits(qkv_bias="bias", out_bias="bias"),
+    "internlm2": Traits(qkv_bias="bias", out_bias="bias"),
+    "baichuan": Traits(),
+    "stablelm": Traits(
+        norm=Norm.LAYER, qkv_bias="use_qkv_bias", rope_fraction=0.25, parallel="use_parallel_residual",
+        shared_input_norm=True, qk_norm="full", qk_norm_if="qk_layernorm", qk_norm_kind=Norm.LAYER_NO_BIAS,
+    ),
+    "cohere": Traits(
+        norm=Norm.LAYER_NO_BIAS, qkv_bias="attention_bias", out_bias="attention_bias", tied=True, parallel=True,
+        shared_input_norm=True, qk_norm="full", qk_norm_if="use_qk_norm", qk_norm_kind=Norm.LAYER_NO_BIAS,
+    ),
+    "cohere2": Traits(
+        norm=Norm.LAYER_NO_BIAS, qkv_bias="attention_bias", out_bias="attention_bias", tied=True, parallel=True,
+        shared_input_norm=True, window=4,
+    ),
+    "starcoder2": Traits(
+        norm=Norm.LAYER, gated=False, activation="gelu", qkv_bias="use_bias", out_bias="use_bias",
+        mlp_bias="use_bias", tied=True, window="all",
+    ),
+    "nemotron": Traits(
+        norm=Norm.LAYER, gated=False, activation="relu2", qkv_bias="attention_bias", out_bias="attention_bias",
+        mlp_bias="mlp_bias", rope_fraction=0.5,
+    ),
+    "arcee": Traits(
+        gated=False, activation="relu2", qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias"
+    ),
+    "smollm3": Traits(
+        qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias", tied=True, rope_every=4
+    ),
+    "exaone4": Traits(qk_norm="head", placement="output", window=4),
+    "seed_oss": Traits(qkv_bias="attention_bias", out_bias="attention_out_bias", mlp_bias="mlp_bias"),
+    "ernie4_5": Traits(qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", tied=True),
+    "hunyuan_v1_dense": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head"),
+}
+
+
+def qwen1(fields: Fields) -> Model:
+    """Qwen 1 (QWenLMHeadModel): `intermediate_size` counts gate and up together, queries, keys and values have a bias.
+
+    Source: Qwen/Qwen-7B modeling_qwen.py: ff_dim_in = intermediate_size // 2; c_attn bias = True; others no_bias.
+    """
+    width = even(fields, "intermediate_size", fields.count("intermediate_size"))
+    head_dim = fields.maybe("kv_channels")
+    sizes = {"intermediate_size": width} | ({"head_dim": head_dim} if head_dim else {})
+    return decoder(fields.over(sizes), traits=Traits(qkv_bias=True))
+
+
+def chatglm(fields: Fields) -> Model:
+    """ChatGLM 2, 3 and GLM-4 (remote code): groups of key/value heads, fused and gated feed-forward, untied head.
+
+    Source: THUDM/chatglm3-6b modeling_chatglm.py; key/value heads are multi_query_group_num when multi_query_attention.
+    """
+    sizes: dict[str, object] = {"tie_word_embeddings": False, "architectures": ["ForCausalLM"]}
+    if fields.flag("multi_query_attention"):
+        sizes["num_key_value_heads"] = fields.count("multi_query_group_num")
+    if fields.has("kv_channels"):
+        sizes["head_dim"] = fields.count("kv_channels")
+    traits = Traits(
+        qkv_bias=fields.flag("add_qkv_bias") or fields.flag("add_bias_linear"),
+        out_bias="add_bias_linear",
+        mlp_bias="add_bias_linear",
+        rope_fraction=0.5,
+    )
+    return decoder(fields.over(sizes), traits=traits)
+
+
+DENSE = {family: partial(decoder, traits=traits) for family, traits in TRAITS.items()} | {
+    "qwen": qwen1,
+    "chatglm": chatglm,
+}

@@ -1,0 +1,137 @@
+"""Decoders whose feed-forward block is a mixture of experts.
+
+Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/modeling_*.py.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from vramcast.domain.model import MLP, Channel, MoE, Norm
+from vramcast.sources.config.decoder import Traits, decoder, mlp_of
+from vramcast.sources.config.fields import Fields
+
+EXPERT_KEYS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+CHOSEN_KEYS: Final = ("num_experts_per_tok", "moe_k", "moe_topk", "moe_top_k")
+
+
+def first_key(fields: Fields, keys: tuple[str, ...]) -> str:
+    """The first key that the config states, else the first that its family has, else the first."""
+    for present in (fields.states, fields.has):
+        for key in keys:
+            if present(key):
+                return key
+    return keys[0]
+
+
+def experts_of(fields: Fields) -> tuple[int, int]:
+    """Number of experts and how many a token meets."""
+    expert_key, chosen_key = first_key(fields, EXPERT_KEYS), first_key(fields, CHOSEN_KEYS)
+    experts, chosen = fields.count(expert_key), fields.count(chosen_key)
+    if chosen > experts:
+        raise fields.wrong(chosen_key, f"is more than {expert_key}={experts}")
+    return experts, chosen
+
+
+def is_sparse(fields: Fields, index: int) -> bool:
+    """Whether layer `index` has experts, by whichever key the config says it with."""
+    if fields.has("mlp_layer_types"):
+        kinds = fields.words("mlp_layer_types")
+        return index < len(kinds) and kinds[index] == "sparse"
+    frequency = fields.get("moe_layer_freq")
+    if isinstance(frequency, list | tuple):
+        flags = fields.naturals("moe_layer_freq") or ()
+        return index < len(flags) and flags[index] > 0
+    if index < fields.natural("first_k_dense_replace", 0) or index in (fields.naturals("mlp_only_layers") or ()):
+        return False
+    every = fields.count("moe_layer_freq", 1)
+    step = fields.count("decoder_sparse_step", 1)
+    return index % every == 0 and (index + 1) % step == 0
+
+
+def routed(fields: Fields, traits: Traits, index: int, *, score_bias: bool = False, parameter: bool = False) -> Channel:
+    """Experts of `moe_intermediate_size` beside `n_shared_experts` equal shared ones; dense layers in between."""
+    if not is_sparse(fields, index):
+        return mlp_of(fields, traits)
+    experts, chosen = experts_of(fields)
+    width = fields.count("moe_intermediate_size" if fields.has("moe_intermediate_size") else "intermediate_size")
+    shared_key = first_key(fields, ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"))
+    return MoE(
+        num_experts=experts,
+        top_k=chosen,
+        expert=mlp_of(fields, traits, width),
+        shared_width=fields.natural(shared_key, 0) * width,
+        score_bias=score_bias,
+        score_bias_is_parameter=parameter,
+    )
+
+
+def corrected(fields: Fields, traits: Traits, index: int) -> Channel:
+    """As `routed`, with a routing correction per expert that no gradient reaches."""
+    return routed(fields, traits, index, score_bias=True)
+
+
+def qwen_moe(fields: Fields, traits: Traits, index: int) -> Channel:
+    """Qwen 2 and 3: a shared expert of its own width behind a sigmoid gate."""
+    if not is_sparse(fields, index):
+        return mlp_of(fields, traits)
+    experts, chosen = experts_of(fields)
+    shared = fields.natural("shared_expert_intermediate_size", 0)
+    return MoE(
+        num_experts=experts,
+        top_k=chosen,
+        expert=mlp_of(fields, traits, fields.count("moe_intermediate_size")),
+        shared_width=shared,
+        shared_gate=shared > 0,
+    )
+
+
+def llama4(fields: Fields, traits: Traits, index: int) -> Channel:
+    """Llama 4: one shared expert as wide as a routed one; dense layers are wider."""
+    listed = fields.naturals("moe_layers")
+    step = fields.count("interleave_moe_layer_step", 1)
+    sparse = index in listed if listed else (index + 1) % step == 0
+    if not sparse:
+        return mlp_of(fields, traits, fields.count("intermediate_size_mlp"))
+    experts, chosen = experts_of(fields)
+    expert = mlp_of(fields, traits)
+    return MoE(num_experts=experts, top_k=chosen, expert=expert, shared_width=expert.width)
+
+
+def gpt_oss(fields: Fields, traits: Traits, index: int) -> Channel:
+    """gpt-oss: experts and router with biases."""
+    del index
+    experts, chosen = experts_of(fields)
+    expert = MLP(width=fields.count("intermediate_size"), gated=True, activation=traits.activation, bias=True)
+    return MoE(num_experts=experts, top_k=chosen, expert=expert, router_bias=True)
+
+
+MIXTRAL: Final = Traits(window="all", channel=routed)
+
+MOE_TRAITS: Final[dict[str, Traits]] = {
+    "mixtral": MIXTRAL,
+    "qwen2_moe": Traits(qkv_bias="qkv_bias", window="qwen", channel=qwen_moe),
+    "qwen3_moe": Traits(
+        qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", window="qwen", channel=qwen_moe
+    ),
+    "phimoe": Traits(
+        norm=Norm.LAYER, qkv_bias="attention_bias", out_bias="attention_bias", head_bias="lm_head_bias", window="all",
+        channel=routed,
+    ),
+    "gpt_oss": Traits(qkv_bias="attention_bias", out_bias="attention_bias", sinks=True, window=2, channel=gpt_oss),
+    "llama4_text": Traits(
+        qkv_bias="attention_bias", out_bias="attention_bias", rope_every=4, channel=llama4
+    ),
+    "glm4_moe": Traits(
+        qkv_bias="attention_bias", rope_fraction=0.5, qk_norm="head", qk_norm_if="use_qk_norm", channel=corrected,
+        mtp=True, mtp_own_tables=True,
+    ),
+    "minimax_m2": Traits(qk_norm="full", rope_fraction=0.5, channel=corrected),
+    "olmoe": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full", channel=routed),
+    "dots1": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", channel=corrected),
+    "granitemoe": Traits(qkv_bias="attention_bias", out_bias="attention_bias", channel=routed),
+}
+
+SPARSE = {family: partial(decoder, traits=traits) for family, traits in MOE_TRAITS.items()}
+
