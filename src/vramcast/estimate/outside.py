@@ -1,0 +1,49 @@
+"""Memory of a process beside PyTorch's caching allocator: CUDA context, library images, NCCL."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vramcast.domain.job import Job
+from vramcast.domain.program import Basis, Category, Tensor
+from vramcast.units import MIB
+
+FALLBACK_CONTEXT_BYTES: Final = 500 * MIB
+"""Where the catalogue has no measured context for a card's generation [bytes]."""
+
+NCCL_BYTES_PER_COMMUNICATOR: Final = 120 * MIB
+"""NCCL's channel buffers of one intra-node communicator with default settings [bytes]."""
+
+
+def outside_tensors(job: Job) -> tuple[Tensor, ...]:
+    """Entries between reserved and device memory of one rank."""
+    gpu = job.cluster.gpu
+    context = Tensor(
+        name="CUDA context and library images",
+        num_bytes=gpu.context_bytes or FALLBACK_CONTEXT_BYTES,
+        category=Category.WORKSPACES,
+        owner="process",
+        basis=Basis.MEASURED if gpu.context_bytes else Basis.ASSUMED,
+        formula=f"one {gpu.arch} process",
+        source="catalogue/contexts.csv",
+    )
+    communicators = communicator_count(job)
+    if not communicators:
+        return (context,)
+    nccl = Tensor(
+        name="NCCL communicators",
+        num_bytes=communicators * NCCL_BYTES_PER_COMMUNICATOR,
+        category=Category.COMMUNICATION,
+        owner="process",
+        basis=Basis.ASSUMED,
+        formula=f"{communicators} communicators x {NCCL_BYTES_PER_COMMUNICATOR // MIB} MiB",
+        source="NCCL defaults: NCCL_BUFFSIZE 4 MiB per channel and direction",
+    )
+    return (context, nccl)
+
+
+def communicator_count(job: Job) -> int:
+    """Groups of more than one rank that this job communicates in."""
+    plan = job.plan
+    degrees = (job.data_parallel, plan.tp, plan.pp, plan.cp, plan.ep)
+    return sum(degree > 1 for degree in degrees)
