@@ -5,7 +5,7 @@ from __future__ import annotations
 from vramcast.domain.model import Noun
 
 
-class Gpu(Noun):
+class Gpu(Noun, frozen=True, kw_only=True):
     """One card as a process sees it."""
 
     name: str

@@ -72,13 +72,15 @@ class _Storages:
             self.nodes.append(Free(value.tensor))
 
     def adopt(self, value: Value, references: int) -> None:
-        self.references[value] = self.references.get(value, 0) + references
+        storage = value.storage
+        self.references[storage] = self.references.get(storage, 0) + references
 
     def release(self, value: Value, references: int = 1) -> None:
-        left = self.references[value] - references
-        self.references[value] = left
+        storage = value.storage
+        left = self.references[storage] - references
+        self.references[storage] = left
         if left == 0:
-            self.nodes.append(Free(value.tensor))
+            self.nodes.append(Free(storage.tensor))
 
     def allocate_all(self, tensors: Sequence[Tensor]) -> None:
         self.nodes.extend(Alloc(tensor) for tensor in tensors)
@@ -97,8 +99,8 @@ def _external_inputs(graph: Graph, region: Checkpoint) -> list[Value]:
     seen: dict[Value, None] = {}
     for operator in graph.operators[region.start : region.stop]:
         for value in operator.inputs:
-            if value not in made:
-                seen.setdefault(value)
+            if value.storage not in made:
+                seen.setdefault(value.storage)
         made.update(operator.outputs)
     return list(seen)
 
@@ -119,8 +121,9 @@ def _saves(graph: Graph) -> dict[Value, int]:
     saves: dict[Value, int] = {}
 
     def add(value: Value) -> None:
-        if value not in discarded:
-            saves[value] = saves.get(value, 0) + 1
+        storage = value.storage
+        if storage not in discarded:
+            saves[storage] = saves.get(storage, 0) + 1
 
     for index, operator in enumerate(graph.operators):
         region = regions.get(index)
@@ -145,9 +148,9 @@ class _Forward:
         self.reads: dict[Value, int] = {}
         for operator in graph.operators:
             for value in operator.inputs:
-                self.reads[value] = self.reads.get(value, 0) + 1
+                self.reads[value.storage] = self.reads.get(value.storage, 0) + 1
         for value in graph.outputs:
-            self.reads[value] = self.reads.get(value, 0) + 1
+            self.reads[value.storage] = self.reads.get(value.storage, 0) + 1
         self.held = graph.inputs if hold_inputs else []
 
     def run(self) -> Program:
@@ -163,7 +166,8 @@ class _Forward:
     def _run_operator(self, operator: Operator) -> None:
         storages = self.storages
         for value in operator.outputs:
-            storages.allocate(value, max(1, self.reads.get(value, 0) + self.saves.get(value, 0)))
+            if value.storage is value:
+                storages.allocate(value, max(1, self.reads.get(value, 0) + self.saves.get(value, 0)))
         if self.saving:
             for value in operator.extra:
                 storages.allocate(value, self.saves.get(value, 0))
@@ -172,18 +176,19 @@ class _Forward:
         for value in operator.inputs:
             storages.release(value)
         for value in operator.outputs:
-            if not self.reads.get(value, 0) and not self.saves.get(value, 0):
+            if value.storage is value and not self.reads.get(value, 0) and not self.saves.get(value, 0):
                 storages.release(value)
 
 
 class _Gradient:
     """One gradient storage and the number of places that refer to it."""
 
-    __slots__ = ("references", "tensor")
+    __slots__ = ("references", "storage", "tensor")
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, storage: Value | None = None) -> None:
         self.tensor = tensor
         self.references = 1
+        self.storage = storage  # the saved value it was written into
 
 
 class _Backward:
@@ -226,7 +231,7 @@ class _Backward:
         if region is not None and region.start not in self.recomputed and not region.discard_output:
             self._recompute(region)
         for value in self.graph.operators[index].inputs:
-            source = self.discarded.get(value)
+            source = self.discarded.get(value.storage)
             if source is not None and source.start not in self.recomputed and self.regions.get(index) is not source:
                 self._recompute(source)
 
@@ -237,20 +242,20 @@ class _Backward:
         savers: dict[Value, int] = {}
         for operator in operators:
             for value in operator.inputs:
-                reads[value] = reads.get(value, 0) + 1
+                reads[value.storage] = reads.get(value.storage, 0) + 1
             for value in (*operator.saved, *operator.extra):
-                savers[value] = savers.get(value, 0) + 1
+                savers[value.storage] = savers.get(value.storage, 0) + 1
         last = operators[-1]
         if region.discard_output:
             for index, operator in enumerate(self.graph.operators):
                 if self.regions.get(index) is not region:
                     for value in (*operator.saved, *operator.extra):
-                        if value in last.outputs:
-                            savers[value] = savers.get(value, 0) + 1
+                        if value.storage in last.outputs:
+                            savers[value.storage] = savers.get(value.storage, 0) + 1
         if region.outputs_alive:
             self.held_outputs[region.start] = list(last.outputs)
             for value in last.outputs:
-                savers[value] = savers.get(value, 0) + 1
+                savers[value.storage] = savers.get(value.storage, 0) + 1
         external = _external_inputs(self.graph, region)
         for value in external:
             self.storages.adopt(value, reads.get(value, 0) + savers.get(value, 0))
@@ -263,6 +268,8 @@ class _Backward:
         storages = self.storages
         kept = region.keep is not None and region.keep(operator)
         for value in operator.outputs:
+            if value.storage is not value:
+                continue
             wanted = reads.get(value, 0) + savers.get(value, 0)
             if kept:
                 storages.adopt(value, wanted)
@@ -306,8 +313,10 @@ class _Backward:
             storages.free_all(operator.backward_temporaries)
             for gradient in incoming:
                 self._drop(gradient)
+        kept = operator.saved_weight_gradients if self.policy is WeightGradients.KEPT else ()
         for value in (*operator.saved, *operator.extra):
-            storages.release(value)
+            if value not in kept:
+                storages.release(value)
         if incoming and self.policy is WeightGradients.TRANSIENT:
             storages.free_all(operator.weight_gradients)
         for value, gradient in produced:
@@ -316,10 +325,17 @@ class _Backward:
     def _input_gradients(self, operator: Operator, incoming: list[_Gradient]) -> list[tuple[Value, _Gradient]]:
         produced: list[tuple[Value, _Gradient]] = []
         reuse = operator.reuses_gradient
+        written = dict(operator.gradient_storages)
         for value in operator.inputs:
             if not value.gradient_bytes:
                 continue
-            if operator.passes_gradient or reuse:
+            if value in written:
+                storage = written[value].storage
+                self.storages.adopt(storage, 1)
+                produced.append((value, _Gradient(storage.tensor, storage)))
+                continue
+            same_size = value.gradient_bytes == incoming[0].tensor.num_bytes
+            if (operator.passes_gradient and same_size) or reuse:
                 incoming[0].references += 1
                 produced.append((value, incoming[0]))
                 reuse = False
@@ -345,5 +361,9 @@ class _Backward:
 
     def _drop(self, gradient: _Gradient) -> None:
         gradient.references -= 1
-        if gradient.references == 0:
+        if gradient.references:
+            return
+        if gradient.storage is not None:
+            self.storages.release(gradient.storage)
+        else:
             self.storages.nodes.append(Free(gradient.tensor))

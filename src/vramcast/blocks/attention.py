@@ -1,0 +1,101 @@
+"""Self- and cross-attention blocks: projections, norms of queries and keys, rotary embedding, softmax(QK)V, output.
+
+Symbols:  T tokens   H hidden   A heads   G key/value heads   D head width
+[HF] transformers models/llama/modeling_llama.py `LlamaAttention.forward`, models/t5 and models/bert likewise.
+"""
+
+from __future__ import annotations
+
+from vramcast.blocks import parts
+from vramcast.blocks.projection import project
+from vramcast.blocks.sizes import Sizes
+from vramcast.domain.job import share
+from vramcast.domain.model import Attention
+from vramcast.operators.attention import Scores, attention
+from vramcast.operators.graph import Graph, Value
+
+
+def attention_block(
+    graph: Graph, x: Value, *, spec: Attention, sizes: Sizes, source: Value | None = None, owner: str = "attention"
+) -> Value:
+    """Attention over x (or from x to `source`), its output projection included.
+
+    Args:
+        graph: the block under construction
+        x: normed states (T, H)
+        spec: heads and variants
+        sizes: local sizes and implementations
+        source: states that keys and values read (cross-attention)
+        owner: prefix of value names
+
+    Returns: (T, H) elements of the compute width
+    """
+    heads, kv_heads = _local_heads(spec, sizes)
+    d, d_v = spec.head_dim, spec.v_head_dim or spec.head_dim
+    tokens = sizes.tokens
+    reads = tokens if source is None else sizes.batch * sizes.source_len
+    states = x if source is None else source
+    width = sizes.hidden if source is None else (spec.source_width or sizes.hidden)
+    q_rows = heads * d * (2 if spec.output_gate else 1)
+    q = project(graph, f"{owner}.q", x, tokens=tokens, shape=(q_rows, sizes.hidden), sizes=sizes, bias=spec.qkv_bias)
+    shape = (kv_heads * d, width)
+    k = project(graph, f"{owner}.k", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
+    shape = (kv_heads * d_v, width)
+    v = project(graph, f"{owner}.v", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
+    raw = (q, k)
+    q, k = _norms(graph, q, k, spec=spec, elements=(tokens * heads * d, reads * kv_heads * d), sizes=sizes)
+    if spec.rope and source is None:
+        fraction = spec.rope_fraction
+        q = parts.rope(graph, f"{owner}.q", q, elements=tokens * heads * d, sizes=sizes, fraction=fraction)
+        k = parts.rope(graph, f"{owner}.k", k, elements=reads * kv_heads * d, sizes=sizes, fraction=fraction)
+        graph.hold(*raw)
+    scores = _scores(spec, sizes, heads=heads, kv_heads=kv_heads, source=source is not None)
+    q, k, v = (
+        parts.to_compute(graph, value, elements=count, sizes=sizes)
+        for value, count in ((q, tokens * heads * d), (k, reads * kv_heads * d), (v, reads * kv_heads * d_v))
+    )
+    context = attention(graph, q, k, v, scores=scores, kernel=sizes.attention)
+    if spec.output_gate:
+        context = parts.gate(graph, f"{owner}.gated", context, q)
+    shape = (sizes.hidden, heads * d_v)
+    out = project(graph, f"{owner}.out", context, tokens=tokens, shape=shape, sizes=sizes, bias=spec.out_bias)
+    graph.hold(x, q, k, v)
+    return out
+
+
+def _local_heads(spec: Attention, sizes: Sizes) -> tuple[int, int]:
+    heads = share("tp", spec.num_heads, sizes.tp, what="num_heads")
+    return heads, max(1, spec.num_kv_heads // sizes.tp)
+
+
+def _norms(
+    graph: Graph, q: Value, k: Value, *, spec: Attention, elements: tuple[int, int], sizes: Sizes
+) -> tuple[Value, Value]:
+    if spec.qk_norm == "none":
+        return q, k
+    widths = (spec.head_dim,) * 2
+    if spec.qk_norm == "full":
+        widths = (spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim)
+    kind = spec.qk_norm_kind
+    q = parts.norm(graph, "attention.q_norm", q, kind=kind, elements=elements[0], width=widths[0], sizes=sizes)
+    k = parts.norm(graph, "attention.k_norm", k, kind=kind, elements=elements[1], width=widths[1], sizes=sizes)
+    return q, k
+
+
+def _scores(spec: Attention, sizes: Sizes, *, heads: int, kv_heads: int, source: bool) -> Scores:
+    biased = spec.position_bias != "none" or spec.relative_buckets > 0
+    return Scores(
+        batch=sizes.batch,
+        queries=sizes.seq_len,
+        keys=sizes.source_len if source else (sizes.keys or sizes.seq_len),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=spec.head_dim,
+        v_head_dim=spec.v_head_dim or spec.head_dim,
+        width=sizes.numerics.compute,
+        dropout=sizes.attention_dropout,
+        masked=sizes.masked or biased,
+        additions=int(biased),
+        fp32_softmax=sizes.fp32_softmax,
+        grouped=sizes.grouped and not sizes.masked,
+    )

@@ -1,0 +1,40 @@
+"""Feed-forward blocks, gated or not.
+
+[HF] transformers models/llama/modeling_llama.py `LlamaMLP.forward`, models/gpt2/modeling_gpt2.py `GPT2MLP.forward`.
+"""
+
+from __future__ import annotations
+
+from vramcast.blocks import parts
+from vramcast.blocks.projection import project
+from vramcast.blocks.sizes import Sizes
+from vramcast.domain.job import share
+from vramcast.domain.model import MLP
+from vramcast.operators.graph import Graph, Value
+
+
+def mlp_block(
+    graph: Graph, x: Value, *, spec: MLP, sizes: Sizes, tokens: int, owner: str = "mlp", width: int | None = None
+) -> Value:
+    """down(act(gate(x)) * up(x)) or down(act(up(x))).
+
+    Args:
+        graph: the block under construction
+        x: (tokens, width) states
+        spec: feed-forward width and form
+        sizes: local sizes and implementations
+        tokens: rows of x [tokens]
+        owner: prefix of value names, "mlp", "moe.expert"
+        width: width of x, when not H
+    """
+    hidden = width or sizes.hidden
+    inner = share("tp", spec.width, sizes.tp, what="feed-forward width")
+    shape = (inner, hidden)
+    if spec.gated:
+        gate = project(graph, f"{owner}.gate", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias)
+        product = parts.gated_activation(graph, owner, gate, sizes=sizes, up=lambda: project(
+            graph, f"{owner}.up", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias))
+    else:
+        up = project(graph, f"{owner}.up", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias)
+        product = parts.activation(graph, owner, up, kind=spec.activation)
+    return project(graph, f"{owner}.down", product, tokens=tokens, shape=(hidden, inner), sizes=sizes, bias=spec.bias)

@@ -1,0 +1,182 @@
+"""softmax(Q K^T / sqrt(D)) V in its PyTorch forms.
+
+Symbols:  B batch   S queries   K keys   A heads   G key/value heads   D head width   D_v width of values
+[flash] pytorch aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp `mha_fwd`, `mha_bwd`
+[efficient] pytorch aten/src/ATen/native/transformers/cuda/attention.cu and mem_eff_attention/kernel_backward.h
+[cudnn] pytorch aten/src/ATen/native/cudnn/MHA.cpp
+[HF] transformers integrations/sdpa_attention.py `sdpa_attention_forward`, models/llama/modeling_llama.py
+`eager_attention_forward`: both copy keys and values per query head unless the kernel groups heads itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from vramcast.domain.job import AttentionKernel
+from vramcast.operators.graph import Graph, Value
+from vramcast.units import round_up
+
+
+class Scores(NamedTuple):
+    """One attention's sizes on one rank."""
+
+    batch: int
+    queries: int  # S [tokens]
+    keys: int  # K [tokens]
+    heads: int  # A
+    kv_heads: int  # G
+    head_dim: int  # D
+    v_head_dim: int  # D_v
+    width: int = 2  # element of q, k, v and of the output [bytes]
+    dropout: float = 0.0
+    masked: bool = False  # an explicit mask is added: flash cannot take it
+    additions: int = 0  # further tensors added to eager scores: alibi, relative positions
+    fp32_softmax: bool = True  # eager: softmax runs in fp32 and is cast back (LLaMA-like); False: in the width (BERT)
+    grouped: bool = True  # the kernel reads grouped heads without copies
+
+    @property
+    def query_elements(self) -> int:
+        """B S A D."""
+        return self.batch * self.queries * self.heads * self.head_dim
+
+    @property
+    def output_elements(self) -> int:
+        """B S A D_v."""
+        return self.batch * self.queries * self.heads * self.v_head_dim
+
+    @property
+    def score_elements(self) -> int:
+        """B A S K."""
+        return self.batch * self.heads * self.queries * self.keys
+
+    @property
+    def flops(self) -> int:
+        """Both products of forward, a causal mask not taken off."""
+        return 2 * self.score_elements * (self.head_dim + self.v_head_dim)
+
+
+def attention(graph: Graph, q: Value, k: Value, v: Value, *, scores: Scores, kernel: AttentionKernel) -> Value:
+    """The attention output (B, S, A, D_v) by the chosen implementation.
+
+    With a mask PyTorch's dispatcher passes flash by and takes the efficient kernel [sdp_utils.cpp].
+    """
+    if kernel is AttentionKernel.FLASH and scores.masked:
+        kernel = AttentionKernel.EFFICIENT
+    if scores.kv_heads != scores.heads and (not scores.grouped or kernel is AttentionKernel.EAGER):
+        k = _repeat(graph, k, scores, scores.head_dim)
+        v = _repeat(graph, v, scores, scores.v_head_dim)
+        scores = scores._replace(kv_heads=scores.heads)
+    return KERNELS[kernel](graph, q, k, v, scores)
+
+
+def _repeat(graph: Graph, value: Value, scores: Scores, width: int) -> Value:
+    """repeat_kv: a copy per query head; backward sums the copies."""
+    size = scores.batch * scores.keys * scores.heads * width * scores.width
+    copy = graph.value(f"{value.name}.repeated", size, gradient_bytes=size if value.gradient_bytes else 0)
+    return graph.call("repeat_kv", [value], [copy])
+
+
+def _output(graph: Graph, scores: Scores) -> Value:
+    size = scores.output_elements * scores.width
+    return graph.value("attention.context", size, formula=f"{scores.output_elements} x {scores.width} B")
+
+
+def _statistics(graph: Graph, scores: Scores, queries: int) -> Value:
+    return graph.value("attention.logsumexp", scores.batch * scores.heads * queries * 4, gradient_bytes=0)
+
+
+def _flash(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
+    out, lse = _output(graph, scores), _statistics(graph, scores, scores.queries)
+    padded, width = round_up(scores.queries, 128), round_up(scores.head_dim, 32 if scores.head_dim <= 128 else 64)
+    rows = scores.batch * scores.heads * padded
+    temporaries = [
+        graph.tensor("attention.softmax_d", rows * 4),
+        graph.tensor("attention.dq_accumulator", rows * width * 4),
+    ]
+    if scores.kv_heads != scores.heads:
+        expanded = scores.batch * scores.keys * scores.heads * scores.head_dim * scores.width
+        temporaries += [graph.tensor(f"attention.{name}_expanded", expanded) for name in ("dk", "dv")]
+    return graph.call(
+        "flash_attention", [q, k, v], [out], saved=[q, k, v, out], extra=[lse],
+        backward_temporaries=temporaries, flops=scores.flops,
+    )
+
+
+def _efficient(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
+    out, lse = _output(graph, scores), _statistics(graph, scores, round_up(scores.queries, 32))
+    rows = scores.batch * scores.heads
+    temporaries = [graph.tensor("attention.delta", rows * scores.queries * 4)]
+    accumulators = 0
+    if scores.width == 2:  # dQ is summed in fp32 outside the output
+        accumulators += rows * round_up(scores.queries, 64) * round_up(scores.head_dim, 32) * 4
+    if scores.head_dim > 128:  # dK and dV do not fit into registers either
+        accumulators += 2 * rows * round_up(scores.keys, 64) * round_up(scores.head_dim, 64) * 4
+    if accumulators:
+        temporaries.append(graph.tensor("attention.backward_workspace", accumulators))
+    return graph.call(
+        "efficient_attention", [q, k, v], [out], saved=[q, k, v, out], extra=[lse],
+        backward_temporaries=temporaries, flops=scores.flops,
+    )
+
+
+def _cudnn(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
+    out, lse = _output(graph, scores), _statistics(graph, scores, scores.queries)
+    rows = scores.batch * scores.heads * scores.queries
+    workspace = graph.tensor("attention.cudnn_workspace", rows * scores.head_dim * 4 + rows * 4)
+    return graph.call(
+        "cudnn_attention", [q, k, v], [out], saved=[q, k, v, out], extra=[lse],
+        backward_temporaries=[workspace], flops=scores.flops,
+    )
+
+
+def _batched(graph: Graph, value: Value, scores: Scores) -> Value:
+    """The contiguous copy that a batched product of transposed heads makes; a view when the batch is 1."""
+    if scores.batch == 1:
+        return value
+    copy = graph.value(f"{value.name}.batched", value.num_bytes, gradient_bytes=value.gradient_bytes)
+    return graph.call("contiguous", [value], [copy], passes_gradient=True)
+
+
+def _eager(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
+    q, k, v = (_batched(graph, value, scores) for value in (q, k, v))
+    size = scores.score_elements * scores.width
+    formula = f"{scores.batch} x {scores.heads} x {scores.queries} x {scores.keys} x {scores.width} B"
+    raw = graph.value("attention.scores", size, formula=formula)
+    graph.call("matmul", [q, k], [raw], saved=[q, k], flops=scores.flops // 2)
+    current = graph.call("scale", [raw], [graph.value("attention.scores_scaled", size, formula=formula)])
+    for index in range(1 + scores.additions):
+        total = graph.value(f"attention.scores_added_{index}", size, formula=formula)
+        current = graph.call("add", [current], [total], passes_gradient=True)
+    current = _softmax(graph, current, scores)
+    if scores.dropout:
+        current = _dropout(graph, current, scores)
+    context = _output(graph, scores)
+    graph.call("matmul", [current, v], [context], saved=[current, v], flops=scores.flops // 2)
+    merged = graph.value("attention.context_merged", context.num_bytes)
+    return graph.call("contiguous", [context], [merged])
+
+
+def _softmax(graph: Graph, raw: Value, scores: Scores) -> Value:
+    width = 4 if scores.fp32_softmax else scores.width
+    probabilities = graph.value("attention.probabilities", scores.score_elements * width)
+    graph.call("softmax", [raw], [probabilities], saved=[probabilities])
+    if width == scores.width:
+        return probabilities
+    narrow = graph.value("attention.probabilities_cast", scores.score_elements * scores.width)
+    return graph.call("cast", [probabilities], [narrow])
+
+
+def _dropout(graph: Graph, probabilities: Value, scores: Scores) -> Value:
+    kept = graph.value("attention.probabilities_dropped", probabilities.num_bytes)
+    mask = graph.value("attention.dropout_mask", scores.score_elements, gradient_bytes=0)
+    return graph.call("dropout", [probabilities], [kept], extra=[mask])
+
+
+KERNELS: Final[dict[AttentionKernel, Callable[[Graph, Value, Value, Value, Scores], Value]]] = {
+    AttentionKernel.FLASH: _flash,
+    AttentionKernel.EFFICIENT: _efficient,
+    AttentionKernel.CUDNN: _cudnn,
+    AttentionKernel.EAGER: _eager,
+}
+"""Implementation of each choice; a new one is one function and one line."""

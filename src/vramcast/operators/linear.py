@@ -1,0 +1,128 @@
+"""Linear layers as eager PyTorch runs them: y = x W^T + b.
+
+Symbols:  T tokens   I in features   O out features
+[autograd] pytorch tools/autograd/derivatives.yaml `addmm`, `mm`: the weight gradient needs x, the input gradient needs W.
+[autocast] pytorch aten/src/ATen/autocast_mode.cpp `cached_cast`: fp32 leaf weights are cast once per autocast context and
+the copy is cached; activations are cast at every call.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from vramcast.domain.job import Precision
+from vramcast.domain.program import Category, Tensor
+from vramcast.operators.graph import Graph, Value
+
+
+class Numerics(NamedTuple):
+    """Bytes of one element in each role."""
+
+    weight: int = 2  # stored weights
+    compute: int = 2  # what matrix products read and write
+    residual: int = 2  # the residual stream, norm inputs and outputs
+    gradient: int = 2  # gradients of weights
+
+    @property
+    def autocast(self) -> bool:
+        """Whether torch.autocast converts weights and inputs at every matrix product."""
+        return self.weight != self.compute
+
+
+NUMERICS: Final[dict[Precision, Numerics]] = {
+    Precision.FP64: Numerics(8, 8, 8, 8),
+    Precision.FP32: Numerics(4, 4, 4, 4),
+    Precision.TF32: Numerics(4, 4, 4, 4),
+    Precision.AMP_FP16: Numerics(4, 2, 4, 4),
+    Precision.AMP_BF16: Numerics(4, 2, 4, 4),
+    Precision.MIXED_FP16: Numerics(2, 2, 2, 2),
+    Precision.MIXED_BF16: Numerics(2, 2, 2, 2),
+    Precision.BF16: Numerics(2, 2, 2, 2),
+    Precision.FP16: Numerics(2, 2, 2, 2),
+}
+"""Element sizes by recipe; the optimizer's copies are not activations and live with the states."""
+
+
+class Dense(NamedTuple):
+    """One linear layer's shape and whether it learns."""
+
+    out_features: int
+    in_features: int
+    bias: bool = False
+    trainable: bool = True
+
+
+def cast(graph: Graph, value: Value, *, elements: int, to_bytes: int, name: str = "") -> Value:
+    """`value.to(dtype)`: itself when the width is the same already, else a copy that saves nothing.
+
+    The gradient of the copy has the copy's width and is cast back into a new tensor.
+    """
+    if value.num_bytes == elements * to_bytes:
+        return value
+    gradient = elements * to_bytes if value.gradient_bytes else 0
+    copy = graph.value(name or f"{value.name}.cast", elements * to_bytes, gradient_bytes=gradient)
+    return graph.call("cast", [value], [copy])
+
+
+def linear(
+    graph: Graph, name: str, x: Value, *, tokens: int, dense: Dense, numerics: Numerics, out_name: str | None = None
+) -> Value:
+    """One matrix product with its cast of the input and of the weight under autocast.
+
+    Leaves out: cuBLAS workspaces, which belong to the process.
+
+    Args:
+        graph: the block under construction
+        name: path of the weight in its layer, "attention.q"
+        x: input of (T, I) elements of any width
+        tokens: T, rows of x [tokens]
+        dense: O, I, bias and whether the weight learns
+        numerics: element widths [bytes]
+        out_name: name of the output; None: as `name`
+
+    Returns: the output, (T, O) elements of the compute width
+    Source: [autograd], [autocast]
+    """
+    out, width = tokens * dense.out_features, numerics.compute
+    x = cast(graph, x, elements=tokens * dense.in_features, to_bytes=width, name=f"{name}.input")
+    differentiable = dense.trainable or x.gradient_bytes > 0
+    y = graph.value(
+        out_name or name, out * width, gradient_bytes=out * width if differentiable else 0,
+        formula=f"{tokens} tokens x {dense.out_features} x {width} B",
+    )
+    extra = [_weight_cast(graph, name, dense, width)] if numerics.autocast else []
+    return graph.call(
+        "linear", [x], [y],
+        saved=[x] if dense.trainable else [],
+        extra=extra,
+        weight_gradients=_weight_gradients(graph, name, dense, numerics),
+        backward_temporaries=_gradient_casts(graph, name, dense, numerics),
+        flops=2 * tokens * dense.out_features * dense.in_features,
+        traffic_bytes=width * (tokens * (dense.out_features + dense.in_features) + dense.out_features * dense.in_features),
+    )
+
+
+def _weight_cast(graph: Graph, name: str, dense: Dense, width: int) -> Value:
+    """The 16-bit copy of an fp32 weight; backward of the input needs it, so it is saved."""
+    elements = dense.out_features * dense.in_features
+    formula = f"{dense.out_features} x {dense.in_features} x {width} B"
+    return graph.value(f"{name}.weight_cast", elements * width, gradient_bytes=0, formula=formula)
+
+
+def _weight_gradients(graph: Graph, name: str, dense: Dense, numerics: Numerics) -> list[Tensor]:
+    if not dense.trainable:
+        return []
+    elements = dense.out_features * dense.in_features
+    formula = f"{dense.out_features} x {dense.in_features} x {numerics.gradient} B"
+    found = [graph.tensor(f"{name}.weight_gradient", elements * numerics.gradient, Category.GRADIENTS, formula)]
+    if dense.bias:
+        found.append(graph.tensor(f"{name}.bias_gradient", dense.out_features * numerics.gradient, Category.GRADIENTS))
+    return found
+
+
+def _gradient_casts(graph: Graph, name: str, dense: Dense, numerics: Numerics) -> list[Tensor]:
+    """Under autocast the product of backward is 16 bits wide before it becomes the fp32 gradient."""
+    if not dense.trainable or numerics.gradient == numerics.compute:
+        return []
+    elements = dense.out_features * dense.in_features
+    return [graph.tensor(f"{name}.weight_gradient_16bit", elements * numerics.compute)]
