@@ -20,15 +20,18 @@ from vramcast.domain.program import Basis, Category, Tensor
 
 
 class Value:
-    """One activation storage of a block; views share their value."""
+    """One activation of a block. A view has a gradient of its own, and the storage of the value it looks at."""
 
-    __slots__ = ("gradient_bytes", "name", "num_bytes", "tensor")
+    __slots__ = ("gradient_bytes", "name", "num_bytes", "storage", "tensor")
 
-    def __init__(self, name: str, num_bytes: int, gradient_bytes: int, tensor: Tensor) -> None:
+    def __init__(
+        self, name: str, num_bytes: int, gradient_bytes: int, tensor: Tensor, storage: Value | None = None
+    ) -> None:
         self.name = name
         self.num_bytes = num_bytes
         self.gradient_bytes = gradient_bytes  # 0: nothing flows back into it
         self.tensor = tensor
+        self.storage: Value = self if storage is None else storage
 
 
 @dataclass(slots=True)
@@ -45,6 +48,8 @@ class Operator:
     passes_gradient: bool = False  # the output's gradient is the inputs' gradient (add, view, cast to same type)
     reuses_gradient: bool = False  # the first input's gradient is written into the output's gradient
     weight_gradients: tuple[Tensor, ...] = ()  # produced by backward, handed to the lowering's sink
+    gradient_storages: tuple[tuple[Value, Value], ...] = ()  # (input, saved value its gradient is written into)
+    saved_weight_gradients: tuple[Value, ...] = ()  # extras that forward computed and backward hands to the sink
     differentiable: bool = True
     flops: int = 0
     traffic_bytes: int = 0
@@ -97,6 +102,11 @@ class Graph:
         gradient = num_bytes if gradient_bytes is None else gradient_bytes
         return Value(name, num_bytes, gradient, self.tensor(name, num_bytes, category, formula))
 
+    def view(self, of: Value, name: str, *, gradient_bytes: int | None = None) -> Value:
+        """Another look at the storage of a value (slice, chunk), with a gradient of its own."""
+        gradient = of.gradient_bytes if gradient_bytes is None else gradient_bytes
+        return Value(name, of.num_bytes, gradient, of.tensor, of.storage)
+
     def input(self, name: str, num_bytes: int, *, gradient_bytes: int | None = None, tensor: Tensor | None = None) -> Value:
         """A value the caller owns: it exists before the block runs."""
         value = self.value(name, num_bytes, gradient_bytes=gradient_bytes)
@@ -116,6 +126,8 @@ class Graph:
         temporaries: Sequence[Tensor] = (),
         backward_temporaries: Sequence[Tensor] = (),
         weight_gradients: Sequence[Tensor] = (),
+        gradient_storages: Sequence[tuple[Value, Value]] = (),
+        saved_weight_gradients: Sequence[Value] = (),
         passes_gradient: bool = False,
         reuses_gradient: bool = False,
         differentiable: bool = True,
@@ -127,7 +139,8 @@ class Graph:
             Operator(
                 name=name, inputs=tuple(inputs), outputs=tuple(outputs), saved=tuple(saved), extra=tuple(extra),
                 temporaries=tuple(temporaries), backward_temporaries=tuple(backward_temporaries),
-                weight_gradients=tuple(weight_gradients), passes_gradient=passes_gradient,
+                weight_gradients=tuple(weight_gradients), gradient_storages=tuple(gradient_storages),
+                saved_weight_gradients=tuple(saved_weight_gradients), passes_gradient=passes_gradient,
                 reuses_gradient=reuses_gradient, differentiable=differentiable, flops=flops,
                 traffic_bytes=traffic_bytes,
             )
