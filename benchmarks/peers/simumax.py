@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import sys
 
 root = sys.argv[1]
@@ -20,6 +21,7 @@ with contextlib.redirect_stdout(io.StringIO()):
     performance.model_config.padded_vocab_size = True
     performance.model_config.make_vocab_size_divisible_by = 128
     performance.run_estimate()
-    text = performance.analysis_mem()["peak_mem"]
-number, unit = text.split()
-print(float(number) * {"GB": 1.0, "MB": 1 / 1024}[unit])
+    report = str(performance.analysis_mem())
+found = re.search(r'"peak_mem": "([\d.]+) GB"', report)
+assert found, report
+print(found[1])
