@@ -1,0 +1,87 @@
+"""The two readings of a program agree with unrolling it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.domain.program import (
+    Alloc,
+    Category,
+    Extent,
+    Free,
+    Loop,
+    Node,
+    Program,
+    Tensor,
+    events,
+    extent,
+    live_at_end,
+    live_at_peak,
+    total_bytes,
+)
+
+
+def tensor(name: str, num_bytes: int) -> Tensor:
+    return Tensor(name=name, num_bytes=num_bytes, category=Category.ACTIVATIONS)
+
+
+TENSORS = [tensor(f"t{index}", 512 * 3**index) for index in range(4)]
+
+LEAVES = st.sampled_from([kind(item) for item in TENSORS for kind in (Alloc, Free)])
+PROGRAMS = st.recursive(
+    st.lists(LEAVES, max_size=5).map(tuple),
+    lambda inner: st.lists(
+        LEAVES | st.builds(lambda count, body: Loop(count, body), st.integers(0, 3), inner), max_size=4
+    ).map(tuple),
+    max_leaves=20,
+)
+
+
+def unrolled(program: Program) -> list[Node]:
+    flat: list[Node] = []
+    for node in program:
+        if isinstance(node, Loop):
+            for _ in range(node.count):
+                flat.extend(unrolled(node.body))
+        else:
+            flat.append(node)
+    return flat
+
+
+def walk(program: Program) -> Extent:
+    net = peak = 0
+    for node in unrolled(program):
+        net += node.tensor.block_bytes if isinstance(node, Alloc) else -node.tensor.block_bytes
+        peak = max(peak, net)
+    return Extent(net, peak)
+
+
+@given(PROGRAMS)
+def test_extent_of_repeats_equals_the_unrolled_walk(program: Program) -> None:
+    assert extent(program) == walk(program)
+
+
+@given(PROGRAMS)
+def test_tensors_alive_at_the_peak_add_up_to_it(program: Program) -> None:
+    assert total_bytes(live_at_peak(program)) == extent(program).peak
+
+
+@given(PROGRAMS)
+def test_tensors_alive_at_the_end_add_up_to_the_net_change(program: Program) -> None:
+    assert total_bytes(live_at_end(program)) == extent(program).net
+
+
+@given(PROGRAMS, PROGRAMS)
+def test_extents_compose(first: Program, second: Program) -> None:
+    assert extent(first).then(extent(second)) == extent((*first, *second))
+
+
+def test_blocks_are_rounded_to_512_bytes() -> None:
+    assert extent((Alloc(tensor("one byte", 1)),)) == Extent(512, 512)
+
+
+def test_balanced_repeats_are_cut_in_the_timeline_and_growing_ones_are_not() -> None:
+    item = tensor("x", 512)
+    assert len(list(events((Loop(100, (Alloc(item), Free(item))),)))) == 4
+    assert len(list(events((Loop(100, (Alloc(item),)),)))) == 100
