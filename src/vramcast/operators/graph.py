@@ -46,6 +46,7 @@ class Operator:
     temporaries: tuple[Tensor, ...] = ()  # alive beside the outputs while it runs forward
     backward_temporaries: tuple[Tensor, ...] = ()  # alive beside the new gradients while it runs backward
     passes_gradient: bool = False  # the output's gradient is the inputs' gradient (add, view, cast to same type)
+    slices_gradient: bool = False  # the inputs' gradients are views of the output's gradient (cat, stack)
     reuses_gradient: bool = False  # the first input's gradient is written into the output's gradient
     weight_gradients: tuple[Tensor, ...] = ()  # produced by backward, handed to the lowering's sink
     gradient_storages: tuple[tuple[Value, Value], ...] = ()  # (input, saved value its gradient is written into)
@@ -129,19 +130,20 @@ class Graph:
         gradient_storages: Sequence[tuple[Value, Value]] = (),
         saved_weight_gradients: Sequence[Value] = (),
         passes_gradient: bool = False,
+        slices_gradient: bool = False,
         reuses_gradient: bool = False,
         differentiable: bool = True,
         flops: int = 0,
         traffic_bytes: int = 0,
     ) -> Value:
-        """Append one operator; returns its first output."""
+        """Append one operator; returns its first output (of an operator without any, its first input)."""
         self.operators.append(
             Operator(
                 name=name, inputs=tuple(inputs), outputs=tuple(outputs), saved=tuple(saved), extra=tuple(extra),
                 temporaries=tuple(temporaries), backward_temporaries=tuple(backward_temporaries),
                 weight_gradients=tuple(weight_gradients), gradient_storages=tuple(gradient_storages),
                 saved_weight_gradients=tuple(saved_weight_gradients), passes_gradient=passes_gradient,
-                reuses_gradient=reuses_gradient, differentiable=differentiable, flops=flops,
+                slices_gradient=slices_gradient, reuses_gradient=reuses_gradient, differentiable=differentiable, flops=flops,
                 traffic_bytes=traffic_bytes,
             )
         )

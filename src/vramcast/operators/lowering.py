@@ -214,7 +214,16 @@ class _Backward:
             self._before(index)
             self._run_operator(self.graph.operators[index])
             self._after(index)
+        self._name_input_gradients()
         return tuple(self.storages.nodes)
+
+    def _name_input_gradients(self) -> None:
+        """A gradient that lies in a saved storage goes to the caller under the name the caller expects."""
+        for value in self.graph.inputs:
+            gradient = self.gradients.get(value)
+            if gradient is not None and gradient.storage is not None:
+                self._drop(gradient)
+                self.storages.nodes.append(Alloc(self._gradient_tensor(value)))
 
     def _gradient_tensor(self, value: Value) -> Tensor:
         graph = self.graph
@@ -335,7 +344,7 @@ class _Backward:
                 produced.append((value, _Gradient(storage.tensor, storage)))
                 continue
             same_size = value.gradient_bytes == incoming[0].tensor.num_bytes
-            if (operator.passes_gradient and same_size) or reuse:
+            if (operator.passes_gradient and same_size) or operator.slices_gradient or reuse:
                 incoming[0].references += 1
                 produced.append((value, incoming[0]))
                 reuse = False

@@ -1,0 +1,278 @@
+"""Cross entropy over a vocabulary, from logits or from the hidden states that make them.
+
+Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a chunk
+[hf] transformers loss/loss_utils.py `ForCausalLMLoss`: logits.float(), then F.cross_entropy
+[torch] pytorch torch/nn/functional.py `cross_entropy`: log_softmax (keeps its result), nll_loss (keeps log-probabilities)
+[liger] Liger-Kernel src/liger_kernel/ops/cross_entropy.py, fused_linear_cross_entropy.py
+[megatron] Megatron-LM megatron/core/tensor_parallel/cross_entropy.py, megatron/core/fusions/fused_cross_entropy.py
+[te] TransformerEngine transformer_engine/pytorch/triton/cross_entropy.py: the fp32 gradient is made in forward
+[cce] Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from vramcast.domain.program import Category
+from vramcast.operators import aten
+from vramcast.operators.graph import Graph, Value
+from vramcast.operators.linear import cast
+from vramcast.units import ceil_div
+
+FP32: Final = 4
+INT64: Final = 8
+
+
+class Vocabulary(NamedTuple):
+    """Shape of one cross entropy on this rank."""
+
+    tokens: int  # T
+    size: int  # V
+    itemsize: int  # of the logits [bytes]
+
+    @property
+    def elements(self) -> int:
+        """T * V."""
+        return self.tokens * self.size
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the logits."""
+        return self.elements * self.itemsize
+
+    @property
+    def fp32_bytes(self) -> int:
+        """Bytes of the logits in fp32."""
+        return self.elements * FP32
+
+    @property
+    def row_bytes(self) -> int:
+        """One fp32 number a token."""
+        return self.tokens * FP32
+
+
+def _scalar(graph: Graph, name: str = "loss") -> Value:
+    return graph.value(name, FP32)
+
+
+def _torch(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[torch]: log-probabilities of the logits' own type; backward makes two more tensors of their size."""
+    size = logits.num_bytes
+    log_probs = aten.unary(graph, logits, num_bytes=size, name="log_softmax", saves="output")
+    del spec
+    return graph.call("nll_loss", [log_probs], [_scalar(graph)], saved=[log_probs],
+                      extra=[graph.value("total_weight", FP32, gradient_bytes=0)])
+
+
+def _huggingface(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[hf] since 4.47: the labels are shifted, the logits only upcast; the caller holds the upcast ones."""
+    upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+    loss = _torch(graph, upcast, spec)
+    graph.hold(upcast)
+    return loss
+
+
+def _huggingface_shifted(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[hf] until 4.46: `logits[..., :-1, :].contiguous()` copies the upcast logits."""
+    upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+    shifted = aten.unary(graph, upcast, num_bytes=spec.fp32_bytes, name="logits.shifted")
+    loss = _torch(graph, shifted, spec)
+    graph.hold(upcast, shifted)
+    return loss
+
+
+def _compiled(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """torch.compile: keeps the logits, the maximum and the logarithm of the sum of each row."""
+    rows = [graph.value(f"loss.{name}", spec.row_bytes, gradient_bytes=0) for name in ("amax", "log_sum")]
+    return graph.call("cross_entropy", [logits], [_scalar(graph)], saved=[logits], extra=rows)
+
+
+def _liger(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[liger]: forward writes the gradient over the logits."""
+    return graph.call(
+        "cross_entropy", [logits], [_scalar(graph)], saved=[logits], gradient_storages=[(logits, logits)],
+        temporaries=[graph.tensor("loss.rows", spec.tokens * spec.itemsize)],
+    )
+
+
+def _megatron(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[megatron] unfused: a fp32 copy is turned into the softmax and then into the gradient, in place."""
+    softmax = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+    copied = softmax is not logits
+    if copied:
+        graph.operators[-1].differentiable = False
+        softmax.gradient_bytes = 0
+    extra = _megatron_masks(graph, spec)
+    return graph.call(
+        "cross_entropy", [logits, softmax] if copied else [logits], [graph.value("loss", spec.row_bytes)],
+        saved=[softmax], extra=extra, gradient_storages=[] if copied else [(logits, logits)],
+        temporaries=[graph.tensor(f"loss.rows.{index}", spec.row_bytes) for index in range(4)],
+    )
+
+
+def _megatron_masks(graph: Graph, spec: Vocabulary) -> list[Value]:
+    """Which targets lie outside this rank's vocabulary, and the others' indices."""
+    return [
+        graph.value("loss.target_mask", spec.tokens, gradient_bytes=0),
+        graph.value("loss.masked_target", spec.tokens * INT64, gradient_bytes=0),
+    ]
+
+
+def _megatron_fused(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[megatron] fused: four compiled pieces; each is one kernel over the fp32 logits."""
+    softmax = graph.value("loss.softmax", spec.fp32_bytes, gradient_bytes=0)
+    return graph.call(
+        "cross_entropy", [logits], [graph.value("loss", spec.row_bytes)],
+        extra=[softmax, *_megatron_masks(graph, spec)],
+        temporaries=[graph.tensor("logits.fp32", spec.fp32_bytes)],
+    )
+
+
+def _transformer_engine(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[te]: a fp32 gradient beside the logits, made in forward; cast to the logits' type in backward."""
+    gradient = graph.value("loss.grad_logits", spec.fp32_bytes, gradient_bytes=0)
+    same = spec.itemsize == FP32
+    return graph.call(
+        "cross_entropy", [logits], [graph.value("loss", spec.row_bytes)], extra=[gradient],
+        gradient_storages=[(logits, gradient)] if same else [],
+        temporaries=[graph.tensor("loss.m_d_x_y", 3 * spec.row_bytes)],
+    )
+
+
+CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, Vocabulary], Value]]] = {
+    "torch": _torch,
+    "eager": _huggingface,
+    "huggingface": _huggingface,
+    "huggingface_shifted": _huggingface_shifted,
+    "compiled": _compiled,
+    "liger": _liger,
+    "megatron": _megatron,
+    "megatron_fused": _megatron_fused,
+    "transformer_engine": _transformer_engine,
+}
+
+
+def cross_entropy(graph: Graph, logits: Value, spec: Vocabulary, variant: str = "eager") -> Value:
+    """Append the loss of given logits; `variant` is a key of CROSS_ENTROPY_VARIANTS."""
+    return CROSS_ENTROPY_VARIANTS[variant](graph, logits, spec)
+
+
+class LinearLoss(NamedTuple):
+    """Shape of an output projection fused with its cross entropy."""
+
+    tokens: int  # T
+    hidden: int  # H
+    vocabulary: int  # V, on this rank
+    itemsize: int = 2  # of hidden states, weight and logits [bytes]
+    accumulator_itemsize: int | None = None  # of the weight gradient's running sum; None: that of the weight
+    trainable: bool = True
+    chunks: int = 8  # of the chunked variant
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Bytes of the hidden states."""
+        return self.tokens * self.hidden * self.itemsize
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the projection's weight."""
+        return self.vocabulary * self.hidden * self.itemsize
+
+    @property
+    def liger_chunk_tokens(self) -> int:
+        """C = next_power_of_2(ceil(T / ceil(V / H))) [liger `fused_linear_cross_entropy_forward`]."""
+        rows = ceil_div(self.tokens, ceil_div(self.vocabulary, self.hidden))
+        return 1 << (rows - 1).bit_length()
+
+
+def _linear_liger(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """[liger]: gradients of input and weight are made in forward, chunk by chunk; two chunks' logits overlap."""
+    grad_input = graph.value("loss.grad_hidden", spec.hidden_bytes, gradient_bytes=0)
+    graph.call("zeros", [], [grad_input], differentiable=False)
+    held = [grad_input]
+    if spec.trainable:
+        accumulator = spec.accumulator_itemsize or spec.itemsize
+        elements = spec.vocabulary * spec.hidden
+        grad_weight = graph.value("loss.grad_weight", elements * accumulator, gradient_bytes=0)
+        graph.call("zeros", [], [grad_weight], differentiable=False)
+        held.append(grad_weight)
+    rows = graph.value("loss.rows", spec.tokens * FP32, gradient_bytes=0)
+    graph.call("zeros", [], [rows], differentiable=False)
+    _liger_chunks(graph, spec)
+    graph.hold(rows, *held)
+    saved = [grad_input]
+    if spec.trainable:
+        saved.append(cast(graph, held[1], elements=elements, to_bytes=spec.itemsize, name="loss.grad_weight.cast"))
+    return graph.call(
+        "linear_cross_entropy", [x], [_scalar(graph)], saved=saved, gradient_storages=[(x, grad_input)],
+        saved_weight_gradients=saved[1:],
+    )
+
+
+def _liger_chunks(graph: Graph, spec: LinearLoss) -> None:
+    """The loop over chunks: the variable of the last chunk's logits lives until the next one's exist."""
+    chunk = min(spec.liger_chunk_tokens, spec.tokens)
+    products = spec.trainable
+    weight_elements = spec.vocabulary * spec.hidden
+    previous: Value | None = None
+    for index in range(min(3, ceil_div(spec.tokens, chunk))):
+        logits = graph.value("loss.logits_chunk", chunk * spec.vocabulary * spec.itemsize, gradient_bytes=0)
+        graph.call("linear", [], [logits], differentiable=False)
+        if previous is not None:
+            graph.hold(previous)
+        temporaries = [[graph.tensor("loss.grad_hidden_chunk", chunk * spec.hidden * spec.itemsize)]]
+        if products:
+            product = [graph.tensor("loss.grad_weight_chunk", spec.weight_bytes)]
+            if spec.itemsize != FP32:
+                product.append(graph.tensor("loss.grad_weight_chunk.fp32", weight_elements * FP32))
+            temporaries.append(product)
+        for tensors in temporaries:
+            graph.call("linear", [logits], [], temporaries=tensors, differentiable=False)
+        previous = logits
+    if previous is not None:
+        graph.hold(previous)
+
+
+def _linear(graph: Graph, x: Value, spec: LinearLoss, tokens: int) -> Value:
+    logits = graph.value("logits", tokens * spec.vocabulary * spec.itemsize)
+    gradients = [graph.tensor("grad.lm_head.weight", spec.weight_bytes, Category.GRADIENTS)] if spec.trainable else []
+    return graph.call("linear", [x], [logits], saved=[x] if spec.trainable else [], weight_gradients=gradients)
+
+
+def _linear_eager(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """The projection, then [hf] cross entropy on all logits."""
+    logits = _linear(graph, x, spec, spec.tokens)
+    loss = cross_entropy(graph, logits, Vocabulary(spec.tokens, spec.vocabulary, spec.itemsize))
+    graph.hold(logits)
+    return loss
+
+
+def _linear_compiled(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """The projection, then one compiled cross entropy."""
+    logits = _linear(graph, x, spec, spec.tokens)
+    return cross_entropy(graph, logits, Vocabulary(spec.tokens, spec.vocabulary, spec.itemsize), "compiled")
+
+
+def _linear_cut(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """[cce]: logits never leave the chip; backward recomputes them from x and one number a token."""
+    gradients = [graph.tensor("grad.lm_head.weight", spec.weight_bytes, Category.GRADIENTS)] if spec.trainable else []
+    log_sum = graph.value("loss.log_sum_exp", spec.tokens * FP32, gradient_bytes=0)
+    return graph.call(
+        "linear_cross_entropy", [x], [_scalar(graph)], saved=[x], extra=[log_sum], weight_gradients=gradients,
+        temporaries=[graph.tensor("loss.negative_dot", spec.tokens * FP32)],
+    )
+
+
+LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLoss], Value]]] = {
+    "eager": _linear_eager,
+    "huggingface": _linear_eager,
+    "compiled": _linear_compiled,
+    "liger": _linear_liger,
+    "cut_cross_entropy": _linear_cut,
+}
+
+
+def linear_cross_entropy(graph: Graph, x: Value, spec: LinearLoss, variant: str = "eager") -> Value:
+    """Append output projection and loss; `variant` is a key of LINEAR_CROSS_ENTROPY_VARIANTS."""
+    return LINEAR_CROSS_ENTROPY_VARIANTS[variant](graph, x, spec)
