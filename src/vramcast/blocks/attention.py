@@ -42,21 +42,20 @@ def attention_block(
     k = project(graph, f"{owner}.k", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
     shape = (kv_heads * d_v, width)
     v = project(graph, f"{owner}.v", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
-    raw = (q, k)
-    q, k = _norms(graph, q, k, spec=spec, elements=(tokens * heads * d, reads * kv_heads * d), sizes=sizes)
+    counts = (tokens * heads * d, reads * kv_heads * d, reads * kv_heads * d_v)
+    q, k = _norms(graph, q, k, spec=spec, elements=counts[:2], sizes=sizes)
     if spec.rope and source is None:
-        fraction = spec.rope_fraction
-        q = parts.rope(graph, f"{owner}.q", q, elements=tokens * heads * d, sizes=sizes, fraction=fraction)
-        k = parts.rope(graph, f"{owner}.k", k, elements=reads * kv_heads * d, sizes=sizes, fraction=fraction)
-        graph.hold(*raw)
+        q, k = parts.rope(
+            graph, q, k, q_elements=counts[0], k_elements=counts[1], sizes=sizes, fraction=spec.rope_fraction
+        )
     scores = _scores(spec, sizes, heads=heads, kv_heads=kv_heads, source=source is not None)
     q, k, v = (
         parts.to_compute(graph, value, elements=count, sizes=sizes)
-        for value, count in ((q, tokens * heads * d), (k, reads * kv_heads * d), (v, reads * kv_heads * d_v))
+        for value, count in zip((q, k, v), counts, strict=True)
     )
     context = attention(graph, q, k, v, scores=scores, kernel=sizes.attention)
     if spec.output_gate:
-        context = parts.gate(graph, f"{owner}.gated", context, q)
+        context = parts.output_gate(graph, f"{owner}.gated", context, q)
     shape = (sizes.hidden, heads * d_v)
     out = project(graph, f"{owner}.out", context, tokens=tokens, shape=shape, sizes=sizes, bias=spec.out_bias)
     graph.hold(x, q, k, v)
@@ -69,7 +68,7 @@ def _local_heads(spec: Attention, sizes: Sizes) -> tuple[int, int]:
 
 
 def _norms(
-    graph: Graph, q: Value, k: Value, *, spec: Attention, elements: tuple[int, int], sizes: Sizes
+    graph: Graph, q: Value, k: Value, *, spec: Attention, elements: tuple[int, ...], sizes: Sizes
 ) -> tuple[Value, Value]:
     if spec.qk_norm == "none":
         return q, k

@@ -29,12 +29,16 @@ def mlp_block(
     """
     hidden = width or sizes.hidden
     inner = share("tp", spec.width, sizes.tp, what="feed-forward width")
-    shape = (inner, hidden)
+    shape, elements = (inner, hidden), tokens * inner
+
+    def up() -> Value:
+        return project(graph, f"{owner}.up", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias)
+
     if spec.gated:
         gate = project(graph, f"{owner}.gate", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias)
-        product = parts.gated_activation(graph, owner, gate, sizes=sizes, up=lambda: project(
-            graph, f"{owner}.up", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias))
+        product = parts.gated_activation(
+            graph, owner, gate, kind=spec.activation, elements=elements, sizes=sizes, up=up
+        )
     else:
-        up = project(graph, f"{owner}.up", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias)
-        product = parts.activation(graph, owner, up, kind=spec.activation)
+        product = parts.activation(graph, owner, up(), kind=spec.activation, elements=elements)
     return project(graph, f"{owner}.down", product, tokens=tokens, shape=(hidden, inner), sizes=sizes, bias=spec.bias)

@@ -1,149 +1,83 @@
-"""Norms, rotary embedding and activations as Hugging Face transformers writes them in eager PyTorch.
-
-Symbols:  T tokens   W width of the last dimension
-[HF] transformers models/llama/modeling_llama.py `LlamaRMSNorm.forward`, `apply_rotary_pos_emb`, `LlamaMLP.forward`.
-"""
+"""The small operators of a block, in the variants its sizes name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import Norm
-from vramcast.domain.program import Category, Tensor
+from vramcast.operators import aten
+from vramcast.operators.activation import Gate
+from vramcast.operators.activation import activation as _activation
+from vramcast.operators.activation import gated_activation as _gated_activation
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import cast
-
-PYTHON_GELU: Final = ("gelu_new", "gelu_fast", "gelu_accurate")
-"""Names of activations that are Python expressions of several kernels."""
+from vramcast.operators.norm import Norm as NormSpec
+from vramcast.operators.norm import layer_norm, rms_norm
+from vramcast.operators.rope import rope as _rope
 
 
 def norm(graph: Graph, name: str, x: Value, *, kind: Norm, elements: int, width: int, sizes: Sizes) -> Value:
-    """A normalised copy of x, as wide as x.
+    """A normalised copy of x.
 
     Args:
         graph: the block under construction
         name: owner of the weight, "mixer_norm"
         x: input of `elements` elements
         kind: which norm
-        elements: T W
-        width: W, elements one statistic covers
+        elements: rows x width
+        width: elements one statistic covers
         sizes: element widths and whether the weight learns
     """
-    if kind is Norm.RMS and sizes.norm == "eager":
-        return _rms_eager(graph, name, x, elements=elements, width=width, sizes=sizes)
-    return _fused(graph, name, x, kind=kind, elements=elements, width=width, sizes=sizes)
+    spec = NormSpec(
+        rows=elements // width, width=width, itemsize=x.num_bytes // elements,
+        weight_itemsize=sizes.numerics.weight,
+        trainable=(not sizes.frozen or sizes.trains(f"{name}.weight")) and kind is not Norm.PLAIN, name=name,
+    )
+    if kind is Norm.RMS:
+        return rms_norm(graph, x, spec, sizes.norm)
+    return layer_norm(graph, x, spec, sizes.norm if sizes.norm == "liger" else "eager")
 
 
-def _weight_gradients(graph: Graph, name: str, kind: Norm, width: int, sizes: Sizes) -> list[Tensor]:
-    if sizes.frozen or kind is Norm.PLAIN:
-        return []
-    size = width * sizes.numerics.gradient
-    found = [graph.tensor(f"{name}.weight_gradient", size, Category.GRADIENTS)]
-    return found + [graph.tensor(f"{name}.bias_gradient", size, Category.GRADIENTS)] * (kind is Norm.LAYER)
+def rope(
+    graph: Graph, q: Value, k: Value, *, q_elements: int, k_elements: int, sizes: Sizes, fraction: float = 1.0
+) -> tuple[Value, Value]:
+    """Rotated queries and keys; with a fraction below 1 the rest is concatenated behind.
 
-
-def _fused(graph: Graph, name: str, x: Value, *, kind: Norm, elements: int, width: int, sizes: Sizes) -> Value:
-    """nn.LayerNorm and fused RMSNorm: x and one or two fp32 statistics per row are saved."""
-    out = graph.value(name, x.num_bytes, gradient_bytes=x.gradient_bytes or 0)
-    rows = elements // width
-    count = 1 if kind is Norm.RMS else 2
-    statistics = graph.value(f"{name}.statistics", rows * 4 * count, gradient_bytes=0)
-    return graph.call(
-        "norm", [x], [out], saved=[x], extra=[statistics],
-        weight_gradients=_weight_gradients(graph, name, kind, width, sizes),
+    Under autocast cos and sin have the residual stream's width, so the products have it too.
+    """
+    width = sizes.numerics.residual if sizes.numerics.autocast else sizes.numerics.compute
+    whole = (q_elements * width, k_elements * width)
+    part = tuple(round(size * fraction) for size in whole)
+    out = _rope(graph, q, k, q_bytes=part[0], k_bytes=part[1], variant=sizes.rope)
+    if fraction == 1.0:
+        return out
+    return (
+        aten.add(graph, out[0], q, num_bytes=whole[0], name="q.joined"),
+        aten.add(graph, out[1], k, num_bytes=whole[1], name="k.joined"),
     )
 
 
-def _rms_eager(graph: Graph, name: str, x: Value, *, elements: int, width: int, sizes: Sizes) -> Value:
-    """[HF] upcast, square, mean, rsqrt, product, downcast, product with the weight: six kernels."""
-    wide = cast(graph, x, elements=elements, to_bytes=4, name=f"{name}.fp32")
-    needed = bool(x.gradient_bytes)
-    rows = elements // width
-    squared = graph.value(f"{name}.squared", elements * 4, gradient_bytes=elements * 4 * needed)
-    graph.call("pow", [wide], [squared], saved=[wide] if needed else [])
-    mean = graph.value(f"{name}.mean", rows * 4, gradient_bytes=rows * 4 * needed)
-    graph.call("mean", [squared], [mean])
-    scale = graph.value(f"{name}.rsqrt", rows * 4, gradient_bytes=rows * 4 * needed)
-    graph.call("rsqrt", [mean], [scale], saved=[scale] if needed else [])
-    scaled = graph.value(f"{name}.scaled", elements * 4, gradient_bytes=elements * 4 * needed)
-    graph.call("mul", [wide, scale], [scaled], saved=[wide, scale] if needed else [],
-               backward_temporaries=[graph.tensor(f"{name}.grad_scale", elements * 4)])
-    graph.hold(wide)
-    narrow = cast(graph, scaled, elements=elements, to_bytes=x.num_bytes // elements, name=f"{name}.normalised")
-    out = graph.value(name, x.num_bytes, gradient_bytes=x.num_bytes * (needed or not sizes.frozen))
-    weights = _weight_gradients(graph, name, Norm.RMS, width, sizes)
-    temporaries = [graph.tensor(f"{name}.grad_weight", x.num_bytes)] if weights else []
-    return graph.call("mul_weight", [narrow], [out], saved=[narrow] if weights else [],
-                      weight_gradients=weights, backward_temporaries=temporaries)
+def activation(graph: Graph, owner: str, x: Value, *, kind: str, elements: int) -> Value:
+    """act(x)."""
+    return _activation(graph, x, elements=elements, itemsize=x.num_bytes // elements, variant=kind, name=f"{owner}.act")
 
 
-def rope(graph: Graph, name: str, x: Value, *, elements: int, sizes: Sizes, fraction: float = 1.0) -> Value:
-    """x cos + rotate_half(x) sin; cos and sin are shared by all layers and hold no gradient.
-
-    Under autocast cos and sin have the residual stream's width, so the result has it too.
-    """
-    width = max(x.num_bytes // elements, sizes.numerics.residual if sizes.numerics.autocast else 0)
-    rotated_elements = round(elements * fraction)
-    part = rotated_elements * width
-    cosine = graph.value(f"{name}.cos_product", part)
-    graph.call("mul_cos", [x], [cosine])
-    half = graph.value(f"{name}.rotated", round(x.num_bytes * fraction), gradient_bytes=round(x.gradient_bytes * fraction))
-    graph.call("rotate_half", [x], [half], temporaries=[graph.tensor(f"{name}.negated", half.num_bytes // 2)])
-    sine = graph.value(f"{name}.sin_product", part)
-    graph.call("mul_sin", [half], [sine])
-    out = graph.value(f"{name}.rope", part)
-    graph.call("add", [cosine, sine], [out], passes_gradient=True)
-    if fraction == 1.0:
-        return out
-    whole = graph.value(f"{name}.rope_whole", elements * width)
-    return graph.call("cat", [out, x], [whole])
+def gated_activation(
+    graph: Graph, owner: str, gate: Value, *, kind: str, elements: int, sizes: Sizes, up: Callable[[], Value]
+) -> Value:
+    """act(gate) * up, where eager code projects `up` after the activation has run."""
+    item = gate.num_bytes // elements
+    if sizes.activation in ("eager", "huggingface", "torch"):
+        activated = activation(graph, owner, gate, kind=kind, elements=elements)
+        return aten.multiply(graph, activated, up(), num_bytes=elements * item, name=f"{owner}.product")
+    return _gated_activation(graph, gate, up(), Gate(elements, item, kind, owner), sizes.activation)
 
 
-def activation(graph: Graph, owner: str, x: Value, *, kind: str = "silu") -> Value:
-    """act(x): x is saved, the gradient is new; activations written in Python save more (GPT-2's gelu_new)."""
-    if kind in PYTHON_GELU:
-        return _python_gelu(graph, owner, x)
-    out = graph.value(f"{owner}.activated", x.num_bytes)
-    return graph.call("activation", [x], [out], saved=[x])
-
-
-def _python_gelu(graph: Graph, owner: str, x: Value) -> Value:
-    """0.5 x (1 + tanh(c (x + 0.044715 x^3))): [HF] activations.py `NewGELUActivation.forward`."""
-
-    def new(name: str) -> Value:
-        return graph.value(f"{owner}.gelu.{name}", x.num_bytes)
-
-    half = graph.call("mul_half", [x], [new("half")])
-    cube = graph.call("pow", [x], [new("cube")], saved=[x])
-    scaled = graph.call("mul_constant", [cube], [new("cube_scaled")])
-    inner = graph.call("add", [x, scaled], [new("inner")], passes_gradient=True)
-    inner = graph.call("mul_constant", [inner], [new("inner_scaled")])
-    tanh = new("tanh")
-    graph.call("tanh", [inner], [tanh], saved=[tanh])
-    one = graph.call("add_one", [tanh], [new("one_plus_tanh")], passes_gradient=True)
-    return graph.call("mul", [half, one], [new("out")], saved=[half, one])
-
-
-def gated_activation(graph: Graph, owner: str, gate: Value, *, sizes: Sizes, up: Callable[[], Value]) -> Value:
-    """act(gate) * up, where `up` is projected after the activation has run."""
-    if sizes.activation != "eager":
-        other = up()
-        out = graph.value(f"{owner}.product", gate.num_bytes)
-        return graph.call("fused_gate", [gate, other], [out], saved=[gate, other])
-    activated = activation(graph, owner, gate)
-    other = up()
-    out = graph.value(f"{owner}.product", gate.num_bytes)
-    return graph.call("mul", [activated, other], [out], saved=[activated, other])
-
-
-def gate(graph: Graph, name: str, x: Value, scores: Value) -> Value:
-    """x * sigmoid(scores): both factors and the sigmoid are saved."""
-    opened = graph.value(f"{name}.sigmoid", x.num_bytes)
-    graph.call("sigmoid", [scores], [opened], saved=[opened])
-    out = graph.value(name, x.num_bytes)
-    return graph.call("mul", [x, opened], [out], saved=[x, opened])
+def output_gate(graph: Graph, name: str, x: Value, scores: Value) -> Value:
+    """x * sigmoid(scores)."""
+    opened = aten.unary(graph, scores, num_bytes=x.num_bytes, name=f"{name}.sigmoid", saves="output")
+    return aten.multiply(graph, x, opened, num_bytes=x.num_bytes, name=name)
 
 
 def to_compute(graph: Graph, x: Value, *, elements: int, sizes: Sizes) -> Value:
@@ -152,7 +86,7 @@ def to_compute(graph: Graph, x: Value, *, elements: int, sizes: Sizes) -> Value:
 
 
 def dropout(graph: Graph, name: str, x: Value, *, elements: int, probability: float) -> Value:
-    """nn.Dropout in training: a byte of mask per element is saved."""
+    """nn.Dropout in training: a byte of mask per element is saved [derivatives.yaml `native_dropout`]."""
     if not probability:
         return x
     out = graph.value(f"{name}.dropped", x.num_bytes, gradient_bytes=x.gradient_bytes)
@@ -162,6 +96,4 @@ def dropout(graph: Graph, name: str, x: Value, *, elements: int, probability: fl
 
 def add(graph: Graph, name: str, residual: Value, x: Value) -> Value:
     """residual + x, as wide as the wider one."""
-    size = max(residual.num_bytes, x.num_bytes)
-    out = graph.value(name, size, gradient_bytes=size if residual.gradient_bytes or x.gradient_bytes else 0)
-    return graph.call("add", [residual, x], [out], passes_gradient=True)
+    return aten.add(graph, residual, x, num_bytes=max(residual.num_bytes, x.num_bytes), name=name)

@@ -1,10 +1,12 @@
-"""Linear layers of a block: plain, frozen, quantised, with an adapter."""
+"""Linear layers of a block: learned, frozen, stored in few bits, with an adapter."""
 
 from __future__ import annotations
 
 from vramcast.blocks.sizes import Sizes
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import Dense, linear
+from vramcast.operators.lora import ADAPTERS, Target
+from vramcast.operators.quantised import QUANTISED
 
 
 def project(
@@ -21,5 +23,29 @@ def project(
         sizes: element widths, freezing, adapters
         bias: whether a bias is added
     """
-    dense = Dense(shape[0], shape[1], bias, not sizes.frozen)
-    return linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics)
+    out_features, in_features = shape
+    learns = not sizes.frozen or sizes.trains(path)
+    if sizes.stored in QUANTISED and not learns:
+        y = _unpacked(graph, path, x, tokens=tokens, shape=shape, sizes=sizes)
+    else:
+        dense = Dense(out_features, in_features, bias, learns)
+        y = linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics)
+    adapter = sizes.adapter
+    if adapter is None or path not in adapter.targets:
+        return y
+    target = Target(path, tokens, out_features, in_features, sizes.numerics.compute)
+    y.gradient_bytes = y.num_bytes
+    return ADAPTERS[adapter.method].forward(graph, x, y, target, adapter)
+
+
+def _unpacked(
+    graph: Graph, path: str, x: Value, *, tokens: int, shape: tuple[int, int], sizes: Sizes
+) -> Value:
+    """A product with a weight that is unpacked forward and again backward, and saved by neither."""
+    storage, elements = QUANTISED[sizes.stored], shape[0] * shape[1]
+    size = tokens * shape[0] * sizes.numerics.compute
+    y = graph.value(path, size, gradient_bytes=size if x.gradient_bytes else 0)
+    tensors = [graph.tensor(f"{path}.{name}", count) for name, count in storage.unpacked_bytes(elements)]
+    return graph.call(
+        "quantised_linear", [x], [y], temporaries=tensors, backward_temporaries=tensors, flops=2 * tokens * elements
+    )

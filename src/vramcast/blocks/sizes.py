@@ -5,24 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from vramcast.domain.job import AttentionKernel
-from vramcast.operators.linear import Dense, Numerics
-
-
-class Adapter(NamedTuple):
-    """A trainable correction beside frozen linear layers."""
-
-    rank: int
-    targets: tuple[str, ...]  # paths, "attention.q"
-    width: int = 4  # bytes of an adapter weight: PEFT keeps them in fp32
-    dropout: float = 0.0
-    dora: bool = False
-
-
-class Quantised(NamedTuple):
-    """Frozen weights that a linear layer unpacks when it runs."""
-
-    kind: str  # "nf4", "int8", "gptq-int4" ...
-    excluded: tuple[str, ...] = ()  # paths stored in full
+from vramcast.operators.linear import Numerics
+from vramcast.operators.lora import Adapter
 
 
 class Sizes(NamedTuple):
@@ -33,9 +17,9 @@ class Sizes(NamedTuple):
     hidden: int  # H
     numerics: Numerics = Numerics()
     attention: AttentionKernel = AttentionKernel.FLASH
-    norm: str = "eager"  # variant name of the norm operator
-    activation: str = "eager"
-    rope: str = "eager"
+    norm: str = "eager"  # key of RMS_NORM_VARIANTS
+    activation: str = "eager"  # key of GATED_VARIANTS
+    rope: str = "eager"  # key of ROPE_VARIANTS
     fp32_softmax: bool = True  # eager attention computes its softmax in fp32
     masked: bool = False  # attention gets an explicit mask (padded batches)
     grouped: bool = True  # the attention kernel reads grouped key/value heads without copies
@@ -44,10 +28,12 @@ class Sizes(NamedTuple):
     sequence_parallel: bool = False  # norms and residuals hold seq_len / tp positions
     hidden_dropout: float = 0.0
     attention_dropout: float = 0.0
-    frozen: bool = False  # no weight of the block learns
+    frozen: bool = False  # no weight of the block learns, but those `trained` names
+    trained: tuple[str, ...] = ()  # paths that learn although the block is frozen
     adapter: Adapter | None = None
-    quantised: Quantised | None = None
+    stored: str = "full"  # key of QUANTISED: how frozen linear weights are stored
     source_len: int = 0  # encoder positions that cross-attention reads [tokens]
+    fused_qkv: bool = False  # one weight makes queries, keys and values
 
     @property
     def tokens(self) -> int:
@@ -64,6 +50,6 @@ class Sizes(NamedTuple):
         """The residual stream of one rank [bytes]."""
         return self.residual_tokens * self.hidden * self.numerics.residual
 
-    def dense(self, out_features: int, in_features: int, *, bias: bool = False) -> Dense:
-        """A linear layer that learns unless the block is frozen."""
-        return Dense(out_features, in_features, bias, not self.frozen)
+    def trains(self, path: str) -> bool:
+        """Whether a weight of a frozen block learns."""
+        return any(path.startswith(name) for name in self.trained)

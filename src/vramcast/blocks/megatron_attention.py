@@ -1,0 +1,126 @@
+"""Megatron self-attention: projections, rotary embedding, core attention.
+
+Letters: N tokens inside the tensor-parallel region   a, g local query and key/value heads   d head width   s sequence
+[Attn] Megatron-LM megatron/core/transformer/attention.py, get_query_key_value_tensors
+[DPA] TransformerEngine pytorch/attention/dot_product_attention/backends.py
+"""
+
+from __future__ import annotations
+
+from vramcast.blocks.megatron_shape import Shape
+from vramcast.domain.model import Attention, Norm
+from vramcast.domain.program import Category
+from vramcast.operators.graph import Graph, Value
+from vramcast.operators.transformer_engine import Linear, activation, column_linear, norm, row_linear, transient
+
+
+def self_attention(graph: Graph, x: Value, attention: Attention, shape: Shape, *, hidden: int, causal: bool) -> Value:
+    """From the normed hidden states to the output of the projection."""
+    a, g = attention.num_heads // shape.tp, max(1, attention.num_kv_heads // shape.tp)
+    d = attention.head_dim
+    linear = Linear(rows=(a + 2 * g) * d, columns=hidden, tokens=shape.tokens,
+                    tokens_between=shape.tokens_between, element=shape.element)
+    qkv = column_linear(graph, "attention.qkv", x, linear)
+    query, key, value = _split(graph, qkv, attention, shape, a=a, g=g)
+    context = core_attention(graph, query, key, value, shape, heads=a, kv_heads=g, qk=d, v=d)
+    out = Linear(rows=hidden, columns=a * d, tokens=shape.tokens, tokens_between=shape.tokens_between,
+                 element=shape.element)
+    return row_linear(graph, "attention.out", context, out)
+
+
+def _split(graph: Graph, qkv: Value, attention: Attention, shape: Shape, *, a: int, g: int) -> tuple[Value, Value, Value]:
+    """Views of the packed projection, or copies where a kernel or a rotary embedding cannot use the views."""
+    n, d, e = shape.tokens, attention.head_dim, shape.element
+    copied = attention.rope or attention.qk_norm != "none" or (a != g) or shape.cp > 1
+    if not copied:
+        return qkv, qkv, qkv
+    query, key, value = qkv, qkv, qkv
+    if attention.qk_norm != "none":
+        two = 2 if attention.qk_norm_kind is Norm.LAYER else 1
+        query = norm(graph, "attention.q_norm", query, rows=n * a, width=d, element=e, statistics=two)
+        key = norm(graph, "attention.k_norm", key, rows=n * g, width=d, element=e, statistics=two)
+    if attention.rope:
+        query = _rotary(graph, "attention.q_rope", query, shape, width=a * d)
+        key = _rotary(graph, "attention.k_rope", key, shape, width=g * d)
+    if query is qkv:
+        query = _copy(graph, "attention.q", qkv, n, a * d, e)
+    if key is qkv:
+        key = _copy(graph, "attention.k", qkv, n, g * d, e)
+    value = _copy(graph, "attention.v", qkv, n, g * d, e)
+    return query, key, value
+
+
+def _rotary(graph: Graph, name: str, x: Value, shape: Shape, *, width: int) -> Value:
+    out = activation(graph, f"{name}.out", shape.tokens, width, shape.element)
+    temporaries = [] if shape.rope_fusion else [
+        transient(graph, f"{name}.rotated half", shape.tokens, width, shape.element),
+        transient(graph, f"{name}.cosine product", shape.tokens, width, shape.element),
+    ]
+    graph.call(name, [x], [out], temporaries=temporaries, backward_temporaries=temporaries)
+    return out
+
+
+def _copy(graph: Graph, name: str, x: Value, *factors: int) -> Value:
+    out = activation(graph, name, *factors)
+    graph.call(f"{name}.contiguous", [x], [out])
+    return out
+
+
+def core_attention(graph: Graph, query: Value, key: Value, value: Value, shape: Shape, *, heads: int, kv_heads: int,
+                   qk: int, v: int, kv_seq: int | None = None) -> Value:
+    """softmax(QK)V with the kernel in use."""
+    start = len(graph.operators)
+    if shape.kernel in ("flash", "cudnn"):
+        context = _fused_core(graph, [query, key, value], shape, heads=heads, kv_heads=kv_heads, qk=qk, v=v)
+    else:
+        context = _materialised(graph, query, key, value, shape, heads=heads, kv_heads=kv_heads, v=v,
+                                kv_seq=kv_seq or shape.seq)
+    if "core_attn" in shape.recompute_modules:
+        graph.checkpoint(start)
+    return context
+
+
+def _fused_core(graph: Graph, qkv: list[Value], shape: Shape, *, heads: int, kv_heads: int, qk: int, v: int) -> Value:
+    n, e = shape.tokens, shape.element
+    read = list(dict.fromkeys(qkv))
+    out = activation(graph, "attention.context", n, heads * v, e)
+    lse = activation(graph, "attention.softmax statistics", n, heads, 4, gradient=False)
+    exchanged = []
+    if shape.cp > 1:
+        exchanged = [transient(graph, "attention.context-parallel exchange", 2, n, kv_heads * (qk + v), e,
+                               category=Category.COMMUNICATION)]
+    accumulator = transient(graph, "attention.fp32 dQ", n, heads * qk, 4)
+    graph.call("attention.core", read, [out], saved=[*read, out], extra=[lse], temporaries=exchanged,
+               backward_temporaries=[accumulator, *exchanged],
+               flops=2 * n * shape.seq * shape.cp * heads * (qk + v))
+    if shape.kernel == "cudnn":
+        return out
+    # FlashAttention computes batch first: its output is copied to sequence first
+    return _copy(graph, "attention.context, sequence first", out, n, heads * v, e)
+
+
+def _materialised(graph: Graph, query: Value, key: Value, value: Value, shape: Shape, *, heads: int, kv_heads: int,
+                  v: int, kv_seq: int) -> Value:
+    """Scores, softmax, dropout and two batched products, as TransformerEngine's and Megatron's own unfused paths."""
+    n, e = shape.tokens, shape.element
+    scores_of = (shape.batch * heads, shape.seq, kv_seq)
+    if kv_heads != heads:
+        key = _copy(graph, "attention.repeated keys", key, shape.batch * kv_seq, heads * v, e)
+        value = _copy(graph, "attention.repeated values", value, shape.batch * kv_seq, heads * v, e)
+    scores = activation(graph, "attention.scores", *scores_of, e)
+    buffer = [transient(graph, "attention.score buffer", *scores_of, e)] if shape.te else []
+    read = list(dict.fromkeys((query, key)))
+    graph.call("attention.scores", read, [scores], saved=read, temporaries=buffer,
+               flops=2 * n * kv_seq * heads * v)
+    probabilities = activation(graph, "attention.softmax", *scores_of, e)
+    graph.call("attention.softmax", [scores], [probabilities], saved=[probabilities], reuses_gradient=True)
+    used = probabilities
+    if shape.attention_dropout:
+        used = activation(graph, "attention.dropped softmax", *scores_of, e)
+        mask = activation(graph, "attention.dropout mask", *scores_of, 1, gradient=False)
+        graph.call("attention.dropout", [probabilities], [used], extra=[mask])
+    product = activation(graph, "attention.context", n, heads * v, e)
+    graph.call("attention.values", [used, value], [product], saved=[used, value], flops=2 * n * kv_seq * heads * v)
+    out = _copy(graph, "attention.context, sequence first", product, n, heads * v, e)
+    graph.hold(scores)
+    return out

@@ -1,0 +1,47 @@
+"""The plain values a Megatron block is built from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from vramcast.domain.model import Noun
+
+Kernel = Literal["flash", "cudnn", "unfused", "local"]
+
+
+class Shape(Noun, frozen=True):
+    """Local sizes of one micro-batch and the implementations in use."""
+
+    seq: int  # positions of a sample on this rank, context parallelism divided out [tokens]
+    batch: int  # samples of a micro-batch
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    sp: bool = False
+    element: int = 2  # bytes of an activation
+    te: bool = True
+    kernel: Kernel = "cudnn"
+    hidden_dropout: bool = False
+    attention_dropout: bool = False
+    rope_fusion: bool = True
+    gelu_fusion: bool = True
+    fp8: bool = False
+    cp_a2a: bool = False
+    dispatcher: Literal["allgather", "alltoall", "flex"] = "alltoall"
+    permute_fusion: bool = True
+    grouped_gemm: bool = True
+    capacity_factor: float | None = None
+    router_fp32: bool = False
+    kv_seq: int = 0  # encoder positions that cross-attention reads
+    recompute_modules: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Positions inside tensor-parallel regions."""
+        return self.seq * self.batch
+
+    @property
+    def tokens_between(self) -> int:
+        """Positions between blocks."""
+        return self.tokens // self.tp if self.sp else self.tokens

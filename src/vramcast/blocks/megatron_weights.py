@@ -1,0 +1,56 @@
+"""The weight tensors a Megatron-Core rank owns, as Megatron packs them.
+
+Source: Megatron-LM megatron/core/models/gpt/gpt_layer_specs.py: one query-key-value weight, one gate-up weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters import layer_parameters
+from vramcast.domain.model import Attention, Layer, MoE, Parameter
+from vramcast.parallel.layout import Layout
+from vramcast.states.megatron import Weight
+
+_PACKED = {
+    "attention.q": "attention.qkv", "attention.k": "attention.qkv", "attention.v": "attention.qkv",
+    "attention.q.bias": "attention.qkv.bias", "attention.k.bias": "attention.qkv.bias",
+    "attention.v.bias": "attention.qkv.bias", "mlp.gate": "mlp.up", "mlp.gate.bias": "mlp.up.bias",
+    "moe.experts.gate": "moe.experts.up", "moe.shared.gate": "moe.shared.up",
+    "cross.attention.k": "cross.attention.kv", "cross.attention.v": "cross.attention.kv",
+}
+
+
+def layer_weights(layer: Layer, *, hidden: int, layout: Layout, owner: str, count: int) -> list[Weight]:
+    """Weights of `count` equal layers on one rank."""
+    kv_heads = layer.mixer.num_kv_heads if isinstance(layer.mixer, Attention) else 0
+    local = replace(layout, kv_heads=kv_heads)
+    experts = layout.local_experts(layer.channel.num_experts) if isinstance(layer.channel, MoE) else 1
+    found = list(_local(layer_parameters(layer, hidden=hidden), local, owner))
+    return [
+        weight._replace(count=count * experts, elements=weight.elements // experts)
+        if weight.expert
+        else weight._replace(count=count)
+        for weight in found
+    ]
+
+
+def owned_weights(parameters: Iterable[Parameter], *, layout: Layout, owner: str) -> list[Weight]:
+    """Weights outside the layers on one rank."""
+    return list(_local(parameters, layout, owner))
+
+
+def _local(parameters: Iterable[Parameter], layout: Layout, owner: str) -> Iterator[Weight]:
+    packed: dict[str, Weight] = {}
+    for parameter in parameters:
+        if not parameter.trainable:
+            continue
+        path = _PACKED.get(parameter.path, parameter.path)
+        elements = layout.local_elements(parameter)
+        if path in packed:
+            elements += packed[path].elements
+        matrix = len(parameter.shape) >= 2 and parameter.kind != "embedding" and "output" not in path
+        packed[path] = Weight(owner, path, elements, 1, parameter.expert, matrix)
+    yield from packed.values()

@@ -1,0 +1,46 @@
+"""Frozen weights stored in few bits, and what a product with them unpacks.
+
+Symbols:  n elements of one weight
+[QLoRA] Dettmers et al., arXiv:2305.14314, section 3: NF4 blocks of 64 with an fp32 constant each, or constants in 8 bits
+in blocks of 256 with fp32 constants of their own (double quantisation).
+[bnb] bitsandbytes autograd/_functions.py `MatMul4Bit`: the weight is unpacked for forward and again for backward.
+[GPTQ] AutoGPTQ nn_modules/qlinear/qlinear_cuda.py: int32 packs, zeros and fp16 scales per group of 128 rows, g_idx;
+above 128 rows of input, and in every backward, the weight is unpacked through several tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from vramcast.units import ceil_div
+
+
+class Storage(NamedTuple):
+    """How n weights are kept and unpacked. Byte counts are fractions of n: (numerator, denominator)."""
+
+    parts: tuple[tuple[str, int, int], ...]  # name, bytes = n * numerator / denominator
+    unpacked: tuple[tuple[str, int, int], ...]  # tensors alive at once while the weight is unpacked, the weight first
+
+    def stored_bytes(self, elements: int) -> tuple[tuple[str, int], ...]:
+        """Each stored tensor's bytes for one weight of `elements` elements."""
+        return tuple((name, ceil_div(elements * top, bottom)) for name, top, bottom in self.parts)
+
+    def unpacked_bytes(self, elements: int) -> tuple[tuple[str, int], ...]:
+        """Tensors alive at the peak of unpacking a weight, the unpacked weight first."""
+        return tuple((name, ceil_div(elements * top, bottom)) for name, top, bottom in self.unpacked)
+
+
+QUANTISED: Final[dict[str, Storage]] = {
+    "nf4": Storage((("weight_4bit", 1, 2), ("absmax", 4, 64)), (("weight", 2, 1),)),
+    "nf4-dq": Storage(
+        (("weight_4bit", 1, 2), ("absmax_8bit", 1, 64), ("absmax_absmax", 4, 64 * 256)),
+        (("weight", 2, 1), ("absmax", 4, 64)),
+    ),
+    "int8": Storage((("weight_8bit", 1, 1),), (("weight", 2, 1),)),
+    "gptq-int4": Storage(
+        (("qweight", 1, 2), ("qzeros", 1, 256), ("scales", 2, 128)),
+        (("weight", 2, 1), ("shifted_int32", 4, 1), ("masked_int8", 1, 1), ("scaled", 2, 1)),
+    ),
+    "awq-int4": Storage((("qweight", 1, 2), ("qzeros", 1, 256), ("scales", 2, 128)), (("weight", 2, 1),)),
+}
+"""Storages by name, as `Peft.base` names them."""
