@@ -75,6 +75,10 @@ class Attention(Noun, frozen=True, tag="attention"):
     relative_buckets: int = 0  # T5: buckets x A biases, owned by the first layer of a stack
     shared_kv: bool = False  # cross-layer KV sharing: no own k/v projection
     k_is_v: bool = False  # one projection serves keys and values
+    q_lora_rank: int | None = None  # queries through a narrow, normed projection (DeepSeek V4)
+    kv_norm: bool = False  # a norm over the one key/value head (DeepSeek V4)
+    out_lora_rank: int = 0  # output in two steps: per group of heads to this width, then to H (DeepSeek V4)
+    out_groups: int = 1
     source_width: int | None = None  # cross-attention: width of the states that keys and values read
 
 
@@ -199,6 +203,7 @@ class Stack(Noun, frozen=True):
     extra: tuple[Parameter, ...] = ()
     extra_parameters: int = 0  # weights known only as a number
     causal: bool = True
+    residual_streams: int = 1  # hyper-connections keep several copies of the residual (DeepSeek V4)
 
     @property
     def num_layers(self) -> int:

@@ -21,19 +21,36 @@ def attention_parameters(attention: Attention, *, hidden: int) -> tuple[Paramete
     k_bias = attention.qkv_bias if attention.k_bias is None else attention.k_bias
     kv_split = Split.COLUMN if g == a else Split.KV
     q_rows = 2 * a * d if attention.output_gate else a * d
-    found = [*linear("attention.q", q_rows, hidden, split=Split.COLUMN, bias=attention.qkv_bias)]
+    if attention.q_lora_rank is None:
+        found = [*linear("attention.q", q_rows, hidden, split=Split.COLUMN, bias=attention.qkv_bias)]
+    else:
+        found = [
+            *linear("attention.q_a", attention.q_lora_rank, hidden),
+            *norm("attention.q_a_norm", Norm.RMS, attention.q_lora_rank),
+            *linear("attention.q_b", q_rows, attention.q_lora_rank, split=Split.COLUMN, bias=attention.qkv_bias),
+        ]
     if not attention.shared_kv:
         found += linear("attention.k", g * d, source, split=kv_split, bias=k_bias)
         if not attention.k_is_v:
             found += linear("attention.v", g * v, source, split=kv_split, bias=attention.qkv_bias)
-    found += linear("attention.out", hidden, a * v, split=Split.ROW, bias=attention.out_bias)
+    found += _output(attention, hidden, a * v)
     found += _query_key_norms(attention)
+    if attention.kv_norm:
+        found += norm("attention.kv_norm", Norm.RMS, d)
     if attention.sinks:
         found.append(vector("attention.sinks", a, split=Split.COLUMN))
     if attention.relative_buckets:
         buckets = Parameter(path="attention.relative", shape=(attention.relative_buckets, a), kind="embedding")
         found.append(buckets)
     return tuple(found)
+
+
+def _output(attention: Attention, hidden: int, width: int) -> tuple[Parameter, ...]:
+    if not attention.out_lora_rank:
+        return linear("attention.out", hidden, width, split=Split.ROW, bias=attention.out_bias)
+    inner = attention.out_groups * attention.out_lora_rank
+    narrow = linear("attention.out_a", inner, width // attention.out_groups, split=Split.COLUMN)
+    return narrow + linear("attention.out_b", hidden, inner, split=Split.ROW, bias=attention.out_bias)
 
 
 def _query_key_norms(attention: Attention) -> tuple[Parameter, ...]:

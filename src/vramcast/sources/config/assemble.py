@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from vramcast.domain.model import Attention, Head, Model, Norm, Stack
@@ -102,13 +103,15 @@ def windows_of(fields: Fields, count: int, rule: int | Literal["none", "all", "q
 
 def model_of(fields: Fields, *, stacks: tuple[Stack, ...], head: Head = Head.LM, **facts: Any) -> Model:
     """The model, with vocabulary, tying, context, dropout and dtype from the usual keys."""
-    facts.setdefault("vocab", 0) if "vocab" in facts else facts.setdefault("vocab", fields.count("vocab_size"))
+    if "vocab" not in facts:
+        facts["vocab"] = fields.count("vocab_size")
     facts.setdefault("tied", fields.flag("tie_word_embeddings"))
     facts.setdefault("dtype", dtype_of(fields))
     facts.setdefault("family", fields.word("model_type", "custom"))
     found = head_of(fields, head)
     if found is Head.CLASSIFIER:
-        facts["num_labels"] = fields.count("num_labels", 2)
+        labels = fields.get("id2label")
+        facts["num_labels"] = fields.count("num_labels", len(labels) if isinstance(labels, Mapping) and labels else 2)
     if fields.flag("tie_word_embeddings") and found not in (Head.LM, Head.MLM):
         facts["tied"] = False
     return Model(

@@ -120,7 +120,7 @@ def decoder(fields: Fields, *, traits: Traits) -> Model:
         runs=runs_of(layers),
         final_norm=traits.norm,
     )
-    extra = fields.natural("num_nextn_predict_layers", 0) if traits.mtp else 0
+    extra = fields.natural("num_nextn_predict_layers", fields.natural("mtp_num_hidden_layers", 0)) if traits.mtp else 0
     if extra > len(layers):
         raise fields.wrong("num_nextn_predict_layers", f"must not exceed num_hidden_layers={len(layers)}")
     return model_of(

@@ -39,8 +39,8 @@ LATENT_TRAITS: Final[dict[str, Traits]] = {
     "deepseek_v3": V3,
     "deepseek_v32": V3,
     "kimi_k2": V3,
-    "glm_moe_dsa": V3,
-    "glm4_moe_lite": V3,
+    "glm_moe_dsa": Traits(mixer=latent, channel=corrected, mtp=True),
+    "glm4_moe_lite": Traits(mixer=latent, channel=corrected, mtp=True),
     "minicpm3": Traits(mixer=latent, tied=True),
 }
 

@@ -25,6 +25,7 @@ SPELLINGS: Final[dict[str, str]] = {
     "n_inner": "intermediate_size",
     "ffn_dim": "intermediate_size",
     "d_ff": "intermediate_size",
+    "d_kv": "head_dim",
     "ffn_embed_dim": "intermediate_size",
     "ffn_hidden_size": "intermediate_size",
     "n_positions": "max_position_embeddings",
@@ -46,18 +47,22 @@ SPELLINGS: Final[dict[str, str]] = {
 }
 """Another name -> the name used here. The name used here wins when both are present."""
 
-KEEPS_OWN_NAMES: Final = frozenset({"mamba2", "block_configs"})
-"""Families in which one of the spellings means something else."""
+OTHER_MEANINGS: Final[dict[str, dict[str, str]]] = {
+    "mamba2": {"num_heads": "num_heads"},
+    "distilbert": {"hidden_dim": "intermediate_size"},
+}
+"""Families in which a spelling means something else."""
 
 
 def hugging_face_names(config: Mapping[str, object]) -> dict[str, object]:
     """The config under the names this package reads."""
-    renamed = {key: value for key, value in config.items() if value is not None}
-    if renamed.get("model_type") not in KEEPS_OWN_NAMES:
-        for spelling, name in SPELLINGS.items():
-            if spelling in renamed and name not in renamed:
-                renamed[name] = renamed[spelling]
-    if "model_type" not in renamed and isinstance(renamed.get("architecture"), str):
+    renamed = dict(config)
+    family = renamed.get("model_type")
+    spellings = SPELLINGS | OTHER_MEANINGS.get(family, {}) if isinstance(family, str) else SPELLINGS
+    for spelling, name in spellings.items():
+        if renamed.get(spelling) is not None and renamed.get(name) is None:
+            renamed[name] = renamed[spelling]
+    if renamed.get("model_type") is None and isinstance(renamed.get("architecture"), str):
         renamed["model_type"] = renamed["architecture"]
         if "num_experts" not in renamed and "moe_intermediate_size" in renamed:
             renamed.setdefault("intermediate_size", renamed["moe_intermediate_size"])

@@ -13,10 +13,26 @@ from vramcast.sources.config.dialects import hugging_face_names
 from vramcast.sources.config.encoders import ENCODERS
 from vramcast.sources.config.fields import Fields, shown
 from vramcast.sources.config.gpt import GPT
+from vramcast.sources.config.hybrids import HYBRIDS
 from vramcast.sources.config.llama import DENSE
 from vramcast.sources.config.moe import SPARSE
+from vramcast.sources.config.seq2seq import SEQ2SEQ
+from vramcast.sources.config.sparse_attention import SPARSE_ATTENTION
+from vramcast.sources.config.vision import VISION
+from vramcast.sources.config.vision_language import VISION_LANGUAGE
 
-FAMILIES: Final[dict[str, Callable[[Fields], Model]]] = {**DENSE, **SPARSE, **LATENT, **GPT, **ENCODERS}
+FAMILIES: Final[dict[str, Callable[[Fields], Model]]] = {
+    **DENSE,
+    **SPARSE,
+    **LATENT,
+    **HYBRIDS,
+    **SPARSE_ATTENTION,
+    **GPT,
+    **ENCODERS,
+    **SEQ2SEQ,
+    **VISION,
+    **VISION_LANGUAGE,
+}
 """`model_type` -> builder."""
 
 ARCHITECTURES: Final[dict[str, str]] = {
@@ -40,6 +56,12 @@ ARCHITECTURES: Final[dict[str, str]] = {
     "BaiChuanForCausalLM": "baichuan",
     "ChatGLMModel": "chatglm",
     "InternLM2ForCausalLM": "internlm2",
+    "T5ForConditionalGeneration": "t5",
+    "T5WithLMHeadModel": "t5",
+    "MT5ForConditionalGeneration": "mt5",
+    "WhisperForConditionalGeneration": "whisper",
+    "NemotronHForCausalLM": "nemotron_h",
+    "DeciLMForCausalLM": "nemotron-nas",
     "BertForMaskedLM": "bert",
     "RobertaForMaskedLM": "roberta",
     "DeepseekV2ForCausalLM": "deepseek_v2",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vramcast.errors import InvalidSpec
+from vramcast.sources.config.dialects import hugging_face_names
 
 LARGEST: Final = 2**31
 """No size of a real network reaches it; larger numbers are typing errors or attacks."""
@@ -40,6 +41,10 @@ class Fields:
     def over(self, values: Mapping[str, object]) -> Fields:
         """The same section with these values in front of its own."""
         return Fields({**self._values, **values}, name=self.name, defaults=self._defaults)
+
+    def renamed(self) -> Fields:
+        """The same section under the names this package reads."""
+        return Fields(hugging_face_names(self._values), name=self.name, defaults=self._defaults)
 
     def get(self, key: str) -> object | None:
         """The value, or the family's default, or None."""
@@ -79,7 +84,9 @@ class Fields:
         return value
 
     def maybe(self, key: str) -> int | None:
-        """A positive integer, or None when missing or zero (configs write both for 'off')."""
+        """A positive integer, or None when null, missing or zero (configs write all three for 'off')."""
+        if key in self._values and self._values[key] is None:
+            return None
         return self.natural(key, 0) or None
 
     def layers(self, key: str = "num_hidden_layers", fallback: int | None = None) -> int:

@@ -1,0 +1,127 @@
+"""Gemma 4: two head widths, shared keys and values, a dense block beside the experts, an encoder with its own norms.
+
+Source: transformers v5.23.0, src/transformers/models/gemma4/modeling_gemma4.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vramcast.blocks.parameters.tensors import linear, norm, vector
+from vramcast.domain.model import (
+    MLP,
+    Attention,
+    Channel,
+    Layer,
+    Model,
+    MoE,
+    Norm,
+    Parameter,
+    Run,
+    Stack,
+    VisionEmbedding,
+)
+from vramcast.errors import Unsupported
+from vramcast.sources.config.assemble import attention_of, model_of
+from vramcast.sources.config.decoder import Traits, mlp_of
+from vramcast.sources.config.fields import Fields
+from vramcast.sources.config.runs import layer_words, runs_of
+from vramcast.sources.config.vision import section_of
+
+GELU: Final = Traits(activation="gelu")
+MOE_NORMS: Final = ("dense_post_norm", "experts_post_norm", "experts_norm")
+
+
+def gemma4_text(fields: Fields) -> Model:
+    """The decoder: every sixth layer global, with wider heads and, in the large models, keys that serve as values."""
+    fields = fields.behind({"tie_word_embeddings": True})
+    count, hidden = fields.layers(), fields.count("hidden_size")
+    kinds = layer_words(fields, "layer_types", count) or tuple(
+        "sliding_attention" if (index + 1) % 6 else "full_attention" for index in range(count)
+    )
+    shared_from = count - fields.natural("num_kv_shared_layers", 0)
+    if shared_from < 1:
+        raise fields.wrong("num_kv_shared_layers", f"must be below num_hidden_layers={count}")
+    per_layer = fields.natural("hidden_size_per_layer_input", 0)
+    channel, extra = _channel(fields, hidden)
+    extra += _per_layer_parameters(per_layer, hidden)
+    layers = []
+    for index, kind in enumerate(kinds):
+        mixer = _attention(fields, hidden, windowed=kind == "sliding_attention", shared=index >= shared_from)
+        wide = fields.flag("use_double_wide_mlp") and index >= shared_from
+        block = mlp_of(fields, GELU, 2 * fields.count("intermediate_size")) if wide else channel
+        layers.append(Layer(mixer=mixer, channel=block, post_norms=True, extra=extra))
+    stack = Stack(name="decoder", hidden=hidden, runs=runs_of(layers))
+    return model_of(
+        fields,
+        stacks=(stack,),
+        logits_softcap=fields.has("final_logit_softcapping"),
+        per_layer_embedding_width=per_layer,
+        per_layer_vocab=fields.natural("vocab_size_per_layer_input", 0) if per_layer else 0,
+    )
+
+
+def _attention(fields: Fields, hidden: int, *, windowed: bool, shared: bool) -> Attention:
+    bias = fields.flag("attention_bias")
+    one_projection = False
+    if not windowed:
+        one_projection = fields.flag("attention_k_eq_v", fallback=fields.has("num_global_key_value_heads"))
+        wide: dict[str, object] = {"head_dim": fields.count("global_head_dim", 512)}
+        if one_projection and fields.has("num_global_key_value_heads"):
+            wide["num_key_value_heads"] = fields.count("num_global_key_value_heads")
+        fields = fields.over(wide)
+    return attention_of(
+        fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm="head", k_is_v=one_projection, shared_kv=shared,
+        rope_fraction=1.0 if windowed else 0.25, window=fields.maybe("sliding_window") if windowed else None,
+    )
+
+
+def _channel(fields: Fields, hidden: int) -> tuple[Channel, tuple[Parameter, ...]]:
+    """The feed-forward block; with experts, the dense block runs beside them like a shared expert."""
+    dense = mlp_of(fields, GELU)
+    if not fields.flag("enable_moe_block", fallback=fields.has("num_experts")):
+        return dense, ()
+    experts = fields.count("num_experts")
+    chosen = fields.count("top_k_experts", min(8, experts))
+    if chosen > experts:
+        raise fields.wrong("top_k_experts", f"is more than num_experts={experts}")
+    expert = mlp_of(fields, GELU, fields.count("moe_intermediate_size"))
+    norms = tuple(weight for name in MOE_NORMS for weight in norm(name, Norm.RMS, hidden))
+    scales = (vector("moe.router_scale", hidden), vector("moe.expert_scale", experts))
+    return MoE(num_experts=experts, top_k=chosen, expert=expert, shared_width=dense.width), norms + scales
+
+
+def _per_layer_parameters(width: int, hidden: int) -> tuple[Parameter, ...]:
+    if not width:
+        return ()
+    return (
+        *linear("per_layer.gate", width, hidden),
+        *linear("per_layer.projection", hidden, width),
+        *norm("per_layer.norm", Norm.RMS, hidden),
+    )
+
+
+def gemma4_tower(fields: Fields, text: Model) -> Stack:
+    """The image encoder: gated blocks between two norms, two tables of positions."""
+    if fields.has("audio_config"):
+        raise Unsupported(f"the audio encoder of {fields.name} is not modelled; set audio_config to null to leave it out")
+    inner = section_of(fields, "vision_config", "gemma4_vision")
+    hidden, patch = inner.count("hidden_size"), inner.count("patch_size")
+    layer = Layer(
+        mixer=attention_of(inner, hidden, qk_norm="head"),
+        channel=MLP(width=inner.count("intermediate_size"), gated=True, activation="gelu"),
+        post_norms=True,
+    )
+    table = Parameter(
+        path="vision.positions_xy", shape=(2, inner.count("position_embedding_size", 10240), hidden), kind="embedding"
+    )
+    return Stack(
+        name="vision",
+        hidden=hidden,
+        runs=(Run(count=inner.layers(), layer=layer),),
+        final_norm=None,
+        vision=VisionEmbedding(in_channels=3, patch=(patch, patch), bias=False),
+        projector=((hidden, text.hidden, False),),
+        extra=(table,),
+        causal=False,
+    )

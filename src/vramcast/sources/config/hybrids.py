@@ -1,0 +1,289 @@
+"""State space and linear attention models, alone or between attention layers.
+
+Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/modeling_*.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from vramcast.domain.model import MLP, Channel, Layer, LinearAttention, Mamba, Mixer, Model, MoE, Run, Stack
+from vramcast.errors import InvalidSpec
+from vramcast.sources.config.assemble import attention_of, model_of
+from vramcast.sources.config.decoder import Traits, attention_like, decoder, mlp_of
+from vramcast.sources.config.deepseek import latent
+from vramcast.sources.config.fields import Fields
+from vramcast.sources.config.moe import corrected, experts_of, qwen_moe, routed
+from vramcast.sources.config.runs import layer_words, runs_of
+from vramcast.units import ceil_div
+
+FULL: Final = frozenset({"full_attention", "attention", "hybrid"})
+
+
+def is_full_attention(fields: Fields, index: int, period: int) -> bool:
+    """Whether layer `index` of a linear-attention hybrid keeps full attention."""
+    kinds = layer_words(fields, "layer_types", fields.layers())
+    if kinds:
+        return kinds[index] in FULL
+    return (index + 1) % fields.count("full_attention_interval", period) == 0
+
+
+def gated_delta(fields: Fields, traits: Traits, index: int) -> Mixer:
+    """Qwen3-Next and Qwen3.5: a gated delta net, every fourth layer attention with an output gate."""
+    if is_full_attention(fields, index, 4):
+        return attention_of(
+            fields,
+            fields.count("hidden_size"),
+            qkv_bias=fields.flag("attention_bias"),
+            out_bias=fields.flag("attention_bias"),
+            qk_norm="head",
+            rope_fraction=fields.fraction("partial_rotary_factor", traits.rope_fraction),
+            output_gate=True,
+        )
+    return LinearAttention(
+        num_k_heads=fields.count("linear_num_key_heads"),
+        num_v_heads=fields.count("linear_num_value_heads"),
+        k_head_dim=fields.count("linear_key_head_dim"),
+        v_head_dim=fields.count("linear_value_head_dim"),
+        conv_kernel=fields.count("linear_conv_kernel_dim", 4),
+    )
+
+
+def kimi(fields: Fields, traits: Traits, index: int) -> Mixer:
+    """Kimi Linear: Kimi delta attention, and latent attention in the layers the config names."""
+    inner = fields.section("linear_attn_config")
+    if inner is not None and inner.has("full_attn_layers"):
+        full = index + 1 in (inner.naturals("full_attn_layers") or ())
+    else:
+        full = is_full_attention(fields, index, 4)
+    if full:
+        return latent(fields, traits, index)
+    if inner is not None:
+        heads, width, kernel = inner.count("num_heads"), inner.count("head_dim"), inner.count("short_conv_kernel_size", 4)
+    else:
+        heads = fields.count("linear_num_heads", fields.count("num_attention_heads"))
+        width, kernel = fields.count("linear_head_dim", 128), fields.count("linear_conv_kernel_dim", 4)
+    return LinearAttention(
+        num_k_heads=heads, num_v_heads=heads, k_head_dim=width, v_head_dim=width, conv_kernel=kernel,
+        variant="kimi_delta",
+    )
+
+
+def minimax(fields: Fields, traits: Traits, index: int) -> Mixer:
+    """MiniMax-01: lightning attention, every eighth layer attention."""
+    kinds = layer_words(fields, "layer_types", fields.layers())
+    flags = fields.naturals("attn_type_list")
+    if kinds:
+        full = kinds[index] in FULL
+    else:
+        full = bool(flags[index]) if flags and index < len(flags) else index % 2 == 1
+    attention = attention_of(fields, fields.count("hidden_size"))
+    if full:
+        return attention
+    return LinearAttention(
+        num_k_heads=attention.num_heads, num_v_heads=attention.num_heads, k_head_dim=attention.head_dim,
+        v_head_dim=attention.head_dim, variant="lightning",
+    )
+
+
+def mamba1_of(fields: Fields, hidden: int, *, prefix: str = "", inner_norms: bool = False) -> Mamba:
+    """The first Mamba; Jamba writes the same keys behind `mamba_`."""
+    state, kernel = ("mamba_d_state", "mamba_d_conv") if prefix else ("state_size", "conv_kernel")
+    inner = fields.multiple(f"{prefix}expand", 2, of=hidden)
+    rank_key = "mamba_dt_rank" if prefix else "time_step_rank"
+    automatic = fields.get(rank_key) in (None, "auto")
+    return Mamba(
+        version=1,
+        inner_dim=inner if prefix else fields.count("intermediate_size", inner),
+        state_dim=fields.count(state, 16),
+        conv_kernel=fields.count(kernel, 4),
+        dt_rank=ceil_div(hidden, 16) if automatic else fields.count(rank_key),
+        conv_bias=fields.flag(f"{prefix}conv_bias" if prefix else "use_conv_bias", fallback=True),
+        proj_bias=fields.flag(f"{prefix}proj_bias" if prefix else "use_bias"),
+        inner_norms=inner_norms,
+    )
+
+
+def mamba(fields: Fields) -> Model:
+    """Mamba: nothing but state space layers."""
+    fields = fields.behind({"tie_word_embeddings": True})
+    return _ssm(fields, mamba1_of(fields, fields.count("hidden_size")))
+
+
+def mamba2(fields: Fields) -> Model:
+    """Mamba-2: heads share their state matrices in groups."""
+    hidden = fields.count("hidden_size")
+    inner = fields.multiple("expand", 2, of=hidden)
+    head_dim = fields.count("head_dim", 64)
+    heads = fields.count("num_heads", fields.share("expand * hidden_size", inner, "head_dim", head_dim))
+    if heads * head_dim != inner:
+        raise InvalidSpec(f"num_heads * head_dim = {heads * head_dim} of {fields.name} must be expand * hidden_size = {inner}")
+    mixer = Mamba(
+        version=2,
+        inner_dim=inner,
+        state_dim=fields.count("state_size", 128),
+        conv_kernel=fields.count("conv_kernel", 4),
+        num_heads=heads,
+        head_dim=head_dim,
+        num_groups=fields.count("n_groups", 1),
+        conv_bias=fields.flag("use_conv_bias", fallback=True),
+        proj_bias=fields.flag("use_bias"),
+    )
+    return _ssm(fields, mixer)
+
+
+def _ssm(fields: Fields, mixer: Mamba) -> Model:
+    layer = Layer(mixer=mixer, channel=None)
+    stack = Stack(
+        name="decoder", hidden=fields.count("hidden_size"), runs=(Run(count=fields.layers(), layer=layer),)
+    )
+    return model_of(fields, stacks=(stack,))
+
+
+def jamba_mixer(fields: Fields, traits: Traits, index: int) -> Mixer:
+    """Jamba: attention in one layer of a period, Mamba in the others."""
+    period = fields.count("attn_layer_period", 8)
+    if index % period == fields.natural("attn_layer_offset", 4):
+        return attention_like(fields, traits, None, rope=False)
+    return mamba1_of(fields, fields.count("hidden_size"), prefix="mamba_", inner_norms=True)
+
+
+def jamba_channel(fields: Fields, traits: Traits, index: int) -> Channel:
+    """Jamba: experts in every second layer."""
+    period = fields.count("expert_layer_period", 2)
+    dense = mlp_of(fields, traits)
+    if index % period != fields.natural("expert_layer_offset", 1) or fields.natural("num_experts", 16) <= 1:
+        return dense
+    experts, chosen = experts_of(fields)
+    return MoE(num_experts=experts, top_k=chosen, expert=dense)
+
+
+def _qwen3_5_dense(fields: Fields, traits: Traits, index: int) -> Channel:
+    del index
+    return mlp_of(fields, traits)
+
+
+NEMOTRON_LETTERS: Final = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+NEMOTRON_WORDS: Final = {
+    "linear_attention": "mamba", "mamba": "mamba", "moe": "moe", "full_attention": "attention",
+    "attention": "attention", "mlp": "mlp",
+}
+
+
+def nemotron_kinds(fields: Fields) -> tuple[str, ...]:
+    """What each layer of a Nemotron-H is, from its pattern string or its list."""
+    words = fields.words("layers_block_type")
+    if words and not fields.states("hybrid_override_pattern"):
+        known, letters = NEMOTRON_WORDS, words
+    else:
+        known, letters = NEMOTRON_LETTERS, tuple(fields.word("hybrid_override_pattern"))
+    if not letters or len(letters) > 4096 or any(letter not in known for letter in letters):
+        raise fields.wrong("hybrid_override_pattern", f"must be a row of {', '.join(known)}")
+    if fields.states("num_hidden_layers") and fields.layers() != len(letters):
+        raise fields.wrong("num_hidden_layers", f"must be the {len(letters)} layers of hybrid_override_pattern")
+    return tuple(known[letter] for letter in letters)
+
+
+def _nemotron_parts(fields: Fields) -> dict[str, Layer]:
+    hidden = fields.count("hidden_size")
+    heads, width = fields.count("mamba_num_heads"), fields.count("mamba_head_dim")
+    bias, activation = fields.flag("mlp_bias"), fields.word("mlp_hidden_act", "relu2")
+    state_space = Mamba(
+        version=2, inner_dim=heads * width, state_dim=fields.count("ssm_state_size"),
+        conv_kernel=fields.count("conv_kernel", 4), num_heads=heads, head_dim=width,
+        num_groups=fields.count("n_groups", 1), conv_bias=fields.flag("use_conv_bias", fallback=True),
+        proj_bias=fields.flag("use_bias") or fields.flag("mamba_proj_bias"),
+    )
+    attention = attention_of(
+        fields, hidden, qkv_bias=fields.flag("attention_bias"), out_bias=fields.flag("attention_bias"), rope=False
+    )
+    parts: dict[str, Layer] = {
+        "mamba": Layer(mixer=state_space, channel=None),
+        "attention": Layer(mixer=attention, channel=None),
+    }
+    if fields.has("intermediate_size"):
+        mlp = MLP(width=fields.count("intermediate_size"), gated=False, activation=activation, bias=bias)
+        parts["mlp"] = Layer(mixer=None, channel=mlp)
+    if fields.has("n_routed_experts"):
+        parts["moe"] = Layer(mixer=None, channel=_nemotron_moe(fields, activation, bias=bias))
+    return parts
+
+
+def _nemotron_moe(fields: Fields, activation: str, *, bias: bool) -> MoE:
+    experts, chosen = experts_of(fields)
+    width = fields.count("moe_intermediate_size")
+    shared = fields.natural("n_shared_experts", 1)
+    return MoE(
+        num_experts=experts,
+        top_k=chosen,
+        expert=MLP(width=width, gated=False, activation=activation, bias=bias),
+        shared_width=shared * fields.count("moe_shared_expert_intermediate_size", width),
+        score_bias=True,
+        score_bias_is_parameter=False,
+        latent_width=fields.natural("moe_latent_size", 0),
+    )
+
+
+def nemotron_h(fields: Fields) -> Model:
+    """Nemotron-H and Nemotron 3: each layer is a Mamba-2, an attention, a feed-forward or an expert block."""
+    kinds, parts = nemotron_kinds(fields), _nemotron_parts(fields)
+    missing = sorted(set(kinds) - set(parts))
+    if missing:
+        raise InvalidSpec(f"config of {fields.name} has {missing[0]} layers but no sizes for them")
+    stack = Stack(
+        name="decoder", hidden=fields.count("hidden_size"), runs=runs_of(parts[kind] for kind in kinds)
+    )
+    return model_of(fields, stacks=(stack,))
+
+
+def nemotron_nas(fields: Fields) -> Model:
+    """Llama-Nemotron (DeciLM): every layer has its own number of heads and width, or lacks a part.
+
+    Source: nvidia/Llama-3_3-Nemotron-Super-49B-v1 block_config.py and modeling_decilm.py.
+    """
+    blocks = fields.sections("block_configs")
+    if not blocks:
+        raise InvalidSpec(f"config of {fields.name} lacks block_configs, which says what each layer holds")
+    stack = Stack(
+        name="decoder", hidden=fields.count("hidden_size"), runs=runs_of(_nas_layer(fields, block) for block in blocks)
+    )
+    return model_of(fields, stacks=(stack,))
+
+
+def _nas_layer(fields: Fields, block: Fields) -> Layer:
+    hidden = fields.count("hidden_size")
+    inner, ffn = block.section("attention"), block.section("ffn")
+    if inner is None or ffn is None:
+        raise InvalidSpec(f"{block.name} lacks attention or ffn")
+    mixer: Mixer | None = None
+    if not inner.flag("no_op") and not inner.flag("replace_with_linear"):
+        heads = fields.count("num_attention_heads")
+        kv_heads = fields.share("num_attention_heads", heads, "n_heads_in_group", inner.count("n_heads_in_group"))
+        bias = fields.flag("attention_bias")
+        mixer = attention_of(fields.over({"num_key_value_heads": kv_heads}), hidden, qkv_bias=bias, out_bias=bias)
+    channel: Channel | None = None
+    if not ffn.flag("no_op"):
+        width = ffn.multiple("ffn_mult", 1.0, of=2 * hidden)
+        channel = MLP(width=256 * ceil_div(width // 3, 256), gated=True, bias=fields.flag("mlp_bias"))
+    return Layer(mixer=mixer, channel=channel)
+
+
+def _traits(**facts: Any) -> Callable[[Fields], Model]:
+    return partial(decoder, traits=Traits(**facts))
+
+
+HYBRIDS: Final[dict[str, Callable[[Fields], Model]]] = {
+    "qwen3_next": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
+    "qwen3_5_text": _traits(mixer=gated_delta, channel=_qwen3_5_dense, rope_fraction=0.25, mtp=True),
+    "qwen3_5_moe_text": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
+    "kimi_linear": _traits(mixer=kimi, channel=corrected),
+    "minimax": _traits(mixer=minimax, channel=routed),
+    "jamba": _traits(mixer=jamba_mixer, channel=jamba_channel),
+    "mamba": mamba,
+    "falcon_mamba": mamba,
+    "mamba2": mamba2,
+    "nemotron_h": nemotron_h,
+    "nemotron-nas": nemotron_nas,
+}

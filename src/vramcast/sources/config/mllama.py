@@ -1,0 +1,84 @@
+"""Llama 3.2 Vision: a decoder with cross-attention layers, and an image encoder with tiles and global layers.
+
+Source: transformers v5.23.0, src/transformers/models/mllama/modeling_mllama.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters.tensors import vector
+from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
+from vramcast.sources.config.assemble import attention_of, model_of
+from vramcast.sources.config.decoder import Traits, decoder_layers
+from vramcast.sources.config.fields import Fields
+from vramcast.sources.config.runs import runs_of
+from vramcast.sources.config.vision import patches_of, section_of
+
+IMAGE_TOKENS: Final = 8
+"""Rows the embedding has beyond `vocab_size`; the output projection lacks them."""
+
+GATES: Final = (vector("cross_attention_gate", 1), vector("cross_mlp_gate", 1))
+
+
+def mllama_text(fields: Fields) -> Model:
+    """LLaMA whose `cross_attention_layers` read the image instead of the text."""
+    hidden = fields.count("hidden_size")
+    crossed = fields.naturals("cross_attention_layers") or ()
+    layers = list(decoder_layers(fields, Traits()))
+    for index in crossed:
+        if index >= len(layers):
+            raise fields.wrong("cross_attention_layers", f"must name layers below num_hidden_layers={len(layers)}")
+        attention = attention_of(fields, hidden, qk_norm="head", rope=False, source_width=hidden)
+        layers[index] = replace(layers[index], mixer=attention, extra=GATES)
+    rows = Parameter(path="embedding.image_tokens", shape=(IMAGE_TOKENS, hidden), kind="embedding")
+    stack = Stack(name="decoder", hidden=hidden, runs=runs_of(layers), extra=(rows,))
+    return model_of(fields, stacks=(stack,))
+
+
+def _layer(fields: Fields, hidden: int, *, gated: bool) -> Layer:
+    heads = fields.count("attention_heads")
+    width = fields.share("hidden_size", hidden, "attention_heads", heads)
+    return Layer(
+        mixer=Attention(num_heads=heads, num_kv_heads=heads, head_dim=width, rope=False),
+        channel=MLP(
+            width=fields.count("intermediate_size"), gated=False, activation=fields.word("hidden_act", "gelu"), bias=True
+        ),
+        norm=Norm.LAYER,
+        extra=(vector("attention_gate", 1), vector("mlp_gate", 1)) if gated else (),
+    )
+
+
+def mllama_tower(fields: Fields, text: Model) -> Stack:
+    """ViT over up to four tiles, with embeddings per aspect ratio, then gated global layers."""
+    inner = section_of(fields, "vision_config", "mllama_vision_model")
+    hidden, tiles = inner.count("hidden_size"), inner.count("max_num_tiles", 4)
+    ratios = inner.get("supported_aspect_ratios")
+    rows = (len(ratios) if isinstance(ratios, list | tuple) else 8) + 1
+    positions = patches_of(inner) + 1
+    tables = (
+        Parameter(path="vision.position_gate", shape=(1,), kind="scalar"),
+        Parameter(path="vision.tile_positions", shape=(rows, tiles * positions * hidden), kind="embedding"),
+        Parameter(path="vision.pre_tile_gate", shape=(1,), kind="scalar"),
+        Parameter(path="vision.pre_tile", shape=(rows, tiles * hidden), kind="embedding"),
+        Parameter(path="vision.post_tile_gate", shape=(1,), kind="scalar"),
+        Parameter(path="vision.post_tile", shape=(rows, tiles * hidden), kind="embedding"),
+    )
+    return Stack(
+        name="vision",
+        hidden=hidden,
+        runs=(
+            Run(count=inner.layers(), layer=_layer(inner, hidden, gated=False)),
+            Run(count=inner.layers("num_global_layers", 8), layer=_layer(inner, hidden, gated=True)),
+        ),
+        final_norm=Norm.LAYER,
+        vision=VisionEmbedding(
+            in_channels=inner.count("num_channels", 3), patch=(inner.count("patch_size"),) * 2, bias=False,
+            positions=positions, class_token=True, pre_norm=True,
+        ),
+        projector=((inner.count("vision_output_dim", 7680), text.hidden, True),),
+        extra=tables,
+        causal=False,
+    )

@@ -1,0 +1,196 @@
+"""Decoders with sparse or windowed attention beside experts: MiMo V2, MiniMax M3, Step 3.7, DeepSeek V4.
+
+Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/modeling_*.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters.tensors import linear, norm, prefixed, vector
+from vramcast.domain.model import Attention, Layer, Model, Norm, Parameter, Stack
+from vramcast.errors import Unsupported
+from vramcast.sources.config.assemble import attention_of, model_of
+from vramcast.sources.config.decoder import Traits, mlp_of
+from vramcast.sources.config.fields import Fields
+from vramcast.sources.config.moe import corrected, is_sparse
+from vramcast.sources.config.runs import layer_words, runs_of
+
+SILU: Final = Traits()
+
+
+def _decoder(fields: Fields, layers: list[Layer], *, extra: tuple[Parameter, ...] = (), streams: int = 1) -> Model:
+    stack = Stack(
+        name="decoder", hidden=fields.count("hidden_size"), runs=runs_of(layers), extra=extra, residual_streams=streams
+    )
+    modules = fields.natural("num_nextn_predict_layers", 0)
+    if modules > len(layers):
+        raise fields.wrong("num_nextn_predict_layers", f"must not exceed num_hidden_layers={len(layers)}")
+    return model_of(fields, stacks=(stack,), mtp_layers=(layers[-1],) * modules)
+
+
+def mimo_v2(fields: Fields) -> Model:
+    """MiMo V2 Flash: the first and every sixth layer global, the others windowed with more key/value heads and sinks."""
+    count = fields.layers()
+    kinds = layer_words(fields, "layer_types", count)
+    flags = fields.naturals("hybrid_layer_pattern")
+    layers = []
+    for index in range(count):
+        if kinds:
+            windowed = kinds[index] == "sliding_attention"
+        elif flags is not None:
+            windowed = index < len(flags) and flags[index] > 0
+        else:
+            windowed = index > 0 and (index + 1) % 6 != 0
+        channel = corrected(fields, SILU, index)
+        layers.append(Layer(mixer=_mimo_attention(fields, windowed=windowed), channel=channel))
+    return _decoder(fields, layers)
+
+
+def _mimo_attention(fields: Fields, *, windowed: bool) -> Attention:
+    if windowed:
+        swa = {
+            "num_attention_heads": fields.count("swa_num_attention_heads", fields.count("num_attention_heads")),
+            "num_key_value_heads": fields.count("swa_num_key_value_heads", 2 * fields.count("num_key_value_heads")),
+        }
+        fields = fields.over(swa)
+    return attention_of(
+        fields,
+        fields.count("hidden_size"),
+        v_head_dim=fields.maybe("v_head_dim"),
+        qkv_bias=fields.flag("attention_bias"),
+        rope_fraction=fields.fraction("partial_rotary_factor", 0.334),
+        window=fields.maybe("sliding_window") if windowed else None,
+        sinks=windowed,
+    )
+
+
+def minimax_m3(fields: Fields) -> Model:
+    """MiniMax M3: norms per head, three dense layers of their own width, a shared expert."""
+    if fields.has("vision_config"):
+        raise Unsupported(f"the image encoder of {fields.name} is not modelled; pass its text_config")
+    count = fields.layers()
+    attention = attention_of(
+        fields, fields.count("hidden_size"), qk_norm="head", rope_fraction=fields.fraction("partial_rotary_factor", 0.5)
+    )
+    dense = mlp_of(fields, SILU, fields.count("dense_intermediate_size", 12288))
+    layers = [
+        Layer(mixer=attention, channel=corrected(fields, SILU, index) if is_sparse(fields, index) else dense)
+        for index in range(count)
+    ]
+    return _decoder(fields, layers)
+
+
+def step3p7(fields: Fields) -> Model:
+    """Step 3.7: a sigmoid gate per head, windows in three of four layers."""
+    if fields.has("vision_config"):
+        raise Unsupported(f"the image encoder of {fields.name} is not modelled; pass its text_config")
+    count, hidden = fields.layers(), fields.count("hidden_size")
+    kinds = layer_words(fields, "layer_types", count) or ("full_attention",) * count
+    layers = []
+    for index, kind in enumerate(kinds):
+        windowed = kind == "sliding_attention"
+        heads = fields.count("num_sliding_attention_heads", fields.count("num_attention_heads")) if windowed else None
+        attention = attention_of(
+            fields.over({"num_attention_heads": heads} if heads else {}), hidden, qk_norm="head",
+            qkv_bias=fields.flag("attention_bias"), out_bias=fields.flag("attention_bias"),
+            window=fields.maybe("sliding_window") if windowed else None,
+        )
+        gate = linear("attention.gate", attention.num_heads, hidden)
+        layers.append(Layer(mixer=attention, channel=corrected(fields, SILU, index), extra=gate))
+    return _decoder(fields, layers)
+
+
+COMPRESSED, HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
+RATIOS: Final = {0: "sliding_attention", 4: COMPRESSED, 128: HEAVY}
+
+
+def deepseek_v4(fields: Fields) -> Model:
+    """DeepSeek V4: one shared key/value head, compressed caches, hyper-connections over several residual streams."""
+    count, hidden = fields.layers(), fields.count("hidden_size")
+    streams = fields.count("hc_mult", 4)
+    attention = attention_of(
+        fields, hidden,
+        q_lora_rank=fields.count("q_lora_rank"), k_is_v=True, kv_norm=True, sinks=True,
+        out_lora_rank=fields.count("o_lora_rank", 1024), out_groups=fields.count("o_groups", 8),
+        rope_fraction=min(1.0, fields.count("qk_rope_head_dim", 64) / fields.count("head_dim")),
+        window=fields.maybe("sliding_window"),
+    )
+    fields.share("num_attention_heads", attention.num_heads, "o_groups", attention.out_groups)
+    hyper = _hyper("mixer", hidden, streams) + _hyper("channel", hidden, streams)
+    layers = []
+    for index, kind in enumerate(_v4_kinds(fields, count)):
+        channel = corrected(fields, SILU, index)
+        hashed = index < fields.natural("num_hash_layers", 3)
+        if hashed and hasattr(channel, "score_bias"):
+            channel = replace(channel, score_bias=False)
+        extra = hyper + _compressor(fields, kind, attention.head_dim, hidden)
+        layers.append(Layer(mixer=attention, channel=channel, extra=extra))
+    last = (
+        Parameter(path="hyper.head", shape=(streams, streams * hidden)),
+        vector("hyper.head_base", streams),
+        vector("hyper.head_scale", 1),
+    )
+    return _decoder(fields, layers, extra=last, streams=streams)
+
+
+def _v4_kinds(fields: Fields, count: int) -> tuple[str, ...]:
+    kinds = layer_words(fields, "layer_types", count)
+    ratios = fields.naturals("compress_ratios")
+    if kinds:
+        return kinds
+    if ratios is not None:
+        if len(ratios) < count or any(ratio not in RATIOS for ratio in ratios):
+            raise fields.wrong("compress_ratios", f"must hold {count} of 0, 4 and 128")
+        return tuple(RATIOS[ratio] for ratio in ratios[:count])
+    return tuple(HEAVY if index < 2 or index % 2 == 0 else COMPRESSED for index in range(count))
+
+
+def _hyper(part: str, hidden: int, streams: int) -> tuple[Parameter, ...]:
+    rows = streams * (streams + 2)
+    return (
+        Parameter(path=f"hyper.{part}", shape=(rows, streams * hidden)),
+        vector(f"hyper.{part}_base", rows),
+        vector(f"hyper.{part}_scale", 3),
+    )
+
+
+def _compressor(fields: Fields, kind: str, width: int, hidden: int) -> tuple[Parameter, ...]:
+    """The pooling that shortens the cache, with the indexer that picks from it where it is only fourfold."""
+    if kind not in (COMPRESSED, HEAVY):
+        return ()
+    rate, inner = (128, width) if kind == HEAVY else (4, 2 * width)
+    found = _pool(rate, inner, width, hidden)
+    if kind == HEAVY:
+        return prefixed("compressor", found)
+    heads, index_width = fields.count("index_n_heads"), fields.count("index_head_dim")
+    indexer = (
+        *_pool(rate, 2 * index_width, index_width, hidden),
+        *linear("q", heads * index_width, fields.count("q_lora_rank")),
+        *linear("weights", heads, hidden),
+    )
+    return prefixed("compressor", found) + prefixed("indexer", indexer)
+
+
+def _pool(rate: int, inner: int, width: int, hidden: int) -> tuple[Parameter, ...]:
+    return (
+        Parameter(path="positions", shape=(rate, inner), kind="embedding"),
+        *linear("kv", inner, hidden),
+        *linear("gate", inner, hidden),
+        *norm("norm", Norm.RMS, width),
+    )
+
+
+SPARSE_ATTENTION: Final[dict[str, Callable[[Fields], Model]]] = {
+    "mimo_v2_flash": mimo_v2,
+    "minimax_m3": minimax_m3,
+    "minimax_m3_vl": minimax_m3,
+    "minimax_m3_vl_text": minimax_m3,
+    "step3p7": step3p7,
+    "step3p7_text": step3p7,
+    "deepseek_v4": deepseek_v4,
+    "deepseek_ref": deepseek_v4,
+}

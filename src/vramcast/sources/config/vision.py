@@ -1,0 +1,190 @@
+"""Image encoders: ViT, CLIP, SigLIP.
+
+Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/modeling_*.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from vramcast.blocks.parameters.tensors import linear, norm, prefixed
+from vramcast.domain.model import MLP, Head, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
+from vramcast.errors import InvalidSpec
+from vramcast.sources.config.assemble import attention_of, dtype_of, head_of, model_of
+from vramcast.sources.config.defaults import DEFAULTS
+from vramcast.sources.config.fields import Fields
+
+
+def section_of(fields: Fields, key: str, family: str) -> Fields:
+    """A nested config with the defaults of its own family; an absent one is all defaults."""
+    inner = fields.section(key) or Fields({}, name=f"{fields.name}.{key}")
+    return inner.renamed().behind(DEFAULTS.get(family, {}))
+
+
+def patches_of(fields: Fields) -> int:
+    """Patches of a square image."""
+    image, patch = fields.count("image_size"), fields.count("patch_size")
+    if patch > image:
+        raise fields.wrong("patch_size", f"is more than image_size={image}")
+    return (image // patch) ** 2
+
+
+def encoder_layer(fields: Fields, *, bias: bool = True, norm_kind: Norm = Norm.LAYER) -> Layer:
+    """A pre-norm transformer layer with biases, as image encoders use."""
+    attention = attention_of(fields, fields.count("hidden_size"), qkv_bias=bias, out_bias=bias, rope=False)
+    activation = fields.word("hidden_act", "gelu")
+    mlp = MLP(width=fields.count("intermediate_size"), gated=False, activation=activation, bias=True)
+    return Layer(mixer=attention, channel=mlp, norm=norm_kind)
+
+
+def vit_stack(fields: Fields) -> Stack:
+    """ViT: a class token and a position per patch."""
+    return Stack(
+        name="vision",
+        hidden=fields.count("hidden_size"),
+        runs=(Run(count=fields.layers(), layer=encoder_layer(fields, bias=fields.flag("qkv_bias", fallback=True))),),
+        final_norm=Norm.LAYER,
+        vision=VisionEmbedding(
+            in_channels=fields.count("num_channels", 3),
+            patch=(fields.count("patch_size"),) * 2,
+            bias=True,
+            positions=patches_of(fields) + 1,
+            class_token=True,
+        ),
+        causal=False,
+    )
+
+
+def vit(fields: Fields) -> Model:
+    """ViT with its classifier, or with the pooler of the bare model."""
+    head = head_of(fields, Head.NONE)
+    return model_of(
+        fields, stacks=(vit_stack(fields),), head=Head.NONE, vocab=0, tied=False, pooler=head is Head.NONE,
+        dtype=dtype_of(fields, "fp32"),
+    )
+
+
+def clip_vision_stack(fields: Fields, *, extra: tuple[Parameter, ...] = ()) -> Stack:
+    """CLIP's image encoder: norms before and behind the layers, patches without a bias."""
+    return Stack(
+        name="vision",
+        hidden=fields.count("hidden_size"),
+        runs=(Run(count=fields.layers(), layer=encoder_layer(fields)),),
+        final_norm=Norm.LAYER,
+        vision=VisionEmbedding(
+            in_channels=fields.count("num_channels", 3),
+            patch=(fields.count("patch_size"),) * 2,
+            bias=False,
+            positions=patches_of(fields) + 1,
+            class_token=True,
+            pre_norm=True,
+        ),
+        causal=False,
+        extra=extra,
+    )
+
+
+def siglip_vision_stack(fields: Fields) -> Stack:
+    """SigLIP's image encoder: no class token; a head of attention pooling unless switched off."""
+    hidden = fields.count("hidden_size")
+    extra: tuple[Parameter, ...] = ()
+    if fields.flag("vision_use_head", fallback=True):
+        extra = (
+            Parameter(path="pooling.probe", shape=(hidden,), kind="scalar"),
+            *prefixed("pooling", linear("qkv", 3 * hidden, hidden, bias=True) + linear("out", hidden, hidden, bias=True)),
+            *norm("pooling.norm", Norm.LAYER, hidden),
+            *linear("pooling.up", fields.count("intermediate_size"), hidden, bias=True),
+            *linear("pooling.down", hidden, fields.count("intermediate_size"), bias=True),
+        )
+    return Stack(
+        name="vision",
+        hidden=hidden,
+        runs=(Run(count=fields.layers(), layer=encoder_layer(fields)),),
+        final_norm=Norm.LAYER,
+        vision=VisionEmbedding(
+            in_channels=fields.count("num_channels", 3),
+            patch=(fields.count("patch_size"),) * 2,
+            bias=True,
+            positions=patches_of(fields),
+        ),
+        causal=False,
+        extra=extra,
+    )
+
+
+def _text_stack(fields: Fields, *, extra: tuple[Parameter, ...], causal: bool) -> Stack:
+    return Stack(
+        name="text",
+        hidden=fields.count("hidden_size"),
+        runs=(Run(count=fields.layers(), layer=encoder_layer(fields)),),
+        final_norm=Norm.LAYER,
+        positions=fields.count("max_position_embeddings"),
+        extra=extra,
+        causal=causal,
+    )
+
+
+def clip(fields: Fields) -> Model:
+    """CLIP: both towers, their projections to one space, and the temperature."""
+    text, image = section_of(fields, "text_config", "clip_text_model"), section_of(fields, "vision_config", "clip_vision_model")
+    joint = fields.count("projection_dim", 512)
+    temperature = Parameter(path="logit_scale", shape=(1,), kind="scalar")
+    vision = clip_vision_stack(image, extra=linear("projection", joint, image.count("hidden_size")))
+    words = _text_stack(text, extra=(*linear("projection", joint, text.count("hidden_size")), temperature), causal=True)
+    return model_of(
+        fields, stacks=(vision, words), head=Head.NONE, tied=False, vocab=text.count("vocab_size"),
+        dtype=dtype_of(fields, "fp32"),
+    )
+
+
+def siglip(fields: Fields) -> Model:
+    """SigLIP: both towers, a projection of the text, temperature and bias."""
+    text, image = section_of(fields, "text_config", "siglip_text_model"), section_of(fields, "vision_config", "siglip_vision_model")
+    hidden = text.count("hidden_size")
+    scalars = tuple(Parameter(path=name, shape=(1,), kind="scalar") for name in ("logit_scale", "logit_bias"))
+    head = linear("projection", text.count("projection_size", hidden), hidden, bias=True)
+    return model_of(
+        fields, stacks=(siglip_vision_stack(image), _text_stack(text, extra=(*head, *scalars), causal=False)),
+        head=Head.NONE, tied=False, vocab=text.count("vocab_size"), dtype=dtype_of(fields, "fp32"),
+    )
+
+
+def _alone(fields: Fields, stack: Stack) -> Model:
+    return model_of(
+        fields, stacks=(stack,), head=Head.NONE, vocab=0, tied=False, dtype=dtype_of(fields, "fp32")
+    )
+
+
+def clip_vision(fields: Fields) -> Model:
+    """CLIP's image encoder alone."""
+    return _alone(fields, clip_vision_stack(fields))
+
+
+def siglip_vision(fields: Fields) -> Model:
+    """SigLIP's image encoder alone."""
+    return _alone(fields, siglip_vision_stack(fields))
+
+
+TOWERS: Final[dict[str, Callable[[Fields], Stack]]] = {
+    "clip_vision_model": clip_vision_stack,
+    "siglip_vision_model": siglip_vision_stack,
+}
+
+
+def tower_of(fields: Fields, family: str) -> Stack:
+    """The image encoder of a vision-language model, by the `model_type` of its section."""
+    inner = section_of(fields, "vision_config", family)
+    named = inner.word("model_type", family)
+    if named not in TOWERS:
+        raise InvalidSpec(f"vision model type {named!r} of {fields.name} is none of {', '.join(TOWERS)}")
+    return TOWERS[named](section_of(fields, "vision_config", named))
+
+
+VISION: Final[dict[str, Callable[[Fields], Model]]] = {
+    "vit": vit,
+    "clip": clip,
+    "siglip": siglip,
+    "clip_vision_model": clip_vision,
+    "siglip_vision_model": siglip_vision,
+}

@@ -1,0 +1,169 @@
+"""Language models that see: an image encoder in front of a decoder.
+
+Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/modeling_*.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Literal
+
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters.tensors import linear, norm, prefixed
+from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
+from vramcast.errors import InvalidSpec
+from vramcast.sources.config.decoder import Traits, decoder
+from vramcast.sources.config.defaults import DEFAULTS
+from vramcast.sources.config.fields import Fields
+from vramcast.sources.config.gemma4 import gemma4_text, gemma4_tower
+from vramcast.sources.config.hybrids import HYBRIDS
+from vramcast.sources.config.llama import DENSE
+from vramcast.sources.config.mllama import mllama_text, mllama_tower
+from vramcast.sources.config.moe import MOE_TRAITS, SPARSE
+from vramcast.sources.config.vision import encoder_layer, patches_of, section_of, tower_of
+
+QWEN_MROPE: Final = Traits(qkv_bias=True, window="qwen")
+
+TEXT: Final[dict[str, Callable[[Fields], Model]]] = {
+    **DENSE,
+    **SPARSE,
+    **HYBRIDS,
+    "qwen2_vl_text": partial(decoder, traits=QWEN_MROPE),
+    "qwen2_5_vl_text": partial(decoder, traits=QWEN_MROPE),
+    "qwen3_vl_text": DENSE["qwen3"],
+    "qwen3_vl_moe_text": partial(decoder, traits=MOE_TRAITS["qwen3_moe"]),
+    "mllama_text_model": mllama_text,
+    "gemma4_text": gemma4_text,
+}
+"""`model_type` of a text section -> builder."""
+
+TowerOf = Callable[[Fields, Model], Stack]
+
+
+def see(fields: Fields, *, text: str, tower: TowerOf) -> Model:
+    """The decoder of `text_config` (or of the config itself, as older files have it) behind an image encoder."""
+    inner = fields.section("text_config")
+    family = text
+    if inner is None:
+        inner = fields.over({"model_type": text})
+    else:
+        inner = inner.renamed()
+        family = inner.word("model_type", text)
+        if family not in TEXT:
+            raise InvalidSpec(f"text model type {family!r} of {fields.name} has no builder")
+        inner = inner.over({"architectures": fields.words("architectures")} if fields.states("architectures") else {})
+        if fields.states("tie_word_embeddings"):
+            inner = inner.over({"tie_word_embeddings": fields.flag("tie_word_embeddings")})
+        if fields.states("torch_dtype") and not inner.states("torch_dtype"):
+            inner = inner.over({"torch_dtype": fields.word("torch_dtype")})
+    model = TEXT[family](inner.behind(DEFAULTS.get(family, {})))
+    return replace(
+        model, name=fields.name, family=fields.word("model_type", text), stacks=(tower(fields, model), *model.stacks)
+    )
+
+
+def qwen_tower(fields: Fields, text: Model, *, generation: Literal[2, 25, 3, 35]) -> Stack:
+    """Qwen's encoder: three-dimensional patches, 2 x 2 merging; deepstack feeds inner layers from generation 3 on."""
+    family = {2: "qwen2_vl_vision", 25: "qwen2_5_vl_vision", 3: "qwen3_vl_vision", 35: "qwen3_5_vision"}[generation]
+    inner = section_of(fields, "vision_config", family)
+    hidden = inner.count("embed_dim" if generation == 2 else "hidden_size")
+    heads = inner.count("num_attention_heads")
+    width = inner.multiple("mlp_ratio", 4, of=hidden) if generation == 2 else inner.count("intermediate_size")
+    kind = Norm.RMS if generation == 25 else Norm.LAYER
+    layer = Layer(
+        mixer=Attention(
+            num_heads=heads, num_kv_heads=heads, head_dim=inner.share("hidden_size", hidden, "num_heads", heads),
+            qkv_bias=True, out_bias=True,
+        ),
+        channel=MLP(width=width, gated=generation == 25, activation=inner.word("hidden_act", "gelu"), bias=True),
+        norm=kind,
+    )
+    merge = inner.count("spatial_merge_size", 2) ** 2
+    out = inner.count("out_hidden_size", text.hidden) if generation != 2 else inner.count("hidden_size", text.hidden)
+    deep = inner.naturals("deepstack_visual_indexes") or ()
+    return Stack(
+        name="vision",
+        hidden=hidden,
+        runs=(Run(count=inner.layers("depth"), layer=layer),),
+        final_norm=None,
+        vision=VisionEmbedding(
+            in_channels=inner.count("in_chans", inner.count("in_channels", 3)),
+            patch=(inner.count("temporal_patch_size", 2), *(inner.count("patch_size"),) * 2),
+            bias=generation >= 3 and generation != 25,
+            positions=inner.natural("num_position_embeddings", 0),
+        ),
+        projector=((hidden * merge, hidden * merge, True), (hidden * merge, out, True)),
+        projector_norm_dim=hidden,
+        projector_norm=kind,
+        extra=_deepstack(len(deep) if generation == 3 else 0, hidden * merge, out),
+        causal=False,
+    )
+
+
+def _deepstack(count: int, width: int, out: int) -> tuple[Parameter, ...]:
+    one = (
+        *norm("norm", Norm.LAYER, width),
+        *linear("in", width, width, bias=True),
+        *linear("out", out, width, bias=True),
+    )
+    return tuple(parameter for index in range(count) for parameter in prefixed(f"deepstack.{index}", one))
+
+
+def gemma3_tower(fields: Fields, text: Model) -> Stack:
+    """SigLIP without its pooling head, one projection behind a norm."""
+    tower = tower_of(fields, "siglip_vision_model")
+    return replace(tower, projector=((tower.hidden, text.hidden, False),), projector_norm_dim=tower.hidden)
+
+
+def llava_tower(fields: Fields, text: Model) -> Stack:
+    """CLIP and two linears."""
+    tower = tower_of(fields, "clip_vision_model")
+    bias = fields.flag("multimodal_projector_bias", fallback=True)
+    return replace(tower, projector=((tower.hidden, text.hidden, bias), (text.hidden, text.hidden, bias)))
+
+
+def llama4_tower(fields: Fields, text: Model) -> Stack:
+    """Llama 4's encoder: unfolded patches, pixel shuffle, an adapter and one projection, none with a bias."""
+    inner = section_of(fields, "vision_config", "llama4_vision_model")
+    hidden, joint = inner.count("hidden_size"), inner.count("projector_output_dim", 4096)
+    patch = inner.count("patch_size")
+    adapter = (
+        (inner.count("intermediate_size"), inner.count("projector_input_dim", 4096), False),
+        (joint, joint, False),
+        (inner.count("vision_output_dim"), text.hidden, False),
+    )
+    return Stack(
+        name="vision",
+        hidden=hidden,
+        runs=(Run(count=inner.layers(), layer=encoder_layer(inner)),),
+        final_norm=Norm.LAYER,
+        vision=VisionEmbedding(
+            in_channels=inner.count("num_channels", 3), patch=(patch, patch), bias=False,
+            positions=patches_of(inner) + 1, class_token=True, pre_norm=True,
+        ),
+        projector=adapter,
+        causal=False,
+    )
+
+
+VISION_LANGUAGE: Final[dict[str, Callable[[Fields], Model]]] = {
+    "qwen2_vl_text": TEXT["qwen2_vl_text"],
+    "qwen2_5_vl_text": TEXT["qwen2_5_vl_text"],
+    "qwen3_vl_text": TEXT["qwen3_vl_text"],
+    "qwen3_vl_moe_text": TEXT["qwen3_vl_moe_text"],
+    "mllama_text_model": mllama_text,
+    "gemma4_text": gemma4_text,
+    "gemma4": partial(see, text="gemma4_text", tower=gemma4_tower),
+    "qwen2_vl": partial(see, text="qwen2_vl_text", tower=partial(qwen_tower, generation=2)),
+    "qwen2_5_vl": partial(see, text="qwen2_5_vl_text", tower=partial(qwen_tower, generation=25)),
+    "qwen3_vl": partial(see, text="qwen3_vl_text", tower=partial(qwen_tower, generation=3)),
+    "qwen3_vl_moe": partial(see, text="qwen3_vl_moe_text", tower=partial(qwen_tower, generation=3)),
+    "qwen3_5": partial(see, text="qwen3_5_text", tower=partial(qwen_tower, generation=35)),
+    "qwen3_5_moe": partial(see, text="qwen3_5_moe_text", tower=partial(qwen_tower, generation=35)),
+    "gemma3": partial(see, text="gemma3_text", tower=gemma3_tower),
+    "llava": partial(see, text="llama", tower=llava_tower),
+    "llama4": partial(see, text="llama4_text", tower=llama4_tower),
+    "mllama": partial(see, text="mllama_text_model", tower=mllama_tower),
+}
