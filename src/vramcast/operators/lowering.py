@@ -30,12 +30,22 @@ class Lowered(NamedTuple):
     saved: Program  # the Alloc nodes of what forward leaves behind (net effect), for summaries
 
 
+class Caller(NamedTuple):
+    """What user code around a block keeps alive; the default is a model between its neighbours."""
+
+    leaves: tuple[Value, ...] = ()  # inputs the user owns: never freed, their gradients go to `.grad` or to the user
+    accumulates: bool = True  # leaf gradients are added to existing `.grad`s; else returned (torch.autograd.grad)
+    retains_graph: bool = False  # saved tensors outlive backward
+    holds_gradients: bool = False  # the user's variables keep the gradients of the outputs
+
+
 def lower(
     graph: Graph,
     *,
     weight_gradients: WeightGradients = WeightGradients.TRANSIENT,
     hold_inputs: bool = True,
     gradient: Tensor | None = None,
+    caller: Caller | None = None,
 ) -> Lowered:
     """Forward and backward programs of a block in training.
 
@@ -45,11 +55,13 @@ def lower(
         hold_inputs: the caller's variable keeps the inputs alive until the block returns
         gradient: the tensor that stands for the gradient of the (first) output and of the first input, so that
             blocks of one width chain; None gives each value its own
+        caller: what the code around the block keeps alive
 
     Returns: programs that cancel out: backward frees what forward left and the gradient it was given.
     """
-    forward = _Forward(graph, hold_inputs=hold_inputs, saving=True).run()
-    backward = _Backward(graph, weight_gradients, gradient).run()
+    user = caller or Caller()
+    forward = _Forward(graph, hold_inputs=hold_inputs, saving=True, leaves=user.leaves).run()
+    backward = _Backward(graph, weight_gradients, gradient, user).run()
     return Lowered(forward, backward, tuple(node for node in forward if isinstance(node, Alloc)))
 
 
@@ -140,7 +152,9 @@ def _saves(graph: Graph) -> dict[Value, int]:
 
 
 class _Forward:
-    def __init__(self, graph: Graph, *, hold_inputs: bool, saving: bool) -> None:
+    def __init__(
+        self, graph: Graph, *, hold_inputs: bool, saving: bool, leaves: Sequence[Value] = ()
+    ) -> None:
         self.graph = graph
         self.storages = _Storages()
         self.saves = _saves(graph) if saving else {}
@@ -152,9 +166,12 @@ class _Forward:
         for value in graph.outputs:
             self.reads[value.storage] = self.reads.get(value.storage, 0) + 1
         self.held = graph.inputs if hold_inputs else []
+        self.leaves = leaves
 
     def run(self) -> Program:
         storages = self.storages
+        for value in self.leaves:
+            storages.adopt(value, 1)
         for value in self.graph.inputs:
             storages.adopt(value, self.reads.get(value, 0) + self.saves.get(value, 0) + (value in self.held))
         for operator in self.graph.operators:
@@ -192,8 +209,9 @@ class _Gradient:
 
 
 class _Backward:
-    def __init__(self, graph: Graph, policy: WeightGradients, gradient: Tensor | None) -> None:
+    def __init__(self, graph: Graph, policy: WeightGradients, gradient: Tensor | None, caller: Caller) -> None:
         self.graph = graph
+        self.caller = caller
         self.policy = policy
         self.boundary = gradient
         self.storages = _Storages()
@@ -205,17 +223,36 @@ class _Backward:
         self.names: dict[Value, Tensor] = {}
 
     def run(self) -> Program:
+        caller = self.caller
         for value, count in _saves(self.graph).items():
-            self.storages.adopt(value, count)
+            self.storages.adopt(value, count + (value in caller.leaves))
         for value in self.graph.outputs:
             if value.gradient_bytes:
                 self.gradients[value] = _Gradient(self._gradient_tensor(value))
+                self.gradients[value].references += caller.holds_gradients
+        first_readers = self._first_readers() if caller.accumulates else {}
         for index in range(len(self.graph.operators) - 1, -1, -1):
             self._before(index)
             self._run_operator(self.graph.operators[index])
             self._after(index)
+            for value in first_readers.get(index, ()):
+                if value in self.gradients:
+                    self._drop(self.gradients.pop(value))
+        if caller.retains_graph:
+            for operator in self.graph.operators:
+                self._release_saved(operator)
         self._name_input_gradients()
         return tuple(self.storages.nodes)
+
+    def _first_readers(self) -> dict[int, list[Value]]:
+        """After which operator's backward each leaf's gradient is complete and added to its `.grad`."""
+        readers: dict[int, list[Value]] = {}
+        for leaf in self.caller.leaves:
+            for index, operator in enumerate(self.graph.operators):
+                if operator.differentiable and leaf in operator.inputs:
+                    readers.setdefault(index, []).append(leaf)
+                    break
+        return readers
 
     def _name_input_gradients(self) -> None:
         """A gradient that lies in a saved storage goes to the caller under the name the caller expects."""
@@ -322,14 +359,18 @@ class _Backward:
             storages.free_all(operator.backward_temporaries)
             for gradient in incoming:
                 self._drop(gradient)
-        kept = operator.saved_weight_gradients if self.policy is WeightGradients.KEPT else ()
-        for value in (*operator.saved, *operator.extra):
-            if value not in kept:
-                storages.release(value)
+        if not self.caller.retains_graph:
+            self._release_saved(operator)
         if incoming and self.policy is WeightGradients.TRANSIENT:
             storages.free_all(operator.weight_gradients)
         for value, gradient in produced:
             self._deposit(value, gradient)
+
+    def _release_saved(self, operator: Operator) -> None:
+        kept = operator.saved_weight_gradients if self.policy is WeightGradients.KEPT else ()
+        for value in (*operator.saved, *operator.extra):
+            if value not in kept:
+                self.storages.release(value)
 
     def _input_gradients(self, operator: Operator, incoming: list[_Gradient]) -> list[tuple[Value, _Gradient]]:
         produced: list[tuple[Value, _Gradient]] = []
@@ -343,7 +384,7 @@ class _Backward:
                 self.storages.adopt(storage, 1)
                 produced.append((value, _Gradient(storage.tensor, storage)))
                 continue
-            same_size = value.gradient_bytes == incoming[0].tensor.num_bytes
+            same_size = value.gradient_bytes == operator.outputs[0].gradient_bytes
             if (operator.passes_gradient and same_size) or operator.slices_gradient or reuse:
                 incoming[0].references += 1
                 produced.append((value, incoming[0]))
