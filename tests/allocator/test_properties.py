@@ -1,0 +1,213 @@
+"""What must hold after any sequence of calls, under any options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vramcast.allocator import Allocator, Settings
+from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK
+from vramcast.errors import OutOfMemory
+
+from ._model import MIB, PlainModel
+
+SIZES = st.one_of(
+    st.integers(1, 4096),
+    st.integers(1, MIB + 1024),
+    st.integers(MIB - 512, 24 * MIB),
+    st.integers(1, 300).map(lambda mib: mib * MIB),
+    st.sampled_from([511, 512, 513, MIB, MIB + 1, 9 * MIB, 10 * MIB - 512, 10 * MIB, 10 * MIB + 1, 8_519_680]),
+)
+# A call: a size to allocate, "free" with a number that picks the live block, or "empty" for empty_cache.
+CALL = st.one_of(
+    SIZES.map(lambda size: ("allocate", size)),
+    SIZES.map(lambda size: ("allocate", size)),
+    SIZES.map(lambda size: ("allocate", size)),
+    st.integers(0, 1 << 16).map(lambda pick: ("free", pick)),
+    st.integers(0, 1 << 16).map(lambda pick: ("free", pick)),
+    st.sampled_from([("empty", 0), ("free", 0)]),
+)
+# Long lists explicitly: left alone, hypothesis draws about five calls, which hardly ever fragment a segment.
+CALLS = st.lists(CALL, max_size=20) | st.lists(CALL, min_size=30, max_size=80)
+OPTIONS = st.sampled_from(
+    [
+        "",
+        "expandable_segments:True",
+        "max_split_size_mb:20",
+        "max_split_size_mb:64,max_non_split_rounding_mb:40",
+        "roundup_power2_divisions:4",
+        "roundup_power2_divisions:[1:1,2:8,16:2,>:4],expandable_segments:True",
+        "garbage_collection_threshold:0.3,per_process_memory_fraction:0.9",
+        "max_split_size_mb:20,garbage_collection_threshold:0.6,per_process_memory_fraction:0.5",
+        "large_segment_size_mb:12,max_split_size_mb:12",
+        "expandable_segments:True,per_process_memory_fraction:0.7",
+    ]
+)
+CAPACITIES = st.integers(2, 800).map(lambda mib: mib * MIB)
+
+
+def run(allocator: Allocator, calls: list[tuple[str, int]], present: Iterable[int] = ()) -> list[int | None]:
+    """The addresses handed out, None for out-of-memory; the state is checked after each call."""
+    live = list(present)
+    answers: list[int | None] = []
+    for action, number in calls:
+        if action == "allocate":
+            try:
+                live.append(allocator.allocate(number))
+                answers.append(live[-1])
+            except OutOfMemory:
+                answers.append(None)
+        elif action == "free" and live:
+            allocator.free(live.pop(number % len(live)))
+        elif action == "empty":
+            allocator.empty_cache()
+        check(allocator, live)
+    return answers
+
+
+def check(allocator: Allocator, live: list[int]) -> None:
+    """The invariants."""
+    segments = allocator.segments()
+    blocks = [block for segment in segments for block in segment.blocks]
+    for one, other in pairwise(segments):
+        assert one.address + one.size_bytes <= other.address
+    for segment in segments:
+        address = segment.address
+        for block in segment.blocks:
+            assert block.address == address
+            assert block.size_bytes > 0 and block.size_bytes % 512 == 0
+            assert block.size_bytes >= block.requested_bytes
+            address += block.size_bytes
+        assert address == segment.address + segment.size_bytes
+        assert segment.size_bytes % (2 * MIB) == 0
+        assert not any(a.is_free and b.is_free for a, b in pairwise(segment.blocks))
+        if not segment.is_small and not segment.is_expandable:
+            assert all(block.size_bytes > MIB for block in segment.blocks if block.is_free)
+    assert sorted(block.address for block in blocks if not block.is_free) == sorted(live)
+    assert allocator.reserved_bytes == sum(segment.size_bytes for segment in segments)
+    assert allocator.allocated_bytes == sum(block.size_bytes for block in blocks if not block.is_free)
+    assert allocator.requested_bytes == sum(block.requested_bytes for block in blocks)
+    assert allocator.requested_bytes <= allocator.allocated_bytes <= allocator.reserved_bytes
+    assert allocator.peak_allocated_bytes >= allocator.allocated_bytes
+    assert allocator.peak_reserved_bytes >= allocator.reserved_bytes
+    assert allocator.peak_reserved_bytes >= allocator.peak_allocated_bytes
+    _check_sets(allocator)
+
+
+def _check_sets(allocator: Allocator) -> None:
+    """The sorted sets hold exactly the free and the unmapped blocks."""
+    heap = allocator._heap
+    for pool in (heap.small, heap.large):
+        blocks = [block for block in heap.blocks.values() if block.pool is pool]
+        free = sorted((block.size_bytes, block.address) for block in blocks if block.is_free)
+        assert [(key >> ADDRESS_BITS, key & ADDRESS_MASK) for key in pool.keys] == free
+        assert pool.unmapped == sorted(block.address for block in blocks if not block.is_mapped)
+    for address, block in heap.blocks.items():
+        assert block.address == address
+        assert block.next is None or (block.next.prev is block and block.next.address == block.end)
+
+
+@given(calls=CALLS, capacity=st.none() | CAPACITIES)
+def test_default_options_agree_with_the_plain_model(calls: list[tuple[str, int]], capacity: int | None) -> None:
+    allocator, model = Allocator(capacity_bytes=capacity), PlainModel(capacity=capacity)
+    live: list[int] = []
+    for action, number in calls:
+        if action == "allocate":
+            expected = model.allocate(number)
+            try:
+                handle: int | None = allocator.allocate(number)
+            except OutOfMemory:
+                handle = None
+            assert handle == expected
+            live += [] if handle is None else [handle]
+        elif action == "free" and live:
+            handle = live.pop(number % len(live))
+            allocator.free(handle)
+            model.free(handle)
+        elif action == "empty":
+            allocator.empty_cache()
+            model.empty_cache()
+        table = [(b.address, b.size_bytes, b.requested_bytes) for s in allocator.segments() for b in s.blocks]
+        assert table == model.table()
+
+
+@given(calls=CALLS, options=OPTIONS, capacity=CAPACITIES)
+@settings(max_examples=200)
+def test_blocks_never_overlap_and_always_tile_their_segments(
+    calls: list[tuple[str, int]], options: str, capacity: int
+) -> None:
+    allocator = Allocator(settings=Settings.parse(options), capacity_bytes=capacity)
+    run(allocator, calls)
+    assert allocator.peak_reserved_bytes <= capacity
+    if allocator._heap.limit_bytes is not None and "expandable" not in options:
+        assert allocator.peak_reserved_bytes <= allocator._heap.limit_bytes
+
+
+@given(calls=CALLS, options=OPTIONS, capacity=CAPACITIES)
+def test_the_same_calls_give_the_same_addresses(calls: list[tuple[str, int]], options: str, capacity: int) -> None:
+    parsed = Settings.parse(options)
+    first = run(Allocator(settings=parsed, capacity_bytes=capacity), calls)
+    assert run(Allocator(settings=parsed, capacity_bytes=capacity), calls) == first
+
+
+@given(sizes=st.lists(SIZES, min_size=10, max_size=60), options=OPTIONS, order=st.randoms(use_true_random=False))
+def test_freeing_everything_merges_every_segment_and_gives_all_back(
+    sizes: list[int], options: str, order: object
+) -> None:
+    allocator = Allocator(settings=Settings.parse(options), capacity_bytes=1 << 40)
+    handles = [allocator.allocate(size) for size in sizes]
+    order.shuffle(handles)  # type: ignore[attr-defined]
+    for handle in handles:
+        allocator.free(handle)
+    assert all(len(segment.blocks) == 1 and segment.blocks[0].is_free for segment in allocator.segments())
+    assert allocator.allocated_bytes == allocator.requested_bytes == 0
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 0 and allocator.segments() == () and not allocator._heap.blocks
+
+
+@given(calls=CALLS, options=OPTIONS)
+def test_a_restored_allocator_has_the_same_blocks_and_sums(calls: list[tuple[str, int]], options: str) -> None:
+    parsed = Settings.parse(options)
+    first, second = (Allocator(settings=parsed, capacity_bytes=1 << 40) for _ in range(2))
+    run(first, calls)
+    second.restore(first.segments())
+    assert second.segments() == first.segments()
+    assert second.allocated_bytes == first.allocated_bytes and second.requested_bytes == first.requested_bytes
+    _check_sets(second)
+
+
+@given(before=CALLS, after=CALLS, options=st.sampled_from(["", "max_split_size_mb:20", "roundup_power2_divisions:4"]))
+def test_a_restored_allocator_continues_as_the_first_one_does(
+    before: list[tuple[str, int]], after: list[tuple[str, int]], options: str
+) -> None:
+    first, second = (Allocator(settings=Settings.parse(options)) for _ in range(2))
+    run(first, before)
+    second.restore(first.segments())
+    live = [block.address for segment in first.segments() for block in segment.blocks if not block.is_free]
+    for allocator in (first, second):
+        run(allocator, after, live)
+    assert _shape(first) == _shape(second)
+
+
+def _shape(allocator: Allocator) -> list[list[tuple[int, int]]]:
+    """Sizes of all blocks by address; the addresses of new segments may differ, their order does not."""
+    return [[(b.size_bytes, b.requested_bytes) for b in s.blocks] for s in allocator.segments()]
+
+
+@pytest.mark.parametrize("options", ["", "expandable_segments:True"])
+@given(calls=CALLS, capacity=CAPACITIES)
+def test_out_of_memory_means_that_nothing_releasable_is_left(
+    options: str, calls: list[tuple[str, int]], capacity: int
+) -> None:
+    allocator = Allocator(settings=Settings.parse(options), capacity_bytes=capacity)
+    run(allocator, calls)
+    with pytest.raises(OutOfMemory):
+        allocator.allocate(1 << 40)
+    before = allocator.segments()
+    allocator.empty_cache()
+    if not options:
+        assert allocator.segments() == before

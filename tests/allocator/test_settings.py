@@ -1,0 +1,82 @@
+import pytest
+
+from vramcast.allocator import Allocator, Settings
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+
+MIB = 1 << 20
+
+
+def test_an_empty_text_gives_the_defaults() -> None:
+    assert Settings.parse("") == Settings()
+
+
+def test_options_are_read_as_torch_reads_them_spaces_and_all() -> None:
+    settings = Settings.parse(" expandable_segments:True, max_split_size_mb : 128,garbage_collection_threshold:0.8")
+    expected = Settings(expandable_segments=True, max_split_size_mb=128, garbage_collection_threshold=0.8)
+    assert settings == expected
+    assert settings.max_split_bytes == 128 * MIB
+
+
+def test_division_lists_fill_the_table_as_the_unit_test_of_torch_expects() -> None:
+    """c10/test/core/AllocatorConfig_test.cpp: 1024 MB is in no interval and stays off."""
+    settings = Settings.parse("roundup_power2_divisions:[128:8,256:16,512:1,2048:8,>:2],max_split_size_mb:20")
+    assert settings.roundup_power2_divisions == (8,) * 8 + (16, 1, 0, 8) + (2,) * 4
+    assert settings.max_split_size_mb == 20
+
+
+def test_one_division_number_fills_the_whole_table() -> None:
+    assert Settings.parse("roundup_power2_divisions:4").roundup_power2_divisions == (4,) * 16
+
+
+def test_options_of_locks_and_host_memory_change_nothing() -> None:
+    text = "backend:native,release_lock_on_cudamalloc:True,pinned_num_register_threads:8,throw_on_cudamalloc_oom:False"
+    assert Settings.parse(text) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("expandable_segments:true", "use expandable_segments:True"),
+        ("expandable_segments", "option:value"),
+        ("max_split_size_mb:19", "use 20 or more"),
+        ("max_split_size_mb:-1", "not a whole number"),
+        ("max_non_split_rounding_mb:10", "use 20 or more"),
+        ("large_segment_size_mb:10", "use more than 10"),
+        ("large_segment_size_mb:64,max_split_size_mb:32", "use 64 or more"),
+        ("garbage_collection_threshold:1.0", "less than 1"),
+        ("garbage_collection_threshold:0", "more than 0"),
+        ("garbage_collection_threshold:nan", "more than 0"),
+        ("garbage_collection_threshold:high", "not a number"),
+        ("per_process_memory_fraction:1.5", "use 0 to 1"),
+        ("roundup_power2_divisions:3", "not a power of two"),
+        ("roundup_power2_divisions:0", "leave the option out"),
+        ("roundup_power2_divisions:[300:2]", "not a power of two"),
+        ("roundup_power2_divisions:[256:2", "no closing bracket"),
+        ("backend:fast", "use backend:native"),
+        ("max_split_size_mb:128,,", "option:value"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_would_work(text: str, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        Settings.parse(text)
+
+
+def test_an_unknown_option_names_the_nearest_known_one() -> None:
+    with pytest.raises(UnknownName, match="did you mean expandable_segments"):
+        Settings.parse("expandable_segment:True")
+
+
+@pytest.mark.parametrize("text", ["backend:cudaMallocAsync", "throw_on_cudamalloc_oom:True"])
+def test_what_is_not_simulated_says_so(text: str) -> None:
+    with pytest.raises(Unsupported, match="simulated"):
+        Settings.parse(text)
+
+
+def test_a_table_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(InvalidSpec, match="16"):
+        Settings(roundup_power2_divisions=(2, 4))
+
+
+def test_a_memory_fraction_needs_a_device_size() -> None:
+    with pytest.raises(InvalidSpec, match="capacity_bytes"):
+        Allocator(settings=Settings(per_process_memory_fraction=0.5))
