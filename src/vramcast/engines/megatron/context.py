@@ -1,0 +1,117 @@
+"""Everything a block builder asks: the job, its options and the local sizes that follow."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from vramcast.domain.job import Job, Precision, Shards
+from vramcast.domain.model import Model
+from vramcast.engines.megatron.options import Options, options_of
+from vramcast.parallel.layout import Layout
+from vramcast.units import MIB
+
+
+class Context:
+    """One Megatron job, resolved."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.model: Model = job.model
+        self.options: Options = options_of(job)
+        plan = job.plan
+        self.layout = Layout(
+            tp=plan.tp,
+            pp=plan.pp,
+            cp=plan.cp,
+            ep=plan.ep,
+            etp=plan.etp if plan.etp is not None else plan.tp,
+            dp=job.data_parallel,
+            sequence_parallel=bool(plan.sequence_parallel if plan.sequence_parallel is not None else plan.tp > 1)
+            and plan.tp > 1,
+            vocab_divisor=self.options.vocab_divisor,
+        )
+        self.tp = plan.tp
+        self.batch = job.workload.micro_batch
+        self.seq = job.workload.seq_len // plan.cp
+        self.decoder_seq = (job.workload.decoder_seq_len or 0) // plan.cp
+        self.element = 4 if plan.precision is Precision.FP32 else 2  # activations and 16-bit weights [bytes]
+        self.fp8 = plan.precision is Precision.FP8
+        self.te = self.options.transformer_impl == "transformer_engine"
+        self.sm = job.cluster.gpu.sm or 80
+
+    @property
+    def sp(self) -> bool:
+        """Whether activations between blocks are divided along the sequence."""
+        return self.layout.sequence_parallel
+
+    @property
+    def tokens(self) -> int:
+        """Positions of one micro-batch inside tensor-parallel regions [tokens]."""
+        return self.seq * self.batch
+
+    @property
+    def tokens_between(self) -> int:
+        """Positions of one micro-batch between blocks [tokens]."""
+        return self.tokens // self.tp if self.sp else self.tokens
+
+    @property
+    def fp32_gradients(self) -> bool:
+        """Whether gradients accumulate in fp32 buffers."""
+        given = self.options.accumulate_in_fp32
+        return self.job.plan.precision is not Precision.MIXED_FP16 if given is None else given
+
+    @property
+    def distributed_optimizer(self) -> bool:
+        """Whether optimizer states are divided over the data-parallel group."""
+        return self.job.plan.shards is not Shards.NOTHING
+
+    @property
+    def dropout(self) -> bool:
+        """Whether hidden states pass through dropout."""
+        return self.model.hidden_dropout > 0
+
+    @property
+    def attention_dropout(self) -> bool:
+        """Whether attention probabilities pass through dropout."""
+        return self.model.attention_dropout > 0
+
+    @cached_property
+    def attention_kernel(self) -> str:
+        """The kernel TransformerEngine picks: flash, cudnn, unfused; or local.
+
+        Source: TransformerEngine `dot_product_attention/utils.py`, get_attention_backend: FlashAttention on Ampere,
+        cuDNN from Hopper on; deterministic runs take cuDNN on Hopper only, and with dropout FlashAttention elsewhere.
+        """
+        if not self.te:
+            return "local"
+        match self.options.attention_backend:
+            case "unfused" | "local":
+                return "unfused"
+            case "flash":
+                return "flash"
+            case "fused":
+                return "cudnn"
+        if self.sm < 90 or (self.sm >= 100 and self.options.deterministic and self.attention_dropout):
+            return "flash"
+        return "cudnn"
+
+    @property
+    def cublas_workspace_bytes(self) -> int:
+        """Workspace PyTorch gives each cuBLAS handle and stream [bytes].
+
+        Source: pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize:
+        CUBLAS_WORKSPACE_CONFIG in KiB, else 4096 x 8 KiB from Hopper on, else 4096 x 2 + 16 x 8 KiB.
+        """
+        setting = self.job.env.get("CUBLAS_WORKSPACE_CONFIG", "")
+        parts = [int(part) for part in setting.split(":") if part.isdigit()]
+        if parts:
+            return sum(size * count for size, count in zip(parts[::2], parts[1::2], strict=True)) << 10
+        return 32 * MIB if self.sm >= 90 else 8_519_680
+
+    @property
+    def te_workspace_bytes(self) -> int:
+        """TransformerEngine's cuBLAS workspace [bytes].
+
+        Source: TransformerEngine pytorch/cpp_extensions/gemm.py, get_cublas_workspace_size_bytes.
+        """
+        return 32 * MIB + 1024 if self.sm >= 90 else 4 * MIB

@@ -1,0 +1,155 @@
+"""A run of one pipeline rank: load, first step, steady step."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from vramcast.blocks.megatron_weights import layer_weights, owned_weights
+from vramcast.blocks.parameters import embedding_parameters, head_parameters, stack_parameters
+from vramcast.domain.job import Job, Phase, Shards
+from vramcast.domain.model import Model, Parameter, Split
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.domain.rank import RankProgram
+from vramcast.engines.megatron.chunk import ChunkBuilder, ChunkPrograms
+from vramcast.engines.megatron.context import Context
+from vramcast.engines.megatron.stages import Chunk, chunks_of
+from vramcast.engines.megatron.workspaces import buffers, inputs, workspaces
+from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
+from vramcast.states.megatron import StateRules, States, Weight, states
+
+ASSUMPTIONS = ("every expert receives the same number of tokens",)
+
+
+def rank_programs(context: Context) -> tuple[RankProgram, ...]:
+    """Programs of all roles, first stage first."""
+    builder = ChunkBuilder(context)
+    pp = context.job.plan.pp
+    each = context.job.cluster.count // pp
+    stages = list(enumerate(chunks_of(context)))
+    programs: list[RankProgram] = []
+    cache: dict[Chunk, ChunkPrograms] = {}
+    for stage, chunks in stages:
+        for chunk in chunks:
+            if chunk not in cache:
+                cache[chunk] = builder.build(chunk)
+        programs.append(_rank(context, builder, stage, chunks, [cache[chunk] for chunk in chunks], each))
+    return tuple(programs)
+
+
+def _rank(context: Context, builder: ChunkBuilder, stage: int, chunks: list[Chunk], programs: list[ChunkPrograms],
+          count: int) -> RankProgram:
+    held = states(weights_of(context, chunks, stage), state_rules(context))
+    slots = slots_of(context.job, stage, context.options.interleave_group, context.options.overlap_moe_comm)
+    step = _step(context, slots, programs, chunks)
+    first = (*_allocs(workspaces(context, chunks)), *_allocs(buffers(context, chunks)), *step, *held.first_step)
+    return RankProgram(
+        role=_role(stage, context.job.plan.pp),
+        count=count,
+        phases={Phase.LOAD: held.load, Phase.FIRST_STEP: first, Phase.STEP: step},
+        assumptions=ASSUMPTIONS if context.job.plan.ep > 1 else (),
+    )
+
+
+def _role(stage: int, pp: int) -> str:
+    if pp == 1:
+        return "all"
+    return "first stage" if stage == 0 else "last stage" if stage == pp - 1 else f"stage {stage + 1} of {pp}"
+
+
+def _allocs(tensors: list[Tensor]) -> tuple[Node, ...]:
+    return tuple(Alloc(tensor) for tensor in tensors)
+
+
+def slots_of(job: Job, stage: int, group: int, overlap: bool) -> Slots:
+    """The schedule of one stage."""
+    plan, micro = job.plan, job.workload.grad_accum
+    if plan.virtual_stages == 1:
+        return one_forward_one_backward(stage=stage, stages=plan.pp, micro_batches=micro)
+    return interleaved(stage=stage, stages=plan.pp, micro_batches=micro, chunks=plan.virtual_stages,
+                       group=group or plan.pp, overlap_extra=int(overlap))
+
+
+def _step(context: Context, slots: Slots, programs: list[ChunkPrograms], chunks: list[Chunk]) -> Program:
+    """Micro-batches of one step in schedule order."""
+    bodies = [_with_inputs(context, program, chunk) for program, chunk in zip(programs, chunks, strict=True)]
+    steady = tuple(node for slot in slots.steady for node in _slot(slot, bodies))
+    return (
+        *_grouped(slots.warmup, bodies),
+        *((Loop(slots.repeats, steady, label="micro-batches"),) if slots.repeats and steady else ()),
+        *_grouped(slots.cooldown, bodies),
+    )
+
+
+def _with_inputs(context: Context, program: ChunkPrograms, chunk: Chunk) -> ChunkPrograms:
+    """Tokens, labels and masks live from forward to backward where the chunk reads them."""
+    if not (chunk.embedding or chunk.head):
+        return program
+    tensors = inputs(context)
+    return ChunkPrograms(
+        (*_allocs(tensors), *program.forward),
+        (*program.backward, *(Free(tensor) for tensor in tensors)),
+    )
+
+
+def _slot(slot: Slot, bodies: list[ChunkPrograms]) -> Program:
+    body = bodies[slot.chunk]
+    return body.forward if slot.forward else body.backward
+
+
+def _grouped(slots: tuple[Slot, ...], bodies: list[ChunkPrograms]) -> tuple[Node, ...]:
+    nodes: list[Node] = []
+    for slot, equal in groupby(slots):
+        number = len(list(equal))
+        nodes.append(Loop(number, _slot(slot, bodies)))
+    return tuple(nodes)
+
+
+def state_rules(context: Context) -> StateRules:
+    """How this job keeps weights, gradients and optimizer states."""
+    plan, options, layout = context.job.plan, context.options, context.layout
+    distributed = context.distributed_optimizer
+    return StateRules(
+        weight_bytes=context.element,
+        gradient_bytes=4 if context.fp32_gradients else 2,
+        distributed=distributed,
+        dense_ranks=max(1, layout.dp * layout.cp // options.optimizer_instances) if distributed else 1,
+        expert_ranks=max(1, layout.expert_dp // options.optimizer_instances) if distributed else 1,
+        moments={"adam": 2, "sgd": 1, "muon": 2}[options.optimizer],
+        muon=options.optimizer == "muon",
+        gradients_divided=plan.shards in (Shards.OPTIMIZER_AND_GRADIENTS, Shards.EVERYTHING),
+        weights_divided=plan.shards is Shards.EVERYTHING,
+        main_parameters=context.element != 4 or distributed,
+        on_gpu=plan.offload_optimizer == "none",
+    )
+
+
+def weights_of(context: Context, chunks: list[Chunk], stage: int) -> list[Weight]:
+    """Weight tensors of one pipeline rank, in the order the model registers them."""
+    model, layout = context.model, context.layout
+    found: list[Weight] = []
+    for chunk in chunks:
+        if chunk.embedding:
+            found += owned_weights(_embedding(model), layout=layout, owner="embedding")
+        for run in chunk.runs:
+            found += layer_weights(run.layer, hidden=model.hidden, layout=layout, owner="layers", count=run.count)
+        if chunk.head:
+            found += owned_weights(_head(model, copied=not chunk.embedding), layout=layout, owner="head")
+    return found
+
+
+def _embedding(model: Model) -> tuple[Parameter, ...]:
+    owned = [parameter for parameter in stack_parameters(model.main) if parameter.path.startswith("embedding")]
+    return (*embedding_parameters(model), *owned)
+
+
+def _head(model: Model, *, copied: bool) -> tuple[Parameter, ...]:
+    """Final norm and output projection; a tied one is a copy where the embedding lives on another stage."""
+    norms = [parameter for parameter in stack_parameters(model.main) if parameter.path.startswith("final_norm")]
+    found = [*norms, *head_parameters(model)]
+    if model.tied and copied:
+        shape = (model.vocab, model.hidden)
+        found.append(Parameter(path="head.output, tied copy", shape=shape, split=Split.VOCAB, kind="embedding"))
+    return tuple(found)
+
+
+__all__ = ["Category", "States", "rank_programs"]

@@ -1,0 +1,123 @@
+"""TransformerEngine and Megatron operators: norms, tensor-parallel linears, fused activations, residual adds.
+
+Letters: N tokens inside a tensor-parallel region   n tokens between regions (N / tp with sequence parallelism)
+[TE] TransformerEngine transformer_engine/pytorch/module/{linear,layernorm_linear}.py
+[Layers] Megatron-LM megatron/core/tensor_parallel/layers.py
+"""
+
+from __future__ import annotations
+
+from vramcast.domain.program import Category, Tensor
+from vramcast.operators.graph import Graph, Value
+
+
+def product(*factors: int) -> tuple[int, str]:
+    """Bytes of a dense tensor and the text that shows how they came about."""
+    result = 1
+    for factor in factors:
+        result *= factor
+    return result, " x ".join(f"{factor:,}" for factor in factors) + " B"
+
+
+def activation(graph: Graph, name: str, *factors: int, gradient: bool = True) -> Value:
+    """A value whose bytes are the product of the factors; the last one is the element size."""
+    num_bytes, formula = product(*factors)
+    return graph.value(name, num_bytes, gradient_bytes=num_bytes if gradient else 0, formula=formula)
+
+
+def transient(graph: Graph, name: str, *factors: int, category: Category = Category.TEMPORARIES) -> Tensor:
+    """A tensor alive only while an operator runs."""
+    num_bytes, formula = product(*factors)
+    return graph.tensor(name, num_bytes, category, formula)
+
+
+def norm(graph: Graph, name: str, x: Value, *, rows: int, width: int, element: int, statistics: int = 1) -> Value:
+    """RMSNorm (one fp32 statistic a row) or LayerNorm (two): saves its input."""
+    out = activation(graph, f"{name}.out", rows, width, element)
+    stats = activation(graph, f"{name}.statistics", rows, statistics, 4, gradient=False)
+    graph.call(name, [x], [out], saved=[x], extra=[stats])
+    return out
+
+
+class Linear:
+    """One tensor-parallel linear: widths, and whether its input or output is divided along the sequence."""
+
+    __slots__ = ("columns", "element", "rows", "tokens", "tokens_between")
+
+    def __init__(self, *, rows: int, columns: int, tokens: int, tokens_between: int, element: int) -> None:
+        self.rows = rows  # local output width
+        self.columns = columns  # local input width
+        self.tokens = tokens
+        self.tokens_between = tokens_between
+        self.element = element
+
+    @property
+    def divided(self) -> bool:
+        """Whether sequence parallelism divides one side."""
+        return self.tokens != self.tokens_between
+
+
+def column_linear(graph: Graph, name: str, x: Value, linear: Linear, *, saves_input: bool = True) -> Value:
+    """y = x W^T with W's rows divided: with sequence parallelism x is gathered for each product and dropped again."""
+    e = linear.element
+    out = activation(graph, f"{name}.out", linear.tokens, linear.rows, e)
+    gathered: list[Tensor] = []
+    backward: list[Tensor] = []
+    if linear.divided:
+        gathered = [transient(graph, f"{name}.gathered input", linear.tokens, linear.columns, e,
+                              category=Category.COMMUNICATION)]
+        full_gradient = transient(graph, f"{name}.full input gradient", linear.tokens, linear.columns, e,
+                                  category=Category.COMMUNICATION)
+        backward = [*gathered, full_gradient]
+    graph.call(
+        name, [x], [out], saved=[x] if saves_input else [], temporaries=gathered, backward_temporaries=backward,
+        weight_gradients=[weight_gradient(graph, name, linear)],
+        flops=2 * linear.tokens * linear.rows * linear.columns,
+    )
+    return out
+
+
+def row_linear(graph: Graph, name: str, x: Value, linear: Linear) -> Value:
+    """y = x W^T with W's columns divided: the sum over ranks is scattered along the sequence, if that is divided."""
+    e = linear.element
+    out = activation(graph, f"{name}.out", linear.tokens_between, linear.rows, e)
+    forward: list[Tensor] = []
+    if linear.divided:
+        forward = [transient(graph, f"{name}.full output", linear.tokens, linear.rows, e,
+                             category=Category.COMMUNICATION)]
+    graph.call(
+        name, [x], [out], saved=[x], temporaries=forward, backward_temporaries=forward,
+        weight_gradients=[weight_gradient(graph, name, linear)],
+        flops=2 * linear.tokens * linear.rows * linear.columns,
+    )
+    return out
+
+
+def weight_gradient(graph: Graph, name: str, linear: Linear) -> Tensor:
+    """What backward allocates for a weight unless the product adds into the gradient buffer itself."""
+    num_bytes, formula = product(linear.rows, linear.columns, linear.element)
+    return graph.tensor(f"{name}.weight gradient", num_bytes, Category.GRADIENTS, formula)
+
+
+def dropout_add(graph: Graph, name: str, x: Value, residual: Value, *, rows: int, width: int, element: int,
+                dropout: bool) -> Value:
+    """residual + dropout(x): one kernel; the mask is one byte an element.
+
+    Source: Megatron-LM core/fusions/fused_bias_dropout.py
+    """
+    added = x
+    if dropout:
+        num_bytes, formula = product(rows, width, element)
+        added = graph.value(f"{name}.dropped", 0, gradient_bytes=num_bytes, formula=formula)
+        mask = activation(graph, f"{name}.mask", rows, width, 1, gradient=False)
+        graph.call(f"{name}.dropout", [x], [added], extra=[mask])
+    out = activation(graph, f"{name}.out", rows, width, element)
+    graph.call(name, [residual, added], [out], passes_gradient=True)
+    return out
+
+
+def fused_activation(graph: Graph, name: str, x: Value, *, rows: int, width: int, element: int) -> Value:
+    """Bias-GeLU, SwiGLU or squared ReLU in one kernel that saves its input and nothing else."""
+    out = activation(graph, f"{name}.out", rows, width, element)
+    graph.call(name, [x], [out], saved=[x])
+    return out

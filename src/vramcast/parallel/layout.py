@@ -1,0 +1,73 @@
+"""What one rank holds of a divided model: local widths, local tokens, local experts.
+
+[Megatron] Shoeybi et al., arXiv:1909.08053; [SP] Korthikanti et al., arXiv:2205.05198.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from vramcast.domain.job import share
+from vramcast.domain.model import Noun, Parameter, Split
+from vramcast.units import ceil_div, round_up
+
+
+class Layout(Noun, frozen=True):
+    """Degrees of parallelism and the local sizes they lead to."""
+
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    dp: int = 1  # context parallelism not counted in
+    sequence_parallel: bool = False
+    vocab_divisor: int = 1  # the embedding is padded to a multiple of this times tp
+    kv_heads: int = 0  # of the layer in question; 0: no copies of keys and values
+
+    @property
+    def expert_dp(self) -> int:
+        """Ranks that share one copy of the experts."""
+        return max(1, self.dp * self.cp * self.tp // (self.ep * self.etp))
+
+    def local_heads(self, heads: int) -> int:
+        """Attention heads of one rank."""
+        return share("tp", heads, self.tp, what="attention heads")
+
+    def local_kv_heads(self, heads: int) -> int:
+        """Key/value heads of one rank: at least one, copied when there are fewer than ranks."""
+        return max(1, heads // self.tp)
+
+    def local_width(self, width: int, *, what: str = "feed-forward width") -> int:
+        """A dimension divided by tensor parallelism."""
+        return share("tp", width, self.tp, what=what)
+
+    def local_experts(self, experts: int) -> int:
+        """Experts of one rank."""
+        return share("ep", experts, self.ep, what="experts")
+
+    def padded_vocab(self, vocab: int) -> int:
+        """Rows of the embedding over all ranks."""
+        return round_up(vocab, self.vocab_divisor * self.tp)
+
+    def local_vocab(self, vocab: int) -> int:
+        """Rows of the embedding on one rank."""
+        return self.padded_vocab(vocab) // self.tp
+
+    def local_elements(self, parameter: Parameter) -> int:
+        """Elements of a weight that one rank owns."""
+        if parameter.expert:
+            experts, *rest = parameter.shape
+            inner = prod(rest)
+            divided = parameter.split in (Split.COLUMN, Split.ROW)
+            return ceil_div(experts, self.ep) * (ceil_div(inner, self.etp) if divided else inner)
+        match parameter.split:
+            case Split.REPLICATED:
+                return parameter.elements
+            case Split.VOCAB:
+                return self.local_vocab(parameter.shape[0]) * prod(parameter.shape[1:])
+            case Split.KV:
+                kept = min(self.tp, self.kv_heads) if self.kv_heads else self.tp
+                return ceil_div(parameter.elements, kept)
+            case _:
+                return ceil_div(parameter.elements, self.tp)

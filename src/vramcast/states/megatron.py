@@ -1,0 +1,136 @@
+"""Weights, gradient buffers and optimizer states of Megatron-Core on one rank.
+
+[DDP] Megatron-LM megatron/core/distributed/param_and_grad_buffer.py: one contiguous buffer per dtype and group.
+[DO] megatron/core/optimizer/distrib_optimizer.py: fp32 main parameters and moments of this rank's slice of the buffer.
+[F16] megatron/core/optimizer/optimizer.py, Float16OptimizerWithFloat16Params: full fp32 copies, one per weight.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from math import lcm
+from typing import Final, NamedTuple
+
+from vramcast.domain.program import Alloc, Category, Loop, Node, Tensor
+from vramcast.units import ceil_div, round_up
+
+PARAMETER_ALIGNMENT: Final = 64
+"""Each weight starts at a multiple of this in the buffer [elements] (param_layout.py, pad_param_start)."""
+
+
+class Weight(NamedTuple):
+    """One weight tensor as this rank holds it, and how many equal ones there are."""
+
+    owner: str
+    path: str
+    elements: int
+    count: int
+    expert: bool = False
+    matrix: bool = True  # two-dimensional and no embedding: what Muon orthogonalises
+
+
+class StateRules(NamedTuple):
+    """How states are kept."""
+
+    weight_bytes: int  # per element of a weight
+    gradient_bytes: int  # per element of the gradient buffer
+    distributed: bool  # states divided over the data-parallel group
+    dense_ranks: int  # ranks that divide the states of dense weights
+    expert_ranks: int
+    moments: int  # fp32 moments per element: 2 Adam, 1 momentum, 0 plain
+    muon: bool = False
+    gradients_divided: bool = False  # Megatron FSDP
+    weights_divided: bool = False
+    main_parameters: bool = True
+    on_gpu: bool = True  # states not offloaded to the host
+
+
+class States(NamedTuple):
+    """Allocation nodes by the moment they appear."""
+
+    load: tuple[Node, ...]  # weights, gradient buffers, fp32 main parameters
+    first_step: tuple[Node, ...]  # moments, and fp32 gradients kept between steps
+    num_elements: int
+
+
+def buffer_elements(weights: Iterable[Weight], *, ranks: int, distributed: bool) -> int:
+    """Elements of a contiguous buffer with the padding of the distributed optimizer."""
+    if not distributed:
+        return sum(weight.elements * weight.count for weight in weights)
+    used = sum(round_up(weight.elements, PARAMETER_ALIGNMENT) * weight.count for weight in weights)
+    return round_up(used, lcm(ranks, 128))
+
+
+def states(weights: Sequence[Weight], rules: StateRules) -> States:
+    """All persistent tensors of one rank's weights."""
+    load: list[Node] = []
+    first: list[Node] = []
+    total = 0
+    for expert in (False, True):
+        group = [weight for weight in weights if weight.expert is expert]
+        if group:
+            ranks = rules.expert_ranks if expert else rules.dense_ranks
+            total += _group(group, rules, ranks, "experts" if expert else "dense", load, first)
+    return States(tuple(load), tuple(first), total)
+
+
+def _group(
+    group: list[Weight], rules: StateRules, ranks: int, label: str, load: list[Node], first: list[Node]
+) -> int:
+    elements = buffer_elements(group, ranks=ranks, distributed=rules.distributed)
+    if rules.distributed:
+        held = ceil_div(elements, ranks) if rules.weights_divided else elements
+        load.append(Alloc(_tensor("parameter buffer", held, rules.weight_bytes, Category.WEIGHTS, label)))
+    else:
+        load.extend(_grouped(group, rules.weight_bytes, Category.WEIGHTS, label, "weight"))
+    if rules.gradient_bytes:
+        held = ceil_div(elements, ranks) if rules.gradients_divided else elements
+        load.append(Alloc(_tensor("gradient buffer", held, rules.gradient_bytes, Category.GRADIENTS, label)))
+    shards = list(_slices(group, elements, ranks)) if rules.distributed else group
+    if not rules.on_gpu:
+        return elements
+    if rules.main_parameters:
+        load.extend(_grouped(shards, 4, Category.OPTIMIZER, label, "fp32 main parameter"))
+    if rules.gradient_bytes == 2:
+        # gradients that are not fp32 are copied for the step and the copies live until they are zeroed
+        first.extend(_grouped(shards, 4, Category.GRADIENTS, label, "fp32 main gradient"))
+    names = ("exp_avg", "exp_avg_sq")[: rules.moments]
+    for index, name in enumerate(names):
+        kept = [weight for weight in shards if not (rules.muon and index == 1 and weight.matrix)]
+        first.extend(_grouped(kept, 4, Category.OPTIMIZER, label, name))
+    return elements
+
+
+def _slices(group: list[Weight], elements: int, ranks: int) -> Iterator[Weight]:
+    """The pieces of weights in the last rank's slice of the buffer, where weights lie in reverse order."""
+    start = elements - elements // ranks
+    position = 0
+    for weight in reversed(group):
+        size = round_up(weight.elements, PARAMETER_ALIGNMENT)
+        first_kept = max(0, min(weight.count, (start - position) // size))
+        position += first_kept * size
+        left = weight.count - first_kept
+        if left and position < start:
+            yield weight._replace(elements=min(weight.elements, position + size - start), count=1)
+            position += size
+            left -= 1
+        if left:
+            yield weight._replace(count=left)
+            position += left * size
+
+
+def _grouped(weights: Iterable[Weight], element: int, category: Category, label: str, name: str) -> Iterator[Node]:
+    sizes: Counter[tuple[str, int]] = Counter()
+    for weight in weights:
+        sizes[weight.path, weight.elements] += weight.count
+    for (path, elements), count in sizes.items():
+        node = Alloc(_tensor(f"{name} of {path}", elements, element, category, label))
+        yield node if count == 1 else Loop(count, (node,), label=path)
+
+
+def _tensor(name: str, elements: int, element: int, category: Category, owner: str) -> Tensor:
+    return Tensor(
+        name=name, num_bytes=elements * element, category=category, owner=owner,
+        formula=f"{elements:,} x {element} B", source="Megatron-LM core/distributed, core/optimizer",
+    )

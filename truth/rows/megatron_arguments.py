@@ -1,0 +1,412 @@
+"""Megatron-LM command lines as jobs: arguments -> model, workload, plan, engine options."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any, Final
+
+from truth.contract import Refused
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.model import (
+    MLP,
+    Attention,
+    Channel,
+    Head,
+    Layer,
+    Mamba,
+    Mixer,
+    Model,
+    MoE,
+    MultiLatentAttention,
+    Norm,
+    Run,
+    Stack,
+)
+
+Arguments = dict[str, Any]
+
+GPT2_VOCAB: Final = 50257
+BERT_UNCASED_VOCAB: Final = 30522
+BERT_CASED_VOCAB: Final = 28996
+NEMOTRON_VOCAB: Final = 256000
+LLAMA2_VOCAB: Final = 32000
+
+REFUSED: Final = {
+    "--flextron": "elastic (Flextron) training is not modelled",
+    "--img-h": "multimodal Megatron models are not modelled",
+    "--use-transformer-engine-op-fuser": "TransformerEngine's op fuser is not modelled",
+}
+
+
+def job_from_arguments(arguments: Arguments, *, family: str, cluster: Cluster, env: dict[str, str]) -> Job:
+    """The question a Megatron-LM command line asks.
+
+    Args:
+        arguments: `--name` -> value, True for flags
+        family: gpt, moe, bert, t5, hybrid ...: which entry script runs
+        cluster: cards of the run
+        env: memory-relevant environment
+
+    Raises: Refused for arguments that are not modelled
+    """
+    for name, reason in REFUSED.items():
+        if arguments.get(name):
+            raise Refused(reason)
+    plan, workload = _plan(arguments), None
+    data_parallel = plan.data_parallel(cluster.count)
+    workload = _workload(arguments, data_parallel)
+    return Job(
+        model=_model(arguments, family),
+        workload=workload,
+        plan=plan,
+        cluster=cluster,
+        engine="megatron",
+        engine_options=_options(arguments, family),
+        alloc_conf=env.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+        env=env,
+    )
+
+
+def _workload(arguments: Arguments, data_parallel: int) -> Workload:
+    micro = int(arguments.get("--micro-batch-size", 1))
+    total = int(arguments.get("--global-batch-size") or _first_batch(arguments) or micro * data_parallel)
+    return Workload(
+        seq_len=int(arguments.get("--encoder-seq-length") or arguments["--seq-length"]),
+        decoder_seq_len=arguments.get("--decoder-seq-length"),
+        micro_batch=micro,
+        grad_accum=max(1, total // (micro * data_parallel)),
+    )
+
+
+def _first_batch(arguments: Arguments) -> int | None:
+    schedule = arguments.get("--step-batch-size-schedule")
+    return int(str(schedule).split()[-1].split(":")[-1]) if schedule else None
+
+
+def _precision(arguments: Arguments) -> Precision:
+    if arguments.get("--fp8-format"):
+        return Precision.FP8
+    if arguments.get("--fp16"):
+        return Precision.MIXED_FP16
+    return Precision.MIXED_BF16 if arguments.get("--bf16") else Precision.FP32
+
+
+def _plan(arguments: Arguments) -> Plan:
+    pp = int(arguments.get("--pipeline-model-parallel-size", 1))
+    granularity = arguments.get("--recompute-granularity")
+    modules = tuple(arguments.get("--recompute-modules") or ("core_attn",))
+    layers = arguments.get("--recompute-num-layers")
+    if granularity == "full" and layers == 0:
+        granularity = None
+    sharded = bool(arguments.get("--use-distributed-optimizer"))
+    shards = Shards.OPTIMIZER if sharded else Shards.NOTHING
+    if arguments.get("--use-megatron-fsdp"):
+        shards = _fsdp_shards(arguments)
+    chunks = _virtual_stages(arguments, pp)
+    return Plan(
+        tp=int(arguments.get("--tensor-model-parallel-size", 1)),
+        pp=pp,
+        cp=int(arguments.get("--context-parallel-size", 1)),
+        ep=int(arguments.get("--expert-model-parallel-size", 1)),
+        etp=arguments.get("--expert-tensor-parallel-size"),
+        virtual_stages=chunks,
+        schedule="interleaved" if chunks > 1 else "1f1b",
+        first_stage_layers=arguments.get("--decoder-first-pipeline-num-layers"),
+        last_stage_layers=arguments.get("--decoder-last-pipeline-num-layers"),
+        sequence_parallel=bool(arguments.get("--sequence-parallel")),
+        shards=shards,
+        precision=_precision(arguments),
+        recompute=Recompute(granularity) if granularity else Recompute.NONE,
+        recompute_layers=layers if arguments.get("--recompute-method") == "block" else None,
+        recompute_modules=modules,
+        offload_activations=bool(arguments.get("--fine-grained-activation-offloading")),
+    )
+
+
+def _fsdp_shards(arguments: Arguments) -> Shards:
+    strategy = arguments.get("--data-parallel-sharding-strategy", "no_shard")
+    named = {
+        "no_shard": Shards.NOTHING,
+        "optim": Shards.OPTIMIZER,
+        "optim_grads": Shards.OPTIMIZER_AND_GRADIENTS,
+        "optim_grads_params": Shards.EVERYTHING,
+    }
+    return named[strategy]
+
+
+def _virtual_stages(arguments: Arguments, pp: int) -> int:
+    if pp == 1:
+        return 1
+    if count := arguments.get("--num-virtual-stages-per-pipeline-rank"):
+        return int(count)
+    if layout := arguments.get("--pipeline-model-parallel-layout"):
+        return len(_layout_stages(layout)) // pp
+    if pattern := arguments.get("--hybrid-layer-pattern"):
+        return max(1, len(str(pattern).split("/")[0].split("|")) // pp)
+    if per_stage := arguments.get("--num-layers-per-virtual-pipeline-stage"):
+        return int(arguments["--num-layers"]) // pp // int(per_stage)
+    return 1
+
+
+def _layout_stages(layout: str) -> list[str]:
+    """'Et*2|(tt|)*5t|tmL' as one string of layer letters per stage."""
+    text = layout.replace(",", "")
+    text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), text)
+    text = re.sub(r"(\w)\*(\d+)", lambda found: found[1] * int(found[2]), text)
+    return text.split("|")
+
+
+def _stage_layers(arguments: Arguments) -> str:
+    pp = int(arguments.get("--pipeline-model-parallel-size", 1))
+    if pp == 1:
+        return ""
+    if layout := arguments.get("--pipeline-model-parallel-layout"):
+        return ",".join(str(stage.count("t")) for stage in _layout_stages(layout))
+    pattern = str(arguments.get("--hybrid-layer-pattern", "")).split("/")[0]
+    if "|" in pattern:
+        return ",".join(str(len(stage)) for stage in pattern.split("|"))
+    ends = (arguments.get("--account-for-embedding-in-pipeline-split"),
+            arguments.get("--account-for-loss-in-pipeline-split"))
+    if not any(ends):
+        return ""
+    stages = pp * _virtual_stages(arguments, pp)
+    each = (int(arguments["--num-layers"]) + sum(map(bool, ends))) // stages
+    counts = [each] * stages
+    counts[0] -= bool(ends[0])
+    counts[-1] -= bool(ends[1])
+    return ",".join(map(str, counts))
+
+
+def _options(arguments: Arguments, family: str) -> dict[str, str | int | float | bool]:
+    found: dict[str, str | int | float | bool] = {
+        "transformer_impl": _implementation(arguments),
+        "attention_backend": arguments.get("--attention-backend", "auto"),
+        "deterministic": bool(arguments.get("--deterministic-mode")),
+        "gradient_accumulation_fusion": not arguments.get("--no-gradient-accumulation-fusion"),
+        "bias_gelu_fusion": not arguments.get("--no-bias-gelu-fusion"),
+        "bias_dropout_fusion": not arguments.get("--no-bias-dropout-fusion"),
+        "rope_fusion": not arguments.get("--no-rope-fusion"),
+        "masked_softmax_fusion": not arguments.get("--no-masked-softmax-fusion"),
+        "attention_mask": not arguments.get("--no-create-attention-mask-in-dataloader"),
+        "vocab_divisor": int(arguments.get("--make-vocab-size-divisible-by", 128)),
+        "stage_layers": _stage_layers(arguments),
+        "interleave_group": int(arguments.get("--microbatch-group-size-per-virtual-pipeline-stage", 0)),
+        "overlap_p2p_warmup_flush": bool(arguments.get("--overlap-p2p-communication-warmup-flush")),
+        "overlap_grad_reduce": bool(arguments.get("--overlap-grad-reduce")),
+        "overlap_param_gather": bool(arguments.get("--overlap-param-gather")),
+        "optimizer_instances": int(arguments.get("--num-distributed-optimizer-instances", 1)),
+        "fsdp": bool(arguments.get("--use-megatron-fsdp")),
+        "fp8_param_gather": bool(arguments.get("--fp8-param-gather")),
+        "fp8_recipe": arguments.get("--fp8-recipe", ""),
+        "tp_comm_overlap": bool(arguments.get("--tp-comm-overlap")),
+        "dispatcher": arguments.get("--moe-token-dispatcher-type", "allgather"),
+        "grouped_gemm": bool(arguments.get("--moe-grouped-gemm")),
+        "permute_fusion": bool(arguments.get("--moe-permute-fusion")),
+        "router_fp32": arguments.get("--moe-router-dtype") == "fp32",
+        "sinkhorn": arguments.get("--moe-router-load-balancing-type") == "sinkhorn",
+        "recompute_method": arguments.get("--recompute-method", "block"),
+        "optimizer": arguments.get("--optimizer", "adam"),
+        "count_zeros": bool(arguments.get("--log-num-zeros-in-grad")),
+        "cuda_graphs": bool(arguments.get("--cuda-graph-impl")),
+        "overlap_moe_comm": bool(arguments.get("--overlap-moe-expert-parallel-comm")),
+        "binary_head": not arguments.get("--bert-no-binary-head"),
+        "cp_a2a": arguments.get("--cp-comm-type") == "a2a",
+        "defer_embedding_wgrad": int(arguments.get("--wgrad-deferral-limit", 0))
+        if arguments.get("--defer-embedding-wgrad-compute") else 0,
+    }
+    if arguments.get("--cross-entropy-loss-fusion"):
+        found["cross_entropy"] = arguments.get("--cross-entropy-fusion-impl", "native")
+    if arguments.get("--grad-reduce-in-bf16"):
+        found["accumulate_in_fp32"] = False
+    if (factor := arguments.get("--moe-expert-capacity-factor")) is not None:
+        found["capacity_factor"] = float(factor)
+    return found
+
+
+def _implementation(arguments: Arguments) -> str:
+    if arguments.get("--spec") == ["local"] or arguments.get("--spec") == "local":
+        return "local"
+    return str(arguments.get("--transformer-impl", "transformer_engine"))
+
+
+def _vocab(arguments: Arguments, family: str) -> int:
+    tokenizer, size = arguments.get("--tokenizer-type"), arguments.get("--vocab-size")
+    if size is not None:
+        return int(size) + 1 if tokenizer == "NullTokenizer" else int(size)
+    if family == "bert":
+        return BERT_UNCASED_VOCAB
+    if family == "t5":
+        return BERT_UNCASED_VOCAB + int(arguments.get("--vocab-extra-ids", 0))
+    named = {"GPTSentencePieceTokenizer": NEMOTRON_VOCAB, "Llama2Tokenizer": LLAMA2_VOCAB}
+    if str(tokenizer).startswith("${"):
+        raise Refused("the tokenizer is named by an environment variable that the row does not give")
+    return named.get(str(tokenizer), GPT2_VOCAB)
+
+
+def _norm(arguments: Arguments) -> Norm:
+    return Norm.RMS if arguments.get("--normalization") == "RMSNorm" else Norm.LAYER
+
+
+def _mixer(arguments: Arguments) -> Mixer:
+    hidden, heads = int(arguments["--hidden-size"]), int(arguments["--num-attention-heads"])
+    bias = not arguments.get("--disable-bias-linear")
+    if arguments.get("--multi-latent-attention"):
+        return MultiLatentAttention(
+            num_heads=heads,
+            q_lora_rank=arguments.get("--q-lora-rank"),
+            kv_lora_rank=int(arguments.get("--kv-lora-rank", 32)),
+            qk_nope_dim=int(arguments.get("--qk-head-dim", 128)),
+            qk_rope_dim=int(arguments.get("--qk-pos-emb-head-dim", 64)),
+            v_head_dim=int(arguments.get("--v-head-dim", 128)),
+        )
+    grouped = arguments.get("--group-query-attention")
+    return Attention(
+        num_heads=heads,
+        num_kv_heads=int(arguments["--num-query-groups"]) if grouped else heads,
+        head_dim=int(arguments.get("--kv-channels") or hidden // heads),
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm="head" if arguments.get("--qk-layernorm") else "none",
+        qk_norm_kind=_norm(arguments),
+        rope=arguments.get("--position-embedding-type") == "rope",
+        rope_fraction=float(arguments.get("--rotary-percent", 1.0)),
+    )
+
+
+def _mlp(arguments: Arguments, width: int | None = None) -> MLP:
+    gated = bool(arguments.get("--swiglu"))
+    hidden = int(arguments["--hidden-size"])
+    default = int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+    return MLP(
+        width=width or int(arguments.get("--ffn-hidden-size") or default),
+        gated=gated,
+        activation="silu" if gated else "relu2" if arguments.get("--squared-relu") else "gelu",
+        bias=not arguments.get("--disable-bias-linear"),
+    )
+
+
+def _moe(arguments: Arguments) -> MoE:
+    return MoE(
+        num_experts=int(arguments["--num-experts"]),
+        top_k=int(arguments.get("--moe-router-topk", 2)),
+        expert=_mlp(arguments, arguments.get("--moe-ffn-hidden-size")),
+        shared_width=int(arguments.get("--moe-shared-expert-intermediate-size", 0)),
+        score_bias=bool(arguments.get("--moe-router-enable-expert-bias")),
+        score_bias_is_parameter=False,
+        latent_width=int(arguments.get("--moe-latent-size", 0)),
+    )
+
+
+def _mamba(arguments: Arguments) -> Mamba:
+    hidden, head = int(arguments["--hidden-size"]), int(arguments.get("--mamba-head-dim", 64))
+    heads = int(arguments.get("--mamba-num-heads") or 2 * hidden // head)
+    return Mamba(
+        version=2, inner_dim=heads * head, state_dim=int(arguments.get("--mamba-state-dim", 128)),
+        num_heads=heads, head_dim=head, num_groups=int(arguments.get("--mamba-num-groups", 8)),
+    )
+
+
+def _layers(arguments: Arguments) -> list[Layer]:
+    norm = _norm(arguments)
+    if pattern := arguments.get("--hybrid-layer-pattern"):
+        return _hybrid_layers(arguments, str(pattern).split("/")[0].replace("|", ""))
+    count = int(arguments["--num-layers"])
+    kinds = _moe_layers(arguments, count)
+    return [
+        Layer(mixer=_mixer(arguments), channel=_moe(arguments) if moe else _mlp(arguments), norm=norm)
+        for moe in kinds
+    ]
+
+
+def _moe_layers(arguments: Arguments, count: int) -> list[bool]:
+    if not arguments.get("--num-experts"):
+        return [False] * count
+    frequency = arguments.get("--moe-layer-freq")
+    if frequency is None:
+        return [True] * count
+    text = str(frequency)
+    if not re.fullmatch(r"[\[\]()*+,\d\s]+", text):
+        raise Refused(f"moe-layer-freq={text!r} is not a list expression")
+    parts = re.findall(r"\[([\d,\s]+)\]\s*(?:\*\s*(\d+))?", text)
+    return [bool(flag) for body, times in parts for flag in list(ast.literal_eval(f"[{body}]")) * int(times or 1)]
+
+
+def _hybrid_layers(arguments: Arguments, pattern: str) -> list[Layer]:
+    norm = _norm(arguments)
+
+    def one(letter: str) -> Layer:
+        mixer: Mixer | None = None
+        channel: Channel | None = None
+        match letter:
+            case "M":
+                mixer = _mamba(arguments)
+            case "*":
+                mixer = _mixer(arguments)
+            case "-":
+                channel = _mlp(arguments)
+            case "E":
+                channel = _moe(arguments)
+            case _:
+                raise Refused(f"hybrid layer {letter!r} is not modelled")
+        return Layer(mixer=mixer, channel=channel, norm=norm)
+
+    return [one(letter) for letter in pattern]
+
+
+def _mtp(arguments: Arguments) -> tuple[Layer, ...]:
+    count = int(arguments.get("--mtp-num-layers") or 0)
+    if not count:
+        return ()
+    if "/" in str(arguments.get("--hybrid-layer-pattern", "")):
+        raise Refused("multi-token prediction over hybrid layers is not modelled")
+    last = _layers(arguments)[-1]
+    return (last,) * count
+
+
+def _stack(name: str, arguments: Arguments, layers: list[Layer], *, causal: bool = True) -> Stack:
+    positions = arguments.get("--position-embedding-type", "learned_absolute") == "learned_absolute"
+    return Stack(
+        name=name,
+        hidden=int(arguments["--hidden-size"]),
+        runs=tuple(Run(count=1, layer=layer) for layer in layers),
+        final_norm=_norm(arguments),
+        positions=int(arguments["--max-position-embeddings"]) if positions else 0,
+        token_types=2 if name == "bert" else 0,
+        causal=causal,
+    )
+
+
+def _t5_stacks(arguments: Arguments) -> tuple[Stack, ...]:
+    plain = Layer(mixer=_mixer(arguments), channel=_mlp(arguments), norm=_norm(arguments))
+    mixer = _mixer(arguments)
+    assert isinstance(mixer, Attention)
+    decoder = Layer(mixer=mixer, channel=_mlp(arguments), norm=_norm(arguments), cross_attention=mixer)
+    encoder = _stack("encoder", arguments, [plain] * int(arguments["--encoder-num-layers"]), causal=False)
+    positions = Stack(
+        name="decoder", hidden=encoder.hidden, final_norm=encoder.final_norm,
+        runs=(Run(count=int(arguments["--decoder-num-layers"]), layer=decoder),),
+    )
+    return encoder, positions
+
+
+def _model(arguments: Arguments, family: str) -> Model:
+    stacks = _t5_stacks(arguments) if family == "t5" else (
+        _stack(family, arguments, _layers(arguments), causal=family != "bert"),
+    )
+    return Model(
+        name=family,
+        family=family,
+        vocab=_vocab(arguments, family),
+        stacks=stacks,
+        tied=not arguments.get("--untie-embeddings-and-output-weights"),
+        head=Head.MLM if family == "bert" else Head.LM,
+        head_bias=family in ("bert", "t5"),
+        num_labels=2 if family == "bert" else 0,
+        pooler=family == "bert" and not arguments.get("--bert-no-binary-head"),
+        mtp_layers=_mtp(arguments),
+        hidden_dropout=float(arguments.get("--hidden-dropout", 0.1)),
+        attention_dropout=float(arguments.get("--attention-dropout", 0.1)),
+        context=int(arguments["--max-position-embeddings"]),
+    )
