@@ -82,6 +82,23 @@ def _huggingface_shifted(graph: Graph, logits: Value, spec: Vocabulary) -> Value
     return loss
 
 
+def _shifted(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """Model code that shifts the logits in their own type and leaves the upcast to nobody (Qwen 1, GPT-2 of old)."""
+    shifted = aten.unary(graph, logits, num_bytes=spec.num_bytes, name="logits.shifted")
+    loss = _torch(graph, shifted, spec)
+    graph.hold(logits, shifted)
+    return loss
+
+
+def _shifted_autocast(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """The same under autocast, which upcasts the input of cross_entropy [autocast_mode.h, fp32 list]."""
+    shifted = aten.unary(graph, logits, num_bytes=spec.num_bytes, name="logits.shifted")
+    upcast = cast(graph, shifted, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+    loss = _torch(graph, upcast, spec._replace(itemsize=FP32))
+    graph.hold(logits, shifted)
+    return loss
+
+
 def _compiled(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     """torch.compile: keeps the logits, the maximum and the logarithm of the sum of each row."""
     rows = [graph.value(f"loss.{name}", spec.row_bytes, gradient_bytes=0) for name in ("amax", "log_sum")]
@@ -89,10 +106,14 @@ def _compiled(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
 
 
 def _liger(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[liger]: forward writes the gradient over the logits."""
+    """[liger]: forward writes the gradient over the logits; counting the targets makes a mask and its int64 copy."""
     return graph.call(
         "cross_entropy", [logits], [_scalar(graph)], saved=[logits], gradient_storages=[(logits, logits)],
-        temporaries=[graph.tensor("loss.rows", spec.tokens * spec.itemsize)],
+        temporaries=[
+            graph.tensor("loss.rows", spec.tokens * spec.itemsize),
+            graph.tensor("loss.target_mask", spec.tokens),
+            graph.tensor("loss.target_mask.int64", spec.tokens * INT64),
+        ],
     )
 
 
@@ -145,6 +166,8 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, Vocabulary], Val
     "eager": _huggingface,
     "huggingface": _huggingface,
     "huggingface_shifted": _huggingface_shifted,
+    "shifted": _shifted,
+    "shifted_autocast": _shifted_autocast,
     "compiled": _compiled,
     "liger": _liger,
     "megatron": _megatron,

@@ -1,0 +1,144 @@
+"""Both ends of a language model: embeddings, and final norm, head and loss.
+
+Symbols:  T tokens   H hidden   V vocabulary
+[HF] transformers models/llama/modeling_llama.py `LlamaForCausalLM.forward`, loss/loss_utils.py `ForCausalLMLoss`
+[BERT] transformers models/bert/modeling_bert.py `BertEmbeddings.forward`, `BertLMPredictionHead`
+"""
+
+from __future__ import annotations
+
+from vramcast.blocks import parts
+from vramcast.blocks.projection import project
+from vramcast.blocks.sizes import Sizes
+from vramcast.domain.model import Head, Model, Norm
+from vramcast.domain.program import Category, Tensor
+from vramcast.operators import aten
+from vramcast.operators.graph import Graph, Value
+from vramcast.operators.linear import cast
+from vramcast.operators.loss import (
+    LINEAR_CROSS_ENTROPY_VARIANTS,
+    LinearLoss,
+    Vocabulary,
+    cross_entropy,
+    linear_cross_entropy,
+)
+
+FUSED_LOSSES = ("liger", "cut_cross_entropy")
+"""Losses that never make the whole logits: keys of LINEAR_CROSS_ENTROPY_VARIANTS."""
+
+
+def embedding(model: Model, sizes: Sizes, *, learns: bool, owner: str = "embedding") -> Graph:
+    """Token, position and type embeddings, their sum, norm and dropout.
+
+    Args:
+        model: the network
+        sizes: local sizes
+        learns: whether the table has a gradient (dense: V H elements)
+        owner: where the ledger lists its tensors
+    """
+    graph = Graph(owner=owner)
+    size = sizes.residual_bytes
+    needed = learns or sizes.adapter is not None
+    out = graph.value("tokens", size, gradient_bytes=size if needed else 0)
+    width = sizes.numerics.gradient
+    table = graph.tensor("tokens.weight_gradient", model.vocab * sizes.hidden * width, Category.GRADIENTS)
+    graph.call("embedding", [], [out], weight_gradients=[table] if learns else [])
+    stack = model.main
+    for name, rows in (("positions", stack.positions), ("token_types", stack.token_types)):
+        if not rows:
+            continue
+        other = graph.value(name, size // max(1, sizes.batch) if name == "positions" else size)
+        gradient = graph.tensor(f"{name}.weight_gradient", rows * sizes.hidden * width, Category.GRADIENTS)
+        graph.call("embedding", [], [other], weight_gradients=[gradient] if learns else [])
+        out = aten.add(graph, out, other, num_bytes=size, name=f"{name}_sum")
+    elements = sizes.residual_tokens * sizes.hidden
+    if stack.embedding_norm is not None:
+        kind = stack.embedding_norm
+        out = parts.norm(graph, "embedding_norm", out, kind=kind, elements=elements, width=sizes.hidden, sizes=sizes)
+    out = parts.dropout(graph, "embedding", out, elements=elements, probability=sizes.hidden_dropout)
+    graph.returns(out)
+    return graph
+
+
+def head(
+    model: Model, sizes: Sizes, *, learns: bool, loss: str = "eager", outputs_fp32: bool = False, owner: str = "head"
+) -> Graph:
+    """Final norm, output projection and loss; ends in the scalar loss.
+
+    Args:
+        model: the network
+        sizes: local sizes
+        learns: whether the output projection has a gradient
+        loss: key of CROSS_ENTROPY_VARIANTS or LINEAR_CROSS_ENTROPY_VARIANTS
+        outputs_fp32: Accelerate's mixed precision converts the returned logits to fp32
+        owner: where the ledger lists its tensors
+    """
+    graph = Graph(owner=owner)
+    x = graph.input("hidden", sizes.residual_bytes)
+    elements = sizes.residual_tokens * sizes.hidden
+    final = model.main.final_norm
+    if final is not None:
+        x = parts.norm(graph, "final_norm", x, kind=final, elements=elements, width=sizes.hidden, sizes=sizes)
+    if model.head is Head.MLM:
+        x = _mlm(graph, x, sizes)
+    if model.head in (Head.LM, Head.MLM):
+        graph.returns(_language_loss(graph, x, model, sizes, learns=learns, loss=loss, outputs_fp32=outputs_fp32))
+    else:
+        graph.returns(_pooled_loss(graph, x, sizes))
+    return graph
+
+
+def _mlm(graph: Graph, x: Value, sizes: Sizes) -> Value:
+    """BERT's transform: dense, gelu, layer norm."""
+    tokens, h = sizes.tokens, sizes.hidden
+    x = project(graph, "head.dense", x, tokens=tokens, shape=(h, h), sizes=sizes, bias=True)
+    x = parts.activation(graph, "head", x, kind="gelu", elements=tokens * h)
+    return parts.norm(graph, "head.norm", x, kind=Norm.LAYER, elements=tokens * h, width=h, sizes=sizes)
+
+
+def _pooled_loss(graph: Graph, x: Value, sizes: Sizes) -> Value:
+    """A head on one position per sample: nothing of it is larger than the batch."""
+    pooled = graph.value("pooled", sizes.batch * sizes.hidden * sizes.numerics.compute)
+    graph.call("select", [x], [pooled])
+    return graph.call("loss", [pooled], [graph.value("loss", 4)], saved=[pooled])
+
+
+def _language_loss(
+    graph: Graph, x: Value, model: Model, sizes: Sizes, *, learns: bool, loss: str, outputs_fp32: bool
+) -> Value:
+    tokens, vocab, numerics = sizes.tokens, model.vocab // sizes.tp, sizes.numerics
+    if loss in FUSED_LOSSES:
+        x = cast(graph, x, elements=tokens * sizes.hidden, to_bytes=numerics.compute, name="head.input")
+        spec = LinearLoss(tokens, sizes.hidden, vocab, numerics.compute, trainable=learns)
+        return linear_cross_entropy(graph, x, spec, loss)
+    assert loss not in LINEAR_CROSS_ENTROPY_VARIANTS or loss in ("eager", "huggingface", "compiled"), loss
+    trained = sizes._replace(trained=(*sizes.trained, "head.output"), stored="full") if learns else sizes
+    logits = project(
+        graph, "head.output", x, tokens=tokens, shape=(vocab, sizes.hidden), sizes=trained._replace(stored="full"),
+        bias=model.head_bias,
+    )
+    if model.logits_softcap:
+        logits = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="logits.capped", saves="output")
+    itemsize = logits.num_bytes // (tokens * vocab)
+    result = cross_entropy(graph, logits, Vocabulary(tokens, vocab, itemsize), loss)
+    if outputs_fp32 and itemsize != 4:
+        converted = graph.value("logits.returned_fp32", tokens * vocab * 4, gradient_bytes=0)
+        graph.call("to_fp32", [logits], [converted], differentiable=False)
+    graph.hold(logits)
+    return result
+
+
+def boundary(sizes: Sizes, owner: str) -> Tensor:
+    """The residual stream between blocks: every layer's input and output are instances of it."""
+    return Tensor(
+        name="hidden states", num_bytes=sizes.residual_bytes, category=Category.ACTIVATIONS, owner=owner,
+        formula=f"{sizes.residual_tokens} tokens x {sizes.hidden} x {sizes.numerics.residual} B",
+    )
+
+
+def chained(graph: Graph, hidden: Tensor) -> Graph:
+    """The same graph with its residual ends tied to the stream's tensor."""
+    for value in (*graph.inputs[:1], *graph.outputs[:1]):
+        if value.num_bytes == hidden.num_bytes:
+            value.tensor = hidden
+    return graph

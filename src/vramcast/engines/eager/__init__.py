@@ -1,0 +1,1 @@
+"""What the engines that run eager PyTorch share: recipes, passes, states, phases."""

@@ -1,0 +1,91 @@
+"""The phases of a run in which every rank steps its own whole weights: plain PyTorch, HF Trainer, DDP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from vramcast.domain.job import Phase
+from vramcast.domain.program import Alloc, Basis, Category, Loop, Node, Program, Tensor
+from vramcast.engines.eager.optimizers import Optimizer, state_nodes, step_nodes, weight_nodes
+from vramcast.engines.eager.passes import free_gradients, inference, passes
+from vramcast.engines.eager.recipe import Recipe, Weight, weights
+from vramcast.operators.lowering import WeightGradients
+from vramcast.units import MIB
+
+CUBLAS_WORKSPACE: Final = 8_519_680
+"""cuBLAS workspace of one handle before Hopper [pytorch aten/src/ATen/cuda/CublasHandlePool.cpp]."""
+
+HOPPER_CUBLAS_WORKSPACE: Final = 32 * MIB
+"""From Hopper on."""
+
+BUCKET_BYTES: Final = 25 * MIB
+"""DDP's bucket_cap_mb [pytorch torch/nn/parallel/distributed.py]."""
+
+
+class Stepping(NamedTuple):
+    """How weights are updated."""
+
+    optimizer: Optimizer
+    kernel: str = "foreach"
+    grad_accum: int = 1
+    replicas: int = 1  # DDP ranks
+    bucket_views: bool = False  # gradient_as_bucket_view
+    hopper: bool = False
+
+
+def workspaces(hopper: bool) -> Program:
+    """cuBLAS workspaces of the forward and of the autograd thread."""
+    size = HOPPER_CUBLAS_WORKSPACE if hopper else CUBLAS_WORKSPACE
+    tensor = Tensor(
+        name="cuBLAS workspace", num_bytes=size, category=Category.WORKSPACES, owner="process",
+        basis=Basis.FORMULA, source="pytorch CublasHandlePool.cpp getChosenWorkspaceSize",
+    )
+    return (Alloc(tensor), Alloc(tensor))
+
+
+def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()) -> Mapping[Phase, Program]:
+    """Load, first step, step, evaluation.
+
+    Args:
+        recipe: the model
+        stepping: optimizer, accumulation, data parallelism
+        generation: an evaluation that generates; runs after evaluation's forward
+    """
+    held = weights(recipe)
+    load = weight_nodes(held)
+    buckets = _buckets(held, stepping)
+    step = _step(recipe, stepping, held)
+    first = _step(recipe, stepping, held, states=state_nodes(held, stepping.optimizer))
+    return {
+        Phase.LOAD: load,
+        Phase.FIRST_STEP: (*workspaces(stepping.hopper), *buckets, *first),
+        Phase.STEP: step,
+        Phase.EVALUATION: inference(recipe) + generation,
+    }
+
+
+def _buckets(held: tuple[Weight, ...], stepping: Stepping) -> Program:
+    """DDP's flat buckets: they live as long as the wrapper, beside the gradients unless those are views."""
+    if stepping.replicas == 1:
+        return ()
+    total = sum(weight.elements * weight.width * weight.count for weight in held if weight.learns)
+    whole, rest = divmod(total, BUCKET_BYTES)
+    bucket = Tensor(name="DDP bucket", num_bytes=BUCKET_BYTES, category=Category.COMMUNICATION, owner="ddp")
+    last = Tensor(name="DDP last bucket", num_bytes=rest, category=Category.COMMUNICATION, owner="ddp")
+    return (Loop(whole, (Alloc(bucket),)), Alloc(last))
+
+
+def _step(
+    recipe: Recipe, stepping: Stepping, held: tuple[Weight, ...], *, states: Program = ()
+) -> Program:
+    """Micro-batches, optimizer, zero_grad(set_to_none=True)."""
+    views = stepping.bucket_views and stepping.replicas > 1
+    first = passes(recipe, policy=WeightGradients.TRANSIENT if views else WeightGradients.KEPT)
+    nodes: list[Node] = [*first.micro_batch]
+    if stepping.grad_accum > 1:
+        later = passes(recipe, policy=WeightGradients.TRANSIENT)
+        nodes.append(Loop(stepping.grad_accum - 1, later.micro_batch, label="micro-batches"))
+    nodes += [*states, *step_nodes(held, stepping.optimizer, kernel=stepping.kernel)]
+    nodes += free_gradients(first.gradients)
+    return tuple(nodes)
