@@ -3,31 +3,81 @@
 from __future__ import annotations
 
 from vramcast.domain.model import Noun
+from vramcast.errors import InvalidSpec
+
+LARGEST_CLUSTER = 10**6
+"""More cards than any machine has; a larger number is a slip of the keyboard [count]."""
 
 
 class Gpu(Noun, frozen=True, kw_only=True):
-    """One card as a process sees it."""
+    """One card as a process sees it. A card of two dies that frameworks see as two devices is two of these.
+
+    Rates are those of the data sheet: dense (no sparsity), with fp32 accumulation, links in both directions together.
+    What is unknown is None.
+    """
 
     name: str
     vendor: str
     arch: str  # "Hopper"
-    compute_capability: str | None = None
-    visible_bytes: int  # what a process can use
-    smi_total_bytes: int | None = None
+    product: str = ""  # as the vendor writes it
+    compute_capability: str | None = None  # "9.0", "gfx942"
+    memory_nameplate: str = ""  # as printed on the box, "80 GB"
+    visible_bytes: int  # what a process can use: cudaMemGetInfo's total, torch's "total capacity"
+    visible_is_measured: bool = False  # False: derived from smi_total_bytes
+    smi_total_bytes: int | None = None  # memory.total of nvidia-smi and its kin, drivers from R510 on
     context_bytes: int | None = None  # CUDA context and library images of one PyTorch process
+    bandwidth_bytes_per_s: int | None = None
+    fp64_flops: float | None = None
+    fp32_flops: float | None = None
+    tf32_flops: float | None = None
+    fp16_flops: float | None = None
+    bf16_flops: float | None = None
+    fp8_flops: float | None = None
+    fp4_flops: float | None = None
+    int8_flops: float | None = None
+    link: str | None = None  # "NVLink4"; None: only PCIe
+    link_bytes_per_s: int | None = None
+    pcie_generation: int | None = None
+    tdp_w: int | None = None
+    segment: str = ""  # "datacentre", "workstation", "consumer"
+    source: str = ""
+    checked: str = ""  # ISO date
+    confidence: str = ""  # "high", "medium", "low"
+
+    def flops_per_s(self, dtype: str) -> float | None:
+        """Dense operations per second for a dtype name of `units.DTYPE_BITS`, None where the card has none.
+
+        >>> Gpu(name="x", vendor="NVIDIA", arch="Volta", visible_bytes=1, fp16_flops=125e12).flops_per_s("fp16")
+        125000000000000.0
+        """
+        if dtype not in RATED_DTYPES:
+            raise InvalidSpec(f"dtype {dtype!r} has no rate; use one of {', '.join(RATED_DTYPES)}")
+        rate: float | None = getattr(self, f"{dtype}_flops")
+        return rate
 
     @property
     def sm(self) -> int | None:
-        """Compute capability as one number: 90 for Hopper."""
-        return None if self.compute_capability is None else int(self.compute_capability.replace(".", ""))
+        """Compute capability as one number: 90 for Hopper; None for cards that are not NVIDIA's."""
+        digits = (self.compute_capability or "").replace(".", "")
+        return int(digits) if digits.isdecimal() else None
 
 
-class Cluster(Noun):
+RATED_DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
+"""Dtypes that data sheets give a rate for."""
+
+
+class Cluster(Noun, frozen=True):
     """`num_nodes` machines with `gpus_per_node` equal cards."""
 
     gpu: Gpu
     gpus_per_node: int
     num_nodes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.gpus_per_node < 1 or self.num_nodes < 1 or self.count > LARGEST_CLUSTER:
+            raise InvalidSpec(
+                f"a cluster of {self.num_nodes} x {self.gpus_per_node} cards must have 1 to {LARGEST_CLUSTER} in all"
+            )
 
     @property
     def count(self) -> int:

@@ -1,0 +1,100 @@
+"""Memory of a process beside the caching allocator: CUDA context with library images, NCCL buffers.
+
+Data in `contexts.csv`: the smallest, typical and largest figure seen, and where. Keys are the generation (with the
+compute capability where generations differ inside), or the link that NCCL uses.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+from vramcast.domain.model import Noun
+from vramcast.errors import SourceError, UnknownName
+from vramcast.units import MIB
+
+FILE: Final = Path(__file__).with_name("contexts.csv")
+COLUMNS: Final = (
+    "kind",
+    "name",
+    "compute_capability",
+    "low_mib",
+    "typical_mib",
+    "high_mib",
+    "source",
+    "checked",
+    "confidence",
+)
+Key = tuple[str, str, str]
+
+
+class Range(Noun, frozen=True):
+    """The smallest, typical and largest value seen [bytes]."""
+
+    low: int
+    typical: int
+    high: int
+    source: str
+    confidence: str
+
+
+def context_bytes(arch: str, compute_capability: str | None = None) -> Range:
+    """CUDA context and library images of one PyTorch process with lazy module loading (CUDA 11.7 on).
+
+    Leaves out NCCL, and what eager module loading adds (about 1 GB before CUDA 11.7).
+
+    Args:
+        arch: generation as in gpus.csv, "Hopper"
+        compute_capability: "8.6"; None where a generation has several: its largest
+
+    Returns: range over the reports of the row [bytes]
+    Raises: UnknownName for a generation no row lists
+
+    >>> context_bytes("Ampere", "8.6").typical // MIB
+    315
+    """
+    ranges = {key: value for key, value in _ranges().items() if key[:2] == ("context", arch)}
+    if not ranges:
+        raise UnknownName.of("GPU generation", arch, {key[1] for key in _ranges() if key[0] == "context"})
+    exact = ranges.get(("context", arch, compute_capability or ""))
+    return exact or max(ranges.values(), key=lambda value: value.typical)
+
+
+def nccl_bytes(link: Literal["nvlink", "pcie"]) -> Range:
+    """Buffers of one NCCL communicator with default settings, per rank.
+
+    Leaves out all-to-all, which connects every pair of ranks: 3.3 GB on 8 x H100 (NVIDIA/nccl#1685).
+    """
+    return _ranges()["nccl", link, ""]
+
+
+def read_ranges(text: str, *, file: str) -> dict[Key, Range]:
+    """The rows of a table of ranges.
+
+    Raises: SourceError naming file and row
+    """
+    lines = list(csv.reader(text.splitlines()))
+    if not lines or tuple(lines[0]) != COLUMNS:
+        raise SourceError(f"{file}: columns must be {', '.join(COLUMNS)}")
+    ranges: dict[Key, Range] = {}
+    for cells in lines[1:]:
+        where = f"{file}: row {' '.join(cells[:3])}"
+        if len(cells) != len(COLUMNS) or not all((*cells[:2], *cells[3:])):
+            raise SourceError(f"{where}: every column but compute_capability must be filled")
+        key = (cells[0], cells[1], cells[2])
+        if key in ranges:
+            raise SourceError(f"{where}: stands twice")
+        if not all(cell.isdecimal() for cell in cells[3:6]):
+            raise SourceError(f"{where}: sizes must be whole MiB")
+        low, typical, high = (int(cell) * MIB for cell in cells[3:6])
+        if not 0 < low <= typical <= high:
+            raise SourceError(f"{where}: must hold 0 < low <= typical <= high")
+        ranges[key] = Range(low=low, typical=typical, high=high, source=cells[6], confidence=cells[8])
+    return ranges
+
+
+@cache
+def _ranges() -> dict[Key, Range]:
+    return read_ranges(FILE.read_text(encoding="utf-8"), file=FILE.name)

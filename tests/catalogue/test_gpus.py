@@ -1,0 +1,209 @@
+"""Cards: every row holds, names resolve, clusters read, broken tables are refused."""
+
+from __future__ import annotations
+
+import csv
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.catalogue import gpus
+from vramcast.catalogue.contexts import context_bytes, nccl_bytes, read_ranges
+from vramcast.catalogue.gpus import (
+    derived_visible_bytes,
+    gpu_from_row,
+    gpu_names,
+    load_gpu,
+    parse_gpus,
+    read_rows,
+    search_gpus,
+)
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
+from vramcast.units import GIB, MIB
+
+TEXT = gpus.FILE.read_text(encoding="utf-8")
+HEADER, FIRST, SECOND = TEXT.splitlines()[:3]
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_every_row_loads_and_obeys_its_rules(name: str) -> None:
+    gpu = load_gpu(name)
+    assert gpu.source and gpu.checked and gpu.confidence in {"high", "medium", "low"}
+    assert 0 < gpu.visible_bytes <= (gpu.smi_total_bytes or gpu.visible_bytes)
+    assert gpu.vendor != "NVIDIA" or gpu.context_bytes
+
+
+@pytest.mark.parametrize("name", [n for n in gpu_names() if load_gpu(n).visible_is_measured])
+def test_the_derived_figure_is_below_the_published_one(name: str) -> None:
+    gpu = load_gpu(name)
+    if gpu.smi_total_bytes is not None:
+        derived = derived_visible_bytes(smi_total_bytes=gpu.smi_total_bytes, vendor=gpu.vendor)
+        assert derived <= gpu.visible_bytes <= derived + 2200 * MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("h100", "h100-sxm-80gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm-80gb"),
+        ("a100-80gb", "a100-sxm4-80gb"),
+        ("A100-SXM4-80GB", "a100-sxm4-80gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("4090", "rtx-4090"),
+        ("rtx4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("Tesla T4", "t4"),
+        ("v100-32gb", "v100-sxm2-32gb"),
+        ("L40S", "l40s"),
+        ("b200", "b200-180gb"),
+        ("h20", "h20-96gb"),
+        ("AMD Instinct MI300X", "mi300x"),
+    ],
+)
+def test_aliases_and_nvidia_smi_names_resolve(text: str, name: str) -> None:
+    assert load_gpu(text).name == name
+
+
+def test_h100_shows_what_vllm_logs_show() -> None:
+    assert load_gpu("h100").visible_bytes / GIB == pytest.approx(79.19, abs=0.005)
+
+
+def test_rates_are_per_dtype_and_absent_where_the_card_has_none() -> None:
+    v100 = load_gpu("v100")
+    assert v100.flops_per_s("fp16") == 125e12
+    assert v100.flops_per_s("bf16") is None
+    assert v100.sm == 70
+    assert load_gpu("mi300x").sm is None
+    with pytest.raises(InvalidSpec, match="use one of"):
+        v100.flops_per_s("nf4")
+
+
+def test_an_unknown_card_names_its_neighbours() -> None:
+    with pytest.raises(UnknownName, match="did you mean h100"):
+        load_gpu("h101")
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "per_node", "name"),
+    [
+        ("h100", 1, 1, "1xh100-sxm-80gb"),
+        ("8xh100-sxm-80gb", 1, 8, "8xh100-sxm-80gb"),
+        ("2x8xh100", 2, 8, "2x8xh100-sxm-80gb"),
+        ("64xh100", 8, 8, "8x8xh100-sxm-80gb"),
+        ("72xgb200", 1, 72, "72xgb200-186gb"),
+        ("8xmi300x", 1, 8, "8xmi300x"),
+        ("2x4090", 1, 2, "2xrtx-4090"),
+        ("12xt4", 1, 12, "12xt4"),
+    ],
+)
+def test_clusters_read_as_nodes_by_cards(text: str, nodes: int, per_node: int, name: str) -> None:
+    cluster = parse_gpus(text)
+    assert (cluster.num_nodes, cluster.gpus_per_node, cluster.name) == (nodes, per_node, name)
+    assert cluster.count == nodes * per_node
+    assert parse_gpus(cluster.name) == cluster
+
+
+@pytest.mark.parametrize("text", ["", "8x", "0xh100", "99999999999xh100", "8x8x8xh100", "h" * 300, "-1xh100"])
+def test_bad_clusters_are_refused_in_one_sentence(text: str) -> None:
+    with pytest.raises((InvalidSpec, UnknownName)) as caught:
+        parse_gpus(text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_parser(text: str) -> None:
+    try:
+        parse_gpus(text)
+    except VramcastError as error:
+        assert str(error)
+
+
+def test_search_finds_by_every_word() -> None:
+    assert {gpu.name for gpu in search_gpus("hopper sxm 80")} == {"h100-sxm-80gb", "h800-sxm-80gb"}
+    assert search_gpus("no such card") == ()
+
+
+def test_loading_one_card_takes_under_two_milliseconds() -> None:
+    def load() -> float:
+        gpus._rows.cache_clear()
+        gpus._index.cache_clear()
+        gpus._built.cache_clear()
+        start = time.perf_counter()
+        load_gpu("h100-sxm-80gb")
+        return time.perf_counter() - start
+
+    assert min(load() for _ in range(20)) < 0.002
+
+
+def _row(**changes: str) -> dict[str, str]:
+    row = next(row for row in csv.DictReader(TEXT.splitlines()) if row["name"] == "h100-sxm-80gb")
+    return row | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": ""}, "source is empty"),
+        ({"checked": "yesterday"}, "must be a date"),
+        ({"visible_mib": "82000"}, "visible_mib is not between"),
+        ({"smi_total_mib": "99999"}, "nameplate"),
+        ({"smi_total_mib": "70000"}, "nameplate"),
+        ({"visible_mib": ""}, "both be given or both be empty"),
+        ({"tdp_w": "-1"}, "positive number"),
+        ({"bf16_tflops": "1e3"}, "positive number"),
+        ({"memory_nameplate": "80"}, "must read like '80 GB'"),
+    ],
+)
+def test_bad_rows_are_refused_naming_file_and_row(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(SourceError, match=message) as caught:
+        gpu_from_row(_row(**changes), file="bad.csv")
+    assert str(caught.value).startswith("bad.csv: row h100-sxm-80gb:")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TEXT.replace("tdp_w", "tdp_kw", 1), "unknown columns tdp_kw"),
+        ("\n".join((HEADER.replace(",tdp_w", ""), FIRST)), "missing columns tdp_w"),
+        ("\n".join((HEADER.replace("tdp_w", "vendor"), FIRST)), "duplicate columns vendor"),
+        ("\n".join((HEADER, FIRST, SECOND, FIRST)), "the name stands twice"),
+        ("\n".join((HEADER, FIRST + ",1")), "cells for"),
+        ("", "missing columns"),
+    ],
+)
+def test_bad_tables_are_refused_naming_the_file(text: str, message: str) -> None:
+    with pytest.raises(SourceError, match=message) as caught:
+        read_rows(text, file="bad.csv")
+    assert str(caught.value).startswith("bad.csv: ")
+
+
+def test_contexts_are_ordered_and_every_generation_has_one() -> None:
+    for gpu in map(load_gpu, gpu_names()):
+        if gpu.vendor == "NVIDIA":
+            found = context_bytes(gpu.arch, gpu.compute_capability)
+            assert 100 * MIB < found.low <= found.typical <= found.high < GIB
+            assert found.source
+    assert nccl_bytes("pcie").typical < nccl_bytes("nvlink").typical
+    assert context_bytes("Ampere").typical == context_bytes("Ampere", "8.0").typical
+    with pytest.raises(UnknownName):
+        context_bytes("Hoper")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "kind,name\n",
+        "context,X,,1,2,3,s,2026-01-01\n",
+        "context,X,,3,2,1,s,2026-01-01,low\n",
+        "context,X,,1,2.5,3,s,2026-01-01,low\n",
+        "context,X,,1,2,3,,2026-01-01,low\n",
+        "context,X,,1,2,3,s,2026-01-01,low\n" * 2,
+    ],
+)
+def test_bad_context_tables_are_refused(rows: str) -> None:
+    header = "kind,name,compute_capability,low_mib,typical_mib,high_mib,source,checked,confidence\n"
+    with pytest.raises(SourceError, match=r"bad\.csv"):
+        read_ranges(rows if rows.startswith("kind") else header + rows, file="bad.csv")
