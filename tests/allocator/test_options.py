@@ -140,6 +140,19 @@ def test_expandable_blocks_are_split_whatever_the_max_split_size() -> None:
     assert allocator.allocated_bytes == 33 * MIB and allocator.reserved_bytes == 40 * MIB
 
 
+def test_an_expandable_segment_reserves_an_eighth_more_address_space_than_the_device_has() -> None:
+    asked: list[int] = []
+
+    def driver(size_bytes: int) -> int:
+        asked.append(size_bytes // MIB)
+        return len(asked) << 40
+
+    allocator = Allocator(settings=Settings(expandable_segments=True), capacity_bytes=1000 * MIB, driver=driver)
+    allocator.allocate(1)
+    allocator.allocate(2 * MIB)
+    assert asked == [1126, 1140]  # 1125 in pages of 2 and 20 MiB
+
+
 def test_large_segments_of_another_size_serve_requests_of_1_to_10_mib() -> None:
     """A 2 MiB tensor reserves 40 MiB under large_segment_size_mb:40."""
     allocator = Allocator(settings=Settings.parse("large_segment_size_mb:40"))
