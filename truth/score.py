@@ -60,9 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", action="store_true", help="every row, worst first within its group")
     parser.add_argument("--group", action="append", help="only this group (may be repeated)")
     options = parser.parse_args(arguments)
-    scored = [
-        item for path in options.files for item in score_file(path) if not options.group or item.group in options.group
-    ]
+    scored = [item for path in options.files for item in score_file(path, only=options.group)]
     groups = summarise(scored)
     if options.json:
         document: dict[str, Any] = {"groups": groups}
@@ -77,12 +75,15 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def score_file(path: Path) -> Iterator[Scored]:
-    """Every row of one file at every level it measures."""
+def score_file(path: Path, *, only: list[str] | None = None) -> Iterator[Scored]:
+    """Every row of one file (or of some of its groups) at every level it measures."""
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield from score_row(json.loads(line), file=path.name, number=number)
+            if not line.strip():
+                continue
+            row = json.loads(line)
+            if only is None or group_of(row, path.name) in only:
+                yield from score_row(row, file=path.name, number=number)
 
 
 def score_row(row: Row, *, file: str, number: int) -> list[Scored]:

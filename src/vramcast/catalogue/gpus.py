@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from vramcast.catalogue.contexts import context_bytes
+from vramcast.catalogue.contexts import context_bytes, nccl_bytes
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.units import GB, GIB, MIB
@@ -191,6 +191,7 @@ def gpu_from_row(row: dict[str, str], *, file: str) -> Gpu:
     values |= _memory(row, values["smi_total_bytes"], where)
     if row["vendor"] == "NVIDIA":
         values["context_bytes"] = context_bytes(row["arch"], row["compute_capability"]).typical
+        values["nccl_bytes"] = nccl_bytes("nvlink" if "NVLink" in row["link"] else "pcie").typical
     return Gpu(**values)
 
 

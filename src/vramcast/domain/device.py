@@ -26,6 +26,7 @@ class Gpu(Noun, frozen=True, kw_only=True):
     visible_is_measured: bool = False  # False: derived from smi_total_bytes
     smi_total_bytes: int | None = None  # memory.total of nvidia-smi and its kin, drivers from R510 on
     context_bytes: int | None = None  # CUDA context and library images of one PyTorch process
+    nccl_bytes: int | None = None  # buffers of one NCCL communicator over the card's links
     bandwidth_bytes_per_s: int | None = None
     fp64_flops: float | None = None
     fp32_flops: float | None = None

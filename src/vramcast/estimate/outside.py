@@ -11,8 +11,8 @@ from vramcast.units import MIB
 FALLBACK_CONTEXT_BYTES: Final = 500 * MIB
 """Where the catalogue has no measured context for a card's generation [bytes]."""
 
-NCCL_BYTES_PER_COMMUNICATOR: Final = 120 * MIB
-"""NCCL's channel buffers of one intra-node communicator with default settings [bytes]."""
+FALLBACK_NCCL_BYTES: Final = 100 * MIB
+"""Where the catalogue says nothing of a card's links: a communicator over PCIe [bytes]."""
 
 
 def outside_tensors(job: Job) -> tuple[Tensor, ...]:
@@ -30,14 +30,15 @@ def outside_tensors(job: Job) -> tuple[Tensor, ...]:
     communicators = communicator_count(job)
     if not communicators:
         return (context,)
+    per_communicator = gpu.nccl_bytes or FALLBACK_NCCL_BYTES
     nccl = Tensor(
         name="NCCL communicators",
-        num_bytes=communicators * NCCL_BYTES_PER_COMMUNICATOR,
+        num_bytes=communicators * per_communicator,
         category=Category.COMMUNICATION,
         owner="process",
         basis=Basis.ASSUMED,
-        formula=f"{communicators} communicators x {NCCL_BYTES_PER_COMMUNICATOR // MIB} MiB",
-        source="NCCL defaults: NCCL_BUFFSIZE 4 MiB per channel and direction",
+        formula=f"{communicators} communicators x {per_communicator // MIB} MiB",
+        source="catalogue/contexts.csv, NCCL rows",
     )
     return (context, nccl)
 
