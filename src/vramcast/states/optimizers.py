@@ -1,0 +1,237 @@
+"""What each optimizer keeps per weight, and what its step makes on the way.
+
+Symbols:  n elements of one weight   m x k its matrix form   r rank of a projection
+[torch] pytorch torch/optim/{sgd,rmsprop,adagrad,adam,adamw,adadelta,adamax,nadam,radam,_muon,_adafactor}.py:
+`_multi_tensor_*` makes whole lists of temporaries at once, `_single_tensor_*` one weight at a time, the fused kernels none
+[bnb] bitsandbytes optim/optimizer.py `Optimizer2State.init_state`: 8-bit states with one fp32 constant per block of 256
+elements; weights below 4,096 elements keep fp32 states; paged states live in unified memory
+[torchao] torchao optim/adam.py, subclass_8bit.py, subclass_4bit.py, cpu_offload.py
+[adafactor] Shazeer and Stern, arXiv:1804.04235; transformers optimization.py `Adafactor`
+[lion] Chen et al., arXiv:2302.06675   [lamb] You et al., arXiv:1904.00962   [came] Luo et al., arXiv:2307.02047
+[muon] Jordan et al., kellerjordan.github.io/posts/muon: momentum, and Newton-Schulz iterations in bf16
+[shampoo] Gupta et al., arXiv:1802.09568; Shi et al., arXiv:2309.06497 (blocks of 1,024)   [soap] Vyas et al., arXiv:2409.11321
+[galore] Zhao et al., arXiv:2403.03507   [apollo] Zhu et al., arXiv:2412.05270
+[lomo] Lv et al., arXiv:2306.09782; AdaLomo, arXiv:2310.10195: gradients die in backward
+[schedulefree] Defazio et al., arXiv:2405.15682   [sophia] Liu et al., arXiv:2305.14342
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.states.shapes import (
+    Shape,
+    eight_bit,
+    factored,
+    four_bit,
+    full,
+    gram,
+    low_rank,
+    preconditioners,
+    projection,
+    rotations,
+)
+from vramcast.states.shapes import elements as count_elements
+
+DEFAULT_RANK: Final = 128
+"""Rank of GaLore's projection where none is given [galore, section 5]."""
+
+
+class StateTensor(NamedTuple):
+    """One tensor an optimizer keeps for one weight."""
+
+    name: str
+    num_bytes: int
+
+
+class State(NamedTuple):
+    """How a kind of state follows from a weight: bytes of (shape, bytes of a weight's element, rank)."""
+
+    name: str
+    num_bytes: Callable[[Shape, int, int], int]
+
+
+class OptimizerRule(NamedTuple):
+    """One optimizer. Temporaries are counted in copies of the gradient."""
+
+    states: tuple[State, ...]
+    foreach_temporaries: int = 0  # copies of all gradients alive at once; 0 with `loops`: no foreach form
+    loop_temporaries: int = 1  # copies of one gradient alive at once
+    loops: bool = False  # steps one weight after the other, whatever is asked
+    orthogonalises: bool = False  # Newton-Schulz temporaries beside the copies
+    matrix_rule: str = ""  # non-matrices (norms, biases, embeddings) follow this rule instead
+    gradients_in_backward: bool = False  # each gradient is used and freed inside backward
+    paged: bool = False  # states live in unified memory, outside the allocator
+    fused: bool = True  # a fused kernel exists
+    source: str = "[torch]"
+    rank: int = DEFAULT_RANK
+
+    def state_tensors(self, shape: Shape, *, width: int = 4, matrix: bool | None = None) -> tuple[StateTensor, ...]:
+        """States of one weight, in the order the first step makes them.
+
+        Args:
+            shape: of the weight, as this rank holds it
+            width: bytes of one element of the weight
+            matrix: whether matrix rules apply; None: when it has two or more dimensions
+
+        >>> optimizer("adamw").state_tensors((4096, 4096), width=4)[0]
+        StateTensor(name='exp_avg', num_bytes=67108864)
+        """
+        if self.paged:
+            return ()
+        if self.matrix_rule and not (len(shape) > 1 if matrix is None else matrix):
+            return OPTIMIZERS[self.matrix_rule].state_tensors(shape, width=width)
+        made = ((state.name, state.num_bytes(shape, width, self.rank)) for state in self.states)
+        return tuple(StateTensor(name, size) for name, size in made if size)
+
+    def state_bytes(self, shape: Shape, *, width: int = 4) -> int:
+        """Sum of the states of one weight [bytes]."""
+        return sum(tensor.num_bytes for tensor in self.state_tensors(shape, width=width))
+
+    def temporaries(self, shape: Shape, *, width: int = 4, kernel: str = "foreach") -> tuple[int, ...]:
+        """Bytes of what the step makes of one weight: alive together with all other weights' under foreach,
+        alone otherwise."""
+        size = count_elements(shape) * width
+        if self.matrix_rule and len(shape) < 2:
+            return OPTIMIZERS[self.matrix_rule].temporaries(shape, width=width, kernel=kernel)
+        if kernel == "fused" and self.fused:
+            return ()
+        copies = self.loop_temporaries if self.loops or kernel == "loop" else self.foreach_temporaries
+        made = [size] * copies
+        if self.orthogonalises and len(shape) > 1:
+            made += [2 * count_elements(shape)] * 2 + [2 * gram(shape)] * 2
+        return tuple(made)
+
+    def steps_together(self, kernel: str) -> bool:
+        """Whether the temporaries of all weights are alive at once."""
+        return kernel == "foreach" and not self.loops and self.foreach_temporaries > 0
+
+
+def _same(name: str) -> State:
+    """A state of the weight's shape and dtype (`zeros_like`)."""
+    return State(name, lambda shape, width, rank: full(shape, width))
+
+
+def _fp32(name: str) -> State:
+    return State(name, lambda shape, width, rank: full(shape, 4))
+
+
+def _eight(name: str) -> tuple[State, State]:
+    return (
+        State(name, lambda shape, width, rank: eight_bit(shape)[0]),
+        State(f"{name} block constants", lambda shape, width, rank: eight_bit(shape)[1]),
+    )
+
+
+def _four(name: str) -> tuple[State, State]:
+    return (
+        State(name, lambda shape, width, rank: four_bit(shape)[0]),
+        State(f"{name} block constants", lambda shape, width, rank: four_bit(shape)[1]),
+    )
+
+
+_FACTORED: Final = (
+    State("exp_avg_sq_row", lambda shape, width, rank: factored(shape)[0]),
+    State("exp_avg_sq_col", lambda shape, width, rank: factored(shape)[1]),
+)
+_ADAM: Final = (_same("exp_avg"), _same("exp_avg_sq"))
+_LOW_RANK: Final = (
+    State("exp_avg", lambda shape, width, rank: low_rank(shape, rank) * width),
+    State("exp_avg_sq", lambda shape, width, rank: low_rank(shape, rank) * width),
+    State("projection", lambda shape, width, rank: projection(shape, rank) * width),
+)
+
+
+def _blocked(name: str) -> State:
+    """Shampoo: one symmetric matrix per side of every block of 1,024."""
+    return State(name, lambda shape, width, rank: 4 * preconditioners(shape, 1024))
+
+
+def _rotation(name: str) -> State:
+    """SOAP: one symmetric matrix per side of at most 10,000 (`max_precond_dim`)."""
+    return State(name, lambda shape, width, rank: 4 * rotations(shape, 10_000))
+
+
+OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
+    "sgd": OptimizerRule((), loop_temporaries=0),
+    "sgd-momentum": OptimizerRule((_same("momentum_buffer"),), loop_temporaries=0),
+    "rmsprop": OptimizerRule((_same("square_avg"),), foreach_temporaries=1, fused=False),
+    "rmsprop-momentum": OptimizerRule((_same("square_avg"), _same("momentum_buffer")), foreach_temporaries=1, fused=False),
+    "adagrad": OptimizerRule((_same("sum"),), foreach_temporaries=2),
+    "adadelta": OptimizerRule((_same("square_avg"), _same("acc_delta")), foreach_temporaries=2, loop_temporaries=2, fused=False),
+    "adam": OptimizerRule(_ADAM, foreach_temporaries=1),
+    "adamw": OptimizerRule(_ADAM, foreach_temporaries=1),
+    "adamw-amsgrad": OptimizerRule((*_ADAM, _same("max_exp_avg_sq")), foreach_temporaries=1),
+    "adamax": OptimizerRule((_same("exp_avg"), _same("exp_inf")), foreach_temporaries=1, fused=False),
+    "nadam": OptimizerRule(_ADAM, foreach_temporaries=1, fused=False),
+    "radam": OptimizerRule(_ADAM, foreach_temporaries=2, loop_temporaries=2, fused=False),
+    "adamw-fp32": OptimizerRule((_fp32("exp_avg"), _fp32("exp_avg_sq")), loop_temporaries=0, loops=True, source="fused CPU/GPU Adam"),
+    "adam-8bit": OptimizerRule((*_eight("state1"), *_eight("state2")), loop_temporaries=0, loops=True, source="[bnb]"),
+    "adamw-8bit": OptimizerRule((*_eight("state1"), *_eight("state2")), loop_temporaries=0, loops=True, source="[bnb]"),
+    "lion-8bit": OptimizerRule(_eight("state1"), loop_temporaries=0, loops=True, source="[bnb]"),
+    "sgd-8bit": OptimizerRule(_eight("state1"), loop_temporaries=0, loops=True, source="[bnb]"),
+    "adamw-4bit": OptimizerRule((*_four("exp_avg"), *_four("exp_avg_sq")), loop_temporaries=2, loops=True, source="[torchao]"),
+    "adafactor": OptimizerRule(_FACTORED, loop_temporaries=2, loops=True, source="[adafactor]"),
+    "came": OptimizerRule(
+        (
+            _same("exp_avg"), *_FACTORED,
+            State("exp_avg_res_row", lambda shape, width, rank: factored(shape, vectors=False)[0]),
+            State("exp_avg_res_col", lambda shape, width, rank: factored(shape, vectors=False)[1]),
+        ),
+        loop_temporaries=3, loops=True, source="[came]",
+    ),
+    "lion": OptimizerRule((_same("exp_avg"),), loop_temporaries=2, loops=True, source="[lion]"),
+    "lamb": OptimizerRule(_ADAM, loop_temporaries=2, loops=True, source="[lamb]"),
+    "lars": OptimizerRule((_same("momentum_buffer"),), loop_temporaries=1, loops=True, source="[lamb]"),
+    "muon": OptimizerRule(
+        (_same("momentum_buffer"),), loops=True, orthogonalises=True, matrix_rule="adamw", fused=False, source="[muon]"
+    ),
+    "shampoo": OptimizerRule(
+        (_same("momentum_buffer"), _same("grafting_exp_avg_sq"), _blocked("factors"), _blocked("inverse roots")),
+        loop_temporaries=2, loops=True, matrix_rule="adamw", source="[shampoo]",
+    ),
+    "soap": OptimizerRule(
+        (*_ADAM, _rotation("gram matrices"), _rotation("eigenvectors")),
+        loop_temporaries=3, loops=True, matrix_rule="adamw", source="[soap]",
+    ),
+    "galore": OptimizerRule(_LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", source="[galore]"),
+    "apollo": OptimizerRule(_LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", source="[apollo]", rank=256),
+    "apollo-mini": OptimizerRule(_LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", source="[apollo]", rank=1),
+    "lomo": OptimizerRule((), loop_temporaries=0, loops=True, gradients_in_backward=True, source="[lomo]"),
+    "adalomo": OptimizerRule(_FACTORED, loop_temporaries=2, loops=True, gradients_in_backward=True, source="[lomo]"),
+    "schedulefree-adamw": OptimizerRule((_same("z"), _same("exp_avg_sq")), foreach_temporaries=1, source="[schedulefree]"),
+    "schedulefree-sgd": OptimizerRule((_same("z"),), source="[schedulefree]"),
+    "sophia": OptimizerRule((_same("exp_avg"), _same("hessian")), loop_temporaries=1, loops=True, source="[sophia]"),
+}
+"""Every optimizer. `paged-` before a name keeps its states in unified memory; `:rank` behind one sets its projection."""
+
+ALIASES: Final[dict[str, str]] = {
+    "momentum": "sgd-momentum",
+    "adam8bit": "adam-8bit",
+    "adamw8bit": "adamw-8bit",
+    "adamw_8bit": "adamw-8bit",
+    "lion8bit": "lion-8bit",
+    "galore-adamw": "galore",
+    "schedulefree": "schedulefree-adamw",
+}
+"""Other spellings."""
+
+
+def optimizer(name: str) -> OptimizerRule:
+    """The rule called `name`: 'adamw', 'paged-adamw-8bit', 'galore:256'.
+
+    Raises: UnknownName with the nearest names; InvalidSpec for a rank that is not a positive number.
+    """
+    base, _, rank = name.lower().partition(":")
+    paged = base.startswith(("paged-", "paged_"))
+    base = base[len("paged-") :] if paged else base
+    rule = OPTIMIZERS.get(ALIASES.get(base, base))
+    if rule is None:
+        raise UnknownName.of("optimizer", name, OPTIMIZERS)
+    if rank:
+        if not rank.isdecimal() or not 1 <= len(rank) <= 9 or int(rank) < 1:
+            raise InvalidSpec(f"optimizer {name[:80]!r} has no usable rank; use a positive number, as in 'galore:128'")
+        rule = rule._replace(rank=int(rank))
+    return rule._replace(paged=paged)

@@ -1,0 +1,120 @@
+"""Programs of weights, states, and optimizer steps, from a list of weights.
+
+[clip] pytorch torch/nn/utils/clip_grad.py `clip_grad_norm_`: one scalar per gradient, then in-place products; gradients
+that are DTensors or half precision are not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.states.optimizers import OptimizerRule
+from vramcast.states.shapes import Shape, elements
+
+
+class Weight(NamedTuple):
+    """Equal weight tensors as one rank stores them."""
+
+    owner: str
+    path: str
+    shape: Shape
+    repeats: int = 1
+    width: int = 4  # bytes of one stored element
+    learns: bool = True
+    gradient_width: int | None = None  # None: as `width`
+    source: str = ""
+
+    @property
+    def elements(self) -> int:
+        """Of one tensor."""
+        return elements(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of one tensor."""
+        return self.elements * self.width
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of one tensor's gradient; 0 when it does not learn."""
+        return self.elements * (self.gradient_width or self.width) if self.learns else 0
+
+
+def repeat(count: int, *nodes: Node, label: str = "") -> Node:
+    """One node alone, or a loop."""
+    return nodes[0] if count == 1 and len(nodes) == 1 else Loop(count, nodes, label)
+
+
+def weight_tensor(weight: Weight) -> Tensor:
+    """The ledger entry of one weight."""
+    return Tensor(
+        name=weight.path, num_bytes=weight.num_bytes, category=Category.WEIGHTS, owner=weight.owner,
+        formula=f"{weight.elements:,} x {weight.width} B", source=weight.source,
+    )
+
+
+def gradient_tensor(weight: Weight) -> Tensor:
+    """The ledger entry of one gradient."""
+    width = weight.gradient_width or weight.width
+    return Tensor(
+        name=f"gradient of {weight.path}", num_bytes=weight.gradient_bytes, category=Category.GRADIENTS,
+        owner=weight.owner, formula=f"{weight.elements:,} x {width} B",
+    )
+
+
+def weight_program(weights: Iterable[Weight]) -> Program:
+    """All weights come to life."""
+    return tuple(repeat(weight.repeats, Alloc(weight_tensor(weight)), label=weight.path) for weight in weights)
+
+
+def state_program(weights: Iterable[Weight], rule: OptimizerRule) -> Program:
+    """All states of weights that learn come to life, as in the first step."""
+    nodes: list[Node] = []
+    for weight in weights:
+        if not weight.learns:
+            continue
+        made = tuple(
+            Alloc(
+                Tensor(
+                    name=f"{state.name} of {weight.path}", num_bytes=state.num_bytes, category=Category.OPTIMIZER,
+                    owner=weight.owner, formula=f"of {' x '.join(map(str, weight.shape))}", source=rule.source,
+                )
+            )
+            for state in rule.state_tensors(weight.shape, width=weight.width)
+        )
+        if made:
+            nodes.append(repeat(weight.repeats, *made, label=weight.path))
+    return tuple(nodes)
+
+
+def step_program(weights: Sequence[Weight], rule: OptimizerRule, *, kernel: str = "foreach") -> Program:
+    """Temporaries of one optimizer step: of all weights at once, or of the largest alone."""
+    learning = [weight for weight in weights if weight.learns]
+    made = [(weight, _temporaries(weight, rule, kernel)) for weight in learning]
+    if rule.steps_together(kernel):
+        born = tuple(repeat(weight.repeats, *map(Alloc, tensors)) for weight, tensors in made if tensors)
+        died = tuple(repeat(weight.repeats, *map(Free, tensors)) for weight, tensors in made if tensors)
+        return born + died
+    largest = max((tensors for _, tensors in made), key=lambda tensors: sum(t.num_bytes for t in tensors), default=())
+    return (*map(Alloc, largest), *map(Free, largest))
+
+
+def _temporaries(weight: Weight, rule: OptimizerRule, kernel: str) -> tuple[Tensor, ...]:
+    sizes = rule.temporaries(weight.shape, width=weight.gradient_width or weight.width, kernel=kernel)
+    return tuple(
+        Tensor(
+            name=f"optimizer temporary {index} of {weight.path}", num_bytes=size, category=Category.TEMPORARIES,
+            owner=weight.owner, source=rule.source,
+        )
+        for index, size in enumerate(sizes)
+    )
+
+
+def clip_program(weights: Sequence[Weight]) -> Program:
+    """clip_grad_norm_: one fp32 norm per gradient, stacked [clip]."""
+    count = sum(weight.repeats for weight in weights if weight.learns)
+    norm = Tensor(name="gradient norm", num_bytes=4, category=Category.TEMPORARIES, owner="clip_grad_norm")
+    stacked = Tensor(name="gradient norms", num_bytes=4 * count, category=Category.TEMPORARIES, owner="clip_grad_norm")
+    return (Loop(count, (Alloc(norm),)), Alloc(stacked), Loop(count, (Free(norm),)), Free(stacked)) if count else ()

@@ -1,0 +1,90 @@
+"""States and step temporaries against published numbers and properties."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramcast.domain.program import extent, live_at_end
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.states.optimizers import OPTIMIZERS, optimizer
+from vramcast.states.steps import Weight, clip_program, state_program, step_program, weight_program
+
+MATRIX = Weight("decoder.layers", "mlp.up", (14336, 4096), repeats=32)
+NORM = Weight("decoder.layers", "norm", (4096,), repeats=64)
+
+
+def test_adam_keeps_eight_bytes_per_fp32_parameter() -> None:
+    assert optimizer("adamw").state_bytes((4096, 4096)) == 8 * 4096 * 4096
+
+
+def test_eight_bit_adam_keeps_two_bytes_and_block_constants() -> None:
+    n = 4096 * 4096
+    assert optimizer("adamw-8bit").state_bytes((4096, 4096)) == 2 * n + 2 * 4 * n // 256
+
+
+def test_eight_bit_adam_keeps_small_weights_in_fp32() -> None:
+    assert optimizer("adamw-8bit").state_bytes((4095,)) == 2 * 4 * 4095
+
+
+def test_paged_states_are_not_in_the_allocator() -> None:
+    assert optimizer("paged-adamw-8bit").state_bytes((4096, 4096)) == 0
+
+
+def test_adafactor_keeps_rows_and_columns() -> None:
+    assert optimizer("adafactor").state_bytes((1000, 500)) == 4 * 1500
+
+
+def test_galore_keeps_moments_in_the_projected_space() -> None:
+    assert optimizer("galore:128").state_bytes((1024, 4096), width=2) == 2 * (2 * 128 * 4096 + 128 * 1024)
+
+
+def test_a_rank_larger_than_the_weight_projects_nothing() -> None:
+    assert optimizer("galore:100000").state_bytes((64, 32)) == 4 * (2 * 32 * 64 + 32 * 32)
+
+
+def test_lomo_has_no_state_and_frees_gradients_in_backward() -> None:
+    assert optimizer("lomo").state_bytes((4096, 4096)) == 0
+    assert optimizer("lomo").gradients_in_backward
+
+
+def test_muon_leaves_vectors_to_adamw() -> None:
+    assert optimizer("muon").state_bytes((4096,)) == 8 * 4096
+    assert optimizer("muon").state_bytes((64, 64)) == 4 * 4096
+
+
+def test_foreach_adamw_makes_a_copy_of_everything_and_fused_nothing() -> None:
+    weights = [MATRIX, NORM]
+    total = sum(weight.num_bytes * weight.repeats for weight in weights)
+    assert extent(step_program(weights, optimizer("adamw"))).peak == total
+    assert extent(step_program(weights, optimizer("adamw"), kernel="loop")).peak == MATRIX.num_bytes
+    assert step_program(weights, optimizer("adamw"), kernel="fused") == ()
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_steps_free_what_they_make_and_states_stay(name: str) -> None:
+    rule = optimizer(name)
+    for kernel in ("foreach", "fused", "loop"):
+        assert not live_at_end(step_program([MATRIX, NORM], rule, kernel=kernel))
+    states = live_at_end(state_program([MATRIX, NORM], rule))
+    expected = sum(rule.state_bytes(weight.shape) * weight.repeats for weight in (MATRIX, NORM))
+    assert sum(tensor.num_bytes * count for tensor, count in states.items()) == expected
+
+
+def test_frozen_weights_have_no_state() -> None:
+    assert state_program([MATRIX._replace(learns=False)], optimizer("adamw")) == ()
+    assert extent(weight_program([MATRIX])).net == MATRIX.num_bytes * 32
+
+
+def test_clipping_leaves_nothing() -> None:
+    assert not live_at_end(clip_program([MATRIX, NORM]))
+
+
+def test_unknown_optimizers_name_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="adamw"):
+        optimizer("adamww")
+
+
+@pytest.mark.parametrize("name", ["galore:0", "galore:-1", "galore:x", "galore:9999999999"])
+def test_bad_ranks_are_refused(name: str) -> None:
+    with pytest.raises(InvalidSpec, match="galore:128"):
+        optimizer(name)
