@@ -30,6 +30,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     elements: int
     stores: tuple[Stored, ...] = ()
+    lacks: tuple[Stored, ...] = ()
     source: str = ""  # where the number stands, when not in the model's own source
 
 

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.blocks.parameters.count import count_parameters, named_parameters
-from vramcast.domain.model import Attention, Model, Parameter
+from vramcast.domain.model import Attention, Model, MultiLatentAttention, Parameter
 from vramcast.units import ceil_div
 
 FP8_BLOCK: Final = 128
@@ -26,6 +28,8 @@ class Stored(StrEnum):
     POSITION_IDS = "position_ids"  # 0 ... positions - 1
     TIED_HEAD = "tied_head"  # the embedding a second time
     MTP = "mtp"  # multi-token-prediction modules
+    MTP_WITHOUT_TABLES = "mtp_without_tables"  # the same, their copies of embedding and head left out
+    SCORE_BIAS = "score_bias"  # routing corrections; a checkpoint can lack them
     FP8_SCALES = "fp8_scales"  # of every 8-bit linear
 
 
@@ -57,13 +61,25 @@ def stored_elements(model: Model, kind: Stored) -> int:
             return model.vocab * (model.embedding_width or model.hidden) if model.tied else 0
         case Stored.MTP:
             return count_parameters(model).mtp
+        case Stored.MTP_WITHOUT_TABLES:
+            return count_parameters(replace(model, mtp_own_embeddings=False, mtp_own_head=False)).mtp
+        case Stored.SCORE_BIAS:
+            named = named_parameters(model)
+            return sum(owned.parameter.elements * owned.repeats for owned in named if _is_score_bias(owned.parameter))
         case Stored.FP8_SCALES:
             return fp8_scale_elements(model)
 
 
 def _rotary_width(model: Model) -> int:
+    """Inverse frequencies per vector; latent attention stores those of a head of H / A channels (Kimi K2)."""
     mixer = model.main.runs[0].layer.mixer
-    return int(mixer.head_dim * mixer.rope_fraction) // 2 if isinstance(mixer, Attention) else 0
+    if isinstance(mixer, Attention):
+        return int(mixer.head_dim * mixer.rope_fraction) // 2
+    return model.hidden // mixer.num_heads // 2 if isinstance(mixer, MultiLatentAttention) else 0
+
+
+def _is_score_bias(parameter: Parameter) -> bool:
+    return parameter.path == "moe.score_bias"
 
 
 def _is_fp8(parameter: Parameter) -> bool:
@@ -84,8 +100,8 @@ def fp8_scale_elements(model: Model) -> int:
     return total
 
 
-def checkpoint_elements(model: Model, stores: Iterable[Stored] = ()) -> int:
-    """Elements of all tensors in a checkpoint that stores these groups too [count].
+def checkpoint_elements(model: Model, stores: Iterable[Stored] = (), lacks: Iterable[Stored] = ()) -> int:
+    """Elements of all tensors in a checkpoint that stores some groups too and lacks others [count].
 
     >>> from vramcast.domain.model import MLP, Attention, Layer, Model, Run, Stack
     >>> mixer = Attention(num_heads=32, num_kv_heads=32, head_dim=128)
@@ -95,4 +111,5 @@ def checkpoint_elements(model: Model, stores: Iterable[Stored] = ()) -> int:
     >>> checkpoint_elements(llama, [Stored.ROTARY])
     6738417664
     """
-    return count_parameters(model).total + sum(stored_elements(model, kind) for kind in stores)
+    more, fewer = (sum(stored_elements(model, kind) for kind in kinds) for kinds in (stores, lacks))
+    return count_parameters(model).total + more - fewer
