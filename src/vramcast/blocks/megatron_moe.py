@@ -102,9 +102,8 @@ def _experts(graph: Graph, tokens: Value, probabilities: Value, block: MoE, shap
     f = block.expert.width // shape.etp
     inner_width = f * (2 if block.expert.gated else 1)
     inner = activation(graph, "experts.up.out", rows, inner_width, e)
-    up_gradient = transient(graph, "experts.up.weight gradient", local, inner_width, width, e,
-                            category=Category.GRADIENTS)
-    graph.call("experts.up", [tokens], [inner], saved=[tokens], weight_gradients=[up_gradient],
+    up_gradient = transient(graph, "experts.up.weight gradient", inner_width, width, e, category=Category.GRADIENTS)
+    graph.call("experts.up", [tokens], [inner], saved=[tokens], weight_gradients=[up_gradient] * local,
                flops=2 * rows * inner_width * width)
     weights = activation(graph, "experts.probabilities", rows, 4)
     graph.call("experts.permute probabilities", [probabilities], [weights])
@@ -115,8 +114,8 @@ def _experts(graph: Graph, tokens: Value, probabilities: Value, block: MoE, shap
     if "moe_act" in shape.recompute_modules:
         graph.checkpoint(start, discard_output=True)
     out = activation(graph, "experts.down.out", rows, width, e)
-    down_gradient = transient(graph, "experts.down.weight gradient", local, f, width, e, category=Category.GRADIENTS)
-    graph.call("experts.down", [hidden], [out], saved=[hidden], weight_gradients=[down_gradient],
+    down_gradient = transient(graph, "experts.down.weight gradient", width, f, e, category=Category.GRADIENTS)
+    graph.call("experts.down", [hidden], [out], saved=[hidden], weight_gradients=[down_gradient] * local,
                flops=2 * rows * f * width)
     return out
 

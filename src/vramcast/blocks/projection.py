@@ -41,11 +41,16 @@ def project(
 def _unpacked(
     graph: Graph, path: str, x: Value, *, tokens: int, shape: tuple[int, int], sizes: Sizes
 ) -> Value:
-    """A product with a weight that is unpacked forward and again backward, and saved by neither."""
+    """A product with a weight that is unpacked forward and again backward, and saved where its product says so."""
     storage, elements = QUANTISED[sizes.stored], shape[0] * shape[1]
     size = tokens * shape[0] * sizes.numerics.compute
     y = graph.value(path, size, gradient_bytes=size if x.gradient_bytes else 0)
     tensors = [graph.tensor(f"{path}.{name}", count) for name, count in storage.unpacked_bytes(elements)]
-    return graph.call(
-        "quantised_linear", [x], [y], temporaries=tensors, backward_temporaries=tensors, flops=2 * tokens * elements
-    )
+    if not storage.weight_saved:
+        return graph.call(
+            "quantised_linear", [x], [y], temporaries=tensors, backward_temporaries=tensors,
+            flops=2 * tokens * elements,
+        )
+    graph.call("unpack", [x], [], temporaries=tensors[1:], differentiable=False)
+    weight = graph.value(f"{path}.unpacked", tensors[0].num_bytes, gradient_bytes=0)
+    return graph.call("quantised_linear", [x], [y], extra=[weight] if x.gradient_bytes else [], flops=2 * tokens * elements)

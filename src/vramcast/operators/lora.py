@@ -71,12 +71,14 @@ def product(
 def lora(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) -> Value:
     """base + s B(A(dropout(x))), then back to the base's dtype [PEFT]."""
     t, path = target.tokens, target.path
-    wide = cast(graph, x, elements=t * target.in_features, to_bytes=adapter.compute, name=f"{path}.lora_input")
+    elements = t * target.in_features
+    wide = cast(graph, x, elements=elements, to_bytes=adapter.width, name=f"{path}.lora_input")
     dropped = wide
     if adapter.dropout:
         dropped = graph.value(f"{path}.lora_dropped", wide.num_bytes, gradient_bytes=wide.gradient_bytes)
-        mask = graph.value(f"{path}.lora_mask", t * target.in_features, gradient_bytes=0)
+        mask = graph.value(f"{path}.lora_mask", elements, gradient_bytes=0)
         graph.call("dropout", [wide], [dropped], extra=[mask])
+    dropped = cast(graph, dropped, elements=elements, to_bytes=adapter.compute, name=f"{path}.lora_autocast")
     a = product(graph, f"{path}.lora_A", dropped, tokens=t, shape=(adapter.rank, target.in_features), adapter=adapter)
     b = product(graph, f"{path}.lora_B", a, tokens=t, shape=(target.out_features, adapter.rank), adapter=adapter)
     scaled = aten.unary(graph, b, num_bytes=b.num_bytes, name=f"{path}.lora_scaled")

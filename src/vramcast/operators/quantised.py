@@ -5,7 +5,7 @@ Symbols:  n elements of one weight
 in blocks of 256 with fp32 constants of their own (double quantisation).
 [bnb] bitsandbytes autograd/_functions.py `MatMul4Bit`: the weight is unpacked for forward and again for backward.
 [GPTQ] AutoGPTQ nn_modules/qlinear/qlinear_cuda.py: int32 packs, zeros and fp16 scales per group of 128 rows, g_idx;
-above 128 rows of input, and in every backward, the weight is unpacked through several tensors.
+above 128 rows of input the weight is unpacked in Python through an int32 tensor and multiplied with torch.matmul.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class Storage(NamedTuple):
 
     parts: tuple[tuple[str, int, int], ...]  # name, bytes = n * numerator / denominator
     unpacked: tuple[tuple[str, int, int], ...]  # tensors alive at once while the weight is unpacked, the weight first
+    weight_saved: bool = False  # the product is plain autograd, which keeps the unpacked weight for the input gradient
 
     def stored_bytes(self, elements: int) -> tuple[tuple[str, int], ...]:
         """Each stored tensor's bytes for one weight of `elements` elements."""
@@ -39,7 +40,8 @@ QUANTISED: Final[dict[str, Storage]] = {
     "int8": Storage((("weight_8bit", 1, 1),), (("weight", 2, 1),)),
     "gptq-int4": Storage(
         (("qweight", 1, 2), ("qzeros", 1, 256), ("scales", 2, 128)),
-        (("weight", 2, 1), ("shifted_int32", 4, 1), ("masked_int8", 1, 1), ("scaled", 2, 1)),
+        (("weight", 2, 1), ("shifted_int32", 4, 1), ("masked_int8", 1, 1)),
+        weight_saved=True,
     ),
     "awq-int4": Storage((("qweight", 1, 2), ("qzeros", 1, 256), ("scales", 2, 128)), (("weight", 2, 1),)),
 }

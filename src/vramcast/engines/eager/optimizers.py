@@ -112,9 +112,22 @@ def step_nodes(weights: Iterable[Weight], rules: Optimizer, *, kernel: str = "fo
         largest = max(learning, key=lambda weight: weight.elements)
         tensors = [_temporary(largest, index) for index in range(rules.loop_temporaries)]
         return (*map(Alloc, tensors), *map(Free, tensors))
-    made = [(w.count, _temporary(w, i)) for i in range(rules.foreach_temporaries) for w in learning]
-    born = tuple(looped(count, Alloc(tensor)) for count, tensor in made)
-    return born + tuple(looped(count, Free(tensor)) for count, tensor in made)
+    groups = [[w for w in learning if w.width == width] for width in dict.fromkeys(w.width for w in learning)]
+    return _foreach_temporaries(groups, rules.foreach_temporaries)
+
+
+def _foreach_temporaries(groups: list[list[Weight]], copies: int) -> Program:
+    """Lists of temporaries, one element type after the other; a list dies when the next type's takes its name."""
+    nodes: list[Node] = []
+    held: list[list[Node]] = []
+    for group in groups:
+        made = [[(w.count, _temporary(w, index)) for w in group] for index in range(copies)]
+        for index, tensors in enumerate(made):
+            nodes += [looped(count, Alloc(tensor)) for count, tensor in tensors]
+            if held:
+                nodes += held[index]
+        held = [[looped(count, Free(tensor)) for count, tensor in tensors] for tensors in made]
+    return (*nodes, *(node for freed in held for node in freed))
 
 
 def _temporary(weight: Weight, index: int) -> Tensor:

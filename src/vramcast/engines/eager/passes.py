@@ -36,6 +36,14 @@ class Passes(NamedTuple):
         return self.forward + self.backward
 
 
+class Gathered(NamedTuple):
+    """Full weights that exist only while their block runs (ZeRO-3, FSDP): one tensor per block."""
+
+    embedding: Tensor
+    layers: tuple[Tensor, ...]  # one per run of equal layers
+    head: Tensor
+
+
 class Blocks(NamedTuple):
     """The graphs of a model, its equal layers once."""
 
@@ -77,21 +85,30 @@ def _layer(layer: Layer, recipe: Recipe, hidden: Tensor, again: bool) -> Graph:
     return graph
 
 
-def passes(recipe: Recipe, *, policy: WeightGradients = WeightGradients.KEPT) -> Passes:
+def passes(
+    recipe: Recipe, *, policy: WeightGradients = WeightGradients.KEPT, gathered: Gathered | None = None
+) -> Passes:
     """Forward and backward of one micro-batch.
 
     Args:
         recipe: the model and its implementations
         policy: what becomes of weight gradients
+        gathered: weights that are gathered around each block
     """
     built = blocks(recipe)
     inputs = input_tensors(recipe)
 
-    def lowered(graph: Graph) -> Lowered:
-        return lower(graph, weight_gradients=policy, gradient=built.gradient)
+    def lowered(graph: Graph, weight: Tensor | None) -> Lowered:
+        found = lower(graph, weight_gradients=policy, gradient=built.gradient)
+        if weight is None:
+            return found
+        born, died = Alloc(weight), Free(weight)
+        return found._replace(forward=(born, *found.forward, died), backward=(born, *found.backward, died))
 
-    first, last = lowered(built.embedding), lowered(built.head)
-    middle = [(count, lowered(graph)) for count, graph in built.layers]
+    first = lowered(built.embedding, gathered.embedding if gathered else None)
+    last = lowered(built.head, gathered.head if gathered else None)
+    around: tuple[Tensor | None, ...] = gathered.layers if gathered else (None,) * len(built.layers)
+    middle = [(count, lowered(graph, weight)) for (count, graph), weight in zip(built.layers, around, strict=True)]
     forward: list[Node] = [*map(Alloc, inputs), *first.forward]
     leaving: list[Node] = []
     for (count, layer), (_, graph) in zip(middle, built.layers, strict=True):

@@ -1,0 +1,181 @@
+"""DeepSpeed ZeRO: what one rank keeps, gathers and buffers.
+
+Symbols:  N data-parallel ranks   P weights that learn   F frozen weights
+[ZeRO] Rajbhandari et al., arXiv:1910.02054
+[Z2] deepspeed runtime/zero/stage_1_and_2.py `DeepSpeedZeroOptimizer`: flat 16-bit weights, fp32 partition, two bucket
+buffers while backward runs, the partition's gradients beside the accumulated ones, flattened and upcast for the step.
+[Z3] deepspeed runtime/zero/stage3.py `DeepSpeedZeroOptimizer_Stage3` and partitioned_param_coordinator.py: weights are
+gathered per submodule and kept while their next use is less than max_reuse_distance away.
+[HF] transformers integrations/deepspeed.py `HfTrainerDeepSpeedConfig`: "auto" buckets are H^2, 0.9 H^2 and 10 H elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from vramcast.domain.job import Phase, Shards
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.engines.eager.optimizers import Optimizer, weight_nodes
+from vramcast.engines.eager.passes import Gathered, inference, passes
+from vramcast.engines.eager.phases import workspaces
+from vramcast.engines.eager.recipe import Recipe, Weight, elements, weights
+from vramcast.operators.lowering import WeightGradients
+from vramcast.units import ceil_div
+
+FP64: Final = 8
+FP32: Final = 4
+
+
+class Zero(NamedTuple):
+    """Settings of ZeRO, with DeepSpeed's defaults. Buckets count elements."""
+
+    shards: Shards
+    ranks: int
+    optimizer: Optimizer
+    reduce_bucket: int = 500_000_000
+    overlap: bool = True
+    sub_group: int = 1_000_000_000
+    reuse_distance: int = 1_000_000_000
+    prefetch_bucket: int = 50_000_000
+    persistence: int = 100_000
+    grad_accum: int = 1
+    width: int = 2  # bytes of a weight and of a gradient
+    gradient_width: int = 2  # bytes of an accumulated gradient
+    offload_optimizer: bool = False
+    offload_parameters: bool = False
+    hopper: bool = False
+
+
+def zero_phases(recipe: Recipe, zero: Zero) -> Mapping[Phase, Program]:
+    """Load, first step, step, evaluation of one rank under ZeRO 1, 2 or 3."""
+    held = weights(recipe)
+    everything = zero.shards is Shards.EVERYTHING
+    load = _partitioned_load(held, zero) if everything else _flat_load(held, zero)
+    step = _step(recipe, held, zero)
+    return {
+        Phase.LOAD: load,
+        Phase.FIRST_STEP: (*workspaces(zero.hopper), *step),
+        Phase.STEP: step,
+        Phase.EVALUATION: inference(recipe),
+    }
+
+
+def _tensor(name: str, num_bytes: int, category: Category, formula: str = "") -> Tensor:
+    return Tensor(name=name, num_bytes=num_bytes, category=category, owner="zero", formula=formula,
+                  source="deepspeed runtime/zero")
+
+
+def _scope(tensor: Tensor) -> Program:
+    return (Alloc(tensor), Free(tensor))
+
+
+def _optimizer_nodes(partition: int, zero: Zero) -> list[Node]:
+    """fp32 weights and moments of a partition; a zero gradient lives while DeepSpeed makes the states at start."""
+    if zero.offload_optimizer:
+        return []
+    formula = f"{partition:,} x 4 B"
+    nodes: list[Node] = [Alloc(_tensor("fp32 weights", partition * FP32, Category.OPTIMIZER, formula))]
+    gradient = _tensor("zero gradient", partition * FP32, Category.TEMPORARIES)
+    nodes.append(Alloc(gradient))
+    width = zero.optimizer.width or FP32
+    nodes += [Alloc(_tensor(name, partition * width, Category.OPTIMIZER, formula)) for name in zero.optimizer.moments]
+    return [*nodes, Free(gradient)]
+
+
+def _flat_load(held: tuple[Weight, ...], zero: Zero) -> Program:
+    learning = elements(held, learning_only=True)
+    frozen = tuple(weight for weight in held if not weight.learns)
+    flat = _tensor("flat weights", learning * zero.width, Category.WEIGHTS, f"{learning:,} x {zero.width} B")
+    return (*weight_nodes(frozen), Alloc(flat), *_optimizer_nodes(ceil_div(learning, zero.ranks), zero))
+
+
+def _partitioned_load(held: tuple[Weight, ...], zero: Zero) -> Program:
+    learning, total = elements(held, learning_only=True), elements(held)
+    partition = ceil_div(learning, zero.ranks)
+    nodes: list[Node] = []
+    if not zero.offload_parameters:
+        share = ceil_div(total, zero.ranks) * zero.width
+        nodes.append(Alloc(_tensor("weight partition", share, Category.WEIGHTS, f"{total:,} x {zero.width} B / {zero.ranks}")))
+    small = sum(w.elements * w.count for w in held if w.elements <= zero.persistence) * zero.width
+    nodes.append(Alloc(_tensor("persistent small weights", small, Category.WEIGHTS)))
+    if not zero.offload_optimizer:
+        gradient = partition * zero.gradient_width
+        nodes.append(Alloc(_tensor("gradient partition", gradient, Category.GRADIENTS)))
+    whole, rest = divmod(partition, zero.sub_group)
+    if whole:
+        nodes.append(Loop(whole, tuple(_optimizer_nodes(zero.sub_group, zero)), label="sub-groups"))
+    return (*nodes, *_optimizer_nodes(rest, zero))
+
+
+def _step(recipe: Recipe, held: tuple[Weight, ...], zero: Zero) -> Program:
+    """Micro-batches, then the optimizer on this rank's partition."""
+    partition = ceil_div(elements(held, learning_only=True), zero.ranks)
+    largest = max((weight.elements for weight in held if weight.learns), default=0)
+    everything = zero.shards is Shards.EVERYTHING
+    norm = ceil_div(largest, zero.ranks) if everything else largest
+    last = (
+        *_scope(_tensor("gradient in fp64 for its norm", norm * FP64, Category.TEMPORARIES)),
+        *_upcast(min(partition, zero.sub_group) if everything else partition, zero),
+    )
+    if everything:
+        again = _gathered_micro_batch(recipe, zero)
+        return (Loop(zero.grad_accum, again, label="micro-batches"), *last)
+    divided = zero.shards is not Shards.OPTIMIZER
+    kept = partition if divided else elements(held, learning_only=True)
+    sums = _tensor("accumulated gradients", kept * zero.gradient_width, Category.GRADIENTS)
+    nodes: list[Node] = [*_bucketed_micro_batch(recipe, zero, (Alloc(sums),), ())]
+    if zero.grad_accum > 1:
+        new = _tensor("gradients of the micro-batch", kept * zero.gradient_width, Category.GRADIENTS)
+        again = _bucketed_micro_batch(recipe, zero, (Alloc(new),), (Free(new),))
+        nodes.append(Loop(zero.grad_accum - 1, again, label="micro-batches"))
+    return (*nodes, *last, Free(sums))
+
+
+def _upcast(partition: int, zero: Zero) -> Program:
+    """Flattened gradients and their fp32 copy, which the fused Adam reads."""
+    if zero.offload_optimizer:
+        return ()
+    flat = _tensor("flattened gradients", partition * zero.gradient_width, Category.TEMPORARIES)
+    wide = _tensor("fp32 gradients", partition * FP32, Category.TEMPORARIES)
+    return (Alloc(flat), Alloc(wide), Free(flat), Free(wide))
+
+
+def _bucketed_micro_batch(recipe: Recipe, zero: Zero, before: Program, after: Program) -> Program:
+    """Forward; backward between the bucket buffers, which die when it ends [Z2]."""
+    one = passes(recipe, policy=WeightGradients.TRANSIENT)
+    bucket = _tensor("reduce bucket", zero.reduce_bucket * zero.width, Category.COMMUNICATION)
+    buckets = (bucket,) * (2 if zero.overlap else 1)
+    return (*one.forward, *map(Alloc, buckets), *before, *one.backward, *after, *map(Free, buckets))
+
+
+def _gathered_micro_batch(recipe: Recipe, zero: Zero) -> Program:
+    """Forward and backward with every block's weights gathered around it [Z3]."""
+    gathered = _gathered(recipe, zero)
+    total = sum(weight.elements * weight.count for weight in weights(recipe))
+    # what backward will use again within the reuse distance stays gathered from forward on: half the distance
+    kept_elements = min(total, zero.reuse_distance // 2) if zero.ranks > 1 else 0
+    kept = _tensor("weights kept for backward", kept_elements * zero.width, Category.COMMUNICATION)
+    prefetched = _tensor("prefetched weights", min(total, zero.prefetch_bucket) * zero.width, Category.COMMUNICATION)
+    bucket = _tensor("reduce bucket", zero.reduce_bucket * zero.width, Category.COMMUNICATION)
+    one = passes(recipe, policy=WeightGradients.TRANSIENT, gathered=gathered)
+    return (
+        Alloc(prefetched), *one.forward, Alloc(kept), Alloc(bucket), Free(kept), *one.backward,
+        Free(bucket), Free(prefetched),
+    )
+
+
+def _gathered(recipe: Recipe, zero: Zero) -> Gathered | None:
+    """Full weights of each block; with one rank the partition is the weight."""
+    if zero.ranks == 1:
+        return None
+    sums: dict[str, int] = {}
+    for weight in weights(recipe):
+        sums[weight.owner] = sums.get(weight.owner, 0) + weight.elements * zero.width
+    layers = [size for owner, size in sums.items() if ".layers." in owner]
+    tied = sums.get("embedding", 0)
+    return Gathered(
+        _tensor("gathered embedding", tied, Category.COMMUNICATION),
+        tuple(_tensor("gathered layer", size, Category.COMMUNICATION) for size in layers),
+        _tensor("gathered head", sums.get("head", 0) or tied, Category.COMMUNICATION),
+    )
