@@ -72,6 +72,20 @@ def add(graph: Graph, a: Value, b: Value, *, num_bytes: int, name: str) -> Value
     return graph.call("add", [a, b], [_output(graph, name, num_bytes, a, b)], passes_gradient=True)
 
 
+def subtract(graph: Graph, a: Value, b: Value, *, num_bytes: int, name: str) -> Value:
+    """`a - b`: the gradient is handed through to a and negated into a new tensor for b."""
+    if not b.gradient_bytes:
+        return add(graph, a, b, num_bytes=num_bytes, name=name)
+    negated = graph.view(b, f"{b.name}.subtracted", gradient_bytes=b.gradient_bytes)
+    graph.call("neg", [b], [negated])
+    return add(graph, a, negated, num_bytes=num_bytes, name=name)
+
+
+def total(graph: Graph, x: Value, *, num_bytes: int, name: str) -> Value:
+    """`x.sum()`: the gradient is the output's, expanded without memory [derivatives: sum]."""
+    return graph.call("sum", [x], [_output(graph, name, num_bytes, x)], slices_gradient=True)
+
+
 def shift(graph: Graph, x: Value, *, num_bytes: int, name: str) -> Value:
     """`x + number`: a new tensor forward, no new one backward."""
     return graph.call("add", [x], [_output(graph, name, num_bytes, x)], passes_gradient=True)

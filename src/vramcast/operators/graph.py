@@ -6,8 +6,8 @@ and their recomputed forms, with the reference counting of eager PyTorch:
 
 * a value dies after its last reader unless an operator saved it or a Python variable still holds it (`hold`);
 * a gradient is allocated by the operator that produces it, passed on without a copy by additions and views, summed
-  in place when nobody else holds it and into a new tensor when somebody does
-  [pytorch torch/csrc/autograd/input_buffer.cpp, `accumulate`];
+  in place when nobody else holds it and into a new tensor when somebody does; a view holds the tensor it looks at
+  [pytorch torch/csrc/autograd/input_buffer.cpp, `accumulate`, `can_accumulate_inplace`];
 * what an operator saved dies when its backward has run, the gradient of its output likewise.
 """
 
@@ -47,6 +47,7 @@ class Operator:
     backward_temporaries: tuple[Tensor, ...] = ()  # alive beside the new gradients while it runs backward
     passes_gradient: bool = False  # the output's gradient is the inputs' gradient (add, view, cast to same type)
     slices_gradient: bool = False  # the inputs' gradients are views of the output's gradient (cat, stack)
+    views_gradient: bool = False  # the inputs' gradients are views of new tensors: never summed in place
     reuses_gradient: bool = False  # the first input's gradient is written into the output's gradient
     weight_gradients: tuple[Tensor, ...] = ()  # produced by backward, handed to the lowering's sink
     gradient_storages: tuple[tuple[Value, Value], ...] = ()  # (input, saved value its gradient is written into)
@@ -131,6 +132,7 @@ class Graph:
         saved_weight_gradients: Sequence[Value] = (),
         passes_gradient: bool = False,
         slices_gradient: bool = False,
+        views_gradient: bool = False,
         reuses_gradient: bool = False,
         differentiable: bool = True,
         flops: int = 0,
@@ -143,7 +145,7 @@ class Graph:
                 temporaries=tuple(temporaries), backward_temporaries=tuple(backward_temporaries),
                 weight_gradients=tuple(weight_gradients), gradient_storages=tuple(gradient_storages),
                 saved_weight_gradients=tuple(saved_weight_gradients), passes_gradient=passes_gradient,
-                slices_gradient=slices_gradient, reuses_gradient=reuses_gradient, differentiable=differentiable, flops=flops,
+                slices_gradient=slices_gradient, views_gradient=views_gradient, reuses_gradient=reuses_gradient, differentiable=differentiable, flops=flops,
                 traffic_bytes=traffic_bytes,
             )
         )

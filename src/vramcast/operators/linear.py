@@ -97,6 +97,7 @@ def linear(
         extra=extra,
         weight_gradients=_weight_gradients(graph, name, dense, numerics),
         backward_temporaries=_gradient_casts(graph, name, dense, numerics),
+        views_gradient=True,  # (B, S, I) inputs are folded to two dimensions and their gradients unfolded
         flops=2 * tokens * dense.out_features * dense.in_features,
         traffic_bytes=width * (tokens * (dense.out_features + dense.in_features) + dense.out_features * dense.in_features),
     )

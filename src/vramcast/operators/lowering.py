@@ -200,11 +200,12 @@ class _Forward:
 class _Gradient:
     """One gradient storage and the number of places that refer to it."""
 
-    __slots__ = ("references", "storage", "tensor")
+    __slots__ = ("is_view", "references", "storage", "tensor")
 
-    def __init__(self, tensor: Tensor, storage: Value | None = None) -> None:
+    def __init__(self, tensor: Tensor, storage: Value | None = None, *, is_view: bool = False) -> None:
         self.tensor = tensor
         self.references = 1
+        self.is_view = is_view or storage is not None
         self.storage = storage  # the saved value it was written into
 
 
@@ -361,10 +362,10 @@ class _Backward:
                 self._drop(gradient)
         if not self.caller.retains_graph:
             self._release_saved(operator)
-        if incoming and self.policy is WeightGradients.TRANSIENT:
-            storages.free_all(operator.weight_gradients)
         for value, gradient in produced:
             self._deposit(value, gradient)
+        if incoming and self.policy is WeightGradients.TRANSIENT:
+            storages.free_all(operator.weight_gradients)
 
     def _release_saved(self, operator: Operator) -> None:
         kept = operator.saved_weight_gradients if self.policy is WeightGradients.KEPT else ()
@@ -387,12 +388,13 @@ class _Backward:
             same_size = value.gradient_bytes == operator.outputs[0].gradient_bytes
             if (operator.passes_gradient and same_size) or operator.slices_gradient or reuse:
                 incoming[0].references += 1
+                incoming[0].is_view |= operator.slices_gradient
                 produced.append((value, incoming[0]))
                 reuse = False
             else:
                 tensor = self._gradient_tensor(value)
                 self.storages.nodes.append(Alloc(tensor))
-                produced.append((value, _Gradient(tensor)))
+                produced.append((value, _Gradient(tensor, is_view=operator.views_gradient)))
         return produced
 
     def _deposit(self, value: Value, gradient: _Gradient) -> None:
@@ -401,8 +403,8 @@ class _Backward:
         if present is None:
             self.gradients[value] = gradient
             return
-        if present.references > 1:
-            # somebody else still reads the first one: the sum gets its own storage
+        if present.references > 1 or present.is_view:
+            # somebody else still reads the first one, or holds its base: the sum gets its own storage
             tensor = self._gradient_tensor(value)
             self.storages.nodes.append(Alloc(tensor))
             self._drop(present)
