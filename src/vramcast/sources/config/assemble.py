@@ -80,7 +80,9 @@ def switch(fields: Fields, fact: bool | str, *, fallback: bool = False) -> bool:
     return fields.flag(fact, fallback=fallback) if isinstance(fact, str) else fact
 
 
-def windows_of(fields: Fields, count: int, rule: int | Literal["none", "all", "qwen"]) -> tuple[int | None, ...]:
+def windows_of(
+    fields: Fields, count: int, rule: int | Literal["none", "all", "qwen"], key: str = "sliding_window"
+) -> tuple[int | None, ...]:
     """The attention window of every layer; None is the whole context.
 
     `layer_types` decides when present. Else the family's rule: an integer n makes every n-th layer global;
@@ -89,7 +91,7 @@ def windows_of(fields: Fields, count: int, rule: int | Literal["none", "all", "q
     kinds = layer_words(fields, "layer_types", count)
     if kinds:
         return tuple(fields.maybe(WINDOWED[kind]) if kind in WINDOWED else None for kind in kinds)
-    window = fields.maybe("sliding_window")
+    window = fields.maybe(key)
     if window is None or rule == "none":
         return (None,) * count
     if rule == "all":

@@ -36,6 +36,7 @@ class Traits(Struct, frozen=True, kw_only=True):
     shared_input_norm: bool = False
     rope_fraction: float = 1.0
     window: int | Literal["none", "all", "qwen"] = "none"
+    window_key: str = "sliding_window"
     rope_every: int = 0  # n: every n-th layer has no rotary embedding
     sinks: bool = False
     channel: ChannelOf | None = None
@@ -89,7 +90,7 @@ def decoder_layers(fields: Fields, traits: Traits) -> tuple[Layer, ...]:
     """The layers one by one."""
     count = fields.layers()
     parallel = switch(fields, traits.parallel)
-    windows = windows_of(fields, count, traits.window)
+    windows = windows_of(fields, count, traits.window, traits.window_key)
     mixers: dict[tuple[int | None, bool], Mixer] = {}
     dense = None if traits.channel else mlp_of(fields, traits)
     layers = []

@@ -7,6 +7,7 @@ from typing import Final
 
 from vramcast.domain.model import Model
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.sources.config.architectures import ARCHITECTURES
 from vramcast.sources.config.deepseek import LATENT
 from vramcast.sources.config.defaults import DEFAULTS
 from vramcast.sources.config.dialects import hugging_face_names
@@ -34,42 +35,6 @@ FAMILIES: Final[dict[str, Callable[[Fields], Model]]] = {
     **VISION_LANGUAGE,
 }
 """`model_type` -> builder."""
-
-ARCHITECTURES: Final[dict[str, str]] = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "MixtralForCausalLM": "mixtral",
-    "QWenLMHeadModel": "qwen",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-    "Qwen3MoeForCausalLM": "qwen3_moe",
-    "GPT2LMHeadModel": "gpt2",
-    "GPTJForCausalLM": "gptj",
-    "GPTNeoForCausalLM": "gpt_neo",
-    "GPTNeoXForCausalLM": "gpt_neox",
-    "OPTForCausalLM": "opt",
-    "BloomForCausalLM": "bloom",
-    "FalconForCausalLM": "falcon",
-    "RWForCausalLM": "falcon",
-    "MPTForCausalLM": "mpt",
-    "BaichuanForCausalLM": "baichuan",
-    "BaiChuanForCausalLM": "baichuan",
-    "ChatGLMModel": "chatglm",
-    "InternLM2ForCausalLM": "internlm2",
-    "T5ForConditionalGeneration": "t5",
-    "T5WithLMHeadModel": "t5",
-    "MT5ForConditionalGeneration": "mt5",
-    "WhisperForConditionalGeneration": "whisper",
-    "NemotronHForCausalLM": "nemotron_h",
-    "DeciLMForCausalLM": "nemotron-nas",
-    "BertForMaskedLM": "bert",
-    "RobertaForMaskedLM": "roberta",
-    "DeepseekV2ForCausalLM": "deepseek_v2",
-    "DeepseekV3ForCausalLM": "deepseek_v3",
-    "DeepseekV32ForCausalLM": "deepseek_v32",
-    "GlmMoeDsaForCausalLM": "glm_moe_dsa",
-}
-"""First architecture -> `model_type`, for configs that lack one."""
 
 
 def family_of(fields: Fields) -> str:

@@ -121,7 +121,8 @@ MOE_TRAITS: Final[dict[str, Traits]] = {
     ),
     "gpt_oss": Traits(qkv_bias="attention_bias", out_bias="attention_bias", sinks=True, window=2, channel=gpt_oss),
     "llama4_text": Traits(
-        qkv_bias="attention_bias", out_bias="attention_bias", rope_every=4, channel=llama4
+        qkv_bias="attention_bias", out_bias="attention_bias", rope_every=4, channel=llama4, window=4,
+        window_key="attention_chunk_size",
     ),
     "glm4_moe": Traits(
         qkv_bias="attention_bias", rope_fraction=0.5, qk_norm="head", qk_norm_if="use_qk_norm", channel=corrected,

@@ -202,7 +202,6 @@ OTHERS: Final[dict[str, dict[str, object]]] = {
     "siglip_text_model": {
         "vocab_size": 32000, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
         "num_attention_heads": 12, "max_position_embeddings": 64, "hidden_act": "gelu_pytorch_tanh",
-        "projection_size": 768,
     },
     "siglip_vision_model": {
         "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,

@@ -1,0 +1,194 @@
+"""The model catalogue: every file loads, every name leads to one file, and wrong files say what is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from vramcast.blocks.parameters import checkpoint_elements, count_parameters
+from vramcast.catalogue import models as catalogue
+from vramcast.catalogue.models import (
+    FOLDER,
+    INDEX,
+    built_index,
+    entry_model,
+    load_model,
+    model_names,
+    parse_entry,
+    read_entry,
+    resolve_name,
+    search_models,
+)
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
+from vramcast.sources.config import model_from_config
+from vramcast.sources.config.fields import Fields
+
+GOOD = """source = "https://example.org"
+checked = 2026-11-20
+aliases = ["a/B"]
+
+[config]
+model_type = "llama"
+"""
+
+
+def test_index_is_current() -> None:
+    written = msgspec.json.decode((FOLDER / INDEX).read_bytes())
+    assert written == built_index(), "run python -m vramcast.catalogue.models"
+
+
+def test_the_catalogue_is_large() -> None:
+    assert len(model_names()) >= 300
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_file_is_a_model_that_meets_its_published_count(name: str) -> None:
+    entry = read_entry(name)
+    model = entry_model(name, entry)
+    assert entry.source.startswith("https://")
+    if entry.checkpoint is not None:
+        found = checkpoint_elements(model, entry.checkpoint.stores, entry.checkpoint.lacks)
+        assert found == entry.checkpoint.elements
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_key_of_a_config_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: set[str] = set()
+    plain = Fields.get
+
+    def recording(self: Fields, key: str) -> object | None:
+        read.add(key)
+        return plain(self, key)
+
+    monkeypatch.setattr(Fields, "get", recording)
+    config = read_entry(name).config
+    model_from_config(config, name=name)
+    spelled = catalogue_keys(config)
+    assert spelled - read - IGNORED == set()
+
+
+IGNORED = {
+    "intermediate_size",  # no dense layer in sight
+    "intermediate_size_mlp",
+    "num_key_value_heads",  # latent attention has none
+    "pos_att_type",  # needs no weights when share_att_key
+    "multi_query",  # new_decoder_architecture decides
+    "parallel_attn",
+    "moe_layer_freq",
+    "index_topk",  # how many keys an indexer picks weighs nothing
+}
+"""Keys that published configs state although another of their keys makes them void."""
+
+
+def catalogue_keys(config: dict[str, Any]) -> set[str]:
+    from vramcast.sources.config.dialects import OTHER_MEANINGS, SPELLINGS
+
+    spellings = SPELLINGS | OTHER_MEANINGS.get(config.get("model_type", ""), {})
+    keys: set[str] = set()
+    for key, value in config.items():
+        keys.add(spellings.get(key, key))
+        if isinstance(value, dict):
+            keys |= catalogue_keys(value)
+    return keys
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("llama-3.1-8b", "llama-3.1-8b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("META-LLAMA/LLAMA-2-70B-HF", "llama-2-70b"),
+        (" qwen2.5-7b ", "qwen2.5-7b"),
+        ("Qwen/Qwen-7B", "qwen-7b"),
+        ("moonshotai/Moonlight-16B-A3B", "moonlight-16b-a3b"),
+    ],
+)
+def test_names_and_aliases_lead_to_one_model_in_any_case(alias: str, name: str) -> None:
+    assert resolve_name(alias) == name
+    assert load_model(alias).name == name
+
+
+def test_an_unknown_name_brings_its_neighbours() -> None:
+    with pytest.raises(UnknownName, match=r"unknown model 'lama-3.1-8b'; did you mean llama-3.1-8b"):
+        load_model("lama-3.1-8b")
+
+
+def test_search_wants_every_word() -> None:
+    found = search_models("qwen2.5 7b")
+    assert "qwen2.5-7b" in found
+    assert "qwen2.5-14b" not in found
+    assert search_models("no such model") == ()
+
+
+@pytest.mark.parametrize(
+    ("defect", "message"),
+    [
+        (GOOD.replace("source =", "origin ="), "test.toml: Object contains unknown field `origin`"),
+        (GOOD.replace("aliases", "alias"), "test.toml: Object contains unknown field `alias`"),
+        (GOOD.replace('checked = 2026-11-20\n', ""), "missing required field `checked`"),
+        (GOOD.replace("2026-11-20", '"soon"'), "`$.checked`"),
+        (GOOD + 'model_type = "gpt2"\n', "key 'model_type'"),
+        (GOOD + '[checkpoint]\nelements = "many"\n', "`$.checkpoint.elements`"),
+        (GOOD + '[checkpoint]\nelements = 1\nstores = ["luck"]\n', "luck"),
+    ],
+)
+def test_wrong_files_name_file_and_key(defect: str, message: str) -> None:
+    with pytest.raises(SourceError) as error:
+        parse_entry(defect, file="test.toml")
+    assert "test.toml" in str(error.value)
+    assert message in str(error.value)
+
+
+def test_two_files_cannot_claim_one_alias(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text(GOOD)
+    monkeypatch.setattr(catalogue, "FOLDER", tmp_path)
+    with pytest.raises(SourceError, match="alias 'a/B' belongs to one.toml"):
+        built_index()
+
+
+def test_a_lookup_takes_less_than_three_milliseconds() -> None:
+    load_model("llama-3.1-8b")
+    times = []
+    for name in ("qwen2.5-7b", "deepseek-v3", "mixtral-8x7b", "gpt2", "llama-3.2-11b-vision"):
+        start = time.perf_counter()
+        load_model(name)
+        times.append(time.perf_counter() - start)
+    assert sorted(times)[len(times) // 2] < 0.003
+
+
+def test_loading_imports_neither_yaml_nor_rich() -> None:
+    program = (
+        "import sys; from vramcast.catalogue.models import load_model; load_model('llama-3.1-8b'); "
+        "print(sorted({'yaml', 'rich', 'torch', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+HOSTILE: list[Any] = [None, True, 0, -3, 2**40, "x", [], [1, "a"], {}, 1.5, float("nan")]
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v3.2", "qwen3.5-27b", "qwen3-vl-4b", "gemma-4-26b-a4b",
+    "nemotron-3-nano-30b-a3b", "jamba-v0.1", "whisper-tiny", "t5-small", "clip-vit-base-patch32", "mixtral-8x7b",
+    "llama-3.2-11b-vision", "llama-4-scout", "deepseek-v4-flash", "kimi-linear-48b-a3b", "deberta-v3-base",
+    "falcon-40b", "opt-350m", "gpt-neo-125m", "mimo-v2-flash", "glm-4.5", "gpt-oss-20b", "mamba-130m", "mpt-7b",
+    "phi-3.5-moe", "chatglm3-6b", "qwen-7b", "vit-base-patch16-224", "minimax-text-01", "starcoder-15b"])
+def test_one_hostile_value_in_a_real_config_is_refused_or_read(name: str) -> None:
+    config = read_entry(name).config
+    sections: list[tuple[str, ...]] = [(), *((key,) for key, value in config.items() if isinstance(value, dict))]
+    for path in sections:
+        for key in config[path[0]] if path else config:
+            for value in HOSTILE:
+                changed = {**config, path[0]: {**config[path[0]], key: value}} if path else {**config, key: value}
+                try:
+                    count_parameters(model_from_config(changed, name=name))
+                except VramcastError as error:
+                    assert "\n" not in str(error)
+    with pytest.raises(InvalidSpec):
+        model_from_config({}, name=name)
