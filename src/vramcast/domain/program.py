@@ -51,6 +51,7 @@ class Tensor(Struct, frozen=True, eq=False, kw_only=True):
     basis: Basis = Basis.FORMULA
     formula: str = ""  # with the numbers put in
     source: str = ""  # paper, upstream line or measurement
+    stream: str = ""  # CUDA stream it is allocated on; free blocks of one stream never serve another
 
     @property
     def block_bytes(self) -> int:

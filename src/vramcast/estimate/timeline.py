@@ -1,4 +1,8 @@
-"""A run's phases through the caching allocator: what is reserved when."""
+"""A run's phases through the caching allocator: what is reserved when.
+
+Free blocks belong to the stream they were allocated on and never serve another one [pytorch
+c10/cuda/CUDACachingAllocator.cpp, `BlockPool::blocks` is ordered by stream], so each stream has an allocator of its own.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +30,41 @@ def simulate(phases: Mapping[Phase, Program], *, alloc_conf: str = "") -> dict[P
 
     Returns: the high-water marks of each phase [bytes]
     """
-    allocator = Allocator(settings=Settings.parse(alloc_conf) if alloc_conf else Settings())
+    settings = Settings.parse(alloc_conf) if alloc_conf else Settings()
+    streams = {"": Allocator(settings=settings)}
     live: dict[Tensor, list[int]] = {}
     marks: dict[Phase, Simulated] = {}
     for phase, program in phases.items():
-        allocator.reset_peaks()
-        _replay(allocator, program, live)
-        marks[phase] = Simulated(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
+        for allocator in streams.values():
+            allocator.reset_peaks()
+        allocated = _replay(streams, program, live, settings)
+        reserved = sum(allocator.peak_reserved_bytes for allocator in streams.values())
+        marks[phase] = Simulated(allocated, reserved)
     return marks
 
 
-def _replay(allocator: Allocator, program: Program, live: dict[Tensor, list[int]]) -> None:
-    allocate, free = allocator.allocate, allocator.free
+def _replay(
+    streams: dict[str, Allocator], program: Program, live: dict[Tensor, list[int]], settings: Settings
+) -> int:
+    """Run one phase; returns the peak of allocated bytes over all streams together."""
+    default = streams[""]
+    others = peak = sum(allocator.allocated_bytes for name, allocator in streams.items() if name)
+    peak += default.allocated_bytes
     for tensor, is_allocation in events(program):
         if not tensor.num_bytes:
             continue
+        allocator = default
+        if tensor.stream:
+            if tensor.stream not in streams:
+                streams[tensor.stream] = Allocator(settings=settings)
+            allocator = streams[tensor.stream]
+            others -= allocator.allocated_bytes
         if is_allocation:
-            live.setdefault(tensor, []).append(allocate(tensor.num_bytes))
+            live.setdefault(tensor, []).append(allocator.allocate(tensor.num_bytes))
         else:
-            free(live[tensor].pop())
+            allocator.free(live[tensor].pop())
+        if tensor.stream:
+            others += allocator.allocated_bytes
+        if is_allocation:
+            peak = max(peak, others + default.allocated_bytes)
+    return peak
