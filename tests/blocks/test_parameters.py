@@ -78,7 +78,9 @@ def test_experts_are_stacked_and_marked() -> None:
     assert parameters["moe.experts.down"].shape == (8, 4096, 14336)
     assert parameters["moe.router"].shape == (8, 4096)
     assert [path for path, p in parameters.items() if p.expert] == [
-        "moe.experts.gate", "moe.experts.up", "moe.experts.down",
+        "moe.experts.gate",
+        "moe.experts.up",
+        "moe.experts.down",
     ]
     assert parameters["moe.shared_gate"].shape == (1, 4096)
 
@@ -114,7 +116,10 @@ def test_parallel_parts_can_share_their_norm() -> None:
 def test_post_norms_double_the_norms() -> None:
     layer = Layer(mixer=GQA, channel=SWIGLU, post_norms=True)
     assert [path for path in shapes(layer, 4096) if "norm" in path] == [
-        "mixer_norm.weight", "channel_norm.weight", "mixer_post_norm.weight", "channel_post_norm.weight",
+        "mixer_norm.weight",
+        "channel_norm.weight",
+        "mixer_post_norm.weight",
+        "channel_post_norm.weight",
     ]
 
 
@@ -175,7 +180,10 @@ def test_parts_of_every_count_fit_together(name: str) -> None:
 
 
 @given(
-    heads=st.integers(1, 8), groups=st.integers(1, 8), width=st.integers(1, 64), hidden=st.integers(1, 256),
+    heads=st.integers(1, 8),
+    groups=st.integers(1, 8),
+    width=st.integers(1, 64),
+    hidden=st.integers(1, 256),
     count=st.integers(1, 5),
 )
 def test_a_run_weighs_as_much_as_its_layers(heads: int, groups: int, width: int, hidden: int, count: int) -> None:

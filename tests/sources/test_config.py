@@ -82,7 +82,10 @@ def test_deepseek_starts_dense_and_goes_on_with_experts() -> None:
 
 def test_nemotron_pattern_names_every_layer() -> None:
     config = {
-        "model_type": "nemotron_h", "hidden_size": 4096, "hybrid_override_pattern": "M-M*E", "intermediate_size": 21504,
+        "model_type": "nemotron_h",
+        "hidden_size": 4096,
+        "hybrid_override_pattern": "M-M*E",
+        "intermediate_size": 21504,
     }
     layers = model_from_config(config, name="m").main.layers
     assert isinstance(layers[0].mixer, Mamba)
@@ -97,7 +100,11 @@ def test_qwen3_next_has_attention_in_every_fourth_layer() -> None:
 
 
 def test_classifier_head_takes_its_labels_from_the_config() -> None:
-    config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b", "2": "c"}}
+    config = {
+        "model_type": "bert",
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "a", "1": "b", "2": "c"},
+    }
     model = model_from_config(config, name="m")
     assert (model.head, model.num_labels, model.pooler) == (Head.CLASSIFIER, 3, True)
 

@@ -1,4 +1,4 @@
-"""Parameter counts against what hubs publish: every published number is met exactly or stands in a list with its reason."""
+"""Parameter counts against what hubs publish: each is met exactly or stands in a list with its reason."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ROWS: list[dict[str, Any]] = [
 PUBLISHED = [row for row in ROWS if row.get("params_exact")]
 
 NOT_EXACT = {
-    "XiaomiMiMo/MiMo-V2-Flash": "the checkpoint adds three prediction modules of unpublished shape, block scales of all "
-    "linears but the output projection, and 576 elements that no key of the config names",
+    "XiaomiMiMo/MiMo-V2-Flash": "the checkpoint adds three prediction modules of unpublished shape, block scales of "
+    "all linears but the output projection, and 576 elements that no key of the config names",
     "nvidia/Llama-3_3-Nemotron-Super-49B-v1": "the row lacks block_configs, the shape of each of its 80 layers",
 }
 """Published counts that the known configs cannot explain."""
@@ -34,19 +34,35 @@ INCOMPLETE = {
 ROW_LACKS = (
     dict.fromkeys(
         [
-            "Qwen/Qwen3-VL-235B-A22B-Instruct", "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-32B-Instruct",
-            "Qwen/Qwen3-VL-32B-Thinking", "Qwen/Qwen3-VL-4B-Instruct", "Qwen/Qwen3-VL-8B-Instruct",
-            "Qwen/Qwen3.5-122B-A10B", "Qwen/Qwen3.5-27B", "Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3.5-397B-A17B",
-            "google/gemma-4-26B-A4B", "meta-llama/Llama-4-Maverick-17B-128E-Instruct", "Qwen/Qwen2-VL-7B-Instruct",
-            "Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen2.5-VL-72B-Instruct", "meta-llama/Llama-3.2-11B-Vision-Instruct",
+            "Qwen/Qwen3-VL-235B-A22B-Instruct",
+            "Qwen/Qwen3-VL-2B-Instruct",
+            "Qwen/Qwen3-VL-32B-Instruct",
+            "Qwen/Qwen3-VL-32B-Thinking",
+            "Qwen/Qwen3-VL-4B-Instruct",
+            "Qwen/Qwen3-VL-8B-Instruct",
+            "Qwen/Qwen3.5-122B-A10B",
+            "Qwen/Qwen3.5-27B",
+            "Qwen/Qwen3.5-35B-A3B",
+            "Qwen/Qwen3.5-397B-A17B",
+            "google/gemma-4-26B-A4B",
+            "meta-llama/Llama-4-Maverick-17B-128E-Instruct",
+            "Qwen/Qwen2-VL-7B-Instruct",
+            "Qwen/Qwen2.5-VL-7B-Instruct",
+            "Qwen/Qwen2.5-VL-72B-Instruct",
+            "meta-llama/Llama-3.2-11B-Vision-Instruct",
         ],
         "vision",
     )
     | {row["model"]: "litgpt" for row in PUBLISHED if "litgpt" in row["source"]}
     | dict.fromkeys(
         [
-            "bigscience/bloom-560m", "bigscience/bloom-1b7", "bigscience/bloom-3b", "bigscience/bloom",  # hidden_size
-            "zai-org/GLM-4.5", "zai-org/GLM-4.5-Air", "zai-org/GLM-4.6",  # dense width, biases, query/key norms
+            "bigscience/bloom-560m",
+            "bigscience/bloom-1b7",
+            "bigscience/bloom-3b",
+            "bigscience/bloom",  # hidden_size
+            "zai-org/GLM-4.5",
+            "zai-org/GLM-4.5-Air",
+            "zai-org/GLM-4.6",  # dense width, biases, query/key norms
             "THUDM/glm-4-9b-chat",  # widths and vocabulary
             "Qwen/Qwen3-Next-80B-A3B-Instruct",  # the prediction module
             "Qwen/Qwen3-Embedding-0.6B",  # tied embeddings

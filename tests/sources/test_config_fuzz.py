@@ -14,20 +14,51 @@ from vramcast.sources.config.defaults import DEFAULTS
 from vramcast.sources.config.dialects import SPELLINGS
 
 OTHER_KEYS = [
-    "layer_types", "layer_types_counts", "moe_layer_freq", "mlp_only_layers", "attn_config", "vision_config",
-    "text_config", "block_configs", "architectures", "torch_dtype", "linear_attn_config", "quantization_config",
-    "hybrid_override_pattern", "id2label", "compress_ratios", "attn_type_list", "pos_att_type", "norm_rel_ebd",
-    "num_nextn_predict_layers", "partial_rotary_factor", "mlp_ratio", "expansion_ratio", "sliding_window_pattern",
-    "full_attn_layers", "deepstack_visual_indexes", "supported_aspect_ratios", "kv_channels", "position_buckets",
+    "layer_types",
+    "layer_types_counts",
+    "moe_layer_freq",
+    "mlp_only_layers",
+    "attn_config",
+    "vision_config",
+    "text_config",
+    "block_configs",
+    "architectures",
+    "torch_dtype",
+    "linear_attn_config",
+    "quantization_config",
+    "hybrid_override_pattern",
+    "id2label",
+    "compress_ratios",
+    "attn_type_list",
+    "pos_att_type",
+    "norm_rel_ebd",
+    "num_nextn_predict_layers",
+    "partial_rotary_factor",
+    "mlp_ratio",
+    "expansion_ratio",
+    "sliding_window_pattern",
+    "full_attn_layers",
+    "deepstack_visual_indexes",
+    "supported_aspect_ratios",
+    "kv_channels",
+    "position_buckets",
 ]
 KEYS = sorted({key for values in DEFAULTS.values() for key in values} | set(SPELLINGS) | set(OTHER_KEYS))
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-2, 300), st.integers(-(2**40), 2**40), st.just(10**4000), st.floats(),
-    st.text(max_size=8), st.sampled_from(["full_attention", "gated-gelu", "auto", "float16", "M-*E", "qwen2", "llama"]),
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 300),
+    st.integers(-(2**40), 2**40),
+    st.just(10**4000),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["full_attention", "gated-gelu", "auto", "float16", "M-*E", "qwen2", "llama"]),
 )
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), inner, max_size=5)
+    ),
     max_leaves=12,
 )
 

@@ -110,7 +110,9 @@ def _mamba1(mamba: Mamba, hidden: int) -> tuple[Parameter, ...]:
         *linear("mamba.out", hidden, i, split=Split.ROW, bias=mamba.proj_bias),
     ]
     if mamba.inner_norms:
-        found += norm("mamba.dt_norm", Norm.RMS, r) + norm("mamba.b_norm", Norm.RMS, n) + norm("mamba.c_norm", Norm.RMS, n)
+        found += (
+            norm("mamba.dt_norm", Norm.RMS, r) + norm("mamba.b_norm", Norm.RMS, n) + norm("mamba.c_norm", Norm.RMS, n)
+        )
     return tuple(found)
 
 

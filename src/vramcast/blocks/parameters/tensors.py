@@ -12,7 +12,9 @@ from vramcast.domain.model import Norm, Parameter, Split
 _SPLIT_BIASES: Final = (Split.COLUMN, Split.KV, Split.VOCAB)
 
 
-def linear(path: str, rows: int, columns: int, *, split: Split = Split.REPLICATED, bias: bool = False) -> tuple[Parameter, ...]:
+def linear(
+    path: str, rows: int, columns: int, *, split: Split = Split.REPLICATED, bias: bool = False
+) -> tuple[Parameter, ...]:
     """`rows x columns` weight (out, in) and, if asked, its bias.
 
     A bias is divided with the output dimension; behind a row-parallel weight every rank holds all of it.

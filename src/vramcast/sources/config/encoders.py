@@ -52,9 +52,7 @@ def electra(fields: Fields) -> Model:
     """ELECTRA: the embedding is narrower than the layers."""
     fields = fields.behind({"tie_word_embeddings": True, "hidden_dropout": 0.1, "attention_dropout": 0.1})
     width = fields.count("embedding_size", fields.count("hidden_size"))
-    return _encoder(
-        fields, _layer(fields), head=Head.NONE, embedding_width=width, embedding_projection_bias=True
-    )
+    return _encoder(fields, _layer(fields), head=Head.NONE, embedding_width=width, embedding_projection_bias=True)
 
 
 def deberta_v2(fields: Fields) -> Model:
@@ -68,7 +66,9 @@ def deberta_v2(fields: Fields) -> Model:
         rows = 2 * (buckets or fields.count("max_position_embeddings"))
         extra += (Parameter(path="relative.embedding", shape=(rows, hidden), kind="embedding"),)
         if "layer_norm" in fields.word("norm_rel_ebd", "none"):
-            extra += tuple(Parameter(path=f"relative.norm.{name}", shape=(hidden,), kind="norm") for name in ("weight", "bias"))
+            extra += tuple(
+                Parameter(path=f"relative.norm.{name}", shape=(hidden,), kind="norm") for name in ("weight", "bias")
+            )
         if not fields.flag("share_att_key"):
             per_layer = _position_projections(fields, hidden)
     kernel = fields.natural("conv_kernel_size", 0)

@@ -29,7 +29,9 @@ class Fields:
 
     __slots__ = ("_defaults", "_values", "name")
 
-    def __init__(self, values: Mapping[str, object], *, name: str, defaults: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, values: Mapping[str, object], *, name: str, defaults: Mapping[str, object] | None = None
+    ) -> None:
         self._values = values
         self._defaults: Mapping[str, object] = defaults or {}
         self.name = name

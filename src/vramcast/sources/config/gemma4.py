@@ -71,8 +71,15 @@ def _attention(fields: Fields, hidden: int, *, windowed: bool, shared: bool) -> 
             wide["num_key_value_heads"] = fields.count("num_global_key_value_heads")
         fields = fields.over(wide)
     return attention_of(
-        fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm="head", k_is_v=one_projection, shared_kv=shared,
-        rope_fraction=1.0 if windowed else 0.25, window=fields.maybe("sliding_window") if windowed else None,
+        fields,
+        hidden,
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm="head",
+        k_is_v=one_projection,
+        shared_kv=shared,
+        rope_fraction=1.0 if windowed else 0.25,
+        window=fields.maybe("sliding_window") if windowed else None,
     )
 
 
@@ -104,7 +111,9 @@ def _per_layer_parameters(width: int, hidden: int) -> tuple[Parameter, ...]:
 def gemma4_tower(fields: Fields, text: Model) -> Stack:
     """The image encoder: gated blocks between two norms, two tables of positions."""
     if fields.has("audio_config"):
-        raise Unsupported(f"the audio encoder of {fields.name} is not modelled; set audio_config to null to leave it out")
+        raise Unsupported(
+            f"the audio encoder of {fields.name} is not modelled; set audio_config to null to leave it out"
+        )
     inner = section_of(fields, "vision_config", "gemma4_vision")
     hidden, patch = inner.count("hidden_size"), inner.count("patch_size")
     layer = Layer(

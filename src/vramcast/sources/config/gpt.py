@@ -65,7 +65,10 @@ def _layer(fields: Fields, traits: GptTraits, attention: Attention) -> Layer:
     width = fields.maybe("intermediate_size") or 4 * hidden
     mlp = MLP(width=width, gated=False, activation=activation, bias=traits.mlp_bias)
     return Layer(
-        mixer=attention, channel=mlp, norm=Norm.LAYER, parallel=traits.parallel,
+        mixer=attention,
+        channel=mlp,
+        norm=Norm.LAYER,
+        parallel=traits.parallel,
         shared_input_norm=traits.shared_input_norm,
     )
 
@@ -90,7 +93,9 @@ def gpt_neo(fields: Fields) -> Model:
     hidden = fields.count("hidden_size")
     layers = (
         _layer(
-            fields, traits, attention_of(fields, hidden, out_bias=True, rope=False, window=window if index % 2 else None)
+            fields,
+            traits,
+            attention_of(fields, hidden, out_bias=True, rope=False, window=window if index % 2 else None),
         )
         for index in range(fields.layers())
     )
@@ -174,11 +179,18 @@ def falcon(fields: Fields) -> Model:
     alibi = fields.flag("alibi")
     norms = fields.maybe("num_ln_in_parallel_attn") or (2 if grouped else 1)
     traits = GptTraits(
-        positions="alibi" if alibi else "rope", mlp_bias=bias, activation="gelu", parallel=parallel,
+        positions="alibi" if alibi else "rope",
+        mlp_bias=bias,
+        activation="gelu",
+        parallel=parallel,
         shared_input_norm=parallel and norms == 1,
     )
     attention = attention_of(
-        fields, fields.count("hidden_size"), qkv_bias=bias, out_bias=bias, rope=not alibi,
+        fields,
+        fields.count("hidden_size"),
+        qkv_bias=bias,
+        out_bias=bias,
+        rope=not alibi,
         position_bias="alibi" if alibi else "none",
     )
     return _assembled(fields, traits, (Run(count=fields.layers(), layer=_layer(fields, traits, attention)),))
@@ -209,14 +221,24 @@ GPT: Final[dict[str, Callable[[Fields], Model]]] = {
     "gptj": partial(
         gpt,
         traits=GptTraits(
-            positions="rope", qkv_bias=False, out_bias=False, head_bias=True, parallel=True, shared_input_norm=True,
+            positions="rope",
+            qkv_bias=False,
+            out_bias=False,
+            head_bias=True,
+            parallel=True,
+            shared_input_norm=True,
             tied=False,
         ),
     ),
     "codegen": partial(
         gpt,
         traits=GptTraits(
-            positions="rope", qkv_bias=False, out_bias=False, head_bias=True, parallel=True, shared_input_norm=True,
+            positions="rope",
+            qkv_bias=False,
+            out_bias=False,
+            head_bias=True,
+            parallel=True,
+            shared_input_norm=True,
             tied=False,
         ),
     ),

@@ -61,30 +61,40 @@ def kimi(fields: Fields, traits: Traits, index: int) -> Mixer:
     if full:
         return latent(fields, traits, index)
     if inner is not None:
-        heads, width, kernel = inner.count("num_heads"), inner.count("head_dim"), inner.count("short_conv_kernel_size", 4)
+        heads, width, kernel = (
+            inner.count("num_heads"),
+            inner.count("head_dim"),
+            inner.count("short_conv_kernel_size", 4),
+        )
     else:
         heads = fields.count("linear_num_heads", fields.count("num_attention_heads"))
         width, kernel = fields.count("linear_head_dim", 128), fields.count("linear_conv_kernel_dim", 4)
     return LinearAttention(
-        num_k_heads=heads, num_v_heads=heads, k_head_dim=width, v_head_dim=width, conv_kernel=kernel,
+        num_k_heads=heads,
+        num_v_heads=heads,
+        k_head_dim=width,
+        v_head_dim=width,
+        conv_kernel=kernel,
         variant="kimi_delta",
     )
 
 
 def minimax(fields: Fields, traits: Traits, index: int) -> Mixer:
-    """MiniMax-01: lightning attention, every eighth layer attention."""
+    """MiniMax-01: lightning attention; attention in the layers the config names, or in every second one."""
     kinds = layer_words(fields, "layer_types", fields.layers())
     flags = fields.naturals("attn_type_list")
-    if kinds:
-        full = kinds[index] in FULL
-    else:
-        full = bool(flags[index]) if flags and index < len(flags) else index % 2 == 1
+    if not kinds and flags and len(flags) == fields.layers():
+        kinds = tuple("full_attention" if flag else "linear_attention" for flag in flags)
+    full = kinds[index] in FULL if kinds else index % 2 == 1
     attention = attention_of(fields, fields.count("hidden_size"))
     if full:
         return attention
     return LinearAttention(
-        num_k_heads=attention.num_heads, num_v_heads=attention.num_heads, k_head_dim=attention.head_dim,
-        v_head_dim=attention.head_dim, variant="lightning",
+        num_k_heads=attention.num_heads,
+        num_v_heads=attention.num_heads,
+        k_head_dim=attention.head_dim,
+        v_head_dim=attention.head_dim,
+        variant="lightning",
     )
 
 
@@ -119,7 +129,9 @@ def mamba2(fields: Fields) -> Model:
     head_dim = fields.count("head_dim", 64)
     heads = fields.count("num_heads", fields.share("expand * hidden_size", inner, "head_dim", head_dim))
     if heads * head_dim != inner:
-        raise InvalidSpec(f"num_heads * head_dim = {heads * head_dim} of {fields.name} must be expand * hidden_size = {inner}")
+        raise InvalidSpec(
+            f"num_heads * head_dim = {heads * head_dim} of {fields.name} must be expand * hidden_size = {inner}"
+        )
     mixer = Mamba(
         version=2,
         inner_dim=inner,
@@ -136,9 +148,7 @@ def mamba2(fields: Fields) -> Model:
 
 def _ssm(fields: Fields, mixer: Mamba) -> Model:
     layer = Layer(mixer=mixer, channel=None)
-    stack = Stack(
-        name="decoder", hidden=fields.count("hidden_size"), runs=(Run(count=fields.layers(), layer=layer),)
-    )
+    stack = Stack(name="decoder", hidden=fields.count("hidden_size"), runs=(Run(count=fields.layers(), layer=layer),))
     return model_of(fields, stacks=(stack,))
 
 
@@ -167,8 +177,12 @@ def _qwen3_5_dense(fields: Fields, traits: Traits, index: int) -> Channel:
 
 NEMOTRON_LETTERS: Final = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
 NEMOTRON_WORDS: Final = {
-    "linear_attention": "mamba", "mamba": "mamba", "moe": "moe", "full_attention": "attention",
-    "attention": "attention", "mlp": "mlp",
+    "linear_attention": "mamba",
+    "mamba": "mamba",
+    "moe": "moe",
+    "full_attention": "attention",
+    "attention": "attention",
+    "mlp": "mlp",
 }
 
 
@@ -191,9 +205,14 @@ def _nemotron_parts(fields: Fields) -> dict[str, Layer]:
     heads, width = fields.count("mamba_num_heads"), fields.count("mamba_head_dim")
     bias, activation = fields.flag("mlp_bias"), fields.word("mlp_hidden_act", "relu2")
     state_space = Mamba(
-        version=2, inner_dim=heads * width, state_dim=fields.count("ssm_state_size"),
-        conv_kernel=fields.count("conv_kernel", 4), num_heads=heads, head_dim=width,
-        num_groups=fields.count("n_groups", 1), conv_bias=fields.flag("use_conv_bias", fallback=True),
+        version=2,
+        inner_dim=heads * width,
+        state_dim=fields.count("ssm_state_size"),
+        conv_kernel=fields.count("conv_kernel", 4),
+        num_heads=heads,
+        head_dim=width,
+        num_groups=fields.count("n_groups", 1),
+        conv_bias=fields.flag("use_conv_bias", fallback=True),
         proj_bias=fields.flag("use_bias") or fields.flag("mamba_proj_bias"),
     )
     attention = attention_of(
@@ -232,9 +251,7 @@ def nemotron_h(fields: Fields) -> Model:
     missing = sorted(set(kinds) - set(parts))
     if missing:
         raise InvalidSpec(f"config of {fields.name} has {missing[0]} layers but no sizes for them")
-    stack = Stack(
-        name="decoder", hidden=fields.count("hidden_size"), runs=runs_of(parts[kind] for kind in kinds)
-    )
+    stack = Stack(name="decoder", hidden=fields.count("hidden_size"), runs=runs_of(parts[kind] for kind in kinds))
     return model_of(fields, stacks=(stack,))
 
 

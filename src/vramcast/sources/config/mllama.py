@@ -44,7 +44,10 @@ def _layer(fields: Fields, hidden: int, *, gated: bool) -> Layer:
     return Layer(
         mixer=Attention(num_heads=heads, num_kv_heads=heads, head_dim=width, rope=False),
         channel=MLP(
-            width=fields.count("intermediate_size"), gated=False, activation=fields.word("hidden_act", "gelu"), bias=True
+            width=fields.count("intermediate_size"),
+            gated=False,
+            activation=fields.word("hidden_act", "gelu"),
+            bias=True,
         ),
         norm=Norm.LAYER,
         extra=(vector("attention_gate", 1), vector("mlp_gate", 1)) if gated else (),
@@ -75,8 +78,12 @@ def mllama_tower(fields: Fields, text: Model) -> Stack:
         ),
         final_norm=Norm.LAYER,
         vision=VisionEmbedding(
-            in_channels=inner.count("num_channels", 3), patch=(inner.count("patch_size"),) * 2, bias=False,
-            positions=positions, class_token=True, pre_norm=True,
+            in_channels=inner.count("num_channels", 3),
+            patch=(inner.count("patch_size"),) * 2,
+            bias=False,
+            positions=positions,
+            class_token=True,
+            pre_norm=True,
         ),
         projector=((inner.count("vision_output_dim", 7680), text.hidden, True),),
         extra=tables,

@@ -116,17 +116,30 @@ MOE_TRAITS: Final[dict[str, Traits]] = {
         qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", window="qwen", channel=qwen_moe
     ),
     "phimoe": Traits(
-        norm=Norm.LAYER, qkv_bias="attention_bias", out_bias="attention_bias", head_bias="lm_head_bias", window="all",
+        norm=Norm.LAYER,
+        qkv_bias="attention_bias",
+        out_bias="attention_bias",
+        head_bias="lm_head_bias",
+        window="all",
         channel=routed,
     ),
     "gpt_oss": Traits(qkv_bias="attention_bias", out_bias="attention_bias", sinks=True, window=2, channel=gpt_oss),
     "llama4_text": Traits(
-        qkv_bias="attention_bias", out_bias="attention_bias", rope_every=4, channel=llama4, window=4,
+        qkv_bias="attention_bias",
+        out_bias="attention_bias",
+        rope_every=4,
+        channel=llama4,
+        window=4,
         window_key="attention_chunk_size",
     ),
     "glm4_moe": Traits(
-        qkv_bias="attention_bias", rope_fraction=0.5, qk_norm="head", qk_norm_if="use_qk_norm", channel=corrected,
-        mtp=True, mtp_own_tables=True,
+        qkv_bias="attention_bias",
+        rope_fraction=0.5,
+        qk_norm="head",
+        qk_norm_if="use_qk_norm",
+        channel=corrected,
+        mtp=True,
+        mtp_own_tables=True,
     ),
     "minimax_m2": Traits(qk_norm="full", rope_fraction=0.5, channel=corrected),
     "olmoe": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full", channel=routed),
@@ -135,4 +148,3 @@ MOE_TRAITS: Final[dict[str, Traits]] = {
 }
 
 SPARSE = {family: partial(decoder, traits=traits) for family, traits in MOE_TRAITS.items()}
-

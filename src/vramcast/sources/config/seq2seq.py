@@ -30,7 +30,9 @@ def t5(fields: Fields) -> Model:
         rope=False,
         position_bias="relative",
     )
-    layer = Layer(mixer=attention, channel=MLP(width=fields.count("intermediate_size"), gated=gated, activation=activation))
+    layer = Layer(
+        mixer=attention, channel=MLP(width=fields.count("intermediate_size"), gated=gated, activation=activation)
+    )
     buckets = fields.count("relative_attention_num_buckets", 32)
     encoder = _t5_stack("encoder", hidden, layer, fields.layers(), buckets)
     crossed = replace(layer, cross_attention=replace(attention, position_bias="none"))

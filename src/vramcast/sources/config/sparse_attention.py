@@ -33,7 +33,7 @@ def _decoder(fields: Fields, layers: list[Layer], *, extra: tuple[Parameter, ...
 
 
 def mimo_v2(fields: Fields) -> Model:
-    """MiMo V2 Flash: the first and every sixth layer global, the others windowed with more key/value heads and sinks."""
+    """MiMo V2 Flash: the first and every sixth layer global, the others windowed, with sinks."""
     count = fields.layers()
     kinds = layer_words(fields, "layer_types", count)
     flags = fields.naturals("hybrid_layer_pattern")
@@ -95,8 +95,11 @@ def step3p7(fields: Fields) -> Model:
         windowed = kind == "sliding_attention"
         heads = fields.count("num_sliding_attention_heads", fields.count("num_attention_heads")) if windowed else None
         attention = attention_of(
-            fields.over({"num_attention_heads": heads} if heads else {}), hidden, qk_norm="head",
-            qkv_bias=fields.flag("attention_bias"), out_bias=fields.flag("attention_bias"),
+            fields.over({"num_attention_heads": heads} if heads else {}),
+            hidden,
+            qk_norm="head",
+            qkv_bias=fields.flag("attention_bias"),
+            out_bias=fields.flag("attention_bias"),
             window=fields.maybe("sliding_window") if windowed else None,
         )
         gate = linear("attention.gate", attention.num_heads, hidden)
@@ -113,9 +116,14 @@ def deepseek_v4(fields: Fields) -> Model:
     count, hidden = fields.layers(), fields.count("hidden_size")
     streams = fields.count("hc_mult", 4)
     attention = attention_of(
-        fields, hidden,
-        q_lora_rank=fields.count("q_lora_rank"), k_is_v=True, kv_norm=True, sinks=True,
-        out_lora_rank=fields.count("o_lora_rank", 1024), out_groups=fields.count("o_groups", 8),
+        fields,
+        hidden,
+        q_lora_rank=fields.count("q_lora_rank"),
+        k_is_v=True,
+        kv_norm=True,
+        sinks=True,
+        out_lora_rank=fields.count("o_lora_rank", 1024),
+        out_groups=fields.count("o_groups", 8),
         rope_fraction=min(1.0, fields.count("qk_rope_head_dim", 64) / fields.count("head_dim")),
         window=fields.maybe("sliding_window"),
     )

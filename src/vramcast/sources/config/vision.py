@@ -60,7 +60,12 @@ def vit(fields: Fields) -> Model:
     """ViT with its classifier, or with the pooler of the bare model."""
     head = head_of(fields, Head.NONE)
     return model_of(
-        fields, stacks=(vit_stack(fields),), head=Head.NONE, vocab=0, tied=False, pooler=head is Head.NONE,
+        fields,
+        stacks=(vit_stack(fields),),
+        head=Head.NONE,
+        vocab=0,
+        tied=False,
+        pooler=head is Head.NONE,
         dtype=dtype_of(fields, "fp32"),
     )
 
@@ -92,7 +97,9 @@ def siglip_vision_stack(fields: Fields) -> Stack:
     if fields.flag("vision_use_head", fallback=True):
         extra = (
             Parameter(path="pooling.probe", shape=(hidden,), kind="scalar"),
-            *prefixed("pooling", linear("qkv", 3 * hidden, hidden, bias=True) + linear("out", hidden, hidden, bias=True)),
+            *prefixed(
+                "pooling", linear("qkv", 3 * hidden, hidden, bias=True) + linear("out", hidden, hidden, bias=True)
+            ),
             *norm("pooling.norm", Norm.LAYER, hidden),
             *linear("pooling.up", fields.count("intermediate_size"), hidden, bias=True),
             *linear("pooling.down", hidden, fields.count("intermediate_size"), bias=True),
@@ -127,33 +134,45 @@ def _text_stack(fields: Fields, *, extra: tuple[Parameter, ...], causal: bool) -
 
 def clip(fields: Fields) -> Model:
     """CLIP: both towers, their projections to one space, and the temperature."""
-    text, image = section_of(fields, "text_config", "clip_text_model"), section_of(fields, "vision_config", "clip_vision_model")
+    text, image = (
+        section_of(fields, "text_config", "clip_text_model"),
+        section_of(fields, "vision_config", "clip_vision_model"),
+    )
     joint = fields.count("projection_dim", 512)
     temperature = Parameter(path="logit_scale", shape=(1,), kind="scalar")
     vision = clip_vision_stack(image, extra=linear("projection", joint, image.count("hidden_size")))
     words = _text_stack(text, extra=(*linear("projection", joint, text.count("hidden_size")), temperature), causal=True)
     return model_of(
-        fields, stacks=(vision, words), head=Head.NONE, tied=False, vocab=text.count("vocab_size"),
+        fields,
+        stacks=(vision, words),
+        head=Head.NONE,
+        tied=False,
+        vocab=text.count("vocab_size"),
         dtype=dtype_of(fields, "fp32"),
     )
 
 
 def siglip(fields: Fields) -> Model:
     """SigLIP: both towers, a projection of the text, temperature and bias."""
-    text, image = section_of(fields, "text_config", "siglip_text_model"), section_of(fields, "vision_config", "siglip_vision_model")
+    text, image = (
+        section_of(fields, "text_config", "siglip_text_model"),
+        section_of(fields, "vision_config", "siglip_vision_model"),
+    )
     hidden = text.count("hidden_size")
     scalars = tuple(Parameter(path=name, shape=(1,), kind="scalar") for name in ("logit_scale", "logit_bias"))
     head = linear("projection", text.count("projection_size", hidden), hidden, bias=True)
     return model_of(
-        fields, stacks=(siglip_vision_stack(image), _text_stack(text, extra=(*head, *scalars), causal=False)),
-        head=Head.NONE, tied=False, vocab=text.count("vocab_size"), dtype=dtype_of(fields, "fp32"),
+        fields,
+        stacks=(siglip_vision_stack(image), _text_stack(text, extra=(*head, *scalars), causal=False)),
+        head=Head.NONE,
+        tied=False,
+        vocab=text.count("vocab_size"),
+        dtype=dtype_of(fields, "fp32"),
     )
 
 
 def _alone(fields: Fields, stack: Stack) -> Model:
-    return model_of(
-        fields, stacks=(stack,), head=Head.NONE, vocab=0, tied=False, dtype=dtype_of(fields, "fp32")
-    )
+    return model_of(fields, stacks=(stack,), head=Head.NONE, vocab=0, tied=False, dtype=dtype_of(fields, "fp32"))
 
 
 def clip_vision(fields: Fields) -> Model:

@@ -74,8 +74,11 @@ def qwen_tower(fields: Fields, text: Model, *, generation: Literal[2, 25, 3, 35]
     kind = Norm.RMS if generation == 25 else Norm.LAYER
     layer = Layer(
         mixer=Attention(
-            num_heads=heads, num_kv_heads=heads, head_dim=inner.share("hidden_size", hidden, "num_heads", heads),
-            qkv_bias=True, out_bias=True,
+            num_heads=heads,
+            num_kv_heads=heads,
+            head_dim=inner.share("hidden_size", hidden, "num_heads", heads),
+            qkv_bias=True,
+            out_bias=True,
         ),
         channel=MLP(width=width, gated=generation == 25, activation=inner.word("hidden_act", "gelu"), bias=True),
         norm=kind,
@@ -140,8 +143,12 @@ def llama4_tower(fields: Fields, text: Model) -> Stack:
         runs=(Run(count=inner.layers(), layer=encoder_layer(inner)),),
         final_norm=Norm.LAYER,
         vision=VisionEmbedding(
-            in_channels=inner.count("num_channels", 3), patch=(patch, patch), bias=False,
-            positions=patches_of(inner) + 1, class_token=True, pre_norm=True,
+            in_channels=inner.count("num_channels", 3),
+            patch=(patch, patch),
+            bias=False,
+            positions=patches_of(inner) + 1,
+            class_token=True,
+            pre_norm=True,
         ),
         projector=adapter,
         causal=False,
