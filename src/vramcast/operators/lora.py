@@ -33,6 +33,15 @@ class Adapter(NamedTuple):
         return dict(self.options).get(name, default)
 
 
+class AdapterWeight(NamedTuple):
+    """One tensor a method adds to a linear layer."""
+
+    name: str
+    shape: tuple[int, ...]
+    width: int  # bytes of one element
+    learns: bool = True
+
+
 class Target(NamedTuple):
     """The linear layer that is corrected."""
 
@@ -87,19 +96,113 @@ def lora(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) 
     return cast(graph, total, elements=t * target.out_features, to_bytes=target.width, name=f"{path}.adapted")
 
 
-def lora_elements(out_features: int, in_features: int, adapter: Adapter) -> tuple[int, ...]:
-    """Elements of each trainable tensor: A and B."""
-    return adapter.rank * in_features, out_features * adapter.rank
+def _lora_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWeight, ...]:
+    return (
+        AdapterWeight("A", (adapter.rank, columns), adapter.width),
+        AdapterWeight("B", (rows, adapter.rank), adapter.width),
+    )
+
+
+def _dora_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWeight, ...]:
+    return (*_lora_weights(rows, columns, adapter), AdapterWeight("magnitude", (rows,), adapter.width))
+
+
+def _dora(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) -> Value:
+    """[DoRA] peft tuners/lora/dora.py: the norm of W + s B A is made without gradient, both outputs are scaled."""
+    size = target.elements * adapter.width
+    temporaries = [graph.tensor(f"{target.path}.dora_{name}", size) for name in ("product", "scaled", "sum")]
+    graph.call("dora_norm", [x], [], temporaries=temporaries, differentiable=False)
+    scaled = aten.unary(graph, base, num_bytes=base.num_bytes, name=f"{target.path}.dora_base", saves="input")
+    return lora(graph, x, scaled, target, adapter)
+
+
+def _any_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWeight, ...]:
+    """As many trainable elements as the run says each corrected layer has; else as LoRA of that rank."""
+    count = round(adapter.option("elements", adapter.rank * (rows + columns)))
+    stored = adapter.option("stored_elements")
+    found = [AdapterWeight("weights", (count,), adapter.width)]
+    if stored:
+        found.append(AdapterWeight("buffers", (round(stored * rows * columns),), 2, learns=False))
+    return tuple(found)
+
+
+class Materialised(NamedTuple):
+    """A method that builds a whole O x I matrix at every forward [PEFT: src/peft/tuners/<method>/layer.py].
+
+    Bytes count per element of the matrix; what is saved lives until backward.
+    """
+
+    saved: int  # of the matrix and its factors
+    temporary: int  # beside them while forward runs
+    input_width: int = 4  # bytes of the input the product saves: 4 a cast copy, 2 the input itself, 0 none
+    replaces_base: bool = False  # the frozen product is not computed
+
+    def __call__(self, graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) -> Value:
+        """base + x W'^T with W' made on the way."""
+        path, t = target.path, target.tokens
+        width = max(self.input_width, 2)
+        wide = cast(graph, x, elements=t * target.in_features, to_bytes=width, name=f"{path}.adapter_input")
+        saved = graph.value(f"{path}.materialised", self.saved * target.elements, gradient_bytes=0)
+        temporary = graph.tensor(f"{path}.materialising", self.temporary * target.elements)
+        graph.call("materialise", [x], [], temporaries=[temporary], differentiable=False)
+        out = graph.value(f"{path}.correction", t * target.out_features * width)
+        size = round(adapter.option("elements", adapter.rank * (target.out_features + target.in_features)))
+        graph.call(
+            "linear", [wide], [out], saved=[wide] if self.input_width else [], extra=[saved],
+            weight_gradients=[graph.tensor(f"{path}.adapter_gradient", size * adapter.width, Category.GRADIENTS)],
+            backward_temporaries=[graph.tensor(f"{path}.materialised_gradient", 2 * width * target.elements)],
+        )
+        if not self.replaces_base:
+            out = aten.add(graph, base, out, num_bytes=max(base.num_bytes, out.num_bytes), name=f"{path}.sum")
+        return cast(graph, out, elements=t * target.out_features, to_bytes=target.width, name=f"{path}.adapted")
+
+
+class Narrow(NamedTuple):
+    """A method that works on a few numbers per token and leaves the input unsaved."""
+
+    copies: int  # of T r elements saved
+
+    def __call__(self, graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) -> Value:
+        """base + a small product."""
+        path, t = target.path, target.tokens
+        wide = cast(graph, x, elements=t * target.in_features, to_bytes=adapter.width, name=f"{path}.adapter_input")
+        small = graph.value(f"{path}.narrow", t * adapter.rank * adapter.width * self.copies)
+        graph.call("reduce", [wide], [small])
+        out = graph.value(f"{path}.correction", t * target.out_features * adapter.width)
+        size = round(adapter.option("elements", adapter.rank * target.out_features))
+        gradients = [graph.tensor(f"{path}.adapter_gradient", size * adapter.width, Category.GRADIENTS)]
+        graph.call("linear", [small], [out], saved=[small], weight_gradients=gradients)
+        total = aten.add(graph, base, out, num_bytes=max(base.num_bytes, out.num_bytes), name=f"{path}.sum")
+        return cast(graph, total, elements=t * target.out_features, to_bytes=target.width, name=f"{path}.adapted")
 
 
 class Method(NamedTuple):
     """A kind of correction: its forward and its weights."""
 
     forward: Callable[[Graph, Value, Value, Target, Adapter], Value]
-    elements: Callable[[int, int, Adapter], tuple[int, ...]]
+    weights: Callable[[int, int, Adapter], tuple[AdapterWeight, ...]] = _any_weights
 
 
 ADAPTERS: Final[dict[str, Method]] = {
-    "lora": Method(lora, lora_elements),
+    "lora": Method(lora, _lora_weights),
+    "dora": Method(_dora, _dora_weights),
+    "adalora": Method(lora),
+    "vblora": Method(lora),
+    "gralora": Method(lora),
+    "lily": Method(lora),
+    "c3a": Method(Materialised(saved=0, temporary=16)),
+    "oft": Method(Materialised(saved=0, temporary=0)),
+    "fourierft": Method(Materialised(saved=4, temporary=12)),
+    "hira": Method(Materialised(saved=4, temporary=4)),
+    "loha": Method(Materialised(saved=4, temporary=12)),
+    "lokr": Method(Materialised(saved=4, temporary=4)),
+    "peanut": Method(Materialised(saved=8, temporary=4)),
+    "miss-bat": Method(Materialised(saved=8, temporary=10, replaces_base=True)),
+    "glora": Method(Materialised(saved=2, temporary=8, input_width=2)),
+    "frod": Method(Materialised(saved=4, temporary=4, input_width=2, replaces_base=True)),
+    "osf": Method(Materialised(saved=2, temporary=4, input_width=2, replaces_base=True)),
+    "miss": Method(Narrow(1)),
+    "psoft": Method(Narrow(3)),
+    "ia3": Method(Materialised(saved=0, temporary=0, input_width=2)),
 }
 """Methods by name."""

@@ -7,10 +7,11 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Basis, Category, Loop, Node, Program, Tensor
-from vramcast.engines.eager.optimizers import Optimizer, state_nodes, step_nodes, weight_nodes
 from vramcast.engines.eager.passes import free_gradients, inference, passes
-from vramcast.engines.eager.recipe import Recipe, Weight, weights
+from vramcast.engines.eager.recipe import Recipe, weights
 from vramcast.operators.lowering import WeightGradients
+from vramcast.states.optimizers import OptimizerRule
+from vramcast.states.steps import Weight, state_program, step_program, weight_program
 from vramcast.units import MIB
 
 CUBLAS_WORKSPACE: Final = 8_519_680
@@ -26,7 +27,7 @@ BUCKET_BYTES: Final = 25 * MIB
 class Stepping(NamedTuple):
     """How weights are updated."""
 
-    optimizer: Optimizer
+    optimizer: OptimizerRule
     kernel: str = "foreach"
     grad_accum: int = 1
     replicas: int = 1  # DDP ranks
@@ -53,10 +54,10 @@ def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()
         generation: an evaluation that generates; runs after evaluation's forward
     """
     held = weights(recipe)
-    load = weight_nodes(held)
+    load = weight_program(held)
     buckets = _buckets(held, stepping)
     step = _step(recipe, stepping, held)
-    first = _step(recipe, stepping, held, states=state_nodes(held, stepping.optimizer))
+    first = _step(recipe, stepping, held, states=state_program(held, stepping.optimizer))
     return {
         Phase.LOAD: load,
         Phase.FIRST_STEP: (*workspaces(stepping.hopper), *buckets, *first),
@@ -69,7 +70,7 @@ def _buckets(held: tuple[Weight, ...], stepping: Stepping) -> Program:
     """DDP's flat buckets: they live as long as the wrapper, beside the gradients unless those are views."""
     if stepping.replicas == 1:
         return ()
-    total = sum(weight.elements * weight.width * weight.count for weight in held if weight.learns)
+    total = sum(weight.gradient_bytes * weight.repeats for weight in held)
     whole, rest = divmod(total, BUCKET_BYTES)
     bucket = Tensor(name="DDP bucket", num_bytes=BUCKET_BYTES, category=Category.COMMUNICATION, owner="ddp")
     last = Tensor(name="DDP last bucket", num_bytes=rest, category=Category.COMMUNICATION, owner="ddp")
@@ -86,6 +87,13 @@ def _step(
     if stepping.grad_accum > 1:
         later = passes(recipe, policy=WeightGradients.TRANSIENT)
         nodes.append(Loop(stepping.grad_accum - 1, later.micro_batch, label="micro-batches"))
-    nodes += [*states, *step_nodes(held, stepping.optimizer, kernel=stepping.kernel)]
+    nodes += [*states, *stepped(held, stepping)]
     nodes += free_gradients(first.gradients)
     return tuple(nodes)
+
+
+def stepped(held: tuple[Weight, ...], stepping: Stepping) -> Program:
+    """The optimizer's temporaries, one element type after the other [torch/utils/_foreach_utils.py]."""
+    learning = [weight for weight in held if weight.learns]
+    groups = [[w for w in learning if w.width == width] for width in dict.fromkeys(w.width for w in learning)]
+    return tuple(node for group in groups for node in step_program(group, stepping.optimizer, kernel=stepping.kernel))

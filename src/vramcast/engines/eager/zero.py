@@ -16,11 +16,12 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.job import Phase, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.engines.eager.optimizers import Optimizer, weight_nodes
 from vramcast.engines.eager.passes import Gathered, inference, passes
 from vramcast.engines.eager.phases import workspaces
-from vramcast.engines.eager.recipe import Recipe, Weight, elements, weights
+from vramcast.engines.eager.recipe import Recipe, elements, weights
 from vramcast.operators.lowering import WeightGradients
+from vramcast.states.optimizers import OptimizerRule
+from vramcast.states.steps import Weight, weight_program
 from vramcast.units import ceil_div
 
 FP64: Final = 8
@@ -32,7 +33,7 @@ class Zero(NamedTuple):
 
     shards: Shards
     ranks: int
-    optimizer: Optimizer
+    optimizer: OptimizerRule
     reduce_bucket: int = 500_000_000
     overlap: bool = True
     sub_group: int = 1_000_000_000
@@ -78,8 +79,8 @@ def _optimizer_nodes(partition: int, zero: Zero) -> list[Node]:
     nodes: list[Node] = [Alloc(_tensor("fp32 weights", partition * FP32, Category.OPTIMIZER, formula))]
     gradient = _tensor("zero gradient", partition * FP32, Category.TEMPORARIES)
     nodes.append(Alloc(gradient))
-    width = zero.optimizer.width or FP32
-    nodes += [Alloc(_tensor(name, partition * width, Category.OPTIMIZER, formula)) for name in zero.optimizer.moments]
+    made = zero.optimizer.state_tensors((partition,), width=FP32)
+    nodes += [Alloc(_tensor(state.name, state.num_bytes, Category.OPTIMIZER, formula)) for state in made]
     return [*nodes, Free(gradient)]
 
 
@@ -87,7 +88,7 @@ def _flat_load(held: tuple[Weight, ...], zero: Zero) -> Program:
     learning = elements(held, learning_only=True)
     frozen = tuple(weight for weight in held if not weight.learns)
     flat = _tensor("flat weights", learning * zero.width, Category.WEIGHTS, f"{learning:,} x {zero.width} B")
-    return (*weight_nodes(frozen), Alloc(flat), *_optimizer_nodes(ceil_div(learning, zero.ranks), zero))
+    return (*weight_program(frozen), Alloc(flat), *_optimizer_nodes(ceil_div(learning, zero.ranks), zero))
 
 
 def _partitioned_load(held: tuple[Weight, ...], zero: Zero) -> Program:
@@ -97,7 +98,7 @@ def _partitioned_load(held: tuple[Weight, ...], zero: Zero) -> Program:
     if not zero.offload_parameters:
         share = ceil_div(total, zero.ranks) * zero.width
         nodes.append(Alloc(_tensor("weight partition", share, Category.WEIGHTS, f"{total:,} x {zero.width} B / {zero.ranks}")))
-    small = sum(w.elements * w.count for w in held if w.elements <= zero.persistence) * zero.width
+    small = sum(w.elements * w.repeats for w in held if w.elements <= zero.persistence) * zero.width
     nodes.append(Alloc(_tensor("persistent small weights", small, Category.WEIGHTS)))
     if not zero.offload_optimizer:
         gradient = partition * zero.gradient_width
@@ -152,7 +153,7 @@ def _bucketed_micro_batch(recipe: Recipe, zero: Zero, before: Program, after: Pr
 def _gathered_micro_batch(recipe: Recipe, zero: Zero) -> Program:
     """Forward and backward with every block's weights gathered around it [Z3]."""
     gathered = _gathered(recipe, zero)
-    total = sum(weight.elements * weight.count for weight in weights(recipe))
+    total = sum(weight.elements * weight.repeats for weight in weights(recipe))
     # what backward will use again within the reuse distance stays gathered from forward on: half the distance
     kept_elements = min(total, zero.reuse_distance // 2) if zero.ranks > 1 else 0
     kept = _tensor("weights kept for backward", kept_elements * zero.width, Category.COMMUNICATION)
