@@ -155,3 +155,40 @@ def test_llama_4_chunks_three_of_four_layers_and_rotates_only_those() -> None:
     mixers = [layer.mixer for layer in model_from_config({"model_type": "llama4_text"}, name="m").main.layers[:4]]
     assert [mixer.window for mixer in mixers] == [8192, 8192, 8192, None]  # type: ignore[union-attr]
     assert [mixer.rope for mixer in mixers] == [True, True, True, False]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("packing", "storage"),
+    [
+        (None, None),
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "gptq", "bits": 4}, "int4"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4}}}}, "int4"),
+        ({"quant_method": "brand-new"}, "brand-new"),
+    ],
+)
+def test_quantised_storage_is_named(packing: dict[str, Any] | None, storage: str | None) -> None:
+    assert build(quantization_config=packing).quantisation == storage
+
+
+def test_searched_architectures_may_drop_a_part_of_a_layer() -> None:
+    """Llama-Nemotron: no_op parts are gone, ffn_mult 5.25 of H = 8192 is LLaMA's 28,672."""
+    blocks = [
+        {"attention": {"n_heads_in_group": 8}, "ffn": {"ffn_mult": 5.25}},
+        {"attention": {"no_op": True}, "ffn": {"ffn_mult": 1.0}},
+    ]
+    config = {
+        "model_type": "nemotron-nas",
+        "hidden_size": 8192,
+        "num_attention_heads": 64,
+        "vocab_size": 128256,
+        "block_configs": blocks,
+    }
+    first, second = model_from_config(config, name="m").main.layers
+    assert isinstance(first.mixer, Attention)
+    assert (first.mixer.num_kv_heads, first.channel.width) == (8, 28672)  # type: ignore[union-attr]
+    assert second.mixer is None

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from vramcast.domain.model import Attention, Head, Model, Norm, Stack
 from vramcast.errors import InvalidSpec
 from vramcast.sources.config.fields import Fields
+from vramcast.sources.config.quantisation import quantisation_of
 from vramcast.sources.config.runs import layer_words
 
 DTYPES: Final[dict[str, str]] = {
@@ -109,6 +110,7 @@ def model_of(fields: Fields, *, stacks: tuple[Stack, ...], head: Head = Head.LM,
         facts["vocab"] = fields.count("vocab_size")
     facts.setdefault("tied", fields.flag("tie_word_embeddings"))
     facts.setdefault("dtype", dtype_of(fields))
+    facts.setdefault("quantisation", quantisation_of(fields))
     facts.setdefault("family", fields.word("model_type", "custom"))
     found = head_of(fields, head)
     if found is Head.CLASSIFIER:

@@ -9,7 +9,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from vramcast.domain.model import MLP, Channel, Layer, LinearAttention, Mamba, Mixer, Model, MoE, Run, Stack
+from vramcast.blocks.parameters.tensors import linear, norm
+from vramcast.domain.model import (
+    MLP,
+    Channel,
+    Layer,
+    LinearAttention,
+    Mamba,
+    Mixer,
+    Model,
+    MoE,
+    Norm,
+    Parameter,
+    Run,
+    Stack,
+)
 from vramcast.errors import InvalidSpec
 from vramcast.sources.config.assemble import attention_of, model_of
 from vramcast.sources.config.decoder import Traits, attention_like, decoder, mlp_of
@@ -275,16 +289,20 @@ def _nas_layer(fields: Fields, block: Fields) -> Layer:
     if inner is None or ffn is None:
         raise InvalidSpec(f"{block.name} lacks attention or ffn")
     mixer: Mixer | None = None
+    extra: tuple[Parameter, ...] = ()
+    for part, section in (("mixer", inner), ("channel", ffn)):
+        if section.flag("replace_with_linear"):
+            extra += (*linear(f"{part}.linear", hidden, hidden), *norm(f"{part}_norm", Norm.RMS, hidden))
     if not inner.flag("no_op") and not inner.flag("replace_with_linear"):
         heads = fields.count("num_attention_heads")
         kv_heads = fields.share("num_attention_heads", heads, "n_heads_in_group", inner.count("n_heads_in_group"))
         bias = fields.flag("attention_bias")
         mixer = attention_of(fields.over({"num_key_value_heads": kv_heads}), hidden, qkv_bias=bias, out_bias=bias)
     channel: Channel | None = None
-    if not ffn.flag("no_op"):
+    if not ffn.flag("no_op") and not ffn.flag("replace_with_linear"):
         width = ffn.multiple("ffn_mult", 1.0, of=2 * hidden)
         channel = MLP(width=256 * ceil_div(width // 3, 256), gated=True, bias=fields.flag("mlp_bias"))
-    return Layer(mixer=mixer, channel=channel)
+    return Layer(mixer=mixer, channel=channel, extra=extra)
 
 
 def _traits(**facts: Any) -> Callable[[Fields], Model]:

@@ -56,6 +56,8 @@ def see(fields: Fields, *, text: str, tower: TowerOf) -> Model:
         inner = inner.over({"architectures": fields.words("architectures")} if fields.states("architectures") else {})
         if fields.states("tie_word_embeddings"):
             inner = inner.over({"tie_word_embeddings": fields.flag("tie_word_embeddings")})
+        if fields.states("quantization_config"):
+            inner = inner.over({"quantization_config": fields.get("quantization_config")})
         if fields.states("torch_dtype") and not inner.states("torch_dtype"):
             inner = inner.over({"torch_dtype": fields.word("torch_dtype")})
     model = TEXT[family](inner.behind(DEFAULTS.get(family, {})))
