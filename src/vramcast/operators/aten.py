@@ -38,7 +38,8 @@ def multiply(graph: Graph, a: Value, b: Value, *, num_bytes: int, name: str) -> 
 
 
 def scale_by_weight(
-    graph: Graph, x: Value, *, num_bytes: int, weight_bytes: int, name: str, trainable: bool = True
+    graph: Graph, x: Value, *, num_bytes: int, weight_bytes: int, name: str, trainable: bool = True,
+    sum_bytes: int = 0,
 ) -> Value:
     """`weight * x` with a broadcast parameter: x is saved only when the weight learns [derivatives: mul.Tensor].
 
@@ -46,6 +47,7 @@ def scale_by_weight(
         x: the activation
         num_bytes: size of the product
         weight_bytes: size of the parameter, whose gradient is made at full size first
+        sum_bytes: buffer of the sum over the rows (`reduction.column_sum_bytes`)
     """
     out = _output(graph, name, num_bytes, x)
     if not trainable:
@@ -54,7 +56,10 @@ def scale_by_weight(
     return graph.call(
         "mul", [x], [out], saved=[x],
         weight_gradients=[graph.tensor(f"grad.{name}.weight", weight_bytes, Category.GRADIENTS)],
-        backward_temporaries=[graph.tensor(f"grad.{name}.weight.unreduced", num_bytes)],
+        backward_temporaries=[
+            graph.tensor(f"grad.{name}.weight.unreduced", num_bytes),
+            graph.tensor(f"grad.{name}.weight.partial", sum_bytes),
+        ],
     )
 
 
@@ -116,7 +121,30 @@ def power(graph: Graph, x: Value, *, num_bytes: int, name: str) -> Value:
     return unary(graph, x, num_bytes=num_bytes, name=name, saves="input", temporaries=2)
 
 
-def free_view(graph: Graph, x: Value, *, name: str) -> Value:
-    """A chunk or slice of x whose gradient is padded back to the size of x when backward reaches it."""
-    out = graph.view(x, name)
-    return graph.call("view", [x], [out])
+def softmax(graph: Graph, x: Value, *, num_bytes: int, name: str) -> Value:
+    """`softmax(x)`: keeps its result; backward multiplies gradient and result into a temporary first.
+
+    Source: pytorch aten/src/ATen/native/cuda/SoftMax.cu `softmax_backward_cuda_out`
+    """
+    return unary(graph, x, num_bytes=num_bytes, name=name, saves="output", temporaries=1)
+
+
+def matmul(graph: Graph, a: Value, b: Value, *, num_bytes: int, name: str) -> Value:
+    """A product of two activations: both are saved, two gradients are made [derivatives: bmm, mm]."""
+    saved = [kept for kept, wanted in ((a, b), (b, a)) if wanted.gradient_bytes]
+    return graph.call("matmul", [a, b], [_output(graph, name, num_bytes, a, b)], saved=saved)
+
+
+def contiguous(graph: Graph, x: Value, *, num_bytes: int, name: str) -> Value:
+    """A copy in another layout; its gradient goes back as a view."""
+    return graph.call("clone", [x], [_output(graph, name, num_bytes, x)], slices_gradient=True)
+
+
+def view(graph: Graph, x: Value, *, name: str) -> Value:
+    """A view whose gradient is a view too (transpose, view of a contiguous tensor)."""
+    return graph.call("view", [x], [graph.view(x, name)], slices_gradient=True)
+
+
+def transposed(graph: Graph, x: Value, *, name: str) -> Value:
+    """A view whose gradient has to be copied into the layout of x (view, reshape of a transposed tensor)."""
+    return graph.call("view", [x], [graph.view(x, name)])

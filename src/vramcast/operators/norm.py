@@ -18,6 +18,7 @@ from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import cast
+from vramcast.operators.reduction import H100, Chip, column_sum_bytes
 
 FP32: Final = 4
 
@@ -31,7 +32,8 @@ class Norm(NamedTuple):
     weight_itemsize: int
     trainable: bool = True
     bias: bool = False
-    multiprocessors: int = 132  # of the GPU: some kernels keep one partial sum each
+    partial_sums: int = 132  # fp32 rows of weight gradients in Liger's backward: one a multiprocessor of the GPU
+    chip: Chip = H100
     name: str = "norm"
 
     @property
@@ -63,6 +65,11 @@ class Norm(NamedTuple):
     def scaled_bytes(self) -> int:
         """Bytes of weight * x: the wider type wins."""
         return self.elements * max(self.itemsize, self.weight_itemsize)
+
+    @property
+    def sum_bytes(self) -> int:
+        """Buffer of the weight gradient's sum over the rows."""
+        return column_sum_bytes(rows=self.rows, columns=self.width, chip=self.chip)
 
     def weight_gradients(self, graph: Graph) -> list[Tensor]:
         """Gradients of weight and bias."""
@@ -99,6 +106,7 @@ def _rms_huggingface(graph: Graph, x: Value, norm: Norm) -> Value:
     return aten.scale_by_weight(
         graph, wide, num_bytes=norm.scaled_bytes, weight_bytes=norm.weight_bytes, name=f"{norm.name}.out",
         trainable=norm.trainable,
+        sum_bytes=norm.sum_bytes,
     )
 
 
@@ -109,6 +117,7 @@ def _rms_gemma(graph: Graph, x: Value, norm: Norm) -> Value:
     scaled = aten.scale_by_weight(
         graph, normalized, num_bytes=norm.fp32_bytes, weight_bytes=norm.weight_bytes, name=f"{norm.name}.scaled",
         trainable=norm.trainable,
+        sum_bytes=norm.sum_bytes,
     )
     return cast(graph, scaled, elements=norm.elements, to_bytes=norm.itemsize, name=f"{norm.name}.out")
 
@@ -127,6 +136,7 @@ def _rms_t5(graph: Graph, x: Value, norm: Norm) -> Value:
     return aten.scale_by_weight(
         graph, down, num_bytes=norm.elements * norm.weight_itemsize, weight_bytes=norm.weight_bytes,
         name=f"{n}.out", trainable=norm.trainable,
+        sum_bytes=norm.sum_bytes,
     )
 
 
@@ -148,9 +158,9 @@ def _layer_norm_fused(graph: Graph, x: Value, norm: Norm) -> Value:
 
 
 def _partial_sums(graph: Graph, norm: Norm, *names: str) -> list[Tensor]:
-    """One fp32 row of partial weight gradients for each multiprocessor, and their fp32 sum before the cast."""
+    """Rows of partial weight gradients, and their fp32 sum before the cast."""
     size = norm.width * FP32
-    tensors = [graph.tensor(f"{norm.name}.{name}.partial", norm.multiprocessors * size) for name in names]
+    tensors = [graph.tensor(f"{norm.name}.{name}.partial", norm.partial_sums * size) for name in names]
     if norm.weight_itemsize != FP32:
         tensors.append(graph.tensor(f"{norm.name}.{names[-1]}.sum", size))
     return tensors

@@ -1,0 +1,99 @@
+"""Norms, gated feed-forwards and rotary embeddings as the benchmark scripts set them up.
+
+Scripts: Liger-Kernel benchmark/scripts/benchmark_{rms_norm,layer_norm,swiglu,geglu,rope}.py
+"""
+
+from __future__ import annotations
+
+from truth.rows.kernels.harness import FP32, INT64, Bench, Case, Iteration, peak
+from vramcast.operators.activation import Gate, gated_activation
+from vramcast.operators.graph import Value
+from vramcast.operators.linear import Dense, Numerics, linear
+from vramcast.operators.norm import Norm, layer_norm, rms_norm
+from vramcast.operators.rope import rope
+
+
+def _norm(case: Case, width: str, weights: int, partial_sums: int) -> tuple[Bench, Value, Norm]:
+    """Every provider's module is set up, fp32 weights; the gradient of the output is made in setup."""
+    bench = Bench(case)
+    norm = Norm(case.size("M"), case.size(width), case.itemsize, FP32, partial_sums=partial_sums, chip=case.gpu.chip)
+    x = bench.leaf("x", norm.num_bytes)
+    for index in range(weights):
+        bench.weight(f"weight.{index}", norm.weight_bytes)
+    return bench, x, norm
+
+
+def _peak_with_given_gradient(bench: Bench, out: Value, num_bytes: int) -> int:
+    """`y.backward(dy)`: a dy narrower than y is cast, and the copy lives as long as backward runs."""
+    if out.gradient_bytes == num_bytes:
+        return peak(bench, (out,), Iteration(gradient_in_setup=True))
+    bench.resident("dy", num_bytes)
+    return peak(bench, (out,))
+
+
+def rms_norm_peak(case: Case) -> int:
+    """benchmark_rms_norm.py; until Liger 0.3.0 every row had a partial sum of its own."""
+    rows = case.size("M") if case.version < (0, 3, 1) else case.gpu.multiprocessors
+    bench, x, norm = _norm(case, "H", 2, rows)
+    out = rms_norm(bench.graph, x, norm, case.provided(huggingface="huggingface", liger="liger"))
+    return _peak_with_given_gradient(bench, out, norm.num_bytes)
+
+
+def layer_norm_peak(case: Case) -> int:
+    """benchmark_layer_norm.py; Liger 0.6.0 to 0.6.3 added weight gradients atomically, without partial sums."""
+    atomic = (0, 6, 0) <= case.version < (0, 6, 4)
+    bench, x, norm = _norm(case, "N", 4, 0 if atomic else case.gpu.multiprocessors)
+    out = layer_norm(bench.graph, x, norm, case.provided(huggingface="torch", liger="liger"))
+    return _peak_with_given_gradient(bench, out, norm.num_bytes)
+
+
+def gated_mlp_peak(case: Case) -> int:
+    """benchmark_swiglu.py, benchmark_geglu.py: three linear layers and the activation between them."""
+    batch = case.size("B") if "B" in case.config else case.size("bsz")
+    tokens, hidden, inner = batch * case.size("T"), case.size("hidden_size"), case.size("intermediate_size")
+    size = case.itemsize
+    bench = Bench(case)
+    bench.workspaces()
+    x = bench.leaf("x", tokens * hidden * size)
+    for name in ("gate", "up", "down"):
+        bench.weight(name, hidden * inner * size)
+    graph, numerics = bench.graph, Numerics(size, size, size, size)
+    gate = linear(graph, "gate", x, tokens=tokens, dense=Dense(inner, hidden), numerics=numerics)
+    if case.provider == "liger":
+        up = linear(graph, "up", x, tokens=tokens, dense=Dense(inner, hidden), numerics=numerics)
+        gated = gated_activation(graph, gate, up, Gate(tokens * inner, size), "liger")
+    else:
+        case.provided(huggingface="eager")
+        gated = _eager_gate(bench, x, gate, tokens, numerics)
+    out = linear(graph, "down", gated, tokens=tokens, dense=Dense(hidden, inner), numerics=numerics)
+    return peak(bench, (out,))
+
+
+def _eager_gate(bench: Bench, x: Value, gate: Value, tokens: int, numerics: Numerics) -> Value:
+    """`act(gate(x)) * up(x)` runs the activation before the second projection."""
+    from vramcast.operators import aten
+
+    graph, hidden = bench.graph, bench.case.size("hidden_size")
+    inner = bench.case.size("intermediate_size")
+    act = aten.unary(graph, gate, num_bytes=gate.num_bytes, name="act", saves="input")
+    up = linear(graph, "up", x, tokens=tokens, dense=Dense(inner, hidden), numerics=numerics)
+    return aten.multiply(graph, act, up, num_bytes=gate.num_bytes, name="gated")
+
+
+def rope_peak(case: Case) -> int:
+    """benchmark_rope.py: gradients by torch.autograd.grad; the rotary module multiplies once, in one thread."""
+    tokens = case.size("seq_len") if case.x_name == "H" else case.size("T")
+    hidden = case.size("H") if case.x_name == "H" else case.size("hidden_size")
+    size, heads = case.itemsize, case.size("num_q_heads")
+    head = hidden // heads
+    q_bytes, k_bytes = tokens * hidden * size, tokens * case.size("num_kv_heads") * head * size
+    bench = Bench(case)
+    bench.workspaces(1)
+    bench.resident("inv_freq", head // 2 * FP32)
+    bench.resident("pos_ids", tokens * INT64)
+    bench.resident("cos", tokens * head * size)
+    bench.resident("sin", tokens * head * size)
+    q, k = bench.leaf("q", q_bytes), bench.leaf("k", k_bytes)
+    variant = case.provided(huggingface="huggingface", liger="liger")
+    outputs = rope(bench.graph, q, k, q_bytes=q_bytes, k_bytes=k_bytes, variant=variant)
+    return peak(bench, outputs, Iteration(gradient_in_setup=True, accumulates=False))

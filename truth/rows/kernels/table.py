@@ -1,0 +1,32 @@
+"""Which function predicts which kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from truth.contract import Refused
+from truth.rows.kernels.harness import Case
+from truth.rows.kernels.layers import gated_mlp_peak, layer_norm_peak, rms_norm_peak, rope_peak
+from truth.rows.kernels.losses import cross_entropy_peak
+from truth.rows.kernels.neighborhood import neighborhood_attention_peak
+
+PEAKS: Final[dict[str, Callable[[Case], int]]] = {
+    "cross_entropy": cross_entropy_peak,
+    "fused_neighborhood_attention": neighborhood_attention_peak,
+    "geglu": gated_mlp_peak,
+    "layer_norm": layer_norm_peak,
+    "rms_norm": rms_norm_peak,
+    "rope": rope_peak,
+    "swiglu": gated_mlp_peak,
+}
+
+
+def peak_bytes(case: Case) -> int:
+    """The predicted peak [bytes].
+
+    Raises: Refused for a kernel that is not modelled.
+    """
+    if case.kernel not in PEAKS:
+        raise Refused(f"kernel {case.kernel} is not modelled")
+    return PEAKS[case.kernel](case)
