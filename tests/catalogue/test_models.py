@@ -80,6 +80,7 @@ IGNORED = {
     "multi_query",  # new_decoder_architecture decides
     "parallel_attn",
     "moe_layer_freq",
+    "quant_method",  # quant_algo says more
     "index_topk",  # how many keys an indexer picks weighs nothing
 }
 """Keys that published configs state although another of their keys makes them void."""
