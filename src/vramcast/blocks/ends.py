@@ -7,6 +7,8 @@ Symbols:  T tokens   H hidden   V vocabulary
 
 from __future__ import annotations
 
+from typing import Final
+
 from vramcast.blocks import parts
 from vramcast.blocks.projection import project
 from vramcast.blocks.sizes import Sizes
@@ -16,15 +18,14 @@ from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import cast
 from vramcast.operators.loss import (
-    LINEAR_CROSS_ENTROPY_VARIANTS,
     LinearLoss,
     Vocabulary,
     cross_entropy,
     linear_cross_entropy,
 )
 
-FUSED_LOSSES = ("liger", "cut_cross_entropy")
-"""Losses that never make the whole logits: keys of LINEAR_CROSS_ENTROPY_VARIANTS."""
+LINEAR: Final = "linear:"
+"""Prefix of losses that take hidden states instead of logits: "linear:liger" is a LINEAR_CROSS_ENTROPY_VARIANTS key."""
 
 
 def embedding(model: Model, sizes: Sizes, *, learns: bool, owner: str = "embedding") -> Graph:
@@ -69,7 +70,7 @@ def head(
         model: the network
         sizes: local sizes
         learns: whether the output projection has a gradient
-        loss: key of CROSS_ENTROPY_VARIANTS or LINEAR_CROSS_ENTROPY_VARIANTS
+        loss: key of CROSS_ENTROPY_VARIANTS, or of LINEAR_CROSS_ENTROPY_VARIANTS behind "linear:"
         outputs_fp32: Accelerate's mixed precision converts the returned logits to fp32
         owner: where the ledger lists its tensors
     """
@@ -107,16 +108,13 @@ def _language_loss(
     graph: Graph, x: Value, model: Model, sizes: Sizes, *, learns: bool, loss: str, outputs_fp32: bool
 ) -> Value:
     tokens, vocab, numerics = sizes.tokens, model.vocab // sizes.tp, sizes.numerics
-    if loss in FUSED_LOSSES:
+    if loss.startswith(LINEAR):
         x = cast(graph, x, elements=tokens * sizes.hidden, to_bytes=numerics.compute, name="head.input")
         spec = LinearLoss(tokens, sizes.hidden, vocab, numerics.compute, trainable=learns)
-        return linear_cross_entropy(graph, x, spec, loss)
-    assert loss not in LINEAR_CROSS_ENTROPY_VARIANTS or loss in ("eager", "huggingface", "compiled"), loss
-    trained = sizes._replace(trained=(*sizes.trained, "head.output"), stored="full") if learns else sizes
-    logits = project(
-        graph, "head.output", x, tokens=tokens, shape=(vocab, sizes.hidden), sizes=trained._replace(stored="full"),
-        bias=model.head_bias,
-    )
+        return linear_cross_entropy(graph, x, spec, loss.removeprefix(LINEAR))
+    whole = sizes._replace(stored="full", trained=(*sizes.trained, "head.output") if learns else sizes.trained)
+    shape = (vocab, sizes.hidden)
+    logits = project(graph, "head.output", x, tokens=tokens, shape=shape, sizes=whole, bias=model.head_bias)
     if model.logits_softcap:
         logits = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="logits.capped", saves="output")
     itemsize = logits.num_bytes // (tokens * vocab)

@@ -100,7 +100,7 @@ class Workload(Noun):
 class Peft(Noun):
     """Parameter-efficient fine-tuning."""
 
-    method: Literal["lora", "dora", "prefix", "prompt", "adapter", "ia3", "bitfit"] = "lora"
+    method: str = "lora"  # key of operators.lora.ADAPTERS, or "prefix", "prompt", "ln", "adapter", "ia3", "bitfit"
     rank: int = 8
     targets: tuple[str, ...] = ("attention.q", "attention.v")  # Parameter.path names
     modules_to_save: tuple[str, ...] = ()  # trained whole: "embedding", "head"

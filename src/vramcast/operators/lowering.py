@@ -256,12 +256,15 @@ class _Backward:
         return readers
 
     def _name_input_gradients(self) -> None:
-        """A gradient that lies in a saved storage goes to the caller under the name the caller expects."""
+        """A gradient that lies in another storage goes to the caller under the name the caller expects."""
         for value in self.graph.inputs:
             gradient = self.gradients.get(value)
-            if gradient is not None and gradient.storage is not None:
+            if gradient is None:
+                continue
+            expected = self._gradient_tensor(value)
+            if gradient.storage is not None or gradient.tensor is not expected:
                 self._drop(gradient)
-                self.storages.nodes.append(Alloc(self._gradient_tensor(value)))
+                self.storages.nodes.append(Alloc(expected))
 
     def _gradient_tensor(self, value: Value) -> Tensor:
         graph = self.graph

@@ -1,0 +1,183 @@
+"""From a job to a recipe: what the eager engines have in common."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vramcast.blocks.ends import LINEAR
+from vramcast.blocks.sizes import Sizes
+from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
+from vramcast.domain.model import Model, Norm
+from vramcast.engines.eager.phases import Stepping
+from vramcast.engines.eager.recipe import Recipe
+from vramcast.errors import UnknownName, Unsupported
+from vramcast.operators.linear import NUMERICS, Numerics
+from vramcast.operators.lora import ADAPTERS, Adapter
+from vramcast.states.optimizers import optimizer
+from vramcast.units import DTYPE_BITS
+
+LOSSES: Final[dict[Loss, str]] = {
+    Loss.EAGER: "eager",
+    Loss.COMPILED: "compiled",
+    Loss.FUSED: "liger",
+    Loss.FUSED_LINEAR: LINEAR + "liger",
+}
+"""Keys of the loss tables."""
+
+WITHOUT_ADAPTER: Final = ("prefix", "prompt", "ln")
+"""PEFT methods that add no correction to linear layers."""
+
+SAVED_MODULES: Final[dict[str, str]] = {"embedding": "embedding.tokens", "head": "head.output"}
+
+NORM_WEIGHTS: Final = ("mixer_norm", "channel_norm", "final_norm")
+
+
+def refuse_splits(job: Job) -> None:
+    """Eager engines split over data-parallel ranks only.
+
+    Raises: Unsupported with the engine that would work
+    """
+    plan = job.plan
+    for name in ("tp", "pp", "cp", "ep"):
+        if getattr(plan, name) > 1:
+            raise Unsupported(
+                f"{name}={getattr(plan, name)} is not modelled for --engine {job.engine}; "
+                f"use --engine megatron, or {name}=1"
+            )
+    if plan.precision is Precision.FP8:
+        raise Unsupported(f"fp8 is not modelled for --engine {job.engine}; use --engine megatron or --precision amp-bf16")
+    if plan.recompute is Recompute.SELECTIVE:
+        raise Unsupported(
+            f"selective recomputation is not modelled for --engine {job.engine}; use --recompute full, or --engine "
+            "torchtitan or megatron"
+        )
+    if plan.offload_activations:
+        raise Unsupported(f"activation offload is not modelled for --engine {job.engine}; use --recompute full")
+    if not job.model.stacks or not job.model.main.runs:
+        raise Unsupported(f"{job.model.name} has no transformer layers to build; trace it instead")
+
+
+def recipe_of(job: Job, *, loss: str | None = None, outputs_fp32: bool = False, variants: str = "eager") -> Recipe:
+    """The model's forward and backward as the job asks for it.
+
+    Args:
+        job: the question
+        loss: key of the loss tables; None: what the plan says
+        outputs_fp32: the trainer converts returned logits to fp32
+        variants: which forms of norm, activation and rotary embedding: "eager", "compiled", "liger"
+
+    Raises: Unsupported for what eager engines cannot be asked
+    """
+    refuse_splits(job)
+    plan, peft = job.plan, job.plan.peft
+    chosen = plan.loss or Loss.EAGER
+    if loss is None and chosen not in LOSSES:
+        raise Unsupported(f"--loss {chosen} is not modelled for --engine {job.engine}; use --loss fused_linear")
+    numerics = NUMERICS[plan.precision]
+    if peft is not None and outputs_fp32 and plan.precision in (Precision.AMP_BF16, Precision.AMP_FP16):
+        numerics = Numerics(2, 2, 2, 2)  # the frozen base is loaded in 16 bits
+    variants = "compiled" if plan.compile else variants
+    return Recipe(
+        job.model,
+        _sizes(job, numerics, variants, autocast=outputs_fp32 or numerics.autocast),
+        loss=loss or LOSSES[chosen],
+        outputs_fp32=outputs_fp32,
+        recompute=plan.recompute is Recompute.FULL,
+        reentrant=bool(job.engine_options.get("reentrant", False)),
+        recompute_layers=plan.recompute_layers,
+        learning=_learning(peft),
+        copies_learning=peft is not None and bool(peft.modules_to_save),
+    )
+
+
+def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Sizes:
+    plan, workload, model = job.plan, job.workload, job.model
+    peft = plan.peft
+    virtual = peft.virtual_tokens if peft is not None and peft.method == "prompt" else 0
+    prefix = peft.virtual_tokens if peft is not None and peft.method == "prefix" else 0
+    batch = workload.micro_batch * (2 if workload.objective in ("dpo", "reward") else 1)
+    seq_len = workload.seq_len + virtual + (workload.completion_len if workload.objective in ("ppo", "grpo") else 0)
+    padded = bool(job.engine_options.get("padded", False))
+    return Sizes(
+        batch=batch,
+        seq_len=seq_len,
+        hidden=model.hidden,
+        numerics=numerics,
+        attention=plan.attention,
+        norm=_norm_variant(model, variants),
+        activation=variants,
+        rope=variants,
+        fp32_softmax=model.main.causal,
+        masked=padded and plan.attention is not AttentionKernel.EAGER,
+        grouped=not padded,
+        keys=seq_len + prefix if prefix else None,
+        hidden_dropout=model.hidden_dropout,
+        attention_dropout=model.attention_dropout,
+        frozen=peft is not None,
+        trained=NORM_WEIGHTS if peft is not None and peft.method == "ln" else (),
+        adapter=_adapter(peft, autocast=autocast, compute=numerics.compute),
+        stored=peft.base if peft is not None else "full",
+    )
+
+
+def _norm_variant(model: Model, variants: str) -> str:
+    if variants != "eager":
+        return variants
+    first = model.main.layers[0]
+    if first.norm is Norm.RMS and model.family.startswith(("gemma", "t5")):
+        return "gemma" if model.family.startswith("gemma") else "t5"
+    return "eager"
+
+
+def _adapter(peft: Peft | None, *, autocast: bool, compute: int) -> Adapter | None:
+    if peft is None or peft.method in WITHOUT_ADAPTER:
+        return None
+    if peft.method not in ADAPTERS:
+        raise UnknownName.of("PEFT method", peft.method, (*ADAPTERS, *WITHOUT_ADAPTER))
+    width = DTYPE_BITS[peft.adapter_dtype] // 8
+    return Adapter(peft.method, peft.rank, peft.targets, width, compute if autocast else width, peft.dropout)
+
+
+def _learning(peft: Peft | None) -> tuple[str, ...]:
+    if peft is None:
+        return ()
+    if peft.method == "ln":
+        return NORM_WEIGHTS
+    unknown = [name for name in peft.modules_to_save if name not in SAVED_MODULES]
+    if unknown:
+        raise UnknownName.of("module to save", unknown[0], SAVED_MODULES)
+    return tuple(SAVED_MODULES[name] for name in peft.modules_to_save)
+
+
+def stepping_of(job: Job) -> Stepping:
+    """Optimizer, accumulation and replicas of a job whose ranks keep everything."""
+    plan = job.plan
+    rule = optimizer(plan.optimizer)
+    lists = job.engine_options.get("foreach_temporaries")
+    if isinstance(lists, int):
+        rule = rule._replace(foreach_temporaries=lists)
+    if plan.offload_optimizer != "none" or plan.offload_parameters != "none":
+        raise Unsupported(f"offload is not modelled for --engine {job.engine}; use --engine deepspeed")
+    return Stepping(
+        rule,
+        kernel=plan.optimizer_kernel or "foreach",
+        grad_accum=job.workload.grad_accum,
+        replicas=job.data_parallel,
+        bucket_views=bool(job.engine_options.get("gradient_as_bucket_view", False)),
+        hopper=hopper(job),
+    )
+
+
+def hopper(job: Job) -> bool:
+    """Whether cuBLAS takes the larger workspaces of compute capability 9 and later."""
+    sm = job.cluster.gpu.sm
+    return sm is not None and sm >= 90
+
+
+def refuse_shards(job: Job, plan: Plan) -> None:
+    """Raises: Unsupported when the plan shards and the engine does not."""
+    if plan.shards is not Shards.NOTHING and job.data_parallel > 1:
+        raise Unsupported(
+            f"shards={plan.shards} is not modelled for --engine {job.engine}; use --engine deepspeed, or --engine "
+            "torchtitan for FSDP2"
+        )
