@@ -175,6 +175,18 @@ def _rms_liger(graph: Graph, x: Value, norm: Norm) -> Value:
     )
 
 
+def _rms_liger_full_sum(graph: Graph, x: Value, norm: Norm) -> Value:
+    """[liger] until 0.3.0: the weight gradient is made for every row, then summed by PyTorch."""
+    out = graph.value(f"{norm.name}.out", norm.num_bytes)
+    return graph.call(
+        "norm", [x], [out], saved=[x], extra=norm.statistics(graph, "rstd"), reuses_gradient=True,
+        weight_gradients=norm.weight_gradients(graph),
+        backward_temporaries=[
+            graph.tensor(f"{norm.name}.dw.rows", norm.num_bytes), graph.tensor(f"{norm.name}.dw.buffer", norm.sum_bytes),
+        ],
+    )
+
+
 def _layer_norm_liger(graph: Graph, x: Value, norm: Norm) -> Value:
     """[liger] `LigerLayerNormFunction`: a new dX; statistics have the width of x."""
     out = graph.value(f"{norm.name}.out", norm.num_bytes)
@@ -198,6 +210,7 @@ RMS_NORM_VARIANTS: Final[dict[str, NormBuilder]] = {
     "compiled": _rms_fused,
     "transformer_engine": _rms_fused,
     "liger": _rms_liger,
+    "liger_0.3.0": _rms_liger_full_sum,
 }
 
 LAYER_NORM_VARIANTS: Final[dict[str, NormBuilder]] = {

@@ -18,6 +18,7 @@ WARP: Final = 32
 MIN_VALUES_PER_THREAD: Final = 16
 MAX_VALUES_PER_THREAD: Final = 256
 ACCUMULATOR_BYTES: Final = 4
+SEMAPHORE_BYTES: Final = 4  # one int for each block column
 
 
 class Chip(NamedTuple):
@@ -44,11 +45,9 @@ def _block(dim0: int, dim1: int, max_threads: int) -> tuple[int, int]:
 
 
 def column_sum_bytes(*, rows: int, columns: int, chip: Chip = H100) -> int:
-    """Global buffer of `x.sum(0)` for a contiguous x of (rows, columns) [bytes].
+    """Global buffer and semaphores of `x.sum(0)` for a contiguous x of (rows, columns) [bytes].
 
-    Leaves out the semaphores, 4 bytes a block.
-
-    >>> column_sum_bytes(rows=2048, columns=4096, chip=Chip(108)) == 64 << 20
+    >>> column_sum_bytes(rows=2048, columns=4096, chip=Chip(108)) - 32 * 4 == 64 << 20
     True
     """
     vector = next(width for width in (4, 2, 1) if columns % width == 0)
@@ -66,4 +65,4 @@ def column_sum_bytes(*, rows: int, columns: int, chip: Chip = H100) -> int:
         min(ceil_div(blocks_per_chip, grid), ceil_div(values, MIN_VALUES_PER_THREAD)),
         ceil_div(values, MAX_VALUES_PER_THREAD),
     )
-    return ACCUMULATOR_BYTES * columns * shared * width * vector if shared > 1 else 0
+    return ACCUMULATOR_BYTES * columns * shared * width * vector + SEMAPHORE_BYTES * grid if shared > 1 else 0

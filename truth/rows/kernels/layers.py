@@ -32,10 +32,10 @@ def _peak_with_given_gradient(bench: Bench, out: Value, num_bytes: int) -> int:
 
 
 def rms_norm_peak(case: Case) -> int:
-    """benchmark_rms_norm.py; until Liger 0.3.0 every row had a partial sum of its own."""
-    rows = case.size("M") if case.version < (0, 3, 1) else case.gpu.multiprocessors
-    bench, x, norm = _norm(case, "H", 2, rows)
-    out = rms_norm(bench.graph, x, norm, case.provided(huggingface="huggingface", liger="liger"))
+    """benchmark_rms_norm.py"""
+    bench, x, norm = _norm(case, "H", 2, case.gpu.multiprocessors)
+    liger = "liger_0.3.0" if case.version < (0, 3, 1) else "liger"
+    out = rms_norm(bench.graph, x, norm, case.provided(huggingface="huggingface", liger=liger))
     return _peak_with_given_gradient(bench, out, norm.num_bytes)
 
 
