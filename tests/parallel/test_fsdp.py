@@ -1,0 +1,72 @@
+"""FSDP2's gathers and reductions around a model's pieces."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, live_at_end, live_at_peak
+from vramcast.parallel.fsdp import Fsdp, Stage, backward, drop_accumulated, forward, sharded_gradients, unit
+
+MIB = 1 << 20
+KEPT = Tensor(name="saved", num_bytes=MIB, category=Category.ACTIVATIONS)
+GRADIENT = Tensor(name="gradient", num_bytes=2 * 8 * MIB, category=Category.GRADIENTS)
+
+
+def stages(layers: int, *, reshard: bool = True, ranks: int = 8) -> list[Stage]:
+    plan = Fsdp(ranks)
+    layer = unit("layers", [("weight", (1024, 8192))], plan)
+    head = unit("head", [("output", (2048, 8192))], plan)
+    end = Tensor(name="head gradient", num_bytes=2 * 16 * MIB, category=Category.GRADIENTS)
+    return [
+        Stage((layer,), (Alloc(KEPT),), (Free(KEPT), Alloc(GRADIENT)), (GRADIENT,), layers, reshard=reshard),
+        Stage((head,), (), (Alloc(end),), (end,), reshard=False),
+    ]
+
+
+def step(found: list[Stage]) -> Program:
+    return forward(found) + backward(found)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 7])
+@pytest.mark.parametrize("reshard", [True, False])
+def test_a_step_leaves_only_sharded_gradients(layers: int, reshard: bool) -> None:
+    found = stages(layers, reshard=reshard)
+    assert live_at_end(step(found)) == dict(sharded_gradients(found))
+
+
+def test_at_most_two_gathers_overlap_in_forward() -> None:
+    found = stages(7)
+    live = live_at_peak(forward(found[:1]))
+    gathered = [count for tensor, count in live.items() if tensor.name == "all-gather output"]
+    assert all(count <= 2 for count in gathered)
+
+
+def test_weights_that_stay_gathered_cost_a_copy_per_layer() -> None:
+    resharded, kept = (extent(forward(stages(7, reshard=flag))) for flag in (True, False))
+    assert kept.net - resharded.net == 7 * 2 * 8 * MIB
+
+
+def test_one_rank_gathers_nothing() -> None:
+    names = {tensor.name for tensor in live_at_peak(forward(stages(3, ranks=1)))}
+    assert "all-gather output" not in names
+
+
+def test_weights_are_padded_to_the_group() -> None:
+    piece = unit("odd", [("weight", (10, 3))], Fsdp(4))
+    assert piece.gathered.num_bytes == 12 * 3 * 2
+    assert piece.reduce_output.num_bytes == 3 * 3 * 4
+
+
+def test_micro_batches_without_sync_add_up_unsharded_in_fp32() -> None:
+    found = stages(3)
+    program = forward(found) + backward(found, synchronise=False)
+    kept = {tensor.name: count for tensor, count in live_at_end(program).items()}
+    assert kept["accumulated gradient of weight"] == 3
+    rest = live_at_end(program + drop_accumulated(found))
+    assert {tensor.name for tensor in rest} == {"unsharded output"}
+
+
+def test_later_micro_batches_add_to_the_sharded_gradients() -> None:
+    found = stages(3)
+    later = forward(found) + backward(found, first=False)
+    assert not live_at_end(later)
