@@ -1,0 +1,20 @@
+"""vramcast: how much GPU memory a job takes, before anyone rents the GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vramcast.api import train
+
+__all__ = ["__version__", "train"]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "train":
+        from vramcast.api import train
+
+        return train
+    raise AttributeError(f"module 'vramcast' has no attribute {name!r}")

@@ -13,6 +13,7 @@ from vramcast.domain.job import Job, Phase
 from vramcast.domain.program import Extent, Tensor, extent, live_at_end, live_at_peak
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import UnknownName
+from vramcast.estimate.changes import single_changes
 from vramcast.estimate.interval import interval
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.timeline import simulate
@@ -39,15 +40,22 @@ def answer(job: Job) -> Answer:
     programs = rank_programs(job)
     ranks = sorted((_rank_answer(job, program) for program in programs), key=lambda rank: -rank.needed_bytes)
     capacity = job.cluster.gpu.visible_bytes
+    fits = ranks[0].needed_bytes <= capacity
     return Answer(
         question=question(job),
-        fits=ranks[0].needed_bytes <= capacity,
+        fits=fits,
         capacity_bytes=capacity,
         ranks=tuple(ranks),
         num_parameters=count_parameters(job.model).total,
         assumptions=_unique(text for program in programs for text in program.assumptions),
         warnings=_unique(text for program in programs for text in program.warnings),
+        changes=() if fits else single_changes(job, needed_bytes=ranks[0].needed_bytes, measure=needed_bytes),
     )
+
+
+def needed_bytes(job: Job) -> int:
+    """Device bytes of the fullest rank in its highest phase: what must fit."""
+    return max(_rank_answer(job, program).needed_bytes for program in rank_programs(job))
 
 
 def rank_programs(job: Job) -> tuple[RankProgram, ...]:

@@ -1,0 +1,5 @@
+"""`python -m vramcast`."""
+
+from vramcast.cli.main import main
+
+main()

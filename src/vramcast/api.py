@@ -1,0 +1,52 @@
+"""The Python interface: `vramcast.train(...)` returns what the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vramcast.domain.answer import Answer
+from vramcast.domain.job import Job
+from vramcast.domain.model import Model
+
+
+def train(
+    model: str | Model | None = None, *, gpus: str | None = None, file: str | Path | None = None, **options: Any
+) -> Answer:
+    """Memory of one training plan.
+
+    Args:
+        model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
+        gpus: "8xh100-sxm-80gb", "2x8xa100-sxm-80gb", "t4"
+        file: a job file; arguments given here win over it
+        options: those of `vramcast train --help`, with underscores: seq_len=8192, micro_batch=2, tp=4
+
+    Returns: the answer; it shows itself in a notebook
+    Raises: VramcastError of one sentence when the question cannot be answered
+
+    >>> answer = train("llama-3.2-1b", gpus="h100", engine="megatron", seq_len=1024)
+    >>> answer.fits
+    True
+    """
+    from vramcast.estimate.training import answer
+
+    given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
+    return answer(job_of(given, file=file))
+
+
+def job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> Job:
+    """The job that options ask for, on top of a job file."""
+    from vramcast.question.build import build_job
+    from vramcast.sources.resolve import resolve_model
+
+    merged: dict[str, Any] = {}
+    if file is not None:
+        from vramcast.question.files import read_job
+
+        merged |= read_job(Path(file))
+    merged |= {name: value for name, value in options.items() if value is not None}
+    model = merged.get("model")
+    if isinstance(model, Model):
+        return build_job(merged | {"model": model.name}, resolve=lambda _: model)
+    return build_job(merged, resolve=resolve_model)

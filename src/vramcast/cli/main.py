@@ -1,0 +1,73 @@
+"""The entry point: commands are imported when they are called, errors become one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Final
+
+import click
+
+from vramcast import __version__
+from vramcast.errors import VramcastError
+
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "train": ("vramcast.cli.train", "memory of one training plan"),
+    "layers": ("vramcast.cli.layers", "parameters and memory of a model, layer by layer"),
+    "models": ("vramcast.cli.models", "the catalogue of models"),
+    "gpus": ("vramcast.cli.gpus", "the catalogue of GPUs"),
+    "completion": ("vramcast.cli.completion", "shell completion"),
+}
+
+EXIT_INTERRUPTED: Final = 130
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="vramcast")
+def group() -> None:
+    """How much GPU memory a job takes, before anyone rents the GPU.
+
+    \b
+    Exit codes: 0 fits, 1 does not fit, 2 the question contradicts itself, 3 not supported,
+    4 unknown name, 5 a file or hub could not be used, 6 the simulated allocator ran out.
+    """
+
+
+def main() -> None:
+    """Run the command line; no traceback reaches the user."""
+    try:
+        code = group.main(standalone_mode=False)
+    except VramcastError as error:
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+        code = error.exit_code
+    except click.UsageError as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # the reader of our output has gone; what is still buffered must not complain at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except (RecursionError, MemoryError, OverflowError):
+        click.echo("InvalidSpec: the question is larger than can be answered", err=True)
+        code = 2
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,80 @@
+"""`vramcast train`: memory of one training plan."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vramcast.cli.shared import json_option, language_option, words_of
+from vramcast.question.options import OPTIONS, Kind, Option
+
+EXIT_DOES_NOT_FIT = 1
+
+
+def question_options(command: Any) -> Any:
+    """One option of the command line per row of the table."""
+    for name, option in reversed(OPTIONS.items()):
+        command = _click_option(name, option)(command)
+    return command
+
+
+def _click_option(name: str, option: Option) -> Any:
+    if option.kind is Kind.FLAG:
+        return click.option(f"--{name}/--no-{name}", default=None, help=option.help)
+    multiple = option.kind is Kind.NAMES
+    metavar = f"[{'|'.join(option.choices)}]" if option.choices else option.kind.upper()
+    return click.option(f"--{name}", metavar=metavar, multiple=multiple, default=None, help=option.help)
+
+
+@click.command("train")
+@click.argument("model", required=False)
+@click.option("--gpus", metavar="[NODESx]COUNTxGPU", help="8xh100-sxm-80gb, 4x8xa100-sxm-80gb, t4")
+@question_options
+@click.option("--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it")
+@click.option("--save", type=click.Path(path_type=Path), help="write the question as a job file")
+@click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")
+@click.option("--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry")
+@json_option
+@language_option
+def command(
+    model: str | None, gpus: str | None, job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool,
+    as_json: bool, lang: str | None, **values: Any,
+) -> int:
+    """Memory of one training plan on every rank: allocated, reserved, device.
+
+    MODEL is a catalogue name (see `vramcast models`), a path to a config.json, directory, safetensors or GGUF file, or
+    a hub id; leave it out and give --params, --layers and --hidden for plain numbers.
+
+    \b
+    vramcast train llama-3.1-8b --gpus 8xh100-sxm-80gb --engine torchtitan --seq-len 8k
+    """
+    from vramcast.api import job_of
+    from vramcast.estimate.training import answer
+
+    given = {"model": model, "gpus": gpus} | {
+        name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
+    }
+    result = answer(job_of(given, file=job_file))
+    if save is not None:
+        from vramcast.question.files import read_job, write_job
+
+        write_job(save, (read_job(job_file) if job_file else {}) | {k: v for k, v in given.items() if v is not None})
+    if as_json:
+        from vramcast.report.document import to_json
+
+        click.echo(to_json(result))
+    else:
+        from vramcast.report.text import render
+
+        text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain)
+        click.echo(_coloured(text, fits=result.fits) if sys.stdout.isatty() else text, nl=False)
+    return 0 if result.fits else EXIT_DOES_NOT_FIT
+
+
+def _coloured(text: str, *, fits: bool) -> str:
+    """The verdict in green or red, the rest as it is."""
+    first, newline, rest = text.partition("\n")
+    return click.style(first, fg="green" if fits else "red", bold=True) + newline + rest

@@ -1,0 +1,154 @@
+"""From options to a job: names resolved, defaults filled in, every option used or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from vramcast.catalogue.gpus import parse_gpus
+from vramcast.domain.job import Job, Peft, Plan, Precision, Shards, Workload, require_count
+from vramcast.domain.model import Model, Run
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.question.options import OPTIONS, parse
+
+ENGINE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "pytorch": {"precision": Precision.AMP_BF16},
+    "huggingface": {"precision": Precision.AMP_BF16},
+    "unsloth": {"precision": Precision.AMP_BF16},
+    "deepspeed": {"precision": Precision.MIXED_BF16, "shards": Shards.OPTIMIZER_AND_GRADIENTS},
+    "colossalai": {"precision": Precision.MIXED_BF16, "shards": Shards.OPTIMIZER_AND_GRADIENTS},
+    "torchtitan": {"precision": Precision.AMP_BF16, "shards": Shards.EVERYTHING},
+    "torchtune": {"precision": Precision.BF16, "shards": Shards.EVERYTHING},
+    "litgpt": {"precision": Precision.BF16},
+    "megatron": {"precision": Precision.MIXED_BF16, "shards": Shards.OPTIMIZER},
+}
+"""What each engine does when nothing else is said, as its own defaults or recipes have it."""
+
+PEFT_ONLY: Final = tuple(name for name, option in OPTIONS.items() if option.section == "peft" and name != "peft")
+MODEL_ONLY: Final = tuple(name for name, option in OPTIONS.items() if option.section == "model")
+
+
+def build_job(options: Mapping[str, object], *, resolve: Callable[[str], Model]) -> Job:
+    """The job that a set of options asks for.
+
+    Args:
+        options: option names as in `OPTIONS`, plus `model` and `gpus`
+        resolve: turns the text of `model` into a model
+
+    Raises: InvalidSpec or UnknownName with one sentence.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    _refuse_unknown(given)
+    values = {name: parse(name, value) for name, value in given.items() if name not in ("model", "gpus")}
+    if "gpus" not in given:
+        raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")
+    engine = values.get("engine", "pytorch")
+    cluster = parse_gpus(str(given["gpus"]))
+    plan = _plan(values, engine, cluster.count)
+    workload = _workload(values, plan, cluster.count)
+    return Job(
+        model=_model(given.get("model"), values, resolve),
+        workload=workload,
+        plan=plan,
+        cluster=cluster,
+        engine=engine,
+        engine_options=_engine_options(values.get("engine-option", ())),
+        alloc_conf=values.get("alloc-conf", ""),
+    )
+
+
+def _refuse_unknown(given: Mapping[str, object]) -> None:
+    known = ("model", "gpus", *OPTIONS)
+    for name in given:
+        if name not in known:
+            raise UnknownName.of("option", name, known)
+    if "zero" in given and "shards" in given:
+        raise InvalidSpec("--zero and --shards say the same; give one of them")
+    if "global-batch" in given and "grad-accum" in given:
+        raise InvalidSpec("--global-batch sets the gradient accumulation; give it or --grad-accum")
+    if "peft" not in given:
+        for name in PEFT_ONLY:
+            if name in given:
+                raise InvalidSpec(f"--{name} needs --peft, for example --peft lora")
+
+
+def _section(values: Mapping[str, Any], section: str) -> dict[str, Any]:
+    return {OPTIONS[name].field: value for name, value in values.items() if OPTIONS[name].section == section}
+
+
+def _plan(values: Mapping[str, Any], engine: str, num_gpus: int) -> Plan:
+    fields: dict[str, Any] = {**ENGINE_DEFAULTS.get(engine, {}), **_section(values, "plan")}
+    if "peft" in values:
+        fields["peft"] = Peft(**_section(values, "peft"))
+    plan = _converted(Plan, fields)
+    if plan.data_parallel(num_gpus) * plan.cp == 1 and not {"shards", "zero"} & set(values):
+        plan = _converted(Plan, {**fields, "shards": Shards.NOTHING})  # nobody to split with
+    return plan
+
+
+def _workload(values: Mapping[str, Any], plan: Plan, num_gpus: int) -> Workload:
+    fields = _section(values, "workload")
+    workload = _converted(Workload, fields)
+    if "global-batch" not in values:
+        return workload
+    per_step = plan.data_parallel(num_gpus) * workload.micro_batch
+    batch = require_count("global-batch", values["global-batch"])
+    if batch % per_step:
+        raise InvalidSpec(
+            f"global-batch={batch} is not a multiple of {per_step} = data-parallel ranks x micro-batch; "
+            f"use {max(per_step, batch // per_step * per_step)}"
+        )
+    return _converted(Workload, {**fields, "grad_accum": batch // per_step})
+
+
+def _converted(noun: type[Any], fields: dict[str, Any]) -> Any:
+    """The noun with text turned into its enumerations."""
+    import msgspec
+
+    try:
+        return msgspec.convert(fields, noun, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidSpec(str(error)) from None
+
+
+def _engine_options(pairs: tuple[str, ...]) -> dict[str, str | int | float | bool]:
+    found: dict[str, str | int | float | bool] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise InvalidSpec(f"engine-option={pair[:80]!r} must be written key=value")
+        words = {"true": True, "false": False}
+        found[key] = words[text] if text in words else int(text) if text.isdecimal() and len(text) < 18 else text
+    return found
+
+
+def _model(name: object, values: Mapping[str, Any], resolve: Callable[[str], Model]) -> Model:
+    numbers = _section(values, "model")
+    if name is None:
+        if "params" not in numbers:
+            raise InvalidSpec("which model? name one, or give --params, --layers and --hidden")
+        from vramcast.sources.numbers import model_from_numbers
+
+        return model_from_numbers(**numbers)
+    layers = numbers.pop("layers", None)
+    if numbers:
+        other = next(option for option in MODEL_ONLY if OPTIONS[option].field in numbers)
+        raise InvalidSpec(f"--{other} describes a model by numbers; leave out the model {str(name)[:60]!r} or --{other}")
+    model = resolve(str(name))
+    return model if layers is None else cut_to_layers(model, require_count("layers", layers))
+
+
+def cut_to_layers(model: Model, layers: int) -> Model:
+    """The model with only the first `layers` layers of its main stack."""
+    from msgspec.structs import replace
+
+    if layers > model.num_layers:
+        raise InvalidSpec(f"layers={layers}: {model.name} has {model.num_layers}; use at most that many")
+    runs: list[Run] = []
+    left = layers
+    for run in model.main.runs:
+        if left:
+            runs.append(Run(count=min(run.count, left), layer=run.layer))
+            left -= runs[-1].count
+    stacks = (*model.stacks[:-1], replace(model.main, runs=tuple(runs)))
+    return replace(model, stacks=stacks, name=f"{model.name} cut to {layers} layers")

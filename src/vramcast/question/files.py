@@ -1,0 +1,84 @@
+"""Job files: the options of a question in TOML or YAML, read strictly and written back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from vramcast.errors import SourceError, UnknownName
+from vramcast.question.options import OPTIONS
+
+LARGEST_FILE: Final = 1 << 20
+"""A job file is a few lines; more is a mistake or an attack [bytes]."""
+
+KNOWN: Final = ("model", "gpus", *OPTIONS)
+
+
+def read_job(path: Path) -> dict[str, Any]:
+    """The options of a job file.
+
+    Raises: SourceError when it cannot be read, UnknownName for a key that is no option.
+    """
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise SourceError(f"{path}: a job file has at most {LARGEST_FILE} bytes")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise SourceError(f"{path}: not a text file") from None
+    values = _toml(text, path) if path.suffix == ".toml" else _yaml(text, path)
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise SourceError(f"{path}: a job file is a table of options, one per line")
+    for key in values:
+        if key not in KNOWN:
+            raise UnknownName(f"{path}: {UnknownName.of('option', key, KNOWN)}")
+    return values
+
+
+def _toml(text: str, path: Path) -> Any:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SourceError(f"{path}: not TOML: {str(error)[:200]}") from None
+
+
+def _yaml(text: str, path: Path) -> Any:
+    import yaml
+
+    try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise SourceError(f"{path}: aliases are not allowed in a job file")
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise SourceError(f"{path}: not YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def write_job(path: Path, options: Mapping[str, Any]) -> None:
+    """Save the options as TOML that reads back to the same question."""
+    lines = [f"{name} = {_literal(value)}" for name, value in options.items() if value is not None]
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from None
+
+
+def _literal(value: Any) -> str:
+    """A TOML value; the kinds options have are few: text, numbers, true/false and lists of text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    escaped = "".join(_escape(character) for character in str(value))
+    return f'"{escaped}"'
+
+
+def _escape(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    return character if character.isprintable() else f"\\U{ord(character):08X}"

@@ -1,0 +1,171 @@
+"""The one table of what can be asked: the command line, job files and Python arguments are all made from it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from vramcast.domain.job import AttentionKernel, Loss, Precision, Recompute, Shards
+from vramcast.errors import InvalidSpec
+
+
+class Kind(StrEnum):
+    """How a value is written."""
+
+    COUNT = "count"  # whole number, "8k" and "1M" allowed
+    TEXT = "text"
+    CHOICE = "choice"
+    FLAG = "flag"
+    NAMES = "names"  # comma-separated
+    NUMBER = "number"
+
+
+class Option(NamedTuple):
+    """One thing a user can say."""
+
+    section: str  # which noun it goes to: workload, plan, peft, model, job
+    field: str
+    kind: Kind
+    help: str
+    choices: tuple[str, ...] = ()
+
+
+ENGINES: Final = (
+    "pytorch", "huggingface", "deepspeed", "torchtitan", "torchtune", "litgpt", "megatron", "colossalai", "unsloth",
+)
+ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
+SUFFIXES: Final = {"k": 1024, "m": 1024**2}
+
+
+def _choice(section: str, field: str, help_: str, choices: Any) -> Option:
+    return Option(section, field, Kind.CHOICE, help_, tuple(str(choice) for choice in choices))
+
+
+OPTIONS: Final[dict[str, Option]] = {
+    "engine": _choice("job", "engine", "framework that runs the job", ENGINES),
+    "seq-len": Option("workload", "seq_len", Kind.COUNT, "positions per sample (8k = 8192)"),
+    "micro-batch": Option("workload", "micro_batch", Kind.COUNT, "samples per forward on one data-parallel rank"),
+    "grad-accum": Option("workload", "grad_accum", Kind.COUNT, "micro-batches per optimizer step"),
+    "global-batch": Option("job", "global_batch", Kind.COUNT, "samples per optimizer step; sets --grad-accum"),
+    "decoder-seq-len": Option("workload", "decoder_seq_len", Kind.COUNT, "encoder-decoder: positions of the decoder"),
+    "image-size": Option("workload", "image_size", Kind.COUNT, "vision: pixels per side"),
+    "images": Option("workload", "images", Kind.COUNT, "vision: images per sample"),
+    "objective": _choice("workload", "objective", "what is optimised", (
+        "pretrain", "sft", "dpo", "ppo", "grpo", "reward")),
+    "completion-len": Option("workload", "completion_len", Kind.COUNT, "generated tokens per sample (ppo, grpo)"),
+    "precision": _choice("plan", "precision", "recipe of dtypes", Precision),
+    "optimizer": Option("plan", "optimizer", Kind.TEXT, "adamw, sgd, adafactor, lion, muon, adamw-8bit ..."),
+    "optimizer-kernel": _choice("plan", "optimizer_kernel", "implementation of the step", ("foreach", "fused", "loop")),
+    "tp": Option("plan", "tp", Kind.COUNT, "tensor-parallel degree"),
+    "pp": Option("plan", "pp", Kind.COUNT, "pipeline stages"),
+    "cp": Option("plan", "cp", Kind.COUNT, "context-parallel degree"),
+    "ep": Option("plan", "ep", Kind.COUNT, "expert-parallel degree"),
+    "etp": Option("plan", "etp", Kind.COUNT, "tensor parallelism inside experts"),
+    "virtual-stages": Option("plan", "virtual_stages", Kind.COUNT, "model chunks per pipeline rank"),
+    "schedule": _choice("plan", "schedule", "pipeline schedule", (
+        "1f1b", "interleaved", "gpipe", "zero-bubble", "dualpipe")),
+    "first-stage-layers": Option("plan", "first_stage_layers", Kind.COUNT, "layers of the first pipeline stage"),
+    "last-stage-layers": Option("plan", "last_stage_layers", Kind.COUNT, "layers of the last pipeline stage"),
+    "sequence-parallel": Option("plan", "sequence_parallel", Kind.FLAG, "split norms and residuals over tp"),
+    "cp-kind": _choice("plan", "cp_kind", "how context parallelism exchanges", ("ring", "ulysses", "allgather")),
+    "shards": _choice("plan", "shards", "what the data-parallel group splits (also: zero = 0..3)", Shards),
+    "zero": _choice("plan", "shards", "ZeRO stage, the same as --shards", ZERO),
+    "shard-group": Option("plan", "shard_group", Kind.COUNT, "HSDP: ranks that share one copy"),
+    "reshard-after-forward": Option("plan", "reshard_after_forward", Kind.FLAG, "FSDP: free gathered weights"),
+    "recompute": _choice("plan", "recompute", "activation checkpointing", Recompute),
+    "recompute-layers": Option("plan", "recompute_layers", Kind.COUNT, "only that many layers of a stage"),
+    "recompute-modules": Option("plan", "recompute_modules", Kind.NAMES, "what selective recomputation drops"),
+    "attention": _choice("plan", "attention", "attention kernel", AttentionKernel),
+    "loss": _choice("plan", "loss", "head and cross entropy", Loss),
+    "compile": Option("plan", "compile", Kind.FLAG, "torch.compile"),
+    "offload-optimizer": _choice("plan", "offload_optimizer", "optimizer states off the GPU", ("none", "cpu", "nvme")),
+    "offload-parameters": _choice("plan", "offload_parameters", "weights off the GPU", ("none", "cpu", "nvme")),
+    "offload-activations": Option("plan", "offload_activations", Kind.FLAG, "saved activations off the GPU"),
+    "peft": _choice("peft", "method", "parameter-efficient fine-tuning", (
+        "lora", "dora", "prefix", "prompt", "adapter", "ia3", "bitfit")),
+    "lora-rank": Option("peft", "rank", Kind.COUNT, "rank of the adapters"),
+    "lora-targets": Option("peft", "targets", Kind.NAMES, "adapted weights: attention.q, mlp.up ..."),
+    "modules-to-save": Option("peft", "modules_to_save", Kind.NAMES, "trained whole beside adapters: embedding, head"),
+    "virtual-tokens": Option("peft", "virtual_tokens", Kind.COUNT, "prefix and prompt tuning"),
+    "lora-dropout": Option("peft", "dropout", Kind.NUMBER, "dropout before the adapters"),
+    "base-weights": _choice("peft", "base", "storage of the frozen weights", (
+        "full", "nf4", "nf4-dq", "int8", "gptq-int4", "awq-int4")),
+    "adapter-dtype": _choice("peft", "adapter_dtype", "dtype of the adapters", ("fp32", "bf16", "fp16")),
+    "alloc-conf": Option("job", "alloc_conf", Kind.TEXT, "PYTORCH_CUDA_ALLOC_CONF"),
+    "engine-option": Option("job", "engine_options", Kind.NAMES, "key=value for the engine (repeatable)"),
+    "params": Option("model", "params", Kind.TEXT, "without MODEL: number of weights, 100B"),
+    "layers": Option("model", "layers", Kind.COUNT, "without MODEL: layers; with MODEL: cut it to that many"),
+    "hidden": Option("model", "hidden", Kind.COUNT, "without MODEL: hidden width"),
+    "heads": Option("model", "heads", Kind.COUNT, "without MODEL: attention heads"),
+    "kv-heads": Option("model", "kv_heads", Kind.COUNT, "without MODEL: key/value heads"),
+    "ffn": Option("model", "ffn", Kind.COUNT, "without MODEL: feed-forward width"),
+    "vocab": Option("model", "vocab", Kind.COUNT, "without MODEL: vocabulary"),
+}
+"""Name as users write it -> where it goes. `gpus` and `model` are the two that are always there."""
+
+
+def parse_count(name: str, value: object) -> int:
+    """A whole number; '8k' is 8192, '1M' 1048576.
+
+    >>> parse_count("seq-len", "8k")
+    8192
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    text = str(value).strip().lower().replace("_", "").replace(",", "")
+    factor = SUFFIXES.get(text[-1:], 1)
+    digits = text[:-1] if factor > 1 else text
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
+        raise InvalidSpec(f"{name}={value!r} must be a whole number such as 4096 or 8k")
+    return int(digits) * factor
+
+
+def parse(name: str, value: object) -> Any:
+    """A value as its option wants it.
+
+    Raises: InvalidSpec that names the option, what was given and what would work.
+    """
+    option = OPTIONS[name]
+    match option.kind:
+        case Kind.COUNT:
+            return parse_count(name, value)
+        case Kind.CHOICE:
+            return _parse_choice(name, option, value)
+        case Kind.FLAG:
+            if not isinstance(value, bool):
+                raise InvalidSpec(f"{name}={value!r} must be true or false")
+            return value
+        case Kind.NAMES:
+            return _parse_names(name, value)
+        case Kind.NUMBER:
+            return _parse_number(name, value)
+    if not isinstance(value, str) or len(value) > 1000:
+        raise InvalidSpec(f"{name} must be a text of at most 1000 characters")
+    return value
+
+
+def _parse_choice(name: str, option: Option, value: object) -> str:
+    text = str(value).strip().lower()
+    if text not in option.choices:
+        raise InvalidSpec(f"{name}={str(value)[:80]!r} is not known; use {', '.join(option.choices)}")
+    return str(ZERO[text]) if name == "zero" else text
+
+
+def _parse_names(name: str, value: object) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        raise InvalidSpec(f"{name} must be a list of names")
+    return tuple(part.strip() for item in items for part in item.split(",") if part.strip())
+
+
+def _parse_number(name: str, value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1e12:
+        raise InvalidSpec(f"{name}={value!r} must be a number from 0 up")
+    return number
+
+
+__all__ = ["ENGINES", "OPTIONS", "Kind", "Option", "parse", "parse_count"]

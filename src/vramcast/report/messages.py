@@ -1,0 +1,94 @@
+"""Every word a report prints, in each language."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LANGUAGES: Final = ("en", "zh")
+
+MESSAGES: Final[dict[str, dict[str, str]]] = {
+    "fits": {
+        "en": "fits: {needed} of {capacity} per GPU",
+        "zh": "放得下：每卡 {needed}，可用 {capacity}",
+    },
+    "does_not_fit": {
+        "en": "does not fit: {needed} needed, {capacity} usable per GPU, {excess} too much",
+        "zh": "放不下：每卡需要 {needed}，可用 {capacity}，超出 {excess}",
+    },
+    "phase_decides": {
+        "en": "  the highest moment is: {phase}",
+        "zh": "  最高点出现在：{phase}",
+    },
+    "levels": {
+        "en": "allocated {allocated}, reserved {reserved}, device {device} (90 % between {low} and {high})",
+        "zh": "已分配 {allocated}，已保留 {reserved}，设备占用 {device}（90 % 区间 {low} 至 {high}）",
+    },
+    "question": {
+        "en": "{model} ({parameters} parameters) on {gpus}, {engine}",
+        "zh": "{model}（{parameters} 参数），{gpus}，{engine}",
+    },
+    "ledger": {
+        "en": "Ledger of the fullest rank: {role}, {count} of {total} GPUs",
+        "zh": "占用最多的一类进程：{role}，{count}/{total} 张卡",
+    },
+    "role": {
+        "en": "Role {role}: {count} of {total} GPUs",
+        "zh": "角色 {role}：{count}/{total} 张卡",
+    },
+    "others": {"en": "{count} smaller entries", "zh": "其余 {count} 项"},
+    "total": {"en": "total (device)", "zh": "合计（设备）"},
+    "phases": {"en": "Peak of each phase", "zh": "各阶段峰值"},
+    "allocated": {"en": "allocated", "zh": "已分配"},
+    "reserved": {"en": "reserved", "zh": "已保留"},
+    "device": {"en": "device", "zh": "设备"},
+    "assumed": {"en": "Assumed", "zh": "假设"},
+    "warnings": {"en": "Warnings", "zh": "警告"},
+    "largest": {"en": "largest entry: {path}, {size}", "zh": "最大的一项：{path}，{size}"},
+    "changes": {"en": "Single changes, each computed", "zh": "单项修改（均已计算）"},
+    "change_fits": {"en": "fits", "zh": "放得下"},
+    "change_fails": {"en": "not yet", "zh": "仍不够"},
+    "no_change": {
+        "en": "no single change makes it fit; combine them, or use more or larger GPUs",
+        "zh": "没有任何单项修改能放下；请组合使用，或换更多、更大的卡",
+    },
+    "formula": {"en": "formula", "zh": "公式"},
+    "source": {"en": "source", "zh": "来源"},
+    "basis": {"en": "basis", "zh": "依据"},
+    "parameters": {"en": "parameters", "zh": "参数"},
+    "layer": {"en": "layer", "zh": "层"},
+    "kind": {"en": "kind", "zh": "类型"},
+    "output_shape": {"en": "output shape", "zh": "输出形状"},
+    "saved": {"en": "saved", "zh": "保存"},
+    "flops": {"en": "FLOPs", "zh": "FLOPs"},
+    "category.weights": {"en": "weights", "zh": "权重"},
+    "category.gradients": {"en": "gradients", "zh": "梯度"},
+    "category.optimizer": {"en": "optimizer", "zh": "优化器"},
+    "category.activations": {"en": "activations", "zh": "激活"},
+    "category.temporaries": {"en": "temporaries", "zh": "临时张量"},
+    "category.communication": {"en": "communication", "zh": "通信"},
+    "category.workspaces": {"en": "workspaces and context", "zh": "工作区与上下文"},
+    "category.inputs": {"en": "inputs", "zh": "输入"},
+    "category.allocator": {"en": "reserved, not allocated", "zh": "已保留未分配"},
+    "phase.load": {"en": "load", "zh": "加载"},
+    "phase.first step": {"en": "first step", "zh": "第一步"},
+    "phase.step": {"en": "steady step", "zh": "稳定步"},
+    "phase.evaluation": {"en": "evaluation", "zh": "评估"},
+    "phase.checkpoint": {"en": "checkpoint", "zh": "保存检查点"},
+}
+"""Key -> language -> text. Both languages have every key and the same placeholders; a test says so."""
+
+
+class Words:
+    """The messages of one language."""
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+
+    def __call__(self, key: str, **values: object) -> str:
+        """The text of `key` with its placeholders filled in."""
+        return MESSAGES[key][self.language].format(**values)
+
+
+def language_of(locale: str) -> str:
+    """The language of a locale name such as 'zh_CN.UTF-8'; English where there is none."""
+    return "zh" if locale.lower().startswith("zh") else "en"

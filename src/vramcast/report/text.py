@@ -1,0 +1,129 @@
+"""The answer for a terminal: verdict, ledger, phases, assumptions; readable without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Final
+
+from vramcast.domain.answer import Answer, LedgerEntry, RankAnswer
+from vramcast.report.messages import Words
+from vramcast.units import format_bytes
+
+SHOWN_PER_CATEGORY: Final = 4
+"""Entries of a category before the rest is summed up; --explain shows all."""
+
+NAME_WIDTH: Final = 66
+
+
+def render(answer: Answer, words: Words, *, all_ranks: bool = False, explain: bool = False) -> str:
+    """The whole report."""
+    lines = [*verdict(answer, words), ""]
+    total = sum(rank.count for rank in answer.ranks)
+    for rank in answer.ranks if all_ranks else answer.ranks[:1]:
+        key = "ledger" if rank is answer.fullest else "role"
+        lines += [words(key, role=rank.role, count=rank.count, total=total), *ledger(rank, words, explain=explain), ""]
+        lines += [words("phases"), *phases(rank, words), ""]
+    if not answer.fits:
+        lines += [words("changes"), *changes(answer, words), ""]
+    for key, texts in (("assumed", answer.assumptions), ("warnings", answer.warnings)):
+        if texts:
+            lines += [words(key), *(f"  - {text}" for text in texts), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def verdict(answer: Answer, words: Words) -> Iterator[str]:
+    """Fits or not, the three levels, and what was asked."""
+    needed, capacity = answer.fullest.needed_bytes, answer.capacity_bytes
+    shown = {"needed": format_bytes(needed), "capacity": format_bytes(capacity)}
+    if answer.fits:
+        yield words("fits", **shown)
+    else:
+        yield words("does_not_fit", **shown, excess=format_bytes(needed - capacity))
+        largest = answer.fullest.ledger[0]
+        yield "  " + words("largest", path=largest.path, size=format_bytes(largest.num_bytes))
+    if answer.fullest.highest_phase != "step":
+        yield words("phase_decides", phase=words(f"phase.{answer.fullest.highest_phase}"))
+    low, high = answer.interval_bytes
+    yield "  " + words(
+        "levels", allocated=format_bytes(answer.peak.allocated_bytes), reserved=format_bytes(answer.peak.reserved_bytes),
+        device=format_bytes(answer.peak.device_bytes), low=format_bytes(low), high=format_bytes(high),
+    )
+    asked = answer.question
+    yield "  " + words(
+        "question", model=asked["model"], parameters=f"{answer.num_parameters:,}", gpus=asked["gpus"],
+        engine=asked["engine"],
+    )
+
+
+def ledger(rank: RankAnswer, words: Words, *, explain: bool) -> Iterator[str]:
+    """Entries by category, largest first; they add up to the device peak of the steady step."""
+    by_category = sorted(rank.ledger, key=lambda entry: entry.category)
+    groups = [(category, list(entries)) for category, entries in groupby(by_category, lambda entry: entry.category)]
+    groups.sort(key=lambda group: -sum(entry.num_bytes for entry in group[1]))
+    for category, entries in groups:
+        size = sum(entry.num_bytes for entry in entries)
+        if not size:
+            continue
+        yield f"  {words(f'category.{category}'):<{NAME_WIDTH}}{format_bytes(size):>12}"
+        yield from _explained(entries, words) if explain else _shortened(entries, words)
+    yield f"  {words('total'):<{NAME_WIDTH}}{format_bytes(rank.peak.device_bytes):>12}"
+
+
+def _shortened(entries: list[LedgerEntry], words: Words) -> Iterator[str]:
+    entries = sorted(entries, key=lambda entry: -entry.num_bytes)
+    shown, rest = entries[:SHOWN_PER_CATEGORY], entries[SHOWN_PER_CATEGORY:]
+    if len(entries) == 1 and entries[0].category == "allocator":
+        return
+    for entry in shown:
+        yield f"    {_name(entry):<{NAME_WIDTH - 2}}{format_bytes(entry.num_bytes):>12}"
+    if rest:
+        size = format_bytes(sum(entry.num_bytes for entry in rest))
+        yield f"    {words('others', count=len(rest)):<{NAME_WIDTH - 2}}{size:>12}"
+
+
+def _explained(entries: list[LedgerEntry], words: Words) -> Iterator[str]:
+    for entry in sorted(entries, key=lambda entry: -entry.num_bytes):
+        yield f"    {_name(entry):<{NAME_WIDTH - 2}}{format_bytes(entry.num_bytes):>12}"
+        if entry.formula:
+            times = f"{entry.count} x ({entry.formula})" if entry.count != 1 else entry.formula
+            yield f"      {words('formula')}: {times} = {entry.num_bytes:,} B"
+        yield f"      {words('basis')}: {entry.basis}" + (f"; {words('source')}: {entry.source}" if entry.source else "")
+
+
+def _name(entry: LedgerEntry) -> str:
+    name = entry.path.partition("/")[2]
+    times = f" x {entry.count}" if entry.count != 1 else ""
+    limit = NAME_WIDTH - 4 - len(times)
+    return (name if len(name) <= limit else name[: limit - 1] + "…") + times
+
+
+def phases(rank: RankAnswer, words: Words) -> Iterator[str]:
+    """One line per phase with the three levels."""
+    yield f"  {'':<16}{words('allocated'):>14}{words('reserved'):>14}{words('device'):>14}"
+    for name, peak in rank.phases.items():
+        values = (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes)
+        yield f"  {words(f'phase.{name}'):<16}" + "".join(f"{format_bytes(value):>14}" for value in values)
+
+
+def changes(answer: Answer, words: Words) -> Iterator[str]:
+    """Every single change, those that make it fit first."""
+    if not any(change.fits for change in answer.changes):
+        yield "  " + words("no_change")
+    for change in answer.changes:
+        mark = words("change_fits") if change.fits else words("change_fails")
+        yield f"  {change.change:<44}{format_bytes(change.device_bytes):>12}  {mark:<8} {change.cost}".rstrip()
+
+
+def table(rows: Iterable[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:
+    """Columns as wide as their widest cell; the columns of `right` end flush."""
+    cells = [tuple(str(cell) for cell in row) for row in rows]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(cells[0]))]
+    lines = []
+    for row in cells:
+        padded = [
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines) + "\n"
