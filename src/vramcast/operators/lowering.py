@@ -259,7 +259,7 @@ class _Backward:
         """A gradient that lies in another storage goes to the caller under the name the caller expects."""
         for value in self.graph.inputs:
             gradient = self.gradients.get(value)
-            if gradient is None:
+            if gradient is None or value in self.caller.leaves:
                 continue
             expected = self._gradient_tensor(value)
             if gradient.storage is not None or gradient.tensor is not expected:
