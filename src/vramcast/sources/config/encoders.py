@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from vramcast.domain.model import MLP, Head, Layer, Model, Norm, Parameter, Run, Stack
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters.tensors import linear
+from vramcast.domain.model import MLP, Attention, Head, Layer, Model, Norm, Parameter, Run, Stack
 from vramcast.sources.config.assemble import attention_of, dtype_of, head_of, model_of
 from vramcast.sources.config.fields import Fields
 
@@ -82,9 +85,36 @@ def deberta_v2(fields: Fields) -> Model:
     return _encoder(fields, _layer(fields, per_layer), extra=extra, head=Head.MLM, positions=absolute)
 
 
-def _position_projections(fields: Fields, hidden: int) -> tuple[Parameter, ...]:
+def deberta(fields: Fields) -> Model:
+    """DeBERTa 1: keys without a bias, one table of relative positions, its projections in every layer."""
+    fields = fields.behind({"tie_word_embeddings": True, "hidden_dropout": 0.1, "attention_dropout": 0.1})
+    hidden = fields.count("hidden_size")
+    extra: tuple[Parameter, ...] = ()
+    per_layer: tuple[Parameter, ...] = ()
+    if fields.flag("relative_attention"):
+        given = fields.get("max_relative_positions")
+        automatic = given is None or (isinstance(given, int) and given < 1)  # -1: as many as there are positions
+        rows = 2 * fields.count("max_position_embeddings" if automatic else "max_relative_positions")
+        extra = (Parameter(path="relative.embedding", shape=(rows, hidden), kind="embedding"),)
+        named = _position_kinds(fields)
+        if "c2p" in named:
+            per_layer += (Parameter(path="attention.position_k", shape=(hidden, hidden)),)
+        if "p2c" in named:
+            per_layer += linear("attention.position_q", hidden, hidden, bias=True)
+    layer = _layer(fields, per_layer)
+    if isinstance(layer.mixer, Attention):
+        layer = replace(layer, mixer=replace(layer.mixer, k_bias=False))
+    absolute = fields.flag("position_biased_input", fallback=True)
+    return _encoder(fields, layer, extra=extra, head=Head.MLM, positions=absolute)
+
+
+def _position_kinds(fields: Fields) -> str:
     kinds = fields.get("pos_att_type") or ()
-    named = kinds if isinstance(kinds, str) else " ".join(map(str, kinds)) if isinstance(kinds, list | tuple) else ""
+    return kinds if isinstance(kinds, str) else " ".join(map(str, kinds)) if isinstance(kinds, list | tuple) else ""
+
+
+def _position_projections(fields: Fields, hidden: int) -> tuple[Parameter, ...]:
+    named = _position_kinds(fields)
     found: tuple[Parameter, ...] = ()
     for name, wanted in (("k", "c2p"), ("q", "p2c")):
         if wanted in named:
@@ -102,5 +132,6 @@ ENCODERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "camembert": bert,
     "distilbert": distilbert,
     "electra": electra,
+    "deberta": deberta,
     "deberta-v2": deberta_v2,
 }

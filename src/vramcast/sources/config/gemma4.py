@@ -39,6 +39,7 @@ def gemma4_text(fields: Fields) -> Model:
     kinds = layer_words(fields, "layer_types", count) or tuple(
         "sliding_attention" if (index + 1) % 6 else "full_attention" for index in range(count)
     )
+    kinds = (*kinds[:-1], "full_attention")  # the last layer is global whatever the list says
     shared_from = count - fields.natural("num_kv_shared_layers", 0)
     if shared_from < 1:
         raise fields.wrong("num_kv_shared_layers", f"must be below num_hidden_layers={count}")

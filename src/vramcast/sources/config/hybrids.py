@@ -309,12 +309,45 @@ def _traits(**facts: Any) -> Callable[[Fields], Model]:
     return partial(decoder, traits=Traits(**facts))
 
 
+def granite_mixer(fields: Fields, traits: Traits, index: int) -> Mixer:
+    """Granite 4: Mamba-2, attention without rotary positions in the layers the config names."""
+    kinds = layer_words(fields, "layer_types", fields.layers())
+    if kinds and kinds[index] in FULL:
+        rope = fields.word("position_embedding_type", "nope") == "rope"
+        return attention_like(fields, traits, None, rope=rope)
+    heads, width = fields.count("mamba_n_heads"), fields.count("mamba_d_head", 64)
+    return Mamba(
+        version=2,
+        inner_dim=heads * width,
+        state_dim=fields.count("mamba_d_state", 256),
+        conv_kernel=fields.count("mamba_d_conv", 4),
+        num_heads=heads,
+        head_dim=width,
+        num_groups=fields.count("mamba_n_groups", 1),
+        conv_bias=fields.flag("mamba_conv_bias", fallback=True),
+        proj_bias=fields.flag("mamba_proj_bias"),
+    )
+
+
+def granite_channel(fields: Fields, traits: Traits, index: int) -> Channel:
+    """Granite 4: experts beside a shared block, or that block alone."""
+    del index
+    shared = fields.count("shared_intermediate_size")
+    if not fields.natural("num_local_experts", 0):
+        return mlp_of(fields, traits, shared)
+    experts, chosen = experts_of(fields)
+    return MoE(num_experts=experts, top_k=chosen, expert=mlp_of(fields, traits), shared_width=shared)
+
+
 HYBRIDS: Final[dict[str, Callable[[Fields], Model]]] = {
     "qwen3_next": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
     "qwen3_5_text": _traits(mixer=gated_delta, channel=_qwen3_5_dense, rope_fraction=0.25, mtp=True),
     "qwen3_5_moe_text": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
     "kimi_linear": _traits(mixer=kimi, channel=corrected),
     "minimax": _traits(mixer=minimax, channel=routed),
+    "granitemoehybrid": _traits(
+        mixer=granite_mixer, channel=granite_channel, qkv_bias="attention_bias", out_bias="attention_bias"
+    ),
     "jamba": _traits(mixer=jamba_mixer, channel=jamba_channel),
     "mamba": mamba,
     "falcon_mamba": mamba,

@@ -107,6 +107,14 @@ def gpt_oss(fields: Fields, traits: Traits, index: int) -> Channel:
     return MoE(num_experts=experts, top_k=chosen, expert=expert, router_bias=True)
 
 
+def ernie(fields: Fields, traits: Traits, index: int) -> Channel:
+    """ERNIE 4.5: experts from one layer to another, every so many layers, with a correction that is a parameter."""
+    first, last = fields.natural("moe_layer_start_index", 1), fields.natural("moe_layer_end_index", fields.layers())
+    if not first <= index <= last or (index + 1) % fields.count("moe_layer_interval", 1):
+        return mlp_of(fields, traits)
+    return routed(fields, traits, index, score_bias=True, parameter=True)
+
+
 MIXTRAL: Final = Traits(window="all", channel=routed)
 
 MOE_TRAITS: Final[dict[str, Traits]] = {
@@ -142,6 +150,7 @@ MOE_TRAITS: Final[dict[str, Traits]] = {
         mtp_own_tables=True,
     ),
     "minimax_m2": Traits(qk_norm="full", rope_fraction=0.5, channel=corrected),
+    "ernie4_5_moe": Traits(qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", tied=True, channel=ernie),
     "olmoe": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full", channel=routed),
     "dots1": Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", channel=corrected),
     "granitemoe": Traits(qkv_bias="attention_bias", out_bias="attention_bias", channel=routed),

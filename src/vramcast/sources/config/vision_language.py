@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from vramcast.blocks.parameters.tensors import linear, norm, prefixed
 from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
 from vramcast.errors import InvalidSpec
+from vramcast.sources.config.assemble import attention_of
 from vramcast.sources.config.decoder import Traits, decoder
 from vramcast.sources.config.defaults import DEFAULTS
 from vramcast.sources.config.fields import Fields
@@ -129,6 +130,33 @@ def llava_tower(fields: Fields, text: Model) -> Stack:
     return replace(tower, projector=((tower.hidden, text.hidden, bias), (text.hidden, text.hidden, bias)))
 
 
+def pixtral_tower(fields: Fields, text: Model) -> Stack:
+    """Mistral's encoder: a small LLaMA over patches with rotary positions, then 2 x 2 merging and two linears."""
+    inner = section_of(fields, "vision_config", "pixtral")
+    hidden, patch, bias = (
+        inner.count("hidden_size"),
+        inner.count("patch_size"),
+        fields.flag("multimodal_projector_bias"),
+    )
+    merge = fields.count("spatial_merge_size", 2) ** 2
+    mlp = MLP(width=inner.count("intermediate_size"), gated=True, activation=inner.word("hidden_act", "gelu"))
+    return Stack(
+        name="vision",
+        hidden=hidden,
+        runs=(Run(count=inner.layers(), layer=Layer(mixer=attention_of(inner, hidden), channel=mlp)),),
+        final_norm=None,
+        embedding_norm=Norm.RMS,
+        vision=VisionEmbedding(in_channels=inner.count("num_channels", 3), patch=(patch, patch), bias=False),
+        projector=(
+            (hidden * merge, hidden, False),
+            (hidden, text.hidden, bias),
+            (text.hidden, text.hidden, bias),
+        ),
+        projector_norm_dim=hidden,
+        causal=False,
+    )
+
+
 def llama4_tower(fields: Fields, text: Model) -> Stack:
     """Llama 4's encoder: unfolded patches, pixel shuffle, an adapter and one projection, none with a bias."""
     inner = section_of(fields, "vision_config", "llama4_vision_model")
@@ -173,6 +201,7 @@ VISION_LANGUAGE: Final[dict[str, Callable[[Fields], Model]]] = {
     "qwen3_5_moe": partial(see, text="qwen3_5_moe_text", tower=partial(qwen_tower, generation=35)),
     "gemma3": partial(see, text="gemma3_text", tower=gemma3_tower),
     "llava": partial(see, text="llama", tower=llava_tower),
+    "mistral3": partial(see, text="mistral", tower=pixtral_tower),
     "llama4": partial(see, text="llama4_text", tower=llama4_tower),
     "mllama": partial(see, text="mllama_text_model", tower=mllama_tower),
 }
