@@ -33,7 +33,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     loss = None
     if job.engine_options.get("shifted_loss") and job.plan.loss in (None, Loss.EAGER):
         loss = "shifted_autocast" if autocast else "shifted"
-    recipe = recipe_of(job, loss=loss, outputs_fp32=autocast)
+    recipe = recipe_of(job, loss=loss, outputs_fp32=autocast, autocast=autocast)
     assumptions = []
     if job.plan.peft is not None and autocast:
         assumptions.append("the frozen weights are loaded in 16 bits, adapters are fp32 under autocast")

@@ -27,5 +27,5 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     if job.plan.recompute is Recompute.SELECTIVE:
         plan = replace(plan, recompute=Recompute.FULL)
     asked = replace(job, plan=plan)
-    recipe = recipe_of(asked, variants="liger")
+    recipe = recipe_of(asked, variants="liger", autocast=True)
     return (one_role(asked, all_phases(asked, recipe, stepping_of(asked)), "fused kernels with in-place backward"),)

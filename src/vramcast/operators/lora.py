@@ -119,11 +119,27 @@ def _dora(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter)
 def _any_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWeight, ...]:
     """As many trainable elements as the run says each corrected layer has; else as LoRA of that rank."""
     count = round(adapter.option("elements", adapter.rank * (rows + columns)))
-    stored = adapter.option("stored_elements")
-    found = [AdapterWeight("weights", (count,), adapter.width)]
-    if stored:
-        found.append(AdapterWeight("buffers", (round(stored * rows * columns),), 2, learns=False))
-    return tuple(found)
+    return (AdapterWeight("weights", (count,), adapter.width),)
+
+
+def _adalora_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWeight, ...]:
+    """And three running averages of their importance [tuners/adalora/layer.py `RankAllocator.update_ipt`]."""
+    weights = _any_weights(rows, columns, adapter)
+    return (*weights, AdapterWeight("importance", (3 * weights[0].shape[0],), adapter.width, learns=False))
+
+
+def _osf_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWeight, ...]:
+    """All singular vectors in the weight's own 16 bits, of which the low ones learn [tuners/osf/utils.py]."""
+    narrow = min(rows, columns)
+    learning = min(round(adapter.option("elements")), (rows + columns) * narrow)
+    kept = (rows + columns) * narrow - learning
+    return AdapterWeight("low", (learning,), 2), AdapterWeight("high", (kept,), 2, learns=False)
+
+
+def _frod_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWeight, ...]:
+    """A frozen fp32 basis per layer beside what learns [tuners/frod/layer.py `frod_U`]."""
+    basis = AdapterWeight("basis", (rows, min(rows, columns)), 4, learns=False)
+    return (*_any_weights(rows, columns, adapter), basis)
 
 
 class Materialised(NamedTuple):
@@ -134,7 +150,7 @@ class Materialised(NamedTuple):
 
     saved: int  # of the matrix and its factors
     temporary: int  # beside them while forward runs
-    input_width: int = 4  # bytes of the input the product saves: 4 a cast copy, 2 the input itself, 0 none
+    input_width: int = 4  # bytes saved per input element: 4 a cast copy, 2 the input itself, 0 none
     replaces_base: bool = False  # the frozen product is not computed
 
     def __call__(self, graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) -> Value:
@@ -186,21 +202,32 @@ class Method(NamedTuple):
 ADAPTERS: Final[dict[str, Method]] = {
     "lora": Method(lora, _lora_weights),
     "dora": Method(_dora, _dora_weights),
-    "adalora": Method(lora),
+    "adalora": Method(lora, _adalora_weights),
     "vblora": Method(lora),
     "gralora": Method(lora),
     "lily": Method(lora),
     "c3a": Method(Materialised(saved=0, temporary=16)),
     "oft": Method(Materialised(saved=0, temporary=0)),
+    "boft": Method(Materialised(saved=8, temporary=8)),
+    "hra": Method(Materialised(saved=4, temporary=8)),
+    "vera": Method(lora),
+    "pvera": Method(lora),
+    "randlora": Method(lora),
+    "delora": Method(lora),
+    "road": Method(Materialised(saved=0, temporary=0)),
     "fourierft": Method(Materialised(saved=4, temporary=12)),
+    "waveft": Method(Materialised(saved=4, temporary=12)),
+    "shira": Method(Materialised(saved=4, temporary=4)),
     "hira": Method(Materialised(saved=4, temporary=4)),
     "loha": Method(Materialised(saved=4, temporary=12)),
     "lokr": Method(Materialised(saved=4, temporary=4)),
     "peanut": Method(Materialised(saved=8, temporary=4)),
     "miss-bat": Method(Materialised(saved=8, temporary=10, replaces_base=True)),
     "glora": Method(Materialised(saved=2, temporary=8, input_width=2)),
-    "frod": Method(Materialised(saved=4, temporary=4, input_width=2, replaces_base=True)),
-    "osf": Method(Materialised(saved=2, temporary=4, input_width=2, replaces_base=True)),
+    "frod": Method(Materialised(saved=6, temporary=4, input_width=2, replaces_base=True), _frod_weights),
+    "osf": Method(Materialised(saved=2, temporary=4, input_width=2, replaces_base=True), _osf_weights),
+    # the second attention keeps queries, rotated queries, its output and the gated sum, 16 bits each
+    "adaption-prompt": Method(Materialised(saved=0, temporary=0, input_width=8)),
     "miss": Method(Narrow(1)),
     "psoft": Method(Narrow(3)),
     "ia3": Method(Materialised(saved=0, temporary=0, input_width=2)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.blocks.ends import LINEAR
+from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import Model, Norm
@@ -57,7 +58,9 @@ def refuse_splits(job: Job) -> None:
         raise Unsupported(f"{job.model.name} has no transformer layers to build; trace it instead")
 
 
-def recipe_of(job: Job, *, loss: str | None = None, outputs_fp32: bool = False, variants: str = "eager") -> Recipe:
+def recipe_of(
+    job: Job, *, loss: str | None = None, outputs_fp32: bool = False, variants: str = "eager", autocast: bool = False
+) -> Recipe:
     """The model's forward and backward as the job asks for it.
 
     Args:
@@ -65,6 +68,7 @@ def recipe_of(job: Job, *, loss: str | None = None, outputs_fp32: bool = False, 
         loss: key of the loss tables; None: what the plan says
         outputs_fp32: the trainer converts returned logits to fp32
         variants: which forms of norm, activation and rotary embedding: "eager", "compiled", "liger"
+        autocast: the trainer's own autocast, under which a frozen base is loaded in 16 bits
 
     Raises: Unsupported for what eager engines cannot be asked
     """
@@ -74,12 +78,12 @@ def recipe_of(job: Job, *, loss: str | None = None, outputs_fp32: bool = False, 
     if loss is None and chosen not in LOSSES:
         raise Unsupported(f"--loss {chosen} is not modelled for --engine {job.engine}; use --loss fused_linear")
     numerics = NUMERICS[plan.precision]
-    if peft is not None and outputs_fp32 and plan.precision in (Precision.AMP_BF16, Precision.AMP_FP16):
-        numerics = Numerics(2, 2, 2, 2)  # the frozen base is loaded in 16 bits
+    if peft is not None and autocast:
+        numerics = Numerics(2, 2, 2, 2)
     variants = "compiled" if plan.compile else variants
     return Recipe(
         job.model,
-        _sizes(job, numerics, variants, autocast=outputs_fp32 or numerics.autocast),
+        _sizes(job, numerics, variants, autocast=autocast or numerics.autocast),
         loss=loss or LOSSES[chosen],
         outputs_fp32=outputs_fp32,
         recompute=plan.recompute is Recompute.FULL,
@@ -115,7 +119,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         attention_dropout=model.attention_dropout,
         frozen=peft is not None,
         trained=NORM_WEIGHTS if peft is not None and peft.method == "ln" else (),
-        adapter=_adapter(peft, autocast=autocast, compute=numerics.compute),
+        adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=peft.base if peft is not None else "full",
     )
 
@@ -129,13 +133,20 @@ def _norm_variant(model: Model, variants: str) -> str:
     return "eager"
 
 
-def _adapter(peft: Peft | None, *, autocast: bool, compute: int) -> Adapter | None:
+def _adapter(job: Job, *, compute: int | None) -> Adapter | None:
+    """What corrects the linear layers; `compute` is autocast's width [bytes]."""
+    peft = job.plan.peft
     if peft is None or peft.method in WITHOUT_ADAPTER:
         return None
     if peft.method not in ADAPTERS:
         raise UnknownName.of("PEFT method", peft.method, (*ADAPTERS, *WITHOUT_ADAPTER))
     width = DTYPE_BITS[peft.adapter_dtype] // 8
-    return Adapter(peft.method, peft.rank, peft.targets, width, compute if autocast else width, peft.dropout)
+    options: tuple[tuple[str, float], ...] = ()
+    if peft.trainable_parameters is not None:
+        owned = named_parameters(job.model)
+        layers = sum(found.repeats for found in owned if found.parameter.path in peft.targets)
+        options = (("elements", peft.trainable_parameters / max(1, layers)),)
+    return Adapter(peft.method, peft.rank, peft.targets, width, compute or width, peft.dropout, options)
 
 
 def _learning(peft: Peft | None) -> tuple[str, ...]:

@@ -1,0 +1,144 @@
+"""Rows measured with Hugging Face Transformers: Qwen's fine-tuning script and PEFT's comparison of methods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from truth.contract import Prediction, Refused
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.catalogue.models import load_model
+from vramcast.domain.answer import Answer
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
+from vramcast.errors import UnknownName
+from vramcast.estimate.training import answer
+from vramcast.units import GB, GIB
+
+Row = dict[str, Any]
+
+PROJECTIONS: Final = {
+    "q_proj": "attention.q", "k_proj": "attention.k", "v_proj": "attention.v", "o_proj": "attention.out",
+    "gate_proj": "mlp.gate", "up_proj": "mlp.up", "down_proj": "mlp.down",
+}
+"""Module names of LLaMA-like models in transformers."""
+
+QWEN_TARGETS: Final = tuple(PROJECTIONS.values())
+"""finetune.py's default targets c_attn, c_proj, w1, w2 are all projections of a layer."""
+
+QWEN_RANK: Final = 64
+QWEN_BUCKET: Final = 200_000_000
+"""finetune.py `LoraArguments.lora_r`; ds_config_zero2.json `reduce_bucket_size` [elements]."""
+
+PHASES: Final = (Phase.LOAD, Phase.FIRST_STEP, Phase.STEP)
+
+
+def predict(row: Row) -> Iterator[Prediction]:
+    """Peak of the whole run: `nvidia-smi` where the metric is not named, reserved where it is."""
+    match row["group"]:
+        case "qwen_readme":
+            yield from _qwen(row)
+        case "peft_method_comparison":
+            yield from _peft(row)
+        case group:
+            raise Refused(f"{group}: batch, precision and adapter are not all stated")
+
+
+def cluster(row: Row) -> Cluster:
+    """The cards of a row, by the catalogue's name for them."""
+    text = str(row["gpu"]).lower().replace("nvidia ", "").strip()
+    for name in (text, text.replace("-sxm4", "-sxm"), text.split("-")[0]):
+        try:
+            return Cluster(gpu=load_gpu(name), gpus_per_node=int(row.get("n_gpus", 1)))
+        except UnknownName:
+            continue
+    raise Refused(f"no such card in the catalogue: {row['gpu']}")
+
+
+def highest(found: Answer, level: str) -> int:
+    """The largest peak over load and steps; evaluation left out [bytes]."""
+    peaks = [found.fullest.phases[phase.value] for phase in PHASES if phase.value in found.fullest.phases]
+    return max(int(getattr(peak, f"{level}_bytes")) for peak in peaks)
+
+
+def _qwen(row: Row) -> Iterator[Prediction]:
+    """finetune.py at the device level: the numbers are those a user reads off `nvidia-smi`.
+
+    A value over several GPUs is their sum. GB and GiB are not told apart.
+    """
+    gpus = int(row["n_gpus"]) if row.get("total_over_gpus") else 1
+    found = answer(qwen_job(row))
+    measured = float(row["measured_gib"])
+    yield Prediction("device", gpus * highest(found, "device"), measured * GIB, measured * GB)
+
+
+def qwen_job(row: Row) -> Job:
+    """Trainer with autocast on one GPU; DeepSpeed for Q-LoRA (ZeRO-2), several GPUs (ZeRO-2 for LoRA, 3 for full)."""
+    adapted, quantised = str(row["peft"]), "Q-LoRA" in str(row["peft"])
+    several, whole = int(row["n_gpus"]) > 1, adapted == "none"
+    zero = quantised or several
+    options: dict[str, str | int | float | bool] = {"shifted_loss": True, "reentrant": True, "foreach_temporaries": 2}
+    everything = row.get("zero") == "ZeRO-3" or (several and whole)
+    shards = Shards.NOTHING
+    if zero:
+        shards = Shards.EVERYTHING if everything else Shards.OPTIMIZER_AND_GRADIENTS
+        options |= {"deepspeed": True, "auto": everything}
+        if not everything:
+            options["reduce_bucket_size"] = QWEN_BUCKET
+    peft = None
+    if not whole:
+        saved = ("embedding", "head") if "embedding" in adapted else ()
+        base = "gptq-int4" if quantised else "full"
+        peft = Peft(rank=QWEN_RANK, targets=QWEN_TARGETS, modules_to_save=saved, dropout=0.05, base=base)
+    precision = Precision.MIXED_BF16 if zero else Precision.AMP_BF16
+    return Job(
+        model=load_model(str(row["model"]).lower()),
+        workload=Workload(seq_len=row["seq_len"], micro_batch=row["micro_batch"], grad_accum=row["grad_accum"]),
+        plan=Plan(precision=precision, recompute=Recompute.FULL, shards=shards, peft=peft),
+        cluster=cluster(row),
+        engine="huggingface",
+        engine_options=options,
+    )
+
+
+def _peft(row: Row) -> Iterator[Prediction]:
+    found = answer(peft_job(row))
+    yield Prediction("reserved", highest(found, "reserved"), float(row["measured_gib"]) * GIB)
+
+
+def peft_job(row: Row) -> Job:
+    """A plain loop over padded batches without autocast: bf16 base, fp32 adapters."""
+    if not isinstance(row.get("seq_len"), int) or not row.get("peft"):
+        raise Refused("sequence length or adapter not stated")
+    return Job(
+        model=load_model(str(row["model"]).split("/")[-1].lower()),
+        workload=Workload(seq_len=row["seq_len"], micro_batch=row["micro_batch"], objective="sft"),
+        plan=Plan(precision=Precision.BF16, peft=_method(row)),
+        cluster=cluster(row),
+        engine="pytorch",
+        engine_options={"padded": True},
+    )
+
+
+def _method(row: Row) -> Peft | None:
+    """The adapter a row's JSON describes; None for training everything."""
+    if row["peft"] in ("none", "full"):
+        return None
+    config = json.loads(row["peft"])
+    kind = str(config["peft_type"]).lower().replace("_tuning", "").replace("_", "-")
+    targets = config.get("target_modules") or []
+    names = [targets] if isinstance(targets, str) else targets
+    paths = tuple(PROJECTIONS[name] for name in names if name in PROJECTIONS)
+    if kind == "adaption-prompt":
+        paths = ("attention.out",)
+    if config.get("use_dora"):
+        kind = "dora"
+    kind = {"p": "prompt", "ptuning": "prompt", "cpt": "prompt", "trainable-tokens": "prompt"}.get(kind, kind)
+    return Peft(
+        method=kind,
+        rank=int(config.get("r") or config.get("rank") or 8),
+        targets=paths or ("attention.q", "attention.v"),
+        virtual_tokens=int(config.get("num_virtual_tokens") or 0),
+        trainable_parameters=row.get("trainable_params"),
+    )
