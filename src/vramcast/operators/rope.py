@@ -4,6 +4,7 @@ Symbols:  E elements of one of q, k   D head dimension
 [hf] transformers models/llama/modeling_llama.py `apply_rotary_pos_emb`, `rotate_half`
 [liger] Liger-Kernel src/liger_kernel/ops/rope.py: rotates in place, forward and backward
 [llama4] transformers models/llama4/modeling_llama4.py `apply_rotary_emb`: complex numbers in fp32
+[titan] torchtitan torchtitan/models/llama/model.py `apply_rotary_emb`
 [te] TransformerEngine transformer_engine/pytorch/attention/rope.py `FusedRoPEFunc`: keeps the frequencies only
 """
 
@@ -52,9 +53,18 @@ def _fused(graph: Graph, x: Value, num_bytes: int) -> Value:
     return aten.unary(graph, x, num_bytes=num_bytes, name=f"{x.name}.rope")
 
 
+def _complex(graph: Graph, x: Value, num_bytes: int) -> Value:
+    """[titan] `apply_rotary_emb`: fp32 pairs times complex numbers that do not learn, then back."""
+    elements = num_bytes // 2
+    wide = aten.unary(graph, x, num_bytes=4 * elements, name=f"{x.name}.fp32")
+    turned = aten.unary(graph, wide, num_bytes=4 * elements, name=f"{x.name}.turned")
+    return aten.unary(graph, turned, num_bytes=num_bytes, name=f"{x.name}.rope")
+
+
 ROPE_VARIANTS: Final[dict[str, Callable[[Graph, Value, int], Value]]] = {
     "eager": _huggingface,
     "huggingface": _huggingface,
+    "complex": _complex,
     "compiled": _fused,
     "megatron": _fused,
     "transformer_engine": _fused,
