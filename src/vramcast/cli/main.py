@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 
 EXIT_INTERRUPTED: Final = 130
+EXIT_INTERNAL: Final = 70
 
 
 class LazyGroup(click.Group):
@@ -47,7 +48,7 @@ def group() -> None:
 
     \b
     Exit codes: 0 fits, 1 does not fit, 2 the question contradicts itself, 3 not supported,
-    4 unknown name, 5 a file or hub could not be used, 6 the simulated allocator ran out.
+    4 unknown name, 5 a file or hub could not be used, 6 the simulated allocator ran out, 70 a bug of vramcast.
     """
 
 
@@ -70,4 +71,12 @@ def main() -> None:
     except (RecursionError, MemoryError, OverflowError):
         click.echo("InvalidSpec: the question is larger than can be answered", err=True)
         code = 2
+    except Exception as error:
+        if "VRAMCAST_DEBUG" in os.environ:
+            raise
+        click.echo(
+            f"InternalError: {type(error).__name__}: {error}; this is a bug of vramcast, please report it with the "
+            "command you ran (VRAMCAST_DEBUG=1 shows where)", err=True,
+        )
+        code = EXIT_INTERNAL
     sys.exit(code if isinstance(code, int) else 0)

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import msgspec
+import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, LedgerEntry, Peak, RankAnswer
@@ -67,11 +68,19 @@ def rank_programs(job: Job) -> tuple[RankProgram, ...]:
 
 
 def question(job: Job) -> dict[str, Any]:
-    """The job as plain data; the model and the card by name."""
-    plain: dict[str, Any] = msgspec.to_builtins(job)
-    plain["model"] = job.model.name
-    plain["gpus"] = job.cluster.name
-    del plain["cluster"]
+    """The job as plain data, defaults written out; the model and the card by name."""
+    plain: dict[str, Any] = {"model": job.model.name, "gpus": job.cluster.name, "engine": job.engine}
+    plain["workload"] = _plain(job.workload)
+    plain["plan"] = _plain(job.plan)
+    for name in ("engine_options", "alloc_conf", "env"):
+        if getattr(job, name):
+            plain[name] = getattr(job, name)
+    return plain
+
+
+def _plain(noun: Any) -> dict[str, Any]:
+    fields = {name: value for name, value in msgspec.structs.asdict(noun).items() if value is not None}
+    plain: dict[str, Any] = msgspec.to_builtins(fields)
     return plain
 
 
