@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -192,3 +193,9 @@ def test_searched_architectures_may_drop_a_part_of_a_layer() -> None:
     assert isinstance(first.mixer, Attention)
     assert (first.mixer.num_kv_heads, first.channel.width) == (8, 28672)  # type: ignore[union-attr]
     assert second.mixer is None
+
+
+@pytest.mark.parametrize("module", sorted({builder.args[0] for builder in FAMILIES.values()}))  # type: ignore[attr-defined]
+def test_the_table_of_families_names_each_module_builders(module: str) -> None:
+    built = set(import_module(f"vramcast.sources.config.{module}").BUILDERS)
+    assert {family for family, builder in FAMILIES.items() if builder.args[0] == module} == built  # type: ignore[attr-defined]

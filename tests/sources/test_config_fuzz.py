@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from vramcast.blocks.parameters import count_parameters
 from vramcast.errors import VramcastError
 from vramcast.sources.config import FAMILIES, model_from_config
-from vramcast.sources.config.defaults import DEFAULTS
+from vramcast.sources.config.defaults.decoders import DECODERS
+from vramcast.sources.config.defaults.others import OTHERS
 from vramcast.sources.config.dialects import SPELLINGS
 
 OTHER_KEYS = [
@@ -43,7 +44,9 @@ OTHER_KEYS = [
     "kv_channels",
     "position_buckets",
 ]
-KEYS = sorted({key for values in DEFAULTS.values() for key in values} | set(SPELLINGS) | set(OTHER_KEYS))
+KEYS = sorted(
+    {key for values in [*DECODERS.values(), *OTHERS.values()] for key in values} | set(SPELLINGS) | set(OTHER_KEYS)
+)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),

@@ -6,10 +6,11 @@ Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/mod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from vramcast.domain.model import Mixer, MultiLatentAttention
+from vramcast.domain.model import Mixer, Model, MultiLatentAttention
 from vramcast.sources.config.decoder import Traits, decoder
 from vramcast.sources.config.fields import Fields
 from vramcast.sources.config.moe import corrected, routed
@@ -44,4 +45,6 @@ LATENT_TRAITS: Final[dict[str, Traits]] = {
     "minicpm3": Traits(mixer=latent, tied=True),
 }
 
-LATENT = {family: partial(decoder, traits=traits) for family, traits in LATENT_TRAITS.items()}
+BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
+    family: partial(decoder, traits=traits) for family, traits in LATENT_TRAITS.items()
+}

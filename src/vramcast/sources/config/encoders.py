@@ -125,7 +125,7 @@ def _position_projections(fields: Fields, hidden: int) -> tuple[Parameter, ...]:
     return found
 
 
-ENCODERS: Final[dict[str, Callable[[Fields], Model]]] = {
+BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "bert": bert,
     "roberta": bert,
     "xlm-roberta": bert,

@@ -216,7 +216,7 @@ def mpt(fields: Fields) -> Model:
     return model_of(fields, stacks=(stack,))
 
 
-GPT: Final[dict[str, Callable[[Fields], Model]]] = {
+BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "gpt2": partial(gpt, traits=GptTraits()),
     "gptj": partial(
         gpt,

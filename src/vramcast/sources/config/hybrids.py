@@ -339,7 +339,7 @@ def granite_channel(fields: Fields, traits: Traits, index: int) -> Channel:
     return MoE(num_experts=experts, top_k=chosen, expert=mlp_of(fields, traits), shared_width=shared)
 
 
-HYBRIDS: Final[dict[str, Callable[[Fields], Model]]] = {
+BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "qwen3_next": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),
     "qwen3_5_text": _traits(mixer=gated_delta, channel=_qwen3_5_dense, rope_fraction=0.25, mtp=True),
     "qwen3_5_moe_text": _traits(mixer=gated_delta, channel=qwen_moe, rope_fraction=0.25, mtp=True),

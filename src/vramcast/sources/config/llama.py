@@ -6,6 +6,7 @@ live beside their weights (qwen, baichuan, internlm, internlm2, minicpm, mimo): 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -147,7 +148,9 @@ def chatglm(fields: Fields) -> Model:
     return decoder(fields.over(sizes), traits=traits)
 
 
-DENSE = {family: partial(decoder, traits=traits) for family, traits in TRAITS.items()} | {
+BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
+    family: partial(decoder, traits=traits) for family, traits in TRAITS.items()
+} | {
     "qwen": qwen1,
     "chatglm": chatglm,
 }

@@ -5,10 +5,11 @@ Facts per family: transformers v5.23.0, src/transformers/models/<model_type>/mod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from vramcast.domain.model import MLP, Channel, MoE, Norm
+from vramcast.domain.model import MLP, Channel, Model, MoE, Norm
 from vramcast.sources.config.decoder import Traits, decoder, mlp_of
 from vramcast.sources.config.fields import Fields
 
@@ -156,4 +157,6 @@ MOE_TRAITS: Final[dict[str, Traits]] = {
     "granitemoe": Traits(qkv_bias="attention_bias", out_bias="attention_bias", channel=routed),
 }
 
-SPARSE = {family: partial(decoder, traits=traits) for family, traits in MOE_TRAITS.items()}
+BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
+    family: partial(decoder, traits=traits) for family, traits in MOE_TRAITS.items()
+}

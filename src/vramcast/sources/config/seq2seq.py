@@ -18,6 +18,7 @@ from vramcast.sources.config.fields import Fields
 def t5(fields: Fields) -> Model:
     """T5, flan-T5, mT5: no biases, relative positions in the scores, one shared embedding."""
     fields = fields.behind({"tie_word_embeddings": True, "hidden_dropout": 0.1})
+    fields = fields.behind({"attention_dropout": fields.fraction("hidden_dropout", 0.1)})  # one rate for both
     hidden = fields.count("hidden_size")
     projection = fields.word("feed_forward_proj", "relu")
     gated = projection.startswith("gated-")
@@ -99,4 +100,4 @@ def _whisper_layer(fields: Fields, hidden: int, side: str) -> Layer:
     return Layer(mixer=attention, channel=mlp, norm=Norm.LAYER, cross_attention=cross)
 
 
-SEQ2SEQ: Final[dict[str, Callable[[Fields], Model]]] = {"t5": t5, "mt5": t5, "whisper": whisper}
+BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {"t5": t5, "mt5": t5, "whisper": whisper}

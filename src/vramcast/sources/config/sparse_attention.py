@@ -192,7 +192,7 @@ def _pool(rate: int, inner: int, width: int, hidden: int) -> tuple[Parameter, ..
     )
 
 
-SPARSE_ATTENTION: Final[dict[str, Callable[[Fields], Model]]] = {
+BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "mimo_v2_flash": mimo_v2,
     "minimax_m3": minimax_m3,
     "minimax_m3_vl": minimax_m3,

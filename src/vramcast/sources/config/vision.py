@@ -12,14 +12,14 @@ from vramcast.blocks.parameters.tensors import linear, norm, prefixed
 from vramcast.domain.model import MLP, Head, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
 from vramcast.errors import InvalidSpec
 from vramcast.sources.config.assemble import attention_of, dtype_of, head_of, model_of
-from vramcast.sources.config.defaults import DEFAULTS
+from vramcast.sources.config.defaults import defaults_of
 from vramcast.sources.config.fields import Fields
 
 
 def section_of(fields: Fields, key: str, family: str) -> Fields:
     """A nested config with the defaults of its own family; an absent one is all defaults."""
     inner = fields.section(key) or Fields({}, name=f"{fields.name}.{key}")
-    return inner.renamed().behind(DEFAULTS.get(family, {}))
+    return inner.renamed().behind(defaults_of(family))
 
 
 def patches_of(fields: Fields) -> int:
@@ -200,7 +200,7 @@ def tower_of(fields: Fields, family: str) -> Stack:
     return TOWERS[named](section_of(fields, "vision_config", named))
 
 
-VISION: Final[dict[str, Callable[[Fields], Model]]] = {
+BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "vit": vit,
     "clip": clip,
     "siglip": siglip,

@@ -16,13 +16,14 @@ from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter,
 from vramcast.errors import InvalidSpec
 from vramcast.sources.config.assemble import attention_of
 from vramcast.sources.config.decoder import Traits, decoder
-from vramcast.sources.config.defaults import DEFAULTS
+from vramcast.sources.config.defaults import defaults_of
 from vramcast.sources.config.fields import Fields
 from vramcast.sources.config.gemma4 import gemma4_text, gemma4_tower
-from vramcast.sources.config.hybrids import HYBRIDS
-from vramcast.sources.config.llama import DENSE
+from vramcast.sources.config.hybrids import BUILDERS as HYBRIDS
+from vramcast.sources.config.llama import BUILDERS as DENSE
 from vramcast.sources.config.mllama import mllama_text, mllama_tower
-from vramcast.sources.config.moe import MOE_TRAITS, SPARSE
+from vramcast.sources.config.moe import BUILDERS as SPARSE
+from vramcast.sources.config.moe import MOE_TRAITS
 from vramcast.sources.config.vision import encoder_layer, patches_of, section_of, tower_of
 
 QWEN_MROPE: Final = Traits(qkv_bias=True, window="qwen")
@@ -61,7 +62,7 @@ def see(fields: Fields, *, text: str, tower: TowerOf) -> Model:
             inner = inner.over({"quantization_config": fields.get("quantization_config")})
         if fields.states("torch_dtype") and not inner.states("torch_dtype"):
             inner = inner.over({"torch_dtype": fields.word("torch_dtype")})
-    model = TEXT[family](inner.behind(DEFAULTS.get(family, {})))
+    model = TEXT[family](inner.behind(defaults_of(family)))
     return replace(
         model, name=fields.name, family=fields.word("model_type", text), stacks=(tower(fields, model), *model.stacks)
     )
@@ -185,7 +186,7 @@ def llama4_tower(fields: Fields, text: Model) -> Stack:
     )
 
 
-VISION_LANGUAGE: Final[dict[str, Callable[[Fields], Model]]] = {
+BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "qwen2_vl_text": TEXT["qwen2_vl_text"],
     "qwen2_5_vl_text": TEXT["qwen2_5_vl_text"],
     "qwen3_vl_text": TEXT["qwen3_vl_text"],

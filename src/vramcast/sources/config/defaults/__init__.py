@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
 
 from vramcast.sources.config.defaults.decoders import DECODERS
-from vramcast.sources.config.defaults.others import OTHERS
 
-DEFAULTS: Final[dict[str, dict[str, object]]] = {**DECODERS, **OTHERS}
+
+def defaults_of(family: str) -> Mapping[str, object]:
+    """The defaults of a family; nothing when it has none."""
+    if family in DECODERS:
+        return DECODERS[family]
+    from vramcast.sources.config.defaults.others import OTHERS  # most questions are about plain decoders
+
+    return OTHERS.get(family, {})
