@@ -136,6 +136,7 @@ GATED_VARIANTS: Final[dict[str, Callable[[Graph, Value, Value | None, Gate], Val
     "megatron": _gated_fused,
     "transformer_engine": _gated_fused,
     "liger": _gated_liger,
+    "liger_fused_gate_up": _gated_fused,
 }
 
 

@@ -141,12 +141,25 @@ def _megatron_masks(graph: Graph, spec: Vocabulary) -> list[Value]:
 
 
 def _megatron_fused(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[megatron] fused: four compiled pieces; each is one kernel over the fp32 logits."""
+    """[megatron] fused: compiled pieces; backward copies the softmax before it writes into it, then casts."""
     softmax = graph.value("loss.softmax", spec.fp32_bytes, gradient_bytes=0)
     return graph.call(
         "cross_entropy", [logits], [graph.value("loss", spec.row_bytes)],
         extra=[softmax, *_megatron_masks(graph, spec)],
         temporaries=[graph.tensor("logits.fp32", spec.fp32_bytes)],
+        backward_temporaries=[graph.tensor("loss.softmax.copy", spec.fp32_bytes)],
+    )
+
+
+def _liger_vocab_parallel(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[liger] `LigerVocabParallelCEFunction`: exponentials in fp32, turned into the gradient in place, then cast."""
+    return graph.call(
+        "cross_entropy", [logits], [graph.value("loss", spec.row_bytes)],
+        extra=[
+            graph.value("loss.exp", spec.fp32_bytes, gradient_bytes=0),
+            graph.value("loss.sum_exp", spec.row_bytes, gradient_bytes=0),
+        ],
+        temporaries=[graph.tensor(f"loss.rows.{index}", spec.row_bytes) for index in range(3)],
     )
 
 
@@ -170,6 +183,7 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, Vocabulary], Val
     "shifted_autocast": _shifted_autocast,
     "compiled": _compiled,
     "liger": _liger,
+    "liger_vocab_parallel": _liger_vocab_parallel,
     "megatron": _megatron,
     "megatron_fused": _megatron_fused,
     "transformer_engine": _transformer_engine,

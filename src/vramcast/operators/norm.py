@@ -175,6 +175,13 @@ def _rms_liger(graph: Graph, x: Value, norm: Norm) -> Value:
     )
 
 
+def _rms_liger_out_of_place(graph: Graph, x: Value, norm: Norm) -> Value:
+    """[liger] with in_place=False, as Gemma and the Megatron wrapper need it: a new dX."""
+    out = _rms_liger(graph, x, norm)
+    graph.operators[-1].reuses_gradient = False
+    return out
+
+
 def _rms_liger_full_sum(graph: Graph, x: Value, norm: Norm) -> Value:
     """[liger] until 0.3.0: the weight gradient is made for every row, then summed by PyTorch."""
     out = graph.value(f"{norm.name}.out", norm.num_bytes)
@@ -210,6 +217,7 @@ RMS_NORM_VARIANTS: Final[dict[str, NormBuilder]] = {
     "compiled": _rms_fused,
     "transformer_engine": _rms_fused,
     "liger": _rms_liger,
+    "liger_out_of_place": _rms_liger_out_of_place,
     "liger_0.3.0": _rms_liger_full_sum,
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from vramcast.units import ceil_div
+from vramcast.units import ceil_div, round_up
 
 MAX_THREADS: Final = 512  # of a block, before dividing by the vector width
 WARP: Final = 32
@@ -66,3 +66,15 @@ def column_sum_bytes(*, rows: int, columns: int, chip: Chip = H100) -> int:
         ceil_div(values, MAX_VALUES_PER_THREAD),
     )
     return ACCUMULATOR_BYTES * columns * shared * width * vector + SEMAPHORE_BYTES * grid if shared > 1 else 0
+
+
+def full_sum_bytes(*, elements: int, chip: Chip = H100) -> int:
+    """Global buffer and semaphores of `x.sum()` for a contiguous fp32 x that 32-bit indices reach [bytes]."""
+    values = ceil_div(elements, MAX_THREADS)
+    if values < MAX_VALUES_PER_THREAD:
+        return 0
+    blocks_per_chip = chip.multiprocessors * (chip.threads_per_multiprocessor // MAX_THREADS)
+    shared = max(
+        min(blocks_per_chip, ceil_div(values, MIN_VALUES_PER_THREAD)), ceil_div(values, MAX_VALUES_PER_THREAD)
+    )
+    return round_up(ACCUMULATOR_BYTES * shared, 512) + SEMAPHORE_BYTES

@@ -131,6 +131,15 @@ class Bench:
         self.leaves.append(value)
         return value
 
+    def made(self, name: str, num_bytes: int, leaf: Value, operator: str, *, temporaries: int = 0) -> Value:
+        """`operator(leaf)` done in setup: its result lives on and backward goes through it to the leaf."""
+        result = self.input(name, num_bytes)
+        out = self.graph.view(result, name, gradient_bytes=num_bytes)
+        return self.graph.call(
+            operator, [leaf], [out], saved=[result],
+            backward_temporaries=[self.graph.tensor(f"grad.{name}.{index}", num_bytes) for index in range(temporaries)],
+        )
+
     def workspaces(self, count: int = 2) -> None:
         """cuBLAS: one handle for the thread of forward, one for that of backward."""
         for index in range(count):
@@ -144,7 +153,7 @@ class Iteration(NamedTuple):
 
     retains_graph: bool = True
     gradient_in_setup: bool = False  # the gradient of the output is made once, not in each iteration
-    accumulates: bool = True  # into `.grad`; otherwise torch.autograd.grad
+    accumulates: bool = True  # into `.grad`; else torch.autograd.grad, or `.grad = None` before each iteration
 
 
 def peak(bench: Bench, outputs: tuple[Value, ...], iteration: Iteration = Iteration()) -> int:  # noqa: B008

@@ -9,8 +9,14 @@ from truth.contract import Refused
 from truth.rows.kernels.harness import Case
 from truth.rows.kernels.layers import gated_mlp_peak, layer_norm_peak, rms_norm_peak, rope_peak
 from truth.rows.kernels.losses import cross_entropy_peak
+from truth.rows.kernels.megatron import (
+    megatron_cross_entropy_peak,
+    megatron_rms_norm_peak,
+    megatron_swiglu_peak,
+)
 from truth.rows.kernels.moe import fused_moe_peak
 from truth.rows.kernels.neighborhood import neighborhood_attention_peak
+from truth.rows.kernels.probabilities import jsd_peak, kl_div_peak, tvd_peak
 from truth.rows.kernels.tiled import tiled_mlp_peak
 
 PEAKS: Final[dict[str, Callable[[Case], int]]] = {
@@ -18,12 +24,18 @@ PEAKS: Final[dict[str, Callable[[Case], int]]] = {
     "fused_moe": fused_moe_peak,
     "fused_neighborhood_attention": neighborhood_attention_peak,
     "geglu": gated_mlp_peak,
+    "jsd": jsd_peak,
+    "kl_div": kl_div_peak,
     "layer_norm": layer_norm_peak,
+    "megatron_cross_entropy": megatron_cross_entropy_peak,
+    "megatron_rms_norm": megatron_rms_norm_peak,
+    "megatron_swiglu": megatron_swiglu_peak,
     "rms_norm": rms_norm_peak,
     "rope": rope_peak,
     "swiglu": gated_mlp_peak,
     "tiled_geglu": tiled_mlp_peak,
     "tiled_swiglu": tiled_mlp_peak,
+    "tvd": tvd_peak,
 }
 
 
