@@ -21,5 +21,6 @@ class RankProgram(Struct, frozen=True, kw_only=True):
     count: int  # ranks of the role
     phases: Mapping[Phase, Program]
     outside: tuple[Tensor, ...] = ()
+    alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF the engine's launcher sets where the job says nothing
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

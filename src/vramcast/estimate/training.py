@@ -87,7 +87,7 @@ def _plain(noun: Any) -> dict[str, Any]:
 def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
     outside = (*outside_tensors(job), *program.outside)
     outside_bytes = sum(tensor.num_bytes for tensor in outside)
-    marks = simulate(program.phases, alloc_conf=job.alloc_conf)
+    marks = simulate(program.phases, alloc_conf=job.alloc_conf or program.alloc_conf)
     phases: dict[str, Peak] = {}
     before = Extent(0, 0)
     for phase, nodes in program.phases.items():

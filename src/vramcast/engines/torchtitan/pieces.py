@@ -1,0 +1,159 @@
+"""FSDP stages of a torchtitan model: units of weights around lowered graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from vramcast.blocks.ends import boundary
+from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters, stack_parameters
+from vramcast.blocks.sizes import Sizes
+from vramcast.domain.model import Layer, Model, Parameter
+from vramcast.domain.program import Alloc, Category, Program, Tensor, live_at_end
+from vramcast.engines.torchtitan import model as graphs
+from vramcast.engines.torchtitan.model import Choices
+from vramcast.operators.graph import Graph
+from vramcast.operators.lowering import Lowered, WeightGradients, lower
+from vramcast.parallel.fsdp import Fsdp, Stage, Unit, unit
+from vramcast.parallel.layout import Layout
+from vramcast.states.steps import Weight
+from vramcast.states.weights import local_shape, sharded_shape
+
+
+class Sharing(NamedTuple):
+    """Groups that share weights."""
+
+    layout: Layout
+    dense: Fsdp
+    experts: Fsdp
+
+
+class Span(NamedTuple):
+    """What one pipeline chunk owns."""
+
+    runs: tuple[tuple[int, Layer], ...]
+    first: bool = True
+    last: bool = True
+
+
+class Pieces(NamedTuple):
+    """One chunk's stages, in order of execution."""
+
+    stages: tuple[Stage, ...]
+    root: Unit | None  # embedding and head as the root's own unit (before 2025-07-28)
+    embedding: Lowered | None
+    head: Lowered | None
+    root_gradients: tuple[Tensor, ...]
+    weights: tuple[Weight, ...]
+    loss_gradient: Program
+
+
+def pieces(
+    model: Model, sizes: Sizes, choices: Choices, sharing: Sharing, *, span: Span, split_root: bool, reshard: str
+) -> Pieces:
+    """Stages of one chunk of the model.
+
+    Args:
+        model: the network
+        sizes: one micro-batch on one rank
+        choices: recomputation, compilation, loss
+        sharing: tensor, expert and data parallelism
+        span: layers and ends of the chunk
+        split_root: embedding and head are units of their own
+        reshard: "always", "last" (all but the last block, as before 2025-07-28), "blocks" (all blocks) or "never"
+    """
+    hidden = boundary(sizes, "decoder")
+    gradient = Tensor(
+        name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner="decoder"
+    )
+    ends = {
+        "embedding": (graphs.embedding(model, sizes, hidden) if span.first else None, _embedding_parameters(model)),
+        "head": (graphs.head(model, sizes, choices, hidden) if span.last else None, _head_parameters(model)),
+    }
+    lowered = {name: _lower(graph, gradient) if graph else None for name, (graph, _) in ends.items()}
+    middle = list(_layer_stages(model, sizes, choices, sharing, span=span, gradient=gradient, reshard=reshard))
+    root: Unit | None = None
+    root_gradients: tuple[Tensor, ...] = ()
+    first: list[Stage] = []
+    last: list[Stage] = []
+    owned = [p for name, (graph, found) in ends.items() if graph for p in found]
+    if not split_root:
+        root = _units("root", owned, sharing)[0]
+        root_gradients = tuple(t for graph, _ in ends.values() if graph for t in _gradients(graph))
+    else:
+        for name, target, stays in (("embedding", first, reshard == "never"), ("head", last, reshard != "always")):
+            graph, found = ends[name]
+            low = lowered[name]
+            if graph is not None and low is not None:
+                units = _units(name, found, sharing)
+                target.append(Stage(units, low.forward, low.backward, _gradients(graph), reshard=not stays, label=name))
+    loss_gradient = _loss_gradient(lowered["head"], gradient)
+    return Pieces(
+        (*first, *middle, *last), root, lowered["embedding"], lowered["head"], root_gradients,
+        tuple(_weights(owned, model, sharing, span)), loss_gradient,
+    )
+
+
+def _lower(graph: Graph, gradient: Tensor) -> Lowered:
+    return lower(graph, weight_gradients=WeightGradients.KEPT, gradient=gradient)
+
+
+def _loss_gradient(head: Lowered | None, gradient: Tensor) -> Program:
+    """The gradient of the loss, which the head's backward frees but nobody in it makes."""
+    if head is None:
+        return ()
+    ends = live_at_end(head.forward + head.backward)
+    return tuple(Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
+
+
+def _layer_stages(
+    model: Model, sizes: Sizes, choices: Choices, sharing: Sharing, *, span: Span, gradient: Tensor, reshard: str
+) -> Iterator[Stage]:
+    hidden = boundary(sizes, "decoder")
+    left = sum(count for count, _ in span.runs)
+    for count, spec in span.runs:
+        graph = graphs.layer(spec, sizes, choices, hidden)
+        low = _lower(graph, gradient)
+        units = _units("decoder.layers", layer_parameters(spec, hidden=model.hidden), sharing)
+        left -= count
+        parts = ((count - 1, True), (1, False)) if reshard == "last" and not left else ((count, reshard != "never"),)
+        for repeats, again in parts:
+            if repeats:
+                yield Stage(units, low.forward, low.backward, _gradients(graph), repeats, reshard=again)
+
+
+def _gradients(graph: Graph) -> tuple[Tensor, ...]:
+    found = [tensor for operator in graph.operators for tensor in operator.weight_gradients]
+    found += [value.tensor for operator in graph.operators for value in operator.saved_weight_gradients]
+    return tuple(found)
+
+
+def _units(owner: str, found: Sequence[Parameter], sharing: Sharing) -> tuple[Unit, ...]:
+    units = []
+    for expert, plan in ((False, sharing.dense), (True, sharing.experts)):
+        shapes = [(p.path, local_shape(p, sharing.layout)) for p in found if p.expert is expert and p.trainable]
+        if shapes:
+            units.append(unit(owner, shapes, plan))
+    return tuple(units)
+
+
+def _embedding_parameters(model: Model) -> tuple[Parameter, ...]:
+    return embedding_parameters(model)
+
+
+def _head_parameters(model: Model) -> tuple[Parameter, ...]:
+    return (*stack_parameters(model.main), *head_parameters(model))
+
+
+def _weights(owned: Sequence[Parameter], model: Model, sharing: Sharing, span: Span) -> Iterator[Weight]:
+    for p in owned:
+        yield _weight("ends", p, 1, sharing)
+    for count, spec in span.runs:
+        for p in layer_parameters(spec, hidden=model.hidden):
+            yield _weight("decoder.layers", p, count, sharing)
+
+
+def _weight(owner: str, parameter: Parameter, count: int, sharing: Sharing) -> Weight:
+    ranks = (sharing.experts if parameter.expert else sharing.dense).ranks
+    shape = sharded_shape(local_shape(parameter, sharing.layout), ranks)
+    return Weight(owner, parameter.path, shape, repeats=count, width=4, learns=parameter.trainable)

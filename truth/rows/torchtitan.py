@@ -1,0 +1,94 @@
+"""Rows measured with torchtitan: the highest reserved bytes of its log line."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from truth.contract import Prediction, Refused
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.catalogue.models import load_model
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job, Loss, Plan, Precision, Recompute, Shards, Workload
+from vramcast.engines.torchtitan import ranks
+from vramcast.estimate.timeline import simulate
+from vramcast.units import GIB
+
+MODELS: Final = {
+    "llama-7b (torchtrain llama 7b)": "llama-7b",
+    "llama-3-8b": "llama-3-8b",
+    "deepseek-v3-671b": "deepseek-v3",
+}
+"""Catalogue names of models that rows call otherwise."""
+
+GPUS: Final = (
+    ("GB200", "gb200-186gb"), ("B200", "b200-180gb"), ("H200", "h200-sxm-141gb"), ("H100", "h100-sxm-80gb"),
+    ("A100", "a100-sxm4-80gb"),
+)
+
+DEFAULT_TOKENS: Final = {"llama-3-8b": (1, 8192), "llama-3.1-8b": (1, 8192)}
+"""Local batch and sequence length of the flavour's own config (train_configs/llama3_8b.toml)."""
+
+
+def predict(row: dict[str, Any]) -> list[Prediction]:
+    """Peak reserved bytes of one row, on its fullest rank."""
+    job = job_of(row)
+    reserved = max(
+        mark.reserved_bytes
+        for program in ranks(job)
+        for mark in simulate(program.phases, alloc_conf=program.alloc_conf).values()
+    )
+    return [Prediction("reserved", reserved, row["measured_gib"] * GIB)]
+
+
+def job_of(row: dict[str, Any]) -> Job:
+    """The question of a row.
+
+    Raises: Refused when the row leaves out what cannot be assumed.
+    """
+    name = row["model"].lower()
+    model = load_model(MODELS.get(name, name))
+    batch, length = DEFAULT_TOKENS.get(name, (None, None))
+    batch, length = row.get("micro_batch") or batch, row.get("seq_len") or length
+    if batch is None or length is None:
+        raise Refused("the row does not say batch size and sequence length")
+    parallel = row["parallelism"]
+    gpu = next((load_gpu(card) for word, card in GPUS if row["gpu"].startswith(word)), None)
+    if gpu is None:
+        raise Refused(f"unknown card {row['gpu']!r}")
+    precision = str(row.get("precision", ""))
+    low = re.search(r"float8|fp8|nvfp4", precision, re.IGNORECASE) is not None
+    return Job(
+        model=model,
+        workload=Workload(seq_len=length, micro_batch=batch),
+        plan=_plan(row, parallel),
+        cluster=Cluster(gpu=gpu, gpus_per_node=row["n_gpus"]),
+        engine="torchtitan",
+        engine_options={
+            "version": _date(row["framework"]),
+            "reshard": row.get("reshard_after_forward", "default"),
+            "float8": low,
+            "float8_all_gather": "fp8 all-gather" in precision and "no fp8" not in precision,
+        },
+    )
+
+
+def _plan(row: dict[str, Any], parallel: dict[str, Any]) -> Plan:
+    recompute = str(row.get("recompute") or "selective").lower()
+    mode = Recompute.FULL if recompute.startswith("full") else Recompute.SELECTIVE
+    compiled = "torch.compile" in row["framework"] or "graph" in str(row.get("notes", "")).lower()
+    notes = str(row.get("notes", "")).lower().replace(" ", "")
+    chunks = 2 if "interleaved1f1b" in notes else 1
+    return Plan(
+        tp=parallel.get("tp", 1), pp=parallel.get("pp", 1), cp=parallel.get("cp", 1), ep=parallel.get("ep", 1),
+        shards=Shards.EVERYTHING, precision=Precision.MIXED_BF16, recompute=mode, compile=compiled,
+        loss=Loss.COMPILED if "compiled CE" in row["framework"] else None, virtual_stages=chunks,
+        schedule="interleaved" if chunks > 1 else "1f1b",
+    )
+
+
+def _date(framework: str) -> str:
+    found = re.search(r"\d{4}-\d{2}(-\d{2})?", framework)
+    if not found:
+        raise Refused("the row does not say which torchtitan ran")
+    return found[0]
