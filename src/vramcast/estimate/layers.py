@@ -12,7 +12,7 @@ from vramcast.blocks.parameters import embedding_parameters, head_parameters, la
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import AttentionKernel
-from vramcast.domain.model import Head, Model, Noun, Parameter, Stack
+from vramcast.domain.model import Model, Noun, Parameter
 from vramcast.operators.graph import Graph, Operator
 from vramcast.operators.linear import Numerics
 
@@ -47,7 +47,10 @@ def layer_rows(
     """
     numerics = Numerics(dtype_bytes, dtype_bytes, dtype_bytes, dtype_bytes)
     sizes = Sizes(batch, seq_len, model.hidden, numerics=numerics, attention=attention)
-    rows = list(_block("embedding", embedding(model, sizes, learns=True), embedding_parameters(model), sizes, 1))
+    stack = stack_parameters(model.main)
+    final = tuple(parameter for parameter in stack if parameter.path.startswith("final_norm"))
+    first = (*embedding_parameters(model), *(parameter for parameter in stack if parameter not in final))
+    rows = list(_block("embedding", embedding(model, sizes, learns=True), first, sizes, 1))
     start = 0
     for run in model.main.runs:
         span = str(start) if run.count == 1 else f"{start}-{start + run.count - 1}"
@@ -55,17 +58,13 @@ def layer_rows(
         graph = decoder_layer(run.layer, sizes)
         rows += _block(f"{model.main.name}.layers.{span}", graph, parameters, sizes, run.count)
         start += run.count
-    rows += _block("head", head(model, sizes, learns=True), _last(model, model.main), sizes, 1)
+    last = (*final, *head_parameters(model))
+    rows += _block("head", head(model, sizes, learns=True), last, sizes, 1, widest=model.vocab)
     return tuple(rows)
 
 
-def _last(model: Model, stack: Stack) -> tuple[Parameter, ...]:
-    final = tuple(parameter for parameter in stack_parameters(stack) if "final_norm" in parameter.path)
-    return (*final, *(head_parameters(model) if model.head is not Head.NONE else ()))
-
-
 def _block(
-    owner: str, graph: Graph, parameters: tuple[Parameter, ...], sizes: Sizes, repeats: int
+    owner: str, graph: Graph, parameters: tuple[Parameter, ...], sizes: Sizes, repeats: int, *, widest: int = 0
 ) -> Iterator[LayerRow]:
     """Rows of one block in the order its modules run."""
     modules: dict[str, list[Operator]] = {}
@@ -89,7 +88,7 @@ def _block(
             kind=_kind(name, operators),
             repeats=repeats,
             parameters=sum(parameter.elements for parameter in own),
-            output_shape=_shape(operators[-1], sizes),
+            output_shape=_shape(operators[-1], sizes, widest),
             saved_bytes=saved,
             flops=sum(operator.flops for operator in operators),
         )
@@ -120,8 +119,10 @@ def _owning(name: str, modules: set[str]) -> str:
     return max(fitting, key=len) if fitting else ".".join(name.split(".")[:2])
 
 
-def _shape(operator: Operator, sizes: Sizes) -> tuple[int, ...]:
-    """(B, S, features), as far as the bytes divide evenly; () for scalars."""
+def _shape(operator: Operator, sizes: Sizes, widest: int) -> tuple[int, ...]:
+    """(B, S, features) as far as the bytes divide evenly, () for scalars; fp32 copies are wider than `widest`."""
     num_bytes, width = operator.outputs[0].num_bytes, sizes.numerics.compute
+    if widest and num_bytes == sizes.tokens * widest * 4:
+        width = 4
     features, rest = divmod(num_bytes, sizes.tokens * width)
     return () if rest or not features else (sizes.batch, sizes.seq_len, features)
