@@ -1,0 +1,168 @@
+"""What a user of the command line meets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vramcast.cli.main import COMMANDS
+
+RUN = [sys.executable, "-m", "vramcast"]
+MEGATRON = ["--engine", "megatron", "--seq-len", "2k"]
+
+
+def vramcast(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    done = vramcast(name, "--help")
+    assert done.returncode == 0
+    assert "Usage:" in done.stdout
+
+
+def test_a_plan_that_fits_exits_zero_and_its_ledger_adds_up() -> None:
+    done = vramcast("train", "llama-3.2-1b", "--gpus", "8xh100-sxm-80gb", *MEGATRON, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["schema"] == 1
+    assert answer["fits"] is True
+    for rank in answer["ranks"]:
+        assert sum(entry["bytes"] for entry in rank["ledger"]) == rank["peak"]["device_bytes"]
+        assert rank["peak"]["allocated_bytes"] <= rank["peak"]["reserved_bytes"] <= rank["peak"]["device_bytes"]
+    low, high = answer["peak"]["interval_bytes"]
+    assert low <= answer["peak"]["device_bytes"] <= high
+
+
+def test_a_plan_that_does_not_fit_exits_one_and_names_changes_that_would() -> None:
+    done = vramcast("train", "llama-3.1-8b", "--gpus", "h100-sxm-80gb", "--engine", "megatron", "--json")
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["fits"] is False
+    assert answer["needed_bytes"] > answer["capacity_bytes"]
+    assert answer["changes"]
+    assert all(change["device_bytes"] < answer["needed_bytes"] for change in answer["changes"])
+
+
+def test_the_text_report_begins_with_the_verdict() -> None:
+    done = vramcast("train", "llama-3.2-1b", "--gpus", "h100", *MEGATRON, "--lang", "en")
+    assert done.stdout.startswith("fits: ")
+    assert "\x1b" not in done.stdout
+
+
+def test_the_report_exists_in_chinese() -> None:
+    done = vramcast("train", "llama-3.2-1b", "--gpus", "h100", *MEGATRON, "--lang", "zh")
+    assert done.stdout.startswith("放得下")
+
+
+def test_explain_gives_formula_and_source_of_entries() -> None:
+    done = vramcast("train", "llama-3.2-1b", "--gpus", "h100", *MEGATRON, "--explain", "--lang", "en")
+    assert "formula: " in done.stdout
+    assert "source: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["lama-3.1-8b", "--gpus", "h100"], 4, "llama-3.1-8b"),
+        (["llama-3.1-8b", "--gpus", "h1000"], 4, "h100"),
+        (["llama-3.1-8b"], 2, "--gpus"),
+        (["--gpus", "h100"], 2, "--params"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--tp", "3"], 2, "tp=3"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--tp", "0"], 2, "tp=0"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--tp", "-4"], 2, "whole number"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--micro-batch", "9" * 30], 2, "whole number"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--seq-len", "many"], 2, "seq-len='many'"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--zero", "7"], 2, "0, 1, 2, 3"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--zero", "1", "--shards", "nothing"], 2, "give one"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--lora-rank", "8"], 2, "--peft"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--hidden", "4096"], 2, "by numbers"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--layers", "99"], 2, "has 32"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--global-batch", "12"], 2, "multiple"),
+        (["llama-3.1-8b", "--gpus", "0xh100"], 2, "0"),
+        (["llama-3.1-8b", "--gpus", "8xh100", "--file", "no-such-file.toml"], 5, "no-such-file.toml"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_its_exit_code(arguments: list[str], code: int, words: str) -> None:
+    done = vramcast("train", *arguments)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_saved_question_asks_the_same_again(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    first = vramcast(
+        "train", "llama-3.2-1b", "--gpus", "8xh100", *MEGATRON, "--tp", "2", "--recompute-modules", "core_attn",
+        "--recompute", "selective", "--save", str(path), "--json",
+    )
+    again = vramcast("train", "--file", str(path), "--json")
+    assert first.returncode == again.returncode == 0, first.stderr + again.stderr
+    assert json.loads(first.stdout) == json.loads(again.stdout)
+
+
+def test_options_win_over_the_job_file(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("model: llama-3.2-1b\ngpus: 8xh100\nengine: megatron\nseq-len: 1024\n", encoding="utf-8")
+    done = vramcast("train", "--file", str(path), "--seq-len", "2048", "--json")
+    assert json.loads(done.stdout)["question"]["workload"]["seq_len"] == 2048
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "words"),
+    [
+        ("job.toml", "model = 'x'\nsequence-len = 3\n", 4, "seq-len"),
+        ("job.toml", "model = ", 5, "not TOML"),
+        ("job.yaml", "a: &x [1]\nb: *x\n", 5, "aliases"),
+        ("job.yaml", "- 1\n- 2\n", 5, "table of options"),
+        ("job.yaml", "!!python/object/apply:os.system ['true']\n", 5, "not YAML"),
+        ("job.toml", "model = 'llama-3.2-1b'\ngpus = 'h100'\ntp = true\n", 2, "tp"),
+    ],
+)
+def test_a_bad_job_file_gets_one_sentence(tmp_path: Path, name: str, text: str, code: int, words: str) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    done = vramcast("train", "--file", str(path))
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_layers_add_up_to_the_parameters() -> None:
+    done = vramcast("layers", "llama-3.2-1b", "--json")
+    answer = json.loads(done.stdout)
+    assert sum(row["parameters"] * row["repeats"] for row in answer["layers"]) == answer["parameters"] == 1_235_814_400
+
+
+def test_catalogues_are_searched_and_shown_as_json() -> None:
+    models = json.loads(vramcast("models", "llama-3.2", "--json").stdout)["models"]
+    assert {"llama-3.2-1b", "llama-3.2-3b"} <= {model["name"] for model in models}
+    (card,) = json.loads(vramcast("gpus", "h100-sxm-80gb", "--json").stdout)["gpus"]
+    assert card["visible_bytes"] < 80 * 10**9 * 1.08
+    assert card["source"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell: str) -> None:
+    assert "_VRAMCAST_COMPLETE" in vramcast("completion", shell).stdout
+
+
+def test_a_question_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['vramcast', 'train', 'llama-3.1-8b', '--gpus', '8xh100-sxm-80gb', '--json'];"
+        "import runpy, io, contextlib\n"
+        "try:\n"
+        "    with contextlib.redirect_stdout(io.StringIO()): runpy.run_module('vramcast', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'rich', 'yaml', 'urllib.request', 'http.client', 'ssl'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
