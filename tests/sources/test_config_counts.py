@@ -19,7 +19,7 @@ ROWS: list[dict[str, Any]] = [
 PUBLISHED = [row for row in ROWS if row.get("params_exact")]
 
 NOT_EXACT = {
-    "XiaomiMiMo/MiMo-V2-Flash": "the checkpoint adds three prediction modules of unpublished shape, block scales of "
+    "XiaomiMiMo/MiMo-V2-Flash": "the checkpoint adds three prediction modules, block scales of "
     "all linears but the output projection, and 576 elements that no key of the config names",
     "nvidia/Llama-3_3-Nemotron-Super-49B-v1": "the row lacks block_configs, the shape of each of its 80 layers",
 }
