@@ -22,14 +22,21 @@ from vramcast.sources.config.runs import layer_words, runs_of
 SILU: Final = Traits()
 
 
-def _decoder(fields: Fields, layers: list[Layer], *, extra: tuple[Parameter, ...] = (), streams: int = 1) -> Model:
+def _decoder(
+    fields: Fields,
+    layers: list[Layer],
+    *,
+    extra: tuple[Parameter, ...] = (),
+    streams: int = 1,
+    predictor: Layer | None = None,
+) -> Model:
     stack = Stack(
         name="decoder", hidden=fields.count("hidden_size"), runs=runs_of(layers), extra=extra, residual_streams=streams
     )
     modules = fields.natural("num_nextn_predict_layers", 0)
     if modules > len(layers):
         raise fields.wrong("num_nextn_predict_layers", f"must not exceed num_hidden_layers={len(layers)}")
-    return model_of(fields, stacks=(stack,), mtp_layers=(layers[-1],) * modules)
+    return model_of(fields, stacks=(stack,), mtp_layers=(predictor or layers[-1],) * modules)
 
 
 def mimo_v2(fields: Fields) -> Model:
@@ -47,7 +54,8 @@ def mimo_v2(fields: Fields) -> Model:
             windowed = index > 0 and (index + 1) % 6 != 0
         channel = corrected(fields, SILU, index)
         layers.append(Layer(mixer=_mimo_attention(fields, windowed=windowed), channel=channel))
-    return _decoder(fields, layers)
+    light = Layer(mixer=_mimo_attention(fields, windowed=True), channel=mlp_of(fields, SILU))
+    return _decoder(fields, layers, predictor=light)  # prediction modules are windowed and dense
 
 
 def _mimo_attention(fields: Fields, *, windowed: bool) -> Attention:
