@@ -12,6 +12,7 @@ from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, 
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
+from vramcast.units import ceil_div
 
 INT64 = 8
 
@@ -86,7 +87,7 @@ def _layer(layer: Layer, recipe: Recipe, hidden: Tensor, again: bool) -> Graph:
 
 
 def passes(
-    recipe: Recipe, *, policy: WeightGradients = WeightGradients.KEPT, gathered: Gathered | None = None
+    recipe: Recipe, *, policy: WeightGradients = WeightGradients.KEPT, gathered: Gathered | None = None, shares: int = 0
 ) -> Passes:
     """Forward and backward of one micro-batch.
 
@@ -94,12 +95,19 @@ def passes(
         recipe: the model and its implementations
         policy: what becomes of weight gradients
         gathered: weights that are gathered around each block
+        shares: each block's gradients are reduced as soon as it is done, and 1 / shares of them kept; 0: nothing kept
     """
     built = blocks(recipe)
     inputs = input_tensors(recipe)
 
+    kept_shares: dict[int, Tensor] = {}
+
     def lowered(graph: Graph, weight: Tensor | None) -> Lowered:
         found = lower(graph, weight_gradients=policy, gradient=built.gradient)
+        share = _share(graph, shares)
+        if share is not None:
+            kept_shares[id(graph)] = share
+            found = found._replace(backward=(*found.backward, Alloc(share)))
         if weight is None:
             return found
         born, died = Alloc(weight), Free(weight)
@@ -115,12 +123,15 @@ def passes(
         born, died = _weight_casts(graph, count)
         forward.append(Loop(count, layer.forward + born, label="layers"))
         leaving += died
-    forward += [*last.forward, *leaving]
+    kept = _kept_logits(recipe)
+    forward += [*last.forward, *map(Alloc, kept), *leaving]
     backward: list[Node] = [*_loss_gradient(last, built.gradient), *last.backward]
     backward += [Loop(count, layer.backward, label="layers") for count, layer in reversed(middle)]
-    backward += [*first.backward, Free(built.head.outputs[0].tensor), *map(Free, inputs)]
-    kept = tuple(_gradients(built)) if policy is WeightGradients.KEPT else ()
-    return Passes(tuple(forward), tuple(backward), kept)
+    backward += [*first.backward, Free(built.head.outputs[0].tensor), *map(Free, kept), *map(Free, inputs)]
+    gradients = tuple(_gradients(built)) if policy is WeightGradients.KEPT else ()
+    everything = ((1, built.embedding), *built.layers, (1, built.head))
+    gradients += tuple(Gradient(kept_shares[id(graph)], count) for count, graph in everything if id(graph) in kept_shares)
+    return Passes(tuple(forward), tuple(backward), gradients)
 
 
 def _loss_gradient(last: Lowered, gradient: Tensor) -> list[Node]:
@@ -138,6 +149,21 @@ def _weight_casts(layer: Graph, count: int) -> tuple[Program, Program]:
     if not layer.checkpoints or not copies:
         return (), ()
     return tuple(map(Alloc, copies)), (Loop(count, tuple(map(Free, copies)), label="autocast cache"),)
+
+
+def _share(graph: Graph, shares: int) -> Tensor | None:
+    """What one rank keeps of a block's reduced gradients."""
+    total = sum(tensor.num_bytes for operator in graph.operators for tensor in operator.weight_gradients)
+    if not shares or not total:
+        return None
+    return graph.tensor("gradient share", ceil_div(total, shares), Category.GRADIENTS, f"{total:,} B / {shares}")
+
+
+def _kept_logits(recipe: Recipe) -> tuple[Tensor, ...]:
+    if not recipe.kept_logits:
+        return ()
+    size = recipe.sizes.tokens * recipe.model.vocab * recipe.kept_logits
+    return (Tensor(name="logits held by the loop", num_bytes=size, category=Category.ACTIVATIONS, owner="head"),)
 
 
 def inference(recipe: Recipe) -> Program:

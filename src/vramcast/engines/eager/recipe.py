@@ -19,6 +19,7 @@ class Recipe(NamedTuple):
     sizes: Sizes
     loss: str = "eager"  # key of the loss tables
     outputs_fp32: bool = False  # returned logits are converted to fp32 (Accelerate's mixed precision)
+    kept_logits: int = 0  # bytes per logit that the loop's variables hold until backward has ended
     recompute: bool = False  # every layer keeps only its input
     reentrant: bool = True  # the checkpoint's recomputed output lives during its backward
     recompute_layers: int | None = None  # only that many layers

@@ -1,0 +1,110 @@
+"""ColossalAI's LowLevelZeroPlugin (ZeRO 1 and 2) with HybridAdam, as ColossalChat's trainers use it.
+
+[CA] ColossalAI colossalai/zero/low_level/low_level_optim.py `LowLevelZeroOptimizer`: 16-bit weights, fp32 partition per
+weight, 16-bit gradient partitions that stay beside their fp32 copies while the optimizer steps.
+[CC] applications/ColossalChat/coati/trainer/{sft,dpo,orpo,simpo}.py: `outputs`, with logits in fp32, is a variable of
+the loop and lives until backward has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from vramcast.domain.job import Job, Phase, Precision, Shards
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.domain.rank import RankProgram
+from vramcast.engines.eager.passes import free_gradients, inference, passes
+from vramcast.engines.eager.phases import workspaces
+from vramcast.engines.eager.question import hopper, recipe_of
+from vramcast.engines.eager.recipe import Recipe, elements, weights
+from vramcast.engines.pytorch import one_role
+from vramcast.errors import Unsupported
+from vramcast.operators.linear import Numerics
+from vramcast.operators.lowering import WeightGradients
+from vramcast.states.optimizers import optimizer
+from vramcast.states.steps import Weight, weight_program
+from vramcast.units import ceil_div
+
+BUCKET: Final = 12 * 1024 * 1024
+"""`reduce_bucket_size_in_m` of LowLevelZeroPlugin [elements]."""
+
+FP32: Final = 4
+HALF: Final = 2
+LOGIT_BYTES: Final = 4
+
+
+def ranks(job: Job) -> tuple[RankProgram, ...]:
+    """The one role of data-parallel ranks.
+
+    `engine_options`: "preference" ("simpo", "orpo", "dpo"): chosen and rejected answers in one forward.
+
+    Raises: Unsupported for Gemini's chunks, ZeRO-3 and model parallelism
+    """
+    plan = job.plan
+    if plan.shards is Shards.EVERYTHING or plan.offload_parameters != "none":
+        raise Unsupported(
+            "Gemini's chunked weights are not modelled for --engine colossalai; use --shards optimizer+gradients, or "
+            "--engine deepspeed"
+        )
+    if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.BF16, Precision.FP16):
+        raise Unsupported(f"precision {plan.precision} is not modelled for --engine colossalai; use mixed-bf16")
+    preference = str(job.engine_options.get("preference", ""))
+    recipe = recipe_of(job, loss="eager" if preference else "huggingface_shifted")
+    sizes = recipe.sizes._replace(
+        batch=job.workload.micro_batch * (2 if preference else 1), numerics=Numerics(HALF, HALF, HALF, HALF)
+    )
+    if sizes.adapter is not None:
+        sizes = sizes._replace(adapter=sizes.adapter._replace(width=HALF, compute=HALF))
+    kept = LOGIT_BYTES * (2 if preference == "orpo" else 1)
+    return (one_role(job, _phases(job, recipe._replace(sizes=sizes, kept_logits=kept))),)
+
+
+def _tensor(name: str, num_bytes: int, category: Category) -> Tensor:
+    return Tensor(name=name, num_bytes=num_bytes, category=category, owner="low level zero",
+                  source="colossalai/zero/low_level/low_level_optim.py")
+
+
+def _phases(job: Job, recipe: Recipe) -> Mapping[Phase, Program]:
+    held = weights(recipe)
+    partition = ceil_div(elements(held, learning_only=True), job.data_parallel)
+    offloaded = job.plan.offload_optimizer != "none"
+    load: list[Node] = [*weight_program(held)]
+    states: list[Node] = []
+    if not offloaded:
+        load.append(Alloc(_tensor("fp32 weights", partition * FP32, Category.OPTIMIZER)))
+        made = optimizer(job.plan.optimizer).state_tensors((partition,), width=FP32)
+        states = [Alloc(_tensor(state.name, state.num_bytes, Category.OPTIMIZER)) for state in made]
+    return {
+        Phase.LOAD: tuple(load),
+        Phase.FIRST_STEP: (*workspaces(hopper(job)), *_step(job, recipe, held, tuple(states))),
+        Phase.STEP: _step(job, recipe, held, ()),
+        Phase.EVALUATION: inference(recipe),
+    }
+
+
+def _step(job: Job, recipe: Recipe, held: tuple[Weight, ...], states: Program) -> Program:
+    """Micro-batches, whose gradients are reduced bucket by bucket; then the update of this rank's partition."""
+    ranks_sharing = job.data_parallel if job.plan.shards is Shards.OPTIMIZER_AND_GRADIENTS else 1
+    one = passes(recipe, policy=WeightGradients.TRANSIENT, shares=ranks_sharing)
+    learning = elements(held, learning_only=True)
+    size = min(BUCKET, learning) * HALF
+    buckets = [_tensor(name, size, Category.COMMUNICATION) for name in ("bucket", "flat bucket")]
+    born, died = tuple(map(Alloc, buckets)), tuple(map(Free, buckets))
+    nodes: list[Node] = [*one.forward, *born, *one.backward, *died]
+    if job.workload.grad_accum > 1:
+        later = passes(recipe, policy=WeightGradients.TRANSIENT)
+        again = (*later.forward, *born, *later.backward, *died)
+        nodes.append(Loop(job.workload.grad_accum - 1, again, label="micro-batches"))
+    return (*nodes, *_update(job, held, states), *free_gradients(one.gradients))
+
+
+def _update(job: Job, held: tuple[Weight, ...], states: Program) -> Program:
+    """fp32 copies of all gradients beside the 16-bit ones; with offload one weight at a time."""
+    ranks_sharing = job.data_parallel
+    largest = ceil_div(max((weight.elements for weight in held if weight.learns), default=0), ranks_sharing)
+    partition = ceil_div(elements(held, learning_only=True), ranks_sharing)
+    copied = largest if job.plan.offload_optimizer != "none" else partition
+    wide = _tensor("fp32 gradients", copied * FP32, Category.GRADIENTS)
+    gathered = _tensor("updated weight", largest * HALF, Category.COMMUNICATION)
+    return (Alloc(wide), *states, Alloc(gathered), Free(gathered), Free(wide))

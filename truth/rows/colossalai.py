@@ -1,0 +1,69 @@
+"""Rows measured with ColossalChat's trainers: `torch.cuda.max_memory_allocated` in MiB, printed as "MB"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from truth.contract import Prediction, Refused
+from truth.rows.huggingface import PHASES, PROJECTIONS, cluster
+from vramcast.catalogue.models import load_model
+from vramcast.domain.job import Job, Peft, Plan, Precision, Recompute, Shards, Workload
+from vramcast.estimate.training import answer
+from vramcast.units import GIB
+
+Row = dict[str, Any]
+
+MODELS: Final = (("llama2-7b", "llama-2-7b"), ("llama2-13b", "llama-2-13b"), ("llama2-70b", "llama-2-70b"))
+
+PREFERENCES: Final = ("simpo", "orpo", "dpo", "kto")
+
+
+def predict(row: Row) -> Iterator[Prediction]:
+    """Allocated peak over load and steps."""
+    found = answer(job_of(row))
+    peaks = [found.fullest.phases[phase.value].allocated_bytes for phase in PHASES if phase.value in found.fullest.phases]
+    yield Prediction("allocated", max(peaks), float(row["measured_gib"]) * GIB)
+
+
+def job_of(row: Row) -> Job:
+    """The plugin, batch and adapter of a row.
+
+    Raises: Refused for Gemini plugins and trainers with several models
+    """
+    zero, framework = str(row.get("zero", "")), str(row["framework"]).lower()
+    if not zero.startswith("zero2") or not row.get("micro_batch"):
+        raise Refused(f"plugin {zero or 'unknown'} of ColossalAI is not modelled")
+    kind = next((name for name in PREFERENCES if name in framework), "")
+    if kind in ("dpo", "kto") or "ppo" in framework or "grpo" in framework:
+        raise Refused(f"ColossalChat's {kind or framework} holds several models")
+    return Job(
+        model=load_model(_model(str(row["model"]))),
+        workload=Workload(seq_len=row["seq_len"], micro_batch=row["micro_batch"], objective="sft"),
+        plan=Plan(
+            precision=Precision.MIXED_BF16,
+            shards=Shards.OPTIMIZER_AND_GRADIENTS,
+            recompute=Recompute.FULL if "checkpoint" in str(row.get("recompute")) else Recompute.NONE,
+            offload_optimizer="cpu" if "cpu" in zero else "none",
+            optimizer="adamw",
+            peft=_adapter(str(row.get("peft", "none"))),
+        ),
+        cluster=cluster(row),
+        engine="colossalai",
+        engine_options={"preference": kind} if kind else {},
+    )
+
+
+def _model(text: str) -> str:
+    for pattern, name in MODELS:
+        if pattern in text.lower():
+            return name
+    raise Refused(f"unknown model {text}")
+
+
+def _adapter(text: str) -> Peft | None:
+    rank = re.search(r"r=(\d+)", text)
+    if rank is None:
+        return None
+    return Peft(rank=int(rank[1]), targets=tuple(PROJECTIONS.values()), adapter_dtype="bf16")
