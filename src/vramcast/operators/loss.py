@@ -224,51 +224,82 @@ class LinearLoss(NamedTuple):
 
 
 def _linear_liger(graph: Graph, x: Value, spec: LinearLoss) -> Value:
-    """[liger]: gradients of input and weight are made in forward, chunk by chunk; two chunks' logits overlap."""
+    """[liger]: gradients of input and weight are made in forward, chunk by chunk."""
+    return _liger_linear_loss(graph, x, spec, _liger_chunk)
+
+
+def _linear_liger_upcast(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """[liger] until 0.4.2: each chunk's logits are upcast, and scaled into another tensor."""
+    return _liger_linear_loss(graph, x, spec, _liger_chunk_upcast)
+
+
+LigerChunk = Callable[[Graph, LinearLoss, int, list[Value]], list[Value]]
+
+
+def _liger_linear_loss(graph: Graph, x: Value, spec: LinearLoss, chunk: LigerChunk) -> Value:
+    """Both gradients before the loop, then at most three chunks: the later ones repeat the third."""
+    elements = spec.vocabulary * spec.hidden
     grad_input = graph.value("loss.grad_hidden", spec.hidden_bytes, gradient_bytes=0)
-    graph.call("zeros", [], [grad_input], differentiable=False)
-    held = [grad_input]
-    if spec.trainable:
-        accumulator = spec.accumulator_itemsize or spec.itemsize
-        elements = spec.vocabulary * spec.hidden
-        grad_weight = graph.value("loss.grad_weight", elements * accumulator, gradient_bytes=0)
-        graph.call("zeros", [], [grad_weight], differentiable=False)
-        held.append(grad_weight)
     rows = graph.value("loss.rows", spec.tokens * FP32, gradient_bytes=0)
-    graph.call("zeros", [], [rows], differentiable=False)
-    _liger_chunks(graph, spec)
-    graph.hold(rows, *held)
+    graph.call("zeros", [], [grad_input], differentiable=False)
     saved = [grad_input]
     if spec.trainable:
-        saved.append(cast(graph, held[1], elements=elements, to_bytes=spec.itemsize, name="loss.grad_weight.cast"))
+        accumulator = spec.accumulator_itemsize or spec.itemsize
+        saved.append(graph.value("loss.grad_weight", elements * accumulator, gradient_bytes=0))
+        graph.call("zeros", [], saved[1:], differentiable=False)
+    graph.call("zeros", [], [rows], differentiable=False)
+    tokens = min(spec.liger_chunk_tokens, spec.tokens)
+    held: list[Value] = []
+    for _ in range(min(3, ceil_div(spec.tokens, tokens))):
+        held = chunk(graph, spec, tokens, held)
+    graph.hold(rows, *held, *saved)
+    if spec.trainable:
+        saved[1] = cast(graph, saved[1], elements=elements, to_bytes=spec.itemsize, name="loss.grad_weight.cast")
     return graph.call(
         "linear_cross_entropy", [x], [_scalar(graph)], saved=saved, gradient_storages=[(x, grad_input)],
         saved_weight_gradients=saved[1:],
     )
 
 
-def _liger_chunks(graph: Graph, spec: LinearLoss) -> None:
-    """The loop over chunks: the variable of the last chunk's logits lives until the next one's exist."""
-    chunk = min(spec.liger_chunk_tokens, spec.tokens)
-    products = spec.trainable
-    weight_elements = spec.vocabulary * spec.hidden
-    previous: Value | None = None
-    for index in range(min(3, ceil_div(spec.tokens, chunk))):
-        logits = graph.value("loss.logits_chunk", chunk * spec.vocabulary * spec.itemsize, gradient_bytes=0)
-        graph.call("linear", [], [logits], differentiable=False)
-        if previous is not None:
-            graph.hold(previous)
-        temporaries = [[graph.tensor("loss.grad_hidden_chunk", chunk * spec.hidden * spec.itemsize)]]
-        if products:
-            product = [graph.tensor("loss.grad_weight_chunk", spec.weight_bytes)]
-            if spec.itemsize != FP32:
-                product.append(graph.tensor("loss.grad_weight_chunk.fp32", weight_elements * FP32))
-            temporaries.append(product)
-        for tensors in temporaries:
-            graph.call("linear", [logits], [], temporaries=tensors, differentiable=False)
-        previous = logits
-    if previous is not None:
-        graph.hold(previous)
+def _chunk_logits(graph: Graph, spec: LinearLoss, tokens: int, held: list[Value]) -> Value:
+    """The next chunk's logits exist before the variables of the last chunk are overwritten."""
+    logits = graph.value("loss.logits_chunk", tokens * spec.vocabulary * spec.itemsize, gradient_bytes=0)
+    graph.call("linear", [], [logits], differentiable=False)
+    graph.hold(*held)
+    return logits
+
+
+def _grad_hidden_chunk(graph: Graph, spec: LinearLoss, tokens: int, logits: Value) -> None:
+    product = graph.tensor("loss.grad_hidden_chunk", tokens * spec.hidden * spec.itemsize)
+    graph.call("linear", [logits], [], temporaries=[product], differentiable=False)
+
+
+def _liger_chunk(graph: Graph, spec: LinearLoss, tokens: int, held: list[Value]) -> list[Value]:
+    """The gradient of the logits overwrites them; the weight's product is upcast before it is added."""
+    logits = _chunk_logits(graph, spec, tokens, held)
+    _grad_hidden_chunk(graph, spec, tokens, logits)
+    if spec.trainable:
+        product = [graph.tensor("loss.grad_weight_chunk", spec.weight_bytes)]
+        if spec.itemsize != FP32:
+            product.append(graph.tensor("loss.grad_weight_chunk.fp32", spec.vocabulary * spec.hidden * FP32))
+        graph.call("linear", [logits], [], temporaries=product, differentiable=False)
+    return [logits]
+
+
+def _liger_chunk_upcast(graph: Graph, spec: LinearLoss, tokens: int, held: list[Value]) -> list[Value]:
+    """Logits, their fp32 copy, the copy back, and its product with the share of the chunk."""
+    size = tokens * spec.vocabulary
+    raw = _chunk_logits(graph, spec, tokens, held[:1])
+    wide = graph.value("loss.logits_chunk.fp32", size * FP32, gradient_bytes=0)
+    graph.call("cast", [raw], [wide], differentiable=False)
+    narrow, scaled = (
+        graph.value(f"loss.logits_chunk.{name}", size * spec.itemsize, gradient_bytes=0) for name in ("grad", "scaled")
+    )
+    graph.call("cast", [wide], [narrow], differentiable=False)
+    graph.call("mul", [narrow], [scaled], differentiable=False)
+    graph.hold(*held[1:])
+    _grad_hidden_chunk(graph, spec, tokens, scaled)
+    return [narrow, scaled]
 
 
 def _linear(graph: Graph, x: Value, spec: LinearLoss, tokens: int) -> Value:
@@ -306,6 +337,7 @@ LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLos
     "huggingface": _linear_eager,
     "compiled": _linear_compiled,
     "liger": _linear_liger,
+    "liger_0.4.2": _linear_liger_upcast,
     "cut_cross_entropy": _linear_cut,
 }
 

@@ -43,6 +43,11 @@ def _setup(case: Case, operator: str) -> _Setup:
     return _Setup(bench, rows, size, student, bench.input("target", size))
 
 
+def random_gradient(case: Case) -> bool:
+    """Since Liger 0.8.0 the scripts pass a random gradient to the loss, so that kernels have to scale theirs."""
+    return case.version >= (0, 8, 0)
+
+
 def _mean(setup: _Setup, x: Value, name: str) -> Value:
     """`x.sum() / rows`."""
     total = aten.total(setup.graph, x, num_bytes=FP32, name=f"{name}.sum")
@@ -69,6 +74,9 @@ def _kl_liger(setup: _Setup) -> Value:
     return setup.graph.call(
         "kl_div", [setup.student], [setup.graph.value("loss", FP32)], saved=[setup.student, setup.target],
         temporaries=[setup.graph.tensor("rows", setup.row_bytes())],
+        backward_temporaries=[
+            setup.graph.tensor("grad.scaled", setup.size if random_gradient(setup.bench.case) else 0)
+        ],
     )
 
 
@@ -112,10 +120,11 @@ def _jsd_liger(setup: _Setup) -> Value:
     graph = setup.graph
     gradient = graph.value("grad.saved", setup.size, gradient_bytes=0)
     graph.call("empty", [], [gradient], differentiable=False)
+    scaled = random_gradient(setup.bench.case)
     buffer = full_sum_bytes(elements=setup.size // FP32, chip=setup.bench.case.gpu.chip)
     return graph.call(
         "jsd", [setup.student], [graph.value("loss", FP32)], saved=[gradient],
-        gradient_storages=[(setup.student, gradient)],
+        gradient_storages=[] if scaled else [(setup.student, gradient)],
         temporaries=[graph.tensor("loss.elements", setup.size), graph.tensor("loss.buffer", buffer)],
     )
 
@@ -145,5 +154,5 @@ def _tvd_liger(setup: _Setup) -> Value:
     )
     return graph.call(
         "tvd", [setup.student], [graph.value("loss", FP32)], saved=[gradient],
-        gradient_storages=[(setup.student, gradient)],
+        gradient_storages=[] if random_gradient(setup.bench.case) else [(setup.student, gradient)],
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from truth.contract import Refused
+from truth.rows.kernels.fused_linear import fused_linear_cross_entropy_peak
 from truth.rows.kernels.harness import Case
 from truth.rows.kernels.layers import gated_mlp_peak, layer_norm_peak, rms_norm_peak, rope_peak
 from truth.rows.kernels.losses import cross_entropy_peak
@@ -21,6 +22,7 @@ from truth.rows.kernels.tiled import tiled_mlp_peak
 
 PEAKS: Final[dict[str, Callable[[Case], int]]] = {
     "cross_entropy": cross_entropy_peak,
+    "fused_linear_cross_entropy": fused_linear_cross_entropy_peak,
     "fused_moe": fused_moe_peak,
     "fused_neighborhood_attention": neighborhood_attention_peak,
     "geglu": gated_mlp_peak,
