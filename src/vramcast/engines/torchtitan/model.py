@@ -143,20 +143,22 @@ def _model_fp32(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
 
 
 def _parallel(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """Logits divided over the vocabulary [dtensor]: shifted logits and their exponentials on the way."""
+    """Logits divided over the vocabulary [dtensor]: fp32, shifted and exponentiated copies, then log-probabilities.
+
+    One backward function makes the gradient of the fp32 logits: targets, exponentials and their sum on the way.
+    """
+    size = spec.fp32_bytes
     wide = cast(graph, logits, elements=spec.elements, to_bytes=4, name="logits.fp32")
-    shifted = aten.unary(graph, wide, num_bytes=spec.fp32_bytes, name="logits.shifted")
-    log_probs = graph.value("log_probabilities", spec.fp32_bytes)
-    graph.call(
-        "log_softmax", [shifted], [log_probs], passes_gradient=True,
-        temporaries=[graph.tensor("logits.exponential", spec.fp32_bytes)],
-    )
+    shifted = graph.value("logits.shifted", size, gradient_bytes=0)
+    graph.call("subtract", [wide], [shifted], differentiable=False)
+    graph.call("exponential", [shifted], [], temporaries=[graph.tensor("logits.exponential", size)], differentiable=False)
+    log_probs = graph.value("log_probabilities", size)
+    graph.call("log_softmax", [wide], [log_probs], passes_gradient=True)
+    graph.hold(shifted)
     loss = graph.call(
         "nll_loss", [log_probs], [graph.value("loss", 4)], saved=[log_probs],
-        backward_temporaries=[graph.tensor(f"loss.gradient_{name}", spec.fp32_bytes) for name in ("targets", "sum")],
+        backward_temporaries=[graph.tensor(f"loss.gradient_{name}", size) for name in ("targets", "sum")],
     )
-    for operator in graph.operators[-3:-1]:
-        operator.passes_gradient = True  # one fused backward: the gradient of the fp32 logits
     graph.hold(wide)
     return loss
 

@@ -26,6 +26,7 @@ class Sharing(NamedTuple):
     layout: Layout
     dense: Fsdp
     experts: Fsdp
+    block_width: float = 2  # bytes of a gathered element of blocks: 1 with float8 all-gather
 
 
 class Span(NamedTuple):
@@ -46,6 +47,10 @@ class Pieces(NamedTuple):
     root_gradients: tuple[Tensor, ...]
     weights: tuple[Weight, ...]
     loss_gradient: Program
+    received: tuple[Tensor, ...]  # states that come from the chunk before
+    returned: tuple[Tensor, ...]  # gradients that come from the chunk behind
+    hidden: Tensor
+    gradient: Tensor
 
 
 def pieces(
@@ -90,7 +95,8 @@ def pieces(
     loss_gradient = _loss_gradient(lowered["head"], gradient)
     return Pieces(
         (*first, *middle, *last), root, lowered["embedding"], lowered["head"], root_gradients,
-        tuple(_weights(owned, model, sharing, span)), loss_gradient,
+        tuple(_weights(owned, model, sharing, span)), loss_gradient, () if span.first else (hidden,),
+        () if span.last else (gradient,), hidden, gradient,
     )
 
 
@@ -114,7 +120,12 @@ def _layer_stages(
     for count, spec in span.runs:
         graph = graphs.layer(spec, sizes, choices, hidden)
         low = _lower(graph, gradient)
-        units = _units("decoder.layers", layer_parameters(spec, hidden=model.hidden), sharing)
+        wide = sharing.block_width
+        narrowed = sharing._replace(
+            dense=sharing.dense._replace(gather_width=wide, compute_width=wide),
+            experts=sharing.experts._replace(gather_width=wide, compute_width=wide),
+        )
+        units = _units("decoder.layers", layer_parameters(spec, hidden=model.hidden), narrowed)
         left -= count
         parts = ((count - 1, True), (1, False)) if reshard == "last" and not left else ((count, reshard != "never"),)
         for repeats, again in parts:

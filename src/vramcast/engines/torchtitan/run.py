@@ -107,10 +107,10 @@ def _setting(job: Job) -> Setting:
     gathered = 1.0 if float8 and options.get("float8_all_gather", False) else 2.0
     expert_ranks = max(1, group * plan.tp // plan.ep)
     layout = Layout(tp=plan.tp, pp=plan.pp, cp=plan.cp, ep=plan.ep, etp=plan.etp or 1, dp=data, sequence_parallel=True)
-    fsdp = Fsdp(group, gathered, 2, 4)
+    fsdp = Fsdp(group)
     return Setting(
         job, known, _sizes(job, known, samples), _choices(job, known, float8=float8),
-        Sharing(layout, fsdp, fsdp._replace(ranks=expert_ranks)), _reshard(job, known), micro_batches,
+        Sharing(layout, fsdp, fsdp._replace(ranks=expert_ranks), gathered), _reshard(job, known), micro_batches,
         optimizer(plan.optimizer), plan.optimizer_kernel or ("fused" if known.fused_optimizer else "foreach"),
     )
 
@@ -307,6 +307,7 @@ def _pipeline_phases(setting: Setting, built: list[Pieces], slots: Slots) -> Map
         for stage in piece.stages:
             nodes.append(Loop(stage.repeats, (*gather(stage.units), *copy_out(stage.units),
                                               *(Free(u.gathered) for u in stage.units if u.shared))))
+    buffers = tuple(tensor for piece in built for tensor in (*piece.received, *piece.returned))
     output = _kept_output(setting, built)
     begun: set[int] = set()
     order = (*slots.warmup, *(slot for _ in range(slots.repeats) for slot in slots.steady), *slots.cooldown)
@@ -324,7 +325,10 @@ def _pipeline_phases(setting: Setting, built: list[Pieces], slots: Slots) -> Map
         stages=tuple(stage for piece in built for stage in piece.stages),
         weights=tuple(weight for piece in built for weight in piece.weights),
     )
-    return _finish(setting, merged, tuple(nodes))
+    phases = dict(_finish(setting, merged, tuple(nodes)))
+    # receive buffers of every micro-batch are made once [pipelining `_prepare_forward_infra`, `_prepare_backward_infra`]
+    phases[Phase.LOAD] += (Loop(setting.micro_batches, tuple(map(Alloc, buffers)), label="receive buffers"),)
+    return phases
 
 
 def _kept_output(setting: Setting, built: list[Pieces]) -> tuple[Tensor, ...]:
@@ -337,17 +341,21 @@ def _kept_output(setting: Setting, built: list[Pieces]) -> tuple[Tensor, ...]:
 
 
 def _pass_forward(piece: Pieces) -> Program:
-    return tuple(
-        node for stage in piece.stages for node in (Loop(stage.repeats, stage.forward, label=stage.label),)
-    )
+    return tuple(Loop(stage.repeats, stage.forward, label=stage.label) for stage in piece.stages)
 
 
 def _pass_backward(piece: Pieces, *, first: bool) -> Program:
+    """Backward of one micro-batch; what was received stays allocated for the next one, what is sent on dies."""
     nodes: list[Node] = [*piece.loss_gradient]
     for stage in reversed(piece.stages):
         kept = [Alloc(tensor) for u in stage.units for tensor in u.accumulated] if first else []
         body = (*stage.backward, *kept, *map(Free, stage.gradients))
         nodes.append(Loop(stage.repeats, body, label=stage.label))
+    nodes += map(Alloc, (*piece.received, *piece.returned))
+    if piece.received:
+        nodes.append(Free(piece.gradient))
+    if piece.returned:
+        nodes.append(Free(piece.hidden))
     return tuple(nodes)
 
 
