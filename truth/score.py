@@ -100,6 +100,8 @@ def score_row(row: Row, *, file: str, number: int) -> list[Scored]:
         return [scored(item.level, item) for item in adapter(row)(row)]
     except (Refused, VramcastError) as reason:
         return [scored(level_of(row), None, str(reason))]
+    except Exception as bug:  # one row's bug must not hide the other rows; it is counted and named
+        return [scored(level_of(row), None, f"BUG {type(bug).__name__}: {bug}")]
 
 
 def group_of(row: Row, file: str) -> str:

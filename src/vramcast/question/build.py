@@ -42,8 +42,8 @@ def build_job(options: Mapping[str, object], *, resolve: Callable[[str], Model])
     values = {name: parse(name, value) for name, value in given.items() if name not in ("model", "gpus")}
     if "gpus" not in given:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")
-    engine = values.get("engine", "pytorch")
     cluster = parse_gpus(str(given["gpus"]))
+    engine = values.get("engine", "pytorch" if cluster.count == 1 else "torchtitan")
     plan = _plan(values, engine, cluster.count)
     workload = _workload(values, plan, cluster.count)
     return Job(

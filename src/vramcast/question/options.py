@@ -42,7 +42,7 @@ def _choice(section: str, field: str, help_: str, choices: Any) -> Option:
 
 
 OPTIONS: Final[dict[str, Option]] = {
-    "engine": _choice("job", "engine", "framework that runs the job", ENGINES),
+    "engine": _choice("job", "engine", "framework that runs the job; by default pytorch on one GPU, torchtitan (FSDP2) on several", ENGINES),
     "seq-len": Option("workload", "seq_len", Kind.COUNT, "positions per sample (8k = 8192)"),
     "micro-batch": Option("workload", "micro_batch", Kind.COUNT, "samples per forward on one data-parallel rank"),
     "grad-accum": Option("workload", "grad_accum", Kind.COUNT, "micro-batches per optimizer step"),
