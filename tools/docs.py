@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-BLOCK: Final = re.compile(r"^```console\n\$ (?P<command>vramcast [^\n]*)\n(?P<output>.*?)^```$", re.M | re.S)
+BLOCK: Final = re.compile(
+    r"^```console(?P<lines> lines=\d+)?\n\$ (?P<command>vramcast [^\n]*)\n(?P<output>.*?)^```$", re.M | re.S
+)
 SECONDS: Final = 120
 
 
@@ -26,8 +28,16 @@ def documents() -> list[Path]:
 
 
 def regenerated(text: str) -> str:
-    """The document with every command's present output."""
-    return BLOCK.sub(lambda match: f"```console\n$ {match['command']}\n{output_of(match['command'])}```", text)
+    """The document with every command's present output; `lines=N` keeps the first N lines of it."""
+    return BLOCK.sub(_fresh_block, text)
+
+
+def _fresh_block(match: re.Match[str]) -> str:
+    output = output_of(match["command"])
+    limit = match["lines"] or ""
+    if limit:
+        output = "".join(output.splitlines(keepends=True)[: int(limit.partition("=")[2])])
+    return f"```console{limit}\n$ {match['command']}\n{output}```"
 
 
 def output_of(command: str) -> str:
