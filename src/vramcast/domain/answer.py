@@ -8,7 +8,7 @@ from vramcast.domain.model import Noun
 from vramcast.domain.program import Basis
 
 
-class Peak(Noun):
+class Peak(Noun, frozen=True):
     """One high-water mark at the three levels [bytes]."""
 
     allocated_bytes: int
@@ -16,7 +16,7 @@ class Peak(Noun):
     device_bytes: int
 
 
-class LedgerEntry(Noun):
+class LedgerEntry(Noun, frozen=True):
     """A named part of the peak. Entries of one ledger add up to the device bytes of the peak."""
 
     path: str  # "activations/decoder.layers/attention.q"
@@ -32,7 +32,7 @@ class LedgerEntry(Noun):
         return self.path.partition("/")[0]
 
 
-class RankAnswer(Noun):
+class RankAnswer(Noun, frozen=True):
     """The ranks of one role."""
 
     role: str
@@ -53,7 +53,7 @@ class RankAnswer(Noun):
         return self.phases[self.highest_phase].device_bytes
 
 
-class Change(Noun):
+class Change(Noun, frozen=True):
     """One change of the plan, and the device peak it would lead to."""
 
     change: str  # "--recompute full"
@@ -62,7 +62,7 @@ class Change(Noun):
     cost: str = ""  # what it costs in time or quality, in words
 
 
-class Answer(Noun):
+class Answer(Noun, frozen=True):
     """The answer to one training question. The fullest role comes first."""
 
     question: dict[str, Any]

@@ -75,7 +75,7 @@ class Phase(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
-class Workload(Noun):
+class Workload(Noun, frozen=True):
     """One optimizer step's data."""
 
     seq_len: int = 4096  # positions per sample [tokens]
@@ -97,7 +97,7 @@ class Workload(Noun):
         return self.seq_len * self.micro_batch
 
 
-class Peft(Noun):
+class Peft(Noun, frozen=True):
     """Parameter-efficient fine-tuning."""
 
     method: str = "lora"  # key of operators.lora.ADAPTERS, or "prefix", "prompt", "ln", "adapter", "ia3", "bitfit"
@@ -111,7 +111,7 @@ class Peft(Noun):
     trainable_parameters: int | None = None  # known from a run: overrides the count by rank and targets
 
 
-class Plan(Noun):
+class Plan(Noun, frozen=True):
     """How the work is split and what is spent to save memory. Data parallelism is what the other degrees leave."""
 
     tp: int = 1
@@ -162,7 +162,7 @@ class Plan(Noun):
         return num_gpus // divisor
 
 
-class Job(Noun):
+class Job(Noun, frozen=True):
     """One training question, complete."""
 
     model: Model

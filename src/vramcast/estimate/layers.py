@@ -17,7 +17,7 @@ from vramcast.operators.graph import Graph, Operator
 from vramcast.operators.linear import Numerics
 
 
-class LayerRow(Noun):
+class LayerRow(Noun, frozen=True):
     """One module of one layer, or of the equal layers of a run."""
 
     path: str  # "decoder.layers.0-31.attention.q"
