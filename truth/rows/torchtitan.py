@@ -67,6 +67,7 @@ def job_of(row: dict[str, Any]) -> Job:
         engine_options={
             "version": _date(row["framework"]),
             "reshard": row.get("reshard_after_forward", "default"),
+            "trainer": "graph" if re.search("graph", f"{row.get('notes')} {row.get('recompute')}") else "eager",
             "float8": low,
             "float8_all_gather": "fp8 all-gather" in precision and "no fp8" not in precision,
         },
@@ -76,7 +77,7 @@ def job_of(row: dict[str, Any]) -> Job:
 def _plan(row: dict[str, Any], parallel: dict[str, Any]) -> Plan:
     recompute = str(row.get("recompute") or "selective").lower()
     mode = Recompute.FULL if recompute.startswith("full") else Recompute.SELECTIVE
-    compiled = "torch.compile" in row["framework"] or "graph" in str(row.get("notes", "")).lower()
+    compiled = "torch.compile" in row["framework"]
     notes = str(row.get("notes", "")).lower().replace(" ", "")
     chunks = 2 if "interleaved1f1b" in notes else 1
     return Plan(

@@ -34,6 +34,7 @@ class Fsdp(NamedTuple):
     gather_width: float = 2  # bytes of a gathered element (MixedPrecisionPolicy.param_dtype)
     compute_width: float = 2  # bytes of an element after copy-out
     reduce_width: int = 4  # bytes of a reduced element (MixedPrecisionPolicy.reduce_dtype)
+    side_streams: bool = True  # communication allocates on streams of its own; False: collectives inside a graph
 
 
 class Unit(NamedTuple):
@@ -67,7 +68,7 @@ def unit(owner: str, shapes: Iterable[tuple[str, tuple[int, ...]]], plan: Fsdp) 
     def tensor(name: str, num_bytes: float, category: Category, stream: str = "") -> Tensor:
         return Tensor(
             name=name, num_bytes=round(num_bytes), category=category, owner=owner, formula=formula, source=_SOURCE,
-            stream=stream,
+            stream=stream if plan.side_streams else "",
         )
 
     alone, kind = plan.ranks == 1, Category.COMMUNICATION
@@ -108,7 +109,8 @@ def gather(units: Sequence[Unit]) -> Program:
     return tuple(nodes)
 
 
-def _copy_out(units: Sequence[Unit]) -> Program:
+def copy_out(units: Sequence[Unit]) -> Program:
+    """One unsharded tensor per weight."""
     return tuple(Alloc(tensor) for piece in units for tensor in piece.weights)
 
 
@@ -121,19 +123,20 @@ def release(units: Sequence[Unit]) -> Program:
     return tuple(Free(tensor) for piece in units for tensor in piece.weights)
 
 
-def _drop_inputs(units: Sequence[Unit]) -> Program:
+def drop_inputs(units: Sequence[Unit]) -> Program:
+    """The inputs of finished reduce-scatters die."""
     return tuple(Free(piece.reduce_input) for piece in units)
 
 
-def forward(stages: Sequence[Stage], *, prefetch: bool = False) -> Program:
+def forward(stages: Sequence[Stage], *, prefetch: bool = False, before: tuple[Unit, ...] = ()) -> Program:
     """Forward through all stages with their gathers.
 
     Args:
         stages: in order of execution; the weights of stages with `reshard` False stay
         prefetch: explicit prefetching: the next stage is gathered before this one computes
+        before: units whose gather's output still lives
     """
     nodes: list[Node] = []
-    before: tuple[Unit, ...] = ()
     for stage in stages:
         nodes += _forward_body(stage, before, prefetch=prefetch)
         before = stage.units
@@ -148,7 +151,7 @@ def _forward_body(stage: Stage, before: tuple[Unit, ...], *, prefetch: bool) -> 
     if prefetch:  # the next stage's weights are copied out only at its own turn
         late = gather(stage.units) + _drop_gathered(stage.units)
     return (
-        *gather(stage.units), *_drop_gathered(before), *_copy_out(stage.units), *late, *stage.forward,
+        *gather(stage.units), *_drop_gathered(before), *copy_out(stage.units), *late, *stage.forward,
         *(release(stage.units) if stage.reshard else ()),
     )
 
@@ -175,7 +178,7 @@ def backward(stages: Sequence[Stage], *, first: bool = True, synchronise: bool =
             nodes += body if times == 1 else (Loop(times, body, label=stage.label),)
             ahead = following is not None and following.reshard
             inputs = stage.units if synchronise and stage.gradients else inputs
-    nodes += _drop_inputs(inputs)
+    nodes += drop_inputs(inputs)
     return tuple(nodes)
 
 
@@ -185,23 +188,24 @@ def _backward_body(
     nodes: list[Node] = []
     if stage.reshard:
         nodes += () if ahead else gather(stage.units)
-        nodes += (*_copy_out(stage.units), *_drop_gathered(stage.units))
+        nodes += (*copy_out(stage.units), *_drop_gathered(stage.units))
     if following is not None and following.reshard:
         nodes += gather(following.units)
     nodes += stage.backward
     if not synchronise:
         return (*nodes, *_accumulate(stage, first=first), *(release(stage.units) if stage.reshard else ()))
     nodes += release(stage.units)
-    return (*nodes, *_reduce(stage, inputs, first=first))
+    return (*nodes, *reduce(stage, inputs, first=first))
 
 
-def _reduce(stage: Stage, inputs: Sequence[Unit], *, first: bool) -> Program:
+def reduce(stage: Stage, inputs: Sequence[Unit] = (), *, first: bool = True) -> Program:
+    """Reduce-scatter of a stage's gradients; `inputs` are the units whose reduction ran before."""
     if not stage.gradients:
         return ()
     outputs = [Alloc(piece.reduce_output) for piece in stage.units]
     summed = () if first else tuple(Free(piece.reduce_output) for piece in stage.units)
     return (
-        *_drop_inputs(inputs), *(Alloc(piece.reduce_input) for piece in stage.units), *map(Free, stage.gradients),
+        *drop_inputs(inputs), *(Alloc(piece.reduce_input) for piece in stage.units), *map(Free, stage.gradients),
         *outputs, *summed,
     )
 

@@ -32,6 +32,8 @@ ABS_SAVED_UNTIL: Final = "2025-02-06"
 """Selective recomputation kept abs(x) of every float8 cast [titan parallelize_llama.py `_save_list`]."""
 MICROBATCH_SIZE_SINCE: Final = "2025-03-21"
 """Pipeline micro-batches hold one sample by default; before, there were as many as stages [titan pipeline_llama.py]."""
+GRAPH_KEEPS_PRODUCTS_SINCE: Final = "2026-03-24"
+"""The graph trainer's default policy keeps every matrix product [titan 25b7e0675, experiments/graph_trainer]."""
 
 LATEST: Final = "2099-01-01"
 
@@ -50,6 +52,7 @@ class Facts(NamedTuple):
     chunked_loss: bool
     saves_abs: bool
     one_sample_microbatches: bool
+    graph_keeps_products: bool
 
 
 def facts(version: str = "") -> Facts:
@@ -72,4 +75,5 @@ def facts(version: str = "") -> Facts:
         chunked_loss=date >= CHUNKED_LOSS_SINCE,
         saves_abs=date < ABS_SAVED_UNTIL,
         one_sample_microbatches=date >= MICROBATCH_SIZE_SINCE,
+        graph_keeps_products=date >= GRAPH_KEEPS_PRODUCTS_SINCE,
     )

@@ -1,6 +1,8 @@
 """A torchtitan model's pieces as graphs: embedding, layers under activation checkpointing, head with loss.
 
 [titan] torchtitan models/llama3/model, distributed/activation_checkpoint.py, components/loss.py, tensor_parallel.py
+[ring] pytorch torch/distributed/tensor/experimental/_attention.py `_AllGatherRotater`, `_SDPAMerger`,
+`_templated_ring_attention_backward`
 [dtensor] pytorch torch/distributed/tensor/parallel/loss.py `_log_softmax`, `_nll_loss_and_log_softmax_backward`
 """
 
@@ -16,7 +18,6 @@ from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import Layer, Model, Norm
 from vramcast.domain.program import Category, Tensor
-from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Operator, Value
 from vramcast.operators.linear import cast
 from vramcast.operators.loss import Vocabulary, cross_entropy
@@ -34,10 +35,12 @@ class Choices(NamedTuple):
     """How the pieces are run."""
 
     recompute: Recompute = Recompute.SELECTIVE
-    compiled: bool = False
     loss: str = "eager"  # key of LOSSES
     frees_prediction: bool = True
     abs_kept: bool = False  # eager float8 before 2025-02-06
+    needed_only: bool = False  # a compiler keeps only what backward reads
+    every_product: bool = False  # the graph trainer's default policy
+    context_ranks: int = 1
 
 
 def layer(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
@@ -45,28 +48,49 @@ def layer(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
     graph = decoder_layer(spec, sizes, owner=f"{hidden.owner}.layers")
     for value in (*graph.inputs[:1], *graph.outputs[:1]):
         value.tensor = hidden
+    if choices.context_ranks > 1:
+        _ring_attention(graph, choices.context_ranks)
     if choices.abs_kept:
         _keep_absolutes(graph)
     if choices.recompute is Recompute.FULL:
         graph.checkpoint(0)
     elif choices.recompute is Recompute.SELECTIVE:
-        graph.checkpoint(0, keep=_policy(graph, needed_only=choices.compiled))
+        graph.checkpoint(0, keep=_policy(graph, choices))
     return graph
 
 
-def _policy(graph: Graph, *, needed_only: bool) -> Callable[[Operator], bool]:
-    """Which outputs are kept: attention, collectives, and the first, third, fifth ... product.
+def _policy(graph: Graph, choices: Choices) -> Callable[[Operator], bool]:
+    """Which outputs are kept: attention, collectives, and the first, third, fifth ... product (or every one).
 
     Eager checkpointing keeps the output of the last product although nothing of backward reads it; the compiler's
     partitioner does not.
     """
     products = [operator for operator in graph.operators if operator.name in PRODUCTS]
-    kept = {id(operator) for operator in products[::2]}
+    kept = {id(operator) for operator in products[:: 1 if choices.every_product else 2]}
     kept |= {id(operator) for operator in graph.operators if operator.name in (*KEPT_KERNELS, "abs")}
-    if needed_only:
+    if choices.needed_only:
         last = max((i for i, operator in enumerate(graph.operators) if operator.name in PRODUCTS), default=0)
         kept -= {id(operator) for operator in graph.operators[last:]}
     return lambda operator: id(operator) in kept
+
+
+def _ring_attention(graph: Graph, ranks: int) -> None:
+    """Context parallelism: keys and values of all ranks are gathered, partial results are merged in fp32 [ring]."""
+    for operator in graph.operators:
+        if operator.name not in ("flash_attention", "efficient_attention", "cudnn_attention"):
+            continue
+        q, k, v = operator.inputs
+        local = k.num_bytes + v.num_bytes
+        both = [graph.tensor("ring.kv", local), graph.tensor("ring.kv_gathered", ranks * local)]
+        merged = [graph.tensor("ring.output_fp32", 2 * operator.outputs[0].num_bytes)]
+        gradients = [
+            graph.tensor("ring.gradients_fp32", 2 * (q.num_bytes + local)),
+            graph.tensor("ring.gradients_sent", 2 * local),
+            graph.tensor("ring.gradients_received", 2 * local),
+            graph.tensor("ring.block_gradients", q.num_bytes + local),
+        ]
+        operator.temporaries += (*both, *merged)
+        operator.backward_temporaries += (*both, *gradients)
 
 
 def _keep_absolutes(graph: Graph) -> None:
@@ -113,8 +137,8 @@ def head(model: Model, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
         x = graph.call("all_gather", [x], [gathered])
     graph.returns(LOSSES[choices.loss](graph, x, model, sizes))
     if not choices.frees_prediction:
-        prediction = next(v for op in graph.operators for v in op.outputs if v.name in ("logits.fp32", "head.output"))
-        holder.saved = (prediction,)
+        made = {value.name: value for operator in graph.operators for value in operator.outputs}
+        holder.saved = (made["logits.fp32" if "logits.fp32" in made and choices.loss == "model_fp32" else "head.output"],)
     return graph
 
 
@@ -151,7 +175,8 @@ def _parallel(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
     wide = cast(graph, logits, elements=spec.elements, to_bytes=4, name="logits.fp32")
     shifted = graph.value("logits.shifted", size, gradient_bytes=0)
     graph.call("subtract", [wide], [shifted], differentiable=False)
-    graph.call("exponential", [shifted], [], temporaries=[graph.tensor("logits.exponential", size)], differentiable=False)
+    exponential = graph.tensor("logits.exponential", size)
+    graph.call("exponential", [shifted], [], temporaries=[exponential], differentiable=False)
     log_probs = graph.value("log_probabilities", size)
     graph.call("log_softmax", [wide], [log_probs], passes_gradient=True)
     graph.hold(shifted)

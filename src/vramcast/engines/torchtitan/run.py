@@ -107,7 +107,7 @@ def _setting(job: Job) -> Setting:
     gathered = 1.0 if float8 and options.get("float8_all_gather", False) else 2.0
     expert_ranks = max(1, group * plan.tp // plan.ep)
     layout = Layout(tp=plan.tp, pp=plan.pp, cp=plan.cp, ep=plan.ep, etp=plan.etp or 1, dp=data, sequence_parallel=True)
-    fsdp = Fsdp(group)
+    fsdp = Fsdp(group, side_streams=not _graph_trainer(job))
     return Setting(
         job, known, _sizes(job, known, samples), _choices(job, known, float8=float8),
         Sharing(layout, fsdp, fsdp._replace(ranks=expert_ranks), gathered), _reshard(job, known), micro_batches,
@@ -136,9 +136,17 @@ def _sizes(job: Job, known: Facts, samples: int) -> Sizes:
         norm="compiled" if plan.compile else ("torch" if known.fused_norm else "huggingface"),
         activation="compiled" if plan.compile else "eager",
         rope="compiled" if plan.compile else "complex",
-        grouped=known.grouped_attention, keys=job.workload.seq_len if plan.cp > 1 else None, tp=plan.tp,
+        grouped=known.grouped_attention, tp=plan.tp,
         sequence_parallel=plan.tp > 1,
     )
+
+
+def _graph_trainer(job: Job) -> bool:
+    """SimpleFSDP or the graph trainer: collectives are nodes of one traced graph [titan experiments/simple_fsdp]."""
+    trainer = str(job.engine_options.get("trainer", "eager"))
+    if trainer not in ("eager", "graph"):
+        raise Unsupported(f"torchtitan has no trainer {trainer[:40]!r}; use eager or graph")
+    return trainer == "graph"
 
 
 def _choices(job: Job, known: Facts, *, float8: bool) -> Choices:
@@ -148,8 +156,10 @@ def _choices(job: Job, known: Facts, *, float8: bool) -> Choices:
         loss = "chunked"
     elif plan.loss in (Loss.COMPILED, Loss.FUSED) or (plan.loss is None and plan.compile and known.compiles_loss):
         loss = "compiled"
+    graph = _graph_trainer(job)
     return Choices(
-        plan.recompute, plan.compile, loss, known.frees_prediction,
+        plan.recompute, loss, known.frees_prediction, needed_only=plan.compile or graph,
+        every_product=graph and known.graph_keeps_products, context_ranks=plan.cp,
         abs_kept=float8 and not plan.compile and known.saves_abs and plan.recompute is Recompute.SELECTIVE,
     )
 
@@ -326,7 +336,7 @@ def _pipeline_phases(setting: Setting, built: list[Pieces], slots: Slots) -> Map
         weights=tuple(weight for piece in built for weight in piece.weights),
     )
     phases = dict(_finish(setting, merged, tuple(nodes)))
-    # receive buffers of every micro-batch are made once [pipelining `_prepare_forward_infra`, `_prepare_backward_infra`]
+    # receive buffers of every micro-batch are made once [pipelining `_prepare_forward_infra`]
     phases[Phase.LOAD] += (Loop(setting.micro_batches, tuple(map(Alloc, buffers)), label="receive buffers"),)
     return phases
 
