@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from truth.contract import Prediction, Refused
-from truth.rows.huggingface import PHASES, PROJECTIONS, cluster
+from truth.rows.huggingface import PROJECTIONS, cluster, highest
 from vramcast.catalogue.models import load_model
 from vramcast.domain.job import Job, Peft, Plan, Precision, Recompute, Shards, Workload
 from vramcast.estimate.training import answer
@@ -23,8 +23,7 @@ PREFERENCES: Final = ("simpo", "orpo", "dpo", "kto")
 def predict(row: Row) -> Iterator[Prediction]:
     """Allocated peak over load and steps."""
     found = answer(job_of(row))
-    peaks = [found.fullest.phases[phase.value].allocated_bytes for phase in PHASES if phase.value in found.fullest.phases]
-    yield Prediction("allocated", max(peaks), float(row["measured_gib"]) * GIB)
+    yield Prediction("allocated", highest(found, "allocated"), float(row["measured_gib"]) * GIB)
 
 
 def job_of(row: Row) -> Job:

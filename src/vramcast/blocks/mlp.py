@@ -14,7 +14,8 @@ from vramcast.operators.graph import Graph, Value
 
 
 def mlp_block(
-    graph: Graph, x: Value, *, spec: MLP, sizes: Sizes, tokens: int, owner: str = "mlp", width: int | None = None
+    graph: Graph, x: Value, *, spec: MLP, sizes: Sizes, tokens: int, owner: str = "mlp", width: int | None = None,
+    copies: int = 1,
 ) -> Value:
     """down(act(gate(x)) * up(x)) or down(act(up(x))).
 
@@ -26,19 +27,27 @@ def mlp_block(
         tokens: rows of x [tokens]
         owner: prefix of value names, "mlp", "moe.expert"
         width: width of x, when not H
+        copies: experts whose rows lie together in x
     """
     hidden = width or sizes.hidden
     inner = share("tp", spec.width, sizes.tp, what="feed-forward width")
     shape, elements = (inner, hidden), tokens * inner
 
     def up() -> Value:
-        return project(graph, f"{owner}.up", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias)
+        return project(
+            graph, f"{owner}.up", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
+        )
 
     if spec.gated:
-        gate = project(graph, f"{owner}.gate", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias)
+        gate = project(
+            graph, f"{owner}.gate", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
+        )
         product = parts.gated_activation(
             graph, owner, gate, kind=spec.activation, elements=elements, sizes=sizes, up=up
         )
     else:
         product = parts.activation(graph, owner, up(), kind=spec.activation, elements=elements)
-    return project(graph, f"{owner}.down", product, tokens=tokens, shape=(hidden, inner), sizes=sizes, bias=spec.bias)
+    shape = (hidden, inner)
+    return project(
+        graph, f"{owner}.down", product, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
+    )

@@ -10,7 +10,8 @@ from vramcast.operators.quantised import QUANTISED
 
 
 def project(
-    graph: Graph, path: str, x: Value, *, tokens: int, shape: tuple[int, int], sizes: Sizes, bias: bool = False
+    graph: Graph, path: str, x: Value, *, tokens: int, shape: tuple[int, int], sizes: Sizes, bias: bool = False,
+    copies: int = 1,
 ) -> Value:
     """y = W x for the weight called `path`, as the run's sizes say it is stored and trained.
 
@@ -22,13 +23,14 @@ def project(
         shape: local (out, in) features
         sizes: element widths, freezing, adapters
         bias: whether a bias is added
+        copies: weights of that shape in one grouped product
     """
     out_features, in_features = shape
     learns = not sizes.frozen or sizes.trains(path)
     if sizes.stored in QUANTISED and not learns:
         y = _unpacked(graph, path, x, tokens=tokens, shape=shape, sizes=sizes)
     else:
-        dense = Dense(out_features, in_features, bias, learns)
+        dense = Dense(out_features, in_features, bias, learns, copies)
         y = linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics)
     adapter = sizes.adapter
     if adapter is None or path not in adapter.targets:
@@ -53,4 +55,5 @@ def _unpacked(
         )
     graph.call("unpack", [x], [], temporaries=tensors[1:], differentiable=False)
     weight = graph.value(f"{path}.unpacked", tensors[0].num_bytes, gradient_bytes=0)
-    return graph.call("quantised_linear", [x], [y], extra=[weight] if x.gradient_bytes else [], flops=2 * tokens * elements)
+    kept = [weight] if x.gradient_bytes else []
+    return graph.call("quantised_linear", [x], [y], extra=kept, flops=2 * tokens * elements)

@@ -2,17 +2,19 @@
 
 Symbols:  T tokens   H hidden
 [HF] transformers models/llama/modeling_llama.py `LlamaDecoderLayer.forward`, models/bert/modeling_bert.py `BertLayer`,
-models/falcon/modeling_falcon.py `FalconDecoderLayer` (both parts read one norm), models/gemma2 (norms behind each part).
+models/falcon/modeling_falcon.py `FalconDecoderLayer` (both parts read one norm), models/gemma2 (norms behind parts).
 """
 
 from __future__ import annotations
 
 from vramcast.blocks import parts
 from vramcast.blocks.attention import attention_block
+from vramcast.blocks.mla import latent_attention_block
 from vramcast.blocks.mlp import mlp_block
+from vramcast.blocks.moe import moe_block
 from vramcast.blocks.sizes import Sizes
-from vramcast.domain.model import MLP, Attention, Layer
-from vramcast.errors import Unsupported
+from vramcast.blocks.ssm import state_space_block
+from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, MoE, MultiLatentAttention
 from vramcast.operators.graph import Graph, Value
 
 
@@ -51,7 +53,8 @@ def _residual(graph: Graph, x: Value, part: str, layer: Layer, sizes: Sizes) -> 
     placement = layer.norm_placement
     inner = _norm(graph, f"{part}_norm", x, layer, sizes) if placement == "pre" else x
     out = _part(graph, inner, part, layer, sizes)
-    out = parts.dropout(graph, part, out, elements=sizes.residual_tokens * sizes.hidden, probability=sizes.hidden_dropout)
+    elements = sizes.residual_tokens * sizes.hidden
+    out = parts.dropout(graph, part, out, elements=elements, probability=sizes.hidden_dropout)
     if layer.post_norms:
         out = _norm(graph, f"{part}_post_norm", out, layer, sizes)
     elif placement == "output":
@@ -87,7 +90,10 @@ def _part(graph: Graph, x: Value, part: str, layer: Layer, sizes: Sizes) -> Valu
     else:
         assert layer.cross_attention is not None
         size = sizes.batch * sizes.source_len * sizes.hidden * sizes.numerics.residual
-        source = graph.input("encoder_states", size)
+        # the encoder owns its states and sums their gradient: here they are read, nothing more
+        nowhere = graph.tensor("encoder_states", 0)
+        source = Value("encoder_states", size, 0, nowhere)
+        graph.inputs.append(source)
         out = attention_block(
             graph, x, spec=layer.cross_attention, sizes=sizes, source=source, owner="cross.attention"
         )
@@ -95,15 +101,22 @@ def _part(graph: Graph, x: Value, part: str, layer: Layer, sizes: Sizes) -> Valu
 
 
 def _mixer(graph: Graph, x: Value, layer: Layer, sizes: Sizes) -> Value:
-    if isinstance(layer.mixer, Attention):
-        return attention_block(graph, x, spec=layer.mixer, sizes=sizes)
-    raise Unsupported(f"{type(layer.mixer).__name__} layers are not modelled for eager PyTorch; use --engine megatron")
+    match layer.mixer:
+        case Attention():
+            return attention_block(graph, x, spec=layer.mixer, sizes=sizes)
+        case MultiLatentAttention():
+            return latent_attention_block(graph, x, spec=layer.mixer, sizes=sizes)
+        case Mamba() | LinearAttention():
+            return state_space_block(graph, x, spec=layer.mixer, sizes=sizes)
+        case None:
+            return x
 
 
 def _channel(graph: Graph, x: Value, layer: Layer, sizes: Sizes) -> Value:
-    if isinstance(layer.channel, MLP):
-        return mlp_block(graph, x, spec=layer.channel, sizes=sizes, tokens=sizes.tokens)
-    raise Unsupported(f"{type(layer.channel).__name__} layers are not modelled for eager PyTorch; use --engine megatron")
+    if isinstance(layer.channel, MoE):
+        return moe_block(graph, x, spec=layer.channel, sizes=sizes)
+    assert layer.channel is not None
+    return mlp_block(graph, x, spec=layer.channel, sizes=sizes, tokens=sizes.tokens)
 
 
 def _gather(graph: Graph, x: Value, part: str, sizes: Sizes) -> Value:

@@ -44,7 +44,9 @@ def settings(job: Job, width: int) -> Zero:
     """ZeRO's settings: DeepSpeed's defaults, the Trainer's "auto" sizes, then what the job names."""
     plan, options, hidden = job.plan, job.engine_options, job.model.hidden
     automatic = bool(options.get("auto", job.engine == "huggingface")) and plan.shards is Shards.EVERYTHING
-    defaults = (hidden * hidden, 9 * hidden * hidden // 10, 10 * hidden) if automatic else (500_000_000, 50_000_000, 100_000)
+    defaults = (500_000_000, 50_000_000, 100_000)
+    if automatic:
+        defaults = (hidden * hidden, 9 * hidden * hidden // 10, 10 * hidden)
 
     def count(name: str, default: int) -> int:
         return int(options.get(name, default))

@@ -1,9 +1,9 @@
 """Linear layers as eager PyTorch runs them: y = x W^T + b.
 
 Symbols:  T tokens   I in features   O out features
-[autograd] pytorch tools/autograd/derivatives.yaml `addmm`, `mm`: the weight gradient needs x, the input gradient needs W.
-[autocast] pytorch aten/src/ATen/autocast_mode.cpp `cached_cast`: fp32 leaf weights are cast once per autocast context and
-the copy is cached; activations are cast at every call.
+[autograd] pytorch tools/autograd/derivatives.yaml `addmm`, `mm`: the weight gradient needs x, the input gradient W.
+[autocast] pytorch aten/src/ATen/autocast_mode.cpp `cached_cast`: fp32 leaf weights are cast once per autocast context
+and the copy is cached; activations are cast at every call.
 """
 
 from __future__ import annotations
@@ -50,6 +50,12 @@ class Dense(NamedTuple):
     in_features: int
     bias: bool = False
     trainable: bool = True
+    copies: int = 1  # weights of that shape in one grouped product (experts)
+
+    @property
+    def elements(self) -> int:
+        """Of all weights."""
+        return self.copies * self.out_features * self.in_features
 
 
 def cast(graph: Graph, value: Value, *, elements: int, to_bytes: int, name: str = "") -> Value:
@@ -99,13 +105,13 @@ def linear(
         backward_temporaries=_gradient_casts(graph, name, dense, numerics),
         views_gradient=True,  # (B, S, I) inputs are folded to two dimensions and their gradients unfolded
         flops=2 * tokens * dense.out_features * dense.in_features,
-        traffic_bytes=width * (tokens * (dense.out_features + dense.in_features) + dense.out_features * dense.in_features),
+        traffic_bytes=width * (tokens * (dense.out_features + dense.in_features) + dense.elements),
     )
 
 
 def _weight_cast(graph: Graph, name: str, dense: Dense, width: int) -> Value:
     """The 16-bit copy of an fp32 weight; backward of the input needs it, so it is saved."""
-    elements = dense.out_features * dense.in_features
+    elements = dense.elements
     formula = f"{dense.out_features} x {dense.in_features} x {width} B"
     return graph.value(f"{name}.weight_cast", elements * width, gradient_bytes=0, formula=formula)
 
@@ -113,11 +119,12 @@ def _weight_cast(graph: Graph, name: str, dense: Dense, width: int) -> Value:
 def _weight_gradients(graph: Graph, name: str, dense: Dense, numerics: Numerics) -> list[Tensor]:
     if not dense.trainable:
         return []
-    elements = dense.out_features * dense.in_features
+    elements = dense.elements
     formula = f"{dense.out_features} x {dense.in_features} x {numerics.gradient} B"
     found = [graph.tensor(f"{name}.weight_gradient", elements * numerics.gradient, Category.GRADIENTS, formula)]
     if dense.bias:
-        found.append(graph.tensor(f"{name}.bias_gradient", dense.out_features * numerics.gradient, Category.GRADIENTS))
+        size = dense.copies * dense.out_features * numerics.gradient
+        found.append(graph.tensor(f"{name}.bias_gradient", size, Category.GRADIENTS))
     return found
 
 
@@ -125,5 +132,5 @@ def _gradient_casts(graph: Graph, name: str, dense: Dense, numerics: Numerics) -
     """Under autocast the product of backward is 16 bits wide before it becomes the fp32 gradient."""
     if not dense.trainable or numerics.gradient == numerics.compute:
         return []
-    elements = dense.out_features * dense.in_features
+    elements = dense.elements
     return [graph.tensor(f"{name}.weight_gradient_16bit", elements * numerics.compute)]

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vramcast.blocks.ends import boundary, chained, embedding, head
-from vramcast.blocks.transformer import decoder_layer
-from vramcast.domain.model import Layer
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
+from vramcast.engines.eager.graphs import Layers, blocks, input_tensors
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
 from vramcast.units import ceil_div
 
-INT64 = 8
-
 
 class Gradient(NamedTuple):
-    """Weight gradients that a first backward leaves behind."""
+    """Weight gradients that a backward leaves behind."""
 
     tensor: Tensor
     count: int
@@ -29,7 +26,7 @@ class Passes(NamedTuple):
 
     forward: Program
     backward: Program
-    gradients: tuple[Gradient, ...]  # what backward leaves under the KEPT policy
+    gradients: tuple[Gradient, ...]
 
     @property
     def micro_batch(self) -> Program:
@@ -38,52 +35,47 @@ class Passes(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """Full weights that exist only while their block runs (ZeRO-3, FSDP): one tensor per block."""
+    """Full weights that exist only while their block runs (ZeRO-3): one tensor per block of the main stack."""
 
     embedding: Tensor
-    layers: tuple[Tensor, ...]  # one per run of equal layers
+    layers: tuple[Tensor, ...]
     head: Tensor
 
 
-class Blocks(NamedTuple):
-    """The graphs of a model, its equal layers once."""
+@dataclass(slots=True)
+class _Lowering:
+    """Lowers graphs under one policy and remembers the gradients they leave."""
 
-    embedding: Graph
-    layers: tuple[tuple[int, Graph], ...]
-    head: Graph
-    hidden: Tensor
-    gradient: Tensor
+    policy: WeightGradients
+    shares: int
+    gradients: list[Gradient] = field(default_factory=list)
 
+    def lowered(self, graph: Graph, count: int, gradient: Tensor, weight: Tensor | None = None) -> Lowered:
+        found = lower(graph, weight_gradients=self.policy, gradient=gradient)
+        if self.policy is WeightGradients.KEPT:
+            self.gradients += [Gradient(tensor, count) for tensor in _weight_gradients(graph)]
+        share = _share(graph, self.shares)
+        if share is not None:
+            self.gradients.append(Gradient(share, count))
+            found = found._replace(backward=(*found.backward, Alloc(share)))
+        if weight is None:
+            return found
+        born, died = Alloc(weight), Free(weight)
+        return found._replace(forward=(born, *found.forward, died), backward=(born, *found.backward, died))
 
-def blocks(recipe: Recipe) -> Blocks:
-    """Graphs of embedding, layers and head, tied by the residual stream."""
-    sizes, model = recipe.sizes, recipe.model
-    stack = model.main
-    hidden = boundary(sizes, stack.name)
-    gradient = Tensor(
-        name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner=stack.name
-    )
-    layers: list[tuple[int, Graph]] = []
-    left = recipe.recompute_layers
-    for run in stack.runs:
-        recomputed = run.count if left is None else min(left, run.count)
-        left = None if left is None else left - recomputed
-        for count, again in ((recomputed, recipe.recompute), (run.count - recomputed, False)):
-            if count:
-                layers.append((count, _layer(run.layer, recipe, hidden, again)))
-    first = chained(embedding(model, sizes, learns=recipe.learns("embedding.tokens")), hidden)
-    last = head(
-        model, sizes, learns=recipe.learns("embedding.tokens" if model.tied else "head.output"), loss=recipe.loss,
-        outputs_fp32=recipe.outputs_fp32,
-    )
-    return Blocks(first, tuple(layers), chained(last, hidden), hidden, gradient)
-
-
-def _layer(layer: Layer, recipe: Recipe, hidden: Tensor, again: bool) -> Graph:
-    graph = chained(decoder_layer(layer, recipe.sizes, owner=hidden.owner + ".layers"), hidden)
-    if again:
-        graph.checkpoint(0, outputs_alive=recipe.reentrant)
-    return graph
+    def stack(self, layers: Layers, weights: tuple[Tensor | None, ...] = ()) -> tuple[Program, Program, Program]:
+        """Forward, backward, and what the end of forward frees."""
+        forward: list[Node] = []
+        backward: list[Node] = []
+        leaving: list[Node] = []
+        around = weights or (None,) * len(layers.graphs)
+        for (count, graph), weight in zip(layers.graphs, around, strict=True):
+            layer = self.lowered(graph, count, layers.gradient, weight)
+            born, died = _weight_casts(graph, count)
+            forward.append(Loop(count, layer.forward + born, label="layers"))
+            backward.insert(0, Loop(count, layer.backward, label="layers"))
+            leaving += died
+        return tuple(forward), tuple(backward), tuple(leaving)
 
 
 def passes(
@@ -94,50 +86,38 @@ def passes(
     Args:
         recipe: the model and its implementations
         policy: what becomes of weight gradients
-        gathered: weights that are gathered around each block
+        gathered: weights that are gathered around each block of the main stack
         shares: each block's gradients are reduced as soon as it is done, and 1 / shares of them kept; 0: nothing kept
     """
     built = blocks(recipe)
-    inputs = input_tensors(recipe)
-
-    kept_shares: dict[int, Tensor] = {}
-
-    def lowered(graph: Graph, weight: Tensor | None) -> Lowered:
-        found = lower(graph, weight_gradients=policy, gradient=built.gradient)
-        share = _share(graph, shares)
-        if share is not None:
-            kept_shares[id(graph)] = share
-            found = found._replace(backward=(*found.backward, Alloc(share)))
-        if weight is None:
-            return found
-        born, died = Alloc(weight), Free(weight)
-        return found._replace(forward=(born, *found.forward, died), backward=(born, *found.backward, died))
-
-    first = lowered(built.embedding, gathered.embedding if gathered else None)
-    last = lowered(built.head, gathered.head if gathered else None)
-    around: tuple[Tensor | None, ...] = gathered.layers if gathered else (None,) * len(built.layers)
-    middle = [(count, lowered(graph, weight)) for (count, graph), weight in zip(built.layers, around, strict=True)]
-    forward: list[Node] = [*map(Alloc, inputs), *first.forward]
-    leaving: list[Node] = []
-    for (count, layer), (_, graph) in zip(middle, built.layers, strict=True):
-        born, died = _weight_casts(graph, count)
-        forward.append(Loop(count, layer.forward + born, label="layers"))
-        leaving += died
-    kept = _kept_logits(recipe)
-    forward += [*last.forward, *map(Alloc, kept), *leaving]
-    backward: list[Node] = [*_loss_gradient(last, built.gradient), *last.backward]
-    backward += [Loop(count, layer.backward, label="layers") for count, layer in reversed(middle)]
-    backward += [*first.backward, Free(built.head.outputs[0].tensor), *map(Free, kept), *map(Free, inputs)]
-    gradients = tuple(_gradients(built)) if policy is WeightGradients.KEPT else ()
-    everything = ((1, built.embedding), *built.layers, (1, built.head))
-    gradients += tuple(Gradient(kept_shares[id(graph)], count) for count, graph in everything if id(graph) in kept_shares)
-    return Passes(tuple(forward), tuple(backward), gradients)
+    lowering = _Lowering(policy, shares)
+    towers = [(tower, lowering.stack(tower)) for tower in built.towers]
+    gradient = built.main.gradient
+    first = lowering.lowered(built.embedding, 1, gradient, gathered.embedding if gathered else None)
+    forward, backward, leaving = lowering.stack(built.main, gathered.layers if gathered else ())
+    last = lowering.lowered(built.head, 1, gradient, gathered.head if gathered else None)
+    inputs, kept = input_tensors(recipe), _kept_logits(recipe)
+    before = tuple(node for tower, parts in towers for node in (Alloc(tower.hidden), *parts[0], *parts[2]))
+    after = tuple(node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts[1]))
+    return Passes(
+        (*map(Alloc, inputs), *before, *first.forward, *forward, *last.forward, *map(Alloc, kept), *leaving),
+        (
+            *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *last.backward, *backward,
+            *first.backward, *after, Free(built.head.outputs[0].tensor), *map(Free, kept), *map(Free, inputs),
+        ),
+        tuple(lowering.gradients),
+    )
 
 
-def _loss_gradient(last: Lowered, gradient: Tensor) -> list[Node]:
+def _tower_backward(tower: Layers, backward: Program) -> Program:
+    """The tower's output lives until its readers' backward is done; its gradient was summed meanwhile."""
+    return (Free(tower.hidden), *backward, Free(tower.gradient))
+
+
+def _loss_gradient(last: Lowered) -> Iterator[Node]:
     """The gradient of the loss, which the head's backward frees but nobody in it makes."""
     ends = live_at_end(last.forward + last.backward)
-    return [Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss" and tensor is not gradient]
+    return (Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
 
 
 def _weight_casts(layer: Graph, count: int) -> tuple[Program, Program]:
@@ -145,7 +125,8 @@ def _weight_casts(layer: Graph, count: int) -> tuple[Program, Program]:
 
     Layers that are not recomputed hold their copies in what they save.
     """
-    copies = [value.tensor for operator in layer.operators for value in operator.extra if value.name.endswith("weight_cast")]
+    values = (value for operator in layer.operators for value in operator.extra)
+    copies = [value.tensor for value in values if value.name.endswith("weight_cast")]
     if not layer.checkpoints or not copies:
         return (), ()
     return tuple(map(Alloc, copies)), (Loop(count, tuple(map(Free, copies)), label="autocast cache"),)
@@ -166,41 +147,26 @@ def _kept_logits(recipe: Recipe) -> tuple[Tensor, ...]:
     return (Tensor(name="logits held by the loop", num_bytes=size, category=Category.ACTIVATIONS, owner="head"),)
 
 
+def _weight_gradients(graph: Graph) -> Iterator[Tensor]:
+    for operator in graph.operators:
+        yield from operator.weight_gradients
+        for value in operator.saved_weight_gradients:
+            yield value.tensor
+
+
 def inference(recipe: Recipe) -> Program:
     """Forward without autograd."""
     built, inputs = blocks(recipe), input_tensors(recipe)
-    loss = built.head.outputs[0].tensor
-    layers = tuple(Loop(count, lower_inference(graph), label="layers") for count, graph in built.layers)
+    towers = tuple(node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower)))
     return (
-        *map(Alloc, inputs), *lower_inference(built.embedding), *layers, *lower_inference(built.head),
-        Free(loss), *map(Free, inputs),
+        *map(Alloc, inputs), *towers, *lower_inference(built.embedding), *_inferred(built.main),
+        *lower_inference(built.head), Free(built.head.outputs[0].tensor), *map(Free, inputs),
+        *(Free(tower.hidden) for tower in built.towers),
     )
 
 
-def _gradients(built: Blocks) -> Iterator[Gradient]:
-    for count, graph in ((1, built.embedding), *built.layers, (1, built.head)):
-        for operator in graph.operators:
-            for tensor in operator.weight_gradients:
-                yield Gradient(tensor, count)
-            for value in operator.saved_weight_gradients:
-                yield Gradient(value.tensor, count)
-
-
-def input_tensors(recipe: Recipe) -> tuple[Tensor, ...]:
-    """Token ids, labels, attention mask and positions (int64), cosines and sines of the rotary embedding."""
-    sizes = recipe.sizes
-    ids = sizes.tokens * INT64
-    names = ("input_ids", "labels", "attention_mask", "position_ids")
-    found = [Tensor(name=name, num_bytes=ids, category=Category.INPUTS, owner="batch") for name in names]
-    width = max(sizes.numerics.residual, sizes.numerics.compute)
-    dims = [getattr(layer.mixer, "head_dim", 0) for layer in recipe.model.main.layers[:1]]
-    if dims and dims[0] and not recipe.model.main.positions:
-        rotary = sizes.seq_len * dims[0] * width
-        found += [Tensor(name=name, num_bytes=rotary, category=Category.INPUTS, owner="rotary") for name in ("cos", "sin")]
-    if sizes.masked:
-        mask = sizes.batch * sizes.seq_len * sizes.seq_len
-        found.append(Tensor(name="causal mask", num_bytes=mask, category=Category.INPUTS, owner="batch"))
-    return tuple(found)
+def _inferred(layers: Layers) -> Program:
+    return tuple(Loop(count, lower_inference(graph), label="layers") for count, graph in layers.graphs)
 
 
 def free_gradients(gradients: tuple[Gradient, ...]) -> Program:

@@ -8,9 +8,9 @@ from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
-from vramcast.domain.model import Model, Norm
+from vramcast.domain.model import Model, Norm, Stack
 from vramcast.engines.eager.phases import Stepping
-from vramcast.engines.eager.recipe import Recipe
+from vramcast.engines.eager.recipe import Recipe, Tower
 from vramcast.errors import UnknownName, Unsupported
 from vramcast.operators.linear import NUMERICS, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
@@ -46,7 +46,7 @@ def refuse_splits(job: Job) -> None:
                 f"use --engine megatron, or {name}=1"
             )
     if plan.precision is Precision.FP8:
-        raise Unsupported(f"fp8 is not modelled for --engine {job.engine}; use --engine megatron or --precision amp-bf16")
+        raise Unsupported(f"fp8 is not modelled for --engine {job.engine}; use --engine megatron or --precision bf16")
     if plan.recompute is Recompute.SELECTIVE:
         raise Unsupported(
             f"selective recomputation is not modelled for --engine {job.engine}; use --recompute full, or --engine "
@@ -81,9 +81,16 @@ def recipe_of(
     if peft is not None and autocast:
         numerics = Numerics(2, 2, 2, 2)
     variants = "compiled" if plan.compile else variants
+    sizes = _sizes(job, numerics, variants, autocast=autocast or numerics.autocast)
+    found = (_tower(job, stack, sizes) for stack in job.model.stacks[:-1])
+    towers = tuple(tower for tower in found if tower is not None)
+    if towers and any(layer.cross_attention for layer in job.model.main.layers):
+        decoder_len = job.workload.decoder_seq_len or sizes.seq_len
+        sizes = sizes._replace(source_len=towers[-1].sizes.seq_len, seq_len=decoder_len)
     return Recipe(
         job.model,
-        _sizes(job, numerics, variants, autocast=autocast or numerics.autocast),
+        sizes,
+        towers,
         loss=loss or LOSSES[chosen],
         outputs_fp32=outputs_fp32,
         recompute=plan.recompute is Recompute.FULL,
@@ -122,6 +129,24 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=peft.base if peft is not None else "full",
     )
+
+
+def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
+    """A text encoder reads the workload's positions; an image or audio encoder as many as its patches.
+
+    None where images may have any size and none is given: batches of text only.
+    """
+    if stack.vision is None:
+        return Tower(stack, sizes._replace(hidden=stack.hidden))
+    patches, patch = stack.vision.positions or stack.positions, stack.vision.patch
+    if job.workload.image_size is not None and patch:
+        patches = (job.workload.image_size // patch[-1]) ** 2 + int(stack.vision.class_token)
+    if not patches:
+        return None
+    variant = sizes._replace(
+        hidden=stack.hidden, seq_len=patches, batch=sizes.batch * job.workload.images, masked=False, keys=None
+    )
+    return Tower(stack, variant)
 
 
 def _norm_variant(model: Model, variants: str) -> str:
@@ -176,6 +201,15 @@ def stepping_of(job: Job) -> Stepping:
         replicas=job.data_parallel,
         bucket_views=bool(job.engine_options.get("gradient_as_bucket_view", False)),
         hopper=hopper(job),
+    )
+
+
+def text_only(job: Job) -> bool:
+    """Whether a vision tower is left out for want of an image size."""
+    towers = job.model.stacks[:-1]
+    return any(
+        stack.vision is not None and not (stack.vision.positions or stack.positions or job.workload.image_size)
+        for stack in towers
     )
 
 

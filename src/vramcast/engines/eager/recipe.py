@@ -6,10 +6,17 @@ from typing import NamedTuple
 
 from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.sizes import Sizes
-from vramcast.domain.model import Model
+from vramcast.domain.model import Model, Stack
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
 from vramcast.states.steps import Weight
+
+
+class Tower(NamedTuple):
+    """An encoder or vision tower beside the main stack."""
+
+    stack: Stack
+    sizes: Sizes
 
 
 class Recipe(NamedTuple):
@@ -17,6 +24,7 @@ class Recipe(NamedTuple):
 
     model: Model
     sizes: Sizes
+    towers: tuple[Tower, ...] = ()
     loss: str = "eager"  # key of the loss tables
     outputs_fp32: bool = False  # returned logits are converted to fp32 (Accelerate's mixed precision)
     kept_logits: int = 0  # bytes per logit that the loop's variables hold until backward has ended

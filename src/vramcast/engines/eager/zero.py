@@ -6,7 +6,7 @@ Symbols:  N data-parallel ranks   P weights that learn   F frozen weights
 buffers while backward runs, the partition's gradients beside the accumulated ones, flattened and upcast for the step.
 [Z3] deepspeed runtime/zero/stage3.py `DeepSpeedZeroOptimizer_Stage3` and partitioned_param_coordinator.py: weights are
 gathered per submodule and kept while their next use is less than max_reuse_distance away.
-[HF] transformers integrations/deepspeed.py `HfTrainerDeepSpeedConfig`: "auto" buckets are H^2, 0.9 H^2 and 10 H elements.
+[HF] transformers integrations/deepspeed.py `HfTrainerDeepSpeedConfig`: "auto" buckets: H^2, 0.9 H^2 and 10 H elements.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def _partitioned_load(held: tuple[Weight, ...], zero: Zero) -> Program:
     nodes: list[Node] = []
     if not zero.offload_parameters:
         share = ceil_div(total, zero.ranks) * zero.width
-        nodes.append(Alloc(_tensor("weight partition", share, Category.WEIGHTS, f"{total:,} x {zero.width} B / {zero.ranks}")))
+        formula = f"{total:,} x {zero.width} B / {zero.ranks}"
+        nodes.append(Alloc(_tensor("weight partition", share, Category.WEIGHTS, formula)))
     small = sum(w.elements * w.repeats for w in held if w.elements <= zero.persistence) * zero.width
     nodes.append(Alloc(_tensor("persistent small weights", small, Category.WEIGHTS)))
     if not zero.offload_optimizer:

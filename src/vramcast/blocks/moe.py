@@ -1,0 +1,76 @@
+"""Mixture of experts as transformers runs it: tokens sorted by expert, all experts' rows in one grouped product.
+
+Symbols:  T tokens   E experts   k experts per token   F expert width
+[HF] transformers models/mixtral/modeling_mixtral.py `MixtralSparseMoeBlock`, integrations/moe.py grouped experts
+Balanced load: every expert sees T k / E rows, so all together see T k.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from vramcast.blocks import parts
+from vramcast.blocks.mlp import mlp_block
+from vramcast.blocks.projection import project
+from vramcast.blocks.sizes import Sizes
+from vramcast.domain.model import MoE
+from vramcast.operators import aten
+from vramcast.operators.graph import Graph, Value
+
+FP32 = 4
+
+
+def moe_block(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:
+    """Router, gathered rows, experts, weighted sum, shared experts.
+
+    Args:
+        graph: the block under construction
+        x: normed states (T, H)
+        spec: experts
+        sizes: local sizes and implementations
+    """
+    tokens, width = sizes.tokens, spec.latent_width or sizes.hidden
+    routing = _router(graph, x, spec=spec, sizes=sizes)
+    states = x
+    if spec.latent_width:
+        states = project(graph, "moe.latent_in", x, tokens=tokens, shape=(width, sizes.hidden), sizes=sizes)
+    rows = tokens * spec.top_k
+    size = rows * width * (states.num_bytes // (tokens * width))
+    gathered = graph.value("moe.gathered", size)
+    index = graph.value("moe.order", rows * 8, gradient_bytes=0)
+    graph.call("index", [states], [gathered], extra=[index])
+    out = mlp_block(
+        graph, gathered, spec=spec.expert, sizes=sizes, tokens=rows, owner="moe.experts", width=width,
+        copies=spec.num_experts,
+    )
+    weighted = aten.multiply(graph, out, routing, num_bytes=out.num_bytes, name="moe.weighted")
+    total = graph.value("moe.combined", out.num_bytes // spec.top_k)
+    graph.call("index_add", [weighted], [total])
+    if spec.latent_width:
+        total = project(graph, "moe.latent_out", total, tokens=tokens, shape=(sizes.hidden, width), sizes=sizes)
+    if spec.shared_width:
+        total = _shared(graph, x, total, spec=spec, sizes=sizes)
+    graph.hold(x)
+    return total
+
+
+def _router(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:
+    """Logits, fp32 softmax, the k largest."""
+    tokens, shape = sizes.tokens, (spec.num_experts, sizes.hidden)
+    logits = project(graph, "moe.router", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.router_bias)
+    size = tokens * spec.num_experts * FP32
+    scores = aten.unary(graph, logits, num_bytes=size, name="moe.scores", saves="output")
+    top = graph.value("moe.top_scores", tokens * spec.top_k * sizes.numerics.compute)
+    index = graph.value("moe.top_index", tokens * spec.top_k * 8, gradient_bytes=0)
+    return graph.call("topk", [scores], [top], extra=[index])
+
+
+def _shared(graph: Graph, x: Value, total: Value, *, spec: MoE, sizes: Sizes) -> Value:
+    """Experts that every token meets, behind a gate where the family has one."""
+    mlp = replace(spec.expert, width=spec.shared_width)
+    out = mlp_block(graph, x, spec=mlp, sizes=sizes, tokens=sizes.tokens, owner="moe.shared")
+    if spec.shared_gate:
+        gate = project(graph, "moe.shared_gate", x, tokens=sizes.tokens, shape=(1, sizes.hidden), sizes=sizes)
+        opened = aten.unary(graph, gate, num_bytes=gate.num_bytes, name="moe.shared_gate.sigmoid", saves="output")
+        out = aten.multiply(graph, out, opened, num_bytes=out.num_bytes, name="moe.shared_gated")
+    return parts.add(graph, "moe.total", total, out)

@@ -1,0 +1,87 @@
+"""Selective state space and gated linear attention layers with their fused kernels.
+
+Symbols:  T tokens   I inner width   N state width   B batch   L chunks of a sequence
+[Mamba] state-spaces/mamba mamba_ssm/ops/selective_scan_interface.py `MambaInnerFn`: keeps the projected input, the
+convolution's output and the scan's states; recomputes the rest.
+[Mamba-2] mamba_ssm/ops/triton/ssd_combined.py `MambaSplitConv1dScanCombinedFn`: keeps the projection and chunk states
+[GDN] fla-org/flash-linear-attention fla/ops/gated_delta_rule/chunk.py `ChunkGatedDeltaRuleFunction`
+Without these kernels transformers falls back to Python loops that need far more; that path is not modelled.
+"""
+
+from __future__ import annotations
+
+from vramcast.blocks.projection import project
+from vramcast.blocks.sizes import Sizes
+from vramcast.domain.job import share
+from vramcast.domain.model import LinearAttention, Mamba
+from vramcast.operators import aten
+from vramcast.operators.graph import Graph, Value
+from vramcast.units import ceil_div
+
+CHUNK = 64
+"""Tokens of a chunk in the linear-attention kernels."""
+
+MAMBA2_CHUNK = 256
+"""`chunk_size` of Mamba-2 models."""
+
+
+def state_space_block(graph: Graph, x: Value, *, spec: Mamba | LinearAttention, sizes: Sizes) -> Value:
+    """In-projection, causal convolution, scan, gate, out-projection."""
+    if isinstance(spec, LinearAttention):
+        return _linear_attention(graph, x, spec, sizes)
+    return _mamba(graph, x, spec, sizes)
+
+
+def _mamba(graph: Graph, x: Value, spec: Mamba, sizes: Sizes) -> Value:
+    inner = share("tp", spec.inner_dim, sizes.tp, what="inner width")
+    groups = 2 * spec.num_groups * spec.state_dim
+    rows = 2 * inner if spec.version == 1 else 2 * inner + groups + spec.num_heads
+    mixed = project(
+        graph, "mamba.in", x, tokens=sizes.tokens, shape=(rows, sizes.hidden), sizes=sizes, bias=spec.proj_bias
+    )
+    width = inner if spec.version == 1 else inner + groups
+    convolved = _saved_step(graph, mixed, "mamba.convolved", sizes.tokens * width * sizes.numerics.compute)
+    if spec.version == 1:
+        # one scan state per chunk of 2,048 positions, and dt, B, C of every position
+        states = sizes.batch * inner * spec.state_dim * 2 * ceil_div(sizes.seq_len, 2048) * 4
+        states += sizes.tokens * (inner + 2 * spec.state_dim + spec.dt_rank) * sizes.numerics.compute
+    else:
+        states = sizes.batch * inner * spec.state_dim * ceil_div(sizes.seq_len, MAMBA2_CHUNK) * 4
+    out = _scan(graph, "mamba", convolved, mixed, inner=inner, states=states, sizes=sizes)
+    shape = (sizes.hidden, inner)
+    return project(graph, "mamba.out", out, tokens=sizes.tokens, shape=shape, sizes=sizes, bias=spec.proj_bias)
+
+
+def _linear_attention(graph: Graph, x: Value, spec: LinearAttention, sizes: Sizes) -> Value:
+    heads_v = share("tp", spec.num_v_heads, sizes.tp, what="value heads")
+    heads_k = share("tp", spec.num_k_heads, sizes.tp, what="key heads")
+    key, value = heads_k * spec.k_head_dim, heads_v * spec.v_head_dim
+    rows = 2 * key + 2 * value + 2 * heads_v
+    mixed = project(graph, "linear_attention.in", x, tokens=sizes.tokens, shape=(rows, sizes.hidden), sizes=sizes)
+    element = sizes.numerics.compute
+    convolved = _saved_step(graph, mixed, "linear_attention.convolved", sizes.tokens * (2 * key + value) * element)
+    # the triangular factors of every chunk, and the state between chunks
+    states = sizes.tokens * heads_v * CHUNK * element
+    states += sizes.batch * ceil_div(sizes.seq_len, CHUNK) * heads_v * spec.k_head_dim * spec.v_head_dim * element
+    out = _scan(graph, "linear_attention", convolved, mixed, inner=value, states=states, sizes=sizes)
+    shape = (sizes.hidden, value)
+    return project(graph, "linear_attention.out", out, tokens=sizes.tokens, shape=shape, sizes=sizes)
+
+
+def _saved_step(graph: Graph, x: Value, name: str, num_bytes: int) -> Value:
+    out = graph.value(name, num_bytes, gradient_bytes=num_bytes if x.gradient_bytes else 0)
+    return graph.call("causal_conv1d", [x], [out], saved=[x])
+
+
+def _scan(
+    graph: Graph, owner: str, convolved: Value, mixed: Value, *, inner: int, states: int, sizes: Sizes
+) -> Value:
+    """The scan with its chunk states, then the gated norm."""
+    size = sizes.tokens * inner * sizes.numerics.compute
+    scanned = graph.value(f"{owner}.scanned", size)
+    extra = graph.value(f"{owner}.chunk_states", states, gradient_bytes=0)
+    backward = graph.tensor(f"{owner}.chunk_state_gradients", states)
+    graph.call("scan", [convolved], [scanned], saved=[convolved], extra=[extra], backward_temporaries=[backward])
+    gated = graph.value(f"{owner}.gated", size)
+    graph.call("gated_norm", [scanned, mixed], [gated], saved=[scanned, mixed])
+    return aten.unary(graph, gated, num_bytes=size, name=f"{owner}.normed", saves="input")

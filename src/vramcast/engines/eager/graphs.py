@@ -1,0 +1,94 @@
+"""The graphs of a recipe's model: towers, embedding, layers, head, tied by their residual streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from vramcast.blocks.ends import boundary, chained, embedding, head
+from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.transformer import decoder_layer
+from vramcast.domain.model import Run, Stack
+from vramcast.domain.program import Category, Tensor
+from vramcast.engines.eager.recipe import Recipe
+from vramcast.operators.graph import Graph
+
+INT64: Final = 8
+BATCH_TENSORS: Final = ("input_ids", "labels", "attention_mask", "position_ids")
+
+
+class Layers(NamedTuple):
+    """A stack's residual layers, equal ones once, and the stream that ties them."""
+
+    graphs: tuple[tuple[int, Graph], ...]
+    hidden: Tensor
+    gradient: Tensor
+
+
+class Blocks(NamedTuple):
+    """All graphs of a model."""
+
+    towers: tuple[Layers, ...]
+    embedding: Graph
+    main: Layers
+    head: Graph
+
+    def counted(self) -> Iterator[tuple[int, Graph]]:
+        """Every graph with its number of repeats."""
+        for tower in self.towers:
+            yield from tower.graphs
+        yield 1, self.embedding
+        yield from self.main.graphs
+        yield 1, self.head
+
+
+def blocks(recipe: Recipe) -> Blocks:
+    """Graphs of towers, embedding, layers and head."""
+    sizes, model = recipe.sizes, recipe.model
+    towers = tuple(_layers(tower.stack, tower.sizes, recipe) for tower in recipe.towers)
+    main = _layers(model.main, sizes, recipe)
+    first = embedding(model, sizes, learns=recipe.learns("embedding.tokens"))
+    learns = recipe.learns("embedding.tokens" if model.tied else "head.output")
+    last = head(model, sizes, learns=learns, loss=recipe.loss, outputs_fp32=recipe.outputs_fp32)
+    return Blocks(towers, chained(first, main.hidden), main, chained(last, main.hidden))
+
+
+def _layers(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
+    hidden = boundary(sizes, stack.name)
+    gradient = Tensor(
+        name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner=stack.name
+    )
+    found: list[tuple[int, Graph]] = []
+    left = recipe.recompute_layers
+    for run in stack.runs:
+        recomputed = run.count if left is None else min(left, run.count)
+        left = None if left is None else left - recomputed
+        for count, again in ((recomputed, recipe.recompute), (run.count - recomputed, False)):
+            if count:
+                found.append((count, _layer(run, sizes, hidden, recipe, again)))
+    return Layers(tuple(found), hidden, gradient)
+
+
+def _layer(run: Run, sizes: Sizes, hidden: Tensor, recipe: Recipe, again: bool) -> Graph:
+    graph = chained(decoder_layer(run.layer, sizes, owner=hidden.owner + ".layers"), hidden)
+    if again:
+        graph.checkpoint(0, outputs_alive=recipe.reentrant)
+    return graph
+
+
+def input_tensors(recipe: Recipe) -> tuple[Tensor, ...]:
+    """Token ids, labels, attention mask and positions (int64), cosines and sines, the mask of padded batches."""
+    sizes, stack = recipe.sizes, recipe.model.main
+    ids = sizes.tokens * INT64
+    found = [Tensor(name=name, num_bytes=ids, category=Category.INPUTS, owner="batch") for name in BATCH_TENSORS]
+    width = max(sizes.numerics.residual, sizes.numerics.compute)
+    dim = next((getattr(layer.mixer, "head_dim", 0) for layer in stack.layers), 0)
+    if dim and not stack.positions:
+        rotary = sizes.seq_len * dim * width
+        found += [
+            Tensor(name=name, num_bytes=rotary, category=Category.INPUTS, owner="rotary") for name in ("cos", "sin")
+        ]
+    if sizes.masked:
+        mask = sizes.batch * sizes.seq_len * sizes.seq_len
+        found.append(Tensor(name="causal mask", num_bytes=mask, category=Category.INPUTS, owner="batch"))
+    return tuple(found)
