@@ -238,3 +238,15 @@ def rms_norm(graph: Graph, x: Value, norm: Norm, variant: str = "eager") -> Valu
 def layer_norm(graph: Graph, x: Value, norm: Norm, variant: str = "eager") -> Value:
     """Append a LayerNorm with bias; `variant` is a key of LAYER_NORM_VARIANTS."""
     return LAYER_NORM_VARIANTS[variant](graph, x, norm._replace(bias=True))
+
+
+def fused_add_rms_norm(graph: Graph, x: Value, residual: Value, norm: Norm) -> tuple[Value, Value]:
+    """[liger] `LigerFusedAddRMSNormFunction`: norm(x + residual) and the sum, which it keeps; one dX serves both."""
+    out, total = (graph.value(f"{norm.name}.{name}", norm.num_bytes) for name in ("out", "sum"))
+    shared = graph.view(x, f"{norm.name}.inputs")
+    graph.call("add", [x, residual], [shared], passes_gradient=True)
+    graph.call(
+        "add_norm", [shared], [out, total], saved=[total], extra=norm.statistics(graph, "rstd"),
+        weight_gradients=norm.weight_gradients(graph), backward_temporaries=_partial_sums(graph, norm, "dw"),
+    )
+    return out, total

@@ -6,11 +6,12 @@ Scripts: Liger-Kernel benchmark/scripts/benchmark_{rms_norm,layer_norm,swiglu,ge
 from __future__ import annotations
 
 from truth.rows.kernels.harness import FP32, INT64, Bench, Case, Iteration, peak
+from vramcast.operators import aten
 from vramcast.operators.activation import Gate, gated_activation
 from vramcast.operators.graph import Value
 from vramcast.operators.linear import Dense, Numerics, linear
-from vramcast.operators.norm import Norm, layer_norm, rms_norm
-from vramcast.operators.rope import rope
+from vramcast.operators.norm import Norm, fused_add_rms_norm, layer_norm, rms_norm
+from vramcast.operators.rope import complex_rope, rope
 
 
 def _norm(case: Case, width: str, weights: int, partial_sums: int) -> tuple[Bench, Value, Norm]:
@@ -47,6 +48,32 @@ def layer_norm_peak(case: Case) -> int:
     return _peak_with_given_gradient(bench, out, norm.num_bytes)
 
 
+def fused_add_rms_norm_peak(case: Case) -> int:
+    """benchmark_fused_add_rms_norm.py: (norm(x + r), x + r), both with a given gradient; one module has two weights."""
+    bench, x, norm = _norm(case, "H", 4, case.gpu.multiprocessors)
+    graph = bench.graph
+    residual = bench.leaf("residual", norm.num_bytes)
+    build = case.provided(
+        huggingface=lambda total: rms_norm(graph, total, norm, "huggingface"),
+        liger_rms_norm=lambda total: _liger_rms_norm_scaled(bench, total, norm),
+        liger_fused_add_rms_norm=None,
+    )
+    iteration = Iteration(retains_graph=False, gradient_in_setup=True)
+    if build is None:
+        return peak(bench, fused_add_rms_norm(graph, x, residual, norm), iteration)
+    total = aten.add(graph, x, residual, num_bytes=norm.num_bytes, name="x+r")
+    return peak(bench, (build(total), total), iteration)
+
+
+def _liger_rms_norm_scaled(bench: Bench, total: Value, norm: Norm) -> Value:
+    """The script's `AddLigerRMSNorm` multiplies the kernel's output by a second weight."""
+    normed = rms_norm(bench.graph, total, norm, "liger_out_of_place")
+    return aten.scale_by_weight(
+        bench.graph, normed, num_bytes=norm.num_bytes, weight_bytes=norm.weight_bytes, name="out",
+        sum_bytes=norm.sum_bytes,
+    )
+
+
 def gated_mlp_peak(case: Case) -> int:
     """benchmark_swiglu.py, benchmark_geglu.py: three linear layers and the activation between them."""
     batch = case.size("B") if "B" in case.config else case.size("bsz")
@@ -71,13 +98,31 @@ def gated_mlp_peak(case: Case) -> int:
 
 def _eager_gate(bench: Bench, x: Value, gate: Value, tokens: int, numerics: Numerics) -> Value:
     """`act(gate(x)) * up(x)` runs the activation before the second projection."""
-    from vramcast.operators import aten
-
     graph, hidden = bench.graph, bench.case.size("hidden_size")
     inner = bench.case.size("intermediate_size")
     act = aten.unary(graph, gate, num_bytes=gate.num_bytes, name="act", saves="input")
     up = linear(graph, "up", x, tokens=tokens, dense=Dense(inner, hidden), numerics=numerics)
     return aten.multiply(graph, act, up, num_bytes=gate.num_bytes, name="gated")
+
+
+def llama4_rope_peak(case: Case) -> int:
+    """benchmark_llama4_rope.py: complex frequencies; gradients by torch.autograd.grad."""
+    tokens = case.size("seq_len") if case.x_name == "H" else case.size("T")
+    hidden = case.size("H") if case.x_name == "H" else case.size("hidden_size")
+    size, head = case.itemsize, hidden // case.size("num_q_heads")
+    q_bytes, k_bytes = tokens * hidden * size, tokens * case.size("num_kv_heads") * head * size
+    bench = Bench(case)
+    bench.workspaces(1)
+    bench.resident("inv_freq", head // 2 * FP32)
+    bench.resident("pos_ids", tokens * INT64)
+    frequencies = tokens * head * FP32
+    bench.resident("freqs_cis", frequencies)
+    q, k = bench.leaf("q", q_bytes), bench.leaf("k", k_bytes)
+    variant = case.provided(huggingface="complex", liger="liger_complex")
+    outputs = complex_rope(
+        bench.graph, q, k, q_bytes=q_bytes, k_bytes=k_bytes, itemsize=size, frequency_bytes=frequencies, variant=variant
+    )
+    return peak(bench, outputs, Iteration(gradient_in_setup=True, accumulates=False))
 
 
 def rope_peak(case: Case) -> int:

@@ -8,7 +8,14 @@ from typing import Final
 from truth.contract import Refused
 from truth.rows.kernels.fused_linear import fused_linear_cross_entropy_peak
 from truth.rows.kernels.harness import Case
-from truth.rows.kernels.layers import gated_mlp_peak, layer_norm_peak, rms_norm_peak, rope_peak
+from truth.rows.kernels.layers import (
+    fused_add_rms_norm_peak,
+    gated_mlp_peak,
+    layer_norm_peak,
+    llama4_rope_peak,
+    rms_norm_peak,
+    rope_peak,
+)
 from truth.rows.kernels.losses import cross_entropy_peak
 from truth.rows.kernels.megatron import (
     megatron_cross_entropy_peak,
@@ -22,6 +29,7 @@ from truth.rows.kernels.tiled import tiled_mlp_peak
 
 PEAKS: Final[dict[str, Callable[[Case], int]]] = {
     "cross_entropy": cross_entropy_peak,
+    "fused_add_rms_norm": fused_add_rms_norm_peak,
     "fused_linear_cross_entropy": fused_linear_cross_entropy_peak,
     "fused_moe": fused_moe_peak,
     "fused_neighborhood_attention": neighborhood_attention_peak,
@@ -29,6 +37,7 @@ PEAKS: Final[dict[str, Callable[[Case], int]]] = {
     "jsd": jsd_peak,
     "kl_div": kl_div_peak,
     "layer_norm": layer_norm_peak,
+    "llama4_rope": llama4_rope_peak,
     "megatron_cross_entropy": megatron_cross_entropy_peak,
     "megatron_rms_norm": megatron_rms_norm_peak,
     "megatron_swiglu": megatron_swiglu_peak,
