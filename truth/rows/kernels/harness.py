@@ -58,6 +58,7 @@ class Case(NamedTuple):
     config: dict[str, Any]
     gpu: Gpu
     version: tuple[int, ...]  # of Liger-Kernel
+    timestamp: str = ""  # of the run, for scripts that changed within a version
 
     def size(self, name: str) -> int:
         """An integer of the configuration, or the swept value where the sweep is over that name."""
@@ -95,6 +96,7 @@ def case_of(row: dict[str, Any]) -> Case:
         row["kernel"], row["provider"], row["mode"] or "full", row["x_name"], row["x_value"],
         json.loads(row["config"] or "{}"), GPUS[row["gpu"]],
         tuple(int(part) for part in row["liger_version"].split(".")[:3] if part.isdigit()),
+        row.get("timestamp", ""),
     )
 
 

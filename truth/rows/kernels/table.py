@@ -24,6 +24,7 @@ from truth.rows.kernels.megatron import (
 )
 from truth.rows.kernels.moe import fused_moe_peak
 from truth.rows.kernels.neighborhood import neighborhood_attention_peak
+from truth.rows.kernels.preference import preference_peak
 from truth.rows.kernels.probabilities import jsd_peak, kl_div_peak, tvd_peak
 from truth.rows.kernels.tiled import tiled_mlp_peak
 
@@ -31,6 +32,9 @@ PEAKS: Final[dict[str, Callable[[Case], int]]] = {
     "cross_entropy": cross_entropy_peak,
     "fused_add_rms_norm": fused_add_rms_norm_peak,
     "fused_linear_cross_entropy": fused_linear_cross_entropy_peak,
+    "fused_linear_cpo_loss": preference_peak,
+    "fused_linear_orpo_loss": preference_peak,
+    "fused_linear_simpo_loss": preference_peak,
     "fused_moe": fused_moe_peak,
     "fused_neighborhood_attention": neighborhood_attention_peak,
     "geglu": gated_mlp_peak,
