@@ -26,6 +26,7 @@ from truth.rows.kernels.moe import fused_moe_peak
 from truth.rows.kernels.neighborhood import neighborhood_attention_peak
 from truth.rows.kernels.preference import preference_peak
 from truth.rows.kernels.probabilities import jsd_peak, kl_div_peak, tvd_peak
+from truth.rows.kernels.sparse import sparsemax_peak
 from truth.rows.kernels.tiled import tiled_mlp_peak
 
 PEAKS: Final[dict[str, Callable[[Case], int]]] = {
@@ -47,6 +48,7 @@ PEAKS: Final[dict[str, Callable[[Case], int]]] = {
     "megatron_swiglu": megatron_swiglu_peak,
     "rms_norm": rms_norm_peak,
     "rope": rope_peak,
+    "sparsemax": sparsemax_peak,
     "swiglu": gated_mlp_peak,
     "tiled_geglu": tiled_mlp_peak,
     "tiled_swiglu": tiled_mlp_peak,
