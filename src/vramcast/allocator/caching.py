@@ -208,6 +208,10 @@ class Allocator:
         insort(keys, size << ADDRESS_BITS | block.address)
         return None
 
+    def limit_to(self, capacity_bytes: int) -> None:
+        """What the driver can give from now on, when others on the device have taken or returned memory [bytes]."""
+        self._heap.capacity_bytes = capacity_bytes
+
     def empty_cache(self) -> None:
         """Give every unused segment and page back to the driver."""
         release_cached(self._heap)

@@ -41,6 +41,7 @@ class RankAnswer(Noun, frozen=True):
     interval_bytes: tuple[int, int]  # 90 %, device level
     phases: dict[str, Peak]  # peaks of load, first step, step, evaluation, checkpoint
     ledger: tuple[LedgerEntry, ...]  # at the steady step's peak
+    gives_back_cache: bool = False  # within the capacity only because cached memory is returned to the driver
 
     @property
     def highest_phase(self) -> str:

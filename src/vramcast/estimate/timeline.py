@@ -12,6 +12,7 @@ from typing import NamedTuple
 from vramcast.allocator import Allocator, Settings
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Program, Tensor, events
+from vramcast.errors import OutOfMemory
 
 
 class Simulated(NamedTuple):
@@ -21,50 +22,84 @@ class Simulated(NamedTuple):
     reserved_bytes: int
 
 
-def simulate(phases: Mapping[Phase, Program], *, alloc_conf: str = "") -> dict[Phase, Simulated]:
-    """Replay the phases one after the other; nothing is returned to the driver in between.
+def simulate(
+    phases: Mapping[Phase, Program], *, alloc_conf: str = "", capacity_bytes: int | None = None
+) -> dict[Phase, Simulated]:
+    """Replay the phases one after the other.
 
     Args:
         phases: program of each phase, in run order
         alloc_conf: PYTORCH_CUDA_ALLOC_CONF
+        capacity_bytes: what the driver can give; when it is reached, cached memory is given back first [bytes].
+            None: without end, nothing is ever given back
 
     Returns: the high-water marks of each phase [bytes]
+    Raises: OutOfMemory when a request cannot be served within the capacity
     """
-    settings = Settings.parse(alloc_conf) if alloc_conf else Settings()
-    streams = {"": Allocator(settings=settings)}
-    live: dict[Tensor, list[int]] = {}
+    device = _Device(Settings.parse(alloc_conf) if alloc_conf else Settings(), capacity_bytes)
     marks: dict[Phase, Simulated] = {}
     for phase, program in phases.items():
-        for allocator in streams.values():
+        for allocator in device.streams.values():
             allocator.reset_peaks()
-        allocated = _replay(streams, program, live, settings)
-        reserved = sum(allocator.peak_reserved_bytes for allocator in streams.values())
-        marks[phase] = Simulated(allocated, reserved)
+        allocated = device.replay(program)
+        reserved = sum(allocator.peak_reserved_bytes for allocator in device.streams.values())
+        marks[phase] = Simulated(allocated, reserved if capacity_bytes is None else min(reserved, capacity_bytes))
     return marks
 
 
-def _replay(
-    streams: dict[str, Allocator], program: Program, live: dict[Tensor, list[int]], settings: Settings
-) -> int:
-    """Run one phase; returns the peak of allocated bytes over all streams together."""
-    default = streams[""]
-    others = peak = sum(allocator.allocated_bytes for name, allocator in streams.items() if name)
-    peak += default.allocated_bytes
-    for tensor, is_allocation in events(program):
-        if not tensor.num_bytes:
-            continue
-        allocator = default
-        if tensor.stream:
-            if tensor.stream not in streams:
-                streams[tensor.stream] = Allocator(settings=settings)
-            allocator = streams[tensor.stream]
-            others -= allocator.allocated_bytes
-        if is_allocation:
-            live.setdefault(tensor, []).append(allocator.allocate(tensor.num_bytes))
-        else:
-            allocator.free(live[tensor].pop())
-        if tensor.stream:
-            others += allocator.allocated_bytes
-        if is_allocation:
-            peak = max(peak, others + default.allocated_bytes)
-    return peak
+class _Device:
+    """The allocators of all streams of one process, and the memory they share."""
+
+    def __init__(self, settings: Settings, capacity_bytes: int | None) -> None:
+        self.settings = settings
+        self.capacity_bytes = capacity_bytes
+        self.live: dict[Tensor, list[int]] = {}
+        self.streams = {"": Allocator(settings=settings, capacity_bytes=capacity_bytes)}
+
+    def replay(self, program: Program) -> int:
+        """Run one phase; returns the peak of allocated bytes over all streams together."""
+        default, live = self.streams[""], self.live
+        others = sum(allocator.allocated_bytes for name, allocator in self.streams.items() if name)
+        peak = others + default.allocated_bytes
+        for tensor, is_allocation in events(program):
+            if not tensor.num_bytes:
+                continue
+            allocator = default
+            if tensor.stream:
+                allocator = self._of(tensor.stream)
+                others -= allocator.allocated_bytes
+            if is_allocation:
+                handle = (
+                    allocator.allocate(tensor.num_bytes)
+                    if self.capacity_bytes is None
+                    else self._allocate_within(allocator, tensor.num_bytes)
+                )
+                live.setdefault(tensor, []).append(handle)
+            else:
+                allocator.free(live[tensor].pop())
+            if tensor.stream:
+                others += allocator.allocated_bytes
+            if is_allocation:
+                peak = max(peak, others + default.allocated_bytes)
+        return peak
+
+    def _of(self, stream: str) -> Allocator:
+        if stream not in self.streams:
+            self.streams[stream] = Allocator(settings=self.settings, capacity_bytes=self.capacity_bytes)
+        return self.streams[stream]
+
+    def _allocate_within(self, allocator: Allocator, num_bytes: int) -> int:
+        """A request on a device that can be full: the caches of all streams are given back before it fails."""
+        self._share(allocator)
+        try:
+            return allocator.allocate(num_bytes)
+        except OutOfMemory:
+            for other in self.streams.values():
+                other.empty_cache()
+            self._share(allocator)
+            return allocator.allocate(num_bytes)
+
+    def _share(self, allocator: Allocator) -> None:
+        assert self.capacity_bytes is not None
+        taken = sum(other.reserved_bytes for other in self.streams.values() if other is not allocator)
+        allocator.limit_to(self.capacity_bytes - taken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, Final
 
@@ -13,11 +14,11 @@ from vramcast.domain.answer import Answer, LedgerEntry, Peak, RankAnswer
 from vramcast.domain.job import Job, Phase
 from vramcast.domain.program import Extent, Tensor, extent, live_at_end, live_at_peak
 from vramcast.domain.rank import RankProgram
-from vramcast.errors import UnknownName
+from vramcast.errors import OutOfMemory, UnknownName
 from vramcast.estimate.changes import single_changes
 from vramcast.estimate.interval import interval
 from vramcast.estimate.outside import outside_tensors
-from vramcast.estimate.timeline import simulate
+from vramcast.estimate.timeline import Simulated, simulate
 
 ENGINES: Final[dict[str, str]] = {
     "pytorch": "vramcast.engines.pytorch",
@@ -49,9 +50,21 @@ def answer(job: Job) -> Answer:
         ranks=tuple(ranks),
         num_parameters=count_parameters(job.model).total,
         assumptions=_unique(text for program in programs for text in program.assumptions),
-        warnings=_unique(text for program in programs for text in program.warnings),
+        warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
         changes=() if fits else single_changes(job, needed_bytes=ranks[0].needed_bytes, measure=needed_bytes),
     )
+
+
+def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
+    """What a user should know before trusting the verdict."""
+    if any(rank.gives_back_cache for rank in ranks):
+        yield (
+            "fits only because the allocator gives cached memory back when the card is full: expect retries and slow "
+            "steps; --alloc-conf expandable_segments:True avoids most of it"
+        )
+    context, seq_len = job.model.context, job.workload.seq_len
+    if context is not None and seq_len > context:
+        yield f"seq-len={seq_len} is longer than the {context} positions {job.model.name} was trained with"
 
 
 def needed_bytes(job: Job) -> int:
@@ -87,7 +100,7 @@ def _plain(noun: Any) -> dict[str, Any]:
 def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
     outside = (*outside_tensors(job), *program.outside)
     outside_bytes = sum(tensor.num_bytes for tensor in outside)
-    marks = simulate(program.phases, alloc_conf=job.alloc_conf or program.alloc_conf)
+    marks, gives_back_cache = _marks(job, program, job.cluster.gpu.visible_bytes - outside_bytes)
     phases: dict[str, Peak] = {}
     before = Extent(0, 0)
     for phase, nodes in program.phases.items():
@@ -105,7 +118,25 @@ def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
         interval_bytes=interval(job.engine, steady.device_bytes),
         phases=phases,
         ledger=_ledger(program, steady, outside),
+        gives_back_cache=gives_back_cache,
     )
+
+
+def _marks(job: Job, program: RankProgram, capacity_bytes: int) -> tuple[dict[Phase, Simulated], bool]:
+    """High-water marks of each phase, and whether cached memory had to be given back to stay within the capacity.
+
+    A run whose cache outgrows the card is not out of memory yet: the allocator returns what it can and tries again.
+    """
+    alloc_conf = job.alloc_conf or program.alloc_conf
+    marks = simulate(program.phases, alloc_conf=alloc_conf)
+    if max(mark.reserved_bytes for mark in marks.values()) <= capacity_bytes:
+        return marks, False
+    if max(mark.allocated_bytes for mark in marks.values()) > capacity_bytes:
+        return marks, False
+    try:
+        return simulate(program.phases, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes), True
+    except OutOfMemory:
+        return marks, False
 
 
 def _ledger(program: RankProgram, steady: Peak, outside: tuple[Tensor, ...]) -> tuple[LedgerEntry, ...]:
