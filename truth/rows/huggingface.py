@@ -89,8 +89,10 @@ def qwen_job(row: Row) -> Job:
     peft = None
     if not whole:
         saved = ("embedding", "head") if "embedding" in adapted else ()
-        base = "gptq-int4" if quantised else "full"
-        peft = Peft(rank=QWEN_RANK, targets=QWEN_TARGETS, modules_to_save=saved, dropout=0.05, base=base)
+        peft = Peft(
+            rank=QWEN_RANK, targets=QWEN_TARGETS, modules_to_save=saved, dropout=0.05,
+            base="gptq-int4" if quantised else "full",
+        )
     precision = Precision.MIXED_BF16 if zero else Precision.AMP_BF16
     return Job(
         model=load_model(str(row["model"]).lower()),

@@ -39,8 +39,7 @@ def embedding(model: Model, sizes: Sizes, *, learns: bool, owner: str = "embeddi
     """
     graph = Graph(owner=owner)
     size = sizes.residual_bytes
-    needed = learns or sizes.adapter is not None
-    out = graph.value("tokens", size, gradient_bytes=size if needed else 0)
+    out = graph.value("tokens", size)
     width = sizes.numerics.gradient
     table = graph.tensor("tokens.weight_gradient", model.vocab * sizes.hidden * width, Category.GRADIENTS)
     graph.call("embedding", [], [out], weight_gradients=[table] if learns else [])

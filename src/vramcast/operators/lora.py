@@ -3,12 +3,13 @@
 Symbols:  T tokens   I in features   O out features   r rank
 [LoRA] Hu et al., arXiv:2106.09685: y = W x + s B A x
 [DoRA] Liu et al., arXiv:2402.09353: the direction of W + s B A, with a learned magnitude
-[PEFT] peft src/peft/tuners/lora/layer.py `Linear.forward`: x is cast to the adapter's dtype, result + lora_B(lora_A(x)) * s
+[PEFT] peft src/peft/tuners/lora/layer.py `Linear.forward`: x is cast to the adapter's dtype; result + lora_B(lora_A(x))
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from vramcast.domain.program import Category
@@ -142,7 +143,8 @@ def _frod_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWei
     return (*_any_weights(rows, columns, adapter), basis)
 
 
-class Materialised(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Materialised:
     """A method that builds a whole O x I matrix at every forward [PEFT: src/peft/tuners/<method>/layer.py].
 
     Bytes count per element of the matrix; what is saved lives until backward.
@@ -173,7 +175,8 @@ class Materialised(NamedTuple):
         return cast(graph, out, elements=t * target.out_features, to_bytes=target.width, name=f"{path}.adapted")
 
 
-class Narrow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Narrow:
     """A method that works on a few numbers per token and leaves the input unsaved."""
 
     copies: int  # of T r elements saved

@@ -18,7 +18,7 @@ class Gradient(NamedTuple):
     """Weight gradients that a backward leaves behind."""
 
     tensor: Tensor
-    count: int
+    repeats: int
 
 
 class Passes(NamedTuple):
@@ -171,4 +171,4 @@ def _inferred(layers: Layers) -> Program:
 
 def free_gradients(gradients: tuple[Gradient, ...]) -> Program:
     """zero_grad(set_to_none=True)."""
-    return tuple(Loop(item.count, (Free(item.tensor),)) for item in gradients)
+    return tuple(Loop(item.repeats, (Free(item.tensor),)) for item in gradients)

@@ -1,0 +1,106 @@
+"""Residual layers of eager PyTorch."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.transformer import decoder_layer
+from vramcast.domain.job import AttentionKernel
+from vramcast.domain.model import MLP, Attention, Layer, MoE, MultiLatentAttention, Norm
+from vramcast.domain.program import Program, extent, live_at_end
+from vramcast.operators.linear import Numerics
+from vramcast.operators.lowering import lower
+
+LLAMA = Layer(
+    mixer=Attention(num_heads=32, num_kv_heads=8, head_dim=128), channel=MLP(width=14336, gated=True)
+)
+BERT = Layer(
+    mixer=Attention(num_heads=12, num_kv_heads=12, head_dim=64, rope=False, qkv_bias=True, out_bias=True),
+    channel=MLP(width=3072, gated=False, activation="gelu", bias=True), norm=Norm.LAYER, norm_placement="post",
+)
+FALCON = Layer(
+    mixer=Attention(num_heads=8, num_kv_heads=1, head_dim=64), channel=MLP(width=2048, gated=False, activation="gelu"),
+    norm=Norm.LAYER, parallel=True, shared_input_norm=True,
+)
+MIXTRAL = Layer(
+    mixer=Attention(num_heads=8, num_kv_heads=2, head_dim=64),
+    channel=MoE(num_experts=8, top_k=2, expert=MLP(width=1024, gated=True)),
+)
+DEEPSEEK = Layer(
+    mixer=MultiLatentAttention(
+        num_heads=8, q_lora_rank=256, kv_lora_rank=128, qk_nope_dim=64, qk_rope_dim=32, v_head_dim=64
+    ),
+    channel=MLP(width=1024, gated=True),
+)
+
+
+def saved_bytes(layer: Layer, sizes: Sizes) -> int:
+    """What forward leaves for backward, the stream itself not counted."""
+    return extent(lower(decoder_layer(layer, sizes)).forward).net
+
+
+def ends(program: Program) -> int:
+    """Tensors that are neither freed nor handed on."""
+    return sum(abs(count) for count in live_at_end(program).values())
+
+
+def test_a_llama_layer_in_bf16_keeps_49_bytes_per_token_and_channel() -> None:
+    # H = 4096, F = 3.5 H, G/A = 1/4; two norms 2 (4 + 2 + 2), q k v out 5/2 * 2, MLP 4 * 3.5 * 2
+    sizes = Sizes(batch=1, seq_len=4096, hidden=4096)
+    statistics = 4096 * (2 * 4 + 32 * 4)
+    assert saved_bytes(LLAMA, sizes) == 4096 * 4096 * 49 + statistics
+
+
+def test_bert_base_in_fp32_with_eager_attention_keeps_1_737_gb_per_layer() -> None:
+    sizes = Sizes(
+        batch=32, seq_len=512, hidden=768, numerics=Numerics(4, 4, 4, 4), attention=AttentionKernel.EAGER,
+        hidden_dropout=0.1, attention_dropout=0.1, fp32_softmax=False,
+    )
+    assert abs(saved_bytes(BERT, sizes) - 1_736_704_000) < 1_000_000
+
+
+def test_frozen_layers_save_less() -> None:
+    sizes = Sizes(batch=1, seq_len=1024, hidden=4096)
+    assert saved_bytes(LLAMA, sizes._replace(frozen=True)) < saved_bytes(LLAMA, sizes)
+
+
+def test_a_masked_batch_copies_grouped_keys_and_values_per_query_head() -> None:
+    sizes = Sizes(batch=2, seq_len=1024, hidden=4096)
+    masked = sizes._replace(masked=True, grouped=False)
+    # k and v with 32 heads are kept instead of 8; the unmasked v of 8 heads dies
+    expected = 2 * sizes.tokens * (32 - 8) * 128 * 2
+    assert abs(saved_bytes(LLAMA, masked) - saved_bytes(LLAMA, sizes) - expected) < 1_000_000
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    layer=st.sampled_from([LLAMA, BERT, FALCON, MIXTRAL, DEEPSEEK]),
+    batch=st.integers(1, 3),
+    seq_len=st.sampled_from([64, 128, 512]),
+    numerics=st.sampled_from([Numerics(), Numerics(4, 4, 4, 4), Numerics(4, 2, 4, 4)]),
+    kernel=st.sampled_from(list(AttentionKernel)),
+    frozen=st.booleans(),
+    recompute=st.booleans(),
+)
+def test_backward_frees_what_forward_left(
+    layer: Layer, batch: int, seq_len: int, numerics: Numerics, kernel: AttentionKernel, frozen: bool, recompute: bool
+) -> None:
+    hidden = 4096 if layer is LLAMA else 768 if layer is BERT else 512
+    sizes = Sizes(batch=batch, seq_len=seq_len, hidden=hidden, numerics=numerics, attention=kernel, frozen=frozen)
+    graph = decoder_layer(layer, sizes)
+    if recompute:
+        graph.checkpoint(0, outputs_alive=True)
+    stream = graph.inputs[0].tensor
+    graph.outputs[0].tensor = stream
+    gradient = graph.tensor("gradient", sizes.residual_bytes)
+    low = lower(graph, gradient=gradient)
+    assert ends(low.forward + low.backward) == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(batch=st.integers(1, 4), seq_len=st.sampled_from([128, 256, 1024]))
+def test_more_tokens_are_never_less_memory(batch: int, seq_len: int) -> None:
+    small = Sizes(batch=batch, seq_len=seq_len, hidden=4096)
+    assert saved_bytes(LLAMA, small._replace(batch=batch + 1)) > saved_bytes(LLAMA, small)

@@ -1,0 +1,141 @@
+"""The plain PyTorch engine."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from vramcast.catalogue.models import load_model
+from vramcast.domain.device import Cluster, Gpu
+from vramcast.domain.job import AttentionKernel, Job, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.program import Category, Extent, extent, live_at_end, live_at_peak
+from vramcast.engines import pytorch
+from vramcast.errors import Unsupported
+from vramcast.units import GB, GIB
+
+CARD = Gpu(name="card", vendor="NVIDIA", arch="Ampere", compute_capability="8.0", visible_bytes=80 * GIB)
+
+
+def job(model: str = "llama-3.2-1b", *, gpus: int = 1, **changes: object) -> Job:
+    """A small question; `changes` go to workload or plan by name."""
+    in_workload = {name: value for name, value in changes.items() if name in Workload.__struct_fields__}
+    in_plan = {name: value for name, value in changes.items() if name in Plan.__struct_fields__}
+    workload = {"seq_len": 1024, **in_workload}
+    plan = {"precision": Precision.BF16, **in_plan}
+    return Job(
+        model=load_model(model), workload=Workload(**workload), plan=Plan(**plan),
+        cluster=Cluster(gpu=CARD, gpus_per_node=gpus),
+    )
+
+
+def phase(asked: Job, name: Phase = Phase.STEP) -> Extent:
+    """Extent of one phase, from zero."""
+    return extent(pytorch.ranks(asked)[0].phases[name])
+
+
+def test_a_step_leaves_nothing_behind() -> None:
+    for changes in ({}, {"recompute": Recompute.FULL}, {"grad_accum": 3}, {"peft": Peft(rank=4)}):
+        assert phase(job(**changes)).net == 0
+        assert live_at_end(pytorch.ranks(job(**changes))[0].phases[Phase.STEP]) == {}
+
+
+def test_weights_gradients_and_adam_states_are_eight_bytes_a_parameter_in_pure_bf16() -> None:
+    found = pytorch.ranks(job())[0].phases
+    count = 1_235_814_400  # Llama-3.2-1B, tied
+    load = extent(found[Phase.LOAD]).net
+    assert load == pytest.approx(2 * count, rel=1e-4)
+    first = extent(found[Phase.FIRST_STEP])
+    states = sum(t.block_bytes * n for t, n in live_at_end(found[Phase.FIRST_STEP]).items() if t.category is Category.OPTIMIZER)
+    assert states == pytest.approx(4 * count, rel=1e-4)
+    assert first.net > states
+
+
+def test_amp_keeps_fp32_weights_and_one_16_bit_copy_of_each_matrix() -> None:
+    asked = job(precision=Precision.AMP_BF16, seq_len=8192)
+    live = live_at_peak(pytorch.ranks(asked)[0].phases[Phase.STEP])
+    casts = sum(t.block_bytes * n for t, n in live.items() if t.name.endswith("weight_cast"))
+    matrices = 1_235_814_400 - 67_584  # all but the norms
+    assert casts == pytest.approx(2 * matrices, rel=0.02)
+
+
+def test_bert_base_at_batch_32_and_512_tokens_in_fp32_needs_21_gb_of_layer_activations() -> None:
+    asked = job(
+        "bert-base-uncased", seq_len=512, micro_batch=32, precision=Precision.FP32, attention=AttentionKernel.EAGER
+    )
+    live = live_at_peak(pytorch.ranks(asked)[0].phases[Phase.STEP])
+    layers = sum(
+        t.block_bytes * n for t, n in live.items() if t.category is Category.ACTIVATIONS and t.owner.endswith("layers")
+    )
+    assert layers == pytest.approx(20.8 * GB, rel=0.03)
+
+
+def test_eager_attention_grows_with_the_square_of_the_sequence() -> None:
+    short, long = (phase(job(attention=AttentionKernel.EAGER, seq_len=n)).peak for n in (1024, 2048))
+    flash_short, flash_long = (phase(job(seq_len=n)).peak for n in (1024, 2048))
+    assert (long - flash_long) > 3.5 * (short - flash_short)
+
+
+def test_checkpointing_keeps_one_residual_stream_per_layer() -> None:
+    asked = job(recompute=Recompute.FULL, seq_len=8192)
+    live = live_at_peak(pytorch.ranks(asked)[0].phases[Phase.STEP])
+    streams = [n for tensor, n in live.items() if tensor.name == "hidden states"]
+    assert streams and 16 <= sum(streams) <= 18
+
+
+def test_more_batch_and_longer_sequences_are_never_less_memory() -> None:
+    peaks = [phase(job(micro_batch=batch)).peak for batch in (1, 2, 4)]
+    assert peaks == sorted(peaks)
+    assert phase(job(seq_len=2048)).peak > peaks[0]
+
+
+def test_lora_has_states_for_its_adapters_only() -> None:
+    asked = job(peft=Peft(rank=8, targets=("attention.q", "attention.v")))
+    states = live_at_end(pytorch.ranks(asked)[0].phases[Phase.FIRST_STEP])
+    held = sum(t.block_bytes * n for t, n in states.items() if t.category is Category.OPTIMIZER)
+    assert held == pytest.approx(2 * 4 * 16 * 8 * ((2048 + 2048) + (2048 + 512)), rel=1e-3)
+
+
+def test_nf4_weights_take_about_half_a_byte_each() -> None:
+    full = extent(pytorch.ranks(job(peft=Peft()))[0].phases[Phase.LOAD]).net
+    small = extent(pytorch.ranks(job(peft=Peft(base="nf4-dq")))[0].phases[Phase.LOAD]).net
+    matrices = 16 * 2048 * (2048 * 2 + 512 * 2 + 8192 * 3)
+    assert full - small == pytest.approx(matrices * (2 - 0.5 - 1 / 64), rel=0.01)
+
+
+def test_ddp_adds_buckets_of_the_gradients_size() -> None:
+    alone, together = phase(job(), Phase.FIRST_STEP).net, phase(job(gpus=8), Phase.FIRST_STEP).net
+    assert together - alone == pytest.approx(2 * 1_235_814_400, rel=1e-3)
+
+
+def test_a_reference_model_of_dpo_is_one_more_copy_of_the_weights() -> None:
+    alone = extent(pytorch.ranks(job())[0].phases[Phase.LOAD]).net
+    both = extent(pytorch.ranks(job(objective="dpo"))[0].phases[Phase.LOAD]).net
+    assert both == 2 * alone
+
+
+@pytest.mark.parametrize("model", ["t5-base", "whisper-small", "gpt2", "mixtral-8x7b", "deepseek-v2-lite", "qwen3-0.6b"])
+def test_families_run_through_and_cancel_out(model: str) -> None:
+    assert phase(job(model, seq_len=256)).net == 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("tp", 2), ("pp", 2), ("cp", 2), ("ep", 2)])
+def test_model_parallelism_is_refused_with_what_would_work(name: str, value: int) -> None:
+    with pytest.raises(Unsupported, match="use --engine megatron"):
+        pytorch.ranks(job(gpus=8, **{name: value}))
+
+
+def test_sharding_is_refused_with_what_would_work() -> None:
+    with pytest.raises(Unsupported, match="use --engine deepspeed"):
+        pytorch.ranks(job(gpus=8, shards=Shards.EVERYTHING))
+
+
+def test_eight_billion_parameters_are_built_in_under_ten_milliseconds() -> None:
+    asked = job("llama-3.1-8b")
+    pytorch.ranks(asked)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        pytorch.ranks(asked)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.010
