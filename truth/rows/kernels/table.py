@@ -7,6 +7,7 @@ from typing import Final
 
 from truth.contract import Refused
 from truth.rows.kernels.fused_linear import fused_linear_cross_entropy_peak
+from truth.rows.kernels.grpo import grpo_peak
 from truth.rows.kernels.harness import Case
 from truth.rows.kernels.layers import (
     fused_add_rms_norm_peak,
@@ -34,6 +35,8 @@ PEAKS: Final[dict[str, Callable[[Case], int]]] = {
     "fused_add_rms_norm": fused_add_rms_norm_peak,
     "fused_linear_cross_entropy": fused_linear_cross_entropy_peak,
     "fused_linear_cpo_loss": preference_peak,
+    "fused_linear_grpo_loss_sequence": grpo_peak,
+    "fused_linear_grpo_loss_token": grpo_peak,
     "fused_linear_orpo_loss": preference_peak,
     "fused_linear_simpo_loss": preference_peak,
     "fused_moe": fused_moe_peak,
