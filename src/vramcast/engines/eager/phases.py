@@ -46,7 +46,7 @@ def workspaces(hopper: bool) -> Program:
 
 
 def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()) -> Mapping[Phase, Program]:
-    """Load, first step, step, evaluation.
+    """Load, first step, step, evaluation, checkpoint.
 
     Args:
         recipe: the model
@@ -63,6 +63,7 @@ def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()
         Phase.FIRST_STEP: (*workspaces(stepping.hopper), *buckets, *first),
         Phase.STEP: step,
         Phase.EVALUATION: inference(recipe) + generation,
+        Phase.CHECKPOINT: (),  # state dicts refer to the tensors that are there; they are copied to the host one by one
     }
 
 

@@ -74,7 +74,7 @@ def recipe_of(
     """
     refuse_splits(job)
     plan, peft = job.plan, job.plan.peft
-    chosen = plan.loss or Loss.EAGER
+    chosen = plan.loss or (Loss.COMPILED if plan.compile else Loss.EAGER)
     if loss is None and chosen not in LOSSES:
         raise Unsupported(f"--loss {chosen} is not modelled for --engine {job.engine}; use --loss fused_linear")
     numerics = NUMERICS[plan.precision]

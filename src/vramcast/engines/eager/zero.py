@@ -59,7 +59,14 @@ def zero_phases(recipe: Recipe, zero: Zero) -> Mapping[Phase, Program]:
         Phase.FIRST_STEP: (*workspaces(zero.hopper), *step),
         Phase.STEP: step,
         Phase.EVALUATION: inference(recipe),
+        Phase.CHECKPOINT: _consolidated(held, zero) if everything else (),
     }
+
+
+def _consolidated(held: tuple[Weight, ...], zero: Zero) -> Program:
+    """`_zero3_consolidated_16bit_state_dict` gathers one module at a time and copies it to the host."""
+    largest = max(weight.elements for weight in held)
+    return _scope(_tensor("gathered for the checkpoint", largest * zero.width, Category.COMMUNICATION))
 
 
 def _tensor(name: str, num_bytes: int, category: Category, formula: str = "") -> Tensor:
