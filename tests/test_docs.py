@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from tools.docs import BLOCK, documents, regenerated
+from tools.docs import BLOCK, ROOT, documents, regenerated
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
-def test_every_shown_output_is_what_the_command_prints(path) -> None:  # type: ignore[no-untyped-def]
+def test_every_shown_output_is_what_the_command_prints(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert regenerated(text) == text, f"{path.name} is stale: run python -m tools.docs"
 
@@ -16,3 +19,13 @@ def test_every_shown_output_is_what_the_command_prints(path) -> None:  # type: i
 def test_the_readme_shows_the_main_job() -> None:
     readme = next(path for path in documents() if path.name == "README.md")
     assert BLOCK.search(readme.read_text(encoding="utf-8"))
+
+
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```$", re.M | re.S)
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
+def test_the_python_in_the_documents_runs(path: Path) -> None:
+    for match in PYTHON.finditer(path.read_text(encoding="utf-8")):
+        exec(compile(match["code"], path.name, "exec"), {})
