@@ -109,7 +109,9 @@ class Graph:
         gradient = of.gradient_bytes if gradient_bytes is None else gradient_bytes
         return Value(name, of.num_bytes, gradient, of.tensor, of.storage)
 
-    def input(self, name: str, num_bytes: int, *, gradient_bytes: int | None = None, tensor: Tensor | None = None) -> Value:
+    def input(
+        self, name: str, num_bytes: int, *, gradient_bytes: int | None = None, tensor: Tensor | None = None
+    ) -> Value:
         """A value the caller owns: it exists before the block runs."""
         value = self.value(name, num_bytes, gradient_bytes=gradient_bytes)
         if tensor is not None:
@@ -145,7 +147,8 @@ class Graph:
                 temporaries=tuple(temporaries), backward_temporaries=tuple(backward_temporaries),
                 weight_gradients=tuple(weight_gradients), gradient_storages=tuple(gradient_storages),
                 saved_weight_gradients=tuple(saved_weight_gradients), passes_gradient=passes_gradient,
-                slices_gradient=slices_gradient, views_gradient=views_gradient, reuses_gradient=reuses_gradient, differentiable=differentiable, flops=flops,
+                slices_gradient=slices_gradient, views_gradient=views_gradient,
+                reuses_gradient=reuses_gradient, differentiable=differentiable, flops=flops,
                 traffic_bytes=traffic_bytes,
             )
         )

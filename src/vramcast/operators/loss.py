@@ -2,7 +2,7 @@
 
 Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a chunk
 [hf] transformers loss/loss_utils.py `ForCausalLMLoss`: logits.float(), then F.cross_entropy
-[torch] pytorch torch/nn/functional.py `cross_entropy`: log_softmax (keeps its result), nll_loss (keeps log-probabilities)
+[torch] pytorch torch/nn/functional.py `cross_entropy`: log_softmax and nll_loss keep the log-probabilities
 [liger] Liger-Kernel src/liger_kernel/ops/cross_entropy.py, fused_linear_cross_entropy.py
 [megatron] Megatron-LM megatron/core/tensor_parallel/cross_entropy.py, megatron/core/fusions/fused_cross_entropy.py
 [te] TransformerEngine transformer_engine/pytorch/triton/cross_entropy.py: the fp32 gradient is made in forward

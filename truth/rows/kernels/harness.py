@@ -1,7 +1,7 @@
 """Liger-Kernel's benchmark harness as a program: what setup leaves allocated, one iteration, and its peak.
 
-`_test_memory` [Liger-Kernel benchmark/scripts/utils.py] calls a function ten times, resets the peak before each call and
-reports the median of `max_memory_allocated`: a steady iteration, with the gradients of the earlier ones in `.grad`.
+`_test_memory` [Liger-Kernel benchmark/scripts/utils.py] calls a function ten times, resets the peak before each call
+and reports the median of `max_memory_allocated`: a steady iteration, with the gradients of the earlier ones in `.grad`.
 """
 
 from __future__ import annotations

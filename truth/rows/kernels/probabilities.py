@@ -15,7 +15,9 @@ from vramcast.operators.graph import Graph, Value
 from vramcast.operators.reduction import full_sum_bytes
 
 
-class _Setup(NamedTuple):
+class Distributions(NamedTuple):
+    """Student and target of one loss, in fp32."""
+
     bench: Bench
     rows: int
     size: int  # bytes of one distribution
@@ -24,6 +26,7 @@ class _Setup(NamedTuple):
 
     @property
     def graph(self) -> Graph:
+        """The benchmark's graph."""
         return self.bench.graph
 
     def row_bytes(self) -> int:
@@ -31,7 +34,7 @@ class _Setup(NamedTuple):
         return self.rows * FP32
 
 
-def _setup(case: Case, operator: str) -> _Setup:
+def _setup(case: Case, operator: str) -> Distributions:
     if case.x_name == "BT":
         rows, vocabulary = case.size("BT"), case.size("vocab_size")
     else:
@@ -40,7 +43,7 @@ def _setup(case: Case, operator: str) -> _Setup:
     bench = Bench(case)
     leaf = bench.leaf("leaf", size)
     student = bench.made("student", size, leaf, operator, temporaries=1 if operator == "softmax" else 0)
-    return _Setup(bench, rows, size, student, bench.input("target", size))
+    return Distributions(bench, rows, size, student, bench.input("target", size))
 
 
 def random_gradient(case: Case) -> bool:
@@ -48,7 +51,7 @@ def random_gradient(case: Case) -> bool:
     return case.version >= (0, 8, 0)
 
 
-def _mean(setup: _Setup, x: Value, name: str) -> Value:
+def _mean(setup: Distributions, x: Value, name: str) -> Value:
     """`x.sum() / rows`."""
     total = aten.total(setup.graph, x, num_bytes=FP32, name=f"{name}.sum")
     return aten.unary(setup.graph, total, num_bytes=FP32, name=name)
@@ -61,7 +64,7 @@ def kl_div_peak(case: Case) -> int:
     return peak(setup.bench, (loss,))
 
 
-def _kl_torch(setup: _Setup) -> Value:
+def _kl_torch(setup: Distributions) -> Value:
     """[kl]: xlogy(target, target) - target * input."""
     graph, size = setup.graph, setup.size
     entropy = aten.unary(graph, setup.target, num_bytes=size, name="xlogy")
@@ -69,7 +72,7 @@ def _kl_torch(setup: _Setup) -> Value:
     return _mean(setup, aten.subtract(graph, entropy, cross, num_bytes=size, name="pointwise"), "loss")
 
 
-def _kl_liger(setup: _Setup) -> Value:
+def _kl_liger(setup: Distributions) -> Value:
     """[liger]: the gradient is written over the input, then divided into a new tensor."""
     return setup.graph.call(
         "kl_div", [setup.student], [setup.graph.value("loss", FP32)], saved=[setup.student, setup.target],
@@ -83,11 +86,11 @@ def _kl_liger(setup: _Setup) -> Value:
 def jsd_peak(case: Case) -> int:
     """benchmark_jsd.py: log-probabilities on both sides, beta 1/2."""
     setup = _setup(case, "log_softmax")
-    loss = case.provided(torch=_jsd_torch, liger=_jsd_liger)(setup)
+    loss = case.provided(torch=jensen_shannon, liger=_jsd_liger)(setup)
     return peak(setup.bench, (loss,))
 
 
-def _kl_log_target(setup: _Setup, log_mean: Value, target: Value, name: str) -> Value:
+def _kl_log_target(setup: Distributions, log_mean: Value, target: Value, name: str) -> Value:
     """[kl]: exp(target) * (target - input)."""
     graph, size = setup.graph, setup.size
     exp = aten.unary(graph, target, num_bytes=size, name=f"{name}.exp", saves="output")
@@ -95,7 +98,7 @@ def _kl_log_target(setup: _Setup, log_mean: Value, target: Value, name: str) -> 
     return _mean(setup, aten.multiply(graph, exp, difference, num_bytes=size, name=f"{name}.pointwise"), name)
 
 
-def jensen_shannon(setup: _Setup) -> Value:
+def jensen_shannon(setup: Distributions) -> Value:
     """The script's `TorchJSD`: two KL divergences to the mean distribution."""
     graph, size = setup.graph, setup.size
     p = aten.unary(graph, setup.target, num_bytes=size, name="exp.p")
@@ -111,11 +114,7 @@ def jensen_shannon(setup: _Setup) -> Value:
     return aten.add(graph, *sides, num_bytes=FP32, name="loss")
 
 
-def _jsd_torch(setup: _Setup) -> Value:
-    return jensen_shannon(setup)
-
-
-def _jsd_liger(setup: _Setup) -> Value:
+def _jsd_liger(setup: Distributions) -> Value:
     """[liger]: loss and gradient of every element in forward; the gradient is saved."""
     graph = setup.graph
     gradient = graph.value("grad.saved", setup.size, gradient_bytes=0)
@@ -136,7 +135,7 @@ def tvd_peak(case: Case) -> int:
     return peak(setup.bench, (loss,))
 
 
-def _tvd_torch(setup: _Setup) -> Value:
+def _tvd_torch(setup: Distributions) -> Value:
     """abs(p - q) / 2; the gradient of abs makes the sign first."""
     graph, size = setup.graph, setup.size
     difference = aten.subtract(graph, setup.student, setup.target, num_bytes=size, name="difference")
@@ -144,7 +143,7 @@ def _tvd_torch(setup: _Setup) -> Value:
     return _mean(setup, aten.unary(graph, absolute, num_bytes=size, name="half"), "loss")
 
 
-def _tvd_liger(setup: _Setup) -> Value:
+def _tvd_liger(setup: Distributions) -> Value:
     """[liger]: the gradient is made in forward and divided into the tensor that is saved."""
     graph = setup.graph
     gradient = graph.value("grad.saved", setup.size, gradient_bytes=0)

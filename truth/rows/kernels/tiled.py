@@ -72,10 +72,10 @@ def tiled_mlp_peak(case: Case) -> int:
         bench.weight(f"{name}.grad", shard.hidden * shard.inner * shard.size if case.mode != "forward" else 0)
     y = bench.graph.tensor("y", states)
     out = shard.out.tensor
-    forward = (Loop(shards, shard.forward()), Alloc(y), *(Free(out) for _ in range(shards)))
+    forward: Program = (Loop(shards, shard.forward()), Alloc(y), *(Free(out) for _ in range(shards)))
     gradient = bench.graph.tensor("x.grad.new", states)
     run = shard.training()
     rest = Loop(shards - 1, (*run.forward, Free(out), *run.backward))  # the variable now holds the new output
-    backward = (Alloc(gradient), *run.forward, *run.backward, rest, Free(out), Free(gradient))
-    upstream = (Alloc(bench.graph.tensor("upstream", states)),)
+    backward: Program = (Alloc(gradient), *run.forward, *run.backward, rest, Free(out), Free(gradient))
+    upstream: Program = (Alloc(bench.graph.tensor("upstream", states)),)
     return peak_of(bench, forward, upstream, backward, Iteration())
