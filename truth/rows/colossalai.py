@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 MODELS: Final = (("llama2-7b", "llama-2-7b"), ("llama2-13b", "llama-2-13b"), ("llama2-70b", "llama-2-70b"))
 
-PREFERENCES: Final = ("simpo", "orpo", "dpo", "kto")
+TRAINERS: Final = ("simpo", "orpo", "dpo", "kto", "sft")
 
 
 def predict(row: Row) -> Iterator[Prediction]:
@@ -29,14 +29,14 @@ def predict(row: Row) -> Iterator[Prediction]:
 def job_of(row: Row) -> Job:
     """The plugin, batch and adapter of a row.
 
-    Raises: Refused for Gemini plugins and trainers with several models
+    Raises: Refused for Gemini plugins and reinforcement learning
     """
     zero, framework = str(row.get("zero", "")), str(row["framework"]).lower()
     if not zero.startswith("zero2") or not row.get("micro_batch"):
         raise Refused(f"plugin {zero or 'unknown'} of ColossalAI is not modelled")
-    kind = next((name for name in PREFERENCES if name in framework), "")
-    if kind in ("dpo", "kto") or "ppo" in framework or "grpo" in framework:
-        raise Refused(f"ColossalChat's {kind or framework} holds several models")
+    kind = next((name for name in TRAINERS if name in framework), None)
+    if kind is None:
+        raise Refused(f"trainer of {framework} is not modelled: it holds several models")
     return Job(
         model=load_model(_model(str(row["model"]))),
         workload=Workload(seq_len=row["seq_len"], micro_batch=row["micro_batch"], objective="sft"),
@@ -50,7 +50,7 @@ def job_of(row: Row) -> Job:
         ),
         cluster=cluster(row),
         engine="colossalai",
-        engine_options={"preference": kind} if kind else {},
+        engine_options={"trainer": kind},
     )
 
 

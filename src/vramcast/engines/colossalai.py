@@ -9,7 +9,7 @@ the loop and lives until backward has ended.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from vramcast.domain.job import Job, Phase, Precision, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
@@ -31,13 +31,29 @@ BUCKET: Final = 12 * 1024 * 1024
 
 FP32: Final = 4
 HALF: Final = 2
-LOGIT_BYTES: Final = 4
+
+class Trainer(NamedTuple):
+    """What a ColossalChat trainer runs and holds per micro-batch."""
+
+    answers: int  # sequences of one sample in the forward that learns
+    kept_logits: int  # bytes per logit that variables of the loop hold during backward
+    reference: bool = False  # a frozen copy of the weights
+
+
+TRAINERS: Final[dict[str, Trainer]] = {
+    "sft": Trainer(1, 4),
+    "simpo": Trainer(2, 4),
+    "orpo": Trainer(2, 8),  # and the log-probabilities behind the loss of the chosen answers
+    "dpo": Trainer(2, 8, reference=True),
+    "kto": Trainer(1, 16, reference=True),  # policy and reference, each on answers and on the KL batch
+}
+"""Trainers of coati/trainer by name."""
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
     """The one role of data-parallel ranks.
 
-    `engine_options`: "preference" ("simpo", "orpo", "dpo"): chosen and rejected answers in one forward.
+    `engine_options`: "trainer", a key of TRAINERS; "sft" where it is not named.
 
     Raises: Unsupported for Gemini's chunks, ZeRO-3 and model parallelism
     """
@@ -49,15 +65,20 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         )
     if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.BF16, Precision.FP16):
         raise Unsupported(f"precision {plan.precision} is not modelled for --engine colossalai; use mixed-bf16")
-    preference = str(job.engine_options.get("preference", ""))
-    recipe = recipe_of(job, loss="eager" if preference else "huggingface_shifted")
+    name = str(job.engine_options.get("trainer", "dpo" if job.workload.objective == "dpo" else "sft"))
+    if name not in TRAINERS or job.workload.objective in ("ppo", "grpo", "reward"):
+        raise Unsupported(
+            f"ColossalChat's {job.workload.objective} trainer {name} is not modelled; use one of {', '.join(TRAINERS)}"
+        )
+    trainer = TRAINERS[name]
+    recipe = recipe_of(job, loss="huggingface_shifted" if name == "sft" else "eager")
     sizes = recipe.sizes._replace(
-        batch=job.workload.micro_batch * (2 if preference else 1), numerics=Numerics(HALF, HALF, HALF, HALF)
+        batch=job.workload.micro_batch * trainer.answers, numerics=Numerics(HALF, HALF, HALF, HALF)
     )
     if sizes.adapter is not None:
         sizes = sizes._replace(adapter=sizes.adapter._replace(width=HALF, compute=HALF))
-    kept = LOGIT_BYTES * (2 if preference == "orpo" else 1)
-    return (one_role(job, _phases(job, recipe._replace(sizes=sizes, kept_logits=kept))),)
+    recipe = recipe._replace(sizes=sizes, kept_logits=trainer.kept_logits)
+    return (one_role(job, _phases(job, recipe, trainer)),)
 
 
 def _tensor(name: str, num_bytes: int, category: Category) -> Tensor:
@@ -65,11 +86,13 @@ def _tensor(name: str, num_bytes: int, category: Category) -> Tensor:
                   source="colossalai/zero/low_level/low_level_optim.py")
 
 
-def _phases(job: Job, recipe: Recipe) -> Mapping[Phase, Program]:
+def _phases(job: Job, recipe: Recipe, trainer: Trainer) -> Mapping[Phase, Program]:
     held = weights(recipe)
     partition = ceil_div(elements(held, learning_only=True), job.data_parallel)
     offloaded = job.plan.offload_optimizer != "none"
     load: list[Node] = [*weight_program(held)]
+    if trainer.reference:
+        load += weight_program(weight._replace(owner=f"reference.{weight.owner}") for weight in held)
     states: list[Node] = []
     if not offloaded:
         load.append(Alloc(_tensor("fp32 weights", partition * FP32, Category.OPTIMIZER)))
@@ -80,6 +103,7 @@ def _phases(job: Job, recipe: Recipe) -> Mapping[Phase, Program]:
         Phase.FIRST_STEP: (*workspaces(hopper(job)), *_step(job, recipe, held, tuple(states))),
         Phase.STEP: _step(job, recipe, held, ()),
         Phase.EVALUATION: inference(recipe),
+        Phase.CHECKPOINT: (),
     }
 
 
