@@ -189,7 +189,8 @@ def _rms_liger_full_sum(graph: Graph, x: Value, norm: Norm) -> Value:
         "norm", [x], [out], saved=[x], extra=norm.statistics(graph, "rstd"), reuses_gradient=True,
         weight_gradients=norm.weight_gradients(graph),
         backward_temporaries=[
-            graph.tensor(f"{norm.name}.dw.rows", norm.num_bytes), graph.tensor(f"{norm.name}.dw.buffer", norm.sum_bytes),
+            graph.tensor(f"{norm.name}.dw.rows", norm.num_bytes),
+            graph.tensor(f"{norm.name}.dw.buffer", norm.sum_bytes),
         ],
     )
 
