@@ -24,6 +24,9 @@ from vramcast.operators.loss import (
     linear_cross_entropy,
 )
 
+EMBEDDING_SOURCE: Final = "transformers models/*/modeling_*.py; pytorch aten/src/ATen/native/cuda/Embedding.cu"
+HEAD_SOURCE: Final = "transformers loss/loss_utils.py ForCausalLMLoss; pytorch torch/nn/functional.py cross_entropy"
+
 LINEAR: Final = "linear:"
 """Prefix of losses that take hidden states instead of logits: "linear:liger" is a LINEAR_CROSS_ENTROPY_VARIANTS key."""
 
@@ -37,7 +40,7 @@ def embedding(model: Model, sizes: Sizes, *, learns: bool, owner: str = "embeddi
         learns: whether the table has a gradient (dense: V H elements)
         owner: where the ledger lists its tensors
     """
-    graph = Graph(owner=owner)
+    graph = Graph(owner=owner, source=EMBEDDING_SOURCE, rows=sizes.tokens)
     size = sizes.residual_bytes
     out = graph.value("tokens", size)
     width = sizes.numerics.gradient
@@ -73,7 +76,7 @@ def head(
         outputs_fp32: Accelerate's mixed precision converts the returned logits to fp32
         owner: where the ledger lists its tensors
     """
-    graph = Graph(owner=owner)
+    graph = Graph(owner=owner, source=HEAD_SOURCE, rows=sizes.tokens)
     x = graph.input("hidden", sizes.residual_bytes)
     elements = sizes.residual_tokens * sizes.hidden
     final = model.main.final_norm
@@ -129,6 +132,7 @@ def boundary(sizes: Sizes, owner: str) -> Tensor:
     """The residual stream between blocks: every layer's input and output are instances of it."""
     return Tensor(
         name="hidden states", num_bytes=sizes.residual_bytes, category=Category.ACTIVATIONS, owner=owner,
+        source=EMBEDDING_SOURCE,
         formula=f"{sizes.residual_tokens} tokens x {sizes.hidden} x {sizes.numerics.residual} B",
     )
 

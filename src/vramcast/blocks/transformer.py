@@ -7,6 +7,8 @@ models/falcon/modeling_falcon.py `FalconDecoderLayer` (both parts read one norm)
 
 from __future__ import annotations
 
+from typing import Final
+
 from vramcast.blocks import parts
 from vramcast.blocks.attention import attention_block
 from vramcast.blocks.mla import latent_attention_block
@@ -16,6 +18,8 @@ from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.ssm import state_space_block
 from vramcast.domain.model import Attention, Layer, LinearAttention, Mamba, MoE, MultiLatentAttention
 from vramcast.operators.graph import Graph, Value
+
+SOURCE: Final = "transformers models/llama/modeling_llama.py and kin; pytorch tools/autograd/derivatives.yaml"
 
 
 def decoder_layer(layer: Layer, sizes: Sizes, *, owner: str = "decoder.layers", input_gradient: bool = True) -> Graph:
@@ -31,7 +35,7 @@ def decoder_layer(layer: Layer, sizes: Sizes, *, owner: str = "decoder.layers", 
 
     Returns: a graph with one input and one output, both residual streams
     """
-    graph = Graph(owner=owner)
+    graph = Graph(owner=owner, source=SOURCE, rows=sizes.tokens)
     size = sizes.residual_bytes
     x = graph.input("hidden", size, gradient_bytes=size if input_gradient else 0)
     graph.returns(_parallel(graph, x, layer, sizes) if layer.parallel else _sequential(graph, x, layer, sizes))

@@ -83,6 +83,12 @@ class Graph:
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
+    rows: int = 0  # tokens of the block: tensors without a formula of their own are so many bytes for each
+
+    def _per_row(self, num_bytes: int) -> str:
+        if self.rows and num_bytes and num_bytes % self.rows == 0:
+            return f"{self.rows:,} tokens x {num_bytes // self.rows:,} B"
+        return ""
 
     def tensor(self, name: str, num_bytes: int, category: Category = Category.TEMPORARIES, formula: str = "") -> Tensor:
         """A named tensor owned by this block."""
@@ -92,7 +98,7 @@ class Graph:
             category=category,
             owner=self.owner,
             basis=Basis.FORMULA,
-            formula=formula,
+            formula=formula or self._per_row(num_bytes),
             source=self.source,
         )
 

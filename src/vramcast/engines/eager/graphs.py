@@ -56,7 +56,8 @@ def blocks(recipe: Recipe) -> Blocks:
 def _layers(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
     hidden = boundary(sizes, stack.name)
     gradient = Tensor(
-        name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner=stack.name
+        name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner=stack.name,
+        formula=hidden.formula, source=hidden.source,
     )
     found: list[tuple[int, Graph]] = []
     left = recipe.recompute_layers
@@ -80,15 +81,20 @@ def input_tensors(recipe: Recipe) -> tuple[Tensor, ...]:
     """Token ids, labels, attention mask and positions (int64), cosines and sines, the mask of padded batches."""
     sizes, stack = recipe.sizes, recipe.model.main
     ids = sizes.tokens * INT64
-    found = [Tensor(name=name, num_bytes=ids, category=Category.INPUTS, owner="batch") for name in BATCH_TENSORS]
+    found = [_input(name, ids, "batch", f"{sizes.tokens} tokens x {INT64} B") for name in BATCH_TENSORS]
     width = max(sizes.numerics.residual, sizes.numerics.compute)
     dim = next((getattr(layer.mixer, "head_dim", 0) for layer in stack.layers), 0)
     if dim and not stack.positions:
         rotary = sizes.seq_len * dim * width
-        found += [
-            Tensor(name=name, num_bytes=rotary, category=Category.INPUTS, owner="rotary") for name in ("cos", "sin")
-        ]
+        found += [_input(name, rotary, "rotary", f"{sizes.seq_len} x {dim} x {width} B") for name in ("cos", "sin")]
     if sizes.masked:
         mask = sizes.batch * sizes.seq_len * sizes.seq_len
-        found.append(Tensor(name="causal mask", num_bytes=mask, category=Category.INPUTS, owner="batch"))
+        found.append(_input("causal mask", mask, "batch", f"{sizes.batch} x {sizes.seq_len} x {sizes.seq_len} x 1 B"))
     return tuple(found)
+
+
+def _input(name: str, num_bytes: int, owner: str, formula: str) -> Tensor:
+    return Tensor(
+        name=name, num_bytes=num_bytes, category=Category.INPUTS, owner=owner, formula=formula,
+        source="transformers models/llama/modeling_llama.py LlamaModel.forward",
+    )

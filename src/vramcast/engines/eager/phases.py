@@ -40,7 +40,8 @@ def workspaces(hopper: bool) -> Program:
     size = HOPPER_CUBLAS_WORKSPACE if hopper else CUBLAS_WORKSPACE
     tensor = Tensor(
         name="cuBLAS workspace", num_bytes=size, category=Category.WORKSPACES, owner="process",
-        basis=Basis.FORMULA, source="pytorch CublasHandlePool.cpp getChosenWorkspaceSize",
+        basis=Basis.FORMULA, source="pytorch aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize",
+        formula=f"{size:,} B for the forward thread, as much for the autograd thread",
     )
     return (Alloc(tensor), Alloc(tensor))
 
@@ -73,8 +74,13 @@ def _buckets(held: tuple[Weight, ...], stepping: Stepping) -> Program:
         return ()
     total = sum(weight.gradient_bytes * weight.repeats for weight in held)
     whole, rest = divmod(total, BUCKET_BYTES)
-    bucket = Tensor(name="DDP bucket", num_bytes=BUCKET_BYTES, category=Category.COMMUNICATION, owner="ddp")
-    last = Tensor(name="DDP last bucket", num_bytes=rest, category=Category.COMMUNICATION, owner="ddp")
+    bucket, last = (
+        Tensor(
+            name=name, num_bytes=size, category=Category.COMMUNICATION, owner="ddp",
+            formula=f"{total:,} B of gradients in buckets of 25 MiB", source="torch/nn/parallel/distributed.py",
+        )
+        for name, size in (("bucket", BUCKET_BYTES), ("last bucket", rest))
+    )
     return (Loop(whole, (Alloc(bucket),)), Alloc(last))
 
 

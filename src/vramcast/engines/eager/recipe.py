@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.sizes import Sizes
@@ -10,6 +10,9 @@ from vramcast.domain.model import Model, Stack
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
 from vramcast.states.steps import Weight
+
+
+WEIGHTS_SOURCE: Final = "the model's configuration and its code in transformers"
 
 
 class Tower(NamedTuple):
@@ -47,7 +50,8 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
         parameter, path = owned.parameter, owned.parameter.path
         learns = recipe.learns(path) and parameter.trainable
         in_layer = ".layers." in owned.owner
-        weight = Weight(owned.owner, path, parameter.shape, owned.repeats, sizes.numerics.weight, learns)
+        width = sizes.numerics.weight
+        weight = Weight(owned.owner, path, parameter.shape, owned.repeats, width, learns, source=WEIGHTS_SOURCE)
         if sizes.stored in QUANTISED and in_layer and parameter.kind == "matrix" and not learns:
             found += _quantised(weight, sizes.stored)
         elif learns and sizes.frozen and recipe.copies_learning:
@@ -68,7 +72,10 @@ def _quantised(weight: Weight, stored: str) -> list[Weight]:
 def _corrections(weight: Weight, adapter: Adapter) -> list[Weight]:
     rows, columns = weight.shape[-2:]
     return [
-        Weight(weight.owner, f"{weight.path}.{adapter.method}.{name}", shape, weight.repeats, width, learns)
+        Weight(
+            weight.owner, f"{weight.path}.{adapter.method}.{name}", shape, weight.repeats, width, learns,
+            source=f"peft src/peft/tuners, {adapter.method}",
+        )
         for name, shape, width, learns in ADAPTERS[adapter.method].weights(rows, columns, adapter)
     ]
 
