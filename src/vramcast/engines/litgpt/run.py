@@ -1,0 +1,359 @@
+"""Rank programs of litgpt runs: one GPU, or FSDP with every block recomputed.
+
+[litgpt] litgpt/finetune/lora.py, full.py, adapter.py: batches start with the longest sample; utils.py
+`chunked_cross_entropy`: chunks of 128 tokens; the logits stay a variable through backward
+[fabric] lightning/fabric/plugins/precision/half.py `HalfPrecision.convert_output`: outputs become fp32;
+strategies/fsdp.py with activation_checkpointing_policy={Block}; no_backward_sync while gradients accumulate
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Final, NamedTuple
+
+from vramcast.blocks.parameters import named_parameters
+from vramcast.domain.job import Job, Phase, Shards
+from vramcast.domain.model import MLP, Attention, Layer, Norm
+from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor, live_at_end
+from vramcast.domain.rank import RankProgram
+from vramcast.engines.litgpt.layer import WIDTH, Tokens, Tuning, block, linear, norm
+from vramcast.errors import Unsupported
+from vramcast.operators.graph import Graph, Value
+from vramcast.operators.lowering import Lowered, WeightGradients, lower
+from vramcast.operators.quantised import QUANTISED
+from vramcast.parallel.fsdp1 import FlatStage, flat_backward, flat_forward, flat_reduce, flat_unit
+from vramcast.states.optimizers import optimizer
+from vramcast.states.steps import Weight, state_program, step_program, weight_program
+from vramcast.units import ceil_div
+
+CHUNK: Final = 128
+"""Tokens of one chunk of logits [litgpt utils.py `chunked_cross_entropy`]."""
+PROMPT_START: Final = 2
+"""adapter_start_layer [litgpt adapter.py `Config`]."""
+PATHS: Final = {
+    "attention.q": "q", "attention.k": "k", "attention.v": "v", "attention.out": "out", "mlp.gate": "mlp",
+    "mlp.up": "mlp", "mlp.down": "mlp", "head.output": "head",
+}
+METHODS: Final = ("lora", "adapter")
+
+
+class Piece(NamedTuple):
+    """Equal blocks."""
+
+    repeats: int
+    graph: Graph
+
+
+class Setting(NamedTuple):
+    """A job as this engine reads it."""
+
+    job: Job
+    tokens: Tokens
+    tuning: Tuning
+    ranks: int  # FSDP ranks
+
+
+def ranks(job: Job) -> tuple[RankProgram, ...]:
+    """The one rank role of a litgpt run.
+
+    Raises: Unsupported for what litgpt's fine-tuning scripts cannot do.
+    """
+    setting = _setting(job)
+    assumed = ("every micro-batch is as long as the longest sample",)
+    return (RankProgram(role="all", count=job.cluster.count, phases=_phases(setting), assumptions=assumed),)
+
+
+def _setting(job: Job) -> Setting:
+    plan = job.plan
+    if plan.tp * plan.pp * plan.cp * plan.ep > 1:
+        raise Unsupported("litgpt's fine-tuning scripts divide nothing but data; use --engine torchtitan")
+    for layer in (run.layer for run in job.model.main.runs):
+        if not isinstance(layer.mixer, Attention) or not isinstance(layer.channel, MLP):
+            raise Unsupported("litgpt is modelled for dense attention models; use --engine pytorch or megatron")
+    if job.data_parallel > 1 and plan.shards is not Shards.EVERYTHING:
+        raise Unsupported("litgpt shards everything over several GPUs; use --shards everything")
+    tuning = _tuning(job)
+    if job.data_parallel > 1 and tuning.stored in QUANTISED:
+        raise Unsupported("litgpt cannot train quantised models on several GPUs; use one GPU")
+    return Setting(job, Tokens(job.workload.micro_batch, job.workload.seq_len), tuning, job.data_parallel)
+
+
+def _tuning(job: Job) -> Tuning:
+    peft = job.plan.peft
+    if peft is None:
+        return Tuning()
+    if peft.method not in METHODS:
+        raise Unsupported(f"litgpt has no {peft.method}; use lora or adapter")
+    method = peft.method
+    if method == "adapter" and int(job.engine_options.get("adapter_version", 1)) == 2:
+        method = "adapter_v2"
+    unknown = [path for path in peft.targets if path not in PATHS]
+    if unknown:
+        raise Unsupported(f"litgpt cannot adapt {unknown[0]!r}; use {', '.join(PATHS)}")
+    targets = tuple(dict.fromkeys(PATHS[path] for path in peft.targets))
+    stored = peft.base if peft.base in ("nf4", "nf4-dq", "int8") else "full"
+    return Tuning(method, peft.rank, targets, peft.dropout, stored)
+
+
+def _blocks(setting: Setting) -> Iterator[Piece]:
+    """Blocks by whether a gradient reaches their input and whether they hold a prompt."""
+    model, tuning = setting.job.model, setting.tuning
+    prompts = tuning.method in ("adapter", "adapter_v2")
+    flows, index = tuning.full or tuning.method == "adapter_v2" and False, 0
+    runs: list[tuple[int, Layer]] = []
+    for run in model.main.runs:
+        if runs and runs[-1][1] == run.layer:
+            runs[-1] = (runs[-1][0] + run.count, run.layer)
+        else:
+            runs.append((run.count, run.layer))
+    for count, layer in runs:
+        left = count
+        while left:
+            prompted = not prompts or index >= PROMPT_START
+            alone = not flows or (prompts and index < PROMPT_START)
+            times = 1 if alone else left
+            yield Piece(times, block(layer, model.hidden, setting.tokens, tuning, flows=flows, prompted=prompted))
+            flows = flows or tuning.method != "adapter" or prompted
+            index, left = index + times, left - times
+
+
+def _embedding(setting: Setting) -> Graph:
+    graph, model = Graph(owner="embedding"), setting.job.model
+    size, full = setting.tokens.count * model.hidden * WIDTH, setting.tuning.full
+    table = graph.tensor("wte.gradient", model.vocab * model.hidden * WIDTH, Category.GRADIENTS)
+    out = graph.value("tokens", size, gradient_bytes=size if full else 0)
+    graph.call("embedding", [], [out], weight_gradients=[table] if full else [])
+    graph.returns(out)
+    return graph
+
+
+def _head(setting: Setting) -> Graph:
+    """Final norm, logits, their fp32 copy, chunked loss."""
+    model, tokens, tuning = setting.job.model, setting.tokens, setting.tuning
+    graph = Graph(owner="head")
+    x = graph.input("hidden", tokens.count * model.hidden * WIDTH)
+    read = graph.call("variable", [x], [graph.view(x, "hidden.read")], passes_gradient=True)
+    holder = graph.operators[-1]
+    y = norm(graph, "ln_f", read, model.main.final_norm or Norm.RMS, tokens.count, model.hidden, tuning)
+    shape = (model.vocab, model.hidden)
+    logits = linear(graph, "lm_head", y, tokens.count, shape, tuning, target="head")
+    elements = tokens.count * model.vocab
+    wide = graph.value("logits.fp32", 4 * elements, gradient_bytes=0)
+    graph.call("convert_output", [logits], [wide], differentiable=False)
+    holder.saved = (wide,)
+    graph.returns(_loss(graph, logits, wide, elements, tokens, full=tuning.full))
+    return graph
+
+
+def _loss(graph: Graph, logits: Value, wide: Value, elements: int, tokens: Tokens, *, full: bool) -> Value:
+    """Chunk by chunk: each chunk's gradient takes the place of its log-probabilities."""
+    chunk = ceil_div(4 * elements, max(1, ceil_div(tokens.length, CHUNK)))
+    extra = [graph.value("loss.log_probabilities", 4 * elements, gradient_bytes=0)]
+    temporaries = [graph.tensor("loss.chunk_gradient", chunk)]
+    if full:  # whole logits are cut into chunks: copied forward, concatenated and padded backward
+        shifted = graph.value("logits.shifted", 4 * elements, gradient_bytes=0)
+        if tokens.batch > 1:
+            graph.call("reshape", [wide], [shifted], differentiable=False)
+        temporaries = [graph.tensor("loss.gradient_whole", 4 * elements)]
+    loss = graph.call(
+        "chunked_cross_entropy", [logits], [graph.value("loss", 4)], extra=extra,
+        gradient_storages=[(logits, extra[0])], backward_temporaries=temporaries,
+    )
+    if full and tokens.batch > 1:
+        graph.hold(shifted)
+    return loss
+
+
+class Built(NamedTuple):
+    """Lowered pieces and their tensors."""
+
+    embedding: Lowered
+    blocks: tuple[tuple[Piece, Lowered], ...]
+    head: Lowered
+    gradients: tuple[tuple[Tensor, int], ...]
+    loss_gradient: Program
+
+
+def _build(setting: Setting, policy: WeightGradients) -> Built:
+    hidden = setting.tokens.count * setting.job.model.hidden * WIDTH
+    stream = Tensor(name="hidden states", num_bytes=hidden, category=Category.ACTIVATIONS, owner="decoder")
+    gradient = Tensor(name="gradient of hidden states", num_bytes=hidden, category=Category.TEMPORARIES, owner="decoder")
+    first, last, middle = _embedding(setting), _head(setting), list(_blocks(setting))
+    for graph in (first, last, *(piece.graph for piece in middle)):
+        for value in (*graph.inputs[:1], *graph.outputs[:1]):
+            if value.num_bytes == hidden:
+                value.tensor = stream
+        if setting.ranks > 1 and graph not in (first, last):
+            graph.checkpoint(0)
+
+    def lowered(graph: Graph) -> Lowered:
+        return lower(graph, weight_gradients=policy, gradient=gradient)
+
+    head = lowered(last)
+    ends = live_at_end(head.forward + head.backward)
+    loss = tuple(Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
+    made = [(first, 1), *((piece.graph, piece.repeats) for piece in middle), (last, 1)]
+    gradients = tuple((t, times) for graph, times in made for op in graph.operators for t in op.weight_gradients)
+    return Built(lowered(first), tuple((piece, lowered(piece.graph)) for piece in middle), head, gradients, loss)
+
+
+def _weights(setting: Setting) -> tuple[Weight, ...]:
+    """Weights as they are stored, then what the method adds."""
+    model, tuning, found = setting.job.model, setting.tuning, []
+    for owned in named_parameters(model):
+        parameter = owned.parameter
+        matrix = parameter.kind == "matrix"
+        learns = tuning.full or (tuning.norms_learn and parameter.kind == "norm")
+        if tuning.stored in QUANTISED and matrix:
+            for name, size in QUANTISED[tuning.stored].stored_bytes(parameter.elements):
+                found.append(Weight(owned.owner, f"{parameter.path}.{name}", (size,), owned.repeats, 1, learns=False))
+        else:
+            found.append(Weight(owned.owner, parameter.path, parameter.shape, owned.repeats, WIDTH, learns))
+    if model.tied and not setting.job.engine_options.get("tie_embeddings", False):
+        shape = (model.vocab, model.hidden)
+        found += _head_copy(setting, shape)
+    return (*found, *_added(setting))
+
+
+def _head_copy(setting: Setting, shape: tuple[int, int]) -> list[Weight]:
+    """litgpt keeps the output projection apart from the embedding."""
+    tuning = setting.tuning
+    if tuning.stored in QUANTISED:
+        parts = QUANTISED[tuning.stored].stored_bytes(prod(shape))
+        return [Weight("head", f"lm_head.{name}", (size,), 1, 1, learns=False) for name, size in parts]
+    return [Weight("head", "lm_head", shape, 1, WIDTH, tuning.full)]
+
+
+def _added(setting: Setting) -> Iterator[Weight]:
+    """LoRA matrices, prompts and gates, scales and biases."""
+    model, tuning, h = setting.job.model, setting.tuning, setting.job.model.hidden
+    layers = model.main.num_layers
+    for run in model.main.runs:
+        mixer, channel = run.layer.mixer, run.layer.channel
+        assert isinstance(mixer, Attention)
+        assert isinstance(channel, MLP)
+        for path, rows, columns in _linears(mixer, channel, h):
+            if tuning.method == "lora" and path in tuning.targets:
+                for name, shape in (("A", (tuning.rank, columns)), ("B", (rows, tuning.rank))):
+                    yield Weight("decoder.layers", f"{path}.lora_{name}", shape, run.count, WIDTH)
+            if tuning.method == "adapter_v2":
+                yield Weight("decoder.layers", f"{path}.scale_and_bias", (2 * rows,), run.count, WIDTH)
+    if tuning.method in ("adapter", "adapter_v2"):
+        yield Weight("decoder.layers", "adapter_wte", (10, h), max(0, layers - PROMPT_START), WIDTH)
+    if tuning.method == "lora" and "head" in tuning.targets:
+        yield Weight("head", "lm_head.lora_A", (tuning.rank, h), 1, WIDTH)
+        yield Weight("head", "lm_head.lora_B", (model.vocab, tuning.rank), 1, WIDTH)
+
+
+def _linears(mixer: Attention, channel: MLP, hidden: int) -> Iterator[tuple[str, int, int]]:
+    d = mixer.head_dim
+    yield "q", mixer.num_heads * d, hidden
+    yield "k", mixer.num_kv_heads * d, hidden
+    yield "v", mixer.num_kv_heads * d, hidden
+    yield "out", hidden, mixer.num_heads * d
+    for _ in range(2 if channel.gated else 1):
+        yield "mlp", channel.width, hidden
+    yield "mlp", hidden, channel.width
+
+
+def _phases(setting: Setting) -> Mapping[Phase, Program]:
+    held = _weights(setting)
+    name = setting.job.plan.optimizer
+    rule = optimizer(f"paged-{name}" if setting.tuning.stored in QUANTISED and name == "adamw" else name)
+    if setting.ranks > 1:
+        return _sharded_phases(setting, held)
+    built, later = _build(setting, WeightGradients.KEPT), _build(setting, WeightGradients.TRANSIENT)
+    passes: list[Node] = [*_micro_batch(setting, built)]
+    if setting.job.workload.grad_accum > 1:
+        passes.append(Loop(setting.job.workload.grad_accum - 1, _micro_batch(setting, later), label="micro-batches"))
+    step = step_program(held, rule, kernel=setting.job.plan.optimizer_kernel or "foreach")
+    zeroed = tuple(Loop(times, (Free(tensor),)) for tensor, times in built.gradients)
+    return {
+        Phase.LOAD: weight_program(held),
+        Phase.FIRST_STEP: (*_workspaces(), *passes, *state_program(held, rule), *step, *zeroed),
+        Phase.STEP: (*passes, *step, *zeroed),
+    }
+
+
+def _workspaces() -> Program:
+    tensor = Tensor(
+        name="cuBLAS workspace", num_bytes=8_519_680, category=Category.WORKSPACES, owner="process",
+        basis=Basis.FORMULA, source="pytorch aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize",
+    )
+    return (Alloc(tensor), Alloc(tensor))
+
+
+def _inputs(setting: Setting) -> tuple[Tensor, ...]:
+    size = setting.tokens.count * 8
+    return tuple(
+        Tensor(name=name, num_bytes=size, category=Category.INPUTS, owner="batch") for name in ("input_ids", "targets")
+    )
+
+
+def _micro_batch(setting: Setting, built: Built) -> Program:
+    inputs = _inputs(setting)
+    nodes: list[Node] = [*map(Alloc, inputs), *built.embedding.forward]
+    nodes += [Loop(piece.repeats, low.forward, label="layers") for piece, low in built.blocks]
+    nodes += [*built.head.forward, *built.loss_gradient, *built.head.backward]
+    nodes += [Loop(piece.repeats, low.backward, label="layers") for piece, low in reversed(built.blocks)]
+    return (*nodes, *built.embedding.backward, *_leftovers(nodes, built), *map(Free, inputs))
+
+
+def _leftovers(nodes: list[Node], built: Built) -> Program:
+    """What nobody's backward frees: the loss, states that no gradient reaches."""
+    kept = {tensor for tensor, _ in built.gradients}
+    ends = live_at_end((*nodes, *built.embedding.backward))
+    inputs = {"input_ids", "targets"}
+    return tuple(
+        Loop(count, (Free(tensor),))
+        for tensor, count in ends.items()
+        if count > 0 and tensor not in kept and tensor.name not in inputs
+    )
+
+
+def _sharded_phases(setting: Setting, held: tuple[Weight, ...]) -> Mapping[Phase, Program]:
+    """FSDP: a unit per block and one of the rest; flat gradients stay whole while they accumulate."""
+    built = _build(setting, WeightGradients.KEPT)
+    layers = setting.job.model.main.num_layers
+    inner = sum(weight.elements * weight.repeats for weight in held if ".layers" in weight.owner)
+    outer = sum(weight.elements * weight.repeats for weight in held) - inner
+    unit = flat_unit("decoder.layers", elements=inner // layers, ranks=setting.ranks, width=WIDTH)
+    root = flat_unit("root", elements=outer, ranks=setting.ranks, width=WIDTH)
+    by_piece = [
+        FlatStage(unit, low.forward, low.backward, _of(piece.graph), piece.repeats) for piece, low in built.blocks
+    ]
+    ends = tuple(t for t, _ in built.gradients if t.owner in ("embedding", "head"))
+    inputs = _inputs(setting)
+    nodes: list[Node] = [*map(Alloc, inputs), Alloc(root.flat), *built.embedding.forward, *flat_forward(by_piece)]
+    nodes += [*built.head.forward, *built.loss_gradient, *built.head.backward]
+    nodes += [*flat_backward(by_piece, synchronise=False), *built.embedding.backward]
+    nodes += [Alloc(root.gradient), *map(Free, ends), Free(root.flat), *_leftovers_of(nodes, root, unit, inputs)]
+    nodes += [*flat_reduce(by_piece), Alloc(root.shard_gradient), Free(root.gradient), *map(Free, inputs)]
+    learning = inner + outer if setting.tuning.full else sum(w.elements * w.repeats for w in held if w.learns)
+    state = Tensor(
+        name="exp_avg and exp_avg_sq", num_bytes=2 * WIDTH * ceil_div(learning, setting.ranks),
+        category=Category.OPTIMIZER, owner="fsdp",
+    )
+    zeroed = (Loop(layers, (Free(unit.shard_gradient),)), Free(root.shard_gradient))
+    return {
+        Phase.LOAD: (Loop(layers, (Alloc(unit.shard),)), Alloc(root.shard), *_workspaces()),
+        Phase.FIRST_STEP: (*nodes, Alloc(state), *zeroed),
+        Phase.STEP: (*nodes, *zeroed),
+    }
+
+
+def _of(graph: Graph) -> tuple[Tensor, ...]:
+    return tuple(tensor for operator in graph.operators for tensor in operator.weight_gradients)
+
+
+def _leftovers_of(nodes: list[Node], *known: object) -> Program:
+    """Activations that no backward freed."""
+    ends = live_at_end(tuple(nodes))
+    return tuple(
+        Loop(count, (Free(tensor),))
+        for tensor, count in ends.items()
+        if count > 0 and tensor.category is Category.ACTIVATIONS
+    )
+
+
