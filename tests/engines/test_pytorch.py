@@ -46,7 +46,8 @@ def test_weights_gradients_and_adam_states_are_eight_bytes_a_parameter_in_pure_b
     load = extent(found[Phase.LOAD]).net
     assert load == pytest.approx(2 * count, rel=1e-4)
     first = extent(found[Phase.FIRST_STEP])
-    states = sum(t.block_bytes * n for t, n in live_at_end(found[Phase.FIRST_STEP]).items() if t.category is Category.OPTIMIZER)
+    left = live_at_end(found[Phase.FIRST_STEP])
+    states = sum(t.block_bytes * n for t, n in left.items() if t.category is Category.OPTIMIZER)
     assert states == pytest.approx(4 * count, rel=1e-4)
     assert first.net > states
 
@@ -114,7 +115,9 @@ def test_a_reference_model_of_dpo_is_one_more_copy_of_the_weights() -> None:
     assert both == 2 * alone
 
 
-@pytest.mark.parametrize("model", ["t5-base", "whisper-small", "gpt2", "mixtral-8x7b", "deepseek-v2-lite", "qwen3-0.6b"])
+@pytest.mark.parametrize(
+    "model", ["t5-base", "whisper-small", "gpt2", "mixtral-8x7b", "deepseek-v2-lite", "qwen3-0.6b"]
+)
 def test_families_run_through_and_cancel_out(model: str) -> None:
     assert phase(job(model, seq_len=256)).net == 0
 

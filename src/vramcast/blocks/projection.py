@@ -30,7 +30,7 @@ def project(
     if sizes.stored in QUANTISED and not learns:
         y = _unpacked(graph, path, x, tokens=tokens, shape=shape, sizes=sizes)
     else:
-        dense = Dense(out_features, in_features, bias, learns, copies)
+        dense = Dense(out_features, in_features, bias, learns, copies=copies)
         y = linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics)
     adapter = sizes.adapter
     if adapter is None or path not in adapter.targets:

@@ -11,7 +11,6 @@ from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
 from vramcast.states.steps import Weight
 
-
 WEIGHTS_SOURCE: Final = "the model's configuration and its code in transformers"
 
 
