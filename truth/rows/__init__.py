@@ -13,7 +13,7 @@ Adapter = Callable[[dict[str, Any]], Iterable[Prediction]]
 BY_GROUP: Final[dict[str, str]] = {
     "megatron_lm_functional_tests": "megatron",
     "simumax_b200_megatron": "megatron",
-    "megatron_bridge_docs": "megatron",
+    "megatron_bridge_docs": "megatron_bridge",
     "qwen_readme": "huggingface",
     "peft_method_comparison": "huggingface",
     "ms_swift_scripts": "huggingface",

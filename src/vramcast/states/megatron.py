@@ -2,6 +2,8 @@
 
 [DDP] Megatron-LM megatron/core/distributed/param_and_grad_buffer.py: one contiguous buffer per dtype and group.
 [DO] megatron/core/optimizer/distrib_optimizer.py: fp32 main parameters and moments of this rank's slice of the buffer.
+[PA] megatron/core/optimizer/optimizer_config.py `use_precision_aware_optimizer`, `store_param_remainders`: FusedAdam of
+TransformerEngine keeps the low 16 bits of the fp32 weights as int16 and reads bf16 gradients as they are.
 [F16] megatron/core/optimizer/optimizer.py, Float16OptimizerWithFloat16Params: full fp32 copies, one per weight.
 """
 
@@ -44,6 +46,8 @@ class StateRules(NamedTuple):
     weights_divided: bool = False
     main_parameters: bool = True
     on_gpu: bool = True  # states not offloaded to the host
+    precision_aware: bool = False  # [PA]: 16-bit weights keep only the other 16 bits of fp32, gradients are not copied
+    moment_bytes: int = 4  # per element of a moment
 
 
 class States(NamedTuple):
@@ -90,15 +94,17 @@ def _group(
     shards = list(_slices(group, elements, ranks)) if rules.distributed else group
     if not rules.on_gpu:
         return elements
-    if rules.main_parameters:
+    if rules.precision_aware and rules.weight_bytes == 2:
+        first.extend(_grouped(shards, 2, Category.OPTIMIZER, label, "remainder of main parameter"))
+    elif rules.main_parameters:
         load.extend(_grouped(shards, 4, Category.OPTIMIZER, label, "fp32 main parameter"))
-    if rules.gradient_bytes == 2:
+    if rules.gradient_bytes == 2 and not rules.precision_aware:
         # gradients that are not fp32 are copied for the step and the copies live until they are zeroed
         first.extend(_grouped(shards, 4, Category.GRADIENTS, label, "fp32 main gradient"))
     names = ("exp_avg", "exp_avg_sq")[: rules.moments]
     for index, name in enumerate(names):
         kept = [weight for weight in shards if not (rules.muon and index == 1 and weight.matrix)]
-        first.extend(_grouped(kept, 4, Category.OPTIMIZER, label, name))
+        first.extend(_grouped(kept, rules.moment_bytes, Category.OPTIMIZER, label, name))
     return elements
 
 

@@ -48,6 +48,8 @@ class Options(Noun, frozen=True):
     shared_expert_overlap: bool = False
     recompute_method: Literal["uniform", "block"] = "block"
     optimizer: Literal["adam", "sgd", "muon"] = "adam"
+    precision_aware: bool = False  # use-precision-aware-optimizer: moments and remainders in fewer bits
+    moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"  # exp-avg-dtype and exp-avg-sq-dtype
     clip_grad: bool = True
     count_zeros: bool = False
     cuda_graphs: bool = False
@@ -94,6 +96,8 @@ def _optimizer(name: str) -> str:
 
 def _check(job: Job, options: Options) -> None:
     plan = job.plan
+    if options.moments != "fp32" and not options.precision_aware:
+        raise InvalidSpec(f"moments={options.moments} needs precision_aware=true")
     if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP32, Precision.FP8):
         raise Unsupported(f"precision={plan.precision} is not modelled for megatron; use mixed-bf16, mixed-fp16, fp8 or fp32")
     if plan.peft is not None:

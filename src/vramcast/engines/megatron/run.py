@@ -16,6 +16,7 @@ from vramcast.engines.megatron.stages import Chunk, chunks_of
 from vramcast.engines.megatron.workspaces import buffers, inputs, workspaces
 from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
 from vramcast.states.megatron import StateRules, States, Weight, states
+from vramcast.units import tensor_bytes
 
 ASSUMPTIONS = ("every expert receives the same number of tokens",)
 
@@ -41,7 +42,9 @@ def _rank(context: Context, builder: ChunkBuilder, stage: int, chunks: list[Chun
     held = states(weights_of(context, chunks, stage), state_rules(context))
     slots = slots_of(context.job, stage, context.options.interleave_group, context.options.overlap_moe_comm)
     step = _step(context, slots, programs, chunks)
-    first = (*_allocs(workspaces(context, chunks)), *_allocs(buffers(context, chunks)), *step, *held.first_step)
+    dummies = {key: tensor for chunk in chunks for key, tensor in builder.dummy_gradients(chunk).items()}
+    lasting = [*workspaces(context, chunks), *buffers(context, chunks), *dummies.values()]
+    first = (*_allocs(lasting), *step, *held.first_step)
     return RankProgram(
         role=_role(stage, context.job.plan.pp),
         count=count,
@@ -120,6 +123,8 @@ def state_rules(context: Context) -> StateRules:
         weights_divided=plan.shards is Shards.EVERYTHING,
         main_parameters=context.element != 4 or distributed,
         on_gpu=plan.offload_optimizer == "none",
+        precision_aware=options.precision_aware,
+        moment_bytes=tensor_bytes(1, options.moments),
     )
 
 
