@@ -160,7 +160,9 @@ def _eager(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
 def _softmax(graph: Graph, raw: Value, scores: Scores) -> Value:
     width = 4 if scores.fp32_softmax else scores.width
     probabilities = graph.value("attention.probabilities", scores.score_elements * width)
-    graph.call("softmax", [raw], [probabilities], saved=[probabilities])
+    # backward multiplies gradient and result first: pytorch aten/src/ATen/native/cuda/SoftMax.cu
+    product = graph.tensor("attention.softmax_product", probabilities.num_bytes)
+    graph.call("softmax", [raw], [probabilities], saved=[probabilities], backward_temporaries=[product])
     if width == scores.width:
         return probabilities
     narrow = graph.value("attention.probabilities_cast", scores.score_elements * scores.width)

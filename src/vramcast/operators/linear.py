@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.job import Precision
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators.graph import Graph, Value
+from vramcast.operators.reduction import H100, Chip, column_sum_bytes
 
 
 class Numerics(NamedTuple):
@@ -51,6 +52,7 @@ class Dense(NamedTuple):
     bias: bool = False
     trainable: bool = True
     copies: int = 1  # weights of that shape in one grouped product (experts)
+    chip: Chip = H100  # decides the buffer of the bias gradient's sum
 
     @property
     def elements(self) -> int:
@@ -102,7 +104,9 @@ def linear(
         saved=[x] if dense.trainable else [],
         extra=extra,
         weight_gradients=_weight_gradients(graph, name, dense, numerics),
-        backward_temporaries=_gradient_casts(graph, name, dense, numerics),
+        backward_temporaries=[
+            *_gradient_casts(graph, name, dense, numerics), *_bias_sum(graph, name, dense, tokens),
+        ],
         views_gradient=True,  # (B, S, I) inputs are folded to two dimensions and their gradients unfolded
         flops=2 * tokens * dense.out_features * dense.in_features,
         traffic_bytes=width * (tokens * (dense.out_features + dense.in_features) + dense.elements),
@@ -126,6 +130,14 @@ def _weight_gradients(graph: Graph, name: str, dense: Dense, numerics: Numerics)
         size = dense.copies * dense.out_features * numerics.gradient
         found.append(graph.tensor(f"{name}.bias_gradient", size, Category.GRADIENTS))
     return found
+
+
+def _bias_sum(graph: Graph, name: str, dense: Dense, tokens: int) -> list[Tensor]:
+    """The bias gradient is summed over the tokens while all gradients of the layer are alive (see `reduction`)."""
+    if not (dense.bias and dense.trainable):
+        return []
+    size = column_sum_bytes(rows=tokens, columns=dense.out_features, chip=dense.chip)
+    return [graph.tensor(f"{name}.bias_gradient_partial", size)] if size else []
 
 
 def _gradient_casts(graph: Graph, name: str, dense: Dense, numerics: Numerics) -> list[Tensor]:

@@ -10,7 +10,6 @@ from truth.rows.kernels.harness import FP32, Bench, Case, Iteration, peak
 from vramcast.operators import aten
 from vramcast.operators.graph import Value
 from vramcast.operators.linear import Dense, Numerics, linear
-from vramcast.operators.reduction import column_sum_bytes
 
 
 class _Sizes:
@@ -26,13 +25,9 @@ class _Sizes:
 
 def _project(bench: Bench, sizes: _Sizes, name: str, x: Value) -> Value:
     size = sizes.itemsize
-    out = linear(
-        bench.graph, name, x, tokens=sizes.tokens, dense=Dense(sizes.hidden, sizes.hidden, bias=True),
-        numerics=Numerics(size, size, size, size),
-    )
-    partial = column_sum_bytes(rows=sizes.tokens, columns=sizes.hidden, chip=bench.case.gpu.chip)
-    bench.graph.operators[-1].backward_temporaries += (bench.graph.tensor(f"{name}.bias.partial", partial),)
-    return out
+    dense = Dense(sizes.hidden, sizes.hidden, bias=True, chip=bench.case.gpu.chip)
+    numerics = Numerics(size, size, size, size)
+    return linear(bench.graph, name, x, tokens=sizes.tokens, dense=dense, numerics=numerics)
 
 
 def neighborhood_attention_peak(case: Case) -> int:
