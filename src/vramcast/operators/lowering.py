@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from vramcast.domain.program import Alloc, Category, Free, Node, Program, Tensor
+from vramcast.domain.program import Alloc, Category, Free, Program, Tensor
 from vramcast.operators.graph import Checkpoint, Graph, Operator, Value
+from vramcast.operators.storages import Storages, discarded_values, external_inputs, regions_by_index, saver_counts
 
 
 class WeightGradients(StrEnum):
@@ -70,94 +71,13 @@ def lower_inference(graph: Graph, *, hold_inputs: bool = True) -> Program:
     return _Forward(graph, hold_inputs=hold_inputs, saving=False).run()
 
 
-class _Storages:
-    """Reference counts of the block's storages, and the nodes that follow from them."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-        self.references: dict[Value, int] = {}
-
-    def allocate(self, value: Value, references: int) -> None:
-        self.nodes.append(Alloc(value.tensor))
-        self.references[value] = references
-        if references == 0:
-            self.nodes.append(Free(value.tensor))
-
-    def adopt(self, value: Value, references: int) -> None:
-        storage = value.storage
-        self.references[storage] = self.references.get(storage, 0) + references
-
-    def release(self, value: Value, references: int = 1) -> None:
-        storage = value.storage
-        left = self.references[storage] - references
-        self.references[storage] = left
-        if left == 0:
-            self.nodes.append(Free(storage.tensor))
-
-    def allocate_all(self, tensors: Sequence[Tensor]) -> None:
-        self.nodes.extend(Alloc(tensor) for tensor in tensors)
-
-    def free_all(self, tensors: Sequence[Tensor]) -> None:
-        self.nodes.extend(Free(tensor) for tensor in tensors)
-
-
-def _regions(graph: Graph) -> dict[int, Checkpoint]:
-    return {index: region for region in graph.checkpoints for index in range(region.start, region.stop)}
-
-
-def _external_inputs(graph: Graph, region: Checkpoint) -> list[Value]:
-    """What a region reads but does not make, in order of first reading."""
-    made: set[Value] = set()
-    seen: dict[Value, None] = {}
-    for operator in graph.operators[region.start : region.stop]:
-        for value in operator.inputs:
-            if value.storage not in made:
-                seen.setdefault(value.storage)
-        made.update(operator.outputs)
-    return list(seen)
-
-
-def _discarded(graph: Graph) -> dict[Value, Checkpoint]:
-    """Values whose storage dies after their reader and is recomputed for its backward."""
-    return {
-        value: region
-        for region in graph.checkpoints
-        if region.discard_output
-        for value in graph.operators[region.stop - 1].outputs
-    }
-
-
-def _saves(graph: Graph) -> dict[Value, int]:
-    """How many savers hold each value between forward and backward."""
-    regions, discarded = _regions(graph), _discarded(graph)
-    saves: dict[Value, int] = {}
-
-    def add(value: Value) -> None:
-        storage = value.storage
-        if storage not in discarded:
-            saves[storage] = saves.get(storage, 0) + 1
-
-    for index, operator in enumerate(graph.operators):
-        region = regions.get(index)
-        if region is None:
-            for value in (*operator.saved, *operator.extra):
-                add(value)
-        elif region.keep is not None and region.keep(operator):
-            for value in (*operator.outputs, *operator.extra):
-                add(value)
-    for region in graph.checkpoints:
-        for value in _external_inputs(graph, region):
-            add(value)
-    return saves
-
-
 class _Forward:
     def __init__(
         self, graph: Graph, *, hold_inputs: bool, saving: bool, leaves: Sequence[Value] = ()
     ) -> None:
         self.graph = graph
-        self.storages = _Storages()
-        self.saves = _saves(graph) if saving else {}
+        self.storages = Storages()
+        self.saves = saver_counts(graph) if saving else {}
         self.saving = saving
         self.reads: dict[Value, int] = {}
         for operator in graph.operators:
@@ -215,9 +135,9 @@ class _Backward:
         self.caller = caller
         self.policy = policy
         self.boundary = gradient
-        self.storages = _Storages()
-        self.regions = _regions(graph)
-        self.discarded = _discarded(graph)
+        self.storages = Storages()
+        self.regions = regions_by_index(graph)
+        self.discarded = discarded_values(graph)
         self.recomputed: set[int] = set()
         self.held_outputs: dict[int, list[Value]] = {}
         self.gradients: dict[Value, _Gradient] = {}
@@ -225,7 +145,7 @@ class _Backward:
 
     def run(self) -> Program:
         caller = self.caller
-        for value, count in _saves(self.graph).items():
+        for value, count in saver_counts(self.graph).items():
             self.storages.adopt(value, count + (value in caller.leaves))
         for value in self.graph.outputs:
             if value.gradient_bytes:
@@ -306,7 +226,7 @@ class _Backward:
             self.held_outputs[region.start] = list(last.outputs)
             for value in last.outputs:
                 savers[value.storage] = savers.get(value.storage, 0) + 1
-        external = _external_inputs(self.graph, region)
+        external = external_inputs(self.graph, region)
         for value in external:
             self.storages.adopt(value, reads.get(value, 0) + savers.get(value, 0))
         for operator in operators:
@@ -345,7 +265,7 @@ class _Backward:
             return
         for value in self.held_outputs.pop(region.start, []):
             self.storages.release(value)
-        for value in _external_inputs(self.graph, region):
+        for value in external_inputs(self.graph, region):
             if value not in self.discarded:
                 self.storages.release(value)
 
