@@ -37,13 +37,18 @@ class Gpu(NamedTuple):
 _SMALL: Final = 2 * 4 * MIB + 8 * 16 * KIB
 _LARGE: Final = 32 * MIB
 
-GPUS: Final[dict[str, Gpu]] = {
+GPUS: Final[dict[str, Gpu]] = {  # multiprocessors and their threads: NVIDIA architecture white papers
     "NVIDIA A100-SXM4-80GB": Gpu(108, _SMALL),
     "NVIDIA GeForce RTX 3090": Gpu(82, _SMALL, 1536),
     "NVIDIA GeForce RTX 4090": Gpu(128, _SMALL, 1536),
     "NVIDIA H100 80GB HBM3": Gpu(132, _LARGE),
     "NVIDIA H100 PCIe": Gpu(114, _LARGE),
     "NVIDIA B200": Gpu(148, _LARGE),
+    "NVIDIA A100-SXM4-40GB": Gpu(108, _SMALL),
+    "NVIDIA A100 80GB PCIe": Gpu(108, _SMALL),
+    "NVIDIA L40S": Gpu(142, _SMALL, 1536),
+    "NVIDIA H100 NVL": Gpu(132, _LARGE),
+    "NVIDIA H200": Gpu(132, _LARGE),
 }
 
 
