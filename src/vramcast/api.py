@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
+
+if TYPE_CHECKING:
+    from vramcast.report.notebook import ShownAnswer
 
 
 def train(
     model: str | Model | None = None, *, gpus: str | None = None, file: str | Path | None = None, **options: Any
-) -> Answer:
+) -> ShownAnswer:
     """Memory of one training plan.
 
     Args:
@@ -30,9 +32,10 @@ def train(
     True
     """
     from vramcast.estimate.training import answer
+    from vramcast.report.notebook import shown
 
     given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
-    return answer(job_of(given, file=file))
+    return shown(answer(job_of(given, file=file)))
 
 
 def job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> Job:

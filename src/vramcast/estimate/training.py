@@ -16,6 +16,7 @@ from vramcast.domain.program import Extent, Tensor, extent, live_at_end, live_at
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import OutOfMemory, UnknownName
 from vramcast.estimate.changes import single_changes
+from vramcast.estimate.checks import check
 from vramcast.estimate.interval import interval
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.timeline import Simulated, simulate
@@ -76,6 +77,7 @@ def rank_programs(job: Job) -> tuple[RankProgram, ...]:
     """The programs of every rank role, from the engine the job names."""
     if job.engine not in ENGINES:
         raise UnknownName.of("engine", job.engine, ENGINES)
+    check(job)
     programs: tuple[RankProgram, ...] = import_module(ENGINES[job.engine]).ranks(job)
     return programs
 

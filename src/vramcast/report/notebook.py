@@ -1,0 +1,45 @@
+"""The answer as a Python object that shows itself: text at a prompt, a table in a notebook, JSON on request."""
+
+from __future__ import annotations
+
+from html import escape
+
+from msgspec.structs import asdict
+
+from vramcast.domain.answer import Answer
+from vramcast.report.document import to_json
+from vramcast.report.messages import Words
+from vramcast.report.text import render, verdict
+from vramcast.units import format_bytes
+
+SHOWN_ENTRIES = 20
+
+
+class ShownAnswer(Answer, frozen=True):
+    """An answer with its representations."""
+
+    def __str__(self) -> str:
+        return render(self, Words("en"))
+
+    def to_json(self) -> str:
+        """The document `vramcast train --json` prints."""
+        return to_json(self)
+
+    def _repr_html_(self) -> str:
+        words = Words("en")
+        lines = "".join(f"<div>{escape(line)}</div>" for line in verdict(self, words))
+        entries = sorted(self.fullest.ledger, key=lambda entry: -entry.num_bytes)[:SHOWN_ENTRIES]
+        largest = max(1, entries[0].num_bytes)
+        rows = "".join(
+            f"<tr><td style='text-align:left'>{escape(entry.path)}</td><td>{format_bytes(entry.num_bytes)}</td>"
+            f"<td style='text-align:left'><div style='background:#4c78a8;height:0.8em;"
+            f"width:{max(1, round(160 * entry.num_bytes / largest))}px'></div></td>"
+            f"<td style='text-align:left' title='{escape(entry.source, quote=True)}'>{escape(entry.formula)}</td></tr>"
+            for entry in entries
+        )
+        return f"<div><b>{lines}</b><table><tbody>{rows}</tbody></table></div>"
+
+
+def shown(answer: Answer) -> ShownAnswer:
+    """The same answer, able to show itself."""
+    return ShownAnswer(**asdict(answer))

@@ -1,0 +1,107 @@
+"""What must hold for every plan, whatever the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import vramcast
+import vramcast.errors
+from vramcast.domain.answer import Answer
+from vramcast.errors import InvalidSpec
+
+ENGINES = ["pytorch", "huggingface", "deepspeed", "torchtitan", "megatron", "colossalai"]
+FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def ask(engine: str, **options: Any) -> Answer:
+    given_options = {"gpus": "8xh200-sxm-141gb", "seq_len": 512, "engine": engine} | options
+    return vramcast.train("llama-3.2-1b", **given_options)
+
+
+def allocated(answer: Answer) -> int:
+    return max(peak.allocated_bytes for rank in answer.ranks for peak in rank.phases.values())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_ledger_adds_up_to_the_device_peak(engine: str) -> None:
+    answer = ask(engine)
+    for rank in answer.ranks:
+        assert sum(entry.num_bytes for entry in rank.ledger) == rank.peak.device_bytes
+        assert rank.peak.allocated_bytes <= rank.peak.reserved_bytes <= rank.peak.device_bytes
+    assert sum(rank.count for rank in answer.ranks) == 8
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(batch=st.integers(1, 6), seq_len=st.integers(1, 8))
+@FEW
+def test_more_data_is_never_less_memory(engine: str, batch: int, seq_len: int) -> None:
+    small = allocated(ask(engine, micro_batch=batch, seq_len=128 * seq_len))
+    assert allocated(ask(engine, micro_batch=batch + 1, seq_len=128 * seq_len)) >= small
+    assert allocated(ask(engine, micro_batch=batch, seq_len=128 * (seq_len + 1))) >= small
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_recomputation_saves_memory_where_activations_matter(engine: str) -> None:
+    plain = allocated(ask(engine, micro_batch=8, seq_len=2048))
+    assert allocated(ask(engine, micro_batch=8, seq_len=2048, recompute="full")) < plain
+
+
+@pytest.mark.parametrize("engine", ["torchtitan", "megatron"])
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+@pytest.mark.parametrize("pp", [1, 2])
+def test_ranks_together_hold_at_least_one_copy_of_the_weights(engine: str, tp: int, pp: int) -> None:
+    if tp * pp > 8:
+        pytest.skip("more ranks than cards")
+    answer = ask(engine, tp=tp, pp=pp, grad_accum=4)
+    held = sum(
+        entry.num_bytes * rank.count for rank in answer.ranks for entry in rank.ledger if entry.category == "weights"
+    )
+    assert held >= 2 * answer.num_parameters * 0.999
+
+
+@pytest.mark.parametrize("engine", ["torchtitan", "megatron"])
+def test_tensor_parallelism_divides_memory(engine: str) -> None:
+    whole, half = allocated(ask(engine, tp=1)), allocated(ask(engine, tp=2))
+    assert half < whole
+
+
+@pytest.mark.parametrize("shards", ["optimizer", "optimizer+gradients", "everything"])
+def test_each_zero_stage_holds_less_than_the_one_before(shards: str) -> None:
+    order = ["nothing", "optimizer", "optimizer+gradients", "everything"]
+    states = {
+        name: sum(
+            entry.num_bytes
+            for entry in ask("deepspeed", shards=name).fullest.ledger
+            if entry.category in ("weights", "gradients", "optimizer")
+        )
+        for name in (order[order.index(shards) - 1], shards)
+    }
+    assert states[shards] <= states[order[order.index(shards) - 1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tp": 3}, "tp=3"),
+        ({"tp": 6, "gpus": "6xh100"}, "tp=6"),
+        ({"micro_batch": 0}, "micro_batch=0"),
+        ({"seq_len": 2**60}, "seq_len"),
+        ({"no_such_option": 1}, "no-such-option"),
+    ],
+)
+def test_impossible_questions_are_refused_in_one_sentence(options: dict[str, Any], words: str) -> None:
+    with pytest.raises((InvalidSpec, vramcast.errors.UnknownName)) as caught:
+        ask("megatron", **options)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_answer_shows_itself_in_a_notebook() -> None:
+    answer = vramcast.train("llama-3.2-1b", gpus="h100", engine="megatron")
+    assert "<table" in answer._repr_html_()
+    assert '"schema": 1' in answer.to_json()
+    assert str(answer).startswith("fits: ")
