@@ -59,15 +59,22 @@ def _layers(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
         name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner=stack.name,
         formula=hidden.formula, source=hidden.source,
     )
-    found: list[tuple[int, Graph]] = []
-    left = recipe.recompute_layers
-    for run in stack.runs:
+    found = [
+        (count, _layer(stack.runs[index], sizes, hidden, recipe, again))
+        for index, count, again in run_parts(stack, recipe)
+    ]
+    return Layers(tuple(found), hidden, gradient)
+
+
+def run_parts(stack: Stack, recipe: Recipe) -> Iterator[tuple[int, int, bool]]:
+    """Index of the run, layers, and whether they are recomputed; the first layers of a stack are, if not all."""
+    left = recipe.recompute_layers if recipe.recompute else 0
+    for index, run in enumerate(stack.runs):
         recomputed = run.count if left is None else min(left, run.count)
         left = None if left is None else left - recomputed
-        for count, again in ((recomputed, recipe.recompute), (run.count - recomputed, False)):
+        for count, again in ((recomputed, True), (run.count - recomputed, False)):
             if count:
-                found.append((count, _layer(run, sizes, hidden, recipe, again)))
-    return Layers(tuple(found), hidden, gradient)
+                yield index, count, again
 
 
 def _layer(run: Run, sizes: Sizes, hidden: Tensor, recipe: Recipe, again: bool) -> Graph:

@@ -60,8 +60,9 @@ class _Lowering:
             found = found._replace(backward=(*found.backward, Alloc(share)))
         if weight is None:
             return found
-        born, died = Alloc(weight), Free(weight)
-        return found._replace(forward=(born, *found.forward, died), backward=(born, *found.backward, died))
+        # gathered into a flat buffer, then copied out of it
+        born, died = (Alloc(weight), Alloc(weight), Free(weight)), Free(weight)
+        return found._replace(forward=(*born, *found.forward, died), backward=(*born, *found.backward, died))
 
     def stack(self, layers: Layers, weights: tuple[Tensor | None, ...] = ()) -> tuple[Program, Program, Program]:
         """Forward, backward, and what the end of forward frees."""

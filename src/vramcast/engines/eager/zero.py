@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.job import Phase, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.engines.eager.graphs import run_parts
 from vramcast.engines.eager.passes import Gathered, inference, passes
 from vramcast.engines.eager.phases import workspaces
 from vramcast.engines.eager.recipe import Recipe, elements, weights
@@ -160,14 +161,17 @@ def _bucketed_micro_batch(recipe: Recipe, zero: Zero, before: Program, after: Pr
 
 def _gathered_micro_batch(recipe: Recipe, zero: Zero) -> Program:
     """Forward and backward with every block's weights gathered around it [Z3]."""
-    gathered = _gathered(recipe, zero)
-    total = sum(weight.elements * weight.repeats for weight in weights(recipe))
-    # what backward will use again within the reuse distance stays gathered from forward on: half the distance
-    kept_elements = min(total, zero.reuse_distance // 2) if zero.ranks > 1 else 0
-    kept = _tensor("weights kept for backward", kept_elements * zero.width, Category.COMMUNICATION)
-    prefetched = _tensor("prefetched weights", min(total, zero.prefetch_bucket) * zero.width, Category.COMMUNICATION)
     bucket = _tensor("reduce bucket", zero.reduce_bucket * zero.width, Category.COMMUNICATION)
-    one = passes(recipe, policy=WeightGradients.TRANSIENT, gathered=gathered)
+    one = passes(recipe, policy=WeightGradients.TRANSIENT, gathered=_gathered(recipe, zero))
+    if zero.ranks == 1:
+        return (*one.forward, Alloc(bucket), *one.backward, Free(bucket))
+    held = weights(recipe)
+    total = sum(weight.elements * weight.repeats for weight in held)
+    # what backward will use again within the reuse distance stays gathered from forward on: half the distance
+    kept = _stream_tensor("weights kept for backward", min(total, zero.reuse_distance // 2) * zero.width)
+    # the weight that fills the bucket is fetched whole
+    largest = max(weight.elements for weight in held if ".layers." in weight.owner)
+    prefetched = _stream_tensor("prefetched weights", min(total, zero.prefetch_bucket + largest) * zero.width)
     return (
         Alloc(prefetched), *one.forward, Alloc(kept), Alloc(bucket), Free(kept), *one.backward,
         Free(bucket), Free(prefetched),
@@ -181,10 +185,19 @@ def _gathered(recipe: Recipe, zero: Zero) -> Gathered | None:
     sums: dict[str, int] = {}
     for weight in weights(recipe):
         sums[weight.owner] = sums.get(weight.owner, 0) + weight.elements * zero.width
-    layers = [size for owner, size in sums.items() if ".layers." in owner]
+    stack = recipe.model.main
+    runs = [size for owner, size in sums.items() if owner.startswith(f"{stack.name}.layers.")]
     tied = sums.get("embedding", 0)
     return Gathered(
-        _tensor("gathered embedding", tied, Category.COMMUNICATION),
-        tuple(_tensor("gathered layer", size, Category.COMMUNICATION) for size in layers),
-        _tensor("gathered head", sums.get("head", 0) or tied, Category.COMMUNICATION),
+        _stream_tensor("gathered embedding", tied),
+        tuple(_stream_tensor("gathered layer", runs[index]) for index, _, _ in run_parts(stack, recipe)),
+        _stream_tensor("gathered head", sums.get("head", 0) or tied),
+    )
+
+
+def _stream_tensor(name: str, num_bytes: int) -> Tensor:
+    """Gathers run on a stream of their own, whose free blocks serve nothing else."""
+    return Tensor(
+        name=name, num_bytes=num_bytes, category=Category.COMMUNICATION, owner="zero", stream="allgather",
+        source="deepspeed runtime/zero/partitioned_param_coordinator.py",
     )
