@@ -57,14 +57,28 @@ def job_of(row: dict[str, Any]) -> Job:
         raise Refused("the row does not say batch size and sequence length")
     return Job(
         model=load_model(MODELS.get(name, name)),
-        workload=Workload(seq_len=row["seq_len"], micro_batch=batch),
+        workload=Workload(seq_len=row["seq_len"], micro_batch=batch, grad_accum=_accumulation(row, count)),
         plan=Plan(
             precision=Precision.BF16, peft=peft, shards=Shards.EVERYTHING if count > 1 else Shards.NOTHING,
         ),
         cluster=Cluster(gpu=load_gpu(card), gpus_per_node=count),
         engine="litgpt",
-        engine_options={"adapter_version": 2 if _is_second_adapter(row) else 1},
+        engine_options={
+            "adapter_version": 2 if _is_second_adapter(row) else 1,
+            "version": _date(row["framework"]),
+            "longest_first": count == 1 and "longest-first" in row.get("notes", ""),
+        },
     )
+
+
+def _accumulation(row: dict[str, Any], count: int) -> int:
+    """Micro-batches per step, from the global batch where the row does not say."""
+    return int(row.get("grad_accum") or max(1, (row.get("global_batch") or 1) // (row["micro_batch"] * count)))
+
+
+def _date(framework: str) -> str:
+    found = re.search(r"\d{4}-\d{2}", framework)
+    return found[0] if found else ""
 
 
 def _is_second_adapter(row: dict[str, Any]) -> bool:

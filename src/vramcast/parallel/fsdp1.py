@@ -58,20 +58,26 @@ def flat_forward(stages: Sequence[FlatStage]) -> Program:
     """Each unit is gathered while the one before it computes, and freed after its forward."""
     nodes: list[Node] = []
     for stage in stages:
-        body = (Alloc(stage.unit.flat), Alloc(stage.unit.flat), Free(stage.unit.flat), *stage.forward, Free(stage.unit.flat))
+        flat = stage.unit.flat
+        body = (Alloc(flat), Alloc(flat), *stage.forward, Free(flat), Free(flat))
         nodes.append(Loop(stage.repeats, body, label="layers"))
     return tuple(nodes)
 
 
-def flat_backward(stages: Sequence[FlatStage], *, synchronise: bool) -> Program:
-    """Gathers again; the weights' gradients are concatenated into the flat one, which is reduced or kept."""
+def flat_backward(stages: Sequence[FlatStage], *, first: bool) -> Program:
+    """Backward under no_sync: the next unit is gathered ahead, flat gradients stay whole or are added to those that do.
+
+    Args:
+        stages: in order of forward
+        first: no flat gradients exist yet
+    """
     nodes: list[Node] = []
     for stage in reversed(stages):
-        unit = stage.unit
-        kept: list[Node] = [Alloc(unit.gradient), *map(Free, stage.gradients)]
-        if synchronise:
-            kept += [Alloc(unit.shard_gradient), Free(unit.gradient)]
-        body = (Alloc(unit.flat), Alloc(unit.flat), Free(unit.flat), *stage.backward, *kept, Free(unit.flat))
+        flat, gradient = stage.unit.flat, stage.unit.gradient
+        kept: tuple[Node, ...] = (Alloc(gradient), *map(Free, stage.gradients))
+        if not first:
+            kept = (*kept, Free(gradient))
+        body = (Alloc(flat), Alloc(flat), *stage.backward, *kept, Free(flat), Free(flat))
         nodes.append(Loop(stage.repeats, body, label="layers"))
     return tuple(nodes)
 

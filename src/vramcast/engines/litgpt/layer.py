@@ -18,7 +18,6 @@ from vramcast.operators import aten
 from vramcast.operators.activation import activation
 from vramcast.operators.attention import KERNELS, Scores
 from vramcast.operators.graph import Graph, Value
-
 from vramcast.operators.norm import Norm as NormSpec
 from vramcast.operators.norm import layer_norm, rms_norm
 from vramcast.operators.quantised import QUANTISED
@@ -54,7 +53,7 @@ class Tokens(NamedTuple):
     length: int
 
     @property
-    def count(self) -> int:
+    def rows(self) -> int:
         """T."""
         return self.batch * self.length
 
@@ -71,7 +70,7 @@ def block(layer: Layer, hidden: int, tokens: Tokens, tuning: Tuning, *, flows: b
         prompted: LLaMA-Adapter's prompt is in this block
     """
     graph = Graph(owner="decoder.layers")
-    size = tokens.count * hidden * WIDTH
+    size = tokens.rows * hidden * WIDTH
     x = graph.input("hidden", size, gradient_bytes=size if flows else 0)
     part = _Block(graph, layer, hidden, tokens, tuning._replace(method="full_frozen") if not prompted else tuning)
     graph.returns(part.build(x))
@@ -108,16 +107,16 @@ class _Block:
 
     def size(self, width: int) -> int:
         """Bytes of one row per token."""
-        return self.tokens.count * width * WIDTH
+        return self.tokens.rows * width * WIDTH
 
     def add(self, name: str, a: Value, b: Value) -> Value:
         return aten.add(self.graph, a, b, num_bytes=a.num_bytes, name=name)
 
     def norm(self, name: str, x: Value) -> Value:
-        return norm(self.graph, name, x, self.layer.norm, self.tokens.count, self.hidden, self.tuning)
+        return norm(self.graph, name, x, self.layer.norm, self.tokens.rows, self.hidden, self.tuning)
 
     def linear(self, path: str, x: Value, shape: tuple[int, int], *, target: str = "") -> Value:
-        return linear(self.graph, path, x, self.tokens.count, shape, self.tuning, target=target)
+        return linear(self.graph, path, x, self.tokens.rows, shape, self.tuning, target=target)
 
     def attend(self, x: Value) -> Value:
         """qkv, rotary embedding, attention, prompt, projection."""
@@ -137,6 +136,9 @@ class _Block:
         scores = Scores(self.tokens.batch, self.tokens.length, self.tokens.length, heads, heads, d, d, WIDTH)
         eager = AttentionKernel.EAGER if spec.softcap else AttentionKernel.FLASH
         y = KERNELS[eager](graph, q, k, v, scores)
+        if not any(value.gradient_bytes for value in (q, k, v)):
+            graph.operators[-1].saved = graph.operators[-1].extra = ()
+            y.gradient_bytes = 0
         if self.tuning.method in ("adapter", "adapter_v2"):
             y = self.prompt(q, y, heads, d)
         graph.hold(qkv, *views, q, k, v)
@@ -172,7 +174,7 @@ class _Block:
             return base
         dropped = dropout(graph, "qkv", x, tuning.dropout)
         inner, enabled = tuning.rank * len(widths), sum(widths)
-        a = product(graph, "qkv.lora_A", dropped, self.tokens.count, (inner, self.hidden))
+        a = product(graph, "qkv.lora_A", dropped, self.tokens.rows, (inner, self.hidden))
         copies = 2 if len(set(widths)) > 1 else 1  # unequal parts are convolved one by one and concatenated
         b = graph.value("qkv.lora_B", self.size(enabled))
         weight = graph.tensor("qkv.lora_B.gradient", enabled * tuning.rank * WIDTH, Category.GRADIENTS)
@@ -193,7 +195,7 @@ class _Block:
         weight = graph.tensor("adapter_wte.gradient", PROMPT * self.hidden * WIDTH, Category.GRADIENTS)
         graph.call("adapter_qkv", [], [keys], weight_gradients=[weight])
         mask = graph.value("adapter.mask", t.length * PROMPT, gradient_bytes=0)
-        bias = graph.value("adapter.bias", t.count * heads * 16 * WIDTH, gradient_bytes=0)
+        bias = graph.value("adapter.bias", t.rows * heads * 16 * WIDTH, gradient_bytes=0)
         graph.call("mask", [], [mask], differentiable=False)
         graph.call("expand_mask", [mask], [bias], differentiable=False)
         context = graph.value("adapter.context", self.size(heads * d))
@@ -210,7 +212,7 @@ class _Block:
     def feed(self, x: Value) -> Value:
         """LLaMAMLP, GemmaMLP or GptNeoxMLP."""
         spec, graph = self.mlp, self.graph
-        elements, shape = self.tokens.count * spec.width, (spec.width, self.hidden)
+        elements, shape = self.tokens.rows * spec.width, (spec.width, self.hidden)
         first = self.linear("mlp.fc_1", x, shape, target="mlp")
         kind = "gelu" if spec.activation == "gelu_new" else spec.activation
         if not spec.gated:
@@ -248,7 +250,8 @@ def dropout(graph: Graph, name: str, x: Value, probability: float) -> Value:
 def product(graph: Graph, name: str, x: Value, tokens: int, shape: tuple[int, int]) -> Value:
     """x W^T with a weight that learns."""
     weight = graph.tensor(f"{name}.gradient", shape[0] * shape[1] * WIDTH, Category.GRADIENTS)
-    return graph.call("linear", [x], [graph.value(name, tokens * shape[0] * WIDTH)], saved=[x], weight_gradients=[weight])
+    y = graph.value(name, tokens * shape[0] * WIDTH)
+    return graph.call("linear", [x], [y], saved=[x], weight_gradients=[weight])
 
 
 def linear(
@@ -274,8 +277,7 @@ def linear(
     a = product(graph, f"{path}.lora_A", dropped, tokens, (tuning.rank, shape[1]))
     b = product(graph, f"{path}.lora_B", a, tokens, (shape[0], tuning.rank))
     scaled = aten.unary(graph, b, num_bytes=size, name=f"{path}.lora_scaled")
-    total = aten.add(graph, y, scaled, num_bytes=size, name=f"{path}.sum")
-    return total
+    return aten.add(graph, y, scaled, num_bytes=size, name=f"{path}.sum")
 
 
 def _scale_and_bias(graph: Graph, path: str, y: Value, width: int) -> Value:

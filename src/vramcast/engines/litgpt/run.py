@@ -22,7 +22,7 @@ from vramcast.errors import Unsupported
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.lowering import Lowered, WeightGradients, lower
 from vramcast.operators.quantised import QUANTISED
-from vramcast.parallel.fsdp1 import FlatStage, flat_backward, flat_forward, flat_reduce, flat_unit
+from vramcast.parallel.fsdp1 import FlatStage, FlatUnit, flat_backward, flat_forward, flat_reduce, flat_unit
 from vramcast.states.optimizers import optimizer
 from vramcast.states.steps import Weight, state_program, step_program, weight_program
 from vramcast.units import ceil_div
@@ -35,6 +35,8 @@ PATHS: Final = {
     "attention.q": "q", "attention.k": "k", "attention.v": "v", "attention.out": "out", "mlp.gate": "mlp",
     "mlp.up": "mlp", "mlp.down": "mlp", "head.output": "head",
 }
+STABLE_EMBEDDING_SINCE: Final = "2024-10"
+"""Quantised runs replace the embedding once all is frozen, so that it learns [litgpt ae798aba, lora.py `main`]."""
 METHODS: Final = ("lora", "adapter")
 
 
@@ -52,6 +54,8 @@ class Setting(NamedTuple):
     tokens: Tokens
     tuning: Tuning
     ranks: int  # FSDP ranks
+    stable_embedding: bool = False  # quantised runs: a learning embedding with a norm of its own
+    longest_first: bool = False  # later micro-batches are shorter: the first one alone counts
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -76,7 +80,12 @@ def _setting(job: Job) -> Setting:
     tuning = _tuning(job)
     if job.data_parallel > 1 and tuning.stored in QUANTISED:
         raise Unsupported("litgpt cannot train quantised models on several GPUs; use one GPU")
-    return Setting(job, Tokens(job.workload.micro_batch, job.workload.seq_len), tuning, job.data_parallel)
+    version = str(job.engine_options.get("version", "")) or "9999"
+    return Setting(
+        job, Tokens(job.workload.micro_batch, job.workload.seq_len), tuning, job.data_parallel,
+        stable_embedding=tuning.stored in QUANTISED and tuning.method == "lora" and version >= STABLE_EMBEDDING_SINCE,
+        longest_first=bool(job.engine_options.get("longest_first", False)),
+    )
 
 
 def _tuning(job: Job) -> Tuning:
@@ -100,7 +109,7 @@ def _blocks(setting: Setting) -> Iterator[Piece]:
     """Blocks by whether a gradient reaches their input and whether they hold a prompt."""
     model, tuning = setting.job.model, setting.tuning
     prompts = tuning.method in ("adapter", "adapter_v2")
-    flows, index = tuning.full or tuning.method == "adapter_v2" and False, 0
+    flows, index = tuning.full or setting.stable_embedding, 0
     runs: list[tuple[int, Layer]] = []
     for run in model.main.runs:
         if runs and runs[-1][1] == run.layer:
@@ -120,7 +129,7 @@ def _blocks(setting: Setting) -> Iterator[Piece]:
 
 def _embedding(setting: Setting) -> Graph:
     graph, model = Graph(owner="embedding"), setting.job.model
-    size, full = setting.tokens.count * model.hidden * WIDTH, setting.tuning.full
+    size, full = setting.tokens.rows * model.hidden * WIDTH, setting.tuning.full or setting.stable_embedding
     table = graph.tensor("wte.gradient", model.vocab * model.hidden * WIDTH, Category.GRADIENTS)
     out = graph.value("tokens", size, gradient_bytes=size if full else 0)
     graph.call("embedding", [], [out], weight_gradients=[table] if full else [])
@@ -132,13 +141,13 @@ def _head(setting: Setting) -> Graph:
     """Final norm, logits, their fp32 copy, chunked loss."""
     model, tokens, tuning = setting.job.model, setting.tokens, setting.tuning
     graph = Graph(owner="head")
-    x = graph.input("hidden", tokens.count * model.hidden * WIDTH)
+    x = graph.input("hidden", tokens.rows * model.hidden * WIDTH)
     read = graph.call("variable", [x], [graph.view(x, "hidden.read")], passes_gradient=True)
     holder = graph.operators[-1]
-    y = norm(graph, "ln_f", read, model.main.final_norm or Norm.RMS, tokens.count, model.hidden, tuning)
+    y = norm(graph, "ln_f", read, model.main.final_norm or Norm.RMS, tokens.rows, model.hidden, tuning)
     shape = (model.vocab, model.hidden)
-    logits = linear(graph, "lm_head", y, tokens.count, shape, tuning, target="head")
-    elements = tokens.count * model.vocab
+    logits = linear(graph, "lm_head", y, tokens.rows, shape, tuning, target="head")
+    elements = tokens.rows * model.vocab
     wide = graph.value("logits.fp32", 4 * elements, gradient_bytes=0)
     graph.call("convert_output", [logits], [wide], differentiable=False)
     holder.saved = (wide,)
@@ -173,12 +182,15 @@ class Built(NamedTuple):
     head: Lowered
     gradients: tuple[tuple[Tensor, int], ...]
     loss_gradient: Program
+    outliving: tuple[tuple[Tensor, int], ...]  # kept by the last loss until the next one exists
 
 
 def _build(setting: Setting, policy: WeightGradients) -> Built:
-    hidden = setting.tokens.count * setting.job.model.hidden * WIDTH
+    hidden = setting.tokens.rows * setting.job.model.hidden * WIDTH
     stream = Tensor(name="hidden states", num_bytes=hidden, category=Category.ACTIVATIONS, owner="decoder")
-    gradient = Tensor(name="gradient of hidden states", num_bytes=hidden, category=Category.TEMPORARIES, owner="decoder")
+    gradient = Tensor(
+        name="gradient of hidden states", num_bytes=hidden, category=Category.TEMPORARIES, owner="decoder"
+    )
     first, last, middle = _embedding(setting), _head(setting), list(_blocks(setting))
     for graph in (first, last, *(piece.graph for piece in middle)):
         for value in (*graph.inputs[:1], *graph.outputs[:1]):
@@ -195,7 +207,17 @@ def _build(setting: Setting, policy: WeightGradients) -> Built:
     loss = tuple(Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
     made = [(first, 1), *((piece.graph, piece.repeats) for piece in middle), (last, 1)]
     gradients = tuple((t, times) for graph, times in made for op in graph.operators for t in op.weight_gradients)
-    return Built(lowered(first), tuple((piece, lowered(piece.graph)) for piece in middle), head, gradients, loss)
+    outliving = tuple((t, times) for graph, times in made for t in _outliving(graph))
+    blocks = tuple((piece, lowered(piece.graph)) for piece in middle)
+    return Built(lowered(first), blocks, head, gradients, loss, outliving)
+
+
+def _outliving(graph: Graph) -> tuple[Tensor, ...]:
+    """Inputs of 4-bit products: attributes of the autograd node, not its saved tensors, so that they live as long as
+    the graph, which the loss variable holds until the next micro-batch's loss [bnb `MatMul4Bit.forward`]."""
+    products = [operator for operator in graph.operators if operator.name == "quantised_linear"]
+    found = {value.storage: value.tensor for operator in products for value in operator.saved}
+    return tuple(found.values())
 
 
 def _weights(setting: Setting) -> tuple[Weight, ...]:
@@ -263,17 +285,19 @@ def _phases(setting: Setting) -> Mapping[Phase, Program]:
     rule = optimizer(f"paged-{name}" if setting.tuning.stored in QUANTISED and name == "adamw" else name)
     if setting.ranks > 1:
         return _sharded_phases(setting, held)
-    built, later = _build(setting, WeightGradients.KEPT), _build(setting, WeightGradients.TRANSIENT)
-    passes: list[Node] = [*_micro_batch(setting, built)]
+    built = _build(setting, WeightGradients.KEPT)
+    later = _build(setting, WeightGradients.TRANSIENT)._replace(outliving=built.outliving)
+    others: tuple[Node, ...] = ()
     if setting.job.workload.grad_accum > 1:
-        passes.append(Loop(setting.job.workload.grad_accum - 1, _micro_batch(setting, later), label="micro-batches"))
+        others = (Loop(setting.job.workload.grad_accum - 1, _micro_batch(setting, later), label="micro-batches"),)
     step = step_program(held, rule, kernel=setting.job.plan.optimizer_kernel or "foreach")
     zeroed = tuple(Loop(times, (Free(tensor),)) for tensor, times in built.gradients)
-    return {
-        Phase.LOAD: weight_program(held),
-        Phase.FIRST_STEP: (*_workspaces(), *passes, *state_program(held, rule), *step, *zeroed),
-        Phase.STEP: (*passes, *step, *zeroed),
-    }
+    first = (*_workspaces(), *_micro_batch(setting, built, begins=True))
+    phases = {Phase.LOAD: weight_program(held), Phase.FIRST_STEP: first}
+    if not setting.longest_first:
+        phases[Phase.FIRST_STEP] += (*others, *state_program(held, rule), *step, *zeroed)
+        phases[Phase.STEP] = (*_micro_batch(setting, built), *others, *step, *zeroed)
+    return phases
 
 
 def _workspaces() -> Program:
@@ -285,25 +309,30 @@ def _workspaces() -> Program:
 
 
 def _inputs(setting: Setting) -> tuple[Tensor, ...]:
-    size = setting.tokens.count * 8
+    size = setting.tokens.rows * 8
     return tuple(
         Tensor(name=name, num_bytes=size, category=Category.INPUTS, owner="batch") for name in ("input_ids", "targets")
     )
 
 
-def _micro_batch(setting: Setting, built: Built) -> Program:
+def _micro_batch(setting: Setting, built: Built, *, begins: bool = False) -> Program:
+    """Forward and backward; what the last loss kept alive dies once this one's exists."""
     inputs = _inputs(setting)
+    dying = () if begins else tuple(Loop(times, (Free(tensor),)) for tensor, times in built.outliving)
     nodes: list[Node] = [*map(Alloc, inputs), *built.embedding.forward]
     nodes += [Loop(piece.repeats, low.forward, label="layers") for piece, low in built.blocks]
-    nodes += [*built.head.forward, *built.loss_gradient, *built.head.backward]
-    nodes += [Loop(piece.repeats, low.backward, label="layers") for piece, low in reversed(built.blocks)]
-    return (*nodes, *built.embedding.backward, *_leftovers(nodes, built), *map(Free, inputs))
+    nodes += [*built.head.forward]
+    backward: list[Node] = [*built.loss_gradient, *built.head.backward]
+    backward += [Loop(piece.repeats, low.backward, label="layers") for piece, low in reversed(built.blocks)]
+    backward += built.embedding.backward
+    born = tuple(Loop(times, (Alloc(tensor),)) for tensor, times in built.outliving)
+    return (*nodes, *dying, *backward, *_leftovers([*nodes, *backward], built), *born, *map(Free, inputs))
 
 
 def _leftovers(nodes: list[Node], built: Built) -> Program:
     """What nobody's backward frees: the loss, states that no gradient reaches."""
     kept = {tensor for tensor, _ in built.gradients}
-    ends = live_at_end((*nodes, *built.embedding.backward))
+    ends = live_at_end(tuple(nodes))
     inputs = {"input_ids", "targets"}
     return tuple(
         Loop(count, (Free(tensor),))
@@ -323,14 +352,12 @@ def _sharded_phases(setting: Setting, held: tuple[Weight, ...]) -> Mapping[Phase
     by_piece = [
         FlatStage(unit, low.forward, low.backward, _of(piece.graph), piece.repeats) for piece, low in built.blocks
     ]
-    ends = tuple(t for t, _ in built.gradients if t.owner in ("embedding", "head"))
-    inputs = _inputs(setting)
-    nodes: list[Node] = [*map(Alloc, inputs), Alloc(root.flat), *built.embedding.forward, *flat_forward(by_piece)]
-    nodes += [*built.head.forward, *built.loss_gradient, *built.head.backward]
-    nodes += [*flat_backward(by_piece, synchronise=False), *built.embedding.backward]
-    nodes += [Alloc(root.gradient), *map(Free, ends), Free(root.flat), *_leftovers_of(nodes, root, unit, inputs)]
-    nodes += [*flat_reduce(by_piece), Alloc(root.shard_gradient), Free(root.gradient), *map(Free, inputs)]
-    learning = inner + outer if setting.tuning.full else sum(w.elements * w.repeats for w in held if w.learns)
+    first, later = (_sharded_pass(setting, built, by_piece, root, first=flag) for flag in (True, False))
+    passes: list[Node] = [*first]
+    if setting.job.workload.grad_accum > 1:
+        passes.append(Loop(setting.job.workload.grad_accum - 1, later, label="micro-batches"))
+    passes += [*flat_reduce(by_piece), Alloc(root.shard_gradient), Free(root.gradient)]
+    learning = sum(weight.elements * weight.repeats for weight in held if weight.learns)
     state = Tensor(
         name="exp_avg and exp_avg_sq", num_bytes=2 * WIDTH * ceil_div(learning, setting.ranks),
         category=Category.OPTIMIZER, owner="fsdp",
@@ -338,16 +365,30 @@ def _sharded_phases(setting: Setting, held: tuple[Weight, ...]) -> Mapping[Phase
     zeroed = (Loop(layers, (Free(unit.shard_gradient),)), Free(root.shard_gradient))
     return {
         Phase.LOAD: (Loop(layers, (Alloc(unit.shard),)), Alloc(root.shard), *_workspaces()),
-        Phase.FIRST_STEP: (*nodes, Alloc(state), *zeroed),
-        Phase.STEP: (*nodes, *zeroed),
+        Phase.FIRST_STEP: (*passes, Alloc(state), *zeroed),
+        Phase.STEP: (*passes, *zeroed),
     }
+
+
+def _sharded_pass(
+    setting: Setting, built: Built, stages: list[FlatStage], root: FlatUnit, *, first: bool
+) -> Program:
+    """One micro-batch under no_sync."""
+    inputs = _inputs(setting)
+    ends = tuple(t for t, _ in built.gradients if t.owner in ("embedding", "head"))
+    nodes: list[Node] = [*map(Alloc, inputs), Alloc(root.flat), *built.embedding.forward, *flat_forward(stages)]
+    nodes += [*built.head.forward, *built.loss_gradient, *built.head.backward]
+    nodes += [*flat_backward(stages, first=first), *built.embedding.backward]
+    nodes += [Alloc(root.gradient), *map(Free, ends), Free(root.flat)]
+    nodes += [] if first else [Free(root.gradient)]
+    return (*nodes, *_forgotten(nodes), *map(Free, inputs))
 
 
 def _of(graph: Graph) -> tuple[Tensor, ...]:
     return tuple(tensor for operator in graph.operators for tensor in operator.weight_gradients)
 
 
-def _leftovers_of(nodes: list[Node], *known: object) -> Program:
+def _forgotten(nodes: list[Node]) -> Program:
     """Activations that no backward freed."""
     ends = live_at_end(tuple(nodes))
     return tuple(
