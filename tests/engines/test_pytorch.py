@@ -133,6 +133,11 @@ def test_sharding_is_refused_with_what_would_work() -> None:
         pytorch.ranks(job(gpus=8, shards=Shards.EVERYTHING))
 
 
+def test_an_fp32_copy_in_the_optimizer_is_refused_with_what_would_work() -> None:
+    with pytest.raises(Unsupported, match="use amp-bf16"):
+        pytorch.ranks(job(precision=Precision.MIXED_BF16))
+
+
 def test_eight_billion_parameters_are_built_in_under_ten_milliseconds() -> None:
     asked = job("llama-3.1-8b")
     pytorch.ranks(asked)

@@ -9,6 +9,7 @@ from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import Model, Norm, Stack
+from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
 from vramcast.engines.eager.recipe import Recipe, Tower
 from vramcast.errors import UnknownName, Unsupported
@@ -45,6 +46,11 @@ def refuse_splits(job: Job) -> None:
                 f"{name}={getattr(plan, name)} is not modelled for --engine {job.engine}; "
                 f"use --engine megatron, or {name}=1"
             )
+    if plan.virtual_stages > 1 or plan.shard_group is not None:
+        raise Unsupported(
+            f"virtual stages and shard groups are not modelled for --engine {job.engine}; use --engine megatron for "
+            "the former, --engine torchtitan for the latter"
+        )
     if plan.precision is Precision.FP8:
         raise Unsupported(f"fp8 is not modelled for --engine {job.engine}; use --engine megatron or --precision bf16")
     if plan.recompute is Recompute.SELECTIVE:
@@ -97,6 +103,7 @@ def recipe_of(
         reentrant=bool(job.engine_options.get("reentrant", False)),
         recompute_layers=plan.recompute_layers,
         learning=_learning(peft),
+        virtual_elements=_virtual_elements(job),
         copies_learning=peft is not None and bool(peft.modules_to_save),
     )
 
@@ -174,6 +181,16 @@ def _adapter(job: Job, *, compute: int | None) -> Adapter | None:
     return Adapter(peft.method, peft.rank, peft.targets, width, compute or width, peft.dropout, options)
 
 
+def _virtual_elements(job: Job) -> int:
+    """A prompt is one embedding per virtual token, a prefix its keys and values in every layer."""
+    peft = job.plan.peft
+    if peft is None or peft.method not in ("prompt", "prefix"):
+        return 0
+    if peft.method == "prompt":
+        return peft.virtual_tokens * job.model.hidden
+    return peft.virtual_tokens * sum(run.count * cache_width(run.layer.mixer) for run in job.model.main.runs)
+
+
 def _learning(peft: Peft | None) -> tuple[str, ...]:
     if peft is None:
         return ()
@@ -192,6 +209,11 @@ def stepping_of(job: Job) -> Stepping:
     lists = job.engine_options.get("foreach_temporaries")
     if isinstance(lists, int):
         rule = rule._replace(foreach_temporaries=lists)
+    if plan.precision in (Precision.MIXED_BF16, Precision.MIXED_FP16):
+        raise Unsupported(
+            f"precision {plan.precision} keeps an fp32 copy in the optimizer, which --engine {job.engine} does not; "
+            "use amp-bf16, bf16, or --engine deepspeed"
+        )
     if plan.offload_optimizer != "none" or plan.offload_parameters != "none":
         raise Unsupported(f"offload is not modelled for --engine {job.engine}; use --engine deepspeed")
     return Stepping(

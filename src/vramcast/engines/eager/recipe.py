@@ -34,6 +34,7 @@ class Recipe(NamedTuple):
     reentrant: bool = True  # the checkpoint's recomputed output lives during its backward
     recompute_layers: int | None = None  # only that many layers
     learning: tuple[str, ...] = ()  # paths that learn although `sizes.frozen`: "embedding.tokens", "head.output"
+    virtual_elements: int = 0  # trained prompts or prefixes
     copies_learning: bool = False  # they are trained in a copy (PEFT modules_to_save)
 
     def learns(self, path: str) -> bool:
@@ -60,6 +61,8 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
             found.append(weight)
         if sizes.adapter is not None and in_layer and path in sizes.adapter.targets:
             found += _corrections(weight, sizes.adapter)
+    if recipe.virtual_elements:
+        found.append(Weight("adapter", "virtual tokens", (recipe.virtual_elements,), source="peft src/peft/tuners"))
     return tuple(found)
 
 
