@@ -6,6 +6,7 @@ import re
 from typing import Any, Final
 
 from truth.contract import Prediction, Refused
+from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster
@@ -38,8 +39,21 @@ TARGETS: Final = {
 def predict(row: dict[str, Any]) -> list[Prediction]:
     """Peak allocated bytes of one row."""
     job = job_of(row)
+    _check_states(job, row)
     marks = simulate(ranks(job)[0].phases)
     return [Prediction("allocated", max(mark.allocated_bytes for mark in marks.values()), row["measured_gib"] * GIB)]
+
+
+def _check_states(job: Job, row: dict[str, Any]) -> None:
+    """Refuse rows that contradict themselves: what must live on the card at once is more than it has."""
+    if job.plan.peft is not None or job.cluster.count > 1:
+        return
+    needed = count_parameters(job.model).total * 8  # bf16 weight, gradient and two AdamW states
+    if needed > job.cluster.gpu.visible_bytes:
+        raise Refused(
+            f"weights, gradients and AdamW states alone are {needed / GIB:.1f} GiB, more than one {row['gpu']} has: "
+            "the row cannot have run on one GPU"
+        )
 
 
 def job_of(row: dict[str, Any]) -> Job:

@@ -138,7 +138,7 @@ def head(model: Model, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
     graph.returns(LOSSES[choices.loss](graph, x, model, sizes))
     if not choices.frees_prediction:
         made = {value.name: value for operator in graph.operators for value in operator.outputs}
-        holder.saved = (made["logits.fp32" if "logits.fp32" in made and choices.loss == "model_fp32" else "head.output"],)
+        holder.saved = (made["logits.fp32" if choices.loss == "model_fp32" else "head.output"],)
     return graph
 
 
@@ -218,10 +218,28 @@ def _chunked(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
     )
 
 
+def _chunked_output(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
+    """All logits in 16 bits, their cross entropy in fp32 chunk by chunk [torchtune `CEWithChunkedOutputLoss`].
+
+    The chunks' backwards run one after the other: each gradient takes the place of its log-probabilities.
+    """
+    logits, spec = _logits(graph, x, model, sizes, sizes.tokens)
+    log_probs = graph.value("loss.log_probabilities", spec.fp32_bytes, gradient_bytes=0)
+    chunk = spec.fp32_bytes // LOSS_CHUNKS
+    loss = graph.call(
+        "chunked_cross_entropy", [logits], [graph.value("loss", 4)], extra=[log_probs],
+        temporaries=[graph.tensor("logits_chunk.fp32", chunk)],
+        gradient_storages=[(logits, log_probs)], backward_temporaries=[graph.tensor("logits_chunk.gradient", chunk)],
+    )
+    graph.hold(logits)
+    return loss
+
+
 LOSSES: Final[dict[str, Callable[[Graph, Value, Model, Sizes], Value]]] = {
     "eager": _eager,
     "model_fp32": _model_fp32,
     "compiled": _compiled,
     "chunked": _chunked,
+    "chunked_output": _chunked_output,
 }
 """Forms of head and loss."""

@@ -9,7 +9,7 @@ from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters, stack_parameters
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import Layer, Model, Parameter
-from vramcast.domain.program import Alloc, Category, Program, Tensor, live_at_end
+from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, live_at_end
 from vramcast.engines.torchtitan import model as graphs
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.operators.graph import Graph
@@ -27,6 +27,7 @@ class Sharing(NamedTuple):
     dense: Fsdp
     experts: Fsdp
     block_width: float = 2  # bytes of a gathered element of blocks: 1 with float8 all-gather
+    weight_width: int = 4  # bytes of a stored element
 
 
 class Span(NamedTuple):
@@ -105,11 +106,12 @@ def _lower(graph: Graph, gradient: Tensor) -> Lowered:
 
 
 def _loss_gradient(head: Lowered | None, gradient: Tensor) -> Program:
-    """The gradient of the loss, which the head's backward frees but nobody in it makes."""
+    """The gradient of the loss, which the head's backward frees but nobody in it makes; the loss itself dies."""
     if head is None:
         return ()
     ends = live_at_end(head.forward + head.backward)
-    return tuple(Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
+    born = tuple(Alloc(tensor) for tensor, net in ends.items() if net < 0 and tensor.name == "grad.loss")
+    return (*born, *(Free(tensor) for tensor, net in ends.items() if net > 0 and tensor.name == "loss"))
 
 
 def _layer_stages(
@@ -167,4 +169,4 @@ def _weights(owned: Sequence[Parameter], model: Model, sharing: Sharing, span: S
 def _weight(owner: str, parameter: Parameter, count: int, sharing: Sharing) -> Weight:
     ranks = (sharing.experts if parameter.expert else sharing.dense).ranks
     shape = sharded_shape(local_shape(parameter, sharing.layout), ranks)
-    return Weight(owner, parameter.path, shape, repeats=count, width=4, learns=parameter.trainable)
+    return Weight(owner, parameter.path, shape, repeats=count, width=sharing.weight_width, learns=parameter.trainable)

@@ -66,15 +66,15 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     if job.plan.pp > 1:
         return tuple(_pipeline_ranks(setting))
     runs = tuple((run.count, run.layer) for run in job.model.main.runs)
-    built = _pieces(setting, Span(runs))
+    built = pieces_of(setting, Span(runs))
     return (
         RankProgram(
-            role="all", count=job.cluster.count, phases=_phases(setting, built), alloc_conf=_alloc_conf(setting)
+            role="all", count=job.cluster.count, phases=phases_of(setting, built), alloc_conf=alloc_conf_of(setting)
         ),
     )
 
 
-def _alloc_conf(setting: Setting) -> str:
+def alloc_conf_of(setting: Setting) -> str:
     """What run_train.sh sets."""
     return "expandable_segments:True" if setting.known.expandable else ""
 
@@ -90,6 +90,12 @@ def _check(job: Job) -> None:
             raise Unsupported(
                 f"{type(layer.mixer).__name__} layers are not modelled for torchtitan; use --engine megatron"
             )
+    if job.data_parallel * plan.cp == 1 or plan.shards is Shards.NOTHING:
+        raise Unsupported("torchtitan is modelled with FSDP; use --shards everything on more GPUs, or --engine pytorch")
+    if plan.shards is not Shards.EVERYTHING:
+        raise Unsupported(f"torchtitan does not shard {plan.shards} only; use --shards everything")
+    if plan.precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.FP8):
+        raise Unsupported(f"torchtitan trains fp32 weights in bf16, not in {plan.precision}; use mixed-bf16 or fp8")
     if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
         raise Unsupported("torchtitan offloads to the host only; use --offload-optimizer cpu")
     if plan.schedule in ("zero-bubble", "dualpipe", "gpipe"):
@@ -172,14 +178,14 @@ def _reshard(job: Job, known: Facts) -> str:
     return policy if policy != "default" else ("blocks" if known.split_root else "last")
 
 
-def _pieces(setting: Setting, span: Span) -> Pieces:
+def pieces_of(setting: Setting, span: Span) -> Pieces:
     return pieces(
         setting.job.model, setting.sizes, setting.choices, setting.sharing, span=span,
         split_root=setting.known.split_root, reshard=setting.reshard,
     )
 
 
-def _phases(setting: Setting, built: Pieces) -> Mapping[Phase, Program]:
+def phases_of(setting: Setting, built: Pieces) -> Mapping[Phase, Program]:
     """Load, first step and steady step without pipeline."""
     inputs = _inputs(setting)
     nodes: list[Node] = [*map(Alloc, inputs)]
@@ -266,12 +272,12 @@ def _pipeline_ranks(setting: Setting) -> Iterator[RankProgram]:
             index = chunk * plan.pp + stage
             own = layers[cuts[index] : cuts[index + 1]]
             span = Span(_runs(own), first=index == 0, last=index == plan.pp * chunks - 1)
-            built.append(_pieces(setting._replace(known=known), span))
+            built.append(pieces_of(setting._replace(known=known), span))
         slots = _slots(setting, stage)
         role = f"stage {stage + 1} of {plan.pp}"
         yield RankProgram(
             role=role, count=job.cluster.count // plan.pp, phases=_pipeline_phases(setting, built, slots),
-            alloc_conf=_alloc_conf(setting),
+            alloc_conf=alloc_conf_of(setting),
         )
 
 

@@ -1,0 +1,66 @@
+"""torchtune's distributed full fine-tuning: FSDP2 over 16-bit weights, blocks recomputed, chunked cross entropy.
+
+[torchtune] meta-pytorch/torchtune recipes/full_finetune_distributed.py; torchtune/training/_distributed.py
+`shard_model`: a unit per block, one of the rest; torchtune/modules/loss/ce_chunked_output_loss.py
+"""
+
+from __future__ import annotations
+
+from vramcast.blocks.sizes import Sizes
+from vramcast.domain.job import AttentionKernel, Job, Precision, Shards
+from vramcast.domain.model import MLP, Attention
+from vramcast.domain.rank import RankProgram
+from vramcast.engines.torchtitan.facts import facts
+from vramcast.engines.torchtitan.model import Choices
+from vramcast.engines.torchtitan.pieces import Sharing, Span
+from vramcast.engines.torchtitan.run import Setting, phases_of, pieces_of
+from vramcast.errors import Unsupported
+from vramcast.operators.linear import Numerics
+from vramcast.parallel.fsdp import Fsdp
+from vramcast.parallel.layout import Layout
+from vramcast.states.optimizers import optimizer
+
+
+def ranks(job: Job) -> tuple[RankProgram, ...]:
+    """The one rank role of a torchtune run.
+
+    Raises: Unsupported for recipes that are not modelled.
+    """
+    _check(job)
+    plan, workload, model = job.plan, job.workload, job.model
+    group = min(plan.shard_group or job.data_parallel, job.data_parallel)
+    fsdp = Fsdp(group, reduce_width=2)
+    layout = Layout(tp=plan.tp, dp=job.data_parallel, sequence_parallel=plan.tp > 1)
+    sizes = Sizes(
+        batch=workload.micro_batch, seq_len=workload.seq_len, hidden=model.hidden, numerics=Numerics(2, 2, 2, 2),
+        attention=AttentionKernel.FLASH, norm="compiled" if plan.compile else "torch",
+        activation="compiled" if plan.compile else "eager", rope="compiled" if plan.compile else "complex",
+        grouped=False, tp=plan.tp, sequence_parallel=plan.tp > 1,
+    )
+    setting = Setting(
+        job, facts(), sizes, Choices(plan.recompute, "chunked_output", needed_only=plan.compile),
+        Sharing(layout, fsdp, fsdp, weight_width=2), "blocks" if plan.reshard_after_forward else "never", 1,
+        optimizer(plan.optimizer), plan.optimizer_kernel or "fused",
+    )
+    runs = tuple((run.count, run.layer) for run in model.main.runs)
+    setting = setting._replace(known=setting.known._replace(split_root=False))
+    phases = phases_of(setting, pieces_of(setting, Span(runs)))
+    return (RankProgram(role="all", count=job.cluster.count, phases=phases),)
+
+
+def _check(job: Job) -> None:
+    plan = job.plan
+    if plan.peft is not None or job.data_parallel == 1 or plan.shards is not Shards.EVERYTHING:
+        raise Unsupported(
+            "torchtune is modelled for full fine-tuning with --shards everything on several GPUs; "
+            "use --engine litgpt for adapters and --engine pytorch for one GPU"
+        )
+    if plan.pp * plan.cp * plan.ep > 1:
+        raise Unsupported("torchtune has no pipeline, context or expert parallelism; use --engine torchtitan")
+    if plan.precision not in (Precision.BF16, Precision.MIXED_BF16):
+        raise Unsupported(f"torchtune trains bf16 weights in bf16, not in {plan.precision}; use bf16")
+    if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
+        raise Unsupported("torchtune offloads to the host only; use --offload-optimizer cpu")
+    for layer in (run.layer for run in job.model.main.runs):
+        if not isinstance(layer.mixer, Attention) or not isinstance(layer.channel, MLP):
+            raise Unsupported("torchtune is modelled for dense attention models; use --engine megatron")

@@ -1,0 +1,94 @@
+"""torchtitan's memory: published logs, and what must hold whatever the numbers."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from vramcast.catalogue.gpus import parse_gpus
+from vramcast.catalogue.models import load_model
+from vramcast.domain.job import Job, Phase, Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.program import extent, live_at_end
+from vramcast.engines.torchtitan import ranks
+from vramcast.engines.torchtitan.facts import facts
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.estimate.timeline import simulate
+from vramcast.units import GIB
+
+
+def job(**plan: object) -> Job:
+    options = {"shards": Shards.EVERYTHING, "recompute": Recompute.SELECTIVE, **plan}
+    return Job(
+        model=load_model("llama-3-8b"), workload=Workload(seq_len=8192, micro_batch=1), plan=Plan(**options),
+        cluster=parse_gpus("8xh100-sxm-80gb"), engine="torchtitan", engine_options={"version": "2025-02-06"},
+    )
+
+
+def reserved(question: Job) -> float:
+    program = ranks(question)[0]
+    marks = simulate(program.phases, alloc_conf=program.alloc_conf)
+    return max(mark.reserved_bytes for mark in marks.values()) / GIB
+
+
+def peak(question: Job) -> int:
+    phases = ranks(question)[0].phases
+    return extent(tuple(node for program in phases.values() for node in program)).peak
+
+
+def test_the_logged_memory_of_llama_3_8b_on_eight_h100_is_met() -> None:
+    assert reserved(job()) == pytest.approx(49.59, rel=0.01)
+
+
+def test_weights_that_stay_gathered_cost_what_was_logged() -> None:
+    kept = replace(job(), engine_options={"version": "2025-02-06", "reshard": "never"})
+    assert reserved(kept) == pytest.approx(62.18, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "plan", [{}, {"tp": 2}, {"recompute": Recompute.FULL}, {"cp": 2}, {"pp": 2}, {"compile": True}]
+)
+def test_a_steady_step_leaves_everything_as_it_found_it(plan: dict[str, object]) -> None:
+    question = replace(job(**plan), workload=Workload(seq_len=8192, micro_batch=4))
+    for program in ranks(question):
+        assert not live_at_end(program.phases[Phase.STEP])
+
+
+def test_recomputation_never_needs_more() -> None:
+    full, selective, none = (peak(job(recompute=mode)) for mode in reversed(list(Recompute)))
+    assert full < selective < none
+
+
+def test_a_larger_batch_is_never_less_memory() -> None:
+    small, large = (replace(job(), workload=Workload(seq_len=8192, micro_batch=size)) for size in (1, 2))
+    assert peak(small) < peak(large)
+
+
+def test_accumulated_gradients_stay_sharded() -> None:
+    more = replace(job(), workload=Workload(seq_len=8192, micro_batch=1, grad_accum=4))
+    assert peak(more) - peak(job()) < 6 * GIB
+
+
+def test_pipeline_stages_own_all_layers_together() -> None:
+    programs = ranks(replace(job(pp=4, virtual_stages=2), workload=Workload(seq_len=8192, micro_batch=8)))
+    weights = sum(extent(program.phases[Phase.LOAD]).net for program in programs)
+    assert weights > 4 * 8.03e9 / 2
+    assert sum(program.count for program in programs) == 8
+
+
+def test_versions_are_dates() -> None:
+    assert facts("2024-01").expandable is False
+    assert facts().chunked_loss
+    with pytest.raises(InvalidSpec, match="2025-02"):
+        facts("v1.0")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"shards": Shards.NOTHING}, {"shards": Shards.OPTIMIZER}, {"precision": Precision.FP32},
+        {"offload_optimizer": "nvme"},
+    ],
+)
+def test_what_torchtitan_cannot_do_is_refused(plan: dict[str, object]) -> None:
+    with pytest.raises(Unsupported, match="use "):
+        ranks(job(**plan))

@@ -1,0 +1,33 @@
+"""torchtune's full fine-tuning."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramcast.catalogue.gpus import parse_gpus
+from vramcast.catalogue.models import load_model
+from vramcast.domain.job import Job, Phase, Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.program import extent, live_at_end
+from vramcast.engines.torchtune import ranks
+from vramcast.errors import Unsupported
+
+
+def job(gpus: str = "8xh100-sxm-80gb", **plan: object) -> Job:
+    options = {"shards": Shards.EVERYTHING, "recompute": Recompute.FULL, "precision": Precision.BF16, **plan}
+    return Job(
+        model=load_model("llama-3.1-8b"), workload=Workload(seq_len=2048, micro_batch=2), plan=Plan(**options),
+        cluster=parse_gpus(gpus), engine="torchtune",
+    )
+
+
+def test_weights_and_states_are_sixteen_bits_over_all_ranks() -> None:
+    phases = ranks(job())[0].phases
+    kept = extent(phases[Phase.LOAD] + phases[Phase.FIRST_STEP]).net
+    assert kept == pytest.approx(3 * 2 * 8.03e9 / 8, rel=0.03)
+    assert not live_at_end(phases[Phase.STEP])
+
+
+@pytest.mark.parametrize("plan", [{"shards": Shards.NOTHING}, {"pp": 2}, {"precision": Precision.FP32}])
+def test_other_recipes_are_refused(plan: dict[str, object]) -> None:
+    with pytest.raises(Unsupported, match="use "):
+        ranks(job(**plan))
