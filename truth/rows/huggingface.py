@@ -24,6 +24,11 @@ PROJECTIONS: Final = {
 }
 """Module names of LLaMA-like models in transformers."""
 
+SAME_MEMORY: Final = {
+    "p": "prompt", "multitask-prompt": "prompt", "cpt": "prompt", "trainable-tokens": "prompt", "cartridge": "prefix",
+}
+"""Methods that hold what another one holds: virtual tokens before the sequence, or cached keys and values."""
+
 QWEN_TARGETS: Final = tuple(PROJECTIONS.values())
 """finetune.py's default targets c_attn, c_proj, w1, w2 are all projections of a layer."""
 
@@ -136,7 +141,7 @@ def _method(row: Row) -> Peft | None:
         paths = ("attention.out",)
     if config.get("use_dora"):
         kind = "dora"
-    kind = {"p": "prompt", "ptuning": "prompt", "cpt": "prompt", "trainable-tokens": "prompt"}.get(kind, kind)
+    kind = SAME_MEMORY.get(kind, kind)
     return Peft(
         method=kind,
         rank=int(config.get("r") or config.get("rank") or 8),

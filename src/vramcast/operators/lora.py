@@ -16,6 +16,7 @@ from vramcast.domain.program import Category
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import cast
+from vramcast.units import ceil_div
 
 
 class Adapter(NamedTuple):
@@ -195,6 +196,12 @@ class Narrow:
         return cast(graph, total, elements=t * target.out_features, to_bytes=target.width, name=f"{path}.adapted")
 
 
+def _hra(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) -> Value:
+    """r Householder reflections of the identity, each keeping the I x I product before it [tuners/hra/layer.py]."""
+    reflections = ceil_div(4 * adapter.rank * target.in_features**2, target.elements)
+    return Materialised(saved=12 + reflections, temporary=8, replaces_base=True)(graph, x, base, target, adapter)
+
+
 class Method(NamedTuple):
     """A kind of correction: its forward and its weights."""
 
@@ -212,7 +219,7 @@ ADAPTERS: Final[dict[str, Method]] = {
     "c3a": Method(Materialised(saved=0, temporary=16)),
     "oft": Method(Materialised(saved=0, temporary=0)),
     "boft": Method(Materialised(saved=8, temporary=8)),
-    "hra": Method(Materialised(saved=4, temporary=8)),
+    "hra": Method(_hra),
     "vera": Method(lora),
     "pvera": Method(lora),
     "randlora": Method(lora),
@@ -220,7 +227,7 @@ ADAPTERS: Final[dict[str, Method]] = {
     "road": Method(Materialised(saved=0, temporary=0)),
     "fourierft": Method(Materialised(saved=4, temporary=12)),
     "waveft": Method(Materialised(saved=4, temporary=12)),
-    "shira": Method(Materialised(saved=4, temporary=4)),
+    "shira": Method(Materialised(saved=2, temporary=6, input_width=2, replaces_base=True)),
     "hira": Method(Materialised(saved=4, temporary=4)),
     "loha": Method(Materialised(saved=4, temporary=12)),
     "lokr": Method(Materialised(saved=4, temporary=4)),
@@ -231,6 +238,12 @@ ADAPTERS: Final[dict[str, Method]] = {
     "osf": Method(Materialised(saved=2, temporary=4, input_width=2, replaces_base=True), _osf_weights),
     # the second attention keeps queries, rotated queries, its output and the gated sum, 16 bits each
     "adaption-prompt": Method(Materialised(saved=0, temporary=0, input_width=8)),
+    "bone": Method(Materialised(saved=8, temporary=10, replaces_base=True)),
+    "unilora": Method(lora),
+    "deft": Method(_dora, _any_weights),
+    "tinylora": Method(Narrow(2)),
+    "adamss": Method(Narrow(2)),
+    "beft": Method(Narrow(1)),
     "miss": Method(Narrow(1)),
     "psoft": Method(Narrow(3)),
     "ia3": Method(Materialised(saved=0, temporary=0, input_width=2)),
