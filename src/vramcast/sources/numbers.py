@@ -1,0 +1,89 @@
+"""A LLaMA-like model from plain numbers: `--params 100B --layers 96 --hidden 12288`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vramcast.blocks.parameters import count_parameters
+from vramcast.domain.job import require_count
+from vramcast.domain.model import MLP, Attention, Layer, Model, Run, Stack
+from vramcast.errors import InvalidSpec
+
+SUFFIXES: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+HEAD_DIM: Final = 128
+VOCABULARY: Final = 32000
+LARGEST_HIDDEN: Final = 10**7
+
+
+def parse_parameters(text: str) -> int:
+    """"7B" and "1.5b" as numbers of weights.
+
+    >>> parse_parameters("1.5B")
+    1500000000
+    """
+    word = text.strip().lower()
+    factor = SUFFIXES.get(word[-1:], 1)
+    digits = word[:-1] if factor > 1 else word
+    whole, _, fraction = digits.partition(".")
+    if not (whole + fraction).isdecimal() or not (whole + fraction).isascii() or len(digits) > 18:
+        raise InvalidSpec(f"params={text[:40]!r} must be a number of weights such as 7B or 350M")
+    count = int(whole or 0) * factor + int(fraction or 0) * factor // 10 ** len(fraction)
+    return require_count("params", count)
+
+
+def model_from_numbers(
+    *, params: str, layers: int | None = None, hidden: int | None = None, heads: int | None = None,
+    kv_heads: int | None = None, ffn: int | None = None, vocab: int | None = None,
+) -> Model:
+    """A decoder with RMSNorm, rotary embedding and gated MLP whose weights add up to `params`.
+
+    The feed-forward width closes the sum when it is not given; what was assumed is in the model's notes.
+
+    Raises: InvalidSpec when the numbers cannot add up
+    """
+    total = parse_parameters(params)
+    if layers is None or hidden is None:
+        raise InvalidSpec(f"params={params} needs --layers and --hidden as well, for example --layers 32 --hidden 4096")
+    require_count("layers", layers)
+    if not 1 <= hidden <= LARGEST_HIDDEN:
+        raise InvalidSpec(f"hidden={hidden} must be a width from 1 to {LARGEST_HIDDEN}")
+    num_heads = heads or max(1, hidden // HEAD_DIM)
+    if hidden % num_heads:
+        raise InvalidSpec(f"heads={num_heads} does not divide hidden={hidden}; give --heads that does")
+    num_kv = kv_heads or num_heads
+    if num_heads % num_kv:
+        raise InvalidSpec(f"kv-heads={num_kv} does not divide heads={num_heads}")
+    attention = Attention(num_heads=num_heads, num_kv_heads=num_kv, head_dim=hidden // num_heads)
+    rows = vocab or VOCABULARY
+
+    def build(width: int) -> Model:
+        layer = Layer(mixer=attention, channel=MLP(width=width, gated=True))
+        stack = Stack(name="decoder", hidden=hidden, runs=(Run(count=layers, layer=layer),))
+        return Model(name=f"{params} parameters", family="llama", vocab=rows, stacks=(stack,), notes=_notes(ffn, vocab))
+
+    if ffn is not None:
+        return _checked(build(require_count("ffn", ffn)), total, params)
+    rest = total - count_parameters(build(1)).total + 3 * hidden * layers
+    width = round(rest / (3 * hidden * layers))
+    if width < 1:
+        raise InvalidSpec(
+            f"params={params} are fewer than attention and embeddings of {layers} layers at hidden={hidden} take; "
+            "use fewer layers or a smaller hidden width"
+        )
+    return build(width)
+
+
+def _checked(model: Model, total: int, params: str) -> Model:
+    found = count_parameters(model).total
+    if abs(found - total) > 0.05 * total:
+        raise InvalidSpec(f"params={params}, but the sizes given make {found:,}; leave out --ffn or correct --params")
+    return model
+
+
+def _notes(ffn: int | None, vocab: int | None) -> tuple[str, ...]:
+    notes = ["described by numbers: taken as a decoder with RMSNorm, rotary embedding and gated MLP, head untied"]
+    if ffn is None:
+        notes.append("feed-forward width chosen so that the parameters add up")
+    if vocab is None:
+        notes.append(f"vocabulary of {VOCABULARY} assumed")
+    return tuple(notes)

@@ -1,0 +1,120 @@
+"""MODEL as users write it: a catalogue name, a path, or a hub id."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final
+
+from vramcast.domain.model import Model
+from vramcast.errors import SourceError, UnknownName
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HUB_ID: Final = re.compile(r"(?:(?:hf|huggingface|modelscope):)?[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+LARGEST_CONFIG: Final = 4 << 20
+"""A config.json is a few KiB; more is refused [bytes]."""
+
+
+def resolve_model(text: str) -> Model:
+    """The model a text means: catalogue name first, then a path that exists, then a hub id.
+
+    Raises: UnknownName with the nearest catalogue names, SourceError for unusable files and hubs
+    """
+    from vramcast.catalogue.models import load_model
+
+    if not text or len(text) > 4096 or "\0" in text:
+        raise UnknownName("an empty or endless model name")
+    try:
+        return load_model(text)
+    except UnknownName as unknown:
+        if os.path.exists(text):
+            return _from_path(text)
+        if HUB_ID.fullmatch(text):
+            from vramcast.sources.hub import model_from_hub
+
+            return model_from_hub(text)
+        if os.sep in text or text.endswith((".json", ".gguf", ".safetensors")):
+            raise SourceError(f"{text[:200]}: no such file or directory") from None
+        raise unknown from None
+
+
+def _from_path(text: str) -> Model:
+    from pathlib import Path
+
+    path = Path(text)
+    if path.is_dir():
+        return _from_directory(path)
+    if path.suffix == ".gguf":
+        return _from_gguf(path)
+    if path.suffix == ".safetensors" or path.name.endswith(".safetensors.index.json"):
+        return _from_directory(path.parent, missing=path.name)
+    if path.suffix == ".json":
+        return _with_weights(model_from_json(read_bounded(path), name=path.parent.name or path.stem), path.parent)
+    raise SourceError(f"{path}: give a config.json, a directory, a .safetensors or a .gguf file")
+
+
+def _from_directory(folder: Path, missing: str = "") -> Model:
+    config = folder / "config.json"
+    if config.is_file():
+        return _with_weights(model_from_json(read_bounded(config), name=folder.resolve().name), folder)
+    gguf = sorted(folder.glob("*.gguf"))
+    if gguf and not missing:
+        return _from_gguf(gguf[0])
+    what = f"beside {missing}" if missing else "in it"
+    raise SourceError(f"{folder}: no config.json {what}, and weights alone do not tell the architecture")
+
+
+def _from_gguf(path: Path) -> Model:
+    from vramcast.sources.config import model_from_config
+    from vramcast.sources.gguf import read_file
+    from vramcast.sources.gguf_config import config_of
+    from vramcast.sources.weights import comparison_notes
+
+    header = read_file(path)
+    model = model_from_config(config_of(header, name=path.name), name=path.stem)
+    return noted(model, comparison_notes(model, header.weights))
+
+
+def _with_weights(model: Model, folder: Path) -> Model:
+    """The model, with a note where the checkpoint beside its config disagrees."""
+    from vramcast.sources.safetensors import read_directory
+    from vramcast.sources.weights import comparison_notes
+
+    weights = read_directory(folder)
+    return model if weights is None else noted(model, comparison_notes(model, weights))
+
+
+def noted(model: Model, notes: tuple[str, ...]) -> Model:
+    """The model with more notes."""
+    from msgspec.structs import replace
+
+    return replace(model, notes=(*model.notes, *notes)) if notes else model
+
+
+def read_bounded(path: Path) -> bytes:
+    """A config file, refused when it is larger than any config is."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_CONFIG + 1)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(text) > LARGEST_CONFIG:
+        raise SourceError(f"{path}: a config of more than {LARGEST_CONFIG} bytes is refused")
+    return text
+
+
+def model_from_json(text: bytes, *, name: str) -> Model:
+    """The model of a config.json's text."""
+    import msgspec
+
+    from vramcast.sources.config import model_from_config
+
+    try:
+        config = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"{name}: config.json is not JSON ({str(error)[:120]})") from error
+    if not isinstance(config, dict):
+        raise SourceError(f"{name}: config.json holds no object")
+    return model_from_config(config, name=name)
