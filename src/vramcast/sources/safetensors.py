@@ -108,7 +108,7 @@ def _tensor(name: str, raw: msgspec.Raw, file: str) -> tuple[StoredTensor, int, 
     where = f"{file}: tensor {name[:80]!r}"
     try:
         entry = msgspec.json.decode(raw, type=_Entry)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"{where}: {error}") from error
     bits = DTYPE_BITS.get(entry.dtype)
     if bits is None:
