@@ -18,6 +18,7 @@ MODELS: Final = {
     "llama-7b (torchtrain llama 7b)": "llama-7b",
     "llama-3-8b": "llama-3-8b",
     "deepseek-v3-671b": "deepseek-v3",
+    "deepseek-v3-16b (torchtitan 16b)": "deepseek-v2-lite",  # its sizes [torchtitan models/deepseek_v3/__init__.py]
 }
 """Catalogue names of models that rows call otherwise."""
 
@@ -26,7 +27,8 @@ GPUS: Final = (
     ("A100", "a100-sxm4-80gb"),
 )
 
-DEFAULT_TOKENS: Final = {"llama-3-8b": (1, 8192), "llama-3.1-8b": (1, 8192)}
+DEFAULT_TOKENS: Final = {"llama-3-8b": (1, 8192), "llama-3.1-8b": (1, 8192),
+                          "deepseek-v3-16b (torchtitan 16b)": (4, 4096)}
 """Local batch and sequence length of the flavour's own config (train_configs/llama3_8b.toml)."""
 
 
@@ -57,7 +59,9 @@ def job_of(row: dict[str, Any]) -> Job:
     if gpu is None:
         raise Refused(f"unknown card {row['gpu']!r}")
     precision = str(row.get("precision", ""))
-    low = re.search(r"float8|fp8|nvfp4", precision, re.IGNORECASE) is not None
+    if "nvfp4" in precision.lower():
+        raise Refused("training in NVFP4 is not modelled")
+    low = re.search(r"float8|fp8", precision, re.IGNORECASE) is not None
     return Job(
         model=model,
         workload=Workload(seq_len=length, micro_batch=batch),

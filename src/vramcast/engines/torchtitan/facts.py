@@ -34,6 +34,8 @@ MICROBATCH_SIZE_SINCE: Final = "2025-03-21"
 """Pipeline micro-batches hold one sample by default; before, there were as many as stages [titan pipeline_llama.py]."""
 GRAPH_KEEPS_PRODUCTS_SINCE: Final = "2026-03-24"
 """The graph trainer's default policy keeps every matrix product [titan 25b7e0675, experiments/graph_trainer]."""
+FUSED_QKV_SINCE: Final = "2026-04-16"
+"""One product makes queries, keys and values [titan ad7a86533, models/common/attention.py `FusedQKVLinear`]."""
 
 LATEST: Final = "2099-01-01"
 
@@ -53,6 +55,7 @@ class Facts(NamedTuple):
     saves_abs: bool
     one_sample_microbatches: bool
     graph_keeps_products: bool
+    fused_qkv: bool
 
 
 def facts(version: str = "") -> Facts:
@@ -76,4 +79,5 @@ def facts(version: str = "") -> Facts:
         saves_abs=date < ABS_SAVED_UNTIL,
         one_sample_microbatches=date >= MICROBATCH_SIZE_SINCE,
         graph_keeps_products=date >= GRAPH_KEEPS_PRODUCTS_SINCE,
+        fused_qkv=date >= FUSED_QKV_SINCE,
     )

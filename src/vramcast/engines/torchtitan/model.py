@@ -41,6 +41,8 @@ class Choices(NamedTuple):
     needed_only: bool = False  # a compiler keeps only what backward reads
     every_product: bool = False  # the graph trainer's default policy
     context_ranks: int = 1
+    expert_ranks: int = 1
+    fused_qkv: bool = False
 
 
 def layer(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
@@ -50,6 +52,8 @@ def layer(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
         value.tensor = hidden
     if choices.context_ranks > 1:
         _ring_attention(graph, choices.context_ranks)
+    if choices.expert_ranks > 1:
+        _local_experts(graph, choices.expert_ranks)
     if choices.abs_kept:
         _keep_absolutes(graph)
     if choices.recompute is Recompute.FULL:
@@ -66,12 +70,36 @@ def _policy(graph: Graph, choices: Choices) -> Callable[[Operator], bool]:
     partitioner does not.
     """
     products = [operator for operator in graph.operators if operator.name in PRODUCTS]
-    kept = {id(operator) for operator in products[:: 1 if choices.every_product else 2]}
+    kept = {
+        id(operator)
+        for index, operator in zip(_places(products, fused=choices.fused_qkv), products, strict=True)
+        if choices.every_product or index % 2 == 0
+    }
     kept |= {id(operator) for operator in graph.operators if operator.name in (*KEPT_KERNELS, "abs")}
     if choices.needed_only:
         last = max((i for i, operator in enumerate(graph.operators) if operator.name in PRODUCTS), default=0)
         kept -= {id(operator) for operator in graph.operators[last:]}
     return lambda operator: id(operator) in kept
+
+
+def _places(products: list[Operator], *, fused: bool) -> list[int]:
+    """The number of each product in the policy's count; one weight for queries, keys and values is one product."""
+    places, place = [], -1
+    for operator in products:
+        joined = fused and operator.outputs[0].name in ("attention.k", "attention.v")
+        place += not joined
+        places.append(place)
+    return places
+
+
+def _local_experts(graph: Graph, ranks: int) -> None:
+    """Expert parallelism: this rank's experts see as many rows; their weights' gradients are a share."""
+    for operator in graph.operators:
+        if any(".experts" in tensor.name for tensor in operator.weight_gradients):
+            operator.weight_gradients = tuple(
+                graph.tensor(tensor.name, tensor.num_bytes // ranks, tensor.category)
+                for tensor in operator.weight_gradients
+            )
 
 
 def _ring_attention(graph: Graph, ranks: int) -> None:

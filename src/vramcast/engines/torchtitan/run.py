@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Phase, Precision, Recompute, Shards, share
-from vramcast.domain.model import Attention, Layer
+from vramcast.domain.model import Attention, Layer, MultiLatentAttention
 from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.torchtitan.facts import Facts, facts
@@ -86,7 +86,7 @@ def _check(job: Job) -> None:
     if len(job.model.stacks) > 1:
         raise Unsupported("torchtitan's encoders are not modelled; use --engine pytorch for models of several stacks")
     for count, layer in ((run.count, run.layer) for run in job.model.main.runs):
-        if count and layer.mixer is not None and not isinstance(layer.mixer, Attention):
+        if count and layer.mixer is not None and not isinstance(layer.mixer, (Attention, MultiLatentAttention)):
             raise Unsupported(
                 f"{type(layer.mixer).__name__} layers are not modelled for torchtitan; use --engine megatron"
             )
@@ -166,6 +166,7 @@ def _choices(job: Job, known: Facts, *, float8: bool) -> Choices:
     return Choices(
         plan.recompute, loss, known.frees_prediction, needed_only=plan.compile or graph,
         every_product=graph and known.graph_keeps_products, context_ranks=plan.cp,
+        expert_ranks=plan.ep, fused_qkv=known.fused_qkv,
         abs_kept=float8 and not plan.compile and known.saves_abs and plan.recompute is Recompute.SELECTIVE,
     )
 
