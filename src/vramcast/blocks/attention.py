@@ -31,17 +31,9 @@ def attention_block(
     Returns: (T, H) elements of the compute width
     """
     heads, kv_heads = _local_heads(spec, sizes)
-    d, d_v = spec.head_dim, spec.v_head_dim or spec.head_dim
-    tokens = sizes.tokens
+    d, d_v, tokens = spec.head_dim, spec.v_head_dim or spec.head_dim, sizes.tokens
     reads = tokens if source is None else sizes.batch * sizes.source_len
-    states = x if source is None else source
-    width = sizes.hidden if source is None else (spec.source_width or sizes.hidden)
-    q_rows = heads * d * (2 if spec.output_gate else 1)
-    q = project(graph, f"{owner}.q", x, tokens=tokens, shape=(q_rows, sizes.hidden), sizes=sizes, bias=spec.qkv_bias)
-    shape = (kv_heads * d, width)
-    k = project(graph, f"{owner}.k", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
-    shape = (kv_heads * d_v, width)
-    v = project(graph, f"{owner}.v", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
+    q, k, v = _projections(graph, x, spec=spec, sizes=sizes, source=source, owner=owner)
     counts = (tokens * heads * d, reads * kv_heads * d, reads * kv_heads * d_v)
     q, k = _norms(graph, q, k, spec=spec, elements=counts[:2], sizes=sizes)
     if spec.rope and source is None:
@@ -60,6 +52,24 @@ def attention_block(
     out = project(graph, f"{owner}.out", context, tokens=tokens, shape=shape, sizes=sizes, bias=spec.out_bias)
     graph.hold(x, q, k, v)
     return out
+
+
+def _projections(
+    graph: Graph, x: Value, *, spec: Attention, sizes: Sizes, source: Value | None, owner: str
+) -> tuple[Value, Value, Value]:
+    """Queries of x; keys and values of x, or of the states that cross-attention reads."""
+    heads, kv_heads = _local_heads(spec, sizes)
+    tokens = sizes.tokens
+    q_rows = heads * spec.head_dim * (2 if spec.output_gate else 1)
+    q = project(graph, f"{owner}.q", x, tokens=tokens, shape=(q_rows, sizes.hidden), sizes=sizes, bias=spec.qkv_bias)
+    states, reads, width = x, tokens, sizes.hidden
+    if source is not None:
+        states, reads, width = source, sizes.batch * sizes.source_len, spec.source_width or sizes.hidden
+    shape = (kv_heads * spec.head_dim, width)
+    k = project(graph, f"{owner}.k", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
+    shape = (kv_heads * (spec.v_head_dim or spec.head_dim), width)
+    v = project(graph, f"{owner}.v", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
+    return q, k, v
 
 
 def _local_heads(spec: Attention, sizes: Sizes) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """Frozen weights stored in few bits, and what a product with them unpacks.
 
 Symbols:  n elements of one weight
-[QLoRA] Dettmers et al., arXiv:2305.14314, section 3: NF4 blocks of 64 with an fp32 constant each, or constants in 8 bits
-in blocks of 256 with fp32 constants of their own (double quantisation).
+[QLoRA] Dettmers et al., arXiv:2305.14314, section 3: NF4 blocks of 64 with an fp32 constant each, or constants in 8
+bits in blocks of 256 with fp32 constants of their own (double quantisation).
 [bnb] bitsandbytes autograd/_functions.py `MatMul4Bit`: the weight is unpacked for forward and again for backward.
 [GPTQ] AutoGPTQ nn_modules/qlinear/qlinear_cuda.py: int32 packs, zeros and fp16 scales per group of 128 rows, g_idx;
 above 128 rows of input the weight is unpacked in Python through an int32 tensor and multiplied with torch.matmul.
