@@ -135,6 +135,10 @@ def weights_of(context: Context, chunks: list[Chunk], stage: int) -> list[Weight
     for chunk in chunks:
         if chunk.embedding:
             found += owned_weights(_embedding(model), layout=layout, owner="embedding")
+            for stack in model.stacks[:-1]:  # an encoder shares the first stage with the embedding
+                found += owned_weights(stack_parameters(stack), layout=layout, owner=stack.name)
+                for run in stack.runs:
+                    found += layer_weights(run.layer, hidden=stack.hidden, layout=layout, owner=stack.name, count=run.count)
         for run in chunk.runs:
             found += layer_weights(run.layer, hidden=model.hidden, layout=layout, owner="layers", count=run.count)
         if chunk.head:
