@@ -45,7 +45,7 @@ def test_weights_that_stay_gathered_cost_what_was_logged() -> None:
 
 
 @pytest.mark.parametrize(
-    "plan", [{}, {"tp": 2}, {"recompute": Recompute.FULL}, {"cp": 2}, {"pp": 2}, {"compile": True}]
+    "plan", [{}, {"tp": 2}, {"recompute": Recompute.FULL}, {"cp": 2}, {"pp": 2}, {"compile": True}, {"offload_optimizer": "cpu"}]
 )
 def test_a_steady_step_leaves_everything_as_it_found_it(plan: dict[str, object]) -> None:
     question = replace(job(**plan), workload=Workload(seq_len=8192, micro_batch=4))
@@ -73,6 +73,11 @@ def test_pipeline_stages_own_all_layers_together() -> None:
     weights = sum(extent(program.phases[Phase.LOAD]).net for program in programs)
     assert weights > 4 * 8.03e9 / 2
     assert sum(program.count for program in programs) == 8
+
+
+def test_offload_moves_weights_gradients_and_states_to_the_host() -> None:
+    gone = peak(job()) - peak(job(offload_optimizer="cpu", offload_parameters="cpu"))
+    assert gone == pytest.approx(12 * 8.03e9 / 8, rel=0.05)
 
 
 def test_versions_are_dates() -> None:

@@ -30,12 +30,14 @@ CHUNKED_LOSS_SINCE: Final = "2026-05-01"
 """ChunkedCELoss: the head runs chunk by chunk, forward and backward [titan 37fe579a2, components/loss.py]."""
 ABS_SAVED_UNTIL: Final = "2025-02-06"
 """Selective recomputation kept abs(x) of every float8 cast [titan parallelize_llama.py `_save_list`]."""
-MICROBATCH_SIZE_SINCE: Final = "2025-03-21"
-"""Pipeline micro-batches hold one sample by default; before, there were as many as stages [titan pipeline_llama.py]."""
+MICROBATCH_SIZE_SINCE: Final = "2025-04-07"
+"""Pipeline micro-batches hold one sample by default; before, there were as many as stages [titan 5e2033c75]."""
 GRAPH_KEEPS_PRODUCTS_SINCE: Final = "2026-03-24"
 """The graph trainer's default policy keeps every matrix product [titan 25b7e0675, experiments/graph_trainer]."""
 FUSED_QKV_SINCE: Final = "2026-04-16"
 """One product makes queries, keys and values [titan ad7a86533, models/common/attention.py `FusedQKVLinear`]."""
+OUTPUTS_DROPPED_SINCE: Final = "2025-10-22"
+"""schedule.step(return_outputs=False): the last stage keeps no logits [titan e5ef99aab, train.py]."""
 
 LATEST: Final = "2099-01-01"
 
@@ -56,6 +58,7 @@ class Facts(NamedTuple):
     one_sample_microbatches: bool
     graph_keeps_products: bool
     fused_qkv: bool
+    drops_outputs: bool
 
 
 def facts(version: str = "") -> Facts:
@@ -80,4 +83,5 @@ def facts(version: str = "") -> Facts:
         one_sample_microbatches=date >= MICROBATCH_SIZE_SINCE,
         graph_keeps_products=date >= GRAPH_KEEPS_PRODUCTS_SINCE,
         fused_qkv=date >= FUSED_QKV_SINCE,
+        drops_outputs=date >= OUTPUTS_DROPPED_SINCE,
     )

@@ -98,6 +98,8 @@ def _check(job: Job) -> None:
         raise Unsupported(f"torchtitan trains fp32 weights in bf16, not in {plan.precision}; use mixed-bf16 or fp8")
     if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
         raise Unsupported("torchtitan offloads to the host only; use --offload-optimizer cpu")
+    if plan.pp > 1 and _offloaded(job):
+        raise Unsupported("torchtitan's offload with pipeline parallelism is not modelled; use --pp 1")
     if plan.schedule in ("zero-bubble", "dualpipe", "gpipe"):
         raise Unsupported(f"torchtitan's {plan.schedule} schedule is not modelled; use 1f1b or interleaved")
 
@@ -192,7 +194,8 @@ def phases_of(setting: Setting, built: Pieces) -> Mapping[Phase, Program]:
     nodes: list[Node] = [*map(Alloc, inputs)]
     accumulation = setting.job.workload.grad_accum
     for first, times in ((True, 1), (False, accumulation - 1)):
-        passes = (*_forward(built), *_backward(built, first=first))
+        # offloaded gradients leave for the host as soon as they are reduced
+        passes = (*_forward(built), *_backward(built, first=first and not _offloaded(setting.job)))
         if times:
             nodes.append(Loop(times, passes, label="micro-batches"))
     nodes += [*map(Free, inputs)]
@@ -201,18 +204,25 @@ def phases_of(setting: Setting, built: Pieces) -> Mapping[Phase, Program]:
 
 def _finish(setting: Setting, built: Pieces, passes: Program) -> Mapping[Phase, Program]:
     """The optimizer step behind the passes, with and without the birth of its states."""
-    offloaded = setting.job.plan.offload_optimizer != "none"
+    offloaded = _offloaded(setting.job)
     temporaries = () if offloaded else step_program(built.weights, setting.rule, kernel=setting.kernel)
     states = () if offloaded else state_program(built.weights, setting.rule)
     zeroed: list[Node] = [Loop(count, (Free(tensor),)) for tensor, count in sharded_gradients(built.stages)]
     if built.root is not None:
         zeroed.append(Free(built.root.reduce_output))
-    loaded = () if setting.job.plan.offload_parameters != "none" else weight_program(built.weights)
+    if offloaded:
+        zeroed = []
+    loaded = () if offloaded else weight_program(built.weights)
     return {
         Phase.LOAD: loaded + _buffers(setting),
         Phase.FIRST_STEP: (*passes, *states, *temporaries, *zeroed),
         Phase.STEP: (*passes, *temporaries, *zeroed),
     }
+
+
+def _offloaded(job: Job) -> bool:
+    """CPUOffloadPolicy: sharded weights, gradients and states live on the host together [titan `apply_fsdp`]."""
+    return job.plan.offload_optimizer != "none" or job.plan.offload_parameters != "none"
 
 
 def _buffers(setting: Setting) -> Program:
@@ -350,7 +360,7 @@ def _pipeline_phases(setting: Setting, built: list[Pieces], slots: Slots) -> Map
 
 def _kept_output(setting: Setting, built: list[Pieces]) -> tuple[Tensor, ...]:
     """The logits of each micro-batch on the last stage (`output_chunks`, merged after the step) [pipelining]."""
-    if not built[-1].head:
+    if not built[-1].head or setting.known.drops_outputs:
         return ()
     size = setting.sizes.tokens * setting.job.model.vocab // setting.sizes.tp * setting.sizes.numerics.compute
     name = "logits kept for the merged output"
