@@ -45,7 +45,11 @@ def test_weights_that_stay_gathered_cost_what_was_logged() -> None:
 
 
 @pytest.mark.parametrize(
-    "plan", [{}, {"tp": 2}, {"recompute": Recompute.FULL}, {"cp": 2}, {"pp": 2}, {"compile": True}, {"offload_optimizer": "cpu"}]
+    "plan",
+    [
+        {}, {"tp": 2}, {"recompute": Recompute.FULL}, {"cp": 2}, {"pp": 2}, {"compile": True},
+        {"offload_optimizer": "cpu"},
+    ],
 )
 def test_a_steady_step_leaves_everything_as_it_found_it(plan: dict[str, object]) -> None:
     question = replace(job(**plan), workload=Workload(seq_len=8192, micro_batch=4))

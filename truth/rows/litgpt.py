@@ -110,7 +110,7 @@ def _peft(row: dict[str, Any]) -> Peft | None:
     if text == "none":
         return None
     stored = re.search(r"bnb\.(nf4(?:-dq)?|int8)", row.get("precision", ""))
-    base = stored[1] if stored else "full"
+    base: Any = stored[1] if stored else "full"
     if "Adapter" in text:
         return Peft(method="adapter", base=base, adapter_dtype="bf16", targets=())
     named = re.findall(r"'(\w+)'", text) or ["query", "value"]

@@ -13,7 +13,8 @@ from vramcast.domain.rank import RankProgram
 from vramcast.engines.torchtitan.facts import facts
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Sharing, Span
-from vramcast.engines.torchtitan.run import Setting, phases_of, pieces_of
+from vramcast.engines.torchtitan.run import phases_of, pieces_of
+from vramcast.engines.torchtitan.setting import Setting
 from vramcast.errors import Unsupported
 from vramcast.operators.linear import Numerics
 from vramcast.parallel.fsdp import Fsdp

@@ -2,14 +2,15 @@
 
 Symbols:  n elements of one weight   m x k its matrix form   r rank of a projection
 [torch] pytorch torch/optim/{sgd,rmsprop,adagrad,adam,adamw,adadelta,adamax,nadam,radam,_muon,_adafactor}.py:
-`_multi_tensor_*` makes whole lists of temporaries at once, `_single_tensor_*` one weight at a time, the fused kernels none
+`_multi_tensor_*` makes whole lists of temporaries at once, `_single_tensor_*` one weight's, the fused kernels none
 [bnb] bitsandbytes optim/optimizer.py `Optimizer2State.init_state`: 8-bit states with one fp32 constant per block of 256
 elements; weights below 4,096 elements keep fp32 states; paged states live in unified memory
 [torchao] torchao optim/adam.py, subclass_8bit.py, subclass_4bit.py, cpu_offload.py
 [adafactor] Shazeer and Stern, arXiv:1804.04235; transformers optimization.py `Adafactor`
 [lion] Chen et al., arXiv:2302.06675   [lamb] You et al., arXiv:1904.00962   [came] Luo et al., arXiv:2307.02047
 [muon] Jordan et al., kellerjordan.github.io/posts/muon: momentum, and Newton-Schulz iterations in bf16
-[shampoo] Gupta et al., arXiv:1802.09568; Shi et al., arXiv:2309.06497 (blocks of 1,024)   [soap] Vyas et al., arXiv:2409.11321
+[shampoo] Gupta et al., arXiv:1802.09568; Shi et al., arXiv:2309.06497 (blocks of 1,024)
+[soap] Vyas et al., arXiv:2409.11321
 [galore] Zhao et al., arXiv:2403.03507   [apollo] Zhu et al., arXiv:2412.05270
 [lomo] Lv et al., arXiv:2306.09782; AdaLomo, arXiv:2310.10195: gradients die in backward
 [schedulefree] Defazio et al., arXiv:2405.15682   [sophia] Liu et al., arXiv:2305.14342
@@ -158,21 +159,29 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
     "sgd": OptimizerRule((), loop_temporaries=0),
     "sgd-momentum": OptimizerRule((_same("momentum_buffer"),), loop_temporaries=0),
     "rmsprop": OptimizerRule((_same("square_avg"),), foreach_temporaries=1, fused=False),
-    "rmsprop-momentum": OptimizerRule((_same("square_avg"), _same("momentum_buffer")), foreach_temporaries=1, fused=False),
+    "rmsprop-momentum": OptimizerRule(
+        (_same("square_avg"), _same("momentum_buffer")), foreach_temporaries=1, fused=False,
+    ),
     "adagrad": OptimizerRule((_same("sum"),), foreach_temporaries=2),
-    "adadelta": OptimizerRule((_same("square_avg"), _same("acc_delta")), foreach_temporaries=2, loop_temporaries=2, fused=False),
+    "adadelta": OptimizerRule(
+        (_same("square_avg"), _same("acc_delta")), foreach_temporaries=2, loop_temporaries=2, fused=False,
+    ),
     "adam": OptimizerRule(_ADAM, foreach_temporaries=1),
     "adamw": OptimizerRule(_ADAM, foreach_temporaries=1),
     "adamw-amsgrad": OptimizerRule((*_ADAM, _same("max_exp_avg_sq")), foreach_temporaries=1),
     "adamax": OptimizerRule((_same("exp_avg"), _same("exp_inf")), foreach_temporaries=1, fused=False),
     "nadam": OptimizerRule(_ADAM, foreach_temporaries=1, fused=False),
     "radam": OptimizerRule(_ADAM, foreach_temporaries=2, loop_temporaries=2, fused=False),
-    "adamw-fp32": OptimizerRule((_fp32("exp_avg"), _fp32("exp_avg_sq")), loop_temporaries=0, loops=True, source="fused CPU/GPU Adam"),
+    "adamw-fp32": OptimizerRule(
+        (_fp32("exp_avg"), _fp32("exp_avg_sq")), loop_temporaries=0, loops=True, source="fused CPU/GPU Adam",
+    ),
     "adam-8bit": OptimizerRule((*_eight("state1"), *_eight("state2")), loop_temporaries=0, loops=True, source="[bnb]"),
     "adamw-8bit": OptimizerRule((*_eight("state1"), *_eight("state2")), loop_temporaries=0, loops=True, source="[bnb]"),
     "lion-8bit": OptimizerRule(_eight("state1"), loop_temporaries=0, loops=True, source="[bnb]"),
     "sgd-8bit": OptimizerRule(_eight("state1"), loop_temporaries=0, loops=True, source="[bnb]"),
-    "adamw-4bit": OptimizerRule((*_four("exp_avg"), *_four("exp_avg_sq")), loop_temporaries=2, loops=True, source="[torchao]"),
+    "adamw-4bit": OptimizerRule(
+        (*_four("exp_avg"), *_four("exp_avg_sq")), loop_temporaries=2, loops=True, source="[torchao]",
+    ),
     "adafactor": OptimizerRule(_FACTORED, loop_temporaries=2, loops=True, source="[adafactor]"),
     "came": OptimizerRule(
         (
@@ -197,15 +206,21 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
         loop_temporaries=3, loops=True, matrix_rule="adamw", source="[soap]",
     ),
     "galore": OptimizerRule(_LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", source="[galore]"),
-    "apollo": OptimizerRule(_LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", source="[apollo]", rank=256),
-    "apollo-mini": OptimizerRule(_LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", source="[apollo]", rank=1),
+    "apollo": OptimizerRule(
+        _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", source="[apollo]", rank=256,
+    ),
+    "apollo-mini": OptimizerRule(
+        _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", source="[apollo]", rank=1,
+    ),
     "lomo": OptimizerRule((), loop_temporaries=0, loops=True, gradients_in_backward=True, source="[lomo]"),
     "adalomo": OptimizerRule(_FACTORED, loop_temporaries=2, loops=True, gradients_in_backward=True, source="[lomo]"),
-    "schedulefree-adamw": OptimizerRule((_same("z"), _same("exp_avg_sq")), foreach_temporaries=1, source="[schedulefree]"),
+    "schedulefree-adamw": OptimizerRule(
+        (_same("z"), _same("exp_avg_sq")), foreach_temporaries=1, source="[schedulefree]",
+    ),
     "schedulefree-sgd": OptimizerRule((_same("z"),), source="[schedulefree]"),
     "sophia": OptimizerRule((_same("exp_avg"), _same("hessian")), loop_temporaries=1, loops=True, source="[sophia]"),
 }
-"""Every optimizer. `paged-` before a name keeps its states in unified memory; `:rank` behind one sets its projection."""
+"""Every optimizer. `paged-` before a name puts states into unified memory; `:rank` behind one is its projection's."""
 
 ALIASES: Final[dict[str, str]] = {
     "momentum": "sgd-momentum",

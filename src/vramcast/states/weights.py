@@ -7,13 +7,9 @@ along its first dimension, padded to a multiple of the group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-from vramcast.blocks.parameters import named_parameters
-from vramcast.domain.model import Model, Parameter
+from vramcast.domain.model import Parameter
 from vramcast.parallel.layout import Layout
 from vramcast.states.shapes import Shape
-from vramcast.states.steps import Weight
 from vramcast.units import ceil_div
 
 
@@ -25,7 +21,8 @@ def local_shape(parameter: Parameter, layout: Layout) -> Shape:
     if parameter.expert:
         experts = ceil_div(parameter.shape[0], layout.ep)
         inner = local // experts
-        return (experts, inner) if len(parameter.shape) < 3 else (experts, inner // parameter.shape[-1], parameter.shape[-1])
+        columns = parameter.shape[-1]
+        return (experts, inner) if len(parameter.shape) < 3 else (experts, inner // columns, columns)
     if len(parameter.shape) == 1:
         return (local,)
     rest = parameter.elements // parameter.shape[0]
@@ -39,24 +36,3 @@ def sharded_shape(shape: Shape, ranks: int) -> Shape:
     (512, 14336)
     """
     return (ceil_div(shape[0], ranks), *shape[1:]) if shape else shape
-
-
-def rank_weights(
-    model: Model, layout: Layout, *, width: int = 4, shard: Callable[[Parameter, Shape], Shape] | None = None
-) -> Iterator[Weight]:
-    """Every weight tensor as one rank holds it.
-
-    Args:
-        model: the network
-        layout: tensor and expert parallelism
-        width: bytes of a stored element
-        shard: what data parallelism leaves of a local shape; None: all of it
-    """
-    for owned in named_parameters(model):
-        shape = local_shape(owned.parameter, layout)
-        if shard is not None:
-            shape = shard(owned.parameter, shape)
-        yield Weight(
-            owner=owned.owner, path=owned.parameter.path, shape=shape, repeats=owned.repeats, width=width,
-            learns=owned.parameter.trainable,
-        )

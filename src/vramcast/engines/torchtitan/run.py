@@ -8,20 +8,16 @@ unsharded in the reduce dtype until the last micro-batch; the last stage keeps e
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
-from vramcast.blocks.sizes import Sizes
-from vramcast.domain.job import AttentionKernel, Job, Loss, Phase, Precision, Recompute, Shards, share
-from vramcast.domain.model import Attention, Layer, MultiLatentAttention
+from vramcast.domain.job import Job, Phase
+from vramcast.domain.model import Attention, Layer
 from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
-from vramcast.engines.torchtitan.facts import Facts, facts
-from vramcast.engines.torchtitan.model import Choices
-from vramcast.engines.torchtitan.pieces import Pieces, Sharing, Span, pieces
+from vramcast.engines.torchtitan.pieces import Pieces, Span, pieces
+from vramcast.engines.torchtitan.setting import Setting, offloaded, read
 from vramcast.errors import Unsupported
-from vramcast.operators.linear import Numerics
 from vramcast.parallel.fsdp import (
-    Fsdp,
     backward,
     copy_out,
     drop_inputs,
@@ -30,30 +26,13 @@ from vramcast.parallel.fsdp import (
     release,
     sharded_gradients,
 )
-from vramcast.parallel.layout import Layout
 from vramcast.parallel.pipeline import Slots, interleaved, one_forward_one_backward
-from vramcast.states.optimizers import OptimizerRule, optimizer
-from vramcast.states.steps import state_program, step_program, weight_program
+from vramcast.states.steps import clip_program, state_program, step_program, weight_program
 from vramcast.units import MIB
 
 CUBLAS_WORKSPACE: Final = 8_519_680
 HOPPER_CUBLAS_WORKSPACE: Final = 32 * MIB
 FIRST_HOPPER_SM: Final = 90
-BF16: Final = Numerics(2, 2, 2, 2)
-
-
-class Setting(NamedTuple):
-    """A job as this engine reads it."""
-
-    job: Job
-    known: Facts
-    sizes: Sizes
-    choices: Choices
-    sharing: Sharing
-    reshard: str
-    micro_batches: int  # of a pipeline step; 1 without pipeline
-    rule: OptimizerRule
-    kernel: str
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -61,8 +40,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
 
     Raises: Unsupported for combinations torchtitan or this model of it does not have.
     """
-    _check(job)
-    setting = _setting(job)
+    setting = read(job)
     if job.plan.pp > 1:
         return tuple(_pipeline_ranks(setting))
     runs = tuple((run.count, run.layer) for run in job.model.main.runs)
@@ -79,108 +57,6 @@ def alloc_conf_of(setting: Setting) -> str:
     return "expandable_segments:True" if setting.known.expandable else ""
 
 
-def _check(job: Job) -> None:
-    plan = job.plan
-    if plan.peft is not None:
-        raise Unsupported("torchtitan trains all weights; use --engine torchtune or litgpt for adapters")
-    if len(job.model.stacks) > 1:
-        raise Unsupported("torchtitan's encoders are not modelled; use --engine pytorch for models of several stacks")
-    for count, layer in ((run.count, run.layer) for run in job.model.main.runs):
-        if count and layer.mixer is not None and not isinstance(layer.mixer, (Attention, MultiLatentAttention)):
-            raise Unsupported(
-                f"{type(layer.mixer).__name__} layers are not modelled for torchtitan; use --engine megatron"
-            )
-    if job.data_parallel * plan.cp == 1 or plan.shards is Shards.NOTHING:
-        raise Unsupported("torchtitan is modelled with FSDP; use --shards everything on more GPUs, or --engine pytorch")
-    if plan.shards is not Shards.EVERYTHING:
-        raise Unsupported(f"torchtitan does not shard {plan.shards} only; use --shards everything")
-    if plan.precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.FP8):
-        raise Unsupported(f"torchtitan trains fp32 weights in bf16, not in {plan.precision}; use mixed-bf16 or fp8")
-    if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
-        raise Unsupported("torchtitan offloads to the host only; use --offload-optimizer cpu")
-    if plan.pp > 1 and _offloaded(job):
-        raise Unsupported("torchtitan's offload with pipeline parallelism is not modelled; use --pp 1")
-    if plan.schedule in ("zero-bubble", "dualpipe", "gpipe"):
-        raise Unsupported(f"torchtitan's {plan.schedule} schedule is not modelled; use 1f1b or interleaved")
-
-
-def _setting(job: Job) -> Setting:
-    plan, options = job.plan, job.engine_options
-    known = facts(str(options.get("version", "")))
-    micro_batches, samples = _micro_batches(job, known)
-    data = job.data_parallel
-    divided = data * plan.cp if plan.shards is not Shards.NOTHING else 1
-    group = min(plan.shard_group or divided, divided)
-    float8 = bool(options.get("float8", plan.precision is Precision.FP8))
-    gathered = 1.0 if float8 and options.get("float8_all_gather", False) else 2.0
-    expert_ranks = max(1, group * plan.tp // plan.ep)
-    layout = Layout(tp=plan.tp, pp=plan.pp, cp=plan.cp, ep=plan.ep, etp=plan.etp or 1, dp=data, sequence_parallel=True)
-    fsdp = Fsdp(group, side_streams=not _graph_trainer(job))
-    return Setting(
-        job, known, _sizes(job, known, samples), _choices(job, known, float8=float8),
-        Sharing(layout, fsdp, fsdp._replace(ranks=expert_ranks), gathered), _reshard(job, known), micro_batches,
-        optimizer(plan.optimizer), plan.optimizer_kernel or ("fused" if known.fused_optimizer else "foreach"),
-    )
-
-
-def _micro_batches(job: Job, known: Facts) -> tuple[int, int]:
-    """Pipeline micro-batches and samples of each."""
-    batch, plan = job.workload.micro_batch, job.plan
-    if plan.pp == 1:
-        return 1, batch
-    given = int(job.engine_options.get("pipeline_microbatch_size", 0))
-    if given or known.one_sample_microbatches:
-        size = given or 1
-        return share("pipeline_microbatch_size", batch, size, what="local batch"), size
-    return plan.pp, share("pp", batch, plan.pp, what="local batch")
-
-
-def _sizes(job: Job, known: Facts, samples: int) -> Sizes:
-    plan = job.plan
-    kernel = plan.attention if plan.attention is not AttentionKernel.EAGER else AttentionKernel.FLASH
-    length = share("cp", job.workload.seq_len, plan.cp, what="seq_len")
-    return Sizes(
-        batch=samples, seq_len=length, hidden=job.model.hidden, numerics=BF16, attention=kernel,
-        norm="compiled" if plan.compile else ("torch" if known.fused_norm else "huggingface"),
-        activation="compiled" if plan.compile else "eager",
-        rope="compiled" if plan.compile else "complex",
-        grouped=known.grouped_attention, tp=plan.tp,
-        sequence_parallel=plan.tp > 1,
-    )
-
-
-def _graph_trainer(job: Job) -> bool:
-    """SimpleFSDP or the graph trainer: collectives are nodes of one traced graph [titan experiments/simple_fsdp]."""
-    trainer = str(job.engine_options.get("trainer", "eager"))
-    if trainer not in ("eager", "graph"):
-        raise Unsupported(f"torchtitan has no trainer {trainer[:40]!r}; use eager or graph")
-    return trainer == "graph"
-
-
-def _choices(job: Job, known: Facts, *, float8: bool) -> Choices:
-    plan = job.plan
-    loss = "eager" if known.loss_casts else "model_fp32"
-    if plan.loss in (Loss.CHUNKED, Loss.FUSED_LINEAR) or (plan.loss is None and known.chunked_loss):
-        loss = "chunked"
-    elif plan.loss in (Loss.COMPILED, Loss.FUSED) or (plan.loss is None and plan.compile and known.compiles_loss):
-        loss = "compiled"
-    graph = _graph_trainer(job)
-    return Choices(
-        plan.recompute, loss, known.frees_prediction, needed_only=plan.compile or graph,
-        every_product=graph and known.graph_keeps_products, context_ranks=plan.cp,
-        expert_ranks=plan.ep, fused_qkv=known.fused_qkv,
-        abs_kept=float8 and not plan.compile and known.saves_abs and plan.recompute is Recompute.SELECTIVE,
-    )
-
-
-def _reshard(job: Job, known: Facts) -> str:
-    """Which blocks free their weights after forward (`fsdp_reshard_after_forward`)."""
-    policy = str(job.engine_options.get("reshard", "default" if job.plan.reshard_after_forward else "never"))
-    if job.plan.shards is not Shards.EVERYTHING or (policy == "default" and job.plan.pp > 1):
-        return "never"
-    return policy if policy != "default" else ("blocks" if known.split_root else "last")
-
-
 def pieces_of(setting: Setting, span: Span) -> Pieces:
     return pieces(
         setting.job.model, setting.sizes, setting.choices, setting.sharing, span=span,
@@ -195,7 +71,7 @@ def phases_of(setting: Setting, built: Pieces) -> Mapping[Phase, Program]:
     accumulation = setting.job.workload.grad_accum
     for first, times in ((True, 1), (False, accumulation - 1)):
         # offloaded gradients leave for the host as soon as they are reduced
-        passes = (*_forward(built), *_backward(built, first=first and not _offloaded(setting.job)))
+        passes = (*_forward(built), *_backward(built, first=first and not offloaded(setting.job)))
         if times:
             nodes.append(Loop(times, passes, label="micro-batches"))
     nodes += [*map(Free, inputs)]
@@ -204,25 +80,21 @@ def phases_of(setting: Setting, built: Pieces) -> Mapping[Phase, Program]:
 
 def _finish(setting: Setting, built: Pieces, passes: Program) -> Mapping[Phase, Program]:
     """The optimizer step behind the passes, with and without the birth of its states."""
-    offloaded = _offloaded(setting.job)
-    temporaries = () if offloaded else step_program(built.weights, setting.rule, kernel=setting.kernel)
-    states = () if offloaded else state_program(built.weights, setting.rule)
+    on_host = offloaded(setting.job)
+    update = clip_program(built.weights) + step_program(built.weights, setting.rule, kernel=setting.kernel)
+    temporaries = () if on_host else update
+    states = () if on_host else state_program(built.weights, setting.rule)
     zeroed: list[Node] = [Loop(count, (Free(tensor),)) for tensor, count in sharded_gradients(built.stages)]
     if built.root is not None:
         zeroed.append(Free(built.root.reduce_output))
-    if offloaded:
+    if on_host:
         zeroed = []
-    loaded = () if offloaded else weight_program(built.weights)
+    loaded = () if on_host else weight_program(built.weights)
     return {
         Phase.LOAD: loaded + _buffers(setting),
         Phase.FIRST_STEP: (*passes, *states, *temporaries, *zeroed),
         Phase.STEP: (*passes, *temporaries, *zeroed),
     }
-
-
-def _offloaded(job: Job) -> bool:
-    """CPUOffloadPolicy: sharded weights, gradients and states live on the host together [titan `apply_fsdp`]."""
-    return job.plan.offload_optimizer != "none" or job.plan.offload_parameters != "none"
 
 
 def _buffers(setting: Setting) -> Program:
@@ -396,5 +268,3 @@ def _pipeline_reduce(built: list[Pieces]) -> Program:
                 body += [Alloc(u.reduce_input), *map(Free, u.accumulated), Alloc(u.reduce_output), Free(u.reduce_input)]
             nodes.append(Loop(stage.repeats, tuple(body)))
     return tuple(nodes)
-
-
