@@ -10,12 +10,13 @@ from vramcast.blocks.megatron_head import HeadSizes, embedding_graph, head_graph
 from vramcast.blocks.megatron_layer import layer_graph
 from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.job import Recompute
-from vramcast.domain.model import Head, Layer, Run
+from vramcast.domain.model import Head, Layer, Norm, Run, Stack
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.engines.megatron.context import Context
-from vramcast.engines.megatron.stages import Chunk
+from vramcast.engines.megatron.stages import Chunk, runs_of
 from vramcast.operators.graph import Graph
-from vramcast.operators.lowering import Lowered, WeightGradients, lower
+from vramcast.operators.lowering import Caller, Lowered, WeightGradients, lower
+from vramcast.operators.transformer_engine import norm
 
 
 class ChunkPrograms(NamedTuple):
@@ -31,15 +32,10 @@ class ChunkBuilder:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.shape = shape_of(context)
-        width = context.model.hidden * context.element
-        size = self.shape.tokens_between * width
-        formula = f"{self.shape.tokens_between:,} x {context.model.hidden:,} x {context.element} B"
-        source = "Megatron-LM core/transformer/transformer_block.py"
-        self.hidden = Tensor(name="hidden states between layers", num_bytes=size, category=Category.ACTIVATIONS,
-                             owner="layers", formula=formula, source=source)
-        self.gradient = Tensor(name="gradient of hidden states", num_bytes=size, category=Category.TEMPORARIES,
-                               owner="layers", formula=formula, source=source)
+        self.hidden, self.gradient = stream(self.shape, context, "layers")
+        self.encoder = None if context.encoder is None else Encoder(context, self.shape, self.policy)
         self.layers: dict[tuple[Layer, bool], Lowered] = {}
+        self.weight_gradients: dict[Layer, tuple[Tensor, ...]] = {}
 
     @property
     def policy(self) -> WeightGradients:
@@ -51,11 +47,19 @@ class ChunkBuilder:
         """Programs of one chunk: embedding, layers, head, as far as it owns them."""
         forward: list[Node] = []
         backward: list[Node] = []
-        pieces = [*self._embedding(chunk), *self._layers(chunk), *self._head(chunk)]
-        for count, lowered in pieces:
+        head = self._head(chunk)
+        pieces = [*self._embedding(chunk), *self._layers(chunk)]
+        if self.encoder is not None:
+            forward += self.encoder.forward
+        for count, lowered in (*pieces, *head):
             forward += [Loop(count, lowered.forward)] if count > 1 else lowered.forward
+        backward += [node for _, lowered in head for node in lowered.backward]
+        if self.encoder is not None:
+            backward.append(Alloc(self.encoder.gradient))  # every cross-attention adds to it
         for count, lowered in reversed(pieces):
             backward += [Loop(count, lowered.backward)] if count > 1 else lowered.backward
+        if self.encoder is not None:
+            backward += self.encoder.backward
         if not chunk.embedding:
             forward.insert(0, Alloc(self.hidden))  # received from the stage before
             backward.append(Free(self.gradient))  # sent to it
@@ -103,16 +107,83 @@ class ChunkBuilder:
         counts = ((recomputed, True), (run.count - recomputed, False))
         return [(count, self._layer(run.layer, whole)) for count, whole in counts if count]
 
+    def dummy_gradients(self, chunk: Chunk) -> dict[str, Tensor]:
+        """What TransformerEngine hands to autograd where products add into the gradient buffer: one uninitialised
+        tensor per shape of a weight, kept for good [TransformerEngine module/base.py, get_dummy_wgrad]."""
+        if not (self.context.te and self.context.options.gradient_accumulation_fusion):
+            return {}
+        return {
+            tensor.formula: replace(tensor, name=f"dummy gradient, {tensor.formula}", owner="process")
+            for run in chunk.runs for tensor in self.weight_gradients[run.layer]
+        }
+
     def _layer(self, layer: Layer, recomputed: bool) -> Lowered:
         if (layer, recomputed) not in self.layers:
             model = self.context.model
             graph = layer_graph(layer, self.shape, hidden=model.hidden, owner="layers", causal=model.main.causal,
                                 boundary=self.hidden)
+            memory = tuple(value for value in graph.inputs if value.name == "encoder output")
             if recomputed:
                 graph.checkpoints = []
                 graph.checkpoint(0, outputs_alive=True)
-            self.layers[layer, recomputed] = lower(graph, weight_gradients=self.policy, gradient=self.gradient)
+            self.weight_gradients[layer] = tuple(
+                tensor for operator in graph.operators for tensor in operator.weight_gradients
+            )
+            self.layers[layer, recomputed] = lower(
+                graph, weight_gradients=self.policy, gradient=self.gradient, caller=Caller(leaves=memory)
+            )
         return self.layers[layer, recomputed]
+
+
+def stream(shape: Shape, context: Context, owner: str) -> tuple[Tensor, Tensor]:
+    """The hidden states between layers and their gradient."""
+    rows, hidden = shape.tokens_between, context.model.hidden
+    size = rows * hidden * context.element
+    formula = f"{rows:,} x {hidden:,} x {context.element} B"
+    source = "Megatron-LM core/transformer/transformer_block.py"
+    return (
+        Tensor(name="hidden states between layers", num_bytes=size, category=Category.ACTIVATIONS, owner=owner,
+               formula=formula, source=source),
+        Tensor(name="gradient of hidden states", num_bytes=size, category=Category.TEMPORARIES, owner=owner,
+               formula=formula, source=source),
+    )
+
+
+class Encoder:
+    """The encoder of an encoder-decoder: its output lives until every cross-attention has run backward.
+
+    Source: Megatron-LM megatron/core/models/T5/t5_model.py
+    """
+
+    def __init__(self, context: Context, decoder: Shape, policy: WeightGradients) -> None:
+        stack = context.encoder
+        assert stack is not None
+        shape = replace(decoder, seq=context.encoder_seq, kv_seq=0)
+        hidden, self.gradient = stream(shape, context, stack.name)
+        output = replace(hidden, name="encoder output")
+        embedding = embedding_graph(
+            shape, hidden=stack.hidden, vocab=context.layout.local_vocab(context.model.vocab),
+            positions=stack.positions, boundary=hidden,
+        )
+        pieces = [(1, lower(embedding, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient))]
+        for run in runs_of(stack.layers):
+            graph = layer_graph(run.layer, shape, hidden=stack.hidden, owner=stack.name, causal=stack.causal, boundary=hidden)
+            pieces.append((run.count, lower(graph, weight_gradients=policy, gradient=self.gradient)))
+        pieces.append((1, lower(_final_norm(shape, stack, hidden, output), gradient=self.gradient)))
+        self.forward: Program = tuple(Loop(count, lowered.forward) for count, lowered in pieces)
+        self.backward: Program = (
+            Free(output), *(Loop(count, lowered.backward) for count, lowered in reversed(pieces))
+        )
+
+
+def _final_norm(shape: Shape, stack: Stack, hidden: Tensor, output: Tensor) -> Graph:
+    graph = Graph(owner=stack.name, source="Megatron-LM core/transformer/transformer_block.py")
+    x = graph.input("hidden", hidden.num_bytes, tensor=hidden)
+    normed = norm(graph, "final_norm", x, rows=shape.tokens_between, width=stack.hidden, element=shape.element,
+                  statistics=2 if stack.final_norm is Norm.LAYER else 1)
+    normed.tensor = output
+    graph.returns(normed)
+    return graph
 
 
 def _with_loss_gradient(graph: Graph, lowered: Lowered) -> Lowered:
@@ -134,6 +205,7 @@ def shape_of(context: Context) -> Shape:
         rope_fusion=options.rope_fusion, gelu_fusion=options.bias_gelu_fusion, fp8=context.fp8,
         cp_a2a=options.cp_a2a, dispatcher=options.dispatcher, permute_fusion=options.permute_fusion,
         grouped_gemm=options.grouped_gemm, capacity_factor=options.capacity_factor, router_fp32=options.router_fp32,
+        kv_seq=0 if context.encoder is None else context.encoder_seq,
     )
     if plan.recompute is Recompute.SELECTIVE:
         shape = replace(shape, recompute_modules=modules)

@@ -7,6 +7,7 @@ from functools import cached_property
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Model
 from vramcast.engines.megatron.options import Options, options_of
+from vramcast.errors import Unsupported
 from vramcast.parallel.layout import Layout
 from vramcast.units import MIB
 
@@ -19,6 +20,10 @@ class Context:
         self.model: Model = job.model
         self.options: Options = options_of(job)
         plan = job.plan
+        if len(job.model.stacks) > 2 or any(stack.vision for stack in job.model.stacks):
+            raise Unsupported(f"{job.model.name}: megatron models text decoders and encoder-decoders; use engine pytorch")
+        if len(job.model.stacks) > 1 and plan.pp > 1:
+            raise Unsupported("pipeline stages of encoder-decoders are not modelled for megatron; use pp=1")
         self.layout = Layout(
             tp=plan.tp,
             pp=plan.pp,
@@ -32,8 +37,10 @@ class Context:
         )
         self.tp = plan.tp
         self.batch = job.workload.micro_batch
-        self.seq = job.workload.seq_len // plan.cp
-        self.decoder_seq = (job.workload.decoder_seq_len or 0) // plan.cp
+        self.encoder = job.model.stacks[0] if len(job.model.stacks) > 1 else None
+        self.encoder_seq = job.workload.seq_len // plan.cp
+        decoder_seq = job.workload.decoder_seq_len if self.encoder is not None else None
+        self.seq = (decoder_seq or job.workload.seq_len) // plan.cp  # positions of the stack with the head
         self.element = 4 if plan.precision is Precision.FP32 else 2  # activations and 16-bit weights [bytes]
         self.fp8 = plan.precision is Precision.FP8
         self.te = self.options.transformer_impl == "transformer_engine"

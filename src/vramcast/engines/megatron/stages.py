@@ -61,12 +61,13 @@ def chunks_of(context: Context) -> list[list[Chunk]]:
     start = 0
     for index, count in enumerate(counts):
         chunk = Chunk(
-            runs=_runs(layers[start : start + count]), embedding=index == 0, head=index == len(counts) - 1
+            runs=runs_of(layers[start : start + count]), embedding=index == 0, head=index == len(counts) - 1
         )
         ranks[index % pp].append(chunk)
         start += count
     return ranks
 
 
-def _runs(layers: tuple[Layer, ...]) -> tuple[Run, ...]:
+def runs_of(layers: tuple[Layer, ...]) -> tuple[Run, ...]:
+    """Equal layers in a row as one run."""
     return tuple(Run(count=len(list(group)), layer=layer) for layer, group in groupby(layers))
