@@ -36,6 +36,8 @@ GRAPH_KEEPS_PRODUCTS_SINCE: Final = "2026-03-24"
 """The graph trainer's default policy keeps every matrix product [titan 25b7e0675, experiments/graph_trainer]."""
 FUSED_QKV_SINCE: Final = "2026-04-16"
 """One product makes queries, keys and values [titan ad7a86533, models/common/attention.py `FusedQKVLinear`]."""
+GRAPH_CHUNKED_LOSS_SINCE: Final = "2026-06-16"
+"""The graph trainer swapped the chunked loss for the whole one until then [titan e6ef9ba8a]."""
 OUTPUTS_DROPPED_SINCE: Final = "2025-10-22"
 """schedule.step(return_outputs=False): the last stage keeps no logits [titan e5ef99aab, train.py]."""
 
@@ -59,6 +61,7 @@ class Facts(NamedTuple):
     graph_keeps_products: bool
     fused_qkv: bool
     drops_outputs: bool
+    graph_chunked_loss: bool
 
 
 def facts(version: str = "") -> Facts:
@@ -84,4 +87,5 @@ def facts(version: str = "") -> Facts:
         graph_keeps_products=date >= GRAPH_KEEPS_PRODUCTS_SINCE,
         fused_qkv=date >= FUSED_QKV_SINCE,
         drops_outputs=date >= OUTPUTS_DROPPED_SINCE,
+        graph_chunked_loss=date >= GRAPH_CHUNKED_LOSS_SINCE,
     )

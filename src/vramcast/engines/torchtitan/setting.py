@@ -123,12 +123,12 @@ def _graph_trainer(job: Job) -> bool:
 
 def _choices(job: Job, known: Facts, *, float8: bool) -> Choices:
     plan = job.plan
-    loss = "eager" if known.loss_casts else "model_fp32"
-    if plan.loss in (Loss.CHUNKED, Loss.FUSED_LINEAR) or (plan.loss is None and known.chunked_loss):
+    loss, graph = "eager" if known.loss_casts else "model_fp32", _graph_trainer(job)
+    chunked = known.graph_chunked_loss if graph else known.chunked_loss
+    if plan.loss in (Loss.CHUNKED, Loss.FUSED_LINEAR) or (plan.loss is None and chunked):
         loss = "chunked"
     elif plan.loss in (Loss.COMPILED, Loss.FUSED) or (plan.loss is None and plan.compile and known.compiles_loss):
         loss = "compiled"
-    graph = _graph_trainer(job)
     return Choices(
         plan.recompute, loss, known.frees_prediction, needed_only=plan.compile or graph,
         every_product=graph and known.graph_keeps_products, context_ranks=plan.cp,
