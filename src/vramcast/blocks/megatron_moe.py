@@ -108,9 +108,7 @@ def _experts(graph: Graph, tokens: Value, probabilities: Value, block: MoE, shap
     weights = activation(graph, "experts.probabilities", rows, 4)
     graph.call("experts.permute probabilities", [probabilities], [weights])
     start = len(graph.operators)
-    hidden = fused_activation(graph, "experts.activation", inner, rows=rows, width=f, element=e)
-    graph.operators[-1].saved = (inner, weights)
-    graph.operators[-1].inputs = (inner, weights)
+    hidden = _weighted_activation(graph, inner, weights, block, shape, rows=rows, width=f)
     if "moe_act" in shape.recompute_modules:
         graph.checkpoint(start, discard_output=True)
     out = activation(graph, "experts.down.out", rows, width, e)
@@ -118,6 +116,30 @@ def _experts(graph: Graph, tokens: Value, probabilities: Value, block: MoE, shap
     graph.call("experts.down", [hidden], [out], saved=[hidden], weight_gradients=[down_gradient] * local,
                flops=2 * rows * f * width)
     return out
+
+
+def _weighted_activation(
+    graph: Graph, inner: Value, weights: Value, block: MoE, shape: Shape, *, rows: int, width: int
+) -> Value:
+    """Activation times probability: one kernel for gated and squared-ReLU experts, three for others.
+
+    Source: Megatron-LM core/transformer/moe/experts.py, bias_act_func
+    """
+    e = shape.element
+    if block.expert.gated or block.expert.activation in ("relu2", "squared_relu"):
+        hidden = fused_activation(graph, "experts.activation", inner, rows=rows, width=width, element=e)
+        graph.operators[-1].saved = (inner, weights)
+        graph.operators[-1].inputs = (inner, weights)
+        return hidden
+    activated = fused_activation(graph, "experts.activation", inner, rows=rows, width=width, element=e)
+    wide = 4 if shape.router_fp32 else e
+    product = activation(graph, "experts.weighted", rows, width, wide)
+    graph.call("experts.weight", [activated, weights], [product], saved=[activated, weights],
+               backward_temporaries=[transient(graph, "experts.weight.gradient product", rows, width, wide)])
+    if wide == e:
+        return product
+    narrow = activation(graph, "experts.weighted.out", rows, width, e)
+    return graph.call("experts.weighted.cast", [product], [narrow])
 
 
 def _combine(graph: Graph, x: Value, block: MoE, shape: Shape, *, rows: int, width: int) -> Value:
