@@ -36,7 +36,7 @@ GPUS: Final = {"H100": "h100-sxm-80gb", "GB200": "gb200-186gb", "B200": "b200-sx
 PRECISION_AWARE: Final = {"precision_aware": True, "moments": "bf16", "accumulate_in_fp32": False}
 RECIPES: Final[dict[str, dict[str, Any]]] = {
     "moonlight-16b-a3b": PRECISION_AWARE | {"cross_entropy": "te", "shared_expert_overlap": True},
-    "nemotron-3-nano-30b-a3b": {"cross_entropy": "native", "dispatcher": "flex", "cuda_graphs": True},
+    "nemotron-3-nano-30b-a3b": {"cross_entropy": "native", "dispatcher": "flex"},
 }
 """Engine options of the recipes, where they differ from `COMMON`."""
 

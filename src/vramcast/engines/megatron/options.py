@@ -104,6 +104,10 @@ def _check(job: Job, options: Options) -> None:
         raise Unsupported("PEFT is not modelled for megatron; use engine huggingface or unsloth")
     if plan.offload_parameters != "none":
         raise Unsupported("megatron keeps its weights on the GPU; use engine deepspeed to offload parameters")
+    if plan.offload_activations:
+        raise Unsupported("activation offload is not modelled for megatron; use --recompute full")
+    if options.cuda_graphs:
+        raise Unsupported("the private pools of CUDA graphs are not modelled for megatron; leave cuda_graphs out")
     if plan.compile:
         raise Unsupported("megatron is not compiled as a whole; leave compile out")
     if plan.schedule not in ("1f1b", "interleaved"):

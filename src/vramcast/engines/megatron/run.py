@@ -76,11 +76,30 @@ def _step(context: Context, slots: Slots, programs: list[ChunkPrograms], chunks:
     """Micro-batches of one step in schedule order."""
     bodies = [_with_inputs(context, program, chunk) for program, chunk in zip(programs, chunks, strict=True)]
     steady = tuple(node for slot in slots.steady for node in _slot(slot, bodies))
+    deferred = _deferred(context) if any(chunk.head for chunk in chunks) else []
     return (
+        *_allocs(deferred),
         *_grouped(slots.warmup, bodies),
         *((Loop(slots.repeats, steady, label="micro-batches"),) if slots.repeats and steady else ()),
         *_grouped(slots.cooldown, bodies),
+        *(Free(tensor) for tensor in deferred),
     )
+
+
+def _deferred(context: Context) -> list[Tensor]:
+    """Inputs and output gradients of the output projection, kept for the weight gradient at the end of the step.
+
+    They pile up over the first micro-batches; here they live all step long, which is the same at the peak.
+    Source: Megatron-LM core/pipeline_parallel/schedules.py, finish_embedding_wgrad_compute
+    """
+    count = min(context.options.defer_embedding_wgrad, context.job.workload.grad_accum)
+    vocab, hidden, e = context.layout.local_vocab(context.model.vocab), context.model.hidden, context.element
+    kept = (("output gradient", context.tokens, vocab), ("output projection input", context.tokens_between, hidden))
+    return [
+        Tensor(name=f"deferred {name}", num_bytes=rows * width * e, category=Category.ACTIVATIONS, owner="head",
+               formula=f"{rows:,} x {width:,} x {e} B", source="Megatron-LM core/pipeline_parallel/schedules.py")
+        for _ in range(count) for name, rows, width in kept
+    ]
 
 
 def _with_inputs(context: Context, program: ChunkPrograms, chunk: Chunk) -> ChunkPrograms:
