@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import lcm
 from typing import Final, NamedTuple
 
-from vramcast.domain.program import Alloc, Category, Loop, Node, Tensor
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Tensor
 from vramcast.units import ceil_div, round_up
 
 PARAMETER_ALIGNMENT: Final = 64
@@ -66,9 +66,22 @@ def buffer_elements(weights: Iterable[Weight], *, ranks: int, distributed: bool)
     return round_up(used, lcm(ranks, 128))
 
 
+class _Load:
+    """What happens while a run starts, in three waves: the model is built weight by weight, the buffers are made and
+    the weights move into them, the optimizer clones its fp32 copies [DDP, DO]."""
+
+    def __init__(self) -> None:
+        self.model: list[Node] = []
+        self.buffers: list[Node] = []
+        self.optimizer: list[Node] = []
+
+    def program(self) -> tuple[Node, ...]:
+        return (*self.model, *self.buffers, *self.optimizer)
+
+
 def states(weights: Sequence[Weight], rules: StateRules) -> States:
     """All persistent tensors of one rank's weights."""
-    load: list[Node] = []
+    load = _Load()
     first: list[Node] = []
     total = 0
     for expert in (False, True):
@@ -76,28 +89,37 @@ def states(weights: Sequence[Weight], rules: StateRules) -> States:
         if group:
             ranks = rules.expert_ranks if expert else rules.dense_ranks
             total += _group(group, rules, ranks, "experts" if expert else "dense", load, first)
-    return States(tuple(load), tuple(first), total)
+    return States(load.program(), tuple(first), total)
 
 
 def _group(
-    group: list[Weight], rules: StateRules, ranks: int, label: str, load: list[Node], first: list[Node]
+    group: list[Weight], rules: StateRules, ranks: int, label: str, load: _Load, first: list[Node]
 ) -> int:
     elements = buffer_elements(group, ranks=ranks, distributed=rules.distributed)
+    built = list(_grouped(group, rules.weight_bytes, Category.WEIGHTS, label, "weight"))
+    load.model.extend(built)
     if rules.distributed:
         held = ceil_div(elements, ranks) if rules.weights_divided else elements
-        load.append(Alloc(_tensor("parameter buffer", held, rules.weight_bytes, Category.WEIGHTS, label)))
-    else:
-        load.extend(_grouped(group, rules.weight_bytes, Category.WEIGHTS, label, "weight"))
+        load.buffers.append(Alloc(_tensor("parameter buffer", held, rules.weight_bytes, Category.WEIGHTS, label)))
     if rules.gradient_bytes:
         held = ceil_div(elements, ranks) if rules.gradients_divided else elements
-        load.append(Alloc(_tensor("gradient buffer", held, rules.gradient_bytes, Category.GRADIENTS, label)))
+        load.buffers.append(Alloc(_tensor("gradient buffer", held, rules.gradient_bytes, Category.GRADIENTS, label)))
+    if rules.distributed:
+        load.buffers.extend(_freed(built))  # each weight becomes a view of the buffer
     shards = list(_slices(group, elements, ranks)) if rules.distributed else group
-    if not rules.on_gpu:
-        return elements
+    if rules.on_gpu:
+        _optimizer(shards, rules, label, load, first)
+    return elements
+
+
+def _optimizer(shards: list[Weight], rules: StateRules, label: str, load: _Load, first: list[Node]) -> None:
     if rules.precision_aware and rules.weight_bytes == 2:
         first.extend(_grouped(shards, 2, Category.OPTIMIZER, label, "remainder of main parameter"))
     elif rules.main_parameters:
-        load.extend(_grouped(shards, 4, Category.OPTIMIZER, label, "fp32 main parameter"))
+        copies = _grouped(shards, rules.weight_bytes, Category.TEMPORARIES, label, "clone before the cast to fp32")
+        mains = _grouped(shards, 4, Category.OPTIMIZER, label, "fp32 main parameter")
+        for copy, main in zip(copies, mains, strict=True):
+            load.optimizer.append(_beside(main, copy))
     if rules.gradient_bytes == 2 and not rules.precision_aware:
         # gradients that are not fp32 are copied for the step and the copies live until they are zeroed
         first.extend(_grouped(shards, 4, Category.GRADIENTS, label, "fp32 main gradient"))
@@ -105,7 +127,26 @@ def _group(
     for index, name in enumerate(names):
         kept = [weight for weight in shards if not (rules.muon and index == 1 and weight.matrix)]
         first.extend(_grouped(kept, rules.moment_bytes, Category.OPTIMIZER, label, name))
-    return elements
+
+
+def _freed(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Everything that `nodes` allocated, given back."""
+    for node in nodes:
+        if isinstance(node, Loop):
+            yield Loop(node.count, tuple(_freed(node.body)), label=node.label)
+        elif isinstance(node, Alloc):
+            yield Free(node.tensor)
+
+
+def _beside(kept: Node, temporary: Node) -> Node:
+    """`kept` allocated while `temporary` is alive; both single tensors or loops of the same count."""
+    if isinstance(kept, Loop) and isinstance(temporary, Loop):
+        return Loop(kept.count, tuple(map(_beside_one, kept.body, temporary.body)), label=kept.label)
+    return _beside_one(kept, temporary)
+
+
+def _beside_one(kept: Node, temporary: Node) -> Node:
+    return Loop(1, (temporary, kept, *_freed((temporary,))))
 
 
 def _slices(group: list[Weight], elements: int, ranks: int) -> Iterator[Weight]:
