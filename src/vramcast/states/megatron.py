@@ -123,10 +123,11 @@ def _optimizer(shards: list[Weight], rules: StateRules, label: str, load: _Load,
     if rules.gradient_bytes == 2 and not rules.precision_aware:
         # gradients that are not fp32 are copied for the step and the copies live until they are zeroed
         first.extend(_grouped(shards, 4, Category.GRADIENTS, label, "fp32 main gradient"))
-    names = ("exp_avg", "exp_avg_sq")[: rules.moments]
-    for index, name in enumerate(names):
-        kept = [weight for weight in shards if not (rules.muon and index == 1 and weight.matrix)]
-        first.extend(_grouped(kept, rules.moment_bytes, Category.OPTIMIZER, label, name))
+    for weight in shards:  # FusedAdam makes both moments of a weight before it comes to the next
+        names = ("exp_avg", "exp_avg_sq")[: 1 if rules.muon and weight.matrix else rules.moments]
+        moments = [next(_grouped([weight._replace(count=1)], rules.moment_bytes, Category.OPTIMIZER, label, name)) for name in names]
+        if moments:
+            first.append(Loop(weight.count, tuple(moments), label=weight.path))
 
 
 def _freed(nodes: Iterable[Node]) -> Iterator[Node]:

@@ -44,13 +44,20 @@ def _rank(context: Context, builder: ChunkBuilder, stage: int, chunks: list[Chun
     step = _step(context, slots, programs, chunks)
     dummies = {key: tensor for chunk in chunks for key, tensor in builder.dummy_gradients(chunk).items()}
     lasting = [*workspaces(context, chunks), *buffers(context, chunks), *dummies.values()]
-    first = (*_allocs(lasting), *step, *held.first_step)
+    first = (*_first_use(lasting, programs[0]), *step, *held.first_step)
     return RankProgram(
         role=_role(stage, context.job.plan.pp),
         count=count,
         phases={Phase.LOAD: held.load, Phase.FIRST_STEP: first, Phase.STEP: step},
         assumptions=ASSUMPTIONS if context.job.plan.ep > 1 else (),
     )
+
+
+def _first_use(lasting: list[Tensor], program: ChunkPrograms) -> Program:
+    """Workspaces appear when a thread first needs them, between activations: the holes they leave stay."""
+    late = [tensor for tensor in lasting if "backward" in tensor.name or "dummy" in tensor.name]
+    early = [tensor for tensor in lasting if tensor not in late]
+    return (*_allocs(early), *program.forward, *_allocs(late), *program.backward)
 
 
 def _role(stage: int, pp: int) -> str:
