@@ -234,7 +234,7 @@ def _implementation(arguments: Arguments) -> str:
 def _vocab(arguments: Arguments, family: str) -> int:
     tokenizer, size = arguments.get("--tokenizer-type"), arguments.get("--vocab-size")
     if size is not None:
-        return int(size) + 1 if tokenizer == "NullTokenizer" else int(size)
+        return int(size)
     if family == "bert":
         return BERT_UNCASED_VOCAB
     if family == "t5":

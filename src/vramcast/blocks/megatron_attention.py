@@ -93,6 +93,9 @@ def _fused_core(graph: Graph, qkv: list[Value], shape: Shape, *, heads: int, kv_
     graph.call("attention.core", read, [out], saved=[*read, out], extra=[lse], temporaries=exchanged,
                backward_temporaries=[accumulator, *exchanged],
                flops=2 * n * shape.seq * shape.cp * heads * (qk + v))
+    if shape.cp > 1 and shape.cp_a2a:
+        # heads and sequence change places again: the projection saves a copy of its own
+        return _copy(graph, "attention.context, local sequence", out, n, heads * v, e)
     if shape.kernel == "cudnn":
         return out
     # FlashAttention computes batch first: its output is copied to sequence first

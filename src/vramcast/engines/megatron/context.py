@@ -107,13 +107,14 @@ class Context:
         """Workspace PyTorch gives each cuBLAS handle and stream [bytes].
 
         Source: pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize:
-        CUBLAS_WORKSPACE_CONFIG in KiB, else 4096 x 8 KiB from Hopper on, else 4096 x 2 + 16 x 8 KiB.
+        CUBLAS_WORKSPACE_CONFIG in KiB, else 4096 x 8 KiB on Hopper and 4096 x 2 + 16 x 8 KiB on any other card.
+        Deterministic runs set 4096 x 8 themselves [Megatron-LM training/determinism.py].
         """
-        setting = self.job.env.get("CUBLAS_WORKSPACE_CONFIG", "")
+        setting = self.job.env.get("CUBLAS_WORKSPACE_CONFIG", ":4096:8" if self.options.deterministic else "")
         parts = [int(part) for part in setting.split(":") if part.isdigit()]
         if parts:
             return sum(size * count for size, count in zip(parts[::2], parts[1::2], strict=True)) << 10
-        return 32 * MIB if self.sm >= 90 else 8_519_680
+        return 32 * MIB if self.sm == 90 else 8_519_680
 
     @property
     def te_workspace_bytes(self) -> int:
