@@ -1,0 +1,29 @@
+"""Schedules hold as many micro-batches as their papers say."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramcast.parallel.pipeline import gpipe, in_flight, interleaved, one_forward_one_backward
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_1f1b_holds_as_many_micro_batches_as_stages_follow(stage: int) -> None:
+    assert in_flight(one_forward_one_backward(stage=stage, stages=4, micro_batches=8)) == 4 - stage
+
+
+def test_gpipe_holds_every_micro_batch() -> None:
+    assert in_flight(gpipe(micro_batches=8)) == 8
+
+
+def test_interleaving_holds_more_chunks_on_earlier_stages() -> None:
+    held = [
+        in_flight(interleaved(stage=stage, stages=4, micro_batches=8, chunks=3, group=4)) for stage in range(4)
+    ]
+    assert held == [15, 13, 11, 9]
+
+
+def test_every_forward_has_its_backward() -> None:
+    slots = interleaved(stage=1, stages=4, micro_batches=8, chunks=2, group=4)
+    run = (*slots.warmup, *slots.steady * slots.repeats, *slots.cooldown)
+    assert sum(slot.forward for slot in run) == sum(not slot.forward for slot in run) == 16
