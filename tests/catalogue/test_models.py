@@ -25,8 +25,8 @@ from vramcast.catalogue.models import (
     search_models,
 )
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
-from vramcast.sources.config import model_from_config
-from vramcast.sources.config.fields import Fields
+from vramcast.families import model_from_config
+from vramcast.families.fields import Fields
 
 GOOD = """source = "https://example.org"
 checked = 2026-11-20
@@ -87,7 +87,7 @@ IGNORED = {
 
 
 def catalogue_keys(config: dict[str, Any]) -> set[str]:
-    from vramcast.sources.config.dialects import OTHER_MEANINGS, SPELLINGS
+    from vramcast.families.dialects import OTHER_MEANINGS, SPELLINGS
 
     spellings = SPELLINGS | OTHER_MEANINGS.get(config.get("model_type", ""), {})
     keys: set[str] = set()

@@ -19,7 +19,7 @@ from msgspec import Struct
 from vramcast.blocks.parameters.checkpoint import BUFFERS, Stored, stored_elements
 from vramcast.domain.model import Model
 from vramcast.errors import SourceError, UnknownName
-from vramcast.sources.config import model_from_config
+from vramcast.families import model_from_config
 
 FOLDER: Final = Path(__file__).parent / "models"
 INDEX: Final = "index.json"

@@ -67,7 +67,7 @@ def _from_directory(folder: Path, missing: str = "") -> Model:
 
 
 def _from_gguf(path: Path) -> Model:
-    from vramcast.sources.config import model_from_config
+    from vramcast.families import model_from_config
     from vramcast.sources.gguf import read_file
     from vramcast.sources.gguf_config import config_of
     from vramcast.sources.weights import comparison_notes
@@ -109,7 +109,7 @@ def model_from_json(text: bytes, *, name: str) -> Model:
     """The model of a config.json's text."""
     import msgspec
 
-    from vramcast.sources.config import model_from_config
+    from vramcast.families import model_from_config
 
     try:
         config = msgspec.json.decode(text)

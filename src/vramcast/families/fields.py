@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vramcast.errors import InvalidSpec
-from vramcast.sources.config.dialects import hugging_face_names
+from vramcast.families.dialects import hugging_face_names
 
 LARGEST: Final = 2**31
 """No size of a real network reaches it; larger numbers are typing errors or attacks."""

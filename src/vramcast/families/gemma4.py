@@ -22,11 +22,11 @@ from vramcast.domain.model import (
     VisionEmbedding,
 )
 from vramcast.errors import Unsupported
-from vramcast.sources.config.assemble import attention_of, model_of
-from vramcast.sources.config.decoder import Traits, mlp_of
-from vramcast.sources.config.fields import Fields
-from vramcast.sources.config.runs import layer_words, runs_of
-from vramcast.sources.config.vision import section_of
+from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.decoder import Traits, mlp_of
+from vramcast.families.fields import Fields
+from vramcast.families.runs import layer_words, runs_of
+from vramcast.families.vision import section_of
 
 GELU: Final = Traits(activation="gelu")
 MOE_NORMS: Final = ("dense_post_norm", "experts_post_norm", "experts_norm")

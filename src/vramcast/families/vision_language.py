@@ -14,17 +14,17 @@ from msgspec.structs import replace
 from vramcast.blocks.parameters.tensors import linear, norm, prefixed
 from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
 from vramcast.errors import InvalidSpec
-from vramcast.sources.config.assemble import attention_of
-from vramcast.sources.config.decoder import Traits, decoder
-from vramcast.sources.config.defaults import defaults_of
-from vramcast.sources.config.fields import Fields
-from vramcast.sources.config.gemma4 import gemma4_text, gemma4_tower
-from vramcast.sources.config.hybrids import BUILDERS as HYBRIDS
-from vramcast.sources.config.llama import BUILDERS as DENSE
-from vramcast.sources.config.mllama import mllama_text, mllama_tower
-from vramcast.sources.config.moe import BUILDERS as SPARSE
-from vramcast.sources.config.moe import MOE_TRAITS
-from vramcast.sources.config.vision import encoder_layer, patches_of, section_of, tower_of
+from vramcast.families.assemble import attention_of
+from vramcast.families.decoder import Traits, decoder
+from vramcast.families.defaults import defaults_of
+from vramcast.families.fields import Fields
+from vramcast.families.gemma4 import gemma4_text, gemma4_tower
+from vramcast.families.hybrids import BUILDERS as HYBRIDS
+from vramcast.families.llama import BUILDERS as DENSE
+from vramcast.families.mllama import mllama_text, mllama_tower
+from vramcast.families.moe import BUILDERS as SPARSE
+from vramcast.families.moe import MOE_TRAITS
+from vramcast.families.vision import encoder_layer, patches_of, section_of, tower_of
 
 QWEN_MROPE: Final = Traits(qkv_bias=True, window="qwen")
 

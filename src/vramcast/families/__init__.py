@@ -1,5 +1,5 @@
 """A Hugging Face `config.json`, or one of its dialects, as a Model."""
 
-from vramcast.sources.config.families import FAMILIES, model_from_config
+from vramcast.families.table import FAMILIES, model_from_config
 
 __all__ = ["FAMILIES", "model_from_config"]

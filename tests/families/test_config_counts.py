@@ -11,7 +11,7 @@ import pytest
 from vramcast.blocks.parameters import Stored, checkpoint_elements, count_parameters
 from vramcast.catalogue.models import entry_model, read_entry, resolve_name
 from vramcast.errors import VramcastError
-from vramcast.sources.config import model_from_config
+from vramcast.families import model_from_config
 
 ROWS: list[dict[str, Any]] = [
     json.loads(line) for line in (Path(__file__).parent / "model_configs.jsonl").read_text().splitlines()

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Run, Stack
 from vramcast.errors import InvalidSpec
-from vramcast.sources.config.assemble import attention_of, model_of
-from vramcast.sources.config.fields import Fields
-from vramcast.sources.config.runs import runs_of
+from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.fields import Fields
+from vramcast.families.runs import runs_of
 
 
 class GptTraits(Struct, frozen=True, kw_only=True):

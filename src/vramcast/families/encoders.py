@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from vramcast.blocks.parameters.tensors import linear
 from vramcast.domain.model import MLP, Attention, Head, Layer, Model, Norm, Parameter, Run, Stack
-from vramcast.sources.config.assemble import attention_of, dtype_of, head_of, model_of
-from vramcast.sources.config.fields import Fields
+from vramcast.families.assemble import attention_of, dtype_of, head_of, model_of
+from vramcast.families.fields import Fields
 
 
 def _layer(fields: Fields, extra: tuple[Parameter, ...] = ()) -> Layer:

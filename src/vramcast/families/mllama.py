@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from vramcast.blocks.parameters.tensors import vector
 from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
-from vramcast.sources.config.assemble import attention_of, model_of
-from vramcast.sources.config.decoder import Traits, decoder_layers
-from vramcast.sources.config.fields import Fields
-from vramcast.sources.config.runs import runs_of
-from vramcast.sources.config.vision import patches_of, section_of
+from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.decoder import Traits, decoder_layers
+from vramcast.families.fields import Fields
+from vramcast.families.runs import runs_of
+from vramcast.families.vision import patches_of, section_of
 
 IMAGE_TOKENS: Final = 8
 """Rows the embedding has beyond `vocab_size`; the output projection lacks them."""

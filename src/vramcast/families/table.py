@@ -9,10 +9,10 @@ from typing import Final
 
 from vramcast.domain.model import Model
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.sources.config.architectures import ARCHITECTURES
-from vramcast.sources.config.defaults import defaults_of
-from vramcast.sources.config.dialects import hugging_face_names
-from vramcast.sources.config.fields import Fields, shown
+from vramcast.families.architectures import ARCHITECTURES
+from vramcast.families.defaults import defaults_of
+from vramcast.families.dialects import hugging_face_names
+from vramcast.families.fields import Fields, shown
 
 Builder = Callable[[Fields], Model]
 
@@ -22,7 +22,7 @@ def _in(module: str, families: str) -> dict[str, Builder]:
 
 
 def _build_in(module: str, family: str, fields: Fields) -> Model:
-    builders: dict[str, Builder] = import_module(f"vramcast.sources.config.{module}").BUILDERS
+    builders: dict[str, Builder] = import_module(f"vramcast.families.{module}").BUILDERS
     return builders[family](fields)
 
 

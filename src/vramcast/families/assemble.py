@@ -7,9 +7,9 @@ from typing import Any, Final, Literal
 
 from vramcast.domain.model import Attention, Head, Model, Norm, Stack
 from vramcast.errors import InvalidSpec
-from vramcast.sources.config.fields import Fields
-from vramcast.sources.config.quantisation import quantisation_of
-from vramcast.sources.config.runs import layer_words
+from vramcast.families.fields import Fields
+from vramcast.families.quantisation import quantisation_of
+from vramcast.families.runs import layer_words
 
 DTYPES: Final[dict[str, str]] = {
     "float32": "fp32",

@@ -10,8 +10,8 @@ import pytest
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.model import Attention, Head, LinearAttention, Mamba, MoE, MultiLatentAttention
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.sources.config import FAMILIES, model_from_config
-from vramcast.sources.config.architectures import ARCHITECTURES
+from vramcast.families import FAMILIES, model_from_config
+from vramcast.families.architectures import ARCHITECTURES
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -197,5 +197,5 @@ def test_searched_architectures_may_drop_a_part_of_a_layer() -> None:
 
 @pytest.mark.parametrize("module", sorted({builder.args[0] for builder in FAMILIES.values()}))  # type: ignore[attr-defined]
 def test_the_table_of_families_names_each_module_builders(module: str) -> None:
-    built = set(import_module(f"vramcast.sources.config.{module}").BUILDERS)
+    built = set(import_module(f"vramcast.families.{module}").BUILDERS)
     assert {family for family, builder in FAMILIES.items() if builder.args[0] == module} == built  # type: ignore[attr-defined]

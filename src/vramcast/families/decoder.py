@@ -8,9 +8,9 @@ from typing import Literal
 from msgspec import Struct
 
 from vramcast.domain.model import MLP, Channel, Head, Layer, Mixer, Model, Norm, Stack
-from vramcast.sources.config.assemble import attention_of, model_of, switch, windows_of
-from vramcast.sources.config.fields import Fields
-from vramcast.sources.config.runs import runs_of
+from vramcast.families.assemble import attention_of, model_of, switch, windows_of
+from vramcast.families.fields import Fields
+from vramcast.families.runs import runs_of
 
 ChannelOf = Callable[[Fields, "Traits", int], Channel]
 MixerOf = Callable[[Fields, "Traits", int], Mixer]

@@ -11,9 +11,9 @@ from typing import Final
 from vramcast.blocks.parameters.tensors import linear, norm, prefixed
 from vramcast.domain.model import MLP, Head, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
 from vramcast.errors import InvalidSpec
-from vramcast.sources.config.assemble import attention_of, dtype_of, head_of, model_of
-from vramcast.sources.config.defaults import defaults_of
-from vramcast.sources.config.fields import Fields
+from vramcast.families.assemble import attention_of, dtype_of, head_of, model_of
+from vramcast.families.defaults import defaults_of
+from vramcast.families.fields import Fields
 
 
 def section_of(fields: Fields, key: str, family: str) -> Fields:

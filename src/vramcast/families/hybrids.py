@@ -25,12 +25,12 @@ from vramcast.domain.model import (
     Stack,
 )
 from vramcast.errors import InvalidSpec
-from vramcast.sources.config.assemble import attention_of, model_of
-from vramcast.sources.config.decoder import Traits, attention_like, decoder, mlp_of
-from vramcast.sources.config.deepseek import latent
-from vramcast.sources.config.fields import Fields
-from vramcast.sources.config.moe import corrected, experts_of, qwen_moe, routed
-from vramcast.sources.config.runs import layer_words, runs_of
+from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.decoder import Traits, attention_like, decoder, mlp_of
+from vramcast.families.deepseek import latent
+from vramcast.families.fields import Fields
+from vramcast.families.moe import corrected, experts_of, qwen_moe, routed
+from vramcast.families.runs import layer_words, runs_of
 from vramcast.units import ceil_div
 
 FULL: Final = frozenset({"full_attention", "attention", "hybrid"})

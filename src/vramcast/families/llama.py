@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final
 
 from vramcast.domain.model import Model, Norm
-from vramcast.sources.config.assemble import even
-from vramcast.sources.config.decoder import Traits, decoder
-from vramcast.sources.config.fields import Fields
+from vramcast.families.assemble import even
+from vramcast.families.decoder import Traits, decoder
+from vramcast.families.fields import Fields
 
 LLAMA: Final = Traits(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
 GLM: Final = Traits(qkv_bias="attention_bias", rope_fraction=0.5)

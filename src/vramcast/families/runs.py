@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from vramcast.domain.model import Layer, Run
 from vramcast.errors import InvalidSpec
-from vramcast.sources.config.fields import Fields
+from vramcast.families.fields import Fields
 
 
 def runs_of(layers: Iterable[Layer]) -> tuple[Run, ...]:

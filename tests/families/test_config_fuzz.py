@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from vramcast.blocks.parameters import count_parameters
 from vramcast.errors import VramcastError
-from vramcast.sources.config import FAMILIES, model_from_config
-from vramcast.sources.config.defaults.decoders import DECODERS
-from vramcast.sources.config.defaults.others import OTHERS
-from vramcast.sources.config.dialects import SPELLINGS
+from vramcast.families import FAMILIES, model_from_config
+from vramcast.families.defaults.decoders import DECODERS
+from vramcast.families.defaults.others import OTHERS
+from vramcast.families.dialects import SPELLINGS
 
 OTHER_KEYS = [
     "layer_types",

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final
 
 from vramcast.domain.model import Mixer, Model, MultiLatentAttention
-from vramcast.sources.config.decoder import Traits, decoder
-from vramcast.sources.config.fields import Fields
-from vramcast.sources.config.moe import corrected, routed
+from vramcast.families.decoder import Traits, decoder
+from vramcast.families.fields import Fields
+from vramcast.families.moe import corrected, routed
 
 
 def latent(fields: Fields, traits: Traits, index: int) -> Mixer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.sources.config.fields import Fields
+from vramcast.families.fields import Fields
 
 BY_BITS: Final = frozenset({"gptq", "awq", "auto-round", "autoround", "eetq", "hqq", "quanto", "vptq", "aqlm"})
 """Methods whose storage is an integer of `bits`."""

@@ -11,8 +11,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.domain.model import MLP, Attention, Head, Layer, Model, Norm, Run, Stack, VisionEmbedding
-from vramcast.sources.config.assemble import dtype_of, head_of, model_of
-from vramcast.sources.config.fields import Fields
+from vramcast.families.assemble import dtype_of, head_of, model_of
+from vramcast.families.fields import Fields
 
 
 def t5(fields: Fields) -> Model:

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Final
 
 from vramcast.domain.model import MLP, Channel, Model, MoE, Norm
-from vramcast.sources.config.decoder import Traits, decoder, mlp_of
-from vramcast.sources.config.fields import Fields
+from vramcast.families.decoder import Traits, decoder, mlp_of
+from vramcast.families.fields import Fields
 
 EXPERT_KEYS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 CHOSEN_KEYS: Final = ("num_experts_per_tok", "moe_k", "moe_topk", "moe_top_k")

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from vramcast.blocks.parameters.tensors import linear, norm, prefixed, vector
 from vramcast.domain.model import Attention, Layer, Model, Norm, Parameter, Stack
 from vramcast.errors import Unsupported
-from vramcast.sources.config.assemble import attention_of, model_of
-from vramcast.sources.config.decoder import Traits, mlp_of
-from vramcast.sources.config.fields import Fields
-from vramcast.sources.config.moe import corrected, is_sparse
-from vramcast.sources.config.runs import layer_words, runs_of
+from vramcast.families.assemble import attention_of, model_of
+from vramcast.families.decoder import Traits, mlp_of
+from vramcast.families.fields import Fields
+from vramcast.families.moe import corrected, is_sparse
+from vramcast.families.runs import layer_words, runs_of
 
 SILU: Final = Traits()
 
