@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from vramcast.blocks.megatron_weights import layer_weights, owned_weights
+from vramcast.engines.megatron.weights import layer_weights, owned_weights
 from vramcast.blocks.parameters import embedding_parameters, head_parameters, stack_parameters
 from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.model import Model, Parameter, Split
