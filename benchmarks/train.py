@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
 import subprocess
 import sys
@@ -15,10 +16,10 @@ HERE: Final = Path(__file__).resolve().parent
 MEASURED_GIB: Final = 60.68
 """Llama-3-70B, 12 layers, tp 2, dp 4, B200: max_memory_allocated, SimuMax's B200 release v1.2."""
 
-QUESTION: Final = (
+QUESTION: Final = shlex.split(
     "train llama-3-70b --layers 12 --gpus 8xb200-sxm-180gb --engine megatron --tp 2 --sequence-parallel "
     "--shards optimizer --precision mixed-bf16 --seq-len 4096 --micro-batch 1 --grad-accum 4 --loss fused --json"
-).split()
+)
 
 PEERS: Final = {
     "SimuMax 1.2": "simumax.py",
@@ -49,11 +50,12 @@ def gib_of(name: str, output: str) -> float:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train", description=__doc__)
-    parser.add_argument("--peers", type=Path, required=True, help="folder with the peers' checkouts, see peers/README.md")
+    parser.add_argument("--peers", type=Path, required=True, help="the peers' checkouts, see peers/README.md")
     parser.add_argument("--python", default=sys.executable, help="interpreter with the peers' packages")
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
-    commands = {"python -c pass": [sys.executable, "-c", "pass"], "vramcast": [sys.executable, "-m", "vramcast", *QUESTION]}
+    ours = [sys.executable, "-m", "vramcast", *QUESTION]
+    commands = {"python -c pass": [sys.executable, "-c", "pass"], "vramcast": ours}
     commands |= {
         name: [options.python, str(HERE / "peers" / script), str(options.peers)] for name, script in PEERS.items()
     }
@@ -71,7 +73,7 @@ def main() -> int:
                     answers[name] = gib_of(name, output)
             except (RuntimeError, ValueError, IndexError, KeyError) as reason:
                 missing[name] = str(reason)
-    ours = statistics.median(seconds["vramcast"][1:])
+    own_seconds = statistics.median(seconds["vramcast"][1:])
     print(f"{'tool':<40}{'median s':>9}{'/ ours':>8}{'GiB':>9}{'error':>9}")
     for name in commands:
         if name in missing:
@@ -79,7 +81,7 @@ def main() -> int:
             continue
         median = statistics.median(seconds[name][1:])
         answer = f"{answers[name]:>9.2f}{answers[name] / MEASURED_GIB - 1:>+9.1%}" if name in answers else ""
-        print(f"{name:<40}{median:>9.3f}{median / ours:>8.2f}{answer}")
+        print(f"{name:<40}{median:>9.3f}{median / own_seconds:>8.2f}{answer}")
     return 0
 
 

@@ -54,8 +54,8 @@ def test_recomputation_saves_memory_where_activations_matter(engine: str) -> Non
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 @pytest.mark.parametrize("pp", [1, 2])
 def test_ranks_together_hold_at_least_one_copy_of_the_weights(engine: str, tp: int, pp: int) -> None:
-    if tp * pp > 8:
-        pytest.skip("more ranks than cards")
+    if tp * pp > 8 or (engine == "torchtitan" and tp * pp == 8):
+        pytest.skip("more ranks than cards, or no data parallelism left for FSDP")
     answer = ask(engine, tp=tp, pp=pp, grad_accum=4)
     held = sum(
         entry.num_bytes * rank.count for rank in answer.ranks for entry in rank.ledger if entry.category == "weights"

@@ -159,10 +159,10 @@ class Allocator:
         block.is_free = False
         block.requested_bytes = num_bytes
         self._requested_bytes += num_bytes
-        if self._requested_bytes > self._peak_requested_bytes:  # noqa: PLR1730 - a call of max() is far slower
+        if self._requested_bytes > self._peak_requested_bytes:
             self._peak_requested_bytes = self._requested_bytes
         self._allocated_bytes += block_bytes
-        if self._allocated_bytes > self._peak_allocated_bytes:  # noqa: PLR1730 - as above
+        if self._allocated_bytes > self._peak_allocated_bytes:
             self._peak_allocated_bytes = self._allocated_bytes
         return block.address
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import gcd
 
 from vramcast.domain.job import Job
 from vramcast.domain.model import MLP, Attention, Layer, MoE, MultiLatentAttention
@@ -11,6 +12,7 @@ from vramcast.errors import InvalidSpec
 LARGEST_SUGGESTED = 128
 
 Sizes = Iterator[tuple[str, int]]
+Rule = Callable[[int], bool]
 
 
 def check(job: Job) -> None:
@@ -20,14 +22,14 @@ def check(job: Job) -> None:
     _divides("tp", plan.tp, list(_tensor_parallel_sizes(layers)), model.name)
     key_values = [layer.mixer.num_kv_heads for layer in layers if isinstance(layer.mixer, Attention)]
     for size in key_values:
-        _fits("tp", plan.tp, f"num_kv_heads={size} of {model.name}", lambda n, size=size: size % n == 0 or n % size == 0)
+        _fits("tp", plan.tp, f"num_kv_heads={size} of {model.name}", _shares_evenly(size))
     experts = [layer.channel for layer in layers if isinstance(layer.channel, MoE)]
     if plan.ep > 1 and not experts:
         raise InvalidSpec(f"ep={plan.ep}: {model.name} has no experts to divide; use ep=1")
     for moe in experts:
-        _fits("ep", plan.ep, f"num_experts={moe.num_experts} of {model.name}", lambda n, moe=moe: moe.num_experts % n == 0)
+        _fits("ep", plan.ep, f"num_experts={moe.num_experts} of {model.name}", _divisor_of(moe.num_experts))
     length = job.workload.seq_len
-    _fits("cp", plan.cp, f"seq-len={length}", lambda n: length % n == 0)
+    _fits("cp", plan.cp, f"seq-len={length}", _divisor_of(length))
     if plan.pp * plan.virtual_stages > model.num_layers:
         raise InvalidSpec(
             f"pp={plan.pp} x virtual-stages={plan.virtual_stages} are more stages than the {model.num_layers} layers "
@@ -35,7 +37,7 @@ def check(job: Job) -> None:
         )
     ranks = job.data_parallel * plan.cp
     if plan.shard_group is not None and ranks % plan.shard_group:
-        _fits("shard-group", plan.shard_group, f"the {ranks} data-parallel ranks", lambda n: ranks % n == 0)
+        _fits("shard-group", plan.shard_group, f"the {ranks} data-parallel ranks", _divisor_of(ranks))
 
 
 def _tensor_parallel_sizes(layers: list[Layer]) -> Sizes:
@@ -48,15 +50,21 @@ def _tensor_parallel_sizes(layers: list[Layer]) -> Sizes:
 
 def _divides(name: str, degree: int, sizes: list[tuple[str, int]], model: str) -> None:
     for what, size in sizes:
-        _fits(
-            name, degree, f"{what}={size} of {model}",
-            lambda n, size=size: size % n == 0,
-            lambda n: all(other % n == 0 for _, other in sizes),
-        )
+        common = gcd(*(other for _, other in sizes))
+        _fits(name, degree, f"{what}={size} of {model}", _divisor_of(size), _divisor_of(common))
+
+
+def _divisor_of(size: int) -> Rule:
+    return lambda n: size % n == 0
+
+
+def _shares_evenly(size: int) -> Rule:
+    """Heads are divided, or each is copied to the same number of ranks."""
+    return lambda n: size % n == 0 or n % size == 0
 
 
 def _fits(
-    name: str, degree: int, what: str, rule: Callable[[int], bool], suggest: Callable[[int], bool] | None = None
+    name: str, degree: int, what: str, rule: Rule, suggest: Rule | None = None
 ) -> None:
     if rule(degree):
         return

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.domain.job import Job, Peft, Plan, Precision, Shards, Workload, require_count
 from vramcast.domain.model import Model, Run
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.options import OPTIONS, parse
+
+NounT = TypeVar("NounT")
 
 ENGINE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "pytorch": {"precision": Precision.AMP_BF16},
@@ -101,7 +103,7 @@ def _workload(values: Mapping[str, Any], plan: Plan, num_gpus: int) -> Workload:
     return _converted(Workload, {**fields, "grad_accum": batch // per_step})
 
 
-def _converted(noun: type[Any], fields: dict[str, Any]) -> Any:
+def _converted(noun: type[NounT], fields: dict[str, Any]) -> NounT:
     """The noun with text turned into its enumerations."""
     import msgspec
 

@@ -7,7 +7,6 @@ safetensors come by HTTP range requests. A token goes to the configured host onl
 from __future__ import annotations
 
 import os
-import socket
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -150,7 +149,7 @@ class _Repository:
                 return bytes(answer.read(most if span is not None else most + 1))
         except urllib.error.HTTPError as error:
             raise self._refusal(error.code, path) from None
-        except (urllib.error.URLError, HTTPException, TimeoutError, socket.timeout, OSError, ValueError) as error:
+        except (urllib.error.URLError, HTTPException, TimeoutError, OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise SourceError(
                 f"{self.name}: {self.host} cannot be reached ({str(reason)[:100]}); download its config.json and give the path"

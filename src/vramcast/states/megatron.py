@@ -27,7 +27,7 @@ class Weight(NamedTuple):
     owner: str
     path: str
     elements: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     expert: bool = False
     matrix: bool = True  # two-dimensional and no embedding: what Muon orthogonalises
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from vramcast.blocks.megatron_shape import Kernel
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Model
 from vramcast.engines.megatron.options import Options, options_of
@@ -83,7 +84,7 @@ class Context:
         return self.model.attention_dropout > 0
 
     @cached_property
-    def attention_kernel(self) -> str:
+    def attention_kernel(self) -> Kernel:
         """The kernel TransformerEngine picks: flash, cudnn, unfused; or local.
 
         Source: TransformerEngine `dot_product_attention/utils.py`, get_attention_backend: FlashAttention on Ampere,

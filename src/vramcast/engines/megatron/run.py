@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from vramcast.engines.megatron.weights import layer_weights, owned_weights
 from vramcast.blocks.parameters import embedding_parameters, head_parameters, stack_parameters
 from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.model import Model, Parameter, Split
@@ -13,6 +12,7 @@ from vramcast.domain.rank import RankProgram
 from vramcast.engines.megatron.chunk import ChunkBuilder, ChunkPrograms
 from vramcast.engines.megatron.context import Context
 from vramcast.engines.megatron.stages import Chunk, chunks_of
+from vramcast.engines.megatron.weights import layer_weights, owned_weights
 from vramcast.engines.megatron.workspaces import buffers, inputs, workspaces
 from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
 from vramcast.states.megatron import StateRules, States, Weight, states
