@@ -17,7 +17,7 @@ MEASURED_GIB: Final = 60.68
 """Llama-3-70B, 12 layers, tp 2, dp 4, B200: max_memory_allocated, SimuMax's B200 release v1.2."""
 
 QUESTION: Final = shlex.split(
-    "train llama-3-70b --layers 12 --gpus 8xb200-sxm-180gb --engine megatron --tp 2 --sequence-parallel "
+    "train llama-3-70b --layers 12 --gpus 8xb200-180gb --engine megatron --tp 2 --sequence-parallel "
     "--shards optimizer --precision mixed-bf16 --seq-len 4096 --micro-batch 1 --grad-accum 4 --loss fused --json"
 )
 

@@ -31,7 +31,7 @@ MODELS: Final[tuple[tuple[str, str], ...]] = (
     ("qwen3-30b-a3b", "qwen3-30b-a3b"),
     ("deepseek-v3", "deepseek-v3"),
 )
-GPUS: Final = {"H100": "h100-sxm-80gb", "GB200": "gb200-186gb", "B200": "b200-sxm-180gb", "A100": "a100-sxm4-80gb"}
+GPUS: Final = {"H100": "h100-sxm-80gb", "GB200": "gb200-186gb", "B200": "b200-180gb", "A100": "a100-sxm4-80gb"}
 
 PRECISION_AWARE: Final = {"precision_aware": True, "moments": "bf16", "accumulate_in_fp32": False}
 RECIPES: Final[dict[str, dict[str, Any]]] = {
