@@ -92,8 +92,16 @@ def score_row(row: Row, *, file: str, number: int) -> list[Scored]:
 
     def scored(level: str, prediction: Prediction | None, refused: str | None = None) -> Scored:
         return Scored(
-            file, group_of(row, file), str(row.get("spec_quality", "")), mark, level, number, label_of(row),
-            prediction, refused, peer_errors(row) if level == "allocated" else {},
+            file,
+            group_of(row, file),
+            str(row.get("spec_quality", "")),
+            mark,
+            level,
+            number,
+            label_of(row),
+            prediction,
+            refused,
+            peer_errors(row) if level == "allocated" else {},
         )
 
     try:
@@ -192,7 +200,8 @@ def statistics_of(items: list[Scored]) -> dict[str, Any]:
     for peer in sorted({name for item in items for name in item.peers}):
         peer_abs = [abs(item.peers[peer]) for item in items if peer in item.peers]
         record.setdefault("peers", {})[peer] = {
-            "median_abs_error": statistics.median(peer_abs), "max_abs_error": max(peer_abs),
+            "median_abs_error": statistics.median(peer_abs),
+            "max_abs_error": max(peer_abs),
         }
     return record
 
@@ -226,7 +235,8 @@ def _print_line(name: str, level: str, record: dict[str, Any]) -> None:
         coverage = f"{record['interval_coverage']:>8.0%}" if "interval_coverage" in record else f"{'-':>8}"
         line += (
             f"{record['median_abs_error']:>9.2%}{record['p95_abs_error']:>9.2%}"
-            f"{record['underestimated_share']:>7.0%}{coverage}  {record['worst']['error']:+.1%} row {record['worst']['row']}"
+            f"{record['underestimated_share']:>7.0%}{coverage}  "
+            f"{record['worst']['error']:+.1%} row {record['worst']['row']}"
         )
     print(line)
 
@@ -240,14 +250,20 @@ def print_rows(scored: list[Scored]) -> None:
         mib = 1 << 20
         print(
             f"{item.error:>+10.2%}  {item.file}:{item.row} {item.group} {item.level} "
-            f"{item.prediction.predicted_bytes / mib:,.1f} for {item.prediction.measured_bytes / mib:,.1f} MiB  {item.label}"
+            f"{item.prediction.predicted_bytes / mib:,.1f} for {item.prediction.measured_bytes / mib:,.1f} MiB  "
+            f"{item.label}"
         )
 
 
 def _row_json(item: Scored) -> dict[str, Any]:
     record: dict[str, Any] = {
-        "file": item.file, "row": item.row, "group": item.group, "grade": item.grade, "mark": item.mark,
-        "level": item.level, "label": item.label,
+        "file": item.file,
+        "row": item.row,
+        "group": item.group,
+        "grade": item.grade,
+        "mark": item.mark,
+        "level": item.level,
+        "label": item.label,
     }
     if item.prediction is None:
         return record | {"refused": item.refused}

@@ -18,17 +18,25 @@ def self_attention(graph: Graph, x: Value, attention: Attention, shape: Shape, *
     """From the normed hidden states to the output of the projection."""
     a, g = attention.num_heads // shape.tp, max(1, attention.num_kv_heads // shape.tp)
     d = attention.head_dim
-    linear = Linear(rows=(a + 2 * g) * d, columns=hidden, tokens=shape.tokens,
-                    tokens_between=shape.tokens_between, element=shape.element)
+    linear = Linear(
+        rows=(a + 2 * g) * d,
+        columns=hidden,
+        tokens=shape.tokens,
+        tokens_between=shape.tokens_between,
+        element=shape.element,
+    )
     qkv = column_linear(graph, "attention.qkv", x, linear)
     query, key, value = _split(graph, qkv, attention, shape, a=a, g=g)
     context = core_attention(graph, query, key, value, shape, heads=a, kv_heads=g, qk=d, v=d)
-    out = Linear(rows=hidden, columns=a * d, tokens=shape.tokens, tokens_between=shape.tokens_between,
-                 element=shape.element)
+    out = Linear(
+        rows=hidden, columns=a * d, tokens=shape.tokens, tokens_between=shape.tokens_between, element=shape.element
+    )
     return row_linear(graph, "attention.out", context, out)
 
 
-def _split(graph: Graph, qkv: Value, attention: Attention, shape: Shape, *, a: int, g: int) -> tuple[Value, Value, Value]:
+def _split(
+    graph: Graph, qkv: Value, attention: Attention, shape: Shape, *, a: int, g: int
+) -> tuple[Value, Value, Value]:
     """Views of the packed projection, or copies where a kernel or a rotary embedding cannot use the views."""
     n, d, e = shape.tokens, attention.head_dim, shape.element
     copied = attention.rope or attention.qk_norm != "none" or (a != g) or shape.cp > 1
@@ -52,10 +60,14 @@ def _split(graph: Graph, qkv: Value, attention: Attention, shape: Shape, *, a: i
 
 def _rotary(graph: Graph, name: str, x: Value, shape: Shape, *, width: int) -> Value:
     out = activation(graph, f"{name}.out", shape.tokens, width, shape.element)
-    temporaries = [] if shape.rope_fusion else [
-        transient(graph, f"{name}.rotated half", shape.tokens, width, shape.element),
-        transient(graph, f"{name}.cosine product", shape.tokens, width, shape.element),
-    ]
+    temporaries = (
+        []
+        if shape.rope_fusion
+        else [
+            transient(graph, f"{name}.rotated half", shape.tokens, width, shape.element),
+            transient(graph, f"{name}.cosine product", shape.tokens, width, shape.element),
+        ]
+    )
     graph.call(name, [x], [out], temporaries=temporaries, backward_temporaries=temporaries)
     return out
 
@@ -66,15 +78,27 @@ def _copy(graph: Graph, name: str, x: Value, *factors: int) -> Value:
     return out
 
 
-def core_attention(graph: Graph, query: Value, key: Value, value: Value, shape: Shape, *, heads: int, kv_heads: int,
-                   qk: int, v: int, kv_seq: int | None = None) -> Value:
+def core_attention(
+    graph: Graph,
+    query: Value,
+    key: Value,
+    value: Value,
+    shape: Shape,
+    *,
+    heads: int,
+    kv_heads: int,
+    qk: int,
+    v: int,
+    kv_seq: int | None = None,
+) -> Value:
     """softmax(QK)V with the kernel in use."""
     start = len(graph.operators)
     if shape.kernel in ("flash", "cudnn"):
         context = _fused_core(graph, [query, key, value], shape, heads=heads, kv_heads=kv_heads, qk=qk, v=v)
     else:
-        context = _materialised(graph, query, key, value, shape, heads=heads, kv_heads=kv_heads, v=v,
-                                kv_seq=kv_seq or shape.seq)
+        context = _materialised(
+            graph, query, key, value, shape, heads=heads, kv_heads=kv_heads, v=v, kv_seq=kv_seq or shape.seq
+        )
     if "core_attn" in shape.recompute_modules:
         graph.checkpoint(start)
     return context
@@ -87,12 +111,28 @@ def _fused_core(graph: Graph, qkv: list[Value], shape: Shape, *, heads: int, kv_
     lse = activation(graph, "attention.softmax statistics", n, heads, 4, gradient=False)
     exchanged = []
     if shape.cp > 1:
-        exchanged = [transient(graph, "attention.context-parallel exchange", 2, n, kv_heads * (qk + v), e,
-                               category=Category.COMMUNICATION)]
+        exchanged = [
+            transient(
+                graph,
+                "attention.context-parallel exchange",
+                2,
+                n,
+                kv_heads * (qk + v),
+                e,
+                category=Category.COMMUNICATION,
+            )
+        ]
     accumulator = transient(graph, "attention.fp32 dQ", n, heads * qk, 4)
-    graph.call("attention.core", read, [out], saved=[*read, out], extra=[lse], temporaries=exchanged,
-               backward_temporaries=[accumulator, *exchanged],
-               flops=2 * n * shape.seq * shape.cp * heads * (qk + v))
+    graph.call(
+        "attention.core",
+        read,
+        [out],
+        saved=[*read, out],
+        extra=[lse],
+        temporaries=exchanged,
+        backward_temporaries=[accumulator, *exchanged],
+        flops=2 * n * shape.seq * shape.cp * heads * (qk + v),
+    )
     if shape.cp > 1 and shape.cp_a2a:
         # heads and sequence change places again: the projection saves a copy of its own
         return _copy(graph, "attention.context, local sequence", out, n, heads * v, e)
@@ -102,8 +142,18 @@ def _fused_core(graph: Graph, qkv: list[Value], shape: Shape, *, heads: int, kv_
     return _copy(graph, "attention.context, sequence first", out, n, heads * v, e)
 
 
-def _materialised(graph: Graph, query: Value, key: Value, value: Value, shape: Shape, *, heads: int, kv_heads: int,
-                  v: int, kv_seq: int) -> Value:
+def _materialised(
+    graph: Graph,
+    query: Value,
+    key: Value,
+    value: Value,
+    shape: Shape,
+    *,
+    heads: int,
+    kv_heads: int,
+    v: int,
+    kv_seq: int,
+) -> Value:
     """Scores, softmax, dropout and two batched products, as TransformerEngine's and Megatron's own unfused paths."""
     n, e = shape.tokens, shape.element
     scores_of = (shape.batch * heads, shape.seq, kv_seq)
@@ -113,8 +163,7 @@ def _materialised(graph: Graph, query: Value, key: Value, value: Value, shape: S
     scores = activation(graph, "attention.scores", *scores_of, e)
     buffer = [transient(graph, "attention.score buffer", *scores_of, e)] if shape.te else []
     read = list(dict.fromkeys((query, key)))
-    graph.call("attention.scores", read, [scores], saved=read, temporaries=buffer,
-               flops=2 * n * kv_seq * heads * v)
+    graph.call("attention.scores", read, [scores], saved=read, temporaries=buffer, flops=2 * n * kv_seq * heads * v)
     probabilities = activation(graph, "attention.softmax", *scores_of, e)
     graph.call("attention.softmax", [scores], [probabilities], saved=[probabilities], reuses_gradient=True)
     used = probabilities

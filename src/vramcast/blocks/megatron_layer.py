@@ -37,19 +37,25 @@ def layer_graph(layer: Layer, shape: Shape, *, hidden: int, owner: str, causal: 
 
 def _check(layer: Layer) -> None:
     if layer.parallel or layer.post_norms or layer.norm_placement != "pre":
-        raise Unsupported("megatron's layers are pre-norm and sequential; parallel or post-norm layers need engine pytorch")
+        raise Unsupported(
+            "megatron's layers are pre-norm and sequential; parallel or post-norm layers need engine pytorch"
+        )
 
 
 def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, hidden: int, causal: bool) -> Value:
     rows, e = shape.tokens_between, shape.element
     start = len(graph.operators)
-    normed = norm(graph, f"{part}_norm", x, rows=rows, width=hidden, element=e,
-                  statistics=2 if layer.norm is Norm.LAYER else 1)
+    normed = norm(
+        graph, f"{part}_norm", x, rows=rows, width=hidden, element=e, statistics=2 if layer.norm is Norm.LAYER else 1
+    )
     if "layernorm" in shape.recompute_modules:
         graph.checkpoint(start, discard_output=True)
     if part == "channel":
-        out = moe(graph, normed, layer.channel, shape, hidden=hidden) if isinstance(layer.channel, MoE) else (
-            _dense(graph, normed, layer, shape, hidden=hidden))
+        out = (
+            moe(graph, normed, layer.channel, shape, hidden=hidden)
+            if isinstance(layer.channel, MoE)
+            else (_dense(graph, normed, layer, shape, hidden=hidden))
+        )
     elif part == "cross":
         out = _cross(graph, normed, layer, shape, hidden=hidden)
     else:
@@ -87,12 +93,22 @@ def _cross(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int) -
     context_tokens = shape.batch * shape.kv_seq
     between = context_tokens // shape.tp if shape.sp else context_tokens
     memory = graph.input("encoder output", between * hidden * e)
-    query = column_linear(graph, "cross.q", x, Linear(
-        rows=a * d, columns=hidden, tokens=shape.tokens, tokens_between=shape.tokens_between, element=e))
-    pair = column_linear(graph, "cross.kv", memory, Linear(
-        rows=2 * a * d, columns=hidden, tokens=context_tokens, tokens_between=between, element=e))
+    query = column_linear(
+        graph,
+        "cross.q",
+        x,
+        Linear(rows=a * d, columns=hidden, tokens=shape.tokens, tokens_between=shape.tokens_between, element=e),
+    )
+    pair = column_linear(
+        graph,
+        "cross.kv",
+        memory,
+        Linear(rows=2 * a * d, columns=hidden, tokens=context_tokens, tokens_between=between, element=e),
+    )
     context = core_attention(graph, query, pair, pair, shape, heads=a, kv_heads=a, qk=d, v=d, kv_seq=shape.kv_seq)
-    return row_linear(graph, "cross.out", context, Linear(
-        rows=hidden, columns=a * d, tokens=shape.tokens, tokens_between=shape.tokens_between, element=e))
-
-
+    return row_linear(
+        graph,
+        "cross.out",
+        context,
+        Linear(rows=hidden, columns=a * d, tokens=shape.tokens, tokens_between=shape.tokens_between, element=e),
+    )

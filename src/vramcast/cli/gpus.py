@@ -25,7 +25,9 @@ def command(text: str, as_json: bool) -> int:
     if not cards:
         raise UnknownName.of("GPU", text, gpu_names())
     if as_json:
-        plain = [{name: value for name, value in msgspec.to_builtins(card).items() if value is not None} for card in cards]
+        plain = [
+            {name: value for name, value in msgspec.to_builtins(card).items() if value is not None} for card in cards
+        ]
         click.echo(json.dumps({"schema": 1, "gpus": plain}, indent=1))
         return 0
     if exact:
@@ -34,8 +36,14 @@ def command(text: str, as_json: bool) -> int:
         return 0
     header = ("gpu", "generation", "on the box", "usable", "GB/s", "link")
     rows = [
-        (card.name, card.arch, card.memory_nameplate, format_bytes(card.visible_bytes),
-         f"{card.bandwidth_bytes_per_s // GB:,}" if card.bandwidth_bytes_per_s else "", card.link or "PCIe")
+        (
+            card.name,
+            card.arch,
+            card.memory_nameplate,
+            format_bytes(card.visible_bytes),
+            f"{card.bandwidth_bytes_per_s // GB:,}" if card.bandwidth_bytes_per_s else "",
+            card.link or "PCIe",
+        )
         for card in cards
     ]
     click.echo(table([header, *rows], right=frozenset({2, 3, 4})), nl=False)

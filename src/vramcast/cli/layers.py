@@ -17,7 +17,9 @@ from vramcast.units import format_bytes
 @click.argument("model")
 @click.option("--seq-len", default="1024", show_default=True, metavar="COUNT", help="positions per sample")
 @click.option("--batch", default="1", show_default=True, metavar="COUNT", help="samples")
-@click.option("--dtype-bytes", type=click.Choice(["2", "4"]), default="2", show_default=True, help="width of an element")
+@click.option(
+    "--dtype-bytes", type=click.Choice(["2", "4"]), default="2", show_default=True, help="width of an element"
+)
 @click.option("--attention", type=click.Choice([str(kernel) for kernel in AttentionKernel]), default="flash")
 @json_option
 @language_option
@@ -45,12 +47,24 @@ def command(
         return 0
     words = words_of(lang)
     header = (
-        words("layer"), words("kind"), words("parameters"), words("output_shape"), words("saved"), words("flops"), "x",
+        words("layer"),
+        words("kind"),
+        words("parameters"),
+        words("output_shape"),
+        words("saved"),
+        words("flops"),
+        "x",
     )
     body = [
-        (row.path, row.kind, f"{row.parameters:,}" if row.parameters else "-",
-         " x ".join(map(str, row.output_shape)) or "-", format_bytes(row.saved_bytes) if row.saved_bytes else "-",
-         f"{row.flops:.3g}" if row.flops else "-", str(row.repeats))
+        (
+            row.path,
+            row.kind,
+            f"{row.parameters:,}" if row.parameters else "-",
+            " x ".join(map(str, row.output_shape)) or "-",
+            format_bytes(row.saved_bytes) if row.saved_bytes else "-",
+            f"{row.flops:.3g}" if row.flops else "-",
+            str(row.repeats),
+        )
         for row in rows
     ]
     click.echo(table([header, *body], right=frozenset({2, 4, 5, 6})), nl=False)
@@ -60,6 +74,11 @@ def command(
 
 def _plain(row: Any) -> dict[str, Any]:
     return {
-        "path": row.path, "kind": row.kind, "repeats": row.repeats, "parameters": row.parameters,
-        "output_shape": list(row.output_shape), "saved_bytes": row.saved_bytes, "flops": row.flops,
+        "path": row.path,
+        "kind": row.kind,
+        "repeats": row.repeats,
+        "parameters": row.parameters,
+        "output_shape": list(row.output_shape),
+        "saved_bytes": row.saved_bytes,
+        "flops": row.flops,
     }

@@ -33,15 +33,24 @@ def _click_option(name: str, option: Option) -> Any:
 @click.argument("model", required=False)
 @click.option("--gpus", metavar="[NODESx]COUNTxGPU", help="8xh100-sxm-80gb, 4x8xa100-sxm-80gb, t4")
 @question_options
-@click.option("--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it")
+@click.option(
+    "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
+)
 @click.option("--save", type=click.Path(path_type=Path), help="write the question as a job file")
 @click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")
 @click.option("--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry")
 @json_option
 @language_option
 def command(
-    model: str | None, gpus: str | None, job_file: Path | None, save: Path | None, all_ranks: bool, explain: bool,
-    as_json: bool, lang: str | None, **values: Any,
+    model: str | None,
+    gpus: str | None,
+    job_file: Path | None,
+    save: Path | None,
+    all_ranks: bool,
+    explain: bool,
+    as_json: bool,
+    lang: str | None,
+    **values: Any,
 ) -> int:
     """Memory of one training plan on every rank: allocated, reserved, device.
 

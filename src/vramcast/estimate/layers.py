@@ -1,4 +1,4 @@
-"""A model layer by layer: parameters, output shape, bytes saved for backward, FLOPs; read from the same tape as `train`.
+"""A model layer by layer: parameters, output shape, saved bytes, FLOPs; read from the same tape as `train`.
 
 Symbols:  B samples   S positions   O output features   V vocabulary
 """
@@ -30,7 +30,11 @@ class LayerRow(Noun, frozen=True):
 
 
 def layer_rows(
-    model: Model, *, batch: int = 1, seq_len: int = 1024, dtype_bytes: int = 2,
+    model: Model,
+    *,
+    batch: int = 1,
+    seq_len: int = 1024,
+    dtype_bytes: int = 2,
     attention: AttentionKernel = AttentionKernel.FLASH,
 ) -> tuple[LayerRow, ...]:
     """The main stack of a model in training on one GPU, module by module.
@@ -95,8 +99,13 @@ def _block(
     for name in sorted(names - set(modules)):
         own = [parameter for module, parameter in named if module == name]
         yield LayerRow(
-            path=f"{owner}.{name}", kind=own[0].kind, repeats=repeats,
-            parameters=sum(parameter.elements for parameter in own), output_shape=(), saved_bytes=0, flops=0,
+            path=f"{owner}.{name}",
+            kind=own[0].kind,
+            repeats=repeats,
+            parameters=sum(parameter.elements for parameter in own),
+            output_shape=(),
+            saved_bytes=0,
+            flops=0,
         )
 
 

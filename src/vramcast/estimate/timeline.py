@@ -1,7 +1,7 @@
 """A run's phases through the caching allocator: what is reserved when.
 
 Free blocks belong to the stream they were allocated on and never serve another one [pytorch
-c10/cuda/CUDACachingAllocator.cpp, `BlockPool::blocks` is ordered by stream], so each stream has an allocator of its own.
+c10/cuda/CUDACachingAllocator.cpp, `BlockPool::blocks` is ordered by stream]: each stream has its own allocator.
 """
 
 from __future__ import annotations

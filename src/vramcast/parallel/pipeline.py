@@ -44,7 +44,9 @@ def gpipe(*, micro_batches: int) -> Slots:
     return Slots((Slot(True),) * micro_batches, (), 0, (Slot(False),) * micro_batches)
 
 
-def interleaved(*, stage: int, stages: int, micro_batches: int, chunks: int, group: int, overlap_extra: int = 0) -> Slots:
+def interleaved(
+    *, stage: int, stages: int, micro_batches: int, chunks: int, group: int, overlap_extra: int = 0
+) -> Slots:
     """Interleaved 1F1B: each rank owns `chunks` pieces and runs groups of micro-batches through one after the other.
 
     Args:

@@ -135,7 +135,9 @@ def _model(name: object, values: Mapping[str, Any], resolve: Callable[[str], Mod
     layers = numbers.pop("layers", None)
     if numbers:
         other = next(option for option in MODEL_ONLY if OPTIONS[option].field in numbers)
-        raise InvalidSpec(f"--{other} describes a model by numbers; leave out the model {str(name)[:60]!r} or --{other}")
+        raise InvalidSpec(
+            f"--{other} describes a model by numbers; leave out the model {str(name)[:60]!r} or --{other}"
+        )
     model = resolve(str(name))
     return model if layers is None else cut_to_layers(model, require_count("layers", layers))
 

@@ -31,7 +31,15 @@ class Option(NamedTuple):
 
 
 ENGINES: Final = (
-    "pytorch", "huggingface", "deepspeed", "torchtitan", "torchtune", "litgpt", "megatron", "colossalai", "unsloth",
+    "pytorch",
+    "huggingface",
+    "deepspeed",
+    "torchtitan",
+    "torchtune",
+    "litgpt",
+    "megatron",
+    "colossalai",
+    "unsloth",
 )
 ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
 SUFFIXES: Final = {"k": 1024, "m": 1024**2}
@@ -42,7 +50,12 @@ def _choice(section: str, field: str, help_: str, choices: Any) -> Option:
 
 
 OPTIONS: Final[dict[str, Option]] = {
-    "engine": _choice("job", "engine", "framework that runs the job; by default pytorch on one GPU, torchtitan (FSDP2) on several", ENGINES),
+    "engine": _choice(
+        "job",
+        "engine",
+        "framework that runs the job; by default pytorch on one GPU, torchtitan (FSDP2) on several",
+        ENGINES,
+    ),
     "seq-len": Option("workload", "seq_len", Kind.COUNT, "positions per sample (8k = 8192)"),
     "micro-batch": Option("workload", "micro_batch", Kind.COUNT, "samples per forward on one data-parallel rank"),
     "grad-accum": Option("workload", "grad_accum", Kind.COUNT, "micro-batches per optimizer step"),
@@ -50,8 +63,9 @@ OPTIONS: Final[dict[str, Option]] = {
     "decoder-seq-len": Option("workload", "decoder_seq_len", Kind.COUNT, "encoder-decoder: positions of the decoder"),
     "image-size": Option("workload", "image_size", Kind.COUNT, "vision: pixels per side"),
     "images": Option("workload", "images", Kind.COUNT, "vision: images per sample"),
-    "objective": _choice("workload", "objective", "what is optimised", (
-        "pretrain", "sft", "dpo", "ppo", "grpo", "reward")),
+    "objective": _choice(
+        "workload", "objective", "what is optimised", ("pretrain", "sft", "dpo", "ppo", "grpo", "reward")
+    ),
     "completion-len": Option("workload", "completion_len", Kind.COUNT, "generated tokens per sample (ppo, grpo)"),
     "precision": _choice("plan", "precision", "recipe of dtypes", Precision),
     "optimizer": Option("plan", "optimizer", Kind.TEXT, "adamw, sgd, adafactor, lion, muon, adamw-8bit ..."),
@@ -62,8 +76,9 @@ OPTIONS: Final[dict[str, Option]] = {
     "ep": Option("plan", "ep", Kind.COUNT, "expert-parallel degree"),
     "etp": Option("plan", "etp", Kind.COUNT, "tensor parallelism inside experts"),
     "virtual-stages": Option("plan", "virtual_stages", Kind.COUNT, "model chunks per pipeline rank"),
-    "schedule": _choice("plan", "schedule", "pipeline schedule", (
-        "1f1b", "interleaved", "gpipe", "zero-bubble", "dualpipe")),
+    "schedule": _choice(
+        "plan", "schedule", "pipeline schedule", ("1f1b", "interleaved", "gpipe", "zero-bubble", "dualpipe")
+    ),
     "first-stage-layers": Option("plan", "first_stage_layers", Kind.COUNT, "layers of the first pipeline stage"),
     "last-stage-layers": Option("plan", "last_stage_layers", Kind.COUNT, "layers of the last pipeline stage"),
     "sequence-parallel": Option("plan", "sequence_parallel", Kind.FLAG, "split norms and residuals over tp"),
@@ -81,15 +96,20 @@ OPTIONS: Final[dict[str, Option]] = {
     "offload-optimizer": _choice("plan", "offload_optimizer", "optimizer states off the GPU", ("none", "cpu", "nvme")),
     "offload-parameters": _choice("plan", "offload_parameters", "weights off the GPU", ("none", "cpu", "nvme")),
     "offload-activations": Option("plan", "offload_activations", Kind.FLAG, "saved activations off the GPU"),
-    "peft": _choice("peft", "method", "parameter-efficient fine-tuning", (
-        "lora", "dora", "prefix", "prompt", "adapter", "ia3", "bitfit")),
+    "peft": _choice(
+        "peft",
+        "method",
+        "parameter-efficient fine-tuning",
+        ("lora", "dora", "prefix", "prompt", "adapter", "ia3", "bitfit"),
+    ),
     "lora-rank": Option("peft", "rank", Kind.COUNT, "rank of the adapters"),
     "lora-targets": Option("peft", "targets", Kind.NAMES, "adapted weights: attention.q, mlp.up ..."),
     "modules-to-save": Option("peft", "modules_to_save", Kind.NAMES, "trained whole beside adapters: embedding, head"),
     "virtual-tokens": Option("peft", "virtual_tokens", Kind.COUNT, "prefix and prompt tuning"),
     "lora-dropout": Option("peft", "dropout", Kind.NUMBER, "dropout before the adapters"),
-    "base-weights": _choice("peft", "base", "storage of the frozen weights", (
-        "full", "nf4", "nf4-dq", "int8", "gptq-int4", "awq-int4")),
+    "base-weights": _choice(
+        "peft", "base", "storage of the frozen weights", ("full", "nf4", "nf4-dq", "int8", "gptq-int4", "awq-int4")
+    ),
     "adapter-dtype": _choice("peft", "adapter_dtype", "dtype of the adapters", ("fp32", "bf16", "fp16")),
     "alloc-conf": Option("job", "alloc_conf", Kind.TEXT, "PYTORCH_CUDA_ALLOC_CONF"),
     "engine-option": Option("job", "engine_options", Kind.NAMES, "key=value for the engine (repeatable)"),

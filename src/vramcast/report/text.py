@@ -46,12 +46,19 @@ def verdict(answer: Answer, words: Words) -> Iterator[str]:
         yield words("phase_decides", phase=words(f"phase.{answer.fullest.highest_phase}"))
     low, high = answer.interval_bytes
     yield "  " + words(
-        "levels", allocated=format_bytes(answer.peak.allocated_bytes), reserved=format_bytes(answer.peak.reserved_bytes),
-        device=format_bytes(answer.peak.device_bytes), low=format_bytes(low), high=format_bytes(high),
+        "levels",
+        allocated=format_bytes(answer.peak.allocated_bytes),
+        reserved=format_bytes(answer.peak.reserved_bytes),
+        device=format_bytes(answer.peak.device_bytes),
+        low=format_bytes(low),
+        high=format_bytes(high),
     )
     asked = answer.question
     yield "  " + words(
-        "question", model=asked["model"], parameters=f"{answer.num_parameters:,}", gpus=asked["gpus"],
+        "question",
+        model=asked["model"],
+        parameters=f"{answer.num_parameters:,}",
+        gpus=asked["gpus"],
         engine=asked["engine"],
     )
 
@@ -88,7 +95,9 @@ def _explained(entries: list[LedgerEntry], words: Words) -> Iterator[str]:
         if entry.formula:
             times = f"{entry.count} x ({entry.formula})" if entry.count != 1 else entry.formula
             yield f"      {words('formula')}: {times} = {entry.num_bytes:,} B"
-        yield f"      {words('basis')}: {entry.basis}" + (f"; {words('source')}: {entry.source}" if entry.source else "")
+        yield f"      {words('basis')}: {entry.basis}" + (
+            f"; {words('source')}: {entry.source}" if entry.source else ""
+        )
 
 
 def _name(entry: LedgerEntry) -> str:

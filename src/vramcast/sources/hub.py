@@ -152,7 +152,8 @@ class _Repository:
         except (urllib.error.URLError, HTTPException, TimeoutError, OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise SourceError(
-                f"{self.name}: {self.host} cannot be reached ({str(reason)[:100]}); download its config.json and give the path"
+                f"{self.name}: {self.host} cannot be reached ({str(reason)[:100]}); "
+                "download its config.json and give the path"
             ) from None
 
     def _refusal(self, code: int, path: str) -> SourceError:

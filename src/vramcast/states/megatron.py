@@ -92,9 +92,7 @@ def states(weights: Sequence[Weight], rules: StateRules) -> States:
     return States(load.program(), tuple(first), total)
 
 
-def _group(
-    group: list[Weight], rules: StateRules, ranks: int, label: str, load: _Load, first: list[Node]
-) -> int:
+def _group(group: list[Weight], rules: StateRules, ranks: int, label: str, load: _Load, first: list[Node]) -> int:
     elements = buffer_elements(group, ranks=ranks, distributed=rules.distributed)
     built = list(_grouped(group, rules.weight_bytes, Category.WEIGHTS, label, "weight"))
     load.model.extend(built)
@@ -125,7 +123,10 @@ def _optimizer(shards: list[Weight], rules: StateRules, label: str, load: _Load,
         first.extend(_grouped(shards, 4, Category.GRADIENTS, label, "fp32 main gradient"))
     for weight in shards:  # FusedAdam makes both moments of a weight before it comes to the next
         names = ("exp_avg", "exp_avg_sq")[: 1 if rules.muon and weight.matrix else rules.moments]
-        moments = [next(_grouped([weight._replace(count=1)], rules.moment_bytes, Category.OPTIMIZER, label, name)) for name in names]
+        moments = [
+            next(_grouped([weight._replace(count=1)], rules.moment_bytes, Category.OPTIMIZER, label, name))
+            for name in names
+        ]
         if moments:
             first.append(Loop(weight.count, tuple(moments), label=weight.path))
 
@@ -179,6 +180,10 @@ def _grouped(weights: Iterable[Weight], element: int, category: Category, label:
 
 def _tensor(name: str, elements: int, element: int, category: Category, owner: str) -> Tensor:
     return Tensor(
-        name=name, num_bytes=elements * element, category=category, owner=owner,
-        formula=f"{elements:,} x {element} B", source="Megatron-LM core/distributed, core/optimizer",
+        name=name,
+        num_bytes=elements * element,
+        category=category,
+        owner=owner,
+        formula=f"{elements:,} x {element} B",
+        source="Megatron-LM core/distributed, core/optimizer",
     )

@@ -73,8 +73,11 @@ class ChunkBuilder:
             return []
         model, context = self.context.model, self.context
         graph = embedding_graph(
-            self.shape, hidden=model.hidden, vocab=context.layout.local_vocab(model.vocab),
-            positions=model.main.positions, boundary=self.hidden,
+            self.shape,
+            hidden=model.hidden,
+            vocab=context.layout.local_vocab(model.vocab),
+            positions=model.main.positions,
+            boundary=self.hidden,
         )
         return [(1, lower(graph, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient))]
 
@@ -83,8 +86,10 @@ class ChunkBuilder:
             return []
         model, context = self.context.model, self.context
         sizes = HeadSizes(
-            hidden=model.hidden, vocab=context.layout.local_vocab(model.vocab),
-            cross_entropy=context.options.cross_entropy, final_norm=model.main.final_norm,
+            hidden=model.hidden,
+            vocab=context.layout.local_vocab(model.vocab),
+            cross_entropy=context.options.cross_entropy,
+            final_norm=model.main.final_norm,
             dense=model.head is Head.MLM,
         )
         graph = head_graph(self.shape, sizes, boundary=self.hidden)
@@ -114,14 +119,16 @@ class ChunkBuilder:
             return {}
         return {
             tensor.formula: replace(tensor, name=f"dummy gradient, {tensor.formula}", owner="process")
-            for run in chunk.runs for tensor in self.weight_gradients[run.layer]
+            for run in chunk.runs
+            for tensor in self.weight_gradients[run.layer]
         }
 
     def _layer(self, layer: Layer, recomputed: bool) -> Lowered:
         if (layer, recomputed) not in self.layers:
             model = self.context.model
-            graph = layer_graph(layer, self.shape, hidden=model.hidden, owner="layers", causal=model.main.causal,
-                                boundary=self.hidden)
+            graph = layer_graph(
+                layer, self.shape, hidden=model.hidden, owner="layers", causal=model.main.causal, boundary=self.hidden
+            )
             memory = tuple(value for value in graph.inputs if value.name == "encoder output")
             if recomputed:
                 graph.checkpoints = []
@@ -142,10 +149,22 @@ def stream(shape: Shape, context: Context, owner: str) -> tuple[Tensor, Tensor]:
     formula = f"{rows:,} x {hidden:,} x {context.element} B"
     source = "Megatron-LM core/transformer/transformer_block.py"
     return (
-        Tensor(name="hidden states between layers", num_bytes=size, category=Category.ACTIVATIONS, owner=owner,
-               formula=formula, source=source),
-        Tensor(name="gradient of hidden states", num_bytes=size, category=Category.TEMPORARIES, owner=owner,
-               formula=formula, source=source),
+        Tensor(
+            name="hidden states between layers",
+            num_bytes=size,
+            category=Category.ACTIVATIONS,
+            owner=owner,
+            formula=formula,
+            source=source,
+        ),
+        Tensor(
+            name="gradient of hidden states",
+            num_bytes=size,
+            category=Category.TEMPORARIES,
+            owner=owner,
+            formula=formula,
+            source=source,
+        ),
     )
 
 
@@ -162,25 +181,35 @@ class Encoder:
         hidden, self.gradient = stream(shape, context, stack.name)
         output = replace(hidden, name="encoder output")
         embedding = embedding_graph(
-            shape, hidden=stack.hidden, vocab=context.layout.local_vocab(context.model.vocab),
-            positions=stack.positions, boundary=hidden,
+            shape,
+            hidden=stack.hidden,
+            vocab=context.layout.local_vocab(context.model.vocab),
+            positions=stack.positions,
+            boundary=hidden,
         )
         pieces = [(1, lower(embedding, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient))]
         for run in runs_of(stack.layers):
-            graph = layer_graph(run.layer, shape, hidden=stack.hidden, owner=stack.name, causal=stack.causal, boundary=hidden)
+            graph = layer_graph(
+                run.layer, shape, hidden=stack.hidden, owner=stack.name, causal=stack.causal, boundary=hidden
+            )
             pieces.append((run.count, lower(graph, weight_gradients=policy, gradient=self.gradient)))
         pieces.append((1, lower(_final_norm(shape, stack, hidden, output), gradient=self.gradient)))
         self.forward: Program = tuple(Loop(count, lowered.forward) for count, lowered in pieces)
-        self.backward: Program = (
-            Free(output), *(Loop(count, lowered.backward) for count, lowered in reversed(pieces))
-        )
+        self.backward: Program = (Free(output), *(Loop(count, lowered.backward) for count, lowered in reversed(pieces)))
 
 
 def _final_norm(shape: Shape, stack: Stack, hidden: Tensor, output: Tensor) -> Graph:
     graph = Graph(owner=stack.name, source="Megatron-LM core/transformer/transformer_block.py")
     x = graph.input("hidden", hidden.num_bytes, tensor=hidden)
-    normed = norm(graph, "final_norm", x, rows=shape.tokens_between, width=stack.hidden, element=shape.element,
-                  statistics=2 if stack.final_norm is Norm.LAYER else 1)
+    normed = norm(
+        graph,
+        "final_norm",
+        x,
+        rows=shape.tokens_between,
+        width=stack.hidden,
+        element=shape.element,
+        statistics=2 if stack.final_norm is Norm.LAYER else 1,
+    )
     normed.tensor = output
     graph.returns(normed)
     return graph
@@ -189,8 +218,11 @@ def _final_norm(shape: Shape, stack: Stack, hidden: Tensor, output: Tensor) -> G
 def _with_loss_gradient(graph: Graph, lowered: Lowered) -> Lowered:
     """The loss: forward leaves it to the schedule, backward starts from its gradient."""
     loss = graph.outputs[0].tensor
-    gradient = next(node.tensor for node in lowered.backward if isinstance(node, Free)
-                    and node.tensor.name == f"grad.{graph.outputs[0].name}")
+    gradient = next(
+        node.tensor
+        for node in lowered.backward
+        if isinstance(node, Free) and node.tensor.name == f"grad.{graph.outputs[0].name}"
+    )
     return Lowered(lowered.forward, (Alloc(gradient), *lowered.backward, Free(loss)), lowered.saved)
 
 
@@ -199,12 +231,27 @@ def shape_of(context: Context) -> Shape:
     plan, options = context.job.plan, context.options
     modules = plan.recompute_modules or ("core_attn",)
     shape = Shape(
-        seq=context.seq, batch=context.batch, tp=plan.tp, cp=plan.cp, ep=plan.ep, etp=context.layout.etp,
-        sp=context.sp, element=context.element, te=context.te, kernel=context.attention_kernel,
-        hidden_dropout=context.dropout, attention_dropout=context.attention_dropout,
-        rope_fusion=options.rope_fusion, gelu_fusion=options.bias_gelu_fusion, fp8=context.fp8,
-        cp_a2a=options.cp_a2a, dispatcher=options.dispatcher, permute_fusion=options.permute_fusion,
-        grouped_gemm=options.grouped_gemm, capacity_factor=options.capacity_factor, router_fp32=options.router_fp32,
+        seq=context.seq,
+        batch=context.batch,
+        tp=plan.tp,
+        cp=plan.cp,
+        ep=plan.ep,
+        etp=context.layout.etp,
+        sp=context.sp,
+        element=context.element,
+        te=context.te,
+        kernel=context.attention_kernel,
+        hidden_dropout=context.dropout,
+        attention_dropout=context.attention_dropout,
+        rope_fusion=options.rope_fusion,
+        gelu_fusion=options.bias_gelu_fusion,
+        fp8=context.fp8,
+        cp_a2a=options.cp_a2a,
+        dispatcher=options.dispatcher,
+        permute_fusion=options.permute_fusion,
+        grouped_gemm=options.grouped_gemm,
+        capacity_factor=options.capacity_factor,
+        router_fp32=options.router_fp32,
         kv_seq=0 if context.encoder is None else context.encoder_seq,
     )
     if plan.recompute is Recompute.SELECTIVE:

@@ -22,7 +22,9 @@ class Context:
         self.options: Options = options_of(job)
         plan = job.plan
         if len(job.model.stacks) > 2 or any(stack.vision for stack in job.model.stacks):
-            raise Unsupported(f"{job.model.name}: megatron models text decoders and encoder-decoders; use engine pytorch")
+            raise Unsupported(
+                f"{job.model.name}: megatron models text decoders and encoder-decoders; use engine pytorch"
+            )
         if len(job.model.stacks) > 1 and plan.pp > 1:
             raise Unsupported("pipeline stages of encoder-decoders are not modelled for megatron; use pp=1")
         self.layout = Layout(

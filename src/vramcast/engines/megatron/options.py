@@ -99,7 +99,9 @@ def _check(job: Job, options: Options) -> None:
     if options.moments != "fp32" and not options.precision_aware:
         raise InvalidSpec(f"moments={options.moments} needs precision_aware=true")
     if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP32, Precision.FP8):
-        raise Unsupported(f"precision={plan.precision} is not modelled for megatron; use mixed-bf16, mixed-fp16, fp8 or fp32")
+        raise Unsupported(
+            f"precision={plan.precision} is not modelled for megatron; use mixed-bf16, mixed-fp16, fp8 or fp32"
+        )
     if plan.peft is not None:
         raise Unsupported("PEFT is not modelled for megatron; use engine huggingface or unsloth")
     if plan.offload_parameters != "none":

@@ -37,8 +37,9 @@ def rank_programs(context: Context) -> tuple[RankProgram, ...]:
     return tuple(programs)
 
 
-def _rank(context: Context, builder: ChunkBuilder, stage: int, chunks: list[Chunk], programs: list[ChunkPrograms],
-          count: int) -> RankProgram:
+def _rank(
+    context: Context, builder: ChunkBuilder, stage: int, chunks: list[Chunk], programs: list[ChunkPrograms], count: int
+) -> RankProgram:
     held = states(weights_of(context, chunks, stage), state_rules(context))
     slots = slots_of(context.job, stage, context.options.interleave_group, context.options.overlap_moe_comm)
     step = _step(context, slots, programs, chunks)
@@ -75,8 +76,14 @@ def slots_of(job: Job, stage: int, group: int, overlap: bool) -> Slots:
     plan, micro = job.plan, job.workload.grad_accum
     if plan.virtual_stages == 1:
         return one_forward_one_backward(stage=stage, stages=plan.pp, micro_batches=micro)
-    return interleaved(stage=stage, stages=plan.pp, micro_batches=micro, chunks=plan.virtual_stages,
-                       group=group or plan.pp, overlap_extra=int(overlap))
+    return interleaved(
+        stage=stage,
+        stages=plan.pp,
+        micro_batches=micro,
+        chunks=plan.virtual_stages,
+        group=group or plan.pp,
+        overlap_extra=int(overlap),
+    )
 
 
 def _step(context: Context, slots: Slots, programs: list[ChunkPrograms], chunks: list[Chunk]) -> Program:
@@ -103,9 +110,16 @@ def _deferred(context: Context) -> list[Tensor]:
     vocab, hidden, e = context.layout.local_vocab(context.model.vocab), context.model.hidden, context.element
     kept = (("output gradient", context.tokens, vocab), ("output projection input", context.tokens_between, hidden))
     return [
-        Tensor(name=f"deferred {name}", num_bytes=rows * width * e, category=Category.ACTIVATIONS, owner="head",
-               formula=f"{rows:,} x {width:,} x {e} B", source="Megatron-LM core/pipeline_parallel/schedules.py")
-        for _ in range(count) for name, rows, width in kept
+        Tensor(
+            name=f"deferred {name}",
+            num_bytes=rows * width * e,
+            category=Category.ACTIVATIONS,
+            owner="head",
+            formula=f"{rows:,} x {width:,} x {e} B",
+            source="Megatron-LM core/pipeline_parallel/schedules.py",
+        )
+        for _ in range(count)
+        for name, rows, width in kept
     ]
 
 
@@ -164,7 +178,9 @@ def weights_of(context: Context, chunks: list[Chunk], stage: int) -> list[Weight
             for stack in model.stacks[:-1]:  # an encoder shares the first stage with the embedding
                 found += owned_weights(stack_parameters(stack), layout=layout, owner=stack.name)
                 for run in stack.runs:
-                    found += layer_weights(run.layer, hidden=stack.hidden, layout=layout, owner=stack.name, count=run.count)
+                    found += layer_weights(
+                        run.layer, hidden=stack.hidden, layout=layout, owner=stack.name, count=run.count
+                    )
         for run in chunk.runs:
             found += layer_weights(run.layer, hidden=model.hidden, layout=layout, owner="layers", count=run.count)
         if chunk.head:

@@ -22,22 +22,44 @@ def workspaces(context: Context, chunks: list[Chunk]) -> list[Tensor]:
     found: list[Tensor] = []
     if _torch_products(context, chunks):
         for thread in ("forward", "backward"):
-            found.append(_tensor(f"cuBLAS workspace, {thread} thread", context.cublas_workspace_bytes,
-                                 Category.WORKSPACES, "pytorch aten/src/ATen/cuda/CublasHandlePool.cpp"))
+            found.append(
+                _tensor(
+                    f"cuBLAS workspace, {thread} thread",
+                    context.cublas_workspace_bytes,
+                    Category.WORKSPACES,
+                    "pytorch aten/src/ATen/cuda/CublasHandlePool.cpp",
+                )
+            )
     if context.te:
-        found.append(_tensor("TransformerEngine cuBLAS workspace", context.te_workspace_bytes, Category.WORKSPACES,
-                             "TransformerEngine pytorch/cpp_extensions/gemm.py"))
+        found.append(
+            _tensor(
+                "TransformerEngine cuBLAS workspace",
+                context.te_workspace_bytes,
+                Category.WORKSPACES,
+                "TransformerEngine pytorch/cpp_extensions/gemm.py",
+            )
+        )
         if context.options.grouped_gemm and _layers(chunks, MoE):
             streams = 4
             for index in range(streams):
-                found.append(_tensor(f"grouped cuBLAS workspace {index + 1}", context.te_workspace_bytes,
-                                     Category.WORKSPACES, "TransformerEngine pytorch/cpp_extensions/gemm.py"))
+                found.append(
+                    _tensor(
+                        f"grouped cuBLAS workspace {index + 1}",
+                        context.te_workspace_bytes,
+                        Category.WORKSPACES,
+                        "TransformerEngine pytorch/cpp_extensions/gemm.py",
+                    )
+                )
     return found
 
 
 def _layers(chunks: list[Chunk], kind: type) -> list[Layer]:
-    return [run.layer for chunk in chunks for run in chunk.runs if isinstance(run.layer.channel, kind)
-            or isinstance(run.layer.mixer, kind)]
+    return [
+        run.layer
+        for chunk in chunks
+        for run in chunk.runs
+        if isinstance(run.layer.channel, kind) or isinstance(run.layer.mixer, kind)
+    ]
 
 
 def _torch_products(context: Context, chunks: list[Chunk]) -> bool:
@@ -66,10 +88,24 @@ def buffers(context: Context, chunks: list[Chunk]) -> list[Tensor]:
 def inputs(context: Context) -> list[Tensor]:
     """Tokens, labels, positions (int64), loss mask (fp32) and attention mask of a micro-batch."""
     n = context.tokens
-    found = [_tensor("tokens, labels, positions, loss mask", n * (8 + 8 + 8 + 4), Category.INPUTS,
-                     "Megatron-LM training/utils, get_batch_on_this_tp_rank", f"{n:,} x (8 + 8 + 8 + 4) B")]
+    found = [
+        _tensor(
+            "tokens, labels, positions, loss mask",
+            n * (8 + 8 + 8 + 4),
+            Category.INPUTS,
+            "Megatron-LM training/utils, get_batch_on_this_tp_rank",
+            f"{n:,} x (8 + 8 + 8 + 4) B",
+        )
+    ]
     if context.options.attention_mask:
         whole = context.job.workload.seq_len
-        found.append(_tensor("attention mask", context.batch * context.seq * whole, Category.INPUTS,
-                             "Megatron-LM core/datasets/gpt_dataset.py", f"{context.batch} x {context.seq:,} x {whole:,} B"))
+        found.append(
+            _tensor(
+                "attention mask",
+                context.batch * context.seq * whole,
+                Category.INPUTS,
+                "Megatron-LM core/datasets/gpt_dataset.py",
+                f"{context.batch} x {context.seq:,} x {whole:,} B",
+            )
+        )
     return found
