@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from truth.contract import Prediction, Refused
-from truth.rows import adapter
+from truth.rows import adapter, engine_of_group
 from vramcast.errors import VramcastError
+from vramcast.estimate.interval import interval
 
 Row = dict[str, Any]
 
@@ -105,11 +106,20 @@ def score_row(row: Row, *, file: str, number: int) -> list[Scored]:
         )
 
     try:
-        return [scored(item.level, item) for item in adapter(row)(row)]
+        group = group_of(row, file)
+        return [scored(item.level, with_interval(item, group)) for item in adapter(row)(row)]
     except (Refused, VramcastError) as reason:
         return [scored(level_of(row), None, str(reason))]
     except Exception as bug:  # one row's bug must not hide the other rows; it is counted and named
         return [scored(level_of(row), None, f"BUG {type(bug).__name__}: {bug}")]
+
+
+def with_interval(prediction: Prediction, group: str) -> Prediction:
+    """The prediction with the 90 % interval that the other groups' misses give it."""
+    engine = engine_of_group(group)
+    if prediction.interval is not None or engine is None:
+        return prediction
+    return prediction._replace(interval=interval(engine, prediction.predicted_bytes, without_group=group))
 
 
 def group_of(row: Row, file: str) -> str:

@@ -32,6 +32,19 @@ BY_FRAMEWORK: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
+ENGINES: Final[dict[str, str]] = {"megatron_bridge": "megatron"}
+"""Engine of an adapter, where it is not called like it."""
+
+GROUPS_WITHOUT_NAME: Final[dict[str, str]] = {"megatron_b200": "megatron"}
+"""Files whose rows carry no group, by file name."""
+
+
+def engine_of_group(group: str) -> str | None:
+    """The engine that predicts a known group of runs; None for others and for single operators."""
+    name = BY_GROUP.get(group) or GROUPS_WITHOUT_NAME.get(group)
+    return None if name is None else ENGINES.get(name, name)
+
+
 def adapter(row: dict[str, Any]) -> Adapter:
     """The adapter of one row.
 
