@@ -19,6 +19,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 BLOCK: Final = re.compile(
     r"^```console(?P<lines> lines=\d+)?\n\$ (?P<command>vramcast [^\n]*)\n(?P<output>.*?)^```$", re.M | re.S
 )
+ACCURACY: Final = re.compile(r"<!-- accuracy -->\n.*?<!-- /accuracy -->", re.S)
+TRUTH_FILES: Final = ("megatron_b200.jsonl", "training.jsonl", "kernels.jsonl")
 SECONDS: Final = 120
 
 
@@ -29,7 +31,38 @@ def documents() -> list[Path]:
 
 def regenerated(text: str) -> str:
     """The document with every command's present output; `lines=N` keeps the first N lines of it."""
-    return BLOCK.sub(_fresh_block, text)
+    return ACCURACY.sub(_fresh_accuracy, BLOCK.sub(_fresh_block, text))
+
+
+def _fresh_accuracy(match: re.Match[str]) -> str:
+    """The accuracy table, where the measured runs are at hand."""
+    folder = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth")
+    files = [folder / name for name in TRUTH_FILES]
+    if not all(path.is_file() for path in files):
+        return match[0]
+    return f"<!-- accuracy -->\n{accuracy_table(files)}<!-- /accuracy -->"
+
+
+def accuracy_table(files: list[Path]) -> str:
+    """One line per group and level; single operators together."""
+    from truth.score import score_file, statistics_of
+
+    lines = ["| measured runs | level | cases | predicted | median error | 95 % below | worst | under by > 5 % |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    scored = [item for path in files for item in score_file(path) if not item.mark]
+    named = [("single operators" if "/" in item.group else item.group, item) for item in scored]
+    for name, level in sorted({(name, item.level) for name, item in named}):
+        record = statistics_of([item for other, item in named if (other, item.level) == (name, level)])
+        if "worst" in record:
+            lines.append(
+                f"| {name} | {level} | {record['rows']} | {record['predicted']} | {record['median_abs_error']:.2%} | "
+                f"{record['p95_abs_error']:.1%} | {record['worst']['error']:+.1%} | "
+                f"{record['underestimated_over_5_percent_share']:.0%} |"
+            )
+        for peer, part in record.get("peers", {}).items():
+            lines.append(f"| &nbsp;&nbsp;{peer} on the same rows | {level} | {record['rows']} | {record['rows']} | "
+                         f"{part['median_abs_error']:.2%} | {part['max_abs_error']:.1%} (max) | | |")
+    return "\n".join(lines) + "\n"
 
 
 def _fresh_block(match: re.Match[str]) -> str:

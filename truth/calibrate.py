@@ -1,8 +1,8 @@
 """Learn the intervals from the measured cases: `python -m truth.calibrate FILE...` rewrites estimate/calibration.py.
 
 For every group of measured runs the ratios measured / predicted are kept, at most 21 evenly spaced quantiles of them.
-Rows marked `scope` or `suspect` and single-operator rows do not count. Prints how often the 90 % interval holds when
-the row's own group is left out.
+Rows marked `scope` or `suspect` and single-operator rows do not count. How often the 90 % interval holds when the
+row's own group is left out is a column of `python -m truth.score`.
 """
 
 from __future__ import annotations
