@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from truth.contract import Prediction, Refused
 from truth.rows import adapter, engine_of_group
-from vramcast.errors import VramcastError
+from vramcast.errors import SourceError, VramcastError
 from vramcast.estimate.interval import interval
 
 Row = dict[str, Any]
@@ -61,7 +61,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", action="store_true", help="every row, worst first within its group")
     parser.add_argument("--group", action="append", help="only this group (may be repeated)")
     options = parser.parse_args(arguments)
-    scored = [item for path in options.files for item in score_file(path, only=options.group)]
+    try:
+        scored = [item for path in options.files for item in score_file(path, only=options.group)]
+    except (SourceError, OSError, UnicodeDecodeError) as error:
+        print(error, file=sys.stderr)
+        return 2
     groups = summarise(scored)
     if options.json:
         document: dict[str, Any] = {"groups": groups}
@@ -82,9 +86,19 @@ def score_file(path: Path, *, only: list[str] | None = None) -> Iterator[Scored]
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            row = json.loads(line)
+            row = _parsed(line, path, number)
             if only is None or group_of(row, path.name) in only:
                 yield from score_row(row, file=path.name, number=number)
+
+
+def _parsed(line: str, path: Path, number: int) -> Row:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path.name} line {number}: not JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise SourceError(f"{path.name} line {number}: a row is a JSON object")
+    return row
 
 
 def score_row(row: Row, *, file: str, number: int) -> list[Scored]:

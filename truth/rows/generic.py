@@ -20,27 +20,58 @@ from vramcast.units import GB, GIB
 Row = dict[str, Any]
 
 FRAMEWORKS: Final[tuple[tuple[str, str], ...]] = (
-    ("unsloth", "unsloth"), ("torchtune", "torchtune"), ("torchtitan", "torchtitan"), ("litgpt", "litgpt"),
-    ("megatron", "megatron"), ("nemo", "megatron"), ("colossal", "colossalai"),
-    ("deepspeed", "deepspeed"), ("trl", "huggingface"), ("transformers", "huggingface"), ("accelerate", "huggingface"),
-    ("trainer", "huggingface"), ("peft", "huggingface"), ("axolotl", "huggingface"), ("llama-factory", "huggingface"),
-    ("llamafactory", "huggingface"), ("swift", "huggingface"), ("hf", "huggingface"), ("fsdp", "torchtitan"),
-    ("pytorch", "pytorch"), ("lightning", "pytorch"),
+    ("unsloth", "unsloth"),
+    ("torchtune", "torchtune"),
+    ("torchtitan", "torchtitan"),
+    ("litgpt", "litgpt"),
+    ("megatron", "megatron"),
+    ("nemo", "megatron"),
+    ("colossal", "colossalai"),
+    ("deepspeed", "deepspeed"),
+    ("trl", "huggingface"),
+    ("transformers", "huggingface"),
+    ("accelerate", "huggingface"),
+    ("trainer", "huggingface"),
+    ("peft", "huggingface"),
+    ("axolotl", "huggingface"),
+    ("llama-factory", "huggingface"),
+    ("llamafactory", "huggingface"),
+    ("swift", "huggingface"),
+    ("hf", "huggingface"),
+    ("fsdp", "torchtitan"),
+    ("pytorch", "pytorch"),
+    ("lightning", "pytorch"),
 )
 """Word in `framework` -> engine, first match."""
 
 OPTIMIZERS: Final[tuple[tuple[str, str], ...]] = (
-    ("8bit", "adamw-8bit"), ("8-bit", "adamw-8bit"), ("adafactor", "adafactor"), ("lion", "lion"), ("muon", "muon"),
-    ("sgd", "sgd"), ("adam", "adamw"),
+    ("8bit", "adamw-8bit"),
+    ("8-bit", "adamw-8bit"),
+    ("adafactor", "adafactor"),
+    ("lion", "lion"),
+    ("muon", "muon"),
+    ("sgd", "sgd"),
+    ("adam", "adamw"),
 )
 
 ZERO: Final[tuple[tuple[str, Shards], ...]] = (
-    ("3", Shards.EVERYTHING), ("2", Shards.OPTIMIZER_AND_GRADIENTS), ("1", Shards.OPTIMIZER),
+    ("3", Shards.EVERYTHING),
+    ("2", Shards.OPTIMIZER_AND_GRADIENTS),
+    ("1", Shards.OPTIMIZER),
 )
 
 BASES: Final[tuple[tuple[str, str], ...]] = (
-    ("nf4-dq", "nf4-dq"), ("double", "nf4-dq"), ("nf4", "nf4"), ("gptq", "gptq-int4"), ("awq", "awq-int4"),
-    ("int8", "int8"), ("8bit", "int8"), ("qlora", "nf4-dq"), ("q-lora", "nf4-dq"), ("4bit", "nf4"), ("4-bit", "nf4"),
+    ("nf4-dq", "nf4-dq"),
+    ("double", "nf4-dq"),
+    ("nf4", "nf4"),
+    ("gptq", "gptq-int4"),
+    ("awq", "awq-int4"),
+    ("int8", "int8"),
+    ("8bit", "int8"),
+    ("qlora", "nf4-dq"),
+    ("q-lora", "nf4-dq"),
+    ("4bit", "nf4"),
+    ("4-bit", "nf4"),
 )
 
 
@@ -79,16 +110,30 @@ def job_of(row: Row) -> Job:
     engine = _engine(row)
     shards, offload = _shards(row, engine)
     plan = Plan(
-        tp=int(parallel.get("tp", 1)), pp=int(parallel.get("pp", 1)), cp=int(parallel.get("cp", 1)),
-        ep=int(parallel.get("ep", 1)), sequence_parallel=parallel.get("sp"), shards=shards,
-        precision=_precision(row, engine), optimizer=_optimizer(row), recompute=_recompute(row),
-        attention=_attention(row), loss=_loss(row), compile="compile" in str(row.get("framework", "")).lower(),
-        offload_optimizer="cpu" if offload else "none", peft=peft,
+        tp=int(parallel.get("tp", 1)),
+        pp=int(parallel.get("pp", 1)),
+        cp=int(parallel.get("cp", 1)),
+        ep=int(parallel.get("ep", 1)),
+        sequence_parallel=parallel.get("sp"),
+        shards=shards,
+        precision=_precision(row, engine),
+        optimizer=_optimizer(row),
+        recompute=_recompute(row),
+        attention=_attention(row),
+        loss=_loss(row),
+        compile="compile" in str(row.get("framework", "")).lower(),
+        offload_optimizer="cpu" if offload else "none",
+        peft=peft,
     )
     return Job(
-        model=_model(row), plan=plan, cluster=cluster(row), engine=engine,
+        model=_model(row),
+        plan=plan,
+        cluster=cluster(row),
+        engine=engine,
         workload=Workload(
-            seq_len=int(row["seq_len"]), micro_batch=int(row["micro_batch"]), grad_accum=int(row.get("grad_accum") or 1),
+            seq_len=int(row["seq_len"]),
+            micro_batch=int(row["micro_batch"]),
+            grad_accum=int(row.get("grad_accum") or 1),
             objective="sft" if peft else "pretrain",
         ),
     )
@@ -191,6 +236,8 @@ def _peft(row: Row) -> Peft | None:
     described = f"{text} {row.get('precision', '')}".lower()
     base = next((name for word, name in BASES if word in described), "full")
     return Peft(
-        method="dora" if "dora" in text else "lora", rank=int(rank[1]) if rank else 8,
-        targets=targets or ("attention.q", "attention.v"), base=base,  # type: ignore[arg-type]
+        method="dora" if "dora" in text else "lora",
+        rank=int(rank[1]) if rank else 8,
+        targets=targets or ("attention.q", "attention.v"),
+        base=base,  # type: ignore[arg-type]
     )

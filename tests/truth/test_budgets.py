@@ -1,0 +1,46 @@
+"""No change makes the predictions worse in silence."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from truth.score import score_file, statistics_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TRUTH = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth")
+BUDGETS = tomllib.loads((ROOT / "truth" / "budgets.toml").read_text(encoding="utf-8"))
+
+pytestmark = pytest.mark.skipif(not (TRUTH / "training.jsonl").is_file(), reason="the measured runs are not at hand")
+
+
+@pytest.fixture(scope="module")
+def scored() -> list[Any]:
+    files = (TRUTH / "training.jsonl", TRUTH / "megatron_b200.jsonl")
+    return [item for path in files for item in score_file(path) if not item.mark]
+
+
+@pytest.mark.parametrize(("group", "level"), [(group, level) for group in BUDGETS for level in BUDGETS[group]])
+def test_errors_stay_within_their_budget(scored: list[Any], group: str, level: str) -> None:
+    record = statistics_of([item for item in scored if (item.group, item.level) == (group, level)])
+    budget = BUDGETS[group][level]
+    assert record["median_abs_error"] <= budget["median"]
+    assert record["p95_abs_error"] <= budget["p95"]
+
+
+def test_no_row_breaks_an_adapter(scored: list[Any]) -> None:
+    assert [item.label for item in scored if item.refused and item.refused.startswith("BUG")] == []
+
+
+def test_most_rows_of_language_models_are_predicted(scored: list[Any]) -> None:
+    language = [item for item in scored if not (item.refused or "").startswith("diffusion")]
+    assert sum(item.prediction is not None for item in language) / len(language) >= 0.85
+
+
+def test_intervals_hold_for_about_nine_rows_in_ten(scored: list[Any]) -> None:
+    covered = [item.covered for item in scored if item.covered is not None]
+    assert 0.85 <= sum(covered) / len(covered) <= 0.95

@@ -1,0 +1,75 @@
+"""The scorer counts every row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from truth.score import main, percentile, score_row, summarise
+
+ROW = {
+    "group": "somebody", "domain": "llm", "spec_quality": "A", "model": "llama-3.2-1b", "gpu": "H100-80GB", "n_gpus": 1,
+    "parallelism": {"tp": 1}, "micro_batch": 1, "seq_len": 512, "precision": "bf16-mixed", "optimizer": "AdamW",
+    "recompute": "none", "peft": "none", "framework": "HF Trainer", "metric": "max_memory_allocated (GiB)",
+    "measured_gib": 25.0,
+}
+
+
+def test_an_unknown_group_is_read_generally_and_gets_an_interval() -> None:
+    (item,) = score_row(ROW, file="x.jsonl", number=1)
+    assert item.prediction is not None
+    assert item.prediction.interval is not None
+    assert item.level == "allocated"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": "unheard-of-9b"}, "unheard-of-9b"),
+        ({"seq_len": None}, "seq_len"),
+        ({"framework": "homemade"}, "homemade"),
+        ({"gpu": "abacus"}, "abacus"),
+        ({"domain": "diffusion"}, "tracing"),
+    ],
+)
+def test_what_cannot_be_predicted_is_counted_with_its_reason(change: dict[str, object], words: str) -> None:
+    (item,) = score_row(ROW | change, file="x.jsonl", number=1)
+    assert item.prediction is None
+    assert words in (item.refused or "")
+
+
+def test_groups_carry_the_documented_fields() -> None:
+    rows = [ROW, ROW | {"model": "unheard-of-9b"}, ROW | {"scope": "too few fields"}, ROW | {"suspect": "odd"}]
+    scored = [item for number, row in enumerate(rows, 1) for item in score_row(row, file="x.jsonl", number=number)]
+    plain, *marked = summarise(scored)
+    assert (plain["group"], plain["level"], plain["rows"], plain["predicted"]) == ("somebody", "allocated", 2, 1)
+    assert sum(plain["refused"].values()) == 1
+    assert {"median_abs_error", "p95_abs_error", "underestimated_share", "interval_coverage", "worst"} <= set(plain)
+    assert {record["mark"] for record in marked} == {"scope", "suspect"}
+
+
+def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW) + "\n\n")
+    assert main([str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["groups"][0]["rows"] == 1
+
+
+@pytest.mark.parametrize("text", ["{broken", "[1, 2]"])
+def test_a_broken_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW) + "\n" + text + "\n")
+    assert main([str(path)]) == 2
+    assert "rows.jsonl line 2" in capsys.readouterr().err
+
+
+def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["no-such-file.jsonl"]) == 2
+    assert "no-such-file.jsonl" in capsys.readouterr().err
+
+
+def test_percentiles_interpolate() -> None:
+    assert percentile([0.0, 1.0], 0.95) == pytest.approx(0.95)
+    assert percentile([3.0], 0.95) == 3.0
