@@ -105,3 +105,24 @@ def test_the_answer_shows_itself_in_a_notebook() -> None:
     assert "<table" in answer._repr_html_()
     assert '"schema": 1' in answer.to_json()
     assert str(answer).startswith("fits: ")
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("torchtitan", {"attention": "eager"}),
+        ("torchtitan", {"offload_activations": True}),
+        ("megatron", {"optimizer_kernel": "loop"}),
+        ("megatron", {"objective": "dpo"}),
+        ("pytorch", {"reshard_after_forward": False}),
+        ("deepspeed", {"offload_parameters": "cpu", "shards": "optimizer"}),
+        ("torchtitan", {"etp": 2}),
+        ("torchtitan", {"decoder_seq_len": 128}),
+        ("torchtitan", {"images": 4}),
+        ("torchtitan", {"precision": "fp8", "gpus": "8xa100-sxm4-80gb"}),
+    ],
+)
+def test_a_choice_that_an_engine_would_ignore_is_refused(engine: str, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        ask(engine, **options)
+    assert "\n" not in str(caught.value)

@@ -4,12 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import gcd
+from typing import Final
 
-from vramcast.domain.job import Job
+from vramcast.domain.job import Job, Plan, Precision, Shards
 from vramcast.domain.model import MLP, Attention, Layer, MoE, MultiLatentAttention
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, Unsupported
 
 LARGEST_SUGGESTED = 128
+
+DEFAULT_PLAN: Final = Plan()
+
+_DATA_PARALLEL: Final = ("reshard_after_forward",)
+_FSDP_TRAINERS: Final = (
+    "optimizer_kernel", "recompute_layers", "recompute_modules", "attention", "offload_activations", "cp_kind",
+    "first_stage_layers", "last_stage_layers",
+)
+UNUSED: Final[dict[str, tuple[str, ...]]] = {
+    "pytorch": _DATA_PARALLEL,
+    "huggingface": _DATA_PARALLEL,
+    "unsloth": _DATA_PARALLEL,
+    "deepspeed": (*_DATA_PARALLEL, "optimizer_kernel"),
+    "colossalai": (*_DATA_PARALLEL, "optimizer_kernel", "loss"),
+    "torchtitan": _FSDP_TRAINERS,
+    "torchtune": _FSDP_TRAINERS,
+    "litgpt": (
+        *_DATA_PARALLEL, "recompute", "recompute_layers", "recompute_modules", "attention", "loss", "compile",
+        "offload_optimizer", "offload_parameters", "offload_activations",
+    ),
+    "megatron": (*_DATA_PARALLEL, "optimizer_kernel", "shard_group"),
+}
+"""Fields of the plan that an engine does not look at. Their defaults are fine, anything else is refused."""
+
+FP8_CAPABILITY: Final = 89
+"""First compute capability with fp8 matrix products (Ada) [ten times the version]."""
+
+PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
+"""Engines whose programs hold one model and its loss."""
 
 Sizes = Iterator[tuple[str, int]]
 Rule = Callable[[int], bool]
@@ -17,6 +47,7 @@ Rule = Callable[[int], bool]
 
 def check(job: Job) -> None:
     """Raise InvalidSpec when a degree does not divide what it splits, naming the degrees that would."""
+    refuse_ignored(job)
     plan, model = job.plan, job.model
     layers = [run.layer for run in model.main.runs]
     _divides("tp", plan.tp, list(_tensor_parallel_sizes(layers)), model.name)
@@ -38,6 +69,35 @@ def check(job: Job) -> None:
     ranks = job.data_parallel * plan.cp
     if plan.shard_group is not None and ranks % plan.shard_group:
         _fits("shard-group", plan.shard_group, f"the {ranks} data-parallel ranks", _divisor_of(ranks))
+
+
+def refuse_ignored(job: Job) -> None:
+    """Raise Unsupported for a choice that the job's engine would not look at: nothing is ignored in silence."""
+    plan, workload, model = job.plan, job.workload, job.model
+    for name in UNUSED.get(job.engine, ()):
+        if getattr(plan, name) != getattr(DEFAULT_PLAN, name):
+            option = name.replace("_", "-")
+            raise Unsupported(f"{option}={getattr(plan, name)} is not modelled for engine {job.engine}; leave it out")
+    if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
+        raise Unsupported(
+            f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
+        )
+    if job.engine == "litgpt" and plan.precision is not Precision.BF16:
+        raise Unsupported(f"precision={plan.precision} is not modelled for engine litgpt; use bf16 (bf16-true)")
+    if job.engine == "deepspeed" and plan.offload_parameters != "none" and plan.shards is not Shards.EVERYTHING:
+        raise InvalidSpec("offload-parameters needs ZeRO-3; add --zero 3")
+    sm = job.cluster.gpu.sm
+    if plan.precision is Precision.FP8 and sm is not None and sm < FP8_CAPABILITY:
+        raise InvalidSpec(f"{job.cluster.gpu.name} multiplies no fp8; use precision mixed-bf16, or Ada, Hopper or newer")
+    if plan.etp is not None and not any(isinstance(run.layer.channel, MoE) for run in model.main.runs):
+        raise InvalidSpec(f"etp={plan.etp}: {model.name} has no experts; leave etp out")
+    sees = any(stack.vision is not None for stack in model.stacks)
+    if not sees and (workload.image_size is not None or workload.images != 1):
+        raise InvalidSpec(f"{model.name} reads no images; leave image-size and images out")
+    if workload.decoder_seq_len is not None and len(model.stacks) == 1:
+        raise InvalidSpec(f"{model.name} has no encoder beside its decoder; leave decoder-seq-len out")
+    if workload.completion_len and workload.objective not in ("ppo", "grpo"):
+        raise InvalidSpec(f"completion-len needs objective ppo or grpo, not {workload.objective}")
 
 
 def _tensor_parallel_sizes(layers: list[Layer]) -> Sizes:

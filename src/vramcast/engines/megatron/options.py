@@ -65,6 +65,8 @@ def options_of(job: Job) -> Options:
     given = dict(job.engine_options)
     if plan.loss is not None and "cross_entropy" not in given:
         given["cross_entropy"] = _cross_entropy(plan.loss)
+    if plan.cp_kind == "ulysses":
+        given.setdefault("cp_a2a", True)
     if plan.attention is AttentionKernel.EAGER:
         given.setdefault("attention_backend", "unfused")
     if job.engine_options.get("optimizer") is None:

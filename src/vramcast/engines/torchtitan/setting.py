@@ -41,7 +41,7 @@ class Setting(NamedTuple):
 def _check(job: Job) -> None:
     plan = job.plan
     if plan.peft is not None:
-        raise Unsupported("torchtitan trains all weights; use --engine torchtune or litgpt for adapters")
+        raise Unsupported("torchtitan trains all weights; use --engine litgpt or huggingface for adapters")
     if len(job.model.stacks) > 1:
         raise Unsupported("torchtitan's encoders are not modelled; use --engine pytorch for models of several stacks")
     for count, layer in ((run.count, run.layer) for run in job.model.main.runs):
