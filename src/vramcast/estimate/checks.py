@@ -88,7 +88,7 @@ def refuse_ignored(job: Job) -> None:
         raise InvalidSpec("offload-parameters needs ZeRO-3; add --zero 3")
     sm = job.cluster.gpu.sm
     if plan.precision is Precision.FP8 and sm is not None and sm < FP8_CAPABILITY:
-        raise InvalidSpec(f"{job.cluster.gpu.name} multiplies no fp8; use precision mixed-bf16, or Ada, Hopper or newer")
+        raise InvalidSpec(f"{job.cluster.gpu.name} has no fp8; use precision mixed-bf16, or Ada, Hopper or newer")
     if plan.etp is not None and not any(isinstance(run.layer.channel, MoE) for run in model.main.runs):
         raise InvalidSpec(f"etp={plan.etp}: {model.name} has no experts; leave etp out")
     sees = any(stack.vision is not None for stack in model.stacks)
