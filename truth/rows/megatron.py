@@ -81,6 +81,8 @@ def golden_job(row: dict[str, Any]) -> Job:
 def _release_gpus(row: dict[str, Any]) -> int:
     parallel = row["parallelism"]
     data = parallel.get("dp")
+    if not data and "--use-distributed-optimizer" not in row["raw_config"]:
+        data = int(parallel.get("ep") or 1)  # nothing is divided over data-parallel ranks: their number does not matter
     if not data:
         raise Refused("the row does not say how many GPUs ran")
     return int(parallel["tp"] * parallel["pp"] * parallel.get("cp", 1) * data)
