@@ -62,6 +62,8 @@ def _check(job: Job) -> None:
         raise Unsupported(f"torchtune trains bf16 weights in bf16, not in {plan.precision}; use bf16")
     if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
         raise Unsupported("torchtune offloads to the host only; use --offload-optimizer cpu")
+    if len(job.model.stacks) > 1:
+        raise Unsupported("torchtune is modelled for text decoders; use --engine pytorch for models of several stacks")
     for layer in (run.layer for run in job.model.main.runs):
         if not isinstance(layer.mixer, Attention) or not isinstance(layer.channel, MLP):
             raise Unsupported("torchtune is modelled for dense attention models; use --engine megatron")

@@ -1,170 +1,233 @@
 """Configs and headers of models on Hugging Face and ModelScope, without their weights.
 
-`HF_ENDPOINT` names a mirror, `HF_TOKEN` opens gated models, the local hub cache is looked at first. Headers of
-safetensors come by HTTP range requests. A token goes to the configured host only, never along a redirect elsewhere.
+`HF_ENDPOINT` names a mirror, `HF_TOKEN` opens gated models, `HF_HUB_OFFLINE` forbids the network. The local cache of
+huggingface_hub is looked at first, then this package's own, which keeps configs and headers for a month.
 """
 
 from __future__ import annotations
 
 import os
-import urllib.error
+import re
+import time
 import urllib.parse
-import urllib.request
-from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
-from vramcast.domain.model import Model
+import msgspec
+
+from vramcast.domain.model import Model, Noun
 from vramcast.errors import SourceError
+from vramcast.sources.fetch import Refused, read_url
 from vramcast.sources.resolve import LARGEST_CONFIG, model_from_json, noted, read_bounded
-from vramcast.sources.safetensors import INDEX, LENGTH_BYTES, SINGLE, header_length, parse_header, parse_index
+from vramcast.sources.safetensors import (
+    INDEX,
+    LARGEST_HEADER,
+    LENGTH_BYTES,
+    SINGLE,
+    header_length,
+    parse_header,
+    parse_index,
+    read_directory,
+)
 from vramcast.sources.weights import StoredWeights, comparison_notes, joined
 
 HUGGING_FACE: Final = "https://huggingface.co"
 MODELSCOPE: Final = "https://www.modelscope.cn"
-SECONDS: Final = 15
-MOST_REDIRECTS: Final = 5
+LARGEST_INDEX: Final = 64 << 20
+FIRST_READ: Final = 128 << 10
+"""One request gets most headers whole; only longer ones need a second [bytes]."""
+
 MOST_HEADER_REQUESTS: Final = 64
 """Shards whose headers are fetched; beyond that the index's stated size has to do."""
 
+KEPT_SECONDS: Final = 30 * 24 * 3600.0
+LARGEST_KEPT: Final = 64 << 20
+
+
+class Repository(Noun, frozen=True):
+    """One revision of one model on one hub."""
+
+    name: str
+    endpoint: str
+    revision: str
+    modelscope: bool = False
+    token: str = ""
+
+    @property
+    def host(self) -> str:
+        """What messages call the hub."""
+        return urllib.parse.urlsplit(self.endpoint).netloc
+
+    def url(self, path: str) -> str:
+        """Address of one of its files."""
+        models = "models/" if self.modelscope else ""
+        revision = urllib.parse.quote(self.revision, safe="")
+        return f"{self.endpoint}/{models}{self.name}/resolve/{revision}/{urllib.parse.quote(path)}"
+
+    def read(self, path: str, *, most: int, first: int | None = None) -> bytes:
+        """A file, or a part of it."""
+        return read_url(self.url(path), most=most, token=self.token, first=first)
+
+
+class _Kept(msgspec.Struct):
+    """What the own cache holds of a repository."""
+
+    config: bytes
+    weights: StoredWeights | None
+
 
 def model_from_hub(text: str) -> Model:
-    """The model of a hub id such as `Qwen/Qwen3-8B` or `modelscope:Qwen/Qwen3-8B`.
+    """The model of a hub id: `Qwen/Qwen3-8B`, `Qwen/Qwen3-8B@main`, `modelscope:Qwen/Qwen3-8B`.
 
     Raises: SourceError of one sentence when the hub cannot be reached, refuses, or answers with nonsense
     """
-    scheme, _, rest = text.partition(":") if ":" in text else ("", "", text)
-    if scheme != "modelscope":
-        cached = _cached_config(rest)
-        if cached is not None:
-            return model_from_json(read_bounded(cached), name=rest)
-    fetch = _Repository(rest, modelscope=scheme == "modelscope")
-    model = model_from_json(fetch.file("config.json", LARGEST_CONFIG), name=rest)
+    repository = repository_of(text)
+    if not repository.modelscope:
+        folder = hub_cache_folder(repository)
+        if folder is not None:
+            model = model_from_json(read_bounded(folder / "config.json"), name=repository.name)
+            return _compared(model, read_directory(folder))
+    kept = _read_kept(repository)
+    if kept is not None:
+        return _compared(model_from_json(kept.config, name=repository.name), kept.weights)
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        raise SourceError(f"{repository.name}: HF_HUB_OFFLINE is set and no cache holds it; give a path to config.json")
+    return _download(repository)
+
+
+def repository_of(text: str) -> Repository:
+    """Hub, name and revision of a hub id."""
+    scheme, _, rest = text.rpartition(":")
+    name, _, revision = rest.partition("@")
+    modelscope = scheme == "modelscope"
+    variable, default = ("MODELSCOPE_ENDPOINT", MODELSCOPE) if modelscope else ("HF_ENDPOINT", HUGGING_FACE)
+    endpoint = (os.environ.get(variable) or default).rstrip("/")
+    if urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
+        raise SourceError(f"{variable}={endpoint[:80]!r} must begin with https:// or http://")
+    token = "" if modelscope else os.environ.get("HF_TOKEN", "").strip()
+    if token and not re.fullmatch(r"[!-~]{1,512}", token):
+        raise SourceError("HF_TOKEN holds characters no token has; copy it anew")
+    revision = revision or ("master" if modelscope else "main")
+    return Repository(name=name, endpoint=endpoint, revision=revision, modelscope=modelscope, token=token)
+
+
+def _download(repository: Repository) -> Model:
     try:
-        weights = _weights(fetch)
+        config = repository.read("config.json", most=LARGEST_CONFIG)
+    except Refused as refused:
+        raise _explained(repository, refused.status) from None
+    except SourceError as error:
+        raise SourceError(f"{repository.name}: {error}; download its config.json and give the path") from None
+    model = model_from_json(config, name=repository.name)
+    try:
+        weights = read_weights(repository)
     except SourceError as error:
         return noted(model, (f"headers of the weights were not read: {error}",))
+    _keep(repository, _Kept(config=config, weights=weights))
+    return _compared(model, weights)
+
+
+def _compared(model: Model, weights: StoredWeights | None) -> Model:
     return model if weights is None else noted(model, comparison_notes(model, weights))
 
 
-def _cached_config(name: str) -> Path | None:
-    """config.json in the local hub cache (layout of huggingface_hub: models--org--name/snapshots/REVISION)."""
+def _explained(repository: Repository, status: int) -> SourceError:
+    """What to do about an error status."""
+    name, host = repository.name, repository.host
+    if status in (401, 403):
+        if repository.token:
+            return SourceError(f"{name}: {host} refuses the token given; accept the model's terms there or correct it")
+        return SourceError(f"{name}: {host} wants a token for it (or it does not exist); set HF_TOKEN")
+    if status == 404:
+        return SourceError(
+            f"{name}: {host} has no such model with a config.json at revision {repository.revision}; "
+            "for a GGUF repository download the file and give its path"
+        )
+    return SourceError(f"{name}: {host} answered with status {status}; try again later, or give a path to config.json")
+
+
+def read_weights(repository: Repository) -> StoredWeights | None:
+    """Tensors of the checkpoint from its headers; None where it has no safetensors.
+
+    Raises: SourceError naming the file whose header cannot be used
+    """
+    index = _optional(repository, INDEX)
+    if index is None:
+        try:
+            return _header(repository, SINGLE)
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+    shards, size = parse_index(index, file=INDEX)
+    if len(shards) > MOST_HEADER_REQUESTS:
+        return StoredWeights(listed_bytes=size)
+    return joined(_header(repository, shard) for shard in shards)
+
+
+def _optional(repository: Repository, path: str) -> bytes | None:
+    try:
+        return repository.read(path, most=LARGEST_INDEX)
+    except Refused as refused:
+        if refused.status == 404:
+            return None
+        raise
+
+
+def _header(repository: Repository, path: str) -> StoredWeights:
+    """The header of a safetensors file, by one or two range requests."""
+    file = f"{repository.name}/{path}"
+    start = repository.read(path, most=FIRST_READ, first=0)
+    length = header_length(start, file=file)
+    missing = LENGTH_BYTES + length - len(start)
+    if missing > 0:
+        if len(start) + missing > LENGTH_BYTES + LARGEST_HEADER:
+            raise SourceError(f"{file}: a header of {length} bytes is refused")
+        start += repository.read(path, most=missing, first=len(start))
+    return parse_header(start[LENGTH_BYTES : LENGTH_BYTES + length], file=file)
+
+
+def hub_cache_folder(repository: Repository) -> Path | None:
+    """The snapshot in the cache of huggingface_hub: models--org--name/snapshots/COMMIT, where it has a config.json."""
     home = os.environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or str(Path(home) / "hub"))
-    folder = cache / f"models--{name.replace('/', '--')}"
+    folder = cache / f"models--{repository.name.replace('/', '--')}"
     try:
-        revision = (folder / "refs" / "main").read_text(encoding="utf-8").strip()[:80]
-        path = folder / "snapshots" / Path(revision).name / "config.json"
-        return path if path.is_file() else None
+        reference = folder / "refs" / repository.revision
+        commit = reference.read_text(encoding="utf-8").strip()[:80] if reference.is_file() else repository.revision
+        snapshot = folder / "snapshots" / Path(commit).name
+        return snapshot if (snapshot / "config.json").is_file() else None
     except (OSError, UnicodeDecodeError):
         return None
 
 
-def _weights(fetch: _Repository) -> StoredWeights | None:
-    """Tensors of the checkpoint from its headers; None where it has no safetensors."""
-    index = fetch.optional(INDEX, 64 << 20)
-    if index is None:
-        return fetch.header(SINGLE) if fetch.exists(SINGLE) else None
-    shards, size = parse_index(index, file=INDEX)
-    if len(shards) > MOST_HEADER_REQUESTS:
-        return StoredWeights(listed_bytes=size)
-    return joined(fetch.header(shard) for shard in shards)
+def kept_path(repository: Repository) -> Path:
+    """Where the own cache keeps a repository: $XDG_CACHE_HOME/vramcast/hub/HOST/ORG--NAME@REVISION.msgpack."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    host = re.sub(r"[^\w.-]", "_", repository.host)
+    name = re.sub(r"[^\w.@-]", "_", f"{repository.name.replace('/', '--')}@{repository.revision}")
+    return Path(home) / "vramcast" / "hub" / host / f"{name}.msgpack"
 
 
-class _SameHostToken(urllib.request.HTTPRedirectHandler):
-    """Follows a few redirects, and drops the token where they leave the host."""
-
-    max_redirections = MOST_REDIRECTS
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> urllib.request.Request | None:
-        if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
-            raise SourceError(f"{req.host}: redirects to {newurl[:80]!r}, which is no web address")
-        following = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if following is not None and urllib.parse.urlsplit(newurl).netloc != urllib.parse.urlsplit(req.full_url).netloc:
-            following.headers.pop("Authorization", None)
-            following.unredirected_hdrs.pop("Authorization", None)
-        return following
-
-
-class _Repository:
-    """Files of one model on one hub."""
-
-    def __init__(self, name: str, *, modelscope: bool) -> None:
-        self.name = name
-        if modelscope:
-            endpoint = os.environ.get("MODELSCOPE_ENDPOINT") or MODELSCOPE
-            self.pattern = f"{endpoint.rstrip('/')}/models/{name}/resolve/master/"
-            self.token = ""
-        else:
-            endpoint = os.environ.get("HF_ENDPOINT") or HUGGING_FACE
-            self.pattern = f"{endpoint.rstrip('/')}/{name}/resolve/main/"
-            self.token = os.environ.get("HF_TOKEN", "")
-        if urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
-            raise SourceError(f"HF_ENDPOINT={endpoint[:80]!r} must begin with https:// or http://")
-        self.host = urllib.parse.urlsplit(endpoint).netloc
-        self.opener = urllib.request.build_opener(_SameHostToken())
-
-    def file(self, path: str, most: int) -> bytes:
-        """A whole small file."""
-        body = self._get(path, most)
-        if len(body) > most:
-            raise SourceError(f"{self.name}: {path} is larger than {most} bytes and was not read")
-        return body
-
-    def optional(self, path: str, most: int) -> bytes | None:
-        """A small file, or None where the repository has none."""
-        try:
-            return self.file(path, most)
-        except _Missing:
+def _read_kept(repository: Repository) -> _Kept | None:
+    """The own cache's entry, unless it is old or unusable."""
+    path = kept_path(repository)
+    try:
+        facts = path.stat()
+        if time.time() - facts.st_mtime > KEPT_SECONDS or facts.st_size > LARGEST_KEPT:
             return None
-
-    def exists(self, path: str) -> bool:
-        """Whether a file is there; asks for its first bytes."""
-        try:
-            self._get(path, LENGTH_BYTES, span=(0, LENGTH_BYTES - 1))
-        except _Missing:
-            return False
-        return True
-
-    def header(self, path: str) -> StoredWeights:
-        """The header of a safetensors file, by two range requests."""
-        file = f"{self.name}/{path}"
-        length = header_length(self._get(path, LENGTH_BYTES, span=(0, LENGTH_BYTES - 1)), file=file)
-        body = self._get(path, length, span=(LENGTH_BYTES, LENGTH_BYTES + length - 1))
-        return parse_header(body, file=file)
-
-    def _get(self, path: str, most: int, *, span: tuple[int, int] | None = None) -> bytes:
-        """At most `most` + 1 bytes of a file, or exactly `most` of a span."""
-        request = urllib.request.Request(self.pattern + urllib.parse.quote(path), headers={"User-Agent": "vramcast"})
-        if self.token:
-            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
-        if span is not None:
-            request.add_header("Range", f"bytes={span[0]}-{span[1]}")
-        try:
-            with self.opener.open(request, timeout=SECONDS) as answer:
-                if span is not None and answer.status != 206 and span[0]:
-                    raise SourceError(f"{self.host}: does not serve parts of files, so headers cannot be read")
-                return bytes(answer.read(most if span is not None else most + 1))
-        except urllib.error.HTTPError as error:
-            raise self._refusal(error.code, path) from None
-        except (urllib.error.URLError, HTTPException, TimeoutError, OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise SourceError(
-                f"{self.name}: {self.host} cannot be reached ({str(reason)[:100]}); "
-                "download its config.json and give the path"
-            ) from None
-
-    def _refusal(self, code: int, path: str) -> SourceError:
-        if code == 404 and path != "config.json":
-            return _Missing(f"{self.name}: no {path}")
-        if code in (401, 403):
-            return SourceError(f"{self.name}: {self.host} wants a token for it (or it does not exist); set HF_TOKEN")
-        if code == 404:
-            return SourceError(f"{self.name}: {self.host} has no such model with a config.json")
-        return SourceError(f"{self.name}: {self.host} answered with status {code}; try again later")
+        return msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return None
 
 
-class _Missing(SourceError):
-    """The repository has no such file."""
+def _keep(repository: Repository, kept: _Kept) -> None:
+    """Writes the own cache's entry whole or not at all; a read-only home costs nothing."""
+    path = kept_path(repository)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}.tmp")
+        draft.write_bytes(msgspec.msgpack.encode(kept))
+        draft.replace(path)
+    except OSError:
+        return

@@ -12,7 +12,17 @@ from vramcast.errors import SourceError, UnknownName
 if TYPE_CHECKING:
     from pathlib import Path
 
-HUB_ID: Final = re.compile(r"(?:(?:hf|huggingface|modelscope):)?[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+HUB_ID: Final = re.compile(
+    r"(?:(?:hf|huggingface|modelscope):)?[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(?:@[\w.-]{1,95})?", re.ASCII
+)
+PAGES: Final = {
+    "https://huggingface.co/": "hf:",
+    "https://hf-mirror.com/": "hf:",
+    "https://www.modelscope.cn/models/": "modelscope:",
+    "https://modelscope.cn/models/": "modelscope:",
+}
+"""Web pages of models, as pasted -> hub."""
+
 LARGEST_CONFIG: Final = 4 << 20
 """A config.json is a few KiB; more is refused [bytes]."""
 
@@ -26,6 +36,7 @@ def resolve_model(text: str) -> Model:
 
     if not text or len(text) > 4096 or "\0" in text:
         raise UnknownName("an empty or endless model name")
+    text = _hub_id_of_page(text)
     try:
         return load_model(text)
     except UnknownName as unknown:
@@ -38,6 +49,14 @@ def resolve_model(text: str) -> Model:
         if os.sep in text or text.endswith((".json", ".gguf", ".safetensors")):
             raise SourceError(f"{text[:200]}: no such file or directory") from None
         raise unknown from None
+
+
+def _hub_id_of_page(text: str) -> str:
+    """The hub id of a model's web page; any other text as it is."""
+    for page, scheme in PAGES.items():
+        if text.startswith(page):
+            return scheme + "/".join(text.removeprefix(page).split("?")[0].split("#")[0].split("/")[:2])
+    return text
 
 
 def _from_path(text: str) -> Model:
