@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +17,8 @@ import pytest
 
 from tests.sources.test_headers import CONFIG, safetensors_bytes
 from vramcast.errors import SourceError
+from vramcast.sources import fetch
+from vramcast.sources import hub as hub_module
 from vramcast.sources.resolve import resolve_model
 
 WEIGHTS = safetensors_bytes({"a": ("BF16", [10, 10], 200)})
@@ -44,6 +51,24 @@ class Hub(BaseHTTPRequestHandler):
             self.send_header("Location", self.path)
             self.end_headers()
             return None
+        if organisation == "renamed":
+            self.send_response(307)
+            self.send_header("Location", self.path.replace("/renamed/", "/gated/"))
+            self.end_headers()
+            return None
+        if organisation == "slow":
+            return self.drip()
+        if organisation == "bomb":
+            self.send_response(200)
+            self.send_header("Content-Length", str(10**12))
+            self.end_headers()
+            return None
+        if organisation == "broken-off":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"{}")
+            return None
         if name == "config.json" and organisation != "none":
             body = json.dumps(CONFIG).encode()
             if organisation == "huge":
@@ -54,6 +79,18 @@ class Hub(BaseHTTPRequestHandler):
         if name == "model.safetensors" and organisation in ("good", "gated", "norange"):
             return self.part(WEIGHTS, ranges=organisation != "norange")
         return self.answer(404, b"")
+
+    def drip(self) -> None:
+        """A byte now and then, for ever."""
+        self.send_response(200)
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b" ")
+                self.wfile.flush()
+                time.sleep(0.02)
+        except OSError:
+            return
 
     def part(self, body: bytes, *, ranges: bool) -> None:
         asked = self.headers.get("Range")
@@ -76,13 +113,15 @@ class Hub(BaseHTTPRequestHandler):
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Hub]]:
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), Hub) for _ in range(2)]
     for server in servers:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     Hub.seen = []
     Hub.elsewhere = f"http://127.0.0.1:{servers[1].server_port}"
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{servers[0].server_port}")
     monkeypatch.setenv("MODELSCOPE_ENDPOINT", f"http://127.0.0.1:{servers[0].server_port}")
     monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     yield Hub
     for server in servers:
@@ -118,13 +157,14 @@ def test_the_token_does_not_follow_a_redirect_to_another_host(
     assert second[1] is None
 
 
-def test_a_server_without_ranges_costs_only_the_comparison(hub: type[Hub]) -> None:
+def test_a_server_without_ranges_costs_only_the_comparison(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "FIRST_READ", 32)
     model = resolve_model("norange/tiny")
     assert model.hidden == 64
     assert any("headers" in note for note in model.notes)
 
 
-@pytest.mark.parametrize("organisation", ["none", "huge", "cut", "loop", "away-file"])
+@pytest.mark.parametrize("organisation", ["none", "huge", "cut", "loop", "away-file", "bomb", "broken-off"])
 def test_useless_answers_get_one_sentence(hub: type[Hub], organisation: str) -> None:
     with pytest.raises(SourceError) as caught:
         resolve_model(f"{organisation}/tiny")
@@ -134,6 +174,7 @@ def test_useless_answers_get_one_sentence(hub: type[Hub], organisation: str) -> 
 def test_no_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(SourceError, match="give the path"):
         resolve_model("some/model")
 
@@ -146,3 +187,97 @@ def test_the_local_cache_is_used_first(hub: type[Hub], tmp_path: Path) -> None:
     (folder / "snapshots" / "abc" / "config.json").write_text(json.dumps(CONFIG))
     assert resolve_model("cached/tiny").hidden == 64
     assert hub.seen == []
+
+
+def test_a_renamed_model_keeps_the_token_on_the_same_host(
+    hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    assert resolve_model("renamed/tiny").hidden == 64
+    assert [token for _, token in hub.seen[:2]] == ["Bearer secret", "Bearer secret"]
+
+
+def test_a_token_never_travels_over_plain_http_to_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str | None] = []
+
+    def record(self: object, request: urllib.request.Request, timeout: float) -> None:
+        sent.append(request.get_header("Authorization") or request.unredirected_hdrs.get("Authorization"))
+        raise urllib.error.URLError("no network in tests")
+
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", record)
+    for url in ("http://mirror.example/x", "https://mirror.example/x"):
+        with pytest.raises(SourceError):
+            fetch.read_url(url, most=10, token="secret")
+    assert sent == [None, "Bearer secret"]
+
+
+@pytest.mark.parametrize("target", ["http://example.org/x", "file:///etc/passwd", "ftp://example.org/x"])
+def test_redirects_to_weaker_or_other_schemes_are_refused(target: str) -> None:
+    with pytest.raises(SourceError):
+        fetch._next(urllib.parse.urlsplit("https://example.org/a"), target)
+
+
+def test_a_dripping_server_costs_no_more_than_the_deadline(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "DEADLINE_SECONDS", 0.3)
+    start = time.monotonic()
+    with pytest.raises(SourceError, match="took more than"):
+        resolve_model("slow/tiny")
+    assert time.monotonic() - start < 5
+
+
+def test_the_second_question_needs_no_network(hub: type[Hub]) -> None:
+    first = resolve_model("good/tiny")
+    asked = len(hub.seen)
+    assert resolve_model("good/tiny") == first
+    assert len(hub.seen) == asked
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 50, b"\x93" * 10_000])
+def test_a_damaged_cache_entry_is_fetched_anew(hub: type[Hub], damage: bytes) -> None:
+    first = resolve_model("good/tiny")
+    hub_module.kept_path(hub_module.repository_of("good/tiny")).write_bytes(damage)
+    assert resolve_model("good/tiny") == first
+
+
+def test_an_old_cache_entry_is_fetched_anew(hub: type[Hub]) -> None:
+    resolve_model("good/tiny")
+    path = hub_module.kept_path(hub_module.repository_of("good/tiny"))
+    os.utime(path, (0, 0))
+    asked = len(hub.seen)
+    resolve_model("good/tiny")
+    assert len(hub.seen) > asked
+
+
+def test_offline_asks_nobody(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(SourceError, match="HF_HUB_OFFLINE"):
+        resolve_model("good/tiny")
+    assert hub.seen == []
+
+
+def test_a_revision_is_asked_for(hub: type[Hub]) -> None:
+    resolve_model("good/tiny@v1.0")
+    assert hub.seen[0][0] == "/good/tiny/resolve/v1.0/config.json"
+
+
+def test_a_pasted_page_is_its_hub_id(hub: type[Hub]) -> None:
+    assert resolve_model("https://huggingface.co/good/tiny/tree/main?x=1").hidden == 64
+    assert resolve_model("https://modelscope.cn/models/good/tiny/files").hidden == 64
+    assert {path.split("/resolve/")[0] for path, _ in hub.seen} == {"/good/tiny", "/models/good/tiny"}
+
+
+def test_a_mistyped_token_is_refused_before_it_is_sent(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "a\nHost: evil")
+    with pytest.raises(SourceError, match="HF_TOKEN"):
+        resolve_model("good/tiny")
+    assert hub.seen == []
+
+
+def test_weights_are_never_fetched(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    whole = fetch._body
+    monkeypatch.setattr(fetch, "_body", lambda *a, **k: sizes.append(len(found := whole(*a, **k))) or found)
+    monkeypatch.setattr(hub_module, "FIRST_READ", 32)
+    resolve_model("good/tiny")
+    header = len(WEIGHTS) - 200
+    assert sizes[1:] == [32, header - 32]

@@ -85,8 +85,7 @@ def model_from_hub(text: str) -> Model:
     if not repository.modelscope:
         folder = hub_cache_folder(repository)
         if folder is not None:
-            model = model_from_json(read_bounded(folder / "config.json"), name=repository.name)
-            return _compared(model, read_directory(folder))
+            return _from_snapshot(repository, folder)
     kept = _read_kept(repository)
     if kept is not None:
         return _compared(model_from_json(kept.config, name=repository.name), kept.weights)
@@ -125,6 +124,14 @@ def _download(repository: Repository) -> Model:
         return noted(model, (f"headers of the weights were not read: {error}",))
     _keep(repository, _Kept(config=config, weights=weights))
     return _compared(model, weights)
+
+
+def _from_snapshot(repository: Repository, folder: Path) -> Model:
+    model = model_from_json(read_bounded(folder / "config.json"), name=repository.name)
+    try:
+        return _compared(model, read_directory(folder))
+    except SourceError as error:
+        return noted(model, (f"headers of the weights were not read: {error}",))
 
 
 def _compared(model: Model, weights: StoredWeights | None) -> Model:

@@ -16,12 +16,12 @@ HUB_ID: Final = re.compile(
     r"(?:(?:hf|huggingface|modelscope):)?[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(?:@[\w.-]{1,95})?", re.ASCII
 )
 PAGES: Final = {
-    "https://huggingface.co/": "hf:",
-    "https://hf-mirror.com/": "hf:",
+    "https://huggingface.co/": "",
+    "https://hf-mirror.com/": "",
     "https://www.modelscope.cn/models/": "modelscope:",
     "https://modelscope.cn/models/": "modelscope:",
 }
-"""Web pages of models, as pasted -> hub."""
+"""Web pages of models, as pasted -> prefix of the hub id."""
 
 LARGEST_CONFIG: Final = 4 << 20
 """A config.json is a few KiB; more is refused [bytes]."""
