@@ -58,7 +58,7 @@ class Change(Noun, frozen=True):
     """One change of the plan, and the device peak it would lead to."""
 
     change: str  # "--recompute full"
-    device_bytes: int
+    device_bytes: int  # where it does not fit: at least that
     fits: bool
     cost: str = ""  # what it costs in time or quality, in words
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.answer import Change
-from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Recompute, Shards
+from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
 from vramcast.errors import VramcastError
 
 
@@ -50,6 +50,18 @@ def _all_shards(job: Job) -> Job | None:
     if job.data_parallel == 1 or job.plan.shards in (Shards.EVERYTHING, Shards.OPTIMIZER_AND_GRADIENTS):
         return None
     return _plan(job, shards=Shards.EVERYTHING)
+
+
+def _other_engine(engine: str) -> Callable[[Job], Job | None]:
+    """Engines that copy everything on every rank cannot shard: another one can."""
+
+    def apply(job: Job) -> Job | None:
+        if job.engine not in ("pytorch", "huggingface") or job.data_parallel == 1 or job.plan.peft:
+            return None
+        precision = Precision.MIXED_BF16 if engine == "deepspeed" else job.plan.precision
+        return replace(_plan(job, shards=Shards.EVERYTHING, precision=precision), engine=engine, engine_options={})
+
+    return apply
 
 
 def _double(name: str) -> Callable[[Job], Job | None]:
@@ -96,6 +108,16 @@ CANDIDATES: Final[tuple[Candidate, ...]] = (
     Candidate(lambda job: "--attention flash", "none", _if_eager_attention),
     Candidate(lambda job: f"--shards {job.plan.shards}", "more communication per step", _next_shards),
     Candidate(lambda job: f"--shards {job.plan.shards}", "gathers the weights in forward and backward", _all_shards),
+    Candidate(
+        lambda job: f"--engine {job.engine} --shards everything",
+        "gathers the weights in forward and backward",
+        _other_engine("torchtitan"),
+    ),
+    Candidate(
+        lambda job: f"--engine {job.engine} --shards everything",
+        "gathers the weights in forward and backward",
+        _other_engine("deepspeed"),
+    ),
     Candidate(lambda job: "--loss fused_linear", "about none", _fused_loss),
     Candidate(
         lambda job: f"--micro-batch {job.workload.micro_batch} --grad-accum {job.workload.grad_accum}",
@@ -116,14 +138,14 @@ CANDIDATES: Final[tuple[Candidate, ...]] = (
 Measure = Callable[[Job], int]
 
 
-def single_changes(job: Job, *, needed_bytes: int, measure: Measure) -> tuple[Change, ...]:
+def single_changes(job: Job, *, measure: Measure) -> tuple[Change, ...]:
     """Every applicable change that lowers the peak, those that make it fit first.
 
     Args:
         job: the plan that does not fit
-        needed_bytes: its device peak [bytes]
-        measure: device peak of another job [bytes]
+        measure: device peak of a job, or a lower bound of it where it does not fit [bytes]
     """
+    needed_bytes = measure(job)
     found = [change for change in _tried(job, measure) if change.device_bytes < needed_bytes]
     return tuple(sorted(found, key=lambda change: not change.fits))
 

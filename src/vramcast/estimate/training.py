@@ -52,7 +52,7 @@ def answer(job: Job) -> Answer:
         num_parameters=count_parameters(job.model).total,
         assumptions=_unique(text for program in programs for text in program.assumptions),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
-        changes=() if fits else single_changes(job, needed_bytes=ranks[0].needed_bytes, measure=needed_bytes),
+        changes=() if fits else single_changes(job, measure=needed_bytes),
     )
 
 
@@ -69,8 +69,22 @@ def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
 
 
 def needed_bytes(job: Job) -> int:
-    """Device bytes of the fullest rank in its highest phase: what must fit."""
-    return max(_rank_answer(job, program).needed_bytes for program in rank_programs(job))
+    """Device bytes of the fullest rank in its highest phase: what must fit.
+
+    Where live tensors alone exceed the card no allocator is simulated: the result is then their sum and what lies
+    beside the allocator, a lower bound.
+    """
+    programs = rank_programs(job)
+    floor = max(_live_bytes(job, program) for program in programs)
+    if floor > job.cluster.gpu.visible_bytes:
+        return floor
+    return max(_rank_answer(job, program).needed_bytes for program in programs)
+
+
+def _live_bytes(job: Job, program: RankProgram) -> int:
+    """The highest sum of live tensors over all phases, with what lies beside the allocator [bytes]."""
+    whole = extent(tuple(node for nodes in program.phases.values() for node in nodes))
+    return whole.peak + sum(tensor.num_bytes for tensor in (*outside_tensors(job), *program.outside))
 
 
 def rank_programs(job: Job) -> tuple[RankProgram, ...]:

@@ -121,7 +121,8 @@ def changes(answer: Answer, words: Words) -> Iterator[str]:
         yield "  " + words("no_change")
     for change in answer.changes:
         mark = words("change_fits") if change.fits else words("change_fails")
-        yield f"  {change.change:<44}{format_bytes(change.device_bytes):>12}  {mark:<8} {change.cost}".rstrip()
+        size = format_bytes(change.device_bytes) if change.fits else f"> {format_bytes(change.device_bytes)}"
+        yield f"  {change.change:<44}{size:>13}  {mark:<8} {change.cost}".rstrip()
 
 
 def table(rows: Iterable[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:
