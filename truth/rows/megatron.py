@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from truth.contract import Prediction, Refused
 from truth.rows.megatron_arguments import Arguments, job_from_arguments
 from vramcast.domain.device import Cluster, Gpu
@@ -131,7 +133,8 @@ def simumax_job(name: str) -> Job:
         del arguments["--cross-entropy-loss-fusion"]
     if model.startswith("deepseek"):
         arguments |= SIMUMAX_MOE | {"--moe-layer-freq": f"([0]*1+[1]*{layers - 1})"}
-    return job_from_arguments(arguments, family="gpt", cluster=_cluster("B200", 8), env={})
+    job = job_from_arguments(arguments, family="gpt", cluster=_cluster("B200", 8), env={})
+    return replace(job, engine_options=job.engine_options | {"torch": "2.10"})  # NGC 26.01
 
 
 def _simumax(row: dict[str, Any], name: str) -> Iterator[Prediction]:

@@ -7,10 +7,13 @@ from functools import cached_property
 from vramcast.blocks.megatron_shape import Kernel
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Model
-from vramcast.engines.megatron.options import Options, options_of
+from vramcast.engines.megatron.options import Options, options_of, release
 from vramcast.errors import Unsupported
 from vramcast.parallel.layout import Layout
 from vramcast.units import MIB
+
+LARGE_WORKSPACE_ON_BLACKWELL = (2, 12)
+"""First PyTorch release whose cuBLAS workspaces are 32 MiB on Blackwell too (pytorch/pytorch#175344, February 2026)."""
 
 
 class Context:
@@ -117,7 +120,8 @@ class Context:
         parts = [int(part) for part in setting.split(":") if part.isdigit()]
         if parts:
             return sum(size * count for size, count in zip(parts[::2], parts[1::2], strict=True)) << 10
-        return 32 * MIB if self.sm == 90 else 8_519_680
+        large = self.sm == 90 or (self.sm >= 100 and release(self.options.torch) >= LARGE_WORKSPACE_ON_BLACKWELL)
+        return 32 * MIB if large else 8_519_680
 
     @property
     def te_workspace_bytes(self) -> int:

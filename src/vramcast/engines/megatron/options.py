@@ -48,6 +48,7 @@ class Options(Noun, frozen=True):
     shared_expert_overlap: bool = False
     recompute_method: Literal["uniform", "block"] = "block"
     optimizer: Literal["adam", "sgd", "muon"] = "adam"
+    torch: str = "2.13"  # PyTorch release
     precision_aware: bool = False  # use-precision-aware-optimizer: moments and remainders in fewer bits
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"  # exp-avg-dtype and exp-avg-sq-dtype
     clip_grad: bool = True
@@ -57,6 +58,19 @@ class Options(Noun, frozen=True):
     binary_head: bool = True  # BERT's sentence-order head
     defer_embedding_wgrad: int = 0  # micro-batches whose embedding weight gradient is deferred
     cp_a2a: bool = False
+
+
+def release(text: str) -> tuple[int, int]:
+    """Major and minor number of a PyTorch release.
+
+    >>> release("2.10.0a0")
+    (2, 10)
+    """
+    major, _, rest = text.partition(".")
+    minor = rest.partition(".")[0]
+    if not (major.isdecimal() and minor.isdecimal() and len(text) < 40):
+        raise InvalidSpec(f"torch={text[:40]!r} must be a release such as 2.13")
+    return int(major), int(minor)
 
 
 def options_of(job: Job) -> Options:
