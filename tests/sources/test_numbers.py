@@ -26,6 +26,9 @@ def test_the_feed_forward_width_closes_the_sum(params: str, layers: int, hidden:
         {"params": "7B", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 5},
         {"params": "7B", "layers": 32, "hidden": 10**9},
         {"params": "7B", "layers": 32, "hidden": 4096, "ffn": 100},
+        {"params": "7B", "layers": 32, "hidden": 4096, "heads": -32},
+        {"params": "7B", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": -8},
+        {"params": "7B", "layers": 32, "hidden": 4096, "vocab": 0},
         {"params": "9" * 30, "layers": 32, "hidden": 4096},
     ],
 )
@@ -33,3 +36,8 @@ def test_numbers_that_cannot_add_up_are_refused(numbers: dict[str, object]) -> N
     with pytest.raises(InvalidSpec) as caught:
         model_from_numbers(**numbers)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+def test_what_was_assumed_is_noted() -> None:
+    notes = " ".join(model_from_numbers(params="7B", layers=32, hidden=4096).notes)
+    assert all(word in notes for word in ("feed-forward width", "32 heads", "vocabulary of 32000"))

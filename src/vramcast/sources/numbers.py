@@ -47,6 +47,9 @@ def model_from_numbers(
     require_count("layers", layers)
     if not 1 <= hidden <= LARGEST_HIDDEN:
         raise InvalidSpec(f"hidden={hidden} must be a width from 1 to {LARGEST_HIDDEN}")
+    for name, number in (("heads", heads), ("kv-heads", kv_heads), ("ffn", ffn), ("vocab", vocab)):
+        if number is not None:
+            require_count(name, number)
     num_heads = heads or max(1, hidden // HEAD_DIM)
     if hidden % num_heads:
         raise InvalidSpec(f"heads={num_heads} does not divide hidden={hidden}; give --heads that does")
@@ -59,10 +62,11 @@ def model_from_numbers(
     def build(width: int) -> Model:
         layer = Layer(mixer=attention, channel=MLP(width=width, gated=True))
         stack = Stack(name="decoder", hidden=hidden, runs=(Run(count=layers, layer=layer),))
-        return Model(name=f"{params} parameters", family="llama", vocab=rows, stacks=(stack,), notes=_notes(ffn, vocab))
+        notes = _notes(ffn, vocab, kv_heads, num_heads)
+        return Model(name=f"{params} parameters", family="llama", vocab=rows, stacks=(stack,), notes=notes)
 
     if ffn is not None:
-        return _checked(build(require_count("ffn", ffn)), total, params)
+        return _checked(build(ffn), total, params)
     rest = total - count_parameters(build(1)).total + 3 * hidden * layers
     width = round(rest / (3 * hidden * layers))
     if width < 1:
@@ -80,10 +84,12 @@ def _checked(model: Model, total: int, params: str) -> Model:
     return model
 
 
-def _notes(ffn: int | None, vocab: int | None) -> tuple[str, ...]:
+def _notes(ffn: int | None, vocab: int | None, kv_heads: int | None, num_heads: int) -> tuple[str, ...]:
     notes = ["described by numbers: taken as a decoder with RMSNorm, rotary embedding and gated MLP, head untied"]
     if ffn is None:
         notes.append("feed-forward width chosen so that the parameters add up")
+    if kv_heads is None:
+        notes.append(f"every one of {num_heads} heads has keys and values of its own; --kv-heads says otherwise")
     if vocab is None:
         notes.append(f"vocabulary of {VOCABULARY} assumed")
     return tuple(notes)
