@@ -34,9 +34,11 @@ MODELS: Final[tuple[tuple[str, str], ...]] = (
 GPUS: Final = {"H100": "h100-sxm-80gb", "GB200": "gb200-186gb", "B200": "b200-180gb", "A100": "a100-sxm4-80gb"}
 
 PRECISION_AWARE: Final = {"precision_aware": True, "moments": "bf16", "accumulate_in_fp32": False}
+BF16_GRADIENTS: Final = {"accumulate_in_fp32": False}
 RECIPES: Final[dict[str, dict[str, Any]]] = {
     "moonlight-16b-a3b": PRECISION_AWARE | {"cross_entropy": "te", "shared_expert_overlap": True},
-    "nemotron-3-nano-30b-a3b": {"cross_entropy": "native", "dispatcher": "flex"},
+    "nemotron-3-nano-30b-a3b": BF16_GRADIENTS | {"cross_entropy": "native", "dispatcher": "flex"},
+    "llama-3-70b": BF16_GRADIENTS,
 }
 """Engine options of the recipes, where they differ from `COMMON`."""
 
@@ -68,6 +70,8 @@ def bridge_job(row: dict[str, Any]) -> Job:
         shards=Shards.OPTIMIZER, loss=Loss.FUSED, **_recompute(str(row["recompute"])), precision=_precision(row),
     )
     options = COMMON | RECIPES.get(name, {})
+    if plan.precision is Precision.FP8:  # performance recipes: fp8_param_gather, disable_parameter_transpose_cache
+        options |= {"fp8_param_gather": True, "fp8_transpose_cache": False}
     gpu = next((known for key, known in GPUS.items() if str(row["gpu"]).upper().startswith(key)), None)
     if gpu is None:
         raise Refused(f"unknown card {row['gpu']!r}")

@@ -32,7 +32,23 @@ def layer_graph(layer: Layer, shape: Shape, *, hidden: int, owner: str, causal: 
         out = _residual(graph, out, layer, shape, part="channel", hidden=hidden, causal=causal)
     out.tensor = boundary
     graph.returns(out)
+    if shape.fp8:
+        _save_inputs_in_fp8(graph)
     return graph
+
+
+def _save_inputs_in_fp8(graph: Graph) -> None:
+    """Products keep their quantised input for the weight gradient: one byte an element instead of the input itself.
+
+    Source: TransformerEngine pytorch/module/linear.py and layernorm_linear.py, prepare_for_saving(inputmat)
+    """
+    for operator in graph.operators:
+        if not operator.weight_gradients:
+            continue
+        kept = [value for value in operator.saved if value in operator.inputs]
+        copies = [graph.value(f"{value.name} in fp8", value.num_bytes // 2, gradient_bytes=0) for value in kept]
+        operator.saved = tuple(value for value in operator.saved if value not in kept)
+        operator.extra = (*operator.extra, *copies)
 
 
 def _check(layer: Layer) -> None:

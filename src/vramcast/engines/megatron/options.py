@@ -38,6 +38,7 @@ class Options(Noun, frozen=True):
     fsdp: bool = False
     fp8_param_gather: bool = False
     fp8_recipe: str = ""
+    fp8_transpose_cache: bool = True  # fp8 weights keep their transpose (Hopper), a second byte an element
     tp_comm_overlap: bool = False
     dispatcher: Literal["allgather", "alltoall", "flex"] = "alltoall"
     grouped_gemm: bool = True

@@ -152,7 +152,7 @@ def state_rules(context: Context) -> StateRules:
     plan, options, layout = context.job.plan, context.options, context.layout
     distributed = context.distributed_optimizer
     return StateRules(
-        weight_bytes=context.element,
+        weight_bytes=1 if options.fp8_param_gather and not options.fp8_transpose_cache else context.element,
         gradient_bytes=4 if context.fp32_gradients else 2,
         distributed=distributed,
         dense_ranks=max(1, layout.dp * layout.cp // options.optimizer_instances) if distributed else 1,
