@@ -16,21 +16,17 @@ BY_GROUP: Final[dict[str, str]] = {
     "megatron_bridge_docs": "megatron_bridge",
     "qwen_readme": "huggingface",
     "peft_method_comparison": "huggingface",
-    "ms_swift_scripts": "huggingface",
     "colossalai_docs": "colossalai",
     "torchtitan_commit_logs": "torchtitan",
     "torchtitan_docs": "torchtitan",
     "litgpt_tables": "litgpt",
 }
-"""Groups with fields or conventions of their own; other groups go by the framework they name."""
+"""Groups with fields or conventions of their own; what other groups measured is what their rows say."""
 
-BY_FRAMEWORK: Final[tuple[tuple[str, str], ...]] = (
-    ("megatron", "megatron"),
-    ("torchtitan", "torchtitan"),
-    ("litgpt", "litgpt"),
-    ("colossalai", "colossalai"),
+MEGATRON_FIELDS: Final[tuple[frozenset[str], ...]] = (
+    frozenset(("raw_config", "measured_bytes")), frozenset(("measured_peak_gib", "model")),
 )
-
+"""Fields of rows that name Megatron's arguments or SimuMax's run, whatever their group."""
 
 ENGINES: Final[dict[str, str]] = {"megatron_bridge": "megatron"}
 """Engine of an adapter, where it is not called like it."""
@@ -62,10 +58,8 @@ def _module_name(row: dict[str, Any]) -> str:
         raise Refused("diffusion models are predicted by tracing, which this version does not have yet")
     if row.get("group") in BY_GROUP:
         return BY_GROUP[row["group"]]
-    framework = str(row.get("framework", "")).lower()
-    for word, name in BY_FRAMEWORK:
-        if word in framework:
-            return name
-    if framework:
+    if any(fields <= row.keys() for fields in MEGATRON_FIELDS):
+        return "megatron"
+    if row.get("framework"):
         return "generic"
     raise Refused("no adapter reads rows with these fields")

@@ -121,14 +121,14 @@ def peft_job(row: Row) -> Job:
     return Job(
         model=load_model(str(row["model"]).split("/")[-1].lower()),
         workload=Workload(seq_len=row["seq_len"], micro_batch=row["micro_batch"], objective="sft"),
-        plan=Plan(precision=Precision.BF16, peft=_method(row)),
+        plan=Plan(precision=Precision.BF16, peft=method_of(row)),
         cluster=cluster(row),
         engine="pytorch",
         engine_options={"padded": True},
     )
 
 
-def _method(row: Row) -> Peft | None:
+def method_of(row: Row) -> Peft | None:
     """The adapter a row's JSON describes; None for training everything."""
     if row["peft"] in ("none", "full"):
         return None

@@ -166,7 +166,8 @@ def head(model: Model, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
     graph.returns(LOSSES[choices.loss](graph, x, model, sizes))
     if not choices.frees_prediction:
         made = {value.name: value for operator in graph.operators for value in operator.outputs}
-        holder.saved = (made["logits.fp32" if choices.loss == "model_fp32" else "head.output"],)
+        logits = made.get("logits.fp32" if choices.loss == "model_fp32" else "head.output")
+        holder.saved = () if logits is None else (logits,)  # a chunked loss never makes them whole
     return graph
 
 
