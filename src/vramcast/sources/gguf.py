@@ -9,10 +9,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from vramcast.domain.checkpoint import StoredTensor, StoredWeights
 from vramcast.domain.model import Noun
 from vramcast.errors import SourceError
 from vramcast.sources.gguf_types import ARRAY, SCALARS, STRING, TENSOR_TYPES
-from vramcast.sources.weights import LARGEST_ELEMENTS, StoredTensor, StoredWeights
+from vramcast.sources.weights import LARGEST_ELEMENTS
 from vramcast.units import round_up
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ from typing import Final
 
 import msgspec
 
-from vramcast.domain.model import Model, Noun
+from vramcast.domain.checkpoint import Checkpoint, StoredWeights
+from vramcast.domain.model import Noun
 from vramcast.errors import SourceError
 from vramcast.sources.fetch import Refused, read_url
-from vramcast.sources.resolve import LARGEST_CONFIG, model_from_json, noted, read_bounded
+from vramcast.sources.resolve import LARGEST_CONFIG, model_from_json, read_bounded
 from vramcast.sources.safetensors import (
     INDEX,
     LARGEST_HEADER,
@@ -29,7 +30,7 @@ from vramcast.sources.safetensors import (
     parse_index,
     read_directory,
 )
-from vramcast.sources.weights import StoredWeights, comparison_notes, joined
+from vramcast.sources.weights import compared, joined, noted
 
 HUGGING_FACE: Final = "https://huggingface.co"
 MODELSCOPE: Final = "https://www.modelscope.cn"
@@ -76,8 +77,8 @@ class _Kept(msgspec.Struct):
     weights: StoredWeights | None
 
 
-def model_from_hub(text: str) -> Model:
-    """The model of a hub id: `Qwen/Qwen3-8B`, `Qwen/Qwen3-8B@main`, `modelscope:Qwen/Qwen3-8B`.
+def checkpoint_from_hub(text: str) -> Checkpoint:
+    """The model and headers of a hub id: `Qwen/Qwen3-8B`, `Qwen/Qwen3-8B@main`, `modelscope:Qwen/Qwen3-8B`.
 
     Raises: SourceError of one sentence when the hub cannot be reached, refuses, or answers with nonsense
     """
@@ -88,7 +89,7 @@ def model_from_hub(text: str) -> Model:
             return _from_snapshot(repository, folder)
     kept = _read_kept(repository)
     if kept is not None:
-        return _compared(model_from_json(kept.config, name=repository.name), kept.weights)
+        return compared(model_from_json(kept.config, name=repository.name), kept.weights)
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         raise SourceError(f"{repository.name}: HF_HUB_OFFLINE is set and no cache holds it; give a path to config.json")
     return _download(repository)
@@ -110,7 +111,7 @@ def repository_of(text: str) -> Repository:
     return Repository(name=name, endpoint=endpoint, revision=revision, modelscope=modelscope, token=token)
 
 
-def _download(repository: Repository) -> Model:
+def _download(repository: Repository) -> Checkpoint:
     try:
         config = repository.read("config.json", most=LARGEST_CONFIG)
     except Refused as refused:
@@ -121,21 +122,17 @@ def _download(repository: Repository) -> Model:
     try:
         weights = read_weights(repository)
     except SourceError as error:
-        return noted(model, (f"headers of the weights were not read: {error}",))
+        return Checkpoint(model=noted(model, (f"headers of the weights were not read: {error}",)))
     _keep(repository, _Kept(config=config, weights=weights))
-    return _compared(model, weights)
+    return compared(model, weights)
 
 
-def _from_snapshot(repository: Repository, folder: Path) -> Model:
+def _from_snapshot(repository: Repository, folder: Path) -> Checkpoint:
     model = model_from_json(read_bounded(folder / "config.json"), name=repository.name)
     try:
-        return _compared(model, read_directory(folder))
+        return compared(model, read_directory(folder))
     except SourceError as error:
-        return noted(model, (f"headers of the weights were not read: {error}",))
-
-
-def _compared(model: Model, weights: StoredWeights | None) -> Model:
-    return model if weights is None else noted(model, comparison_notes(model, weights))
+        return Checkpoint(model=noted(model, (f"headers of the weights were not read: {error}",)))
 
 
 def _explained(repository: Repository, status: int) -> SourceError:

@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
+from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
 from vramcast.errors import SourceError, UnknownName
 
@@ -28,6 +29,11 @@ LARGEST_CONFIG: Final = 4 << 20
 
 
 def resolve_model(text: str) -> Model:
+    """The model a text means; what its headers say beside, see `resolve_checkpoint`."""
+    return resolve_checkpoint(text).model
+
+
+def resolve_checkpoint(text: str) -> Checkpoint:
     """The model a text means: catalogue name first, then a path that exists, then a hub id.
 
     Raises: UnknownName with the nearest catalogue names, SourceError for unusable files and hubs
@@ -38,14 +44,14 @@ def resolve_model(text: str) -> Model:
         raise UnknownName("an empty or endless model name")
     text = _hub_id_of_page(text)
     try:
-        return load_model(text)
+        return Checkpoint(model=load_model(text))
     except UnknownName as unknown:
         if os.path.exists(text):  # noqa: PTH110  # pathlib costs 3 ms of start-up
             return _from_path(text)
         if HUB_ID.fullmatch(text):
-            from vramcast.sources.hub import model_from_hub
+            from vramcast.sources.hub import checkpoint_from_hub
 
-            return model_from_hub(text)
+            return checkpoint_from_hub(text)
         if os.sep in text or text.endswith((".json", ".gguf", ".safetensors")):
             raise SourceError(f"{text[:200]}: no such file or directory") from None
         raise unknown from None
@@ -59,7 +65,7 @@ def _hub_id_of_page(text: str) -> str:
     return text
 
 
-def _from_path(text: str) -> Model:
+def _from_path(text: str) -> Checkpoint:
     from pathlib import Path
 
     path = Path(text)
@@ -74,7 +80,7 @@ def _from_path(text: str) -> Model:
     raise SourceError(f"{path}: give a config.json, a directory, a .safetensors or a .gguf file")
 
 
-def _from_directory(folder: Path, missing: str = "") -> Model:
+def _from_directory(folder: Path, missing: str = "") -> Checkpoint:
     config = folder / "config.json"
     if config.is_file():
         return _with_weights(model_from_json(read_bounded(config), name=folder.resolve().name), folder)
@@ -85,31 +91,23 @@ def _from_directory(folder: Path, missing: str = "") -> Model:
     raise SourceError(f"{folder}: no config.json {what}, and weights alone do not tell the architecture")
 
 
-def _from_gguf(path: Path) -> Model:
+def _from_gguf(path: Path) -> Checkpoint:
     from vramcast.families import model_from_config
     from vramcast.sources.gguf import read_file
     from vramcast.sources.gguf_config import config_of
-    from vramcast.sources.weights import comparison_notes
+    from vramcast.sources.weights import compared
 
     header = read_file(path)
     model = model_from_config(config_of(header, name=path.name), name=path.stem)
-    return noted(model, comparison_notes(model, header.weights))
+    return compared(model, header.weights)
 
 
-def _with_weights(model: Model, folder: Path) -> Model:
-    """The model, with a note where the checkpoint beside its config disagrees."""
+def _with_weights(model: Model, folder: Path) -> Checkpoint:
+    """The model with its headers, and a note where the checkpoint beside its config disagrees."""
     from vramcast.sources.safetensors import read_directory
-    from vramcast.sources.weights import comparison_notes
+    from vramcast.sources.weights import compared
 
-    weights = read_directory(folder)
-    return model if weights is None else noted(model, comparison_notes(model, weights))
-
-
-def noted(model: Model, notes: tuple[str, ...]) -> Model:
-    """The model with more notes."""
-    from msgspec.structs import replace
-
-    return replace(model, notes=(*model.notes, *notes)) if notes else model
+    return compared(model, read_directory(folder))
 
 
 def read_bounded(path: Path) -> bytes:

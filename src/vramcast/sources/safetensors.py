@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from vramcast.domain.checkpoint import StoredTensor, StoredWeights
 from vramcast.errors import SourceError
-from vramcast.sources.weights import LARGEST_ELEMENTS, StoredTensor, StoredWeights, joined
+from vramcast.sources.weights import LARGEST_ELEMENTS, joined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

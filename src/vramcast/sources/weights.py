@@ -1,12 +1,12 @@
-"""What the headers of a checkpoint say: tensors with their exact bytes, and how they compare with a config."""
+"""How the headers of a checkpoint compare with its config."""
 
 from __future__ import annotations
 
 from itertools import combinations
-from math import prod
 from typing import TYPE_CHECKING, Final
 
-from vramcast.domain.model import Model, Noun
+from vramcast.domain.checkpoint import Checkpoint, StoredWeights
+from vramcast.domain.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,50 +18,23 @@ LARGEST_ELEMENTS: Final = 2**62
 """No tensor has more elements; larger products come from broken or hostile headers."""
 
 
-class StoredTensor(Noun, frozen=True):
-    """One tensor of a checkpoint, by its header."""
-
-    name: str
-    dtype: str  # lower case, as the format names it: "bf16", "f8_e4m3", "q4_k"
-    shape: tuple[int, ...]
-    num_bytes: int
-
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-
-class StoredWeights(Noun, frozen=True):
-    """All tensors of a checkpoint. Without headers only `listed_bytes`, which the index states, is known."""
-
-    tensors: tuple[StoredTensor, ...] = ()
-    listed_bytes: int | None = None  # metadata.total_size of an index whose shards were not read
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all tensors, headers and padding not counted."""
-        if self.listed_bytes is not None and not self.tensors:
-            return self.listed_bytes
-        return sum(tensor.num_bytes for tensor in self.tensors)
-
-    @property
-    def elements(self) -> int:
-        """Elements of all tensors."""
-        return sum(tensor.elements for tensor in self.tensors)
-
-    @property
-    def bytes_by_dtype(self) -> dict[str, int]:
-        """Bytes of each storage dtype, largest first."""
-        sums: dict[str, int] = {}
-        for tensor in self.tensors:
-            sums[tensor.dtype] = sums.get(tensor.dtype, 0) + tensor.num_bytes
-        return dict(sorted(sums.items(), key=lambda item: -item[1]))
-
-
 def joined(parts: Iterable[StoredWeights]) -> StoredWeights:
     """The tensors of several files as one checkpoint."""
     return StoredWeights(tensors=tuple(tensor for part in parts for tensor in part.tensors))
+
+
+def compared(model: Model, weights: StoredWeights | None) -> Checkpoint:
+    """The model with its headers, and a note where the two disagree."""
+    if weights is None:
+        return Checkpoint(model=model)
+    return Checkpoint(model=noted(model, comparison_notes(model, weights)), weights=weights)
+
+
+def noted(model: Model, notes: tuple[str, ...]) -> Model:
+    """The model with more notes."""
+    from msgspec.structs import replace
+
+    return replace(model, notes=(*model.notes, *notes)) if notes else model
 
 
 def comparison_notes(model: Model, weights: StoredWeights) -> tuple[str, ...]:
