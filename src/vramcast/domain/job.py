@@ -72,6 +72,8 @@ class Phase(StrEnum):
     FIRST_STEP = "first step"
     STEP = "step"
     EVALUATION = "evaluation"
+    WARM_UP = "warm-up"  # serving: sampler and graphs, before the first request
+    SERVING = "serving"
     CHECKPOINT = "checkpoint"
 
 

@@ -24,3 +24,8 @@ class RankProgram(Struct, frozen=True, kw_only=True):
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF the engine's launcher sets where the job says nothing
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def steady(self) -> Phase:
+        """The phase whose peak is the answer: a training step, or serving at full load."""
+        return Phase.SERVING if Phase.SERVING in self.phases else Phase.STEP

@@ -10,16 +10,15 @@ import msgspec
 import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import Answer, LedgerEntry, Peak, RankAnswer
-from vramcast.domain.job import Job, Phase
-from vramcast.domain.program import Extent, Tensor, extent, live_at_end, live_at_peak
+from vramcast.domain.answer import Answer, RankAnswer
+from vramcast.domain.job import Job
+from vramcast.domain.program import extent
 from vramcast.domain.rank import RankProgram
-from vramcast.errors import OutOfMemory, UnknownName
+from vramcast.errors import UnknownName
 from vramcast.estimate.changes import single_changes
 from vramcast.estimate.checks import check
-from vramcast.estimate.interval import interval
 from vramcast.estimate.outside import outside_tensors
-from vramcast.estimate.timeline import Simulated, simulate
+from vramcast.estimate.ranks import rank_answer
 
 ENGINES: Final[dict[str, str]] = {
     "pytorch": "vramcast.engines.pytorch",
@@ -114,80 +113,12 @@ def _plain(noun: Any) -> dict[str, Any]:
 
 
 def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
-    outside = (*outside_tensors(job), *program.outside)
-    outside_bytes = sum(tensor.num_bytes for tensor in outside)
-    marks, gives_back_cache = _marks(job, program, job.cluster.gpu.visible_bytes - outside_bytes)
-    phases: dict[str, Peak] = {}
-    before = Extent(0, 0)
-    for phase, nodes in program.phases.items():
-        inner = extent(nodes)
-        allocated, reserved = before.net + inner.peak, marks[phase].reserved_bytes
-        phases[phase.value] = Peak(
-            allocated_bytes=allocated, reserved_bytes=reserved, device_bytes=reserved + outside_bytes
-        )
-        before = Extent(before.net + inner.net, 0)
-    steady = phases[Phase.STEP.value]
-    return RankAnswer(
-        role=program.role,
-        count=program.count,
-        peak=steady,
-        interval_bytes=interval(job.engine, steady.device_bytes),
-        phases=phases,
-        ledger=_ledger(program, steady, outside),
-        gives_back_cache=gives_back_cache,
-    )
-
-
-def _marks(job: Job, program: RankProgram, capacity_bytes: int) -> tuple[dict[Phase, Simulated], bool]:
-    """High-water marks of each phase, and whether cached memory had to be given back to stay within the capacity.
-
-    A run whose cache outgrows the card is not out of memory yet: the allocator returns what it can and tries again.
-    """
-    alloc_conf = job.alloc_conf or program.alloc_conf
-    marks = simulate(program.phases, alloc_conf=alloc_conf)
-    if max(mark.reserved_bytes for mark in marks.values()) <= capacity_bytes:
-        return marks, False
-    if max(mark.allocated_bytes for mark in marks.values()) > capacity_bytes:
-        return marks, False
-    try:
-        return simulate(program.phases, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes), True
-    except OutOfMemory:
-        return marks, False
-
-
-def _ledger(program: RankProgram, steady: Peak, outside: tuple[Tensor, ...]) -> tuple[LedgerEntry, ...]:
-    """Named entries that add up to the device bytes of the steady peak."""
-    before = [node for phase, nodes in program.phases.items() if _precedes(phase, program) for node in nodes]
-    live = live_at_end(tuple(before))
-    for tensor, count in live_at_peak(program.phases[Phase.STEP]).items():
-        live[tensor] = live.get(tensor, 0) + count
-    entries = [_entry(tensor, count) for tensor, count in live.items() if count]
-    cached = steady.reserved_bytes - sum(entry.num_bytes for entry in entries)
-    entries.append(
-        LedgerEntry(
-            path="allocator/reserved but not allocated",
-            num_bytes=cached,
-            formula="peak reserved - allocated at the peak",
-            source="simulated caching allocator, see docs/levels.md",
-        )
-    )
-    entries.extend(_entry(tensor, 1) for tensor in outside)
-    return tuple(sorted(entries, key=lambda entry: -entry.num_bytes))
-
-
-def _precedes(phase: Phase, program: RankProgram) -> bool:
-    order = list(program.phases)
-    return order.index(phase) < order.index(Phase.STEP)
-
-
-def _entry(tensor: Tensor, count: int) -> LedgerEntry:
-    return LedgerEntry(
-        path=tensor.path,
-        num_bytes=tensor.block_bytes * count,
-        count=count,
-        basis=tensor.basis,
-        formula=tensor.formula,
-        source=tensor.source,
+    return rank_answer(
+        program,
+        outside=outside_tensors(job),
+        capacity_bytes=job.cluster.gpu.visible_bytes,
+        engine=job.engine,
+        alloc_conf=job.alloc_conf,
     )
 
 

@@ -73,6 +73,8 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "phase.first step": {"en": "first step", "zh": "第一步"},
     "phase.step": {"en": "steady step", "zh": "稳定步"},
     "phase.evaluation": {"en": "evaluation", "zh": "评估"},
+    "phase.warm-up": {"en": "warm-up", "zh": "预热"},
+    "phase.serving": {"en": "serving", "zh": "服务"},
     "phase.checkpoint": {"en": "checkpoint", "zh": "保存检查点"},
 }
 """Key -> language -> text. Both languages have every key and the same placeholders; a test says so."""

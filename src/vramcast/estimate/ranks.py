@@ -1,0 +1,99 @@
+"""One rank role answered: its program at three levels, the ledger that adds up to the peak, the interval."""
+
+from __future__ import annotations
+
+from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
+from vramcast.domain.job import Phase
+from vramcast.domain.program import Extent, Tensor, extent, live_at_end, live_at_peak
+from vramcast.domain.rank import RankProgram
+from vramcast.errors import OutOfMemory
+from vramcast.estimate.interval import interval
+from vramcast.estimate.timeline import Simulated, simulate
+
+
+def rank_answer(
+    program: RankProgram, *, outside: tuple[Tensor, ...], capacity_bytes: int, engine: str, alloc_conf: str = ""
+) -> RankAnswer:
+    """The peaks of every phase, and the ledger at the peak of the steady one.
+
+    Args:
+        program: what the ranks of the role do
+        outside: what lies beside the caching allocator whatever the program says
+        capacity_bytes: what a process can use of the card [bytes]
+        engine: whose measured cases make the interval
+        alloc_conf: PYTORCH_CUDA_ALLOC_CONF of the user; empty: the engine's own
+    """
+    outside = (*outside, *program.outside)
+    outside_bytes = sum(tensor.num_bytes for tensor in outside)
+    marks, gives_back_cache = _marks(program, alloc_conf or program.alloc_conf, capacity_bytes - outside_bytes)
+    phases: dict[str, Peak] = {}
+    before = Extent(0, 0)
+    for phase, nodes in program.phases.items():
+        inner = extent(nodes)
+        allocated, reserved = before.net + inner.peak, marks[phase].reserved_bytes
+        phases[phase.value] = Peak(
+            allocated_bytes=allocated, reserved_bytes=reserved, device_bytes=reserved + outside_bytes
+        )
+        before = Extent(before.net + inner.net, 0)
+    steady = phases[program.steady.value]
+    return RankAnswer(
+        role=program.role,
+        count=program.count,
+        peak=steady,
+        interval_bytes=interval(engine, steady.device_bytes),
+        phases=phases,
+        ledger=_ledger(program, steady, outside),
+        gives_back_cache=gives_back_cache,
+    )
+
+
+def _marks(program: RankProgram, alloc_conf: str, capacity_bytes: int) -> tuple[dict[Phase, Simulated], bool]:
+    """High-water marks of each phase, and whether cached memory had to be given back to stay within the capacity.
+
+    A run whose cache outgrows the card is not out of memory yet: the allocator returns what it can and tries again.
+    """
+    marks = simulate(program.phases, alloc_conf=alloc_conf)
+    if max(mark.reserved_bytes for mark in marks.values()) <= capacity_bytes:
+        return marks, False
+    if max(mark.allocated_bytes for mark in marks.values()) > capacity_bytes:
+        return marks, False
+    try:
+        return simulate(program.phases, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes), True
+    except OutOfMemory:
+        return marks, False
+
+
+def _ledger(program: RankProgram, steady: Peak, outside: tuple[Tensor, ...]) -> tuple[LedgerEntry, ...]:
+    """Named entries that add up to the device bytes of the steady peak."""
+    before = [node for phase, nodes in program.phases.items() if _precedes(phase, program) for node in nodes]
+    live = live_at_end(tuple(before))
+    for tensor, count in live_at_peak(program.phases[program.steady]).items():
+        live[tensor] = live.get(tensor, 0) + count
+    entries = [_entry(tensor, count) for tensor, count in live.items() if count]
+    cached = steady.reserved_bytes - sum(entry.num_bytes for entry in entries)
+    entries.append(
+        LedgerEntry(
+            path="allocator/reserved but not allocated",
+            num_bytes=cached,
+            formula="peak reserved - allocated at the peak",
+            source="simulated caching allocator, see docs/levels.md",
+        )
+    )
+    entries.extend(_entry(tensor, 1) for tensor in outside)
+    return tuple(sorted(entries, key=lambda entry: -entry.num_bytes))
+
+
+def _precedes(phase: Phase, program: RankProgram) -> bool:
+    order = list(program.phases)
+    return order.index(phase) < order.index(program.steady)
+
+
+def _entry(tensor: Tensor, count: int) -> LedgerEntry:
+    return LedgerEntry(
+        path=tensor.path,
+        num_bytes=tensor.block_bytes * count,
+        count=count,
+        basis=tensor.basis,
+        formula=tensor.formula,
+        source=tensor.source,
+    )
