@@ -13,8 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-from truth.rows import engine_of_group
-from truth.score import Scored, percentile, score_file
+from truth.score import WITH_INTERVAL, Scored, percentile, score_file
 
 TARGET: Final = Path(__file__).resolve().parent.parent / "src" / "vramcast" / "estimate" / "calibration.py"
 KEPT: Final = 21
@@ -26,9 +25,9 @@ def ratios_of(scored: list[Scored]) -> Ratios:
     """Engine -> group -> quantiles of measured / predicted."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for item in scored:
-        engine = engine_of_group(item.group)
-        if item.prediction is not None and not item.mark and engine is not None:
-            found[engine][item.group].append(1 / (1 + item.error))
+        counts = item.prediction is not None and item.level in WITH_INTERVAL and not item.mark
+        if counts and item.engine is not None:
+            found[item.engine][item.group].append(1 / (1 + item.error))
     return {
         engine: {group: quantiles(values) for group, values in sorted(groups.items())}
         for engine, groups in sorted(found.items())

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class Prediction(NamedTuple):
-    """One predicted number beside its measured one."""
+    """One predicted number beside its measured one, both in bytes or in the unit of a row's own quantity."""
 
     level: str  # "allocated", "reserved", "device", or a row's own quantity
-    predicted_bytes: int
-    measured_bytes: float
-    measured_alternative_bytes: float | None = None  # the GB reading where a source does not say GiB or GB
+    predicted: float
+    measured: float
+    measured_alternative: float | None = None  # the GB reading where a source does not say GiB or GB
     interval: tuple[int, int] | None = None  # the 90 % interval [bytes]
 
 

@@ -14,14 +14,17 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from truth.contract import Prediction, Refused
-from truth.rows import adapter, engine_of_group
+from truth.rows import adapter, engine_of
 from vramcast.errors import SourceError, VramcastError
 from vramcast.estimate.interval import interval
 
 Row = dict[str, Any]
+
+WITH_INTERVAL: Final = ("allocated", "reserved", "device")
+"""Levels that answers give an interval for: sums over everything a rank holds, not its parts."""
 
 
 class Scored(NamedTuple):
@@ -37,12 +40,15 @@ class Scored(NamedTuple):
     prediction: Prediction | None
     refused: str | None
     peers: dict[str, float]  # other tools' errors on the same row
+    engine: str | None = None  # that predicted it
 
     @property
     def error(self) -> float:
-        """(predicted - measured) / measured."""
+        """(predicted - measured) / measured; of a measured 0: 0 when it is met, else 1."""
         assert self.prediction is not None
-        return self.prediction.predicted_bytes / self.prediction.measured_bytes - 1
+        if not self.prediction.measured:
+            return float(self.prediction.predicted != 0)
+        return self.prediction.predicted / self.prediction.measured - 1
 
     @property
     def covered(self) -> bool | None:
@@ -50,7 +56,7 @@ class Scored(NamedTuple):
         if self.prediction is None or self.prediction.interval is None:
             return None
         low, high = self.prediction.interval
-        return low <= self.prediction.measured_bytes <= high
+        return low <= self.prediction.measured <= high
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -117,23 +123,24 @@ def score_row(row: Row, *, file: str, number: int) -> list[Scored]:
             prediction,
             refused,
             peer_errors(row) if level == "allocated" else {},
+            engine_of(row, group_of(row, file)),
         )
 
     try:
         group = group_of(row, file)
-        return [scored(item.level, with_interval(item, group)) for item in adapter(row)(row)]
+        engine = engine_of(row, group)
+        return [scored(item.level, with_interval(item, engine, group)) for item in adapter(row)(row)]
     except (Refused, VramcastError) as reason:
         return [scored(level_of(row), None, str(reason))]
     except Exception as bug:  # one row's bug must not hide the other rows; it is counted and named
         return [scored(level_of(row), None, f"BUG {type(bug).__name__}: {bug}")]
 
 
-def with_interval(prediction: Prediction, group: str) -> Prediction:
+def with_interval(prediction: Prediction, engine: str | None, group: str) -> Prediction:
     """The prediction with the 90 % interval that the other groups' misses give it."""
-    engine = engine_of_group(group)
-    if prediction.interval is not None or engine is None:
+    if prediction.interval is not None or engine is None or prediction.level not in WITH_INTERVAL:
         return prediction
-    return prediction._replace(interval=interval(engine, prediction.predicted_bytes, without_group=group))
+    return prediction._replace(interval=interval(engine, round(prediction.predicted), without_group=group))
 
 
 def group_of(row: Row, file: str) -> str:
@@ -215,9 +222,9 @@ def statistics_of(items: list[Scored]) -> dict[str, Any]:
     if covered:
         record["interval_coverage"] = sum(covered) / len(covered)
     alternative = [
-        abs(item.prediction.predicted_bytes / item.prediction.measured_alternative_bytes - 1)
+        abs(item.prediction.predicted / item.prediction.measured_alternative - 1)
         for item in predicted
-        if item.prediction and item.prediction.measured_alternative_bytes
+        if item.prediction and item.prediction.measured_alternative
     ]
     if alternative:
         record["median_abs_error_if_gb"] = statistics.median(alternative)
@@ -241,20 +248,20 @@ def percentile(values: list[float], share: float) -> float:
 
 def print_table(groups: list[dict[str, Any]]) -> None:
     """The summary for people."""
-    print(f"{'group':<44}{'level':<11}{'rows':>5}{'pred':>5}{'median':>9}{'p95':>9}{'under':>7}{'in 90%':>8}  worst")
+    print(f"{'group':<44}{'level':<22}{'rows':>5}{'pred':>5}{'median':>9}{'p95':>9}{'under':>7}{'in 90%':>8}  worst")
     for record in groups:
         name = record["group"] + (f" [{record['mark']}]" if "mark" in record else "")
         _print_line(name, record["level"], record)
         for grade, part in record.get("grades", {}).items():
             _print_line(f"  grade {grade}", record["level"], part)
         for peer, part in record.get("peers", {}).items():
-            print(f"  {peer:<42}{'':<21}{part['median_abs_error']:>9.2%}{'max':>5}{part['max_abs_error']:>9.2%}")
+            print(f"  {peer:<42}{'':<32}{part['median_abs_error']:>9.2%}{'max':>5}{part['max_abs_error']:>9.2%}")
         for reason, count in record["refused"].items():
             print(f"    refused {count}: {reason}")
 
 
 def _print_line(name: str, level: str, record: dict[str, Any]) -> None:
-    line = f"{name[:43]:<44}{level[:10]:<11}{record['rows']:>5}{record['predicted']:>5}"
+    line = f"{name[:43]:<44}{level[:21]:<22}{record['rows']:>5}{record['predicted']:>5}"
     if "worst" in record:
         coverage = f"{record['interval_coverage']:>8.0%}" if "interval_coverage" in record else f"{'-':>8}"
         line += (
@@ -271,10 +278,10 @@ def print_rows(scored: list[Scored]) -> None:
         if item.prediction is None:
             print(f"{'refused':>10}  {item.file}:{item.row} {item.group} {item.level} {item.label}: {item.refused}")
             continue
-        mib = 1 << 20
+        unit, factor = ("MiB", 1 << 20) if item.level in WITH_INTERVAL else ("", 1)
         print(
             f"{item.error:>+10.2%}  {item.file}:{item.row} {item.group} {item.level} "
-            f"{item.prediction.predicted_bytes / mib:,.1f} for {item.prediction.measured_bytes / mib:,.1f} MiB  "
+            f"{item.prediction.predicted / factor:,.2f} for {item.prediction.measured / factor:,.2f} {unit}  "
             f"{item.label}"
         )
 
@@ -292,8 +299,8 @@ def _row_json(item: Scored) -> dict[str, Any]:
     if item.prediction is None:
         return record | {"refused": item.refused}
     record |= {
-        "predicted_bytes": item.prediction.predicted_bytes,
-        "measured_bytes": item.prediction.measured_bytes,
+        "predicted": item.prediction.predicted,
+        "measured": item.prediction.measured,
         "error": item.error,
     }
     if item.prediction.interval is not None:

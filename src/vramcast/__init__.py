@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vramcast.api import train
+    from vramcast.api import serve, train
 
-__all__ = ["__version__", "train"]
+__all__ = ["__version__", "serve", "train"]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    if name == "train":
-        from vramcast.api import train
+    if name in ("serve", "train"):
+        from vramcast import api
 
-        return train
+        return getattr(api, name)
     raise AttributeError(f"module 'vramcast' has no attribute {name!r}")

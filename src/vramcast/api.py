@@ -10,7 +10,8 @@ from vramcast.domain.job import Job
 from vramcast.domain.model import Model
 
 if TYPE_CHECKING:
-    from vramcast.report.notebook import ShownAnswer
+    from vramcast.domain.serving import ServeJob
+    from vramcast.report.notebook import ShownAnswer, ShownServeAnswer
 
 
 def train(
@@ -36,6 +37,49 @@ def train(
 
     given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
     return shown(answer(job_of(given, file=file)))
+
+
+def serve(
+    model: str | Model | None = None, *, gpus: str | None = None, file: str | Path | None = None, **options: Any
+) -> ShownServeAnswer:
+    """Memory, KV capacity and concurrency of one serving plan.
+
+    Args:
+        model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
+        gpus: "2xl40s", "8xh100-sxm-80gb", "t4"
+        file: a job file; arguments given here win over it
+        options: those of `vramcast serve --help`, with underscores: context=32768, concurrency=64, engine="vllm@0.19"
+
+    Returns: the answer; it shows itself in a notebook
+    Raises: VramcastError of one sentence when the question cannot be answered
+
+    >>> serve("llama-3.1-8b", gpus="h100", context=8192).fits
+    True
+    """
+    from vramcast.estimate.serving import answer
+    from vramcast.report.notebook import shown_serving
+
+    given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
+    return shown_serving(answer(serve_job_of(given, file=file)))
+
+
+def serve_job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> ServeJob:
+    """The serving job that options ask for, on top of a job file."""
+    from vramcast.domain.checkpoint import Checkpoint
+    from vramcast.question.serving import build_serving
+    from vramcast.sources.resolve import resolve_checkpoint
+
+    merged: dict[str, Any] = {}
+    if file is not None:
+        from vramcast.question.files import read_job
+        from vramcast.question.serving_options import SERVE_OPTIONS
+
+        merged |= read_job(Path(file), SERVE_OPTIONS)
+    merged |= {name: value for name, value in options.items() if value is not None}
+    model = merged.get("model")
+    if isinstance(model, Model):
+        return build_serving(merged | {"model": model.name}, resolve=lambda _: Checkpoint(model=model))
+    return build_serving(merged, resolve=resolve_checkpoint)
 
 
 def job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> Job:

@@ -25,7 +25,7 @@ def row(**fields: Any) -> dict[str, Any]:
 
 def mebibytes(**fields: Any) -> float:
     """The prediction of one row [MiB]."""
-    return next(iter(predict(row(**fields)))).predicted_bytes / MIB
+    return next(iter(predict(row(**fields)))).predicted / MIB
 
 
 def test_eager_cross_entropy_is_five_copies_of_the_logits() -> None:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from truth.contract import Prediction, Refused
+from truth.rows.serving import engine_module
 
 Adapter = Callable[[dict[str, Any]], Iterable[Prediction]]
 
@@ -28,16 +29,18 @@ MEGATRON_FIELDS: Final[tuple[frozenset[str], ...]] = (
 )
 """Fields of rows that name Megatron's arguments or SimuMax's run, whatever their group."""
 
-ENGINES: Final[dict[str, str]] = {"megatron_bridge": "megatron"}
+ENGINES: Final[dict[str, str]] = {
+    "megatron_bridge": "megatron", "tensorrt_llm": "tensorrt-llm", "llamacpp": "llama.cpp", "diffusion": "diffusers",
+}
 """Engine of an adapter, where it is not called like it."""
 
 GROUPS_WITHOUT_NAME: Final[dict[str, str]] = {"megatron_b200": "megatron"}
 """Files whose rows carry no group, by file name."""
 
 
-def engine_of_group(group: str) -> str | None:
-    """The engine that predicts a known group of runs; None for others and for single operators."""
-    name = BY_GROUP.get(group) or GROUPS_WITHOUT_NAME.get(group)
+def engine_of(row: dict[str, Any], group: str) -> str | None:
+    """The engine that predicts the rows of a known group; None for others and for single operators."""
+    name = engine_module(row) if "quantity" in row else BY_GROUP.get(group) or GROUPS_WITHOUT_NAME.get(group)
     return None if name is None else ENGINES.get(name, name)
 
 
@@ -54,6 +57,8 @@ def adapter(row: dict[str, Any]) -> Adapter:
 def _module_name(row: dict[str, Any]) -> str:
     if "kernel" in row:
         return "kernels"
+    if "quantity" in row:
+        return "serving"
     if row.get("domain") == "diffusion":
         raise Refused("diffusion models are predicted by tracing, which this version does not have yet")
     if row.get("group") in BY_GROUP:

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from vramcast.cli.shared import json_option, language_option, words_of
-from vramcast.question.options import OPTIONS, Kind, Option
+from vramcast.cli.shared import coloured, json_option, language_option, question_options, words_of
+from vramcast.question.options import OPTIONS
 
 EXIT_DOES_NOT_FIT = 1
-
-
-def question_options(command: Any) -> Any:
-    """One option of the command line per row of the table."""
-    for name, option in reversed(OPTIONS.items()):
-        command = _click_option(name, option)(command)
-    return command
-
-
-def _click_option(name: str, option: Option) -> Any:
-    if option.kind is Kind.FLAG:
-        return click.option(f"--{name}/--no-{name}", default=None, help=option.help)
-    multiple = option.kind is Kind.NAMES
-    metavar = f"[{'|'.join(option.choices)}]" if option.choices else option.kind.upper()
-    return click.option(f"--{name}", metavar=metavar, multiple=multiple, default=None, help=option.help)
 
 
 @click.command("train")
 @click.argument("model", required=False)
 @click.option("--gpus", metavar="[NODESx]COUNTxGPU", help="8xh100-sxm-80gb, 4x8xa100-sxm-80gb, t4")
-@question_options
+@question_options(OPTIONS)
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
 )
@@ -79,11 +63,5 @@ def command(
         from vramcast.report.text import render
 
         text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain)
-        click.echo(_coloured(text, fits=result.fits) if sys.stdout.isatty() else text, nl=False)
+        click.echo(coloured(text, fits=result.fits), nl=False)
     return 0 if result.fits else EXIT_DOES_NOT_FIT
-
-
-def _coloured(text: str, *, fits: bool) -> str:
-    """The verdict in green or red, the rest as it is."""
-    first, newline, rest = text.partition("\n")
-    return click.style(first, fg="green" if fits else "red", bold=True) + newline + rest

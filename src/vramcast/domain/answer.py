@@ -89,3 +89,39 @@ class Answer(Noun, frozen=True):
     def interval_bytes(self) -> tuple[int, int]:
         """90 % interval of the fullest role's device peak [bytes]."""
         return self.ranks[0].interval_bytes
+
+
+class Capacity(Noun, frozen=True):
+    """What a deployment's cache holds, over all its ranks. What an engine has no notion of is None."""
+
+    kv_bytes: int  # the cache of one card, on the rank with the least
+    tokens_by_count: dict[str, int]  # what is counted -> tokens; the first is what the engine logs
+    concurrency: float  # sequences of the context asked for that fit at once
+    longest_context: int  # tokens each of the sequences asked for can have, up to what the model takes
+    sequence_bytes: int  # one sequence of the context asked for, on the fullest card
+    safe_fraction: float | None = None  # highest memory fraction that leaves room for graphs, sampler and context
+
+    @property
+    def kv_tokens(self) -> int:
+        """The engine's own figure."""
+        return next(iter(self.tokens_by_count.values()))
+
+
+class Speed(Noun, frozen=True):
+    """Prefill and decode at the load asked for, from the FLOPs and bytes of the same program."""
+
+    time_to_first_token_s: float  # one prompt, nothing else running
+    prefill_tokens_per_s: float
+    prefill_bound: str  # "compute" or "memory"
+    step_s: float  # one decode step of all sequences
+    tokens_per_s: float  # of all sequences together
+    tokens_per_s_per_user: float
+    decode_bound: str
+
+
+class ServeAnswer(Answer, frozen=True):
+    """The answer to one serving question."""
+
+    capacity: Capacity | None = None
+    speed: Speed | None = None
+    shortfall: str = ""  # why it does not fit, where the card's size alone does not say it

@@ -30,6 +30,11 @@ class Category(StrEnum):
     COMMUNICATION = "communication"
     WORKSPACES = "workspaces"
     INPUTS = "inputs"
+    CACHE = "kv cache"
+    GRAPHS = "cuda graphs"
+    ADAPTERS = "lora slots"
+    DRAFT = "draft model"
+    ENCODER = "encoder cache"
 
 
 class Basis(StrEnum):

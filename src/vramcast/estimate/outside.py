@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from vramcast.domain.device import Gpu
 from vramcast.domain.job import Job
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.units import MIB
@@ -18,15 +19,7 @@ FALLBACK_NCCL_BYTES: Final = 100 * MIB
 def outside_tensors(job: Job) -> tuple[Tensor, ...]:
     """Entries between reserved and device memory of one rank."""
     gpu = job.cluster.gpu
-    context = Tensor(
-        name="CUDA context and library images",
-        num_bytes=gpu.context_bytes or FALLBACK_CONTEXT_BYTES,
-        category=Category.WORKSPACES,
-        owner="process",
-        basis=Basis.MEASURED if gpu.context_bytes else Basis.ASSUMED,
-        formula=f"one {gpu.arch} process",
-        source="catalogue/contexts.csv",
-    )
+    context = context_tensor(gpu)
     communicators = communicator_count(job)
     if not communicators:
         return (context,)
@@ -41,6 +34,19 @@ def outside_tensors(job: Job) -> tuple[Tensor, ...]:
         source="catalogue/contexts.csv, NCCL rows",
     )
     return (context, nccl)
+
+
+def context_tensor(gpu: Gpu) -> Tensor:
+    """What a process takes of a card before it allocates anything."""
+    return Tensor(
+        name="CUDA context and library images",
+        num_bytes=gpu.context_bytes or FALLBACK_CONTEXT_BYTES,
+        category=Category.WORKSPACES,
+        owner="process",
+        basis=Basis.MEASURED if gpu.context_bytes else Basis.ASSUMED,
+        formula=f"one {gpu.arch} process",
+        source="catalogue/contexts.csv",
+    )
 
 
 def communicator_count(job: Job) -> int:

@@ -12,7 +12,8 @@ from vramcast.estimate.timeline import Simulated, simulate
 
 
 def rank_answer(
-    program: RankProgram, *, outside: tuple[Tensor, ...], capacity_bytes: int, engine: str, alloc_conf: str = ""
+    program: RankProgram, *, outside: tuple[Tensor, ...], capacity_bytes: int, engine: str, alloc_conf: str = "",
+    exact_bytes: int = 0,
 ) -> RankAnswer:
     """The peaks of every phase, and the ledger at the peak of the steady one.
 
@@ -21,6 +22,7 @@ def rank_answer(
         outside: what lies beside the caching allocator whatever the program says
         capacity_bytes: what a process can use of the card [bytes]
         engine: whose measured cases make the interval
+        exact_bytes: what of the steady peak the engine fixes itself: a cache sized by a fraction cannot be missed
         alloc_conf: PYTORCH_CUDA_ALLOC_CONF of the user; empty: the engine's own
     """
     outside = (*outside, *program.outside)
@@ -36,11 +38,12 @@ def rank_answer(
         )
         before = Extent(before.net + inner.net, 0)
     steady = phases[program.steady.value]
+    low, high = interval(engine, steady.device_bytes - exact_bytes)
     return RankAnswer(
         role=program.role,
         count=program.count,
         peak=steady,
-        interval_bytes=interval(engine, steady.device_bytes),
+        interval_bytes=(low + exact_bytes, high + exact_bytes),
         phases=phases,
         ledger=_ledger(program, steady, outside),
         gives_back_cache=gives_back_cache,

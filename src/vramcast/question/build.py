@@ -9,7 +9,7 @@ from vramcast.catalogue.gpus import parse_gpus
 from vramcast.domain.job import Job, Peft, Plan, Precision, Shards, Workload, require_count
 from vramcast.domain.model import Model, Run
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.question.options import OPTIONS, parse
+from vramcast.question.options import OPTIONS, Option, parse
 
 NounT = TypeVar("NounT")
 
@@ -49,12 +49,12 @@ def build_job(options: Mapping[str, object], *, resolve: Callable[[str], Model])
     plan = _plan(values, engine, cluster.count)
     workload = _workload(values, plan, cluster.count)
     return Job(
-        model=_model(given.get("model"), values, resolve),
+        model=model_of(given.get("model"), values, resolve),
         workload=workload,
         plan=plan,
         cluster=cluster,
         engine=engine,
-        engine_options=_engine_options(values.get("engine-option", ())),
+        engine_options=engine_options(values.get("engine-option", ())),
         alloc_conf=values.get("alloc-conf", ""),
     )
 
@@ -74,23 +74,24 @@ def _refuse_unknown(given: Mapping[str, object]) -> None:
                 raise InvalidSpec(f"--{name} needs --peft, for example --peft lora")
 
 
-def _section(values: Mapping[str, Any], section: str) -> dict[str, Any]:
-    return {OPTIONS[name].field: value for name, value in values.items() if OPTIONS[name].section == section}
+def section(values: Mapping[str, Any], name: str, table: Mapping[str, Option] = OPTIONS) -> dict[str, Any]:
+    """The values that go to one noun, by its fields."""
+    return {table[option].field: value for option, value in values.items() if table[option].section == name}
 
 
 def _plan(values: Mapping[str, Any], engine: str, num_gpus: int) -> Plan:
-    fields: dict[str, Any] = {**ENGINE_DEFAULTS.get(engine, {}), **_section(values, "plan")}
+    fields: dict[str, Any] = {**ENGINE_DEFAULTS.get(engine, {}), **section(values, "plan")}
     if "peft" in values:
-        fields["peft"] = Peft(**_section(values, "peft"))
-    plan = _converted(Plan, fields)
+        fields["peft"] = Peft(**section(values, "peft"))
+    plan = converted(Plan, fields)
     if plan.data_parallel(num_gpus) * plan.cp == 1 and not {"shards", "zero"} & set(values):
-        plan = _converted(Plan, {**fields, "shards": Shards.NOTHING})  # nobody to split with
+        plan = converted(Plan, {**fields, "shards": Shards.NOTHING})  # nobody to split with
     return plan
 
 
 def _workload(values: Mapping[str, Any], plan: Plan, num_gpus: int) -> Workload:
-    fields = _section(values, "workload")
-    workload = _converted(Workload, fields)
+    fields = section(values, "workload")
+    workload = converted(Workload, fields)
     if "global-batch" not in values:
         return workload
     per_step = plan.data_parallel(num_gpus) * workload.micro_batch
@@ -100,10 +101,10 @@ def _workload(values: Mapping[str, Any], plan: Plan, num_gpus: int) -> Workload:
             f"global-batch={batch} is not a multiple of {per_step} = data-parallel ranks x micro-batch; "
             f"use {max(per_step, batch // per_step * per_step)}"
         )
-    return _converted(Workload, {**fields, "grad_accum": batch // per_step})
+    return converted(Workload, {**fields, "grad_accum": batch // per_step})
 
 
-def _converted(noun: type[NounT], fields: dict[str, Any]) -> NounT:
+def converted(noun: type[NounT], fields: dict[str, Any]) -> NounT:
     """The noun with text turned into its enumerations."""
     import msgspec
 
@@ -113,7 +114,8 @@ def _converted(noun: type[NounT], fields: dict[str, Any]) -> NounT:
         raise InvalidSpec(str(error)) from None
 
 
-def _engine_options(pairs: tuple[str, ...]) -> dict[str, str | int | float | bool]:
+def engine_options(pairs: tuple[str, ...]) -> dict[str, str | int | float | bool]:
+    """`key=value` pairs with numbers and truth values read as such."""
     found: dict[str, str | int | float | bool] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -124,8 +126,11 @@ def _engine_options(pairs: tuple[str, ...]) -> dict[str, str | int | float | boo
     return found
 
 
-def _model(name: object, values: Mapping[str, Any], resolve: Callable[[str], Model]) -> Model:
-    numbers = _section(values, "model")
+def model_of(
+    name: object, values: Mapping[str, Any], resolve: Callable[[str], Model], table: Mapping[str, Option] = OPTIONS
+) -> Model:
+    """The network that a question names, or describes by numbers."""
+    numbers = section(values, "model", table)
     if name is None:
         if "params" not in numbers:
             raise InvalidSpec("which model? name one, or give --params, --layers and --hidden")

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from vramcast.errors import SourceError, UnknownName
-from vramcast.question.options import OPTIONS
+from vramcast.question.options import OPTIONS, Option
 
 LARGEST_FILE: Final = 1 << 20
 """A job file is a few lines; more is a mistake or an attack [bytes]."""
 
-KNOWN: Final = ("model", "gpus", *OPTIONS)
+ALWAYS: Final = ("model", "gpus")
 
 
-def read_job(path: Path) -> dict[str, Any]:
-    """The options of a job file.
+def read_job(path: Path, table: Mapping[str, Option] = OPTIONS) -> dict[str, Any]:
+    """The options of a job file, those of `train` where no other table is given.
 
     Raises: SourceError when it cannot be read, UnknownName for a key that is no option.
     """
@@ -31,9 +31,10 @@ def read_job(path: Path) -> dict[str, Any]:
     values = _toml(text, path) if path.suffix == ".toml" else _yaml(text, path)
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise SourceError(f"{path}: a job file is a table of options, one per line")
+    known = (*ALWAYS, *table)
     for key in values:
-        if key not in KNOWN:
-            raise UnknownName(f"{path}: {UnknownName.of('option', key, KNOWN)}")
+        if key not in known:
+            raise UnknownName(f"{path}: {UnknownName.of('option', key, known)}")
     return values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -48,6 +49,17 @@ SUFFIXES: Final = {"k": 1024, "m": 1024**2}
 def _choice(section: str, field: str, help_: str, choices: Any) -> Option:
     return Option(section, field, Kind.CHOICE, help_, tuple(str(choice) for choice in choices))
 
+
+MODEL_OPTIONS: Final[dict[str, Option]] = {
+    "params": Option("model", "params", Kind.TEXT, "without MODEL: number of weights, 100B"),
+    "layers": Option("model", "layers", Kind.COUNT, "without MODEL: layers; with MODEL: cut it to that many"),
+    "hidden": Option("model", "hidden", Kind.COUNT, "without MODEL: hidden width"),
+    "heads": Option("model", "heads", Kind.COUNT, "without MODEL: attention heads"),
+    "kv-heads": Option("model", "kv_heads", Kind.COUNT, "without MODEL: key/value heads"),
+    "ffn": Option("model", "ffn", Kind.COUNT, "without MODEL: feed-forward width"),
+    "vocab": Option("model", "vocab", Kind.COUNT, "without MODEL: vocabulary"),
+}
+"""A model by numbers, or cut."""
 
 OPTIONS: Final[dict[str, Option]] = {
     "engine": _choice(
@@ -113,13 +125,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "adapter-dtype": _choice("peft", "adapter_dtype", "dtype of the adapters", ("fp32", "bf16", "fp16")),
     "alloc-conf": Option("job", "alloc_conf", Kind.TEXT, "PYTORCH_CUDA_ALLOC_CONF"),
     "engine-option": Option("job", "engine_options", Kind.NAMES, "key=value for the engine (repeatable)"),
-    "params": Option("model", "params", Kind.TEXT, "without MODEL: number of weights, 100B"),
-    "layers": Option("model", "layers", Kind.COUNT, "without MODEL: layers; with MODEL: cut it to that many"),
-    "hidden": Option("model", "hidden", Kind.COUNT, "without MODEL: hidden width"),
-    "heads": Option("model", "heads", Kind.COUNT, "without MODEL: attention heads"),
-    "kv-heads": Option("model", "kv_heads", Kind.COUNT, "without MODEL: key/value heads"),
-    "ffn": Option("model", "ffn", Kind.COUNT, "without MODEL: feed-forward width"),
-    "vocab": Option("model", "vocab", Kind.COUNT, "without MODEL: vocabulary"),
+    **MODEL_OPTIONS,
 }
 """Name as users write it -> where it goes. `gpus` and `model` are the two that are always there."""
 
@@ -140,12 +146,12 @@ def parse_count(name: str, value: object) -> int:
     return int(digits) * factor
 
 
-def parse(name: str, value: object) -> Any:
-    """A value as its option wants it.
+def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -> Any:
+    """A value as its option wants it; the options of `train` where no other table is given.
 
     Raises: InvalidSpec that names the option, what was given and what would work.
     """
-    option = OPTIONS[name]
+    option = (table or OPTIONS)[name]
     match option.kind:
         case Kind.COUNT:
             return parse_count(name, value)
@@ -188,4 +194,4 @@ def _parse_number(name: str, value: object) -> float:
     return number
 
 
-__all__ = ["ENGINES", "OPTIONS", "Kind", "Option", "parse", "parse_count"]
+__all__ = ["ENGINES", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "parse", "parse_count"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from vramcast.domain.answer import Answer, LedgerEntry, Peak, RankAnswer
+from vramcast.domain.answer import Answer, Capacity, LedgerEntry, Peak, RankAnswer, ServeAnswer, Speed
 
 SCHEMA: Final = 1
 
 
 def document(answer: Answer) -> dict[str, Any]:
     """Plain data of the answer."""
-    return {
+    plain: dict[str, Any] = {
         "schema": SCHEMA,
         "question": answer.question,
         "fits": answer.fits,
@@ -27,6 +27,45 @@ def document(answer: Answer) -> dict[str, Any]:
             {"change": change.change, "device_bytes": change.device_bytes, "fits": change.fits, "cost": change.cost}
             for change in answer.changes
         ],
+    }
+    if isinstance(answer, ServeAnswer):
+        plain |= _serving(answer)
+    return plain
+
+
+def _serving(answer: ServeAnswer) -> dict[str, Any]:
+    """What `serve` adds; the parts an engine has no notion of are absent."""
+    plain: dict[str, Any] = {}
+    if answer.shortfall:
+        plain["shortfall"] = answer.shortfall
+    if answer.capacity is not None:
+        plain["capacity"] = _capacity(answer.capacity)
+    if answer.speed is not None:
+        plain["time"] = _time(answer.speed)
+    return plain
+
+
+def _capacity(capacity: Capacity) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "kv_tokens": capacity.kv_tokens,
+        "kv_tokens_by_count": capacity.tokens_by_count,
+        "kv_bytes": capacity.kv_bytes,
+        "sequence_bytes": capacity.sequence_bytes,
+        "concurrency": capacity.concurrency,
+        "longest_context": capacity.longest_context,
+    }
+    return plain if capacity.safe_fraction is None else plain | {"safe_fraction": capacity.safe_fraction}
+
+
+def _time(speed: Speed) -> dict[str, Any]:
+    return {
+        "time_to_first_token_s": speed.time_to_first_token_s,
+        "prefill_tokens_per_s": speed.prefill_tokens_per_s,
+        "prefill_bound": speed.prefill_bound,
+        "step_s": speed.step_s,
+        "tokens_per_s": speed.tokens_per_s,
+        "tokens_per_s_per_user": speed.tokens_per_s_per_user,
+        "decode_bound": speed.decode_bound,
     }
 
 

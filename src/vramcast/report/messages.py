@@ -15,6 +15,31 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "does not fit: {needed} needed, {capacity} usable per GPU, {excess} too much",
         "zh": "放不下：每卡需要 {needed}，可用 {capacity}，超出 {excess}",
     },
+    "load_does_not_fit": {
+        "en": "does not fit: {reason}",
+        "zh": "放不下：{reason}",
+    },
+    "capacity": {
+        "en": "the cache holds {tokens} tokens: {concurrency} sequences of {context} tokens",
+        "zh": "缓存可容纳 {tokens} 个 token：{concurrency} 条长度 {context} 的序列",
+    },
+    "longest_context": {
+        "en": "longest context of {sequences} at once: {longest} tokens",
+        "zh": "{sequences} 条并发时每条最长 {longest} 个 token",
+    },
+    "safe_fraction": {
+        "en": "highest safe memory fraction: {fraction}",
+        "zh": "安全的最高显存比例：{fraction}",
+    },
+    "token_counts": {"en": "Tokens in the cache, by what is counted", "zh": "缓存 token 数（按计数方式）"},
+    "speed_prefill": {
+        "en": "prefill: first token after {first}, {rate} tokens/s, {bound}-bound",
+        "zh": "预填充：首 token {first}，{rate} token/s，受限于 {bound}",
+    },
+    "speed_decode": {
+        "en": "decode: {user} tokens/s per user, {rate} tokens/s in all, {bound}-bound",
+        "zh": "解码：每用户 {user} token/s，合计 {rate} token/s，受限于 {bound}",
+    },
     "phase_decides": {
         "en": "  the highest moment is: {phase}",
         "zh": "  最高点出现在：{phase}",
@@ -68,6 +93,11 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "category.communication": {"en": "communication", "zh": "通信"},
     "category.workspaces": {"en": "workspaces and context", "zh": "工作区与上下文"},
     "category.inputs": {"en": "inputs", "zh": "输入"},
+    "category.kv cache": {"en": "kv cache", "zh": "KV 缓存"},
+    "category.cuda graphs": {"en": "cuda graphs", "zh": "CUDA 图"},
+    "category.lora slots": {"en": "lora slots", "zh": "LoRA 槽位"},
+    "category.draft model": {"en": "draft model", "zh": "草稿模型"},
+    "category.encoder cache": {"en": "encoder cache", "zh": "编码器缓存"},
     "category.allocator": {"en": "reserved, not allocated", "zh": "已保留未分配"},
     "phase.load": {"en": "load", "zh": "加载"},
     "phase.first step": {"en": "first step", "zh": "第一步"},

@@ -6,7 +6,7 @@ from html import escape
 
 from msgspec.structs import asdict
 
-from vramcast.domain.answer import Answer
+from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.report.document import to_json
 from vramcast.report.messages import Words
 from vramcast.report.text import render, verdict
@@ -38,6 +38,15 @@ class ShownAnswer(Answer, frozen=True):
             for entry in entries
         )
         return f"<div><b>{lines}</b><table><tbody>{rows}</tbody></table></div>"
+
+
+class ShownServeAnswer(ServeAnswer, ShownAnswer, frozen=True):
+    """An answer to a serving question with its representations."""
+
+
+def shown_serving(answer: ServeAnswer) -> ShownServeAnswer:
+    """The same answer, able to show itself."""
+    return ShownServeAnswer(**asdict(answer))
 
 
 def shown(answer: Answer) -> ShownAnswer:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Final
 
-from vramcast.domain.answer import Answer, LedgerEntry, RankAnswer
+from vramcast.domain.answer import Answer, LedgerEntry, RankAnswer, ServeAnswer
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes
 
@@ -24,7 +24,10 @@ def render(answer: Answer, words: Words, *, all_ranks: bool = False, explain: bo
         key = "ledger" if rank is answer.fullest else "role"
         lines += [words(key, role=rank.role, count=rank.count, total=total), *ledger(rank, words, explain=explain), ""]
         lines += [words("phases"), *phases(rank, words), ""]
-    if not answer.fits:
+    if isinstance(answer, ServeAnswer) and answer.capacity is not None and len(answer.capacity.tokens_by_count) > 1:
+        counts = answer.capacity.tokens_by_count
+        lines += [words("token_counts"), *(f"  {name:<32}{count:>14,}" for name, count in counts.items()), ""]
+    if not answer.fits and answer.changes:
         lines += [words("changes"), *changes(answer, words), ""]
     for key, texts in (("assumed", answer.assumptions), ("warnings", answer.warnings)):
         if texts:
@@ -38,11 +41,13 @@ def verdict(answer: Answer, words: Words) -> Iterator[str]:
     shown = {"needed": format_bytes(needed), "capacity": format_bytes(capacity)}
     if answer.fits:
         yield words("fits", **shown)
+    elif isinstance(answer, ServeAnswer) and answer.shortfall and needed <= capacity:
+        yield words("load_does_not_fit", reason=answer.shortfall)
     else:
         yield words("does_not_fit", **shown, excess=format_bytes(needed - capacity))
         largest = answer.fullest.ledger[0]
         yield "  " + words("largest", path=largest.path, size=format_bytes(largest.num_bytes))
-    if answer.fullest.highest_phase != "step":
+    if answer.fullest.highest_phase not in ("step", "serving"):
         yield words("phase_decides", phase=words(f"phase.{answer.fullest.highest_phase}"))
     low, high = answer.interval_bytes
     yield "  " + words(
@@ -61,6 +66,36 @@ def verdict(answer: Answer, words: Words) -> Iterator[str]:
         gpus=asked["gpus"],
         engine=asked["engine"],
     )
+    if isinstance(answer, ServeAnswer):
+        yield from (f"  {line}" for line in serving(answer, words))
+
+
+def serving(answer: ServeAnswer, words: Words) -> Iterator[str]:
+    """What the cache holds, and how fast it goes."""
+    asked, capacity, speed = answer.question["requests"], answer.capacity, answer.speed
+    if capacity is not None:
+        yield words(
+            "capacity",
+            tokens=f"{capacity.kv_tokens:,}",
+            concurrency=f"{capacity.concurrency:,.1f}",
+            context=f"{asked['context']:,}",
+        )
+        yield words("longest_context", sequences=asked["concurrency"], longest=f"{capacity.longest_context:,}")
+        if capacity.safe_fraction is not None:
+            yield words("safe_fraction", fraction=f"{capacity.safe_fraction:.2f}")
+    if speed is not None:
+        yield words(
+            "speed_prefill",
+            first=f"{1000 * speed.time_to_first_token_s:,.0f} ms",
+            rate=f"{speed.prefill_tokens_per_s:,.0f}",
+            bound=speed.prefill_bound,
+        )
+        yield words(
+            "speed_decode",
+            user=f"{speed.tokens_per_s_per_user:,.1f}",
+            rate=f"{speed.tokens_per_s:,.0f}",
+            bound=speed.decode_bound,
+        )
 
 
 def ledger(rank: RankAnswer, words: Words, *, explain: bool) -> Iterator[str]:

@@ -1,0 +1,68 @@
+"""`vramcast serve`: memory, KV capacity and concurrency of one serving plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vramcast.cli.shared import coloured, json_option, language_option, question_options, words_of
+from vramcast.question.serving_options import SERVE_OPTIONS
+
+EXIT_DOES_NOT_FIT = 1
+
+
+@click.command("serve")
+@click.argument("model", required=False)
+@click.option("--gpus", metavar="[NODESx]COUNTxGPU", help="2xl40s, 8xh100-sxm-80gb, t4")
+@question_options(SERVE_OPTIONS)
+@click.option(
+    "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
+)
+@click.option("--save", type=click.Path(path_type=Path), help="write the question as a job file")
+@click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")
+@click.option("--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry")
+@json_option
+@language_option
+def command(
+    model: str | None,
+    gpus: str | None,
+    job_file: Path | None,
+    save: Path | None,
+    all_ranks: bool,
+    explain: bool,
+    as_json: bool,
+    lang: str | None,
+    **values: Any,
+) -> int:
+    """Memory of one serving plan: weights, KV cache, activations, graphs; how much context and how many users.
+
+    MODEL is a catalogue name (see `vramcast models`), a path to a config.json, directory, safetensors or GGUF file, or
+    a hub id; leave it out and give --params, --layers and --hidden for plain numbers.
+
+    \b
+    vramcast serve llama-3.1-8b --gpus 2xl40s --context 32k --concurrency 16 --engine vllm@0.19
+    """
+    from vramcast.api import serve_job_of
+    from vramcast.estimate.serving import answer
+
+    given = {"model": model, "gpus": gpus} | {
+        name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
+    }
+    result = answer(serve_job_of(given, file=job_file))
+    if save is not None:
+        from vramcast.question.files import read_job, write_job
+
+        before = read_job(job_file, SERVE_OPTIONS) if job_file else {}
+        write_job(save, before | {name: value for name, value in given.items() if value is not None})
+    if as_json:
+        from vramcast.report.document import to_json
+
+        click.echo(to_json(result))
+    else:
+        from vramcast.report.text import render
+
+        text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain)
+        click.echo(coloured(text, fits=result.fits), nl=False)
+    return 0 if result.fits else EXIT_DOES_NOT_FIT

@@ -1,0 +1,141 @@
+"""What is asked of a serving plan, and how an engine answers: rank programs and the cache that requests fill."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from vramcast.domain.checkpoint import StoredWeights
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import require_count
+from vramcast.domain.model import Model, Noun
+from vramcast.domain.rank import RankProgram
+from vramcast.errors import InvalidSpec
+
+Version = tuple[int, ...]
+
+
+class Requests(Noun, frozen=True):
+    """The load: how long sequences are and how many run at once."""
+
+    context: int | None = None  # longest sequence served, prompt and answer [tokens]; None: as the model was trained
+    concurrency: int = 1  # sequences in flight [count]
+    input_len: int | None = None  # tokens of a prompt; None: the context less the output
+    output_len: int | None = None  # tokens of an answer
+    images: int = 0  # images in a prompt
+    image_size: int | None = None  # pixels per side
+    height: int | None = None  # of a generated image or video [pixels]
+    width: int | None = None
+    frames: int = 1  # of a generated video
+
+    def __post_init__(self) -> None:
+        for name in ("context", "concurrency", "input_len", "output_len", "image_size", "height", "width", "frames"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
+
+
+class Draft(Noun, frozen=True):
+    """Speculative decoding: what proposes tokens, and how many at once."""
+
+    kind: Literal["model", "eagle", "eagle3", "mtp", "ngram", "medusa"] = "model"
+    tokens: int = 1
+    model: Model | None = None  # MODEL: a network of its own; EAGLE: None means one layer like the target's
+
+
+class ServePlan(Noun, frozen=True):
+    """How the network is split over cards, stored, and given room. None leaves a choice to the engine's default."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1  # whole copies; attention is data-parallel where experts are shared
+    expert_parallel: bool = False  # experts over tp x dp instead of split inside
+    dcp: int = 1  # decode context parallelism: the cache divided over ranks of a tensor-parallel group
+    weights: str | None = None  # key of `states.storage.FORMATS` or a GGUF mix; None: as the checkpoint stores them
+    dtype: str | None = None  # of activations and unquantised weights
+    kv_dtype: str = "auto"
+    v_dtype: str | None = None  # llama.cpp: of values, when not as keys
+    memory_fraction: float | None = None  # vLLM gpu_memory_utilization, SGLang mem_fraction_static, TRT-LLM fraction
+    cache_bytes: int | None = None  # an absolute size of the cache instead of a fraction [bytes]
+    max_sequences: int | None = None  # vLLM max_num_seqs, SGLang max_running_requests, TRT-LLM max_batch_size
+    batched_tokens: int | None = None  # vLLM max_num_batched_tokens, SGLang chunked prefill, TRT-LLM max_num_tokens
+    micro_batch: int | None = None  # llama.cpp -ub
+    block_tokens: int | None = None  # tokens of one cache block
+    graphs: bool = True  # CUDA graphs
+    prefix_caching: bool | None = None
+    lora_slots: int = 0  # adapters on the card at once
+    lora_rank: int = 16
+    draft: Draft | None = None
+    gpu_layers: int | None = None  # llama.cpp: layers on cards, the rest on the host
+    attention: str | None = None  # "eager", "sdpa", "flash": implementation, where the engine lets one choose
+    offload: Literal["none", "model", "sequential", "group"] = "none"  # diffusers: what waits on the host
+    tiling: bool = False  # diffusers: the VAE decodes in tiles
+    slicing: bool = False  # diffusers: the VAE decodes one image after the other
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "dcp", "lora_rank"):
+            require_count(name, getattr(self, name))
+        fraction = self.memory_fraction
+        if fraction is not None and not 0.0 < fraction <= 1.0:
+            raise InvalidSpec(f"memory-fraction={fraction} must lie above 0 and up to 1, for example 0.9")
+
+    @property
+    def num_ranks(self) -> int:
+        """Cards one deployment takes."""
+        return self.tp * self.pp * self.dp
+
+
+class ServeJob(Noun, frozen=True):
+    """One serving question, complete."""
+
+    model: Model
+    requests: Requests
+    plan: ServePlan
+    cluster: Cluster
+    engine: str
+    version: Version  # of the engine
+    weights: StoredWeights | None = None  # tensors of the checkpoint, where headers were at hand
+    engine_options: dict[str, str | int | float | bool] = {}
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.requests.context or self.model.context or DEFAULT_CONTEXT
+
+
+DEFAULT_CONTEXT = 4096
+"""Where neither the question nor the model names a length [tokens]."""
+
+
+class Cache(Protocol):
+    """What requests are kept in on one rank: keys and values, recurrent states."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the cache [bytes]."""
+        ...
+
+    def sequence_bytes(self, tokens: int) -> int:
+        """What one sequence of so many tokens takes of it, rounded as the engine rounds [bytes]."""
+        ...
+
+    @property
+    def reported_tokens(self) -> dict[str, int]:
+        """How many tokens the cache holds, by what is counted; the first is the figure the engine logs."""
+        ...
+
+
+class ServingRank(Struct, frozen=True, kw_only=True):
+    """Ranks of one role of a deployment."""
+
+    program: RankProgram  # phases load, (warm-up,) serving
+    cache: Cache | None = None  # None: nothing is generated (embedding and reranking models)
+    beside_budget_bytes: int | None = None  # what comes on top of a memory fraction; None: the engine has no fraction
+
+
+class Deployment(Struct, frozen=True, kw_only=True):
+    """An engine's answer to a serving question."""
+
+    ranks: tuple[ServingRank, ...]
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""What serving engines share: weights on a rank, layers of a pipeline stage, caches."""

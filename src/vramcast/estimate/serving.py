@@ -1,0 +1,177 @@
+"""One serving question answered: engine -> rank programs and caches -> peaks, capacity, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from itertools import chain
+from math import floor
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import msgspec.structs
+
+from vramcast.blocks.parameters import count_parameters
+from vramcast.domain.answer import Capacity, RankAnswer, ServeAnswer
+from vramcast.domain.serving import Cache, Deployment, ServeJob, ServingRank, Version
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.estimate.outside import context_tensor
+from vramcast.estimate.ranks import rank_answer
+from vramcast.units import format_bytes
+
+
+class Engine(NamedTuple):
+    """A serving engine: its module, the versions its model covers, and the one assumed when none is named."""
+
+    module: str
+    oldest: Version
+    newest: Version
+    default: Version
+
+
+ENGINES: Final[dict[str, Engine]] = {
+    "vllm": Engine("vramcast.engines.vllm", (0, 2), (0, 33), (0, 19)),
+    "sglang": Engine("vramcast.engines.sglang", (0, 3), (0, 5, 23), (0, 5, 23)),
+    "tensorrt-llm": Engine("vramcast.engines.tensorrt_llm", (0, 5), (1, 2), (1, 1)),
+    "llama.cpp": Engine("vramcast.engines.llamacpp", (1000,), (9999,), (7000,)),
+    "transformers": Engine("vramcast.engines.transformers", (4, 30), (5, 23), (4, 57)),
+    "diffusers": Engine("vramcast.engines.diffusers", (0, 20), (0, 40), (0, 35)),
+}
+"""Serving engines by name; a module is imported when asked for."""
+
+
+def answer(job: ServeJob) -> ServeAnswer:
+    """Memory, capacity and verdict of one serving plan.
+
+    Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
+    """
+    deployment = deploy(job)
+    programs = [rank.program for rank in deployment.ranks]
+    ranks = sorted((_rank_answer(job, rank) for rank in deployment.ranks), key=lambda rank: -rank.needed_bytes)
+    visible = job.cluster.gpu.visible_bytes
+    capacity = capacity_of(job, deployment)
+    shortfall = _shortfall(job, capacity)
+    return ServeAnswer(
+        question=question(job),
+        fits=ranks[0].needed_bytes <= visible and not shortfall,
+        capacity_bytes=visible,
+        ranks=tuple(ranks),
+        num_parameters=count_parameters(job.model).total,
+        assumptions=_unique(chain(deployment.assumptions, *(rank.assumptions for rank in programs))),
+        warnings=_unique(chain(_cautions(job), deployment.warnings, *(rank.warnings for rank in programs))),
+        capacity=capacity,
+        shortfall=shortfall,
+    )
+
+
+def deploy(job: ServeJob) -> Deployment:
+    """What the engine a job names makes of it."""
+    if job.engine not in ENGINES:
+        raise UnknownName.of("serving engine", job.engine, ENGINES)
+    if job.plan.num_ranks > job.cluster.count:
+        raise InvalidSpec(
+            f"tp={job.plan.tp} x pp={job.plan.pp} x dp={job.plan.dp} needs {job.plan.num_ranks} GPUs, "
+            f"{job.cluster.name} has {job.cluster.count}; use smaller degrees or more GPUs"
+        )
+    found: Deployment = import_module(ENGINES[job.engine].module).deploy(job)
+    return found
+
+
+def capacity_of(job: ServeJob, deployment: Deployment) -> Capacity | None:
+    """What the caches of all ranks hold together: the rank with the least decides."""
+    caches = [rank.cache for rank in deployment.ranks if rank.cache is not None]
+    if not caches:
+        return None
+    tightest = min(caches, key=lambda cache: cache.num_bytes / cache.sequence_bytes(job.context))
+    concurrency = tightest.num_bytes / tightest.sequence_bytes(job.context)
+    return Capacity(
+        kv_bytes=tightest.num_bytes,
+        tokens_by_count=tightest.reported_tokens,
+        concurrency=concurrency,
+        longest_context=longest_context(caches, job.requests.concurrency, most=_longest(job)),
+        sequence_bytes=tightest.sequence_bytes(job.context),
+        safe_fraction=safe_fraction(job, deployment),
+    )
+
+
+def longest_context(caches: Iterable[Cache], sequences: int, *, most: int) -> int:
+    """Tokens that each of so many sequences can have in every cache; 0 when not even one fits [tokens]."""
+    caches = tuple(caches)
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if all(cache.sequence_bytes(middle) * sequences <= cache.num_bytes for cache in caches):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _longest(job: ServeJob) -> int:
+    return max(job.model.context or 0, job.context)
+
+
+def safe_fraction(job: ServeJob, deployment: Deployment) -> float | None:
+    """The highest memory fraction, in steps of 0.01, at which what comes on top of it still finds room."""
+    beside = [rank.beside_budget_bytes for rank in deployment.ranks if rank.beside_budget_bytes is not None]
+    if not beside:
+        return None
+    visible = job.cluster.gpu.visible_bytes
+    free = visible - max(beside) - context_tensor(job.cluster.gpu).num_bytes
+    return max(0, floor(100 * free / visible)) / 100
+
+
+def _shortfall(job: ServeJob, capacity: Capacity | None) -> str:
+    """Why the load does not go into the cache, or nothing."""
+    if capacity is None or capacity.concurrency >= job.requests.concurrency:
+        return ""
+    needed = capacity.sequence_bytes * job.requests.concurrency
+    return (
+        f"the cache of {format_bytes(capacity.kv_bytes)} holds {capacity.concurrency:.2f} sequences of {job.context:,} "
+        f"tokens; {job.requests.concurrency} take {format_bytes(needed)}"
+    )
+
+
+def _cautions(job: ServeJob) -> Iterable[str]:
+    context = job.model.context
+    if context is not None and job.context > context:
+        yield f"context={job.context} is longer than the {context} positions {job.model.name} was trained with"
+    if job.plan.num_ranks < job.cluster.count:
+        yield (
+            f"the plan uses {job.plan.num_ranks} of {job.cluster.count} GPUs; the others could hold "
+            f"{job.cluster.count // job.plan.num_ranks - 1} more copies, or raise --tp"
+        )
+
+
+def _rank_answer(job: ServeJob, rank: ServingRank) -> RankAnswer:
+    return rank_answer(
+        rank.program,
+        outside=(context_tensor(job.cluster.gpu),),
+        capacity_bytes=job.cluster.gpu.visible_bytes,
+        engine=job.engine,
+        exact_bytes=rank.cache.num_bytes if rank.cache is not None else 0,
+    )
+
+
+def question(job: ServeJob) -> dict[str, Any]:
+    """The job as plain data; the model and the card by name."""
+    version = ".".join(map(str, job.version))
+    plain: dict[str, Any] = {
+        "model": job.model.name, "gpus": job.cluster.name, "engine": f"{job.engine}@{version}"
+    }
+    plain["requests"] = _plain(job.requests) | {"context": job.context}
+    plain["plan"] = _plain(job.plan)
+    if job.engine_options:
+        plain["engine_options"] = job.engine_options
+    return plain
+
+
+def _plain(noun: Any) -> dict[str, Any]:
+    fields = {name: value for name, value in msgspec.structs.asdict(noun).items() if value is not None}
+    plain: dict[str, Any] = msgspec.to_builtins(fields)
+    return plain
+
+
+def _unique(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))
+

@@ -1,0 +1,104 @@
+"""From options to a serving job: names resolved, defaults filled in, every option used or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from vramcast.catalogue.gpus import parse_gpus
+from vramcast.domain.checkpoint import Checkpoint
+from vramcast.domain.device import Cluster
+from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan, Version
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.estimate.serving import ENGINES
+from vramcast.question.build import converted, engine_options, model_of, section
+from vramcast.question.options import parse
+from vramcast.question.serving_options import SERVE_OPTIONS
+
+DEFAULT_ENGINE: Final = "vllm"
+
+DRAFT_KINDS: Final = ("eagle", "eagle3", "mtp", "ngram", "medusa")
+
+ALIASES: Final = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "hf": "transformers"}
+
+
+def build_serving(options: Mapping[str, object], *, resolve: Callable[[str], Checkpoint]) -> ServeJob:
+    """The serving job that a set of options asks for.
+
+    Args:
+        options: option names as in `SERVE_OPTIONS`, plus `model` and `gpus`
+        resolve: turns the text of `model` into a network and what its headers say
+
+    Raises: InvalidSpec or UnknownName with one sentence.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in ("model", "gpus", *SERVE_OPTIONS):
+            raise UnknownName.of("option", name, ("model", "gpus", *SERVE_OPTIONS))
+    values = {name: parse(name, value, SERVE_OPTIONS) for name, value in given.items() if name not in ("model", "gpus")}
+    if "gpus" not in given:
+        raise InvalidSpec("which GPUs? give --gpus, for example --gpus 2xl40s")
+    cluster = parse_gpus(str(given["gpus"]))
+    engine, version = parse_engine(values.get("engine", DEFAULT_ENGINE))
+    checkpoints: list[Checkpoint] = []
+
+    def resolved(text: str) -> Any:
+        checkpoints.append(resolve(text))
+        return checkpoints[-1].model
+
+    model = model_of(given.get("model"), values, resolved, SERVE_OPTIONS)
+    plan: ServePlan = converted(ServePlan, section(values, "plan", SERVE_OPTIONS) | _draft(values, resolve))
+    return ServeJob(
+        model=model,
+        requests=converted(Requests, section(values, "requests", SERVE_OPTIONS)),
+        plan=_placed(plan, values, cluster),
+        cluster=cluster,
+        engine=engine,
+        version=version,
+        weights=checkpoints[0].weights if checkpoints and "layers" not in values else None,
+        engine_options=engine_options(values.get("engine-option", ())),
+    )
+
+
+def parse_engine(text: str) -> tuple[str, Version]:
+    """Engine and version of "vllm@0.19"; without a version the one our model was checked on most.
+
+    Raises: UnknownName for an engine, InvalidSpec for a version outside those covered
+    """
+    name, at, version = text.strip().lower().partition("@")
+    name = ALIASES.get(name, name)
+    if name not in ENGINES:
+        raise UnknownName.of("serving engine", name, ENGINES)
+    engine = ENGINES[name]
+    if not at:
+        return name, engine.default
+    digits = version.lstrip("vb").split("+")[0].split("rc")[0].split(".post")[0].rstrip(".")
+    parts = digits.split(".")
+    known = f"{'.'.join(map(str, engine.oldest))} to {'.'.join(map(str, engine.newest))}"
+    if not all(part.isascii() and part.isdecimal() and len(part) < 9 for part in parts) or len(parts) > 4:
+        raise InvalidSpec(f"engine version {version[:40]!r} must be written like {name}@{engine.default[0]}; {known}")
+    found = tuple(map(int, parts))
+    if found < engine.oldest or found[: len(engine.newest)] > engine.newest:
+        raise InvalidSpec(f"{name} {digits} is not covered; known are versions {known}")
+    return name, found
+
+
+def _draft(values: Mapping[str, Any], resolve: Callable[[str], Checkpoint]) -> dict[str, Any]:
+    if "draft" not in values:
+        if "draft-tokens" in values:
+            raise InvalidSpec("--draft-tokens needs --draft, for example --draft eagle")
+        return {}
+    kind, tokens = values["draft"], values.get("draft-tokens", 1)
+    if kind in DRAFT_KINDS:
+        return {"draft": Draft(kind=kind, tokens=tokens)}
+    return {"draft": Draft(kind="model", tokens=tokens, model=resolve(kind).model)}
+
+
+def _placed(plan: ServePlan, values: Mapping[str, Any], cluster: Cluster) -> ServePlan:
+    """Tensor parallelism over the GPUs that the other degrees leave, where nothing else is said."""
+    from msgspec.structs import replace
+
+    taken = plan.pp * plan.dp
+    if "tp" in values or cluster.count % taken:
+        return plan
+    return replace(plan, tp=cluster.count // taken)

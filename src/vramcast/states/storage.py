@@ -1,0 +1,148 @@
+"""How many bytes a stored weight takes: its bits, and the scales, zeros and constants beside them.
+
+[fp8] DeepSeek-V3, arXiv:2412.19437, section 3.3.2: fp32 scale per 128 x 128 block.
+[compressed-tensors] neuralmagic compressed-tensors, src/compressed_tensors/compressors: packed int32, 16-bit scale per
+group, `weight_shape` of two int64.
+[GPTQ] AutoGPTQ nn_modules/qlinear/qlinear_cuda.py: int32 packs, packed zeros and fp16 scales per group, int32 g_idx.
+[AWQ] casper-hansen/AutoAWQ awq/modules/linear/gemm.py: int32 packs, packed zeros and fp16 scales per group.
+[QLoRA] Dettmers et al., arXiv:2305.14314, section 3: fp32 absmax per 64; double quantisation: 8-bit absmax with an fp32
+constant per 256.   [bnb8] bitsandbytes nn/modules.py `Int8Params`: fp32 constant per output row.
+[MX] Open Compute Project, Microscaling Formats v1.0: e8m0 scale per 32.
+[NVFP4] NVIDIA, nvfp4: fp8 scale per 16 and fp32 scale per tensor.
+[ggml] ggml-org/llama.cpp gguf-py/gguf/constants.py GGML_QUANT_SIZES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Final, NamedTuple
+
+from vramcast.domain.model import Parameter
+from vramcast.errors import UnknownName
+from vramcast.units import ceil_div
+
+Shape = tuple[int, ...]
+
+
+class Side(NamedTuple):
+    """Values stored beside the weights, one per tile of the matrix."""
+
+    name: str
+    bits: int
+    rows: int = 0  # of a tile; 0: all
+    columns: int = 0  # of a tile; 0: all
+    flat: int = 0  # elements of a tile, rows joined; instead of rows and columns
+
+    def num_bytes(self, matrices: int, rows: int, columns: int) -> int:
+        """Of so many matrices of one shape [bytes]."""
+        if self.flat:
+            return ceil_div(ceil_div(matrices * rows * columns, self.flat) * self.bits, 8)
+        tiles = ceil_div(rows, self.rows or rows) * ceil_div(columns, self.columns or columns)
+        return ceil_div(matrices * tiles * self.bits, 8)
+
+
+class Format(NamedTuple):
+    """One way to store a matrix: elements per block, bytes per block, values beside it."""
+
+    block_elements: int
+    block_bytes: int
+    sides: tuple[Side, ...] = ()
+    applies: Callable[[Parameter], bool] | None = None  # to which weights; None: to all
+    compute: str = ""  # dtype its products run in, where it is not the model's
+
+    def num_bytes(self, shape: Shape) -> int:
+        """A weight of that shape with everything beside it [bytes].
+
+        >>> FORMATS["fp8-block"].num_bytes((256, 256))
+        65552
+        """
+        *leading, rows, columns = (1, *shape) if len(shape) == 1 else shape
+        matrices = prod(leading)
+        # rows of a block format are padded to whole blocks
+        data = matrices * rows * ceil_div(columns, self.block_elements) * self.block_bytes
+        return data + sum(side.num_bytes(matrices, rows, columns) for side in self.sides)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of a large square matrix."""
+        return self.num_bytes((1 << 14, 1 << 14)) * 8 / (1 << 28)
+
+
+KEPT_WHOLE: Final = ("router", "shared_gate", "indexer.weights", "head.", "projection", "patch")
+"""Parts of the paths of matrices that quantisers leave in 16 bits: routers, small gates, heads, patch embeddings."""
+
+
+def is_matrix(parameter: Parameter) -> bool:
+    """Anything but vectors: what llama.cpp quantises, embeddings and heads included."""
+    return len(parameter.shape) > 1
+
+
+def is_linear(parameter: Parameter) -> bool:
+    """A matrix of a layer: what quantisers convert; embeddings, heads, routers, norms and convolutions are not."""
+    return parameter.kind == "matrix" and len(parameter.shape) > 1 and not any(
+        part in parameter.path for part in KEPT_WHOLE
+    )
+
+
+def is_expert(parameter: Parameter) -> bool:
+    """A matrix of routed experts."""
+    return parameter.expert and len(parameter.shape) > 2
+
+
+def _packed(bits: int, *sides: Side, applies: Callable[[Parameter], bool] = is_linear) -> Format:
+    """`bits` per weight, packed into whole bytes."""
+    return Format(8, bits, sides, applies)
+
+
+def _gptq(bits: int) -> Format:
+    return _packed(bits, Side("zeros", bits, 1, 128), Side("scales", 16, 1, 128), Side("g_idx", 32, 0, 1))
+
+
+GGML: Final[dict[str, tuple[int, int]]] = {
+    "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34), "q8_1": (32, 40),
+    "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210),
+    "q8_k": (256, 292), "iq2_xxs": (256, 66), "iq2_xs": (256, 74), "iq3_xxs": (256, 98), "iq1_s": (256, 50),
+    "iq4_nl": (32, 18), "iq3_s": (256, 110), "iq2_s": (256, 82), "iq4_xs": (256, 136), "iq1_m": (256, 56),
+    "tq1_0": (256, 54), "tq2_0": (256, 66),
+}
+"""Block types of ggml: elements and bytes of a block [ggml]."""
+
+FORMATS: Final[dict[str, Format]] = {
+    "fp32": Format(1, 4),
+    "bf16": Format(1, 2),
+    "fp16": Format(1, 2),
+    "fp8": _packed(8, Side("scale", 32)),
+    "fp8-channel": _packed(8, Side("scales", 32, 1, 0)),
+    "fp8-block": _packed(8, Side("scales", 32, 128, 128)),
+    "int8": _packed(8, Side("scales", 32, 1, 0)),
+    "int8-bnb": _packed(8, Side("constants", 32, 1, 0)),
+    "int4": _packed(4, Side("scales", 16, 1, 128)),
+    "gptq-int2": _gptq(2),
+    "gptq-int3": _gptq(3),
+    "gptq-int4": _gptq(4),
+    "gptq-int8": _gptq(8),
+    "awq-int4": _packed(4, Side("zeros", 4, 1, 128), Side("scales", 16, 1, 128)),
+    "nf4": _packed(4, Side("absmax", 32, flat=64)),
+    "nf4-dq": _packed(4, Side("absmax", 8, flat=64), Side("absmax of absmax", 32, flat=64 * 256)),
+    "mxfp4": _packed(4, Side("scales", 8, 1, 32), applies=is_expert),
+    "nvfp4": _packed(4, Side("scales", 8, 1, 16), Side("scale", 32)),
+    **{name: Format(elements, size, (), is_matrix) for name, (elements, size) in GGML.items()},
+}
+"""Name -> format; sizes of groups are the usual ones (128 for integers)."""
+
+
+def format_of(name: str) -> Format:
+    """The format of a name.
+
+    Raises: UnknownName with the nearest names
+    """
+    if name not in FORMATS:
+        raise UnknownName.of("weight format", name, FORMATS)
+    return FORMATS[name]
+
+
+def format_for(parameter: Parameter, *, quantised: str, whole: str) -> str:
+    """The format a weight has in a checkpoint: the quantised one where it applies, else the other."""
+    applies = format_of(quantised).applies
+    return quantised if applies is None or applies(parameter) else whole

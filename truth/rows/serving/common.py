@@ -1,0 +1,58 @@
+"""Fields that rows of all serving engines share, as questions need them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from truth.contract import Refused
+from truth.rows.names import card_of
+from vramcast.domain.device import Cluster, Gpu
+from vramcast.units import GIB
+
+Row = dict[str, Any]
+
+VISIBLE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*GiB(?:\s+(?:visible|usable))?", re.IGNORECASE)
+COUNT: Final = re.compile(r"^(\d+)\s*x\s|\bx(\d+)\b")
+NUMBER: Final = r"\D{{0,3}}(\d+)"
+
+
+def gpu_of(row: Row) -> Gpu:
+    """The card, with the visible memory that the row's log states."""
+    text = str(row.get("gpu") or "")
+    card = card_of(re.sub(r"^\d+\s*x\s*", "", text) or None)
+    stated = VISIBLE.search(text)
+    return replace(card, visible_bytes=round(float(stated[1]) * GIB)) if stated else card
+
+
+def cluster_of(row: Row) -> Cluster:
+    """As many cards as the row's degrees take, or as it counts."""
+    ranks = int(row.get("tp") or 1) * int(row.get("pp") or 1)
+    counted = COUNT.search(str(row.get("gpu") or ""))
+    stated = int(next(filter(None, counted.groups()))) if counted else 1
+    return Cluster(gpu=gpu_of(row), gpus_per_node=max(ranks, stated))
+
+
+def noted(row: Row, name: str) -> int | None:
+    """A number that the notes state as `name=123` or `--name 123`."""
+    found = re.search(name.replace("_", "[-_]") + NUMBER.format(), str(row.get("notes") or ""))
+    return int(found[1]) if found else None
+
+
+def version_of(row: Row) -> tuple[int, ...] | None:
+    """The first version number of the row's engine version."""
+    found = re.search(r"(?<![\d-])v?(\d+\.\d+(?:\.\d+)*)", str(row.get("engine_version") or ""))
+    return tuple(map(int, found[1].split("."))) if found else None
+
+
+def value_of(row: Row) -> float:
+    """The measured number.
+
+    Raises: Refused when it is missing or no number
+    """
+    try:
+        return float(row["value"])
+    except (KeyError, TypeError, ValueError):
+        raise Refused("the row holds no measured number") from None
