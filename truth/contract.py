@@ -12,7 +12,7 @@ class Prediction(NamedTuple):
     predicted: float
     measured: float
     measured_alternative: float | None = None  # the GB reading where a source does not say GiB or GB
-    interval: tuple[int, int] | None = None  # the 90 % interval [bytes]
+    interval: tuple[float, float] | None = None  # the 90 % interval
 
 
 class Refused(Exception):

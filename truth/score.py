@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -17,14 +18,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from truth.contract import Prediction, Refused
-from truth.rows import adapter, engine_of
+from truth.rows import adapter, engine_of, harness_of
 from vramcast.errors import SourceError, VramcastError
-from vramcast.estimate.interval import interval
+from vramcast.estimate.interval import Purpose, ratio_bounds
 
 Row = dict[str, Any]
 
-WITH_INTERVAL: Final = ("allocated", "reserved", "device")
-"""Levels that answers give an interval for: sums over everything a rank holds, not its parts."""
+LEVELS: Final = ("allocated", "reserved", "device")
+
+WHOLE: Final = re.compile(r"^(peak|max_gpu|max_single|total|gpu_mem|vram|nvidia_smi|memory_gb)|^mem_")
+"""Quantities of serving rows that are a whole process or rank."""
 
 
 class Scored(NamedTuple):
@@ -138,9 +141,20 @@ def score_row(row: Row, *, file: str, number: int) -> list[Scored]:
 
 def with_interval(prediction: Prediction, engine: str | None, group: str) -> Prediction:
     """The prediction with the 90 % interval that the other groups' misses give it."""
-    if prediction.interval is not None or engine is None or prediction.level not in WITH_INTERVAL:
+    if prediction.interval is not None or engine is None or not has_interval(prediction.level):
         return prediction
-    return prediction._replace(interval=interval(engine, round(prediction.predicted), without_group=group))
+    low, high = ratio_bounds(engine, purpose=purpose_of(prediction.level), without_group=harness_of(group))
+    return prediction._replace(interval=(prediction.predicted * low, prediction.predicted * high))
+
+
+def purpose_of(level: str) -> Purpose:
+    """Rows of serving runs name a quantity, those of training runs a level of memory."""
+    return "training" if level in LEVELS else "serving"
+
+
+def has_interval(level: str) -> bool:
+    """Whether answers give an interval for it: sums over everything a rank holds, not their parts."""
+    return level in LEVELS or WHOLE.search(level) is not None
 
 
 def group_of(row: Row, file: str) -> str:
@@ -278,7 +292,7 @@ def print_rows(scored: list[Scored]) -> None:
         if item.prediction is None:
             print(f"{'refused':>10}  {item.file}:{item.row} {item.group} {item.level} {item.label}: {item.refused}")
             continue
-        unit, factor = ("MiB", 1 << 20) if item.level in WITH_INTERVAL else ("", 1)
+        unit, factor = ("MiB", 1 << 20) if item.level in LEVELS else ("", 1)
         print(
             f"{item.error:>+10.2%}  {item.file}:{item.row} {item.group} {item.level} "
             f"{item.prediction.predicted / factor:,.2f} for {item.prediction.measured / factor:,.2f} {unit}  "

@@ -38,6 +38,15 @@ GROUPS_WITHOUT_NAME: Final[dict[str, str]] = {"megatron_b200": "megatron"}
 """Files whose rows carry no group, by file name."""
 
 
+SAME_RUNS: Final[dict[str, str]] = {"megatron_b200": "simumax_b200_megatron"}
+"""Leaving out one of them leaves out both, or the intervals would be judged on the cases they were made from."""
+
+
+def harness_of(group: str) -> str:
+    """The group under which a group's cases are calibrated: one for the two files that hold the same runs."""
+    return SAME_RUNS.get(group, group)
+
+
 def engine_of(row: dict[str, Any], group: str) -> str | None:
     """The engine that predicts the rows of a known group; None for others and for single operators."""
     name = engine_module(row) if "quantity" in row else BY_GROUP.get(group) or GROUPS_WITHOUT_NAME.get(group)

@@ -7,13 +7,13 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import Extent, Tensor, extent, live_at_end, live_at_peak
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import OutOfMemory
-from vramcast.estimate.interval import interval
+from vramcast.estimate.interval import Purpose, interval
 from vramcast.estimate.timeline import Simulated, simulate
 
 
 def rank_answer(
     program: RankProgram, *, outside: tuple[Tensor, ...], capacity_bytes: int, engine: str, alloc_conf: str = "",
-    exact_bytes: int = 0,
+    exact_bytes: int = 0, purpose: Purpose = "training",
 ) -> RankAnswer:
     """The peaks of every phase, and the ledger at the peak of the steady one.
 
@@ -23,6 +23,7 @@ def rank_answer(
         capacity_bytes: what a process can use of the card [bytes]
         engine: whose measured cases make the interval
         exact_bytes: what of the steady peak the engine fixes itself: a cache sized by a fraction cannot be missed
+        purpose: which kind of measured cases
         alloc_conf: PYTORCH_CUDA_ALLOC_CONF of the user; empty: the engine's own
     """
     outside = (*outside, *program.outside)
@@ -38,7 +39,7 @@ def rank_answer(
         )
         before = Extent(before.net + inner.net, 0)
     steady = phases[program.steady.value]
-    low, high = interval(engine, steady.device_bytes - exact_bytes)
+    low, high = interval(engine, steady.device_bytes - exact_bytes, purpose=purpose)
     return RankAnswer(
         role=program.role,
         count=program.count,

@@ -149,6 +149,7 @@ def _rank_answer(job: ServeJob, rank: ServingRank) -> RankAnswer:
         outside=(context_tensor(job.cluster.gpu),),
         capacity_bytes=job.cluster.gpu.visible_bytes,
         engine=job.engine,
+        purpose="serving",
         exact_bytes=rank.cache.num_bytes if rank.cache is not None else 0,
     )
 
