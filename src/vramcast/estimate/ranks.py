@@ -73,7 +73,7 @@ def _ledger(program: RankProgram, steady: Peak, outside: tuple[Tensor, ...]) -> 
     live = live_at_end(tuple(before))
     for tensor, count in live_at_peak(program.phases[program.steady]).items():
         live[tensor] = live.get(tensor, 0) + count
-    entries = [_entry(tensor, count) for tensor, count in live.items() if count]
+    entries = [_entry(tensor, tensor.block_bytes, count) for tensor, count in live.items() if count]
     cached = steady.reserved_bytes - sum(entry.num_bytes for entry in entries)
     entries.append(
         LedgerEntry(
@@ -83,7 +83,7 @@ def _ledger(program: RankProgram, steady: Peak, outside: tuple[Tensor, ...]) -> 
             source="simulated caching allocator, see docs/levels.md",
         )
     )
-    entries.extend(_entry(tensor, 1) for tensor in outside)
+    entries.extend(_entry(tensor, tensor.num_bytes, 1) for tensor in outside)
     return tuple(sorted(entries, key=lambda entry: -entry.num_bytes))
 
 
@@ -92,10 +92,11 @@ def _precedes(phase: Phase, program: RankProgram) -> bool:
     return order.index(phase) < order.index(program.steady)
 
 
-def _entry(tensor: Tensor, count: int) -> LedgerEntry:
+def _entry(tensor: Tensor, num_bytes: int, count: int) -> LedgerEntry:
+    """`count` live instances of a tensor that take `num_bytes` each."""
     return LedgerEntry(
         path=tensor.path,
-        num_bytes=tensor.block_bytes * count,
+        num_bytes=num_bytes * count,
         count=count,
         basis=tensor.basis,
         formula=tensor.formula,
