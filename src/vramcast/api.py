@@ -11,6 +11,8 @@ from vramcast.domain.model import Model
 
 if TYPE_CHECKING:
     from vramcast.domain.serving import ServeJob
+    from vramcast.question.build import Resolve
+    from vramcast.question.options import Option
     from vramcast.report.notebook import ShownAnswer, ShownServeAnswer
 
 
@@ -63,37 +65,38 @@ def serve(
     return shown_serving(answer(serve_job_of(given, file=file)))
 
 
+def job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> Job:
+    """The training job that options ask for, on top of a job file."""
+    from vramcast.question.build import build_job
+    from vramcast.question.options import OPTIONS
+
+    merged, resolve = _question(options, file, OPTIONS)
+    return build_job(merged, resolve=resolve)
+
+
 def serve_job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> ServeJob:
     """The serving job that options ask for, on top of a job file."""
-    from vramcast.domain.checkpoint import Checkpoint
     from vramcast.question.serving import build_serving
+    from vramcast.question.serving_options import SERVE_OPTIONS
+
+    merged, resolve = _question(options, file, SERVE_OPTIONS)
+    return build_serving(merged, resolve=resolve)
+
+
+def _question(
+    options: Mapping[str, Any], file: str | Path | None, table: Mapping[str, Option]
+) -> tuple[dict[str, Any], Resolve]:
+    """The options over those of a job file, and what turns a model's name into the model."""
+    from vramcast.domain.checkpoint import Checkpoint
     from vramcast.sources.resolve import resolve_checkpoint
 
     merged: dict[str, Any] = {}
     if file is not None:
         from vramcast.question.files import read_job
-        from vramcast.question.serving_options import SERVE_OPTIONS
 
-        merged |= read_job(Path(file), SERVE_OPTIONS)
+        merged |= read_job(Path(file), table)
     merged |= {name: value for name, value in options.items() if value is not None}
     model = merged.get("model")
     if isinstance(model, Model):
-        return build_serving(merged | {"model": model.name}, resolve=lambda _: Checkpoint(model=model))
-    return build_serving(merged, resolve=resolve_checkpoint)
-
-
-def job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> Job:
-    """The job that options ask for, on top of a job file."""
-    from vramcast.question.build import build_job
-    from vramcast.sources.resolve import resolve_model
-
-    merged: dict[str, Any] = {}
-    if file is not None:
-        from vramcast.question.files import read_job
-
-        merged |= read_job(Path(file))
-    merged |= {name: value for name, value in options.items() if value is not None}
-    model = merged.get("model")
-    if isinstance(model, Model):
-        return build_job(merged | {"model": model.name}, resolve=lambda _: model)
-    return build_job(merged, resolve=resolve_model)
+        return merged | {"model": model.name}, lambda _: Checkpoint(model=model)
+    return merged, resolve_checkpoint

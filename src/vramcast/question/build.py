@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from vramcast.catalogue.gpus import parse_gpus
+from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.job import Job, Peft, Plan, Precision, Shards, Workload, require_count
 from vramcast.domain.model import Model, Run
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.question.options import OPTIONS, Option, parse
+from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, parse
 
 NounT = TypeVar("NounT")
 
@@ -27,15 +28,16 @@ ENGINE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 """What each engine does when nothing else is said, as its own defaults or recipes have it."""
 
 PEFT_ONLY: Final = tuple(name for name, option in OPTIONS.items() if option.section == "peft" and name != "peft")
-MODEL_ONLY: Final = tuple(name for name, option in OPTIONS.items() if option.section == "model")
+
+Resolve = Callable[[str], Checkpoint]
 
 
-def build_job(options: Mapping[str, object], *, resolve: Callable[[str], Model]) -> Job:
+def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     """The job that a set of options asks for.
 
     Args:
         options: option names as in `OPTIONS`, plus `model` and `gpus`
-        resolve: turns the text of `model` into a model
+        resolve: turns the text of `model` into a network and what its headers say
 
     Raises: InvalidSpec or UnknownName with one sentence.
     """
@@ -49,7 +51,7 @@ def build_job(options: Mapping[str, object], *, resolve: Callable[[str], Model])
     plan = _plan(values, engine, cluster.count)
     workload = _workload(values, plan, cluster.count)
     return Job(
-        model=model_of(given.get("model"), values, resolve),
+        model=checkpoint_of(given.get("model"), values, resolve, OPTIONS).model,
         workload=workload,
         plan=plan,
         cluster=cluster,
@@ -126,25 +128,25 @@ def engine_options(pairs: tuple[str, ...]) -> dict[str, str | int | float | bool
     return found
 
 
-def model_of(
-    name: object, values: Mapping[str, Any], resolve: Callable[[str], Model], table: Mapping[str, Option] = OPTIONS
-) -> Model:
-    """The network that a question names, or describes by numbers."""
+def checkpoint_of(name: object, values: Mapping[str, Any], resolve: Resolve, table: Mapping[str, Option]) -> Checkpoint:
+    """The network that a question names, or describes by numbers; cut to fewer layers its headers say nothing."""
     numbers = section(values, "model", table)
     if name is None:
         if "params" not in numbers:
             raise InvalidSpec("which model? name one, or give --params, --layers and --hidden")
         from vramcast.sources.numbers import model_from_numbers
 
-        return model_from_numbers(**numbers)
+        return Checkpoint(model=model_from_numbers(**numbers))
     layers = numbers.pop("layers", None)
     if numbers:
-        other = next(option for option in MODEL_ONLY if OPTIONS[option].field in numbers)
+        other = next(option for option in MODEL_OPTIONS if table[option].field in numbers)
         raise InvalidSpec(
             f"--{other} describes a model by numbers; leave out the model {str(name)[:60]!r} or --{other}"
         )
-    model = resolve(str(name))
-    return model if layers is None else cut_to_layers(model, require_count("layers", layers))
+    checkpoint = resolve(str(name))
+    if layers is None:
+        return checkpoint
+    return Checkpoint(model=cut_to_layers(checkpoint.model, require_count("layers", layers)))
 
 
 def cut_to_layers(model: Model, layers: int) -> Model:

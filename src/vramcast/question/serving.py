@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.gpus import parse_gpus
-from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan, Version
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.serving import ENGINES
-from vramcast.question.build import converted, engine_options, model_of, section
+from vramcast.question.build import Resolve, checkpoint_of, converted, engine_options, section
 from vramcast.question.options import parse
 from vramcast.question.serving_options import SERVE_OPTIONS
-
-DEFAULT_ENGINE: Final = "vllm"
 
 DRAFT_KINDS: Final = ("eagle", "eagle3", "mtp", "ngram", "medusa")
 
 ALIASES: Final = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "hf": "transformers"}
 
 
-def build_serving(options: Mapping[str, object], *, resolve: Callable[[str], Checkpoint]) -> ServeJob:
+def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJob:
     """The serving job that a set of options asks for.
 
     Args:
@@ -39,25 +36,24 @@ def build_serving(options: Mapping[str, object], *, resolve: Callable[[str], Che
     if "gpus" not in given:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 2xl40s")
     cluster = parse_gpus(str(given["gpus"]))
-    engine, version = parse_engine(values.get("engine", DEFAULT_ENGINE))
-    checkpoints: list[Checkpoint] = []
-
-    def resolved(text: str) -> Any:
-        checkpoints.append(resolve(text))
-        return checkpoints[-1].model
-
-    model = model_of(given.get("model"), values, resolved, SERVE_OPTIONS)
+    engine, version = parse_engine(values.get("engine") or default_engine(given.get("model")))
+    checkpoint = checkpoint_of(given.get("model"), values, resolve, SERVE_OPTIONS)
     plan: ServePlan = converted(ServePlan, section(values, "plan", SERVE_OPTIONS) | _draft(values, resolve))
     return ServeJob(
-        model=model,
+        model=checkpoint.model,
         requests=converted(Requests, section(values, "requests", SERVE_OPTIONS)),
         plan=_placed(plan, values, cluster),
         cluster=cluster,
         engine=engine,
         version=version,
-        weights=checkpoints[0].weights if checkpoints and "layers" not in values else None,
+        weights=checkpoint.weights,
         engine_options=engine_options(values.get("engine-option", ())),
     )
+
+
+def default_engine(model: object) -> str:
+    """llama.cpp for its own files, vLLM for everything else."""
+    return "llama.cpp" if str(model).lower().endswith(".gguf") else "vllm"
 
 
 def parse_engine(text: str) -> tuple[str, Version]:
@@ -83,7 +79,7 @@ def parse_engine(text: str) -> tuple[str, Version]:
     return name, found
 
 
-def _draft(values: Mapping[str, Any], resolve: Callable[[str], Checkpoint]) -> dict[str, Any]:
+def _draft(values: Mapping[str, Any], resolve: Resolve) -> dict[str, Any]:
     if "draft" not in values:
         if "draft-tokens" in values:
             raise InvalidSpec("--draft-tokens needs --draft, for example --draft eagle")
