@@ -25,7 +25,16 @@ VARIANTS: Final = frozenset(
 )
 """Words of a name that do not change the network."""
 
-SEPARATORS: Final = re.compile(r"[^a-z0-9.]+")
+STORAGE: Final = frozenset(
+    ("fp8", "fp4", "nvfp4", "mxfp4", "bf16", "fp16", "int8", "w8a8", "w4a16", "w8a16", "dynamic", "block", "quantized",
+     "quantised", "unsloth", "gguf", "class", "4bits", "8bits", "ud", "128k", "safetensors", "marlin", "build")
+)
+"""Words of a name that say how the weights are stored, or who stored them; left out where nothing has them all."""
+
+DATE: Final = re.compile(r"2[3-6](?:0[1-9]|1[0-2])|(?:0[1-9]|1[0-2])[0-3]\d|20\d\d")
+"""Release dates in names: 2503, 0528, 2025."""
+
+SEPARATORS: Final = re.compile(r"[^a-z0-9.]+|(?<!\d)\.|\.(?!\d)")
 SIZE: Final = re.compile(r"\d+(?:\.\d+)?[bm]")
 CUT: Final = re.compile(r"(?:cut|reduced|truncated|shrunk) (?:down )?to (\d+) layers?", re.IGNORECASE)
 MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*-?\s*(?:gi?b?)\b", re.IGNORECASE)
@@ -74,14 +83,18 @@ def _has_size(model: Model, params_b: float | None) -> bool:
 
 
 def _readings(text: str) -> Iterator[Tokens]:
-    """The words of a name: whole, without its owner, without what stands in brackets, or only that."""
+    """The words of a name: whole, without its owner, without what stands in brackets, or only that; then without words
+    that do not tell one network from another."""
     lower = text.lower().strip()
     bare = re.sub(r"\([^)]*\)", " ", lower)
     inside = re.findall(r"\(([^)]*)\)", lower)
-    for part in dict.fromkeys((lower, lower.split("/")[-1], bare, bare.split("/")[-1], *inside)):
-        tokens = _tokens(part)
-        if tokens:
-            yield tokens
+    parts = dict.fromkeys((lower, lower.split("/")[-1], bare, bare.split("/")[-1], *inside))
+    readings = [tokens for tokens in map(_tokens, parts) if tokens]
+    yield from readings
+    for tokens in readings:
+        bare_tokens = tuple(word for word in tokens if word not in STORAGE)
+        undated = tuple(word for word in bare_tokens if not DATE.fullmatch(word))
+        yield from (shorter for shorter in dict.fromkeys((bare_tokens, undated)) if shorter and shorter != tokens)
 
 
 def _tokens(text: str) -> Tokens:

@@ -17,7 +17,7 @@ from vramcast.domain.serving import Cache, Deployment, ServeJob, ServingRank, Ve
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.ranks import rank_answer
-from vramcast.units import format_bytes
+from vramcast.units import ceil_div, format_bytes
 
 
 class Engine(NamedTuple):
@@ -78,17 +78,18 @@ def deploy(job: ServeJob) -> Deployment:
 
 
 def capacity_of(job: ServeJob, deployment: Deployment) -> Capacity | None:
-    """What the caches of all ranks hold together: the rank with the least decides."""
+    """What the caches of all ranks hold together: the rank with the least decides, every data-parallel copy counts."""
     caches = [rank.cache for rank in deployment.ranks if rank.cache is not None]
     if not caches:
         return None
     tightest = min(caches, key=lambda cache: cache.num_bytes / cache.sequence_bytes(job.context))
-    concurrency = tightest.num_bytes / tightest.sequence_bytes(job.context)
+    copies = job.plan.dp
+    sequences = ceil_div(job.requests.concurrency, copies)
     return Capacity(
         kv_bytes=tightest.num_bytes,
         tokens_by_count=tightest.reported_tokens,
-        concurrency=concurrency,
-        longest_context=longest_context(caches, job.requests.concurrency, most=_longest(job)),
+        concurrency=copies * tightest.num_bytes / tightest.sequence_bytes(job.context),
+        longest_context=longest_context(caches, sequences, most=_longest(job)),
         sequence_bytes=tightest.sequence_bytes(job.context),
         safe_fraction=safe_fraction(job, deployment),
     )
