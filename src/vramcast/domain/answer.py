@@ -124,4 +124,5 @@ class ServeAnswer(Answer, frozen=True):
 
     capacity: Capacity | None = None
     speed: Speed | None = None
+    startup: dict[str, int] = {}  # figures the first rank prints when it starts [bytes]
     shortfall: str = ""  # why it does not fit, where the card's size alone does not say it

@@ -248,6 +248,7 @@ class Model(Noun, frozen=True):
     attention_dropout: float = 0.0
     logits_softcap: bool = False  # logits pass through tanh (Gemma 2)
     context: int | None = None  # longest position trained [tokens]
+    rope_scale: float = 1.0  # positions of a rotary table over those of `context`: linear and dynamic scaling
     dtype: str = "bf16"  # what the checkpoint stores
     quantisation: str | None = None  # how it packs the weights of linears: "fp8", "nvfp4", "mxfp4", "int4" ...
     buffers: int = 0  # elements a checkpoint stores that are not parameters (rotary, causal masks)

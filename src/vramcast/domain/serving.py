@@ -131,6 +131,7 @@ class ServingRank(Struct, frozen=True, kw_only=True):
     program: RankProgram  # phases load, (warm-up,) serving
     cache: Cache | None = None  # None: nothing is generated (embedding and reranking models)
     beside_budget_bytes: int | None = None  # what comes on top of a memory fraction; None: the engine has no fraction
+    startup: dict[str, int] = {}  # figures the engine prints when it starts, by what it calls them [bytes]
 
 
 class Deployment(Struct, frozen=True, kw_only=True):

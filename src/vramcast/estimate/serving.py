@@ -60,6 +60,7 @@ def answer(job: ServeJob) -> ServeAnswer:
         assumptions=_unique(chain(deployment.assumptions, *(rank.assumptions for rank in programs))),
         warnings=_unique(chain(_cautions(job), deployment.warnings, *(rank.warnings for rank in programs))),
         capacity=capacity,
+        startup=deployment.ranks[0].startup,
         shortfall=shortfall,
     )
 

@@ -111,6 +111,7 @@ def model_of(fields: Fields, *, stacks: tuple[Stack, ...], head: Head = Head.LM,
     facts.setdefault("tied", fields.flag("tie_word_embeddings"))
     facts.setdefault("dtype", dtype_of(fields))
     facts.setdefault("quantisation", quantisation_of(fields))
+    facts.setdefault("rope_scale", rope_scale_of(fields))
     facts.setdefault("family", fields.word("model_type", "custom"))
     found = head_of(fields, head)
     if found is Head.CLASSIFIER:
@@ -127,6 +128,15 @@ def model_of(fields: Fields, *, stacks: tuple[Stack, ...], head: Head = Head.LM,
         attention_dropout=fields.fraction("attention_dropout", 0.0),
         **facts,
     )
+
+
+def rope_scale_of(fields: Fields) -> float:
+    """Positions of a rotary table over `max_position_embeddings`: interpolating scalings lengthen the context."""
+    scaling = fields.section("rope_scaling")
+    if scaling is None:
+        return 1.0
+    kind = scaling.word("rope_type", "") or scaling.word("type", "")
+    return max(1.0, scaling.number("factor", 1.0)) if kind in ("linear", "dynamic") else 1.0
 
 
 def norm_named(fields: Fields, key: str, names: dict[str, Norm], fallback: Norm) -> Norm:

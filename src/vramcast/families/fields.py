@@ -109,13 +109,17 @@ class Fields:
 
     def fraction(self, key: str, fallback: float) -> float:
         """A number from 0 to 1."""
+        return self.number(key, fallback, most=1)
+
+    def number(self, key: str, fallback: float, *, most: float = 1e6) -> float:
+        """A number from 0 to `most`."""
         value = self.get(key)
         if value is None:
             return fallback
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(key, "must be a number")
-        if not 0 <= value <= 1:
-            raise self.wrong(key, "must be between 0 and 1")
+        if not 0 <= value <= most:
+            raise self.wrong(key, f"must be between 0 and {most:g}")
         return float(value)
 
     def multiple(self, key: str, fallback: float, *, of: int) -> int:

@@ -40,6 +40,8 @@ def _serving(answer: ServeAnswer) -> dict[str, Any]:
         plain["shortfall"] = answer.shortfall
     if answer.capacity is not None:
         plain["capacity"] = _capacity(answer.capacity)
+    if answer.startup:
+        plain["startup"] = answer.startup
     if answer.speed is not None:
         plain["time"] = _time(answer.speed)
     return plain

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from truth.contract import Prediction, Refused
 from truth.rows.names import model_of
 from truth.rows.serving.common import cluster_of, noted, value_of, version_of
-from vramcast.domain.answer import RankAnswer, ServeAnswer
+from truth.rows.serving.formats import weights_of
+from vramcast.domain.answer import ServeAnswer
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.estimate.serving import answer
-from vramcast.units import GIB
+from vramcast.units import GIB, MIB
 
 Row = dict[str, Any]
+Measure = Callable[[ServeAnswer], float]
 
 
 def predict(row: Row) -> Iterator[Prediction]:
@@ -45,27 +48,22 @@ def job_of(row: Row) -> ServeJob:
         cluster=cluster_of(row),
         engine="vllm",
         version=version,
+        engine_options=engine_options(row),
     )
 
 
-def weights_of(row: Row) -> str | None:
-    """The storage format that a row's words name; None: as the checkpoint says."""
-    text = str(row.get("quant_dtype") or "").lower()
-    return "fp8" if text.endswith("fp8") else None
+def engine_options(row: Row) -> dict[str, str | int | float | bool]:
+    """Which of the two engines ran, where the log says so."""
+    text = str(row.get("engine_version") or "")
+    return {"v1": "V0" not in text} if re.search(r"V[01]\b", text) else {}
 
 
-def _sum(*categories: str) -> Callable[[ServeAnswer], float]:
-    def measure(found: ServeAnswer) -> float:
-        return _gib(found.fullest, *categories)
-
-    return measure
+def _startup(*names: str) -> Measure:
+    """Figures of the first worker's log, added up [GiB]."""
+    return lambda found: sum(found.startup[name] for name in names) / GIB
 
 
-def _gib(rank: RankAnswer, *categories: str) -> float:
-    return sum(entry.num_bytes for entry in rank.ledger if entry.category in categories) / GIB
-
-
-def _capacity(name: str) -> Callable[[ServeAnswer], float]:
+def _capacity(name: str) -> Measure:
     def measure(found: ServeAnswer) -> float:
         if found.capacity is None:
             raise Refused("nothing is cached")
@@ -74,14 +72,29 @@ def _capacity(name: str) -> Callable[[ServeAnswer], float]:
     return measure
 
 
-QUANTITIES: Final[dict[str, Callable[[ServeAnswer], float]]] = {
-    "weights_gib": _sum("weights"),
-    "activation_peak_gib": _sum("activations"),
-    "non_torch_gib": _sum("communication"),
-    "kv_gib": _sum("kv cache"),
+def _blocks(found: ServeAnswer) -> float:
+    """Blocks of 16 tokens, as the first engine counts them."""
+    if found.capacity is None:
+        raise Refused("nothing is cached")
+    return found.capacity.tokens_by_count["blocks per group"] / 16
+
+
+QUANTITIES: Final[dict[str, Measure]] = {
+    "weights_gib": _startup("weights"),
+    "activation_peak_gib": _startup("activation peak"),
+    "non_torch_gib": _startup("non-torch"),
+    "weights_plus_non_torch_gib": _startup("weights", "non-torch"),
+    "total_non_kv_gib": _startup("weights", "activation peak", "non-torch"),
+    "kv_gib": _startup("KV cache"),
+    "cudagraph_actual_gib": _startup("CUDA graphs"),
+    "cudagraph_estimated_gib": _startup("CUDA graphs"),
+    "cudagraph_gib": _startup("CUDA graphs"),
+    "cudagraph_delta_gib": _startup("CUDA graphs"),
     "kv_tokens": _capacity("kv_tokens"),
     "max_concurrency_x": _capacity("concurrency"),
-    "cudagraph_actual_gib": _sum("cuda graphs"),
+    "gpu_blocks": _blocks,
+    "process_used_at_oom_gib": lambda found: found.fullest.peak.device_bytes / GIB,
+    "nvidia_smi_mib": lambda found: found.fullest.peak.device_bytes / MIB,
     "startup_fits": lambda found: float(found.fits),
 }
 """Quantity of a row -> the same of an answer."""

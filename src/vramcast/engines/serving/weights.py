@@ -1,8 +1,14 @@
-"""Weights of one rank of a deployment: what an engine loads of a checkpoint, in the format it is stored in."""
+"""Weights of one rank of a deployment: what an engine loads of a checkpoint, packed and stored as it keeps them.
+
+[packed] vllm-project/vllm vllm/model_executor/layers/linear.py `QKVParallelLinear`, `MergedColumnParallelLinear`;
+sgl-project/sglang python/sglang/srt/layers/linear.py has the same
+[slack] pytorch c10/cuda/CUDACachingAllocator.cpp `get_allocation_size`, `should_split`: a large request gets a segment
+of whole 2 MiB, and a remainder of up to 1 MiB stays with it
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -14,19 +20,27 @@ from vramcast.engines.serving.stages import Stage
 from vramcast.parallel.layout import Layout
 from vramcast.states.storage import format_for, format_of
 from vramcast.states.weights import local_shape
+from vramcast.units import MIB, round_up
 
 CHECKPOINT_FORMATS: Final[dict[str, str]] = {
-    "fp8": "fp8-block",
-    "nvfp4": "nvfp4",
-    "mxfp4": "mxfp4",
-    "nf4": "nf4",
-    "fp4": "nf4",
-    "int8": "int8",
-    "int4": "int4",
+    "fp8": "fp8-block", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "nf4": "nf4", "fp4": "nf4", "int8": "int8", "int4": "int4",
 }
 """`Model.quantisation` -> key of FORMATS."""
 
+PACKED: Final[dict[str, str]] = {
+    "attention.q": "attention.qkv", "attention.k": "attention.qkv", "attention.v": "attention.qkv",
+    "attention.q_a": "attention.qkv_a", "attention.kv_a": "attention.qkv_a",
+    "mlp.gate": "mlp.gate_up", "mlp.up": "mlp.gate_up",
+    "moe.shared.gate": "moe.shared.gate_up", "moe.shared.up": "moe.shared.gate_up",
+    "moe.experts.gate": "moe.experts.gate_up", "moe.experts.up": "moe.experts.gate_up",
+}
+"""Path of a weight -> of the tensor it is a part of; biases likewise."""
+
 SOURCE: Final = "the checkpoint's tensors under the plan; docs/serving.md"
+
+LARGE: Final = 10 * MIB
+SEGMENT: Final = 2 * MIB
+KEPT_REMAINDER: Final = MIB
 
 
 class Formats(NamedTuple):
@@ -38,12 +52,22 @@ class Formats(NamedTuple):
 
 def formats_of(model: Model, *, weights: str | None, dtype: str | None) -> Formats:
     """The formats a question names, else the checkpoint's own."""
-    whole = dtype or (model.dtype if model.dtype in ("bf16", "fp16", "fp32") else "bf16")
+    whole = dtype or (model.dtype if model.dtype in ("bf16", "fp16") else "bf16")
     if weights is not None:
         return Formats(weights, whole)
     if model.quantisation is None:
         return Formats(whole, whole)
     return Formats(CHECKPOINT_FORMATS.get(model.quantisation, model.quantisation), whole)
+
+
+class _Part(NamedTuple):
+    """One or several weights in one tensor."""
+
+    owner: str
+    name: str
+    num_bytes: int
+    repeats: int
+    formula: str
 
 
 def weight_tensors(
@@ -60,22 +84,51 @@ def weight_tensors(
         stage: layers of the rank's pipeline stage
         category: where the ledger lists them
     """
+    for part in _packed(_parts(model, layout, formats, stage)):
+        tensor = Tensor(
+            name=part.name, num_bytes=block_bytes(part.num_bytes), category=category, owner=part.owner,
+            formula=part.formula, source=SOURCE,
+        )
+        yield tensor, part.repeats
+
+
+def _parts(model: Model, layout: Layout, formats: Formats, stage: Stage) -> Iterator[_Part]:
     staged = stage_of(model, stage)
     for owner, parameter, repeats in named_parameters(staged):
         if not _on_stage(owner, model, stage):
             continue
-        local = replace(layout, kv_heads=_kv_heads(staged, owner))
-        shape = local_shape(parameter, local)
-        stored = format_for(parameter, quantised=formats.quantised, whole=formats.whole)
-        tensor = Tensor(
-            name=parameter.path,
-            num_bytes=format_of(stored).num_bytes(shape),
-            category=category,
-            owner=owner,
-            formula=f"{' x '.join(f'{size:,}' for size in shape)} in {stored}",
-            source=SOURCE,
-        )
-        yield tensor, repeats
+        shape = local_shape(parameter, replace(layout, kv_heads=_kv_heads(staged, owner)))
+        # quantisers leave the towers in front of the decoder as they are
+        inside = not any(owner.startswith(stack.name) for stack in model.stacks[:-1])
+        stored = format_for(parameter, quantised=formats.quantised, whole=formats.whole) if inside else formats.whole
+        sizes = " x ".join(f"{size:,}" for size in shape)
+        yield _Part(owner, parameter.path, format_of(stored).num_bytes(shape), repeats, f"{sizes} in {stored}")
+
+
+def _packed(parts: Iterable[_Part]) -> Iterator[_Part]:
+    """Parts of one tensor together, in the order of the first."""
+    joined: dict[tuple[str, str], _Part] = {}
+    for part in parts:
+        path, dot, kind = part.name.rpartition(".")
+        stem = path if kind == "bias" else part.name
+        name = PACKED.get(stem, stem) + (f"{dot}bias" if kind == "bias" else "")
+        before = joined.get((part.owner, name))
+        if before is None:
+            joined[part.owner, name] = part._replace(name=name)
+        else:
+            formula = f"{before.formula} + {part.formula}"
+            joined[part.owner, name] = before._replace(num_bytes=before.num_bytes + part.num_bytes, formula=formula)
+    return iter(joined.values())
+
+
+def block_bytes(num_bytes: int) -> int:
+    """What a weight takes of the caching allocator when it is loaded: large ones keep a small remainder [slack].
+
+    >>> block_bytes(int(31.5 * 2**20)) // 2**20, block_bytes(int(24.5 * 2**20)) / 2**20
+    (32, 24.5)
+    """
+    segment = round_up(num_bytes, SEGMENT)
+    return segment if num_bytes >= LARGE and segment - num_bytes <= KEPT_REMAINDER else num_bytes
 
 
 def stage_of(model: Model, stage: Stage) -> Model:
@@ -87,7 +140,7 @@ def stage_of(model: Model, stage: Stage) -> Model:
 def _on_stage(owner: str, model: Model, stage: Stage) -> bool:
     if owner.startswith(f"{model.main.name}.layers"):
         return True
-    if owner == "head" or owner == model.main.name:
+    if owner in ("head", model.main.name):
         return stage.last
     # a tied embedding is the head's weight too, so the last stage holds a copy
     return stage.first or (owner == "embedding" and model.tied and stage.last)
@@ -112,7 +165,7 @@ def _layer_of(model: Model, owner: str) -> Layer | None:
     return None
 
 
-def loaded(tensors: Iterator[tuple[Tensor, int]]) -> Program:
+def loaded(tensors: Iterable[tuple[Tensor, int]]) -> Program:
     """The program that allocates weights and keeps them."""
     return tuple(Loop(repeats, (Alloc(tensor),), label="layers") for tensor, repeats in tensors)
 

@@ -2,93 +2,191 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.domain.job import Phase
-from vramcast.domain.model import Attention, Model, MultiLatentAttention
-from vramcast.domain.program import Alloc, Basis, Category, Program, Tensor, extent
+from vramcast.domain.model import Attention, Head, Model, MoE
+from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank
+from vramcast.engines.serving.adapters import adapter_slots
+from vramcast.engines.serving.checks import check_degrees
+from vramcast.engines.serving.drafts import draft_mixers, draft_weights
 from vramcast.engines.serving.stages import Stage, even_stages
-from vramcast.engines.serving.weights import formats_of, loaded, total, weight_tensors
-from vramcast.engines.vllm.activation import profiled_step
-from vramcast.engines.vllm.defaults import Settings, settings_of
-from vramcast.engines.vllm.pool import BlockPool, LayerGroup
+from vramcast.engines.serving.tables import beside_weights
+from vramcast.engines.serving.weights import Formats, formats_of, loaded, total, weight_tensors
+from vramcast.engines.vllm.groups import CacheSpec, grouped
+from vramcast.engines.vllm.pool import BlockPool
+from vramcast.engines.vllm.process import before_profile, graphs, non_torch, warm_up
+from vramcast.engines.vllm.profile import profiled_step
+from vramcast.engines.vllm.settings import Settings, dtype_of, settings_of
+from vramcast.errors import Unsupported
 from vramcast.parallel.layout import Layout
-from vramcast.states.cache import token_bytes
-from vramcast.units import GIB
+from vramcast.units import ceil_div
 
-SOURCE: Final = "vllm-project/vllm v1/worker/gpu_worker.py `determine_available_memory`"
+SOURCE: Final = "vllm-project/vllm vllm/v1/worker/gpu_worker.py `determine_available_memory`"
 
 VOCAB_MULTIPLE: Final = 64
 """vLLM pads embeddings to a multiple of this [vllm/model_executor/layers/vocab_parallel_embedding.py]."""
 
+STATE_PREFIXES_SINCE: Final = (0, 20)
+"""From then on prefix caching, and the second block it keeps per state, is the default for recurrent layers too."""
+
+EIGHT_BIT: Final = ("int8", "fp8", "fp8-channel")
+"""Formats whose products take activations in 8 bits with a copy of their own."""
+
+CHUNKED_FAMILY: Final = "llama4"
+
 
 def deploy(job: ServeJob) -> Deployment:
-    """The ranks of a vLLM deployment."""
+    """The ranks of a vLLM deployment.
+
+    Raises: InvalidSpec for degrees that do not divide, Unsupported for networks vLLM does not serve
+    """
+    check_degrees(job)
+    if len(job.model.stacks) > 1 and any(layer.cross_attention for layer in job.model.main.layers):
+        raise Unsupported(f"{job.model.name} reads an encoder in every layer; use engine transformers")
     settings = settings_of(job)
     found = [_rank(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
-    return Deployment(ranks=tuple(found))
+    return Deployment(ranks=_levelled(found))
+
+
+def _levelled(ranks: list[ServingRank]) -> tuple[ServingRank, ...]:
+    """All ranks have as many blocks as the one with the fewest."""
+    blocks = min((rank.cache.blocks for rank in ranks if isinstance(rank.cache, BlockPool)), default=0)
+    return tuple(
+        replace(rank, cache=replace(rank.cache, blocks=blocks)) if isinstance(rank.cache, BlockPool) else rank
+        for rank in ranks
+    )
 
 
 def _rank(job: ServeJob, settings: Settings, stage: Stage) -> ServingRank:
     model, plan = job.model, job.plan
-    layout = Layout(
+    layout = layout_of(job)
+    formats = formats_of(model, weights=plan.weights, dtype=plan.dtype)
+    weights: Program = (
+        *loaded(weight_tensors(model, layout=layout, formats=formats, stage=stage)),
+        *loaded(_beside(job, settings, stage, layout, formats)),
+        *loaded(adapter_slots(job, stage)),
+        *loaded(draft_weights(job, stage)),
+    )
+    step = profiled_step(
+        model, settings, stage, tp=plan.tp, experts_divided=layout.etp, eight_bit=formats.quantised in EIGHT_BIT
+    )
+    beside = non_torch(plan, job.cluster.gpu, settings)
+    layers = tuple(stage.layers(model))
+    captured = graphs(len(layers), sum(isinstance(layer.channel, MoE) for layer in layers), settings)
+    taken = total(weights) + extent(step).peak + beside.num_bytes
+    taken += captured.num_bytes if settings.graphs_in_budget else 0
+    budget = int(settings.memory_fraction * job.cluster.gpu.visible_bytes)
+    cache = _pool(job, settings, stage, plan.cache_bytes if plan.cache_bytes is not None else budget - taken)
+    experts = any(isinstance(layer.channel, MoE) for layer in layers)
+    late = warm_up(settings, model.vocab, experts=experts) if stage.last and generates(model) else ()
+    before = before_profile(plan, job.cluster.gpu, settings)
+    program = _program(stage, job, weights, step, cache, (captured, *late), (beside, before))
+    startup = {
+        "weights": total(weights), "activation peak": extent(step).peak, "non-torch": beside.num_bytes,
+        "CUDA graphs": captured.num_bytes, "KV cache": cache.num_bytes if cache else 0,
+    }
+    unplanned = max(0, sum(tensor.num_bytes for tensor in late) - extent(step).peak) + before.num_bytes
+    return ServingRank(
+        program=program,
+        cache=cache,
+        beside_budget_bytes=unplanned + (0 if settings.graphs_in_budget else captured.num_bytes),
+        startup=startup,
+    )
+
+
+def _beside(
+    job: ServeJob, settings: Settings, stage: Stage, layout: Layout, formats: Formats
+) -> Iterator[tuple[Tensor, int]]:
+    """Rotary tables, absorbed projections, padding."""
+    channels = [run.layer.channel for run in stage.runs(job.model)]
+    experts = max((channel.num_experts for channel in channels if isinstance(channel, MoE)), default=0)
+    return beside_weights(
+        job.model, stage, tp=layout.tp, experts_divided=layout.etp, local_experts=ceil_div(experts, layout.ep),
+        quantised=formats.quantised, width=settings.width,
+    )
+
+
+def layout_of(job: ServeJob) -> Layout:
+    """Degrees of parallelism: experts are whole on their ranks, or divided like everything else."""
+    plan = job.plan
+    return Layout(
         tp=plan.tp,
         ep=plan.tp * plan.dp if plan.expert_parallel else 1,
         etp=1 if plan.expert_parallel else plan.tp,
         vocab_divisor=VOCAB_MULTIPLE,
     )
-    formats = formats_of(model, weights=plan.weights, dtype=plan.dtype)
-    weights = loaded(weight_tensors(model, layout=layout, formats=formats, stage=stage))
-    step = profiled_step(model, settings, stage, tp=plan.tp)
-    beside = _non_torch(job)
-    budget = int(settings.memory_fraction * job.cluster.gpu.visible_bytes)
-    pool_bytes = budget - total(weights) - extent(step).peak - beside.num_bytes
-    cache = _pool(job, settings, stage, pool_bytes)
-    graphs = Tensor(
-        name="captured graphs", num_bytes=int(0.9 * GIB) if plan.graphs else 0, category=Category.GRAPHS,
-        basis=Basis.ASSUMED, source=SOURCE, stream="graphs",
+
+
+def _program(
+    stage: Stage, job: ServeJob, weights: Program, step: Program, cache: BlockPool | None, late: tuple[Tensor, ...],
+    outside: tuple[Tensor, ...],
+) -> RankProgram:
+    kept = Tensor(
+        name="block pool", num_bytes=cache.num_bytes if cache else 0, category=Category.CACHE, source=SOURCE,
+        formula=f"{cache.blocks:,} blocks x {cache.block_bytes:,} B" if cache else "",
     )
-    kept = Tensor(name="pool", num_bytes=cache.num_bytes, category=Category.CACHE, source=SOURCE)
-    serving: Program = (Alloc(kept), Alloc(graphs), *step)
-    program = RankProgram(
+    captured, *sampled = late
+    serving = (Alloc(kept), Alloc(captured), *map(Alloc, sampled), *map(Free, sampled), *step)
+    return RankProgram(
         role=stage.role,
-        count=plan.tp * plan.dp,
+        count=job.plan.tp * job.plan.dp,
         phases={Phase.LOAD: weights, Phase.SERVING: serving},
-        outside=(beside,),
-    )
-    return ServingRank(program=program, cache=cache, beside_budget_bytes=graphs.num_bytes)
-
-
-def _non_torch(job: ServeJob) -> Tensor:
-    """What the profile finds in use beside torch's memory: NCCL, custom all-reduce, kernels' own."""
-    gib = 0.25 if job.plan.tp == 1 else 2.1
-    return Tensor(
-        name="not torch's", num_bytes=int(gib * GIB), category=Category.COMMUNICATION, owner="process",
-        basis=Basis.MEASURED, source="start-up logs of v0.19 on H100",
+        outside=outside,
     )
 
 
-def _pool(job: ServeJob, settings: Settings, stage: Stage, pool_bytes: int) -> BlockPool:
+def _pool(job: ServeJob, settings: Settings, stage: Stage, num_bytes: int) -> BlockPool | None:
+    """The cache of a rank; None for networks that read everything at once and keep nothing."""
     model = job.model
-    mixers = [layer.mixer for layer in stage.layers(model)]
-    paged = [mixer for mixer in mixers if isinstance(mixer, (Attention, MultiLatentAttention))]
-    per_token = max((token_bytes(mixer, tp=job.plan.tp, k_dtype=_kv_dtype(job, model)) for mixer in paged), default=1)
-    page = per_token * settings.block_tokens
-    group = LayerGroup(kind="full", layers=max(1, len(paged)))
+    if not generates(model):
+        return None
+    spec = cache_spec(job, settings)
+    mixers = chain((layer.mixer for layer in stage.layers(model)), draft_mixers(job) if stage.last else ())
+    layout = grouped(mixers, spec, chunk=_chunk(model))
+    if layout is None:
+        return None
     return BlockPool(
-        blocks=max(0, pool_bytes) // (page * group.layers),
-        block_tokens=settings.block_tokens,
-        page_bytes=page,
-        groups=(group,),
-        in_flight=settings.batched_tokens,
+        blocks=max(0, num_bytes) // layout.block_bytes,
+        block_bytes=layout.block_bytes,
+        groups=layout.groups,
+        in_flight=settings.batched_tokens * settings.batches_in_flight,
         max_model_len=job.context,
+        logs_blocks=settings.version < (0, 20),
+        ranks_sharing=job.plan.dcp,
     )
 
 
-def _kv_dtype(job: ServeJob, model: Model) -> str:
-    """FP8 weights do not imply an FP8 cache: "auto" is the dtype of activations."""
-    if job.plan.kv_dtype != "auto":
-        return job.plan.kv_dtype
-    return job.plan.dtype or ("fp32" if model.dtype == "fp32" else "bf16")
+def generates(model: Model) -> bool:
+    """Whether answers are written token by token."""
+    return model.head is Head.LM and model.main.causal
+
+
+def cache_spec(job: ServeJob, settings: Settings) -> CacheSpec:
+    """What decides the cache's layout. FP8 weights do not imply an FP8 cache: "auto" is the dtype of activations."""
+    plan = job.plan
+    kv_dtype = plan.kv_dtype if plan.kv_dtype != "auto" else dtype_of(job.model, plan.dtype)
+    prefixes = plan.prefix_caching if plan.prefix_caching is not None else settings.version >= STATE_PREFIXES_SINCE
+    return CacheSpec(
+        tp=plan.tp,
+        kv_dtype=kv_dtype,
+        block_tokens=settings.block_tokens,
+        version=settings.version if settings.v1 else (0, 0),
+        speculative_tokens=plan.draft.tokens if plan.draft is not None else 0,
+        prefix_caching=prefixes,
+        conv_width=settings.width,
+    )
+
+
+def _chunk(model: Model) -> int:
+    """Tokens of the chunks that Llama 4's local layers attend in."""
+    if model.family != CHUNKED_FAMILY:
+        return 0
+    mixers = (layer.mixer for layer in model.main.layers)
+    return max((mixer.window or 0 for mixer in mixers if isinstance(mixer, Attention)), default=0)

@@ -1,0 +1,36 @@
+"""Rules that the plans of every serving engine obey: what a degree must divide."""
+
+from __future__ import annotations
+
+from vramcast.domain.model import MLP, Attention, MoE, MultiLatentAttention
+from vramcast.domain.serving import ServeJob
+from vramcast.errors import InvalidSpec
+
+LARGEST_SUGGESTED = 64
+
+
+def check_degrees(job: ServeJob) -> None:
+    """Raise InvalidSpec when a degree does not divide what it splits, naming those that would."""
+    model, plan = job.model, job.plan
+    for run in model.main.runs:
+        mixer, channel = run.layer.mixer, run.layer.channel
+        if isinstance(mixer, (Attention, MultiLatentAttention)):
+            _divides("tp", plan.tp, mixer.num_heads, f"num_heads={mixer.num_heads} of {model.name}")
+        if isinstance(mixer, Attention) and max(plan.tp, mixer.num_kv_heads) % min(plan.tp, mixer.num_kv_heads):
+            _divides("tp", plan.tp, mixer.num_kv_heads, f"num_kv_heads={mixer.num_kv_heads} of {model.name}")
+        if isinstance(channel, MLP):
+            _divides("tp", plan.tp, channel.width, f"ffn={channel.width} of {model.name}")
+        if isinstance(channel, MoE) and plan.expert_parallel:
+            ranks = plan.tp * plan.dp
+            _divides("tp x dp", ranks, channel.num_experts, f"num_experts={channel.num_experts} of {model.name}")
+    if plan.expert_parallel and not any(isinstance(run.layer.channel, MoE) for run in model.main.runs):
+        raise InvalidSpec(f"expert-parallel: {model.name} has no experts to divide; leave it out")
+    if plan.pp > model.num_layers:
+        raise InvalidSpec(f"pp={plan.pp} is more than the {model.num_layers} layers of {model.name}; use fewer stages")
+    _divides("dcp", plan.dcp, plan.tp, f"tp={plan.tp}")
+
+
+def _divides(name: str, degree: int, size: int, what: str) -> None:
+    if size % degree:
+        good = [str(n) for n in range(1, LARGEST_SUGGESTED + 1) if size % n == 0]
+        raise InvalidSpec(f"{name}={degree} does not divide {what}; use {', '.join(good[:-1])} or {good[-1]}")
