@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from truth.contract import Refused
 from truth.rows.names import card_of
+from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.units import GIB
 
@@ -22,9 +23,23 @@ NUMBER: Final = r"\D{{0,3}}(\d+)"
 def gpu_of(row: Row) -> Gpu:
     """The card, with the visible memory that the row's log states."""
     text = str(row.get("gpu") or "")
-    card = card_of(re.sub(r"^\d+\s*x\s*", "", text) or None)
+    if not text or "unstated" in text or " or " in text:
+        raise Refused("the row names no card, or more than one")
     stated = VISIBLE.search(text)
+    try:
+        card = card_of(re.sub(r"^\d+\s*x\s*", "", text))
+    except Refused:
+        if stated is None:
+            raise
+        return _nearest(float(stated[1]))
     return replace(card, visible_bytes=round(float(stated[1]) * GIB)) if stated else card
+
+
+def _nearest(visible_gib: float) -> Gpu:
+    """The card whose visible memory is nearest to a figure that a log states without naming the card."""
+    cards = map(load_gpu, gpu_names())
+    nearest = min(cards, key=lambda card: abs(card.visible_bytes / GIB - visible_gib))
+    return replace(nearest, visible_bytes=round(visible_gib * GIB))
 
 
 def cluster_of(row: Row) -> Cluster:

@@ -24,13 +24,19 @@ def predict(row: Row) -> Iterator[Prediction]:
     quantity = str(row["quantity"])
     if quantity not in QUANTITIES:
         raise Refused(f"{quantity} is not predicted")
+    if quantity in OF_THE_BUDGET and row.get("gpu_memory_utilization") is None and not states_defaults(row):
+        raise Refused("the memory fraction is not stated")
+    if "--cpu-offload-gb" in str(row.get("notes")):
+        raise Refused("weights kept on the host are not modelled for vLLM")
+    if row.get("quant_dtype") == "unstated":
+        raise Refused("how the weights were stored is not stated")
     found = answer(job_of(row))
     yield Prediction(quantity, QUANTITIES[quantity](found), value_of(row))
 
 
 def job_of(row: Row) -> ServeJob:
     """The question behind a log."""
-    version = version_of(row) or (0, 19)
+    version = version_of(row) or version_of_date(row) or (0, 19)
     model = model_of(str(row["model"]))
     kv_dtype = str(row.get("kv_dtype") or "auto").split(" ")[0]
     return ServeJob(
@@ -44,12 +50,26 @@ def job_of(row: Row) -> ServeJob:
             max_sequences=noted(row, "max_num_seqs"),
             batched_tokens=noted(row, "max_num_batched_tokens"),
             weights=weights_of(row),
+            graphs="--enforce-eager" not in str(row.get("notes")),
         ),
         cluster=cluster_of(row),
         engine="vllm",
         version=version,
         engine_options=engine_options(row),
     )
+
+
+def states_defaults(row: Row) -> bool:
+    """Whether the row says that the fraction was the default."""
+    return "default" in str(row.get("notes") or "")
+
+
+def version_of_date(row: Row) -> tuple[int, ...] | None:
+    """The newest version at a date such as 2025-10."""
+    found = re.search(r"20\d\d-\d\d", str(row.get("engine_version") or ""))
+    if not found:
+        return None
+    return max((version for month, version in RELEASES if month <= found[0]), default=RELEASES[0][1])
 
 
 def engine_options(row: Row) -> dict[str, str | int | float | bool]:
@@ -78,6 +98,17 @@ def _blocks(found: ServeAnswer) -> float:
         raise Refused("nothing is cached")
     return found.capacity.tokens_by_count["blocks per group"] / 16
 
+
+OF_THE_BUDGET: Final = ("kv_gib", "kv_tokens", "gpu_blocks", "max_concurrency_x", "nvidia_smi_mib")
+"""Quantities that the memory fraction decides."""
+
+RELEASES: Final[tuple[tuple[str, tuple[int, ...]], ...]] = (
+    ("2023-10", (0, 2)), ("2024-04", (0, 4)), ("2024-07", (0, 5)), ("2024-09", (0, 6)), ("2025-01", (0, 7)),
+    ("2025-03", (0, 8)), ("2025-05", (0, 9)), ("2025-07", (0, 10)), ("2025-10", (0, 11)), ("2025-12", (0, 12)),
+    ("2026-01", (0, 14)), ("2026-02", (0, 16)), ("2026-03", (0, 17)), ("2026-04", (0, 19)), ("2026-05", (0, 21)),
+    ("2026-06", (0, 23)), ("2026-07", (0, 25)),
+)
+"""Month -> version released by then [github.com/vllm-project/vllm releases; from 2026-05 on by their pace]."""
 
 QUANTITIES: Final[dict[str, Measure]] = {
     "weights_gib": _startup("weights"),

@@ -106,7 +106,18 @@ def _parts(model: Model, layout: Layout, formats: Formats, stage: Stage) -> Iter
 
 
 def _packed(parts: Iterable[_Part]) -> Iterator[_Part]:
-    """Parts of one tensor together, in the order of the first."""
+    """Parts of one tensor together, then equal tensors of all runs of a stack, in the order of the first."""
+    equal: dict[tuple[str, str, int], _Part] = {}
+    for part in _joined(parts):
+        stack = part.owner.partition(".layers.")
+        owner = f"{stack[0]}.layers" if stack[1] else part.owner
+        key = (owner, part.name, part.num_bytes)
+        before = equal.get(key)
+        equal[key] = part._replace(owner=owner, repeats=part.repeats + (before.repeats if before else 0))
+    return iter(equal.values())
+
+
+def _joined(parts: Iterable[_Part]) -> Iterator[_Part]:
     joined: dict[tuple[str, str], _Part] = {}
     for part in parts:
         path, dot, kind = part.name.rpartition(".")

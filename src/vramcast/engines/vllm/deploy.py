@@ -83,14 +83,18 @@ def _rank(job: ServeJob, settings: Settings, stage: Stage) -> ServingRank:
     taken = total(weights) + extent(step).peak + beside.num_bytes
     taken += captured.num_bytes if settings.graphs_in_budget else 0
     budget = int(settings.memory_fraction * job.cluster.gpu.visible_bytes)
-    cache = _pool(job, settings, stage, plan.cache_bytes if plan.cache_bytes is not None else budget - taken)
+    left = plan.cache_bytes if plan.cache_bytes is not None else budget - taken
+    cache = _pool(job, settings, stage, left)
     experts = any(isinstance(layer.channel, MoE) for layer in layers)
     late = warm_up(settings, model.vocab, experts=experts) if stage.last and generates(model) else ()
     before = before_profile(plan, job.cluster.gpu, settings)
     program = _program(stage, job, weights, step, cache, (captured, *late), (beside, before))
     startup = {
-        "weights": total(weights), "activation peak": extent(step).peak, "non-torch": beside.num_bytes,
-        "CUDA graphs": captured.num_bytes, "KV cache": cache.num_bytes if cache else 0,
+        "weights": total(weights),
+        "activation peak": extent(step).peak,
+        "non-torch": beside.num_bytes,
+        "CUDA graphs": captured.num_bytes,
+        "KV cache": left,
     }
     unplanned = max(0, sum(tensor.num_bytes for tensor in late) - extent(step).peak) + before.num_bytes
     return ServingRank(

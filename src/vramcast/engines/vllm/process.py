@@ -32,33 +32,39 @@ class NonTorch(NamedTuple):
 
 
 NON_TORCH: Final[tuple[NonTorch, ...]] = (
-    NonTorch((0, 12), 0.25, 0.07, 2.07, 0.07, 1.02, 0.30, "57 start-up logs of 0.19 on H100; 0.2 to 0.3 over PCIe on L40S"),
+    NonTorch((0, 12), 0.25, 0.07, 2.07, 0.07, 1.02, 0.30, "57 logs of 0.19 on H100; 0.2 to 0.3 over PCIe"),
     NonTorch((0, 8), 0.13, 0.07, 0.54, 0.07, 0.0, 0.21, "start-up logs of 0.10 and 0.11 on H100 and L40S"),
     NonTorch((0, 0), 0.09, 0.07, 0.54, 0.07, 0.0, 0.20, "start-up logs of 0.6 to 0.9: 0.01 to 0.28 on one card"),
 )
 
 
 class Graphs(NamedTuple):
-    """Captured graphs: so much, and more for each layer [MiB]; layers of experts capture more kernels."""
+    """Captured graphs of all batch sizes: so much, and more for each layer; layers of experts capture more kernels."""
 
-    base: float
-    per_layer: float
-    per_expert_layer: float
+    base: float  # [MiB]
+    per_layer: float  # [MiB]
+    per_expert_layer: float  # [MiB]
+    sizes: int  # batch sizes captured in these runs
+    first: float  # share that the first size takes alone
     source: str
 
 
-GRAPHS: Final = Graphs(328, 18.7, 30, "27 start-up logs of 0.19 on H100, 24 to 80 layers, most within 25 %")
+GRAPHS: Final = Graphs(328, 18.7, 30, 51, 0.2, "27 start-up logs of 0.19 on H100, 24 to 80 layers, most within 25 %")
 
 SAMPLER_WARM_UP_SINCE: Final[Version] = (0, 9)
 """From then on the sampler is warmed up after the cache is taken [vllm/v1/worker/gpu_worker.py]."""
 
 
+def has_fabric(gpu: Gpu) -> bool:
+    """Whether all cards of a machine reach each other directly; bridges join two."""
+    return gpu.link is not None and "bridge" not in gpu.link
+
+
 def non_torch(plan: ServePlan, gpu: Gpu, settings: Settings) -> Tensor:
     """What the profile finds in use beside PyTorch's memory."""
     row = next(row for row in NON_TORCH if settings.version >= row.since)
-    linked = gpu.link is not None
     if plan.tp > 1:
-        gib = row.linked + row.per_rank * (plan.tp.bit_length() - 2) if linked else row.unlinked
+        gib = row.linked + row.per_rank * (plan.tp.bit_length() - 2) if has_fabric(gpu) else row.unlinked
     else:
         gib = row.pipeline if plan.pp > 1 else row.alone
     return Tensor(
@@ -67,10 +73,18 @@ def non_torch(plan: ServePlan, gpu: Gpu, settings: Settings) -> Tensor:
     )
 
 
+def captured_sizes(settings: Settings) -> int:
+    """Batch sizes with a graph: 1, 2, 4, eights to 256, sixteens to 512 [vllm/config/vllm.py `_set_cudagraph_sizes`]."""
+    if settings.eager:
+        return 0
+    largest = min(512, (2 if settings.v1 else 1) * settings.max_sequences)
+    return sum(size <= largest for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)))
+
+
 def before_profile(plan: ServePlan, gpu: Gpu, settings: Settings) -> Tensor:
     """Communicators set up before the worker's first look at the card."""
     row = next(row for row in NON_TORCH if settings.version >= row.since)
-    gib = row.before if plan.tp > 1 and gpu.link is not None else 0.0
+    gib = row.before if plan.tp > 1 and has_fabric(gpu) else 0.0
     return Tensor(
         name="communicators before the profile", num_bytes=round(gib * GIB), category=Category.COMMUNICATION,
         owner="process", basis=Basis.MEASURED, formula=f"tp={plan.tp}, {gpu.link or 'PCIe'}", source=row.source,
@@ -79,18 +93,21 @@ def before_profile(plan: ServePlan, gpu: Gpu, settings: Settings) -> Tensor:
 
 def graphs(layers: int, expert_layers: int, settings: Settings) -> Tensor:
     """CUDA graphs of every captured batch size."""
-    mib = 0.0 if settings.eager else GRAPHS.base + GRAPHS.per_layer * layers + GRAPHS.per_expert_layer * expert_layers
+    sizes = captured_sizes(settings)
+    whole = GRAPHS.base + GRAPHS.per_layer * layers + GRAPHS.per_expert_layer * expert_layers
+    mib = whole * (GRAPHS.first + (1 - GRAPHS.first) * sizes / GRAPHS.sizes) if sizes else 0.0
     return Tensor(
         name="captured graphs", num_bytes=round(mib * MIB), category=Category.GRAPHS, stream="graphs",
-        basis=Basis.MEASURED, formula=f"{GRAPHS.base} MiB + {layers} layers x {GRAPHS.per_layer} MiB",
+        basis=Basis.MEASURED,
+        formula=f"{sizes} batch sizes; {GRAPHS.base} MiB + {layers} layers x {GRAPHS.per_layer} MiB for {GRAPHS.sizes}",
         source=GRAPHS.source,
     )
 
 
 WARM_UP_SLACK: Final = {True: 2.0, False: 0.5}
-"""Whether there are experts -> what kernels and freed blocks hold beside the sampler while it is warmed up [GiB]. From
-runs of 0.19 at fraction 0.95 on H100: with experts one with 1.7 GiB left over ran out of memory and one with 2.4 did not;
-dense ones served with 0.8."""
+"""Whether there are experts -> what kernels and freed blocks hold beside the sampler while it is warmed up [GiB].
+From runs of 0.19 at fraction 0.95 on H100: with experts one with 1.7 GiB left over ran out of memory and one with 2.4
+did not; dense ones served with 0.8."""
 
 
 def warm_up(settings: Settings, vocab: int, *, experts: bool) -> tuple[Tensor, ...]:

@@ -10,7 +10,8 @@ fed and what it returns stays alive beside the forward; logits are those of ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from vramcast.domain.model import MLP, Model, MoE
@@ -36,6 +37,9 @@ MULTIPROCESSORS: Final = 132
 BLAS_WORKSPACE: Final = 32 * MIB
 """cuBLAS workspace of the sampling stream on Hopper [pytorch aten/src/ATen/cuda/CublasHandlePool.cpp]."""
 
+WORKSPACES_KEPT_SINCE: Final[Version] = (0, 12)
+"""Before, experts' workspaces were freed after each layer [vllm/v1/worker/workspace.py came then]."""
+
 HIDDEN_COPIES: Final = 4.25
 """Tensors of T x H alive while the widest layer runs: residuals before and after, attention output, normed states and a
 quarter for rotary embeddings. The quarter was fitted on one log of 0.19 and met a second one to 0.01 GiB."""
@@ -54,15 +58,18 @@ def profiled_step(
         experts_divided: ranks that share one expert's matrices
         eight_bit: whether activations are quantised to 8 bits before each product
     """
-    kept = [*encoder_tensors(model, settings, stage), *_expert_workspaces(model, settings, stage, experts_divided)]
+    workspaces = tuple(_expert_workspaces(model, settings, stage, experts_divided))
+    keeps = settings.version >= WORKSPACES_KEPT_SINCE
+    kept = [*encoder_tensors(model, settings, stage), *(workspaces if keeps else ())]
     nodes: list[Node] = [Alloc(tensor) for tensor in kept]
     nodes += _transient(encoder_layer(model, settings, stage, tp=tp))
-    nodes += _transient(_forward(model, settings, stage, tp=tp, eight_bit=eight_bit))
+    forward = _forward(model, settings, stage, tp=tp, eight_bit=eight_bit)
+    nodes += _transient(chain(forward, () if keeps else workspaces))
     nodes += _transient(_sampler(model, settings)) if stage.last else _transient(_handed_on(model, settings))
     return (*nodes, *(Free(tensor) for tensor in kept))
 
 
-def _transient(tensors: Iterator[Tensor]) -> Iterator[Node]:
+def _transient(tensors: Iterable[Tensor]) -> Iterator[Node]:
     alive = tuple(tensors)
     yield from map(Alloc, alive)
     yield from map(Free, alive)

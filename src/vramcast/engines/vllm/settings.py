@@ -28,6 +28,9 @@ ASYNC_SINCE: Final[Version] = (0, 30)
 V0_TOKENS: Final = 2048
 """Least batched tokens of the V0 engine, which otherwise takes a whole prompt at once."""
 
+V0_CHUNKS_ABOVE: Final = 32768
+"""Longer contexts made it prefill in chunks of `V0_TOKENS` [vllm/engine/arg_utils.py, 0.6 to 0.8]."""
+
 WIDTHS: Final = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -77,7 +80,7 @@ def dtype_of(model: Model, dtype: str | None) -> str:
 def default_batch(gpu: Gpu, *, v1: bool, version: Version, context: int) -> tuple[int, int]:
     """Sequences and batched tokens of an API server [args]."""
     if not v1:
-        return 256, max(V0_TOKENS, context)
+        return 256, V0_TOKENS if context > V0_CHUNKS_ABOVE else max(V0_TOKENS, context)
     if gpu.visible_bytes >= HUGE_CARD and version >= (0, 17):
         return 1024, 16384
     if gpu.visible_bytes >= LARGE_CARD and not gpu.name.startswith("a100"):
