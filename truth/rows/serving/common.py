@@ -16,6 +16,7 @@ from vramcast.units import GIB
 Row = dict[str, Any]
 
 VISIBLE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*GiB(?:\s+(?:visible|usable))?", re.IGNORECASE)
+SIZE: Final = re.compile(r"(?<![\d.])(\d+)\s*GB", re.IGNORECASE)
 COUNT: Final = re.compile(r"^(\d+)\s*x\s|\bx(\d+)\b")
 NUMBER: Final = r"\D{{0,3}}(\d+)"
 
@@ -29,9 +30,10 @@ def gpu_of(row: Row) -> Gpu:
     try:
         card = card_of(re.sub(r"^\d+\s*x\s*", "", text))
     except Refused:
-        if stated is None:
+        size = SIZE.search(text)
+        if stated is None and size is None:
             raise
-        return _nearest(float(stated[1]))
+        return _nearest(float(stated[1])) if stated else _of_size(float(size[1]) if size else 0.0)
     return replace(card, visible_bytes=round(float(stated[1]) * GIB)) if stated else card
 
 
@@ -40,6 +42,17 @@ def _nearest(visible_gib: float) -> Gpu:
     cards = map(load_gpu, gpu_names())
     nearest = min(cards, key=lambda card: abs(card.visible_bytes / GIB - visible_gib))
     return replace(nearest, visible_bytes=round(visible_gib * GIB))
+
+
+def _of_size(gb: float) -> Gpu:
+    """A card of a printed size: the middle one by visible memory.
+
+    Raises: Refused when none has that size
+    """
+    cards = [card for card in map(load_gpu, gpu_names()) if card.memory_nameplate == f"{gb:g} GB"]
+    if not cards:
+        raise Refused(f"no card of {gb:g} GB in the catalogue")
+    return sorted(cards, key=lambda card: card.visible_bytes)[len(cards) // 2]
 
 
 def cluster_of(row: Row) -> Cluster:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
@@ -13,20 +12,17 @@ from vramcast.domain.model import Attention, Head, Model, MoE
 from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank
-from vramcast.engines.serving.adapters import adapter_slots
 from vramcast.engines.serving.checks import check_degrees
-from vramcast.engines.serving.drafts import draft_mixers, draft_weights
+from vramcast.engines.serving.drafts import draft_mixers
+from vramcast.engines.serving.rank import job_formats, kv_dtype_of, layout_of, load_program
 from vramcast.engines.serving.stages import Stage, even_stages
-from vramcast.engines.serving.tables import beside_weights
-from vramcast.engines.serving.weights import Formats, formats_of, loaded, total, weight_tensors
+from vramcast.engines.serving.weights import total
 from vramcast.engines.vllm.groups import CacheSpec, grouped
 from vramcast.engines.vllm.pool import BlockPool
 from vramcast.engines.vllm.process import before_profile, graphs, non_torch, warm_up
 from vramcast.engines.vllm.profile import profiled_step
-from vramcast.engines.vllm.settings import Settings, dtype_of, settings_of
+from vramcast.engines.vllm.settings import Settings, settings_of
 from vramcast.errors import Unsupported
-from vramcast.parallel.layout import Layout
-from vramcast.units import ceil_div
 
 SOURCE: Final = "vllm-project/vllm vllm/v1/worker/gpu_worker.py `determine_available_memory`"
 
@@ -66,14 +62,8 @@ def _levelled(ranks: list[ServingRank]) -> tuple[ServingRank, ...]:
 
 def _rank(job: ServeJob, settings: Settings, stage: Stage) -> ServingRank:
     model, plan = job.model, job.plan
-    layout = layout_of(job)
-    formats = formats_of(model, weights=plan.weights, dtype=plan.dtype)
-    weights: Program = (
-        *loaded(weight_tensors(model, layout=layout, formats=formats, stage=stage)),
-        *loaded(_beside(job, settings, stage, layout, formats)),
-        *loaded(adapter_slots(job, stage)),
-        *loaded(draft_weights(job, stage)),
-    )
+    layout, formats = layout_of(job, vocab_divisor=VOCAB_MULTIPLE), job_formats(job)
+    weights = load_program(job, stage, layout, formats)
     step = profiled_step(
         model, settings, stage, tp=plan.tp, experts_divided=layout.etp, eight_bit=formats.quantised in EIGHT_BIT
     )
@@ -102,29 +92,6 @@ def _rank(job: ServeJob, settings: Settings, stage: Stage) -> ServingRank:
         cache=cache,
         beside_budget_bytes=unplanned + (0 if settings.graphs_in_budget else captured.num_bytes),
         startup=startup,
-    )
-
-
-def _beside(
-    job: ServeJob, settings: Settings, stage: Stage, layout: Layout, formats: Formats
-) -> Iterator[tuple[Tensor, int]]:
-    """Rotary tables, absorbed projections, padding."""
-    channels = [run.layer.channel for run in stage.runs(job.model)]
-    experts = max((channel.num_experts for channel in channels if isinstance(channel, MoE)), default=0)
-    return beside_weights(
-        job.model, stage, tp=layout.tp, experts_divided=layout.etp, local_experts=ceil_div(experts, layout.ep),
-        quantised=formats.quantised, width=settings.width,
-    )
-
-
-def layout_of(job: ServeJob) -> Layout:
-    """Degrees of parallelism: experts are whole on their ranks, or divided like everything else."""
-    plan = job.plan
-    return Layout(
-        tp=plan.tp,
-        ep=plan.tp * plan.dp if plan.expert_parallel else 1,
-        etp=1 if plan.expert_parallel else plan.tp,
-        vocab_divisor=VOCAB_MULTIPLE,
     )
 
 
@@ -173,13 +140,12 @@ def generates(model: Model) -> bool:
 
 
 def cache_spec(job: ServeJob, settings: Settings) -> CacheSpec:
-    """What decides the cache's layout. FP8 weights do not imply an FP8 cache: "auto" is the dtype of activations."""
+    """What decides the cache's layout."""
     plan = job.plan
-    kv_dtype = plan.kv_dtype if plan.kv_dtype != "auto" else dtype_of(job.model, plan.dtype)
     prefixes = plan.prefix_caching if plan.prefix_caching is not None else settings.version >= STATE_PREFIXES_SINCE
     return CacheSpec(
         tp=plan.tp,
-        kv_dtype=kv_dtype,
+        kv_dtype=kv_dtype_of(job),
         block_tokens=settings.block_tokens,
         version=settings.version if settings.v1 else (0, 0),
         speculative_tokens=plan.draft.tokens if plan.draft is not None else 0,

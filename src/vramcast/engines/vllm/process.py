@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.device import Gpu
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.serving import ServePlan, Version
+from vramcast.engines.serving.links import has_fabric
 from vramcast.engines.vllm.settings import Settings
 from vramcast.units import GIB, MIB
 
@@ -55,11 +56,6 @@ SAMPLER_WARM_UP_SINCE: Final[Version] = (0, 9)
 """From then on the sampler is warmed up after the cache is taken [vllm/v1/worker/gpu_worker.py]."""
 
 
-def has_fabric(gpu: Gpu) -> bool:
-    """Whether all cards of a machine reach each other directly; bridges join two."""
-    return gpu.link is not None and "bridge" not in gpu.link
-
-
 def non_torch(plan: ServePlan, gpu: Gpu, settings: Settings) -> Tensor:
     """What the profile finds in use beside PyTorch's memory."""
     row = next(row for row in NON_TORCH if settings.version >= row.since)
@@ -74,7 +70,7 @@ def non_torch(plan: ServePlan, gpu: Gpu, settings: Settings) -> Tensor:
 
 
 def captured_sizes(settings: Settings) -> int:
-    """Batch sizes with a graph: 1, 2, 4, eights to 256, sixteens to 512 [vllm/config/vllm.py `_set_cudagraph_sizes`]."""
+    """Batch sizes with a graph: 1, 2, 4, eights, from 256 on sixteens [vllm/config/vllm.py `_set_cudagraph_sizes`]."""
     if settings.eager:
         return 0
     largest = min(512, (2 if settings.v1 else 1) * settings.max_sequences)

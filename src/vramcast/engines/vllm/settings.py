@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
-from vramcast.domain.model import Model
 from vramcast.domain.serving import ServeJob, Version
+from vramcast.engines.serving.rank import WIDTHS, dtype_of
 from vramcast.units import GIB
 
 V1_SINCE: Final[Version] = (0, 8)
@@ -30,8 +30,6 @@ V0_TOKENS: Final = 2048
 
 V0_CHUNKS_ABOVE: Final = 32768
 """Longer contexts made it prefill in chunks of `V0_TOKENS` [vllm/engine/arg_utils.py, 0.6 to 0.8]."""
-
-WIDTHS: Final = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 class Settings(NamedTuple):
@@ -70,11 +68,6 @@ def settings_of(job: ServeJob) -> Settings:
         batches_in_flight=max(2 if v1 and version >= ASYNC_SINCE else 1, plan.pp),
         eager=not plan.graphs,
     )
-
-
-def dtype_of(model: Model, dtype: str | None) -> str:
-    """What activations are computed in: fp32 checkpoints are served in 16 bits unless told otherwise."""
-    return dtype or ("fp16" if model.dtype == "fp16" else "bf16")
 
 
 def default_batch(gpu: Gpu, *, v1: bool, version: Version, context: int) -> tuple[int, int]:
