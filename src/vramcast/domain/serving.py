@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -125,12 +125,19 @@ class Cache(Protocol):
         ...
 
 
+class Budget(NamedTuple):
+    """The share of some memory that an engine takes for its cache and what it counts beside it."""
+
+    fraction: float
+    of_bytes: int
+
+
 class ServingRank(Struct, frozen=True, kw_only=True):
     """Ranks of one role of a deployment."""
 
     program: RankProgram  # phases load, (warm-up,) serving
     cache: Cache | None = None  # None: nothing is generated (embedding and reranking models)
-    beside_budget_bytes: int | None = None  # what comes on top of a memory fraction; None: the engine has no fraction
+    budget: Budget | None = None  # None: the cache is not sized by a fraction
     startup: dict[str, int] = {}  # figures the engine prints when it starts, by what it calls them [bytes]
 
 

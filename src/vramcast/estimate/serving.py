@@ -49,7 +49,7 @@ def answer(job: ServeJob) -> ServeAnswer:
     programs = [rank.program for rank in deployment.ranks]
     ranks = sorted((_rank_answer(job, rank) for rank in deployment.ranks), key=lambda rank: -rank.needed_bytes)
     visible = job.cluster.gpu.visible_bytes
-    capacity = capacity_of(job, deployment)
+    capacity = capacity_of(job, deployment, safe_fraction(deployment, ranks[0].needed_bytes, visible))
     shortfall = _shortfall(job, capacity)
     return ServeAnswer(
         question=question(job),
@@ -78,7 +78,7 @@ def deploy(job: ServeJob) -> Deployment:
     return found
 
 
-def capacity_of(job: ServeJob, deployment: Deployment) -> Capacity | None:
+def capacity_of(job: ServeJob, deployment: Deployment, safe: float | None = None) -> Capacity | None:
     """What the caches of all ranks hold together: the rank with the least decides, every data-parallel copy counts."""
     caches = [rank.cache for rank in deployment.ranks if rank.cache is not None]
     if not caches:
@@ -92,7 +92,7 @@ def capacity_of(job: ServeJob, deployment: Deployment) -> Capacity | None:
         concurrency=copies * tightest.num_bytes / tightest.sequence_bytes(job.context),
         longest_context=longest_context(caches, sequences, most=_longest(job)),
         sequence_bytes=tightest.sequence_bytes(job.context),
-        safe_fraction=safe_fraction(job, deployment),
+        safe_fraction=safe,
     )
 
 
@@ -113,14 +113,21 @@ def _longest(job: ServeJob) -> int:
     return max(job.model.context or 0, job.context)
 
 
-def safe_fraction(job: ServeJob, deployment: Deployment) -> float | None:
-    """The highest memory fraction, in steps of 0.01, at which what comes on top of it still finds room."""
-    beside = [rank.beside_budget_bytes for rank in deployment.ranks if rank.beside_budget_bytes is not None]
-    if not beside:
+def safe_fraction(deployment: Deployment, needed_bytes: int, visible_bytes: int) -> float | None:
+    """The highest memory fraction, in steps of 0.01, that leaves room for everything beside it.
+
+    None where no fraction sizes the cache, or where nothing is left for one.
+
+    Args:
+        deployment: the plan at its own fraction
+        needed_bytes: what the fullest rank needs at that fraction [bytes]
+        visible_bytes: of the card
+    """
+    rank = deployment.ranks[0]
+    if rank.budget is None or rank.cache is None or not rank.cache.num_bytes:
         return None
-    visible = job.cluster.gpu.visible_bytes
-    free = visible - max(beside) - context_tensor(job.cluster.gpu).num_bytes
-    return max(0, floor(100 * free / visible)) / 100
+    room = (visible_bytes - needed_bytes) / rank.budget.of_bytes
+    return max(0, min(100, floor(100 * (rank.budget.fraction + room) + 1e-9))) / 100
 
 
 def _shortfall(job: ServeJob, capacity: Capacity | None) -> str:

@@ -13,9 +13,9 @@ from typing import Final
 
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Model
-from vramcast.domain.program import Alloc, Basis, Category, Tensor, extent
+from vramcast.domain.program import Alloc, Basis, Category, Tensor
 from vramcast.domain.rank import RankProgram
-from vramcast.domain.serving import Deployment, ServeJob, ServePlan, ServingRank
+from vramcast.domain.serving import Budget, Deployment, ServeJob, ServePlan, ServingRank
 from vramcast.engines.serving.checks import check_degrees
 from vramcast.engines.serving.drafts import EAGLE, draft_mixers
 from vramcast.engines.serving.forward import logits, transient, widest_moment
@@ -92,7 +92,7 @@ def _rank(job: ServeJob, settings: Settings, stage: Stage) -> ServingRank:
     return ServingRank(
         program=program,
         cache=cache,
-        beside_budget_bytes=extent(step).peak + graphs.num_bytes,
+        budget=Budget(settings.fraction, before),
         startup={"weights": total(weights), "KV cache": left},
     )
 

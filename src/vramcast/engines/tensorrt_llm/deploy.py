@@ -13,7 +13,7 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Basis, Category, Tensor, extent
 from vramcast.domain.rank import RankProgram
-from vramcast.domain.serving import Deployment, ServeJob, ServingRank
+from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank
 from vramcast.engines.serving.checks import check_degrees
 from vramcast.engines.serving.drafts import draft_mixers
 from vramcast.engines.serving.forward import logits, transient, widest_moment
@@ -92,8 +92,7 @@ def _rank(job: ServeJob, stage: Stage) -> ServingRank:
     return ServingRank(
         program=program,
         cache=cache,
-        # the fraction is one of what is left: it only has to leave the allocator some air
-        beside_budget_bytes=extent(step).peak,
+        budget=Budget(plan.memory_fraction or DEFAULT_FRACTION, free) if free > 0 else None,
         startup={"weights": total(weights), "activation peak": extent(step).peak, "KV cache": left},
     )
 

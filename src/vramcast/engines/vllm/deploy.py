@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Final
-
-from msgspec.structs import replace
+from typing import Final, NamedTuple
 
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Attention, Head, Model, MoE
 from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent
 from vramcast.domain.rank import RankProgram
-from vramcast.domain.serving import Deployment, ServeJob, ServingRank
+from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank
 from vramcast.engines.serving.checks import check_degrees
 from vramcast.engines.serving.drafts import draft_mixers
 from vramcast.engines.serving.rank import job_formats, kv_dtype_of, layout_of, load_program
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import total
-from vramcast.engines.vllm.groups import CacheSpec, grouped
+from vramcast.engines.vllm.groups import CacheSpec, Grouping, grouped
 from vramcast.engines.vllm.pool import BlockPool
 from vramcast.engines.vllm.process import before_profile, graphs, non_torch, warm_up
 from vramcast.engines.vllm.profile import profiled_step
@@ -35,7 +33,23 @@ STATE_PREFIXES_SINCE: Final = (0, 20)
 EIGHT_BIT: Final = ("int8", "fp8", "fp8-channel")
 """Formats whose products take activations in 8 bits with a copy of their own."""
 
+LOGS_CONCURRENCY_SINCE: Final = (0, 20)
+"""From then on the tokens logged are concurrency x context, before they counted blocks [kv_cache_utils.py]."""
+
 CHUNKED_FAMILY: Final = "llama4"
+
+
+class _Worker(NamedTuple):
+    """What one pipeline stage's workers find when they start."""
+
+    stage: Stage
+    weights: Program
+    step: Program  # profiled
+    outside: tuple[Tensor, ...]  # not torch's: what the profile sees, then what was there before
+    graphs: Tensor
+    warm_up: tuple[Tensor, ...]
+    left: int  # for the cache [bytes]
+    layout: Grouping | None  # of the cache
 
 
 def deploy(job: ServeJob) -> Deployment:
@@ -47,89 +61,88 @@ def deploy(job: ServeJob) -> Deployment:
     if len(job.model.stacks) > 1 and any(layer.cross_attention for layer in job.model.main.layers):
         raise Unsupported(f"{job.model.name} reads an encoder in every layer; use engine transformers")
     settings = settings_of(job)
-    found = [_rank(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
-    return Deployment(ranks=_levelled(found))
+    workers = [_worker(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
+    # all stages have as many blocks as the one with the fewest
+    blocks = min((max(0, w.left) // w.layout.block_bytes for w in workers if w.layout is not None), default=0)
+    return Deployment(ranks=tuple(_rank(job, settings, worker, blocks) for worker in workers))
 
 
-def _levelled(ranks: list[ServingRank]) -> tuple[ServingRank, ...]:
-    """All ranks have as many blocks as the one with the fewest."""
-    blocks = min((rank.cache.blocks for rank in ranks if isinstance(rank.cache, BlockPool)), default=0)
-    return tuple(
-        replace(rank, cache=replace(rank.cache, blocks=blocks)) if isinstance(rank.cache, BlockPool) else rank
-        for rank in ranks
-    )
-
-
-def _rank(job: ServeJob, settings: Settings, stage: Stage) -> ServingRank:
-    model, plan = job.model, job.plan
+def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
+    model, plan, gpu = job.model, job.plan, job.cluster.gpu
     layout, formats = layout_of(job, vocab_divisor=VOCAB_MULTIPLE), job_formats(job)
     weights = load_program(job, stage, layout, formats)
     step = profiled_step(
         model, settings, stage, tp=plan.tp, experts_divided=layout.etp, eight_bit=formats.quantised in EIGHT_BIT
     )
-    beside = non_torch(plan, job.cluster.gpu, settings)
+    outside = (non_torch(plan, gpu, settings), before_profile(plan, gpu, settings))
     layers = tuple(stage.layers(model))
-    captured = graphs(len(layers), sum(isinstance(layer.channel, MoE) for layer in layers), settings)
-    taken = total(weights) + extent(step).peak + beside.num_bytes
+    expert_layers = sum(isinstance(layer.channel, MoE) for layer in layers)
+    captured = graphs(len(layers), expert_layers, settings)
+    taken = total(weights) + extent(step).peak + outside[0].num_bytes
     taken += captured.num_bytes if settings.graphs_in_budget else 0
-    budget = int(settings.memory_fraction * job.cluster.gpu.visible_bytes)
-    left = plan.cache_bytes if plan.cache_bytes is not None else budget - taken
-    cache = _pool(job, settings, stage, left)
-    experts = any(isinstance(layer.channel, MoE) for layer in layers)
-    late = warm_up(settings, model.vocab, experts=experts) if stage.last and generates(model) else ()
-    before = before_profile(plan, job.cluster.gpu, settings)
-    program = _program(stage, job, weights, step, cache, (captured, *late), (beside, before))
-    startup = {
-        "weights": total(weights),
-        "activation peak": extent(step).peak,
-        "non-torch": beside.num_bytes,
-        "CUDA graphs": captured.num_bytes,
-        "KV cache": left,
-    }
-    unplanned = max(0, sum(tensor.num_bytes for tensor in late) - extent(step).peak) + before.num_bytes
-    return ServingRank(
-        program=program,
-        cache=cache,
-        beside_budget_bytes=unplanned + (0 if settings.graphs_in_budget else captured.num_bytes),
-        startup=startup,
+    budget = int(settings.memory_fraction * gpu.visible_bytes)
+    return _Worker(
+        stage=stage,
+        weights=weights,
+        step=step,
+        outside=outside,
+        graphs=captured,
+        warm_up=warm_up(settings, model.vocab, experts=expert_layers > 0) if stage.last and generates(model) else (),
+        left=plan.cache_bytes if plan.cache_bytes is not None else budget - taken,
+        layout=_layout(job, settings, stage),
     )
 
 
-def _program(
-    stage: Stage, job: ServeJob, weights: Program, step: Program, cache: BlockPool | None, late: tuple[Tensor, ...],
-    outside: tuple[Tensor, ...],
-) -> RankProgram:
+def _rank(job: ServeJob, settings: Settings, worker: _Worker, blocks: int) -> ServingRank:
+    cache = _pool(job, settings, worker.layout, blocks)
+    visible = job.cluster.gpu.visible_bytes
+    return ServingRank(
+        program=_program(job, worker, cache),
+        cache=cache,
+        budget=Budget(settings.memory_fraction, visible) if job.plan.cache_bytes is None else None,
+        startup={
+            "weights": total(worker.weights),
+            "activation peak": extent(worker.step).peak,
+            "non-torch": worker.outside[0].num_bytes,
+            "CUDA graphs": worker.graphs.num_bytes,
+            "KV cache": worker.left,
+        },
+    )
+
+
+def _program(job: ServeJob, worker: _Worker, cache: BlockPool | None) -> RankProgram:
     kept = Tensor(
         name="block pool", num_bytes=cache.num_bytes if cache else 0, category=Category.CACHE, source=SOURCE,
         formula=f"{cache.blocks:,} blocks x {cache.block_bytes:,} B" if cache else "",
     )
-    captured, *sampled = late
-    serving = (Alloc(kept), Alloc(captured), *map(Alloc, sampled), *map(Free, sampled), *step)
+    sampled = worker.warm_up
+    serving = (Alloc(kept), Alloc(worker.graphs), *map(Alloc, sampled), *map(Free, sampled), *worker.step)
     return RankProgram(
-        role=stage.role,
+        role=worker.stage.role,
         count=job.plan.tp * job.plan.dp,
-        phases={Phase.LOAD: weights, Phase.SERVING: serving},
-        outside=outside,
+        phases={Phase.LOAD: worker.weights, Phase.SERVING: serving},
+        outside=worker.outside,
     )
 
 
-def _pool(job: ServeJob, settings: Settings, stage: Stage, num_bytes: int) -> BlockPool | None:
-    """The cache of a rank; None for networks that read everything at once and keep nothing."""
-    model = job.model
-    if not generates(model):
+def _layout(job: ServeJob, settings: Settings, stage: Stage) -> Grouping | None:
+    """How the cache of a stage is laid out; None for networks that read everything at once and keep nothing."""
+    if not generates(job.model):
         return None
-    spec = cache_spec(job, settings)
-    mixers = chain((layer.mixer for layer in stage.layers(model)), draft_mixers(job) if stage.last else ())
-    layout = grouped(mixers, spec, chunk=_chunk(model))
+    mixers = chain((layer.mixer for layer in stage.layers(job.model)), draft_mixers(job) if stage.last else ())
+    return grouped(mixers, cache_spec(job, settings), chunk=_chunk(job.model))
+
+
+def _pool(job: ServeJob, settings: Settings, layout: Grouping | None, blocks: int) -> BlockPool | None:
     if layout is None:
         return None
     return BlockPool(
-        blocks=max(0, num_bytes) // layout.block_bytes,
+        blocks=blocks,
         block_bytes=layout.block_bytes,
         groups=layout.groups,
         in_flight=settings.batched_tokens * settings.batches_in_flight,
         max_model_len=job.context,
-        logs_blocks=settings.version < (0, 20),
+        logs_blocks=settings.version < LOGS_CONCURRENCY_SINCE,
         ranks_sharing=job.plan.dcp,
     )
 
