@@ -37,7 +37,8 @@ def layout_of(job: ServeJob, *, vocab_divisor: int) -> Layout:
 
 def load_program(job: ServeJob, stage: Stage, layout: Layout, formats: Formats) -> Program:
     """Everything that is there before the cache is sized."""
-    weights = weight_tensors(job.model, layout=layout, formats=formats, stage=stage)
+    stored = job.weights if job.plan.weights is None else None
+    weights = weight_tensors(job.model, layout=layout, formats=formats, stage=stage, stored=stored)
     return (
         *loaded(weights),
         *loaded(_tables(job, stage, layout, formats)),

@@ -14,13 +14,14 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters import named_parameters
+from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.model import Attention, Layer, Model
 from vramcast.domain.program import Alloc, Category, Loop, Program, Tensor
 from vramcast.engines.serving.stages import Stage
 from vramcast.parallel.layout import Layout
 from vramcast.states.storage import format_for, format_of
 from vramcast.states.weights import local_shape
-from vramcast.units import MIB, round_up
+from vramcast.units import MIB, ceil_div, round_up
 
 CHECKPOINT_FORMATS: Final[dict[str, str]] = {
     "fp8": "fp8-block", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "nf4": "nf4", "fp4": "nf4", "int8": "int8", "int4": "int4",
@@ -71,7 +72,13 @@ class _Part(NamedTuple):
 
 
 def weight_tensors(
-    model: Model, *, layout: Layout, formats: Formats, stage: Stage, category: Category = Category.WEIGHTS
+    model: Model,
+    *,
+    layout: Layout,
+    formats: Formats,
+    stage: Stage,
+    category: Category = Category.WEIGHTS,
+    stored: StoredWeights | None = None,
 ) -> Iterator[tuple[Tensor, int]]:
     """The weights of one rank with how many equal ones there are.
 
@@ -83,8 +90,12 @@ def weight_tensors(
         formats: how weights are stored
         stage: layers of the rank's pipeline stage
         category: where the ledger lists them
+        stored: headers of the checkpoint, which say the bytes of each part better than formats do
     """
-    for part in _packed(_parts(model, layout, formats, stage)):
+    parts = _parts(model, layout, formats, stage)
+    if stored is not None:
+        parts = _as_stored(parts, model, stored, formats)
+    for part in _packed(parts):
         tensor = Tensor(
             name=part.name, num_bytes=block_bytes(part.num_bytes), category=category, owner=part.owner,
             formula=part.formula, source=SOURCE,
@@ -103,6 +114,22 @@ def _parts(model: Model, layout: Layout, formats: Formats, stage: Stage) -> Iter
         stored = format_for(parameter, quantised=formats.quantised, whole=formats.whole) if inside else formats.whole
         sizes = " x ".join(f"{size:,}" for size in shape)
         yield _Part(owner, parameter.path, format_of(stored).num_bytes(shape), repeats, f"{sizes} in {stored}")
+
+
+def _as_stored(parts: Iterator[_Part], model: Model, stored: StoredWeights, formats: Formats) -> Iterator[_Part]:
+    """The parts with the bytes that the headers give them."""
+    from vramcast.engines.serving.headers import factors, part_of_owner
+
+    whole = Stage(0, model.num_layers, first=True, last=True)
+    formula = (
+        (part_of_owner(part.owner, part.name, model), part.num_bytes * part.repeats)
+        for part in _parts(model, Layout(), formats, whole)
+    )
+    scale = factors(model, stored, formula)
+    for part in parts:
+        top, bottom = scale.get(part_of_owner(part.owner, part.name, model), (1, 1))
+        num_bytes = ceil_div(part.num_bytes * top, bottom)
+        yield part._replace(num_bytes=num_bytes, formula=f"{part.formula}, as its header says")
 
 
 def _packed(parts: Iterable[_Part]) -> Iterator[_Part]:
