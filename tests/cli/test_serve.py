@@ -70,6 +70,20 @@ def test_a_question_that_cannot_be_answered_gets_one_sentence(arguments: list[st
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+def test_an_unsaid_tensor_parallelism_is_the_largest_that_divides() -> None:
+    done = serve("deepseek-r1-distill-qwen-7b", "--gpus", "8xh100", "--json")  # 28 heads
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["question"]["plan"]["tp"] == 4
+    assert any("4 of 8 GPUs" in text for text in answer["warnings"])
+
+
+def test_weights_beyond_the_budget_are_named_with_what_is_missing() -> None:
+    done = serve("llama-3.1-70b", "--gpus", "h200", "--lang", "en")
+    assert done.returncode == 1, done.stderr
+    assert "nothing is left for the cache: weights 131" in done.stdout
+
+
 def test_a_context_beyond_the_models_own_is_a_warning() -> None:
     done = serve("llama-2-7b", "--gpus", "h100", "--context", "8k", "--lang", "en")
     assert done.returncode == 0, done.stderr

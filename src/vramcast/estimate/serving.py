@@ -50,7 +50,7 @@ def answer(job: ServeJob) -> ServeAnswer:
     ranks = sorted((_rank_answer(job, rank) for rank in deployment.ranks), key=lambda rank: -rank.needed_bytes)
     visible = job.cluster.gpu.visible_bytes
     capacity = capacity_of(job, deployment, safe_fraction(deployment, ranks[0].needed_bytes, visible))
-    shortfall = _shortfall(job, capacity)
+    shortfall = _shortfall(job, deployment, capacity)
     return ServeAnswer(
         question=question(job),
         fits=ranks[0].needed_bytes <= visible and not shortfall,
@@ -130,10 +130,16 @@ def safe_fraction(deployment: Deployment, needed_bytes: int, visible_bytes: int)
     return max(0, min(100, floor(100 * (rank.budget.fraction + room) + 1e-9))) / 100
 
 
-def _shortfall(job: ServeJob, capacity: Capacity | None) -> str:
+def _shortfall(job: ServeJob, deployment: Deployment, capacity: Capacity | None) -> str:
     """Why the load does not go into the cache, or nothing."""
     if capacity is None or capacity.concurrency >= job.requests.concurrency:
         return ""
+    missing = -min(rank.startup.get("KV cache", 0) for rank in deployment.ranks)
+    if missing > 0:
+        taken = ", ".join(
+            f"{name} {format_bytes(size)}" for name, size in deployment.ranks[0].startup.items() if size > 0 and name != "CUDA graphs"
+        )
+        return f"nothing is left for the cache: {taken}; {format_bytes(missing)} more than the engine may take"
     needed = capacity.sequence_bytes * job.requests.concurrency
     return (
         f"the cache of {format_bytes(capacity.kv_bytes)} holds {capacity.concurrency:.2f} sequences of {job.context:,} "

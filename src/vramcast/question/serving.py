@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.gpus import parse_gpus
-from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan, Version
+from vramcast.engines.serving.checks import divides
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.serving import ENGINES
 from vramcast.question.build import Resolve, checkpoint_of, converted, engine_options, section
@@ -39,16 +39,17 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
     engine, version = parse_engine(values.get("engine") or default_engine(given.get("model")))
     checkpoint = checkpoint_of(given.get("model"), values, resolve, SERVE_OPTIONS)
     plan: ServePlan = converted(ServePlan, section(values, "plan", SERVE_OPTIONS) | _draft(values, resolve))
-    return ServeJob(
+    job = ServeJob(
         model=checkpoint.model,
         requests=converted(Requests, section(values, "requests", SERVE_OPTIONS)),
-        plan=_placed(plan, values, cluster),
+        plan=plan,
         cluster=cluster,
         engine=engine,
         version=version,
         weights=checkpoint.weights,
         engine_options=engine_options(values.get("engine-option", ())),
     )
+    return job if "tp" in values else placed(job)
 
 
 def default_engine(model: object) -> str:
@@ -90,11 +91,13 @@ def _draft(values: Mapping[str, Any], resolve: Resolve) -> dict[str, Any]:
     return {"draft": Draft(kind="model", tokens=tokens, model=resolve(kind).model)}
 
 
-def _placed(plan: ServePlan, values: Mapping[str, Any], cluster: Cluster) -> ServePlan:
-    """Tensor parallelism over the GPUs that the other degrees leave, where nothing else is said."""
+def placed(job: ServeJob) -> ServeJob:
+    """The job over as many GPUs as its network can be divided by, where the question names no tensor parallelism."""
     from msgspec.structs import replace
 
-    taken = plan.pp * plan.dp
-    if "tp" in values or cluster.count % taken:
-        return plan
-    return replace(plan, tp=cluster.count // taken)
+    plan, most = job.plan, job.cluster.count // (job.plan.pp * job.plan.dp)
+    for tp in range(most, 0, -1):
+        divided = replace(job, plan=replace(plan, tp=tp))
+        if most % tp == 0 and divides(divided):
+            return divided
+    return job

@@ -30,7 +30,17 @@ def check_degrees(job: ServeJob) -> None:
     _divides("dcp", plan.dcp, plan.tp, f"tp={plan.tp}")
 
 
+def divides(job: ServeJob) -> bool:
+    """Whether the plan's degrees divide everything they split."""
+    try:
+        check_degrees(job)
+    except InvalidSpec:
+        return False
+    return True
+
+
 def _divides(name: str, degree: int, size: int, what: str) -> None:
     if size % degree:
         good = [str(n) for n in range(1, LARGEST_SUGGESTED + 1) if size % n == 0]
-        raise InvalidSpec(f"{name}={degree} does not divide {what}; use {', '.join(good[:-1])} or {good[-1]}")
+        listed = f"{', '.join(good[:-1])} or {good[-1]}" if len(good) > 1 else good[0]
+        raise InvalidSpec(f"{name}={degree} does not divide {what}; use {listed}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 
 from msgspec import Struct
 
@@ -40,18 +41,15 @@ class Pools(Struct, frozen=True, kw_only=True):
 
     def sequence_bytes(self, tokens: int) -> int:
         """What one sequence takes of the pool that fills first, as a share of all of them [bytes]."""
-        share = max(self._shares(tokens), default=0.0)
-        return max(1, round(share * self.num_bytes)) if share else 1
-
-    def _shares(self, tokens: int) -> Iterable[float]:
         c, paged = self.contents, round_up(tokens, self.page_tokens)
-        if c.full_token_bytes:
-            yield paged / self.full_tokens if self.full_tokens else float("inf")
-        if c.window_token_bytes and self.window_tokens:
-            kept = min(paged, round_up(c.window + self.in_flight, self.page_tokens))
-            yield kept / self.window_tokens
-        if c.state_bytes:
-            yield 1 / self.states if self.states else float("inf")
+        kept = min(paged, round_up(c.window + self.in_flight, self.page_tokens))
+        uses = (
+            (paged, self.full_tokens, c.full_token_bytes),
+            (kept, self.window_tokens, c.window_token_bytes),
+            (1, self.states, c.state_bytes),
+        )
+        shares = [used * self.num_bytes / held for used, held, size in uses if size and held]
+        return max(1, ceil(max(shares))) if shares else max(1, sum(used * size for used, _, size in uses))
 
     @property
     def reported_tokens(self) -> dict[str, int]:
