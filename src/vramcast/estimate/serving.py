@@ -136,9 +136,9 @@ def _shortfall(job: ServeJob, deployment: Deployment, capacity: Capacity | None)
         return ""
     missing = -min(rank.startup.get("KV cache", 0) for rank in deployment.ranks)
     if missing > 0:
-        taken = ", ".join(
-            f"{name} {format_bytes(size)}" for name, size in deployment.ranks[0].startup.items() if size > 0 and name != "CUDA graphs"
-        )
+        startup = deployment.ranks[0].startup
+        counted = {name: size for name, size in startup.items() if size > 0 and name != "CUDA graphs"}
+        taken = ", ".join(f"{name} {format_bytes(size)}" for name, size in counted.items())
         return f"nothing is left for the cache: {taken}; {format_bytes(missing)} more than the engine may take"
     needed = capacity.sequence_bytes * job.requests.concurrency
     return (

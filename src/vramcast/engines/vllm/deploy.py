@@ -115,8 +115,10 @@ def _program(job: ServeJob, worker: _Worker, cache: BlockPool | None) -> RankPro
         name="block pool", num_bytes=cache.num_bytes if cache else 0, category=Category.CACHE, source=SOURCE,
         formula=f"{cache.blocks:,} blocks x {cache.block_bytes:,} B" if cache else "",
     )
-    sampled = worker.warm_up
-    serving = (Alloc(kept), Alloc(worker.graphs), *map(Alloc, sampled), *map(Free, sampled), *worker.step)
+    warm_up: Program = (*map(Alloc, worker.warm_up), *map(Free, worker.warm_up))
+    # one after the other they would share blocks: the same sampler runs in both
+    highest = max(worker.step, warm_up, key=lambda program: extent(program).peak)
+    serving = (Alloc(kept), Alloc(worker.graphs), *highest)
     return RankProgram(
         role=worker.stage.role,
         count=job.plan.tp * job.plan.dp,
