@@ -57,16 +57,27 @@ class Format(NamedTuple):
         >>> FORMATS["fp8-block"].num_bytes((256, 256))
         65552
         """
-        *leading, rows, columns = (1, *shape) if len(shape) == 1 else shape
-        matrices = prod(leading)
-        # rows of a block format are padded to whole blocks
-        data = matrices * rows * ceil_div(columns, self.block_elements) * self.block_bytes
-        return data + sum(side.num_bytes(matrices, rows, columns) for side in self.sides)
+        return self.data_bytes(shape) + self.side_bytes(shape)
+
+    def data_bytes(self, shape: Shape) -> int:
+        """The weight alone; rows of a block format are padded to whole blocks [bytes]."""
+        matrices, rows, columns = _as_matrices(shape)
+        return matrices * rows * ceil_div(columns, self.block_elements) * self.block_bytes
+
+    def side_bytes(self, shape: Shape) -> int:
+        """Scales, zeros and constants of a weight of that shape [bytes]."""
+        return sum(side.num_bytes(*_as_matrices(shape)) for side in self.sides)
 
     @property
     def bits_per_weight(self) -> float:
         """Of a large square matrix."""
         return self.num_bytes((1 << 14, 1 << 14)) * 8 / (1 << 28)
+
+
+def _as_matrices(shape: Shape) -> tuple[int, int, int]:
+    """Number of matrices, rows and columns; a vector is one row."""
+    *leading, rows, columns = (1, *shape) if len(shape) == 1 else shape
+    return prod(leading), rows, columns
 
 
 KEPT_WHOLE: Final = ("router", "shared_gate", "indexer.weights", "head.", "projection", "patch")

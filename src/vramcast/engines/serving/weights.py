@@ -113,7 +113,10 @@ def _parts(model: Model, layout: Layout, formats: Formats, stage: Stage) -> Iter
         inside = not any(owner.startswith(stack.name) for stack in model.stacks[:-1])
         stored = format_for(parameter, quantised=formats.quantised, whole=formats.whole) if inside else formats.whole
         sizes = " x ".join(f"{size:,}" for size in shape)
-        yield _Part(owner, parameter.path, format_of(stored).num_bytes(shape), repeats, f"{sizes} in {stored}")
+        chosen = format_of(stored)
+        yield _Part(owner, parameter.path, chosen.data_bytes(shape), repeats, f"{sizes} in {stored}")
+        if beside := chosen.side_bytes(shape):
+            yield _Part(owner, f"{parameter.path}.scales", beside, repeats, f"{sizes} in {stored}")
 
 
 def _as_stored(parts: Iterator[_Part], model: Model, stored: StoredWeights, formats: Formats) -> Iterator[_Part]:
@@ -148,8 +151,8 @@ def _joined(parts: Iterable[_Part]) -> Iterator[_Part]:
     joined: dict[tuple[str, str], _Part] = {}
     for part in parts:
         path, dot, kind = part.name.rpartition(".")
-        stem = path if kind == "bias" else part.name
-        name = PACKED.get(stem, stem) + (f"{dot}bias" if kind == "bias" else "")
+        stem, suffix = (path, dot + kind) if kind in ("bias", "scales") else (part.name, "")
+        name = PACKED.get(stem, stem) + suffix
         before = joined.get((part.owner, name))
         if before is None:
             joined[part.owner, name] = part._replace(name=name)

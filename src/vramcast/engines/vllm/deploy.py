@@ -77,7 +77,7 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     outside = (non_torch(plan, gpu, settings), before_profile(plan, gpu, settings))
     layers = tuple(stage.layers(model))
     expert_layers = sum(isinstance(layer.channel, MoE) for layer in layers)
-    captured = graphs(len(layers), expert_layers, settings)
+    captured = graphs(len(layers), expert_layers, settings, model.family)
     taken = total(weights) + extent(step).peak + outside[0].num_bytes
     taken += captured.num_bytes if settings.graphs_in_budget else 0
     budget = int(settings.memory_fraction * gpu.visible_bytes)

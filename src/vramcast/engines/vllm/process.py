@@ -50,7 +50,10 @@ class Graphs(NamedTuple):
     source: str
 
 
-GRAPHS: Final = Graphs(328, 18.7, 30, 51, 0.2, "27 start-up logs of 0.19 on H100, 24 to 80 layers, most within 25 %")
+GRAPHS: Final = Graphs(328, 18.7, 20, 51, 0.2, "27 start-up logs of 0.19 on H100, 24 to 80 layers, most within 25 %")
+
+LARGEST_CAPTURE: Final = {"gpt_oss": 1024}
+"""Family -> largest batch with a graph, where it is not 512 [vllm/model_executor/models/config.py]."""
 
 SAMPLER_WARM_UP_SINCE: Final[Version] = (0, 9)
 """From then on the sampler is warmed up after the cache is taken [vllm/v1/worker/gpu_worker.py]."""
@@ -69,12 +72,13 @@ def non_torch(plan: ServePlan, gpu: Gpu, settings: Settings) -> Tensor:
     )
 
 
-def captured_sizes(settings: Settings) -> int:
+def captured_sizes(settings: Settings, family: str) -> int:
     """Batch sizes with a graph: 1, 2, 4, eights, from 256 on sixteens [vllm/config/vllm.py `_set_cudagraph_sizes`]."""
     if settings.eager:
         return 0
-    largest = min(512, (2 if settings.v1 else 1) * settings.max_sequences)
-    return sum(size <= largest for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)))
+    most = LARGEST_CAPTURE.get(family, 512)
+    largest = min(most, (2 if settings.v1 else 1) * settings.max_sequences)
+    return sum(size <= largest for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)))
 
 
 def before_profile(plan: ServePlan, gpu: Gpu, settings: Settings) -> Tensor:
@@ -87,9 +91,9 @@ def before_profile(plan: ServePlan, gpu: Gpu, settings: Settings) -> Tensor:
     )
 
 
-def graphs(layers: int, expert_layers: int, settings: Settings) -> Tensor:
+def graphs(layers: int, expert_layers: int, settings: Settings, family: str) -> Tensor:
     """CUDA graphs of every captured batch size."""
-    sizes = captured_sizes(settings)
+    sizes = captured_sizes(settings, family)
     whole = GRAPHS.base + GRAPHS.per_layer * layers + GRAPHS.per_expert_layer * expert_layers
     mib = whole * (GRAPHS.first + (1 - GRAPHS.first) * sizes / GRAPHS.sizes) if sizes else 0.0
     return Tensor(
@@ -100,10 +104,10 @@ def graphs(layers: int, expert_layers: int, settings: Settings) -> Tensor:
     )
 
 
-WARM_UP_SLACK: Final = {True: 2.0, False: 0.5}
-"""Whether there are experts -> what kernels and freed blocks hold beside the sampler while it is warmed up [GiB].
-From runs of 0.19 at fraction 0.95 on H100: with experts one with 1.7 GiB left over ran out of memory and one with 2.4
-did not; dense ones served with 0.8."""
+FREED_BYTES: Final = 10
+"""Bytes per sequence and vocabulary entry that blocks of experts and kernels hold, freed or not, while the sampler is
+warmed up. From runs of 0.19 at fraction 0.95 on H100: one with 1.7 GiB left over ran out of memory (201,088 entries),
+one with 2.4 GiB served (102,400 entries); dense ones served with 0.8."""
 
 
 def warm_up(settings: Settings, vocab: int, *, experts: bool) -> tuple[Tensor, ...]:
@@ -114,8 +118,8 @@ def warm_up(settings: Settings, vocab: int, *, experts: bool) -> tuple[Tensor, .
     per = f"{settings.max_sequences:,} sequences x {vocab:,}"
     sizes = (("logits", settings.width), ("logits in fp32", 4), ("probabilities", 4), ("exponential noise", 4))
     slack = Tensor(
-        name="kernels and freed blocks", num_bytes=round(WARM_UP_SLACK[experts] * GIB),
-        category=Category.ACTIVATIONS, owner="sampler", basis=Basis.MEASURED,
+        name="kernels and freed blocks", num_bytes=FREED_BYTES * elements if experts else 0,
+        category=Category.ACTIVATIONS, owner="sampler", basis=Basis.MEASURED, formula=f"{FREED_BYTES} B x {per}",
         source="start-up logs of 0.19 on H100 at fraction 0.95",
     )
     return slack, *(
