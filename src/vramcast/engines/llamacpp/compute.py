@@ -1,0 +1,127 @@
+"""Compute buffers: the graph of the largest micro-batch, packed as ggml packs it.
+
+[reserve] ggml-org/llama.cpp src/llama-context.cpp `sched_reserve`; ikawrakow/ik_llama.cpp src/llama.cpp
+`llama_new_context_with_model`. [cuda] ggml/src/ggml-cuda/ggml-cuda.cu `supports_op`, `offload_op`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from vramcast.domain.model import Layer, Model
+from vramcast.engines.ggml.scheduler import PIPELINE_COPIES, Machine, reserve
+from vramcast.engines.ggml.tensor import Tensor
+from vramcast.engines.llamacpp.graph.assemble import whole_graph
+from vramcast.engines.llamacpp.graph.context import Build
+from vramcast.engines.llamacpp.placement import Placement
+from vramcast.engines.llamacpp.settings import Settings
+from vramcast.engines.llamacpp.weights import Weight
+
+SMALLEST_OFFLOAD: Final = 32
+"""Tokens from which on host weights are brought to a card [cuda]."""
+
+EXPERTS_COUNT_SINCE: Final = 3745
+"""Since this build of ik_llama.cpp experts are brought over only when each gets that many tokens on average (520)."""
+
+REPEATS: Final = 3
+"""Equal layers in a row on one device behave alike from the third on: each leaves memory as it found it."""
+
+TABLES_ON_CARDS: Final = frozenset(("f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "i32", "bf16"))
+"""Types that rows can be taken of on a card [cuda]."""
+
+INTERLEAVED: Final = ("_r4", "_r8", "_r16")
+"""Types whose products only the host computes."""
+
+
+class Reserved(NamedTuple):
+    """Compute buffers by device, cards first, then the host [bytes]."""
+
+    cards: tuple[int, ...]
+    host: int
+
+
+def compute_buffers(
+    model: Model, settings: Settings, placement: Placement, weights: tuple[Weight, ...], *, copies: bool
+) -> Reserved:
+    """Bytes of the compute buffers of a micro-batch.
+
+    Args:
+        model: the network
+        settings: of the context
+        placement: of layers and weights
+        weights: with their types, which count where host weights are brought to a card
+        copies: inputs are kept several times, for batches that overlap on several cards
+    """
+    types = {weight.name: weight.dtype for weight in weights}
+
+    def place(name: str, layer: int | None) -> tuple[str, int]:
+        key = name if layer is None else f"blk.{layer}.{name}"
+        dtype = types.get(key) or types.get("token_embd.weight" if name == "output.weight" else "", "f16")
+        device = placement.weight(key, layer)
+        return (_repacked(dtype, settings) if device == placement.host else dtype), device
+
+    build = Build(model, settings, weights=place, layer_backends=placement.layers, host=placement.host)
+    layers = tuple(enumerate(model.main.layers))
+    kept = layers if copies and _leaves_cards(placement, weights) else representative(layers, placement)
+    graph = whole_graph(build, kept, last=len(layers) - 1)
+    on_card, on_host = settings.memories
+    machine = Machine(
+        memories=(*(on_card for _ in range(placement.cards)), on_host),
+        supports=lambda tensor, card: _on_card(tensor, settings),
+        offloads=lambda tensor: settings.op_offload and _worth_it(tensor, settings),
+        copies=PIPELINE_COPIES if copies else 1,
+    )
+    *cards, host = reserve(graph, machine)
+    return Reserved(tuple(cards), host)
+
+
+def _repacked(dtype: str, settings: Settings) -> str:
+    return f"{dtype}_r4" if settings.repacked and not dtype.endswith(INTERLEAVED) else dtype
+
+
+def _leaves_cards(placement: Placement, weights: tuple[Weight, ...]) -> bool:
+    """Whether layers go back and forth between cards and host, so that every one adds copies of inputs."""
+    return any(
+        weight.layer is not None and placement.weight(weight.name, weight.layer) == placement.host for weight in weights
+    )
+
+
+def representative(layers: tuple[tuple[int, Layer], ...], placement: Placement) -> tuple[tuple[int, Layer], ...]:
+    """Layers without those that only repeat what the ones before them do on the same device; the last one stays."""
+    kept: list[tuple[int, Layer]] = []
+    seen: dict[tuple[int, Layer, tuple[int, ...]], int] = {}
+    for index, layer in layers:
+        moved = tuple(device for pattern, device in placement.overrides if pattern.search(f"blk.{index}.ffn_up_exps.weight"))
+        key = (placement.layers[index], layer, moved[:1])
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= REPEATS or index == len(layers) - 1 or _changes(layers, placement, index):
+            kept.append((index, layer))
+    return tuple(kept)
+
+
+def _changes(layers: tuple[tuple[int, Layer], ...], placement: Placement, index: int) -> bool:
+    """Whether the next layer is on another device."""
+    return index + 1 < len(layers) and placement.layers[index + 1] != placement.layers[index]
+
+
+def _on_card(tensor: Tensor, settings: Settings) -> bool:
+    """Whether a CUDA card computes a node [cuda]."""
+    if tensor.op == "get_rows":
+        return tensor.src[0].dtype in TABLES_ON_CARDS
+    if tensor.op in ("mul_mat", "mul_mat_id", "moe_up_gate"):
+        return not tensor.src[0].dtype.endswith(INTERLEAVED)
+    return True
+
+
+def _worth_it(tensor: Tensor, settings: Settings) -> bool:
+    """Whether a node has rows enough to bring its weights over [cuda]."""
+    if tensor.op == "get_rows":
+        return False
+    if tensor.op in ("mul_mat_id", "moe_up_gate"):
+        tokens, weight, ids = tensor.ne[2], tensor.src[0], tensor.src[-1]
+        if settings.fork and settings.build >= EXPERTS_COUNT_SINCE:
+            return tokens >= SMALLEST_OFFLOAD and tokens * ids.ne[0] >= SMALLEST_OFFLOAD * weight.ne[2]
+        return tokens >= SMALLEST_OFFLOAD
+    if tensor.op == "mul_mat" or settings.fork:
+        return tensor.ne[1] >= SMALLEST_OFFLOAD
+    return tensor.ne[1] * tensor.ne[2] * tensor.ne[3] >= SMALLEST_OFFLOAD
