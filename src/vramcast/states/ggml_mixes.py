@@ -36,6 +36,7 @@ class Where(NamedTuple):
     grouped: bool  # at least 4 query heads per key/value head
     experts: int
     layers_80: bool = False  # Llama-2-70B and its kin
+    tied: bool = False  # the embedding is the head too, and stored as a head
 
     @property
     def important(self) -> bool:
@@ -186,7 +187,7 @@ def _fallback(chosen: str, columns: int) -> str:
 def _choose(mix: Mix, name: str, where: Where) -> str:
     """The type before the row's length is looked at."""
     part = name.removesuffix(".weight").rpartition(".")[2]
-    if part in ("output", "token_embd.tied"):
+    if part == "output" or (part == "token_embd" and where.tied):
         return mix.output
     if part == "token_embd":
         return mix.embedding or mix.base

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 from truth.contract import Prediction, Refused
 from truth.rows.names import model_of
 from truth.rows.serving.common import gpu_of, noted, value_of
+from vramcast.blocks.parameters import named_parameters
 from vramcast.catalogue.models import load_model, model_names
-from vramcast.domain.device import Cluster
-from vramcast.domain.model import Attention, Model, MultiLatentAttention
+from vramcast.domain.device import Cluster, Gpu
+from vramcast.domain.model import Attention, Model, MoE, MultiLatentAttention
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.engines.llamacpp.deploy import Context, weight_bytes, weights_on
 from vramcast.estimate.serving import answer
@@ -30,10 +32,17 @@ VALUE_TYPE: Final = re.compile(r"(?:V|kv\^T) \((\w+)\)")
 LOGGED_FILE_ERROR: Final = 0.02
 """A log whose buffers miss its own file size by more lists only some of them."""
 
-DEFAULT_BUILDS: Final = {"ik_llama.cpp": 3700, "llama.cpp": 5600}
+UNEVEN: Final = 0.5
+"""A card with less of what the middle one holds: weights were moved by -ot, which needs builds without copies of inputs."""
+
+DEFAULT_BUILDS: Final = {"ik_llama.cpp": 3750, "llama.cpp": 5600}
 """Where a log names no build: spring 2025, when the two engines' logs of this form were written."""
 
-UNSTATED_CARD: Final = "a100-sxm4-80gb"  # decides nothing but the CUDA context here
+DEFAULT_CONTEXT: Final = 4096
+"""llama.cpp's -c 0 means as trained; loaders that print none are taken at this."""
+
+WHOLE_PROCESS: Final = ("total_gpu_mib", "peak_vram_gb_self_reported")
+"""Quantities that the card matters for."""
 
 
 class Logged(NamedTuple):
@@ -42,6 +51,7 @@ class Logged(NamedTuple):
     cards: tuple[float, ...]
     host: float
     split: bool
+    pinned: bool  # host weights are not mapped from the file: they are repacked at load
 
     @property
     def total(self) -> float:
@@ -61,7 +71,7 @@ def job_of(row: Row) -> ServeJob:
     """The question behind a log."""
     notes = str(row.get("notes") or "")
     logged = buffers_of(notes)
-    cards = len(logged.cards) or (0 if row["quantity"] == "compute_buffer_cpu_mib" else 1)
+    cards = 0 if row["quantity"] == "compute_buffer_cpu_mib" else len(logged.cards) or _counted(row)
     fork = is_fork(row)
     engine = "ik_llama.cpp" if fork else "llama.cpp"
     kv_type = str(row.get("kv_dtype") or "f16")
@@ -71,7 +81,7 @@ def job_of(row: Row) -> ServeJob:
     model = network_of(row)
     options: dict[str, str | int | float | bool] = {"kv-unified": True}
     if fork:
-        options |= {"mla": noted(row, "mla") or 0, "amb": noted(row, "amb") or 0, "fmoe": _fused(notes)}
+        options |= {"mla": noted(row, "mla") or 0, "amb": noted(row, "amb") or 0, "fmoe": _fused(notes), "rtr": logged.pinned}
     if not cards:
         options["device"] = "none"
     batch = noted(row, "n_batch")
@@ -84,19 +94,39 @@ def job_of(row: Row) -> ServeJob:
         attention="flash" if _flash(notes, model) else "eager",
         gpu_layers=gpu_layers(row, model, logged), weights=_mix(row),
     )
-    if experts_on_host(row, model, logged):
-        options["cpu-moe"] = True
+    if logged.cards and min(logged.cards) < UNEVEN * median(logged.cards):
+        options["parallel-copies"] = False
+    host_layers = expert_layers_on_host(row, model, logged)
+    if host_layers:
+        options["n-cpu-moe"] = host_layers
     return ServeJob(
         model=model, requests=Requests(context=context_of(row)), plan=plan,
-        cluster=Cluster(gpu=gpu_of({"gpu": str(row.get("gpu") or UNSTATED_CARD).split(",")[0]}), gpus_per_node=max(1, cards)),
+        cluster=Cluster(gpu=_card(row), gpus_per_node=max(1, cards)),
         engine=engine, version=(build_of(row, fork=fork),), engine_options=options,
     )
 
 
-def context_of(row: Row) -> int | None:
+def _card(row: Row) -> Gpu:
+    """The first card named; buffers do not depend on it, only the CUDA context of whole processes does."""
+    text = str(row.get("gpu") or "").split(",")[0]
+    try:
+        return gpu_of({"gpu": text})
+    except Refused:
+        if row["quantity"] in WHOLE_PROCESS:
+            raise
+        return gpu_of({"gpu": ""})
+
+
+def _counted(row: Row) -> int:
+    """Cards a row counts in front of their name."""
+    found = re.match(r"(\d+)\s*x\s", str(row.get("gpu") or ""))
+    return int(found[1]) if found else 1
+
+
+def context_of(row: Row) -> int:
     """Tokens of context; a log that only matches a length says so in words."""
     stated = row.get("max_model_len") or noted(row, "n_ctx")
-    return int(stated) if stated else None
+    return int(stated) if stated else DEFAULT_CONTEXT
 
 
 def _flag(notes: str, name: str) -> int | None:
@@ -109,11 +139,15 @@ def _flash(notes: str, model: Model) -> bool:
 
 
 def _fused(notes: str) -> bool:
-    return bool(re.search(r"f(?:used_)?moe[ =]1", notes))
+    """Fused experts; where a log of ik_llama.cpp with -mla 3 does not say, as its guides recommend."""
+    stated = re.search(r"f(?:used_)?moe[ =](\d)", notes)
+    return stated[1] == "1" if stated else "mla=3" in notes or "qwen3moe" in notes
 
 
 def _mix(row: Row) -> str | None:
-    return known_mix(str(row.get("quant_dtype") or "")) or None
+    """The mix a row names; ollama's library serves Q4_K_M where a tag says nothing."""
+    found = known_mix(str(row.get("quant_dtype") or ""))
+    return found or ("q4_k_m" if row.get("engine") == "ollama" else None)
 
 
 def is_fork(row: Row) -> bool:
@@ -148,7 +182,7 @@ def buffers_of(notes: str) -> Logged:
     numbers = [int(name.removeprefix("CUDA")) for name in found if re.fullmatch(r"CUDA\d+", name)]
     cards = tuple(found.get(f"CUDA{number}", 0.0) for number in range(max(numbers, default=-1) + 1))
     host = sum(size for name, size in found.items() if name in ("CPU", "CUDA_Host", "CPU_Mapped", "AMX"))
-    return Logged(cards, host + found.get("CUDA_Split", 0.0), "CUDA_Split" in found)
+    return Logged(cards, host + found.get("CUDA_Split", 0.0), "CUDA_Split" in found, "CUDA_Host" in found)
 
 
 def network_of(row: Row) -> Model:
@@ -177,7 +211,12 @@ def sizes_of(model: Model) -> dict[str, int]:
     """A network's sizes under llama.cpp's names."""
     mixers = [layer.mixer for layer in model.main.layers]
     heads = max((mixer.num_heads for mixer in mixers if isinstance(mixer, (Attention, MultiLatentAttention))), default=0)
-    return {"n_layer": model.num_layers, "n_embd": model.hidden, "n_head": heads, "n_vocab": model.vocab}
+    kv_heads = max((mixer.num_kv_heads for mixer in mixers if isinstance(mixer, Attention)), default=heads)
+    experts = max((layer.channel.num_experts for layer in model.main.layers if isinstance(layer.channel, MoE)), default=0)
+    return {
+        "n_layer": model.num_layers, "n_embd": model.hidden, "n_head": heads, "n_head_kv": kv_heads,
+        "n_vocab": model.vocab, "n_expert": experts,
+    }
 
 
 def _has(model: Model, sizes: dict[str, int]) -> bool:
@@ -195,12 +234,19 @@ def gpu_layers(row: Row, model: Model, logged: Logged) -> int | None:
     return model.num_layers + 1
 
 
-def experts_on_host(row: Row, model: Model, logged: Logged) -> bool:
-    """Whether the host holds more than the inputs of a network with experts."""
+def expert_layers_on_host(row: Row, model: Model, logged: Logged) -> int:
+    """Layers whose experts the host holds: what cards hold beyond everything else at 8.5 bits is experts."""
     file = FILE.search(str(row.get("quant_dtype") or ""))
-    whole = float(file[1]) * GIB / MIB if file else logged.total
-    has_experts = any(hasattr(layer.channel, "num_experts") for layer in model.main.layers)
-    return has_experts and any(logged.cards) and sum(logged.cards) < 0.8 * whole
+    whole = float(file[1]) * GIB if file else logged.total * MIB
+    routed = [index for index, layer in enumerate(model.main.layers) if isinstance(layer.channel, MoE)]
+    on_cards = sum(logged.cards) * MIB
+    if not routed or not on_cards or on_cards > 0.8 * whole:
+        return 0
+    named = tuple(named_parameters(model))
+    others = sum(one.parameter.elements * one.repeats for one in named if not one.parameter.expert) * 8.5 / 8
+    beside = min(others, whole / 4)
+    moved = round(max(0.0, on_cards - beside) / ((whole - beside) / len(routed)))
+    return routed[-1] + 1 - min(moved, len(routed))
 
 
 def _context(row: Row) -> Context:

@@ -16,6 +16,7 @@ from vramcast.engines.llamacpp.graph.context import Build
 from vramcast.engines.llamacpp.placement import Placement
 from vramcast.engines.llamacpp.settings import Settings
 from vramcast.engines.llamacpp.weights import Weight
+from vramcast.states.ggml import TYPES
 
 SMALLEST_OFFLOAD: Final = 32
 """Tokens from which on host weights are brought to a card [cuda]."""
@@ -30,7 +31,12 @@ TABLES_ON_CARDS: Final = frozenset(("f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1"
 """Types that rows can be taken of on a card [cuda]."""
 
 INTERLEAVED: Final = ("_r4", "_r8", "_r16")
-"""Types whose products only the host computes."""
+"""Endings of types whose rows are interleaved for the host."""
+
+CARDS_INTERLEAVED: Final = frozenset(
+    ("iq1_s_r4", "iq1_m_r4", "iq2_k_r4", "iq3_k_r4", "iq4_k_r4", "iq4_ks_r4", "iq5_k_r4", "iq5_ks_r4")
+)
+"""Those of them that cards multiply with too; the products of the others stay on the host [cuda]."""
 
 
 class Reserved(NamedTuple):
@@ -58,7 +64,7 @@ def compute_buffers(
         key = name if layer is None else f"blk.{layer}.{name}"
         dtype = types.get(key) or types.get("token_embd.weight" if name == "output.weight" else "", "f16")
         device = placement.weight(key, layer)
-        return (_repacked(dtype, settings) if device == placement.host else dtype), device
+        return (_repacked(dtype, settings) if device == placement.host else plain(dtype)), device
 
     build = Build(model, settings, weights=place, layer_backends=placement.layers, host=placement.host)
     layers = tuple(enumerate(model.main.layers))
@@ -67,16 +73,24 @@ def compute_buffers(
     on_card, on_host = settings.memories
     machine = Machine(
         memories=(*(on_card for _ in range(placement.cards)), on_host),
-        supports=lambda tensor, card: _on_card(tensor, settings),
-        offloads=lambda tensor: settings.op_offload and _worth_it(tensor, settings),
+        supports=lambda tensor, card: _on_card(tensor),
+        offloads=lambda tensor: settings.op_offload and not settings.repacked and _worth_it(tensor, settings),
         copies=PIPELINE_COPIES if copies else 1,
     )
     *cards, host = reserve(graph, machine)
     return Reserved(tuple(cards), host)
 
 
+def plain(dtype: str) -> str:
+    """The type without interleaved rows: mixes that name one mean the weights of the host."""
+    return next((dtype.removesuffix(ending) for ending in INTERLEAVED if dtype.endswith(ending)), dtype)
+
+
 def _repacked(dtype: str, settings: Settings) -> str:
-    return f"{dtype}_r4" if settings.repacked and not dtype.endswith(INTERLEAVED) else dtype
+    """The type host weights have once they are repacked at load: as they are where no such type exists."""
+    if not settings.repacked or dtype.endswith(INTERLEAVED):
+        return dtype
+    return next((dtype + ending for ending in INTERLEAVED if dtype + ending in TYPES), dtype)
 
 
 def _leaves_cards(placement: Placement, weights: tuple[Weight, ...]) -> bool:
@@ -104,12 +118,13 @@ def _changes(layers: tuple[tuple[int, Layer], ...], placement: Placement, index:
     return index + 1 < len(layers) and placement.layers[index + 1] != placement.layers[index]
 
 
-def _on_card(tensor: Tensor, settings: Settings) -> bool:
+def _on_card(tensor: Tensor) -> bool:
     """Whether a CUDA card computes a node [cuda]."""
     if tensor.op == "get_rows":
         return tensor.src[0].dtype in TABLES_ON_CARDS
     if tensor.op in ("mul_mat", "mul_mat_id", "moe_up_gate"):
-        return not tensor.src[0].dtype.endswith(INTERLEAVED)
+        dtype = tensor.src[0].dtype
+        return not dtype.endswith(INTERLEAVED) or dtype in CARDS_INTERLEAVED
     return True
 
 

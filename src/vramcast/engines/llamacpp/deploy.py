@@ -46,13 +46,17 @@ class Context:
 
     @property
     def pipelined(self) -> bool:
-        """Batches overlap where every layer is on one of several cards and no weight was moved [llama-context.cpp]."""
+        """Batches overlap where every layer is on one of several cards and no weight was moved [llama-context.cpp].
+
+        ik_llama.cpp does not look at moved weights and would keep four copies of each in the compute buffer, which no
+        card holds: such plans run with builds of GGML_SCHED_MAX_COPIES=1.
+        """
         placement, settings = self.placement, self.settings
         if not bool(self.options.get("parallel-copies", True)) or placement.cards < 2 or not placement.whole:
             return False
         if self.options.get("split-mode", "layer") != "layer" or not settings.cache_on_cards:
             return False
-        return settings.fork or not placement.overrides
+        return not placement.overrides
 
     def cache_device(self, layer: int) -> int:
         """Where the cache of a layer is."""

@@ -15,6 +15,7 @@ from vramcast.states.ggml import TYPES
 from vramcast.units import round_up
 
 SINCE: Final = {
+    "ordered inputs": 4881,  # 12181: queries, keys and values of encoders are computed before anything reads them
     "sliding cache": 5429,  # pull request 13194: windows have a cache of their own
     "compressed latent": 5137,  # 12801: DeepSeek's keys and values stay compressed
     "fused gates": 5776,  # 14158: one operator for silu(gate) * up

@@ -109,7 +109,9 @@ def where(model: Model, layer: int | None) -> Where:
     grouped = bool(mixers) and mixers[0].num_heads >= 4 * mixers[0].num_kv_heads
     experts = max((one.channel.num_experts for one in layers if isinstance(one.channel, MoE)), default=0)
     eighty = len(layers) == 80 and grouped and not experts
-    return Where(layer=layer or 0, layers=len(layers), grouped=grouped, experts=experts, layers_80=eighty)
+    return Where(
+        layer=layer or 0, layers=len(layers), grouped=grouped, experts=experts, layers_80=eighty, tied=model.tied
+    )
 
 
 def _written(
@@ -132,7 +134,9 @@ def _written(
 def _parts(
     path: str, shape: tuple[int, ...], mixer: Mixer | None, split_latent: bool, joined_latent: bool
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The tensors one parameter becomes."""
+    """The tensors one parameter becomes; poolers are not converted."""
+    if path.startswith("head.pooler"):
+        return
     if path in FUSED:
         if path == "linear_attention.q" and isinstance(mixer, LinearAttention):
             rows = 2 * mixer.num_k_heads * mixer.k_head_dim + mixer.num_v_heads * mixer.v_head_dim

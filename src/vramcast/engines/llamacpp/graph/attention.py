@@ -86,7 +86,8 @@ def _encoded(build: Build, mixer: Attention, q: Tensor, k: Tensor, v: Tensor) ->
     """Attention within the batch, as encoders have it: nothing is cached."""
     heads, width = mixer.num_kv_heads, mixer.head_dim
     q, k, v = (ops.reshape(x, width, count, build.tokens) for x, count in ((q, mixer.num_heads), (k, heads), (v, heads)))
-    build.expand(q, k, v)
+    if build.settings.has("ordered inputs"):
+        build.expand(q, k, v)
     q, k, v = (ops.permute(x, 0, 2, 1, 3) for x in (q, k, v))
     mask = build.mask(build.tokens)
     if build.settings.flash:
