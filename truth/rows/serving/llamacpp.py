@@ -16,7 +16,7 @@ from vramcast.catalogue.models import load_model, model_names
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.model import Attention, Model, MoE, MultiLatentAttention
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
-from vramcast.engines.llamacpp.deploy import Context, weight_bytes, weights_on
+from vramcast.engines.llamacpp.context import Context, weight_bytes, weights_on
 from vramcast.estimate.serving import answer
 from vramcast.states.ggml_mixes import known_mix
 from vramcast.units import GB, GIB, MIB

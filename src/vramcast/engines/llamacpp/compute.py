@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from vramcast.domain.model import Layer, Model
@@ -24,8 +25,11 @@ SMALLEST_OFFLOAD: Final = 32
 EXPERTS_COUNT_SINCE: Final = 3745
 """Since this build of ik_llama.cpp experts are brought over only when each gets that many tokens on average (520)."""
 
-REPEATS: Final = 3
-"""Equal layers in a row on one device behave alike from the third on: each leaves memory as it found it."""
+LONGEST_PERIOD: Final = 12
+"""Layers after which a pattern of layers starts anew, at most."""
+
+KEPT_PERIODS: Final = 4
+"""Repeats of a pattern behave alike from the fourth on: each leaves memory as it found it. The last one is kept too."""
 
 TABLES_ON_CARDS: Final = frozenset(("f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "i32", "bf16"))
 """Types that rows can be taken of on a card [cuda]."""
@@ -101,21 +105,35 @@ def _leaves_cards(placement: Placement, weights: tuple[Weight, ...]) -> bool:
 
 
 def representative(layers: tuple[tuple[int, Layer], ...], placement: Placement) -> tuple[tuple[int, Layer], ...]:
-    """Layers without those that only repeat what the ones before them do on the same device; the last one stays."""
+    """Layers without the middle of patterns that repeat on one device."""
+    kinds = [_kind(index, layer, placement) for index, layer in layers]
     kept: list[tuple[int, Layer]] = []
-    seen: dict[tuple[int, Layer, tuple[int, ...]], int] = {}
-    for index, layer in layers:
-        moved = tuple(device for pattern, device in placement.overrides if pattern.search(f"blk.{index}.ffn_up_exps.weight"))
-        key = (placement.layers[index], layer, moved[:1])
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= REPEATS or index == len(layers) - 1 or _changes(layers, placement, index):
-            kept.append((index, layer))
+    position = 0
+    while position < len(layers):
+        period, repeats = _pattern(kinds, position)
+        dropped = max(0, repeats - KEPT_PERIODS - 1) * period
+        end = position + period * repeats
+        first = position + min(repeats, KEPT_PERIODS) * period
+        kept += layers[position:first] + layers[min(first + dropped, end) : end]
+        position = end
     return tuple(kept)
 
 
-def _changes(layers: tuple[tuple[int, Layer], ...], placement: Placement, index: int) -> bool:
-    """Whether the next layer is on another device."""
-    return index + 1 < len(layers) and placement.layers[index + 1] != placement.layers[index]
+def _kind(index: int, layer: Layer, placement: Placement) -> tuple[int, Layer, int]:
+    """What makes layers alike: the device, the layer, the device of its experts."""
+    return placement.layers[index], layer, placement.weight(f"blk.{index}.ffn_up_exps.weight", index)
+
+
+def _pattern(kinds: Sequence[object], start: int) -> tuple[int, int]:
+    """Length and number of repeats of the pattern that covers most layers from a position on; (1, 1) for none."""
+    best = (1, 1)
+    for period in range(1, LONGEST_PERIOD + 1):
+        repeats = 1
+        while kinds[start + repeats * period :][:period] == kinds[start : start + period]:
+            repeats += 1
+        if repeats > KEPT_PERIODS + 1 and period * repeats > best[0] * best[1]:
+            best = (period, repeats)
+    return best
 
 
 def _on_card(tensor: Tensor) -> bool:

@@ -5,67 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.domain.job import Phase
-from vramcast.domain.model import Head, MultiLatentAttention
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank
-from vramcast.engines.ggml.allocator import MATRIX_ROW_PADDING
-from vramcast.engines.llamacpp.cache import DeviceCache, caches_of
-from vramcast.engines.llamacpp.compute import Reserved, compute_buffers
-from vramcast.engines.llamacpp.placement import Placement, placement_of
-from vramcast.engines.llamacpp.settings import Settings, checked_options, settings_of
-from vramcast.engines.llamacpp.weights import Weight, weights_of
-from vramcast.states.ggml import QUANTISED, row_bytes
-from vramcast.units import MIB, format_bytes, round_up
+from vramcast.engines.llamacpp.cache import DeviceCache
+from vramcast.engines.llamacpp.context import Context, card_bytes, host_bytes, weight_bytes, weights_on
+from vramcast.engines.llamacpp.fitting import layers_that_fit, longest_context
+from vramcast.engines.llamacpp.settings import Settings
+from vramcast.units import MIB, format_bytes
 
 SOURCE: Final = "ggml-org/llama.cpp src/llama-model.cpp `load_tensors`"
 CACHE_SOURCE: Final = "ggml-org/llama.cpp src/llama-kv-cache.cpp, src/llama-memory-recurrent.cpp"
 COMPUTE_SOURCE: Final = "ggml-org/ggml src/ggml-alloc.c over the graph of src/llama-graph.cpp"
 
-CUDA_ALIGNMENT: Final = 128
+DRIVER_BYTES: Final = 500 * MIB
+"""CUDA context of a card whose generation was not measured."""
 
 FIT_MARGIN: Final = 1024 * MIB
 """What --fit leaves free on each card [common/common.h `fit_params_target`]."""
-
-
-class Context:
-    """Everything a deployment is made of, worked out once."""
-
-    def __init__(self, job: ServeJob) -> None:
-        options = checked_options(job.engine_options)
-        self.job, self.options = job, options
-        self.settings: Settings = settings_of(job)
-        self.placement: Placement = placement_of(job, self.settings, options)
-        latent = any(isinstance(layer.mixer, MultiLatentAttention) for layer in job.model.main.layers)
-        split = latent and (self.settings.fork or bool(self.settings.latent))
-        self.weights = weights_of(job, split_latent=split, joined_latent=self.settings.fork or not split)
-        self.caches = caches_of(job.model, self.settings)
-        self.reserved: Reserved = compute_buffers(
-            job.model, self.settings, self.placement, self.weights, copies=self.pipelined
-        )
-
-    @property
-    def pipelined(self) -> bool:
-        """Batches overlap where every layer is on one of several cards and no weight was moved [llama-context.cpp].
-
-        ik_llama.cpp does not look at moved weights and would keep four copies of each in the compute buffer, which no
-        card holds: such plans run with builds of GGML_SCHED_MAX_COPIES=1.
-        """
-        placement, settings = self.placement, self.settings
-        if not bool(self.options.get("parallel-copies", True)) or placement.cards < 2 or not placement.whole:
-            return False
-        if self.options.get("split-mode", "layer") != "layer" or not settings.cache_on_cards:
-            return False
-        return not placement.overrides
-
-    def cache_device(self, layer: int) -> int:
-        """Where the cache of a layer is."""
-        return self.placement.layers[layer] if self.settings.cache_on_cards else self.placement.host
-
-    def cache_on(self, device: int) -> DeviceCache:
-        """The caches of a device's layers."""
-        kept = tuple(cache for index, cache in enumerate(self.caches) if self.cache_device(index) == device)
-        return DeviceCache(layers=kept, cells=self.settings.context, slots=self.settings.slots)
 
 
 def deploy(job: ServeJob) -> Deployment:
@@ -74,7 +31,7 @@ def deploy(job: ServeJob) -> Deployment:
     ranks = tuple(_rank(context, card) for card in range(context.placement.cards))
     if not ranks:
         ranks = (_idle(job),)
-    return Deployment(ranks=ranks, assumptions=_assumptions(context), warnings=_warnings(context, ranks))
+    return Deployment(ranks=ranks, assumptions=_assumptions(context), warnings=_warnings(context))
 
 
 def _idle(job: ServeJob) -> ServingRank:
@@ -99,29 +56,6 @@ def _rank(context: Context, card: int) -> ServingRank:
         role=role, count=1, phases={Phase.LOAD: (), Phase.SERVING: ()}, outside=tuple(t for t in outside if t.num_bytes)
     )
     return ServingRank(program=program, cache=cache if cache.num_bytes else None)
-
-
-def weight_bytes(weight: Weight, *, card: bool) -> int:
-    """What a buffer gives a tensor: on cards quantised rows are padded and tensors aligned [bytes]."""
-    if not card:
-        return round_up(weight.num_bytes, 32)
-    padding = -weight.shape[-1] % MATRIX_ROW_PADDING if weight.shape else 0
-    extra = row_bytes(weight.dtype, padding) if padding and weight.dtype in QUANTISED else 0
-    return round_up(weight.num_bytes + extra, CUDA_ALIGNMENT)
-
-
-def weights_on(context: Context, device: int) -> dict[str, list[Weight]]:
-    """The weights of a device by their part of a layer; a tied head is a copy of the embedding on its card."""
-    placement = context.placement
-    found: dict[str, list[Weight]] = {}
-    for weight in context.weights:
-        if placement.weight(weight.name, weight.layer) == device:
-            found.setdefault(weight.part, []).append(weight)
-    names = {weight.name: weight for weight in context.weights}
-    tied = "output.weight" not in names and context.job.model.head is Head.LM
-    if tied and placement.output == device != placement.host and "token_embd.weight" in names:
-        found["output (tied)"] = [names["token_embd.weight"]]
-    return found
 
 
 def weight_tensors(context: Context, device: int) -> list[Tensor]:
@@ -157,16 +91,6 @@ def _cache_tensors(settings: Settings, cache: DeviceCache) -> list[Tensor]:
     ]
 
 
-def host_bytes(context: Context) -> int:
-    """What the host holds: weights, cache, compute and output buffers [bytes]."""
-    host = context.placement.host
-    weights = sum(
-        weight_bytes(weight, card=False) for kept in weights_on(context, host).values() for weight in kept
-    )
-    output = 4 * context.job.model.vocab * context.settings.slots
-    return weights + context.cache_on(host).num_bytes + context.reserved.host + output
-
-
 def _assumptions(context: Context) -> tuple[str, ...]:
     settings, job = context.settings, context.job
     lines = [
@@ -175,17 +99,25 @@ def _assumptions(context: Context) -> tuple[str, ...]:
         f"the host holds {format_bytes(host_bytes(context))} of weights, cache and buffers",
         "cuBLAS and temporary copies of weights are counted with the CUDA context",
     ]
-    if job.plan.weights is not None and "ud" in job.plan.weights.lower():
+    if job.plan.weights is not None and "ud" in job.plan.weights.lower().split("-"):
         lines.append("a publisher's own mix is taken for the plain mix of its size")
     return tuple(lines)
 
 
-def _warnings(context: Context, ranks: tuple[ServingRank, ...]) -> tuple[str, ...]:
-    needed = max(sum(tensor.num_bytes for tensor in rank.program.outside) for rank in ranks)
-    visible = context.job.cluster.gpu.visible_bytes
-    found = []
-    if context.settings.has("fit") and visible - FIT_MARGIN < needed <= visible:
-        found.append("--fit would take layers off the cards, it leaves 1024 MiB of each free; say --fit off to keep this plan")
-    return tuple(found)
-
-
+def _warnings(context: Context) -> tuple[str, ...]:
+    cards = range(context.placement.cards)
+    if not cards:
+        return ()
+    gpu, layers = context.job.cluster.gpu, context.job.model.num_layers
+    room = gpu.visible_bytes - (gpu.context_bytes or DRIVER_BYTES)
+    needed = max(card_bytes(context, card) for card in cards)
+    if needed > room:
+        fitting = layers_that_fit(context.job, room)
+        return (f"{fitting} of {layers + 1} layers fit, the head counted: --gpu-layers {fitting}",)
+    if context.settings.has("fit") and needed > room - FIT_MARGIN:
+        return (
+            "--fit would move layers to the host, it leaves 1024 MiB of each card free; --fit off keeps this plan",
+        )
+    longest = longest_context(context, room)
+    most = context.job.model.context or longest
+    return () if longest >= most else (f"the cards have room for {longest:,} tokens of context, the model takes {most:,}",)

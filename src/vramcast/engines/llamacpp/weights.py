@@ -86,10 +86,10 @@ def weights_of(job: ServeJob, *, split_latent: bool, joined_latent: bool) -> tup
         assert job.weights is not None
         stored = job.weights.tensors
         return tuple(Weight(tensor.name, tensor.dtype, tensor.shape, tensor.num_bytes) for tensor in stored)
-    mix = mix_of(job)
+    mix, place = mix_of(job), where(model)
     found = []
     for name, shape, layer in _written(model, split_latent=split_latent, joined_latent=joined_latent):
-        dtype = mix_format(mix, name, shape, where(model, layer))
+        dtype = mix_format(mix, name, shape, place._replace(layer=layer or 0))
         found.append(Weight(name, dtype, shape, prod(shape[:-1]) * row_bytes(dtype, shape[-1])))
     return tuple(found)
 
@@ -102,15 +102,15 @@ def mix_of(job: ServeJob) -> str:
     return "mxfp4_moe" if job.model.quantisation == "mxfp4" else whole
 
 
-def where(model: Model, layer: int | None) -> Where:
-    """What rules of a mix look at."""
+def where(model: Model) -> Where:
+    """What rules of a mix look at, at the first layer."""
     layers = model.main.layers
     mixers = [one.mixer for one in layers if isinstance(one.mixer, Attention)]
     grouped = bool(mixers) and mixers[0].num_heads >= 4 * mixers[0].num_kv_heads
     experts = max((one.channel.num_experts for one in layers if isinstance(one.channel, MoE)), default=0)
     eighty = len(layers) == 80 and grouped and not experts
     return Where(
-        layer=layer or 0, layers=len(layers), grouped=grouped, experts=experts, layers_80=eighty, tied=model.tied
+        layer=0, layers=len(layers), grouped=grouped, experts=experts, layers_80=eighty, tied=model.tied
     )
 
 
@@ -118,6 +118,7 @@ def _written(
     model: Model, *, split_latent: bool, joined_latent: bool
 ) -> Iterator[tuple[str, tuple[int, ...], int | None]]:
     """Name, shape and layer of each tensor a converter writes for the main stack."""
+    layers = model.main.layers
     for owner, parameter, repeats in named_parameters(model):
         stack, dot, span = owner.partition(".layers.")
         if dot and stack != model.main.name or not dot and owner not in ("embedding", "head", model.main.name):
@@ -126,7 +127,7 @@ def _written(
         for index in range(repeats):
             layer = start + index if dot else None
             prefix = f"{BLOCK_START}{layer}." if dot else ""
-            mixer = model.main.layers[layer].mixer if layer is not None else None
+            mixer = layers[layer].mixer if layer is not None else None
             for part, shape in _parts(parameter.path, parameter.shape, mixer, split_latent, joined_latent):
                 yield prefix + part, shape, layer
 
