@@ -51,8 +51,9 @@ def test_tied_embeddings_are_stored_as_the_head_and_short_rows_fall_back() -> No
 @pytest.mark.parametrize(
     ("text", "mix"),
     [
-        ("Qwen3-8B-Q4_K_M.gguf", "q4_k_m"), ("Q3_K - Small", "q3_k_s"), ("UD-Q6_K_XL", "q6_k"), ("IQ4_XS - 4.25 bpw", "iq4_xs"),
-        ("IQ4_KS_R4 - 4.25 bpw", "iq4_ks_r4"), ("F16", "f16"), ("BF16", "bf16"), ("a file", None), ("mxfp4_moe", "mxfp4_moe"),
+        ("Qwen3-8B-Q4_K_M.gguf", "q4_k_m"), ("Q3_K - Small", "q3_k_s"), ("UD-Q6_K_XL", "q6_k"),
+        ("IQ4_XS - 4.25 bpw", "iq4_xs"), ("IQ4_KS_R4 - 4.25 bpw", "iq4_ks_r4"), ("F16", "f16"), ("BF16", "bf16"),
+        ("a file", None), ("mxfp4_moe", "mxfp4_moe"),
     ],
 )
 def test_mixes_are_read_from_names(text: str, mix: str | None) -> None:

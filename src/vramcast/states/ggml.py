@@ -2,8 +2,8 @@
 
 [ggml] ggml-org/llama.cpp gguf-py/gguf/constants.py GGMLQuantizationType and GGML_QUANT_SIZES at ef035f7; ids 31 to 33
 and 36 to 38 are run-time repackings that early files carried.
-[ik] ikawrakow/ik_llama.cpp gguf-py/gguf/constants.py and ggml/src/ggml.c `type_traits` (row_meta_size) at 8337e4c; names
-that end in _r4, _r8 or _r16 interleave rows and take the same bytes.
+[ik] ikawrakow/ik_llama.cpp gguf-py/gguf/constants.py and ggml/src/ggml.c `type_traits` (row_meta_size) at 8337e4c;
+names that end in _r4, _r8 or _r16 interleave rows and take the same bytes.
 """
 
 from __future__ import annotations

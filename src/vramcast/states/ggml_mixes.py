@@ -2,7 +2,7 @@
 
 [quant] ggml-org/llama.cpp src/llama-quant.cpp `llama_tensor_get_type_impl`, `tensor_allows_quantization`,
 `tensor_type_fallback`, with an importance matrix; [ik] ikawrakow/ik_llama.cpp src/llama.cpp `llama_tensor_get_type`.
-Leaves out mixes that publishers tune tensor by tensor (UD-Q4_K_XL, custom rules): the nearest plain mix stands for them.
+Leaves out mixes that publishers tune tensor by tensor (UD-Q4_K_XL, own rules): the nearest plain mix stands for them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,21 @@ from typing import Final, NamedTuple
 from vramcast.errors import UnknownName
 from vramcast.states.ggml import QUANTISED, TYPES
 
-KEPT_WHOLE: Final = ("_norm.", "ffn_gate_inp", "ssm_conv1d", "position_embd", "token_types", "altup", "laurel", "per_layer_model_proj")
+KEPT_WHOLE: Final = (
+    "_norm.", "ffn_gate_inp", "ssm_conv1d", "position_embd", "token_types", "altup", "laurel", "per_layer_model_proj"
+)
 """Parts of names of matrices that are never quantised [quant]."""
 
 FALLBACKS: Final = {
-    "iq2_xxs": "iq4_nl", "iq2_xs": "iq4_nl", "iq2_s": "iq4_nl", "iq3_xxs": "iq4_nl", "iq3_s": "iq4_nl", "iq1_s": "iq4_nl",
-    "iq1_m": "iq4_nl", "q2_k": "iq4_nl", "q3_k": "iq4_nl", "iq4_xs": "iq4_nl", "tq1_0": "q4_0", "tq2_0": "q4_0",
+    "iq2_xxs": "iq4_nl", "iq2_xs": "iq4_nl", "iq2_s": "iq4_nl", "iq3_xxs": "iq4_nl", "iq3_s": "iq4_nl",
+    "iq1_s": "iq4_nl", "iq1_m": "iq4_nl", "q2_k": "iq4_nl", "q3_k": "iq4_nl", "iq4_xs": "iq4_nl",
+    "tq1_0": "q4_0", "tq2_0": "q4_0",
     "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0",
 }
 """What a row that does not fill blocks of 256 is stored in."""
+
+NOT_RAISED: Final = ("q5_k", "q6_k", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "tq1_0", "tq2_0")
+"""Mixes whose output projections stay as they are in networks of 8 experts."""
 
 MOST_EXPERTS_BOOSTED: Final = 8
 """Mixtral's number of experts: its keys and values are kept in Q8_0."""
@@ -200,7 +206,7 @@ def _choose(mix: Mix, name: str, where: Where) -> str:
     chosen = rule(where) if callable(rule) else rule
     if field == "value" and where.layers_80 and chosen in ("q3_k", "q4_k"):
         return "q5_k"
-    if field == "out" and where.experts == MOST_EXPERTS_BOOSTED and TYPES[mix.base].block_bytes < TYPES["q5_k"].block_bytes:
+    if field == "out" and where.experts == MOST_EXPERTS_BOOSTED and mix.base not in NOT_RAISED:
         return "q5_k"
     return chosen or mix.base
 

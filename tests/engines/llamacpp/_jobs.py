@@ -13,7 +13,9 @@ from vramcast.engines.llamacpp.context import Context
 MIB = 1 << 20
 
 
-def job(model: str, *, cards: int = 1, build: int = 9000, fork: bool = False, context: int = 4096, **more: Any) -> ServeJob:
+def job(
+    model: str, *, cards: int = 1, build: int = 9000, fork: bool = False, context: int = 4096, **more: Any
+) -> ServeJob:
     """A job; what is no field of the plan is an engine option with - for _."""
     fields = set(ServePlan.__struct_fields__)
     plan = {name: value for name, value in more.items() if name in fields}

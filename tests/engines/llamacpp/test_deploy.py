@@ -29,7 +29,8 @@ def tensors() -> list[tuple[str, tuple[int, ...], int]]:
             "attn_v": (HIDDEN, HIDDEN), "attn_output": (HIDDEN, HIDDEN), "ffn_gate": (HIDDEN, FFN),
             "ffn_up": (HIDDEN, FFN), "ffn_down": (FFN, HIDDEN),
         }
-        found += [(f"blk.{layer}.{part}.weight", shape, Q4_K if len(shape) > 1 else F32) for part, shape in shapes.items()]
+        for part, shape in shapes.items():
+            found.append((f"blk.{layer}.{part}.weight", shape, Q4_K if len(shape) > 1 else F32))
     return found
 
 
@@ -103,7 +104,9 @@ def test_what_does_not_fit_says_how_many_layers_do() -> None:
 
 
 def test_the_ledger_adds_up_to_the_card() -> None:
-    found = serve(model="qwen3-8b", gpus="2xrtx-3090", engine="llama.cpp", weights="q4_k_m", context=32768, kv_dtype="q8_0")
+    found = serve(
+        model="qwen3-8b", gpus="2xrtx-3090", engine="llama.cpp", weights="q4_k_m", context=32768, kv_dtype="q8_0"
+    )
     assert len(found.ranks) == 2
     for rank in found.ranks:
         assert sum(entry.num_bytes for entry in rank.ledger) == rank.peak.device_bytes

@@ -33,7 +33,7 @@ LOGGED_FILE_ERROR: Final = 0.02
 """A log whose buffers miss its own file size by more lists only some of them."""
 
 UNEVEN: Final = 0.5
-"""A card with less of what the middle one holds: weights were moved by -ot, which needs builds without copies of inputs."""
+"""A card with less of what the middle one holds: weights were moved by -ot, which goes with builds without copies."""
 
 DEFAULT_BUILDS: Final = {"ik_llama.cpp": 3750, "llama.cpp": 5600}
 """Where a log names no build: spring 2025, when the two engines' logs of this form were written."""
@@ -81,7 +81,8 @@ def job_of(row: Row) -> ServeJob:
     model = network_of(row)
     options: dict[str, str | int | float | bool] = {"kv-unified": True}
     if fork:
-        options |= {"mla": noted(row, "mla") or 0, "amb": noted(row, "amb") or 0, "fmoe": _fused(notes), "rtr": logged.pinned}
+        options |= {"mla": noted(row, "mla") or 0, "amb": noted(row, "amb") or 0}
+        options |= {"fmoe": _fused(notes), "rtr": logged.pinned}
     if not cards:
         options["device"] = "none"
     batch = noted(row, "n_batch")
@@ -130,7 +131,8 @@ def context_of(row: Row) -> int:
 
 
 def _flag(notes: str, name: str) -> int | None:
-    found = re.search(rf"(?<!\S)-{name} (\d+)", notes) or (re.search(r"--parallel (\d+)", notes) if name == "np" else None)
+    long = {"np": "-parallel", "ub": "-ubatch-size"}[name]
+    found = re.search(rf"(?<!\S)-(?:{name}|{long}) (\d+)", notes)
     return int(found[1]) if found else None
 
 
@@ -171,7 +173,9 @@ def build_of(row: Row, *, fork: bool) -> int:
     return DEFAULT_BUILDS["llama.cpp"] if "ik_llama" in str(row.get("engine")) else 9000
 
 
-BUILDS_BY_DATE: Final = (((2026, 1), 7600), ((2025, 11), 6950), ((2025, 8), 6100), ((2025, 5), 5300), ((2025, 1), 4600), ((0, 0), 4000))
+BUILDS_BY_DATE: Final = (
+    ((2026, 1), 7600), ((2025, 11), 6950), ((2025, 8), 6100), ((2025, 5), 5300), ((2025, 1), 4600), ((0, 0), 4000)
+)
 """First month -> a build of that time."""
 
 
@@ -209,10 +213,12 @@ def _shape(name: str) -> dict[str, int]:
 
 def sizes_of(model: Model) -> dict[str, int]:
     """A network's sizes under llama.cpp's names."""
-    mixers = [layer.mixer for layer in model.main.layers]
-    heads = max((mixer.num_heads for mixer in mixers if isinstance(mixer, (Attention, MultiLatentAttention))), default=0)
+    runs = [run.layer for run in model.main.runs]
+    mixers = [layer.mixer for layer in runs]
+    headed = [mixer for mixer in mixers if isinstance(mixer, (Attention, MultiLatentAttention))]
+    heads = max((mixer.num_heads for mixer in headed), default=0)
     kv_heads = max((mixer.num_kv_heads for mixer in mixers if isinstance(mixer, Attention)), default=heads)
-    experts = max((layer.channel.num_experts for layer in model.main.layers if isinstance(layer.channel, MoE)), default=0)
+    experts = max((layer.channel.num_experts for layer in runs if isinstance(layer.channel, MoE)), default=0)
     return {
         "n_layer": model.num_layers, "n_embd": model.hidden, "n_head": heads, "n_head_kv": kv_heads,
         "n_vocab": model.vocab, "n_expert": experts,

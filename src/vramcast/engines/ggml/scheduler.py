@@ -1,7 +1,7 @@
 """Which backend computes which node, and what is copied between them.
 
-[sched] ggml-org/ggml src/ggml-backend.cpp `ggml_backend_sched_split_graph`: nodes follow their weights, the rest follows
-its neighbours, cards before the host; where a node needs what another backend holds, a copy is made for each split.
+[sched] ggml-org/ggml src/ggml-backend.cpp `ggml_backend_sched_split_graph`: nodes follow their weights, the rest
+follows its neighbours, cards before the host; what a node needs of another backend is copied before its split.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def cut(nodes: Sequence[Tensor], machine: Machine) -> tuple[list[Split], list[Te
         split = splits[-1]
         split.nodes.append(node)
         for index, source in enumerate(node.src):
-            if source.is_input and machine.copies > 1 and source.copies is None:
+            if source.is_input and machine.copies > 1 and not source.copies:
                 source.copies = {source.backend: [source, *_copies(source, machine.copies - 1, keep=True)]}
                 source.is_output = True
                 fed.append(source)
@@ -150,13 +150,11 @@ def _needs_room(node: Tensor, split: Split) -> bool:
         if source.weight and source.home is not None and source.home != split.backend:
             return True
         if len(split.inputs) >= MOST_SPLIT_INPUTS and _holder(source) != split.backend:
-            return source.copies is None or split.backend not in source.copies
+            return split.backend not in source.copies
     return False
 
 
 def _copy(source: Tensor, split: Split, machine: Machine) -> Tensor:
-    if source.copies is None:
-        source.copies = {}
     if split.backend not in source.copies:
         source.copies[split.backend] = _copies(source, machine.copies, keep=machine.copies > 1)
         split.inputs.append(source)
@@ -179,14 +177,14 @@ def _laid_out(
     leafs: list[Step] = []
     for split in splits:
         for source in split.inputs:
-            assert source.copies is not None
             # keeps the source until it is copied
-            steps.append(Step(Tensor(source.dtype, source.ne, src=(source,), root=source, nb=source.nb), source.backend))
+            kept = Tensor(source.dtype, source.ne, src=(source,), root=source, nb=source.nb)
+            steps.append(Step(kept, source.backend))
             steps.append(Step(source.copies[split.backend][0], split.backend))
         steps += (Step(node, node.backend) for node in split.nodes)
     if machine.copies > 1:
-        leafs += (Step(copy, source.backend) for source in fed for copy in (source.copies or {})[source.backend])
+        leafs += (Step(copy, source.backend) for source in fed for copy in source.copies[source.backend])
         for split in splits:
-            leafs += (Step(copy, split.backend) for source in split.inputs for copy in (source.copies or {})[split.backend])
+            leafs += (Step(copy, split.backend) for source in split.inputs for copy in source.copies[split.backend])
     leafs += (Step(leaf, leaf.backend) for leaf in graph.leafs)
     return steps, leafs

@@ -20,7 +20,8 @@ IN_PLACE_OPS: Final = frozenset(
     ("scale", "diag_mask_zero", "diag_mask_inf", "add", "add_id", "add1", "sub", "mul", "div", "sqr", "sqrt", "log",
      "unary", "rope", "rms_norm", "soft_max")
 )
-"""Operators whose result may take the place of a source that is not needed again [ggml-alloc.c `ggml_op_can_inplace`]."""
+"""Operators whose result may take the place of a source that is not needed again [ggml-alloc.c `ggml_op_can_inplace`].
+"""
 
 
 class Tensor:
@@ -36,22 +37,21 @@ class Tensor:
         nb: Shape | None = None,
     ) -> None:
         self.dtype, self.ne, self.op, self.src = dtype, ne, op, list(src)
-        self.root = None if root is None else root.root or root  # a view of a view looks at the latter's source
+        # a view of a view looks at the latter's source
+        self.root: Tensor | None = None if root is None else root.root or root
         self.nb = nb or contiguous(dtype, ne)
         self.is_input = self.is_output = self.seen = self.held = self.weight = False
         self.home: int | None = None  # backend whose memory holds it already: weights and caches
         self.backend = -1  # that computes it
         self.children = self.views = self.offset = 0
-        self.copies: dict[int, list[Tensor]] | None = None  # backend -> copies there
+        self.copies: dict[int, list[Tensor]] = {}  # backend -> copies there
 
     @property
     def num_bytes(self) -> int:
         """From the first to the last element [bytes]."""
         ne, nb, stored = self.ne, self.nb, TYPES[self.dtype]
-        if stored.block == 1:
-            span = stored.block_bytes + (ne[0] - 1) * nb[0]
-        else:
-            span = row_bytes(self.dtype, ne[0])
+        dense = stored.block == 1
+        span = stored.block_bytes + (ne[0] - 1) * nb[0] if dense else row_bytes(self.dtype, ne[0])
         return span + (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
 
     @property

@@ -24,7 +24,7 @@ WINDOWED: Final = frozenset(
     ("cohere2", "deepseek_v4", "exaone4", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4",
      "gemma4_text", "gpt_oss", "llama4", "llama4_text", "mimo_v2_flash", "olmo3", "step3p7", "step3p7_text")
 )
-"""Families whose sliding windows llama.cpp knows; those of the others attend to everything [src/models/*.cpp swa_type]."""
+"""Families whose sliding windows llama.cpp knows [src/models/*.cpp swa_type]; those of others attend to everything."""
 
 
 class Context:

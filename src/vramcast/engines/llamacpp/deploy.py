@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Basis, Category, Tensor
+from vramcast.domain.program import Category, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank
 from vramcast.engines.llamacpp.cache import DeviceCache
@@ -120,4 +120,6 @@ def _warnings(context: Context) -> tuple[str, ...]:
         )
     longest = longest_context(context, room)
     most = context.job.model.context or longest
-    return () if longest >= most else (f"the cards have room for {longest:,} tokens of context, the model takes {most:,}",)
+    if longest >= most:
+        return ()
+    return (f"the cards have room for {longest:,} tokens of context, the model takes {most:,}",)

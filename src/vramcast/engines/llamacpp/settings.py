@@ -1,7 +1,7 @@
 """What llama.cpp and ik_llama.cpp choose where a question leaves it open, by build.
 
-[context] ggml-org/llama.cpp src/llama-context.cpp `llama_context`; the build number of a change is the number of commits
-up to it. [ik] ikawrakow/ik_llama.cpp src/llama.cpp `llama_new_context_with_model`.
+[context] ggml-org/llama.cpp src/llama-context.cpp `llama_context`; the build number of a change is the number of
+commits up to it. [ik] ikawrakow/ik_llama.cpp src/llama.cpp `llama_new_context_with_model`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def settings_of(job: ServeJob) -> Settings:
     base = Settings(
         build=build, fork=fork, context=job.context * job.requests.concurrency, slots=slots,
         unified=bool(options.get("kv-unified", slots == 1)), micro_batch=plan.micro_batch or DEFAULT_MICRO_BATCH,
-        outputs=0, flash=_flash(job), k_type=cache_type(plan.kv_dtype), v_type=cache_type(plan.v_dtype or plan.kv_dtype),
+        outputs=0, flash=_flash(job), k_type=cache_type(plan.kv_dtype),
+        v_type=cache_type(plan.v_dtype or plan.kv_dtype),
         swa_full=bool(options.get("swa-full", False)), latent=int(options.get("mla", 3 if fork else 1)),
         score_batch=int(options.get("amb", 0)), fused_experts=fork and bool(options.get("fmoe", False)),
         op_offload=bool(options.get("op-offload", True)), cache_on_cards=bool(options.get("kv-offload", True)),
@@ -174,5 +175,6 @@ def checked_options(options: dict[str, Any]) -> dict[str, Any]:
         if kind is str:
             continue
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise InvalidSpec(f"engine-option {name}={str(value)[:40]} must be {'true or false' if kind is bool else 'a number'}")
+            wanted = "true or false" if kind is bool else "a number"
+            raise InvalidSpec(f"engine-option {name}={str(value)[:40]} must be {wanted}")
     return {name: str(value) if OPTIONS[name] is str else value for name, value in options.items()}

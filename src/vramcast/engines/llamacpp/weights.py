@@ -30,7 +30,8 @@ NAMES: Final = {
     "moe.router": "ffn_gate_inp", "moe.experts.up": "ffn_up_exps", "moe.experts.gate": "ffn_gate_exps",
     "moe.experts.down": "ffn_down_exps", "moe.shared.up": "ffn_up_shexp", "moe.shared.gate": "ffn_gate_shexp",
     "moe.shared.down": "ffn_down_shexp", "moe.shared_gate": "ffn_gate_inp_shexp", "moe.score_bias": "exp_probs_b",
-    "moe.latent_in": "ffn_latent_down", "moe.latent_out": "ffn_latent_up", "mamba.in": "ssm_in", "mamba.conv": "ssm_conv1d",
+    "moe.latent_in": "ffn_latent_down", "moe.latent_out": "ffn_latent_up",
+    "mamba.in": "ssm_in", "mamba.conv": "ssm_conv1d",
     "mamba.x": "ssm_x", "mamba.dt": "ssm_dt", "mamba.dt_bias": "ssm_dt", "mamba.a_log": "ssm_a", "mamba.d": "ssm_d",
     "mamba.out": "ssm_out", "mamba.norm": "ssm_norm", "linear_attention.conv": "ssm_conv1d",
     "linear_attention.gate": "attn_gate", "linear_attention.beta": "ssm_beta", "linear_attention.decay": "ssm_alpha",
@@ -121,7 +122,7 @@ def _written(
     layers = model.main.layers
     for owner, parameter, repeats in named_parameters(model):
         stack, dot, span = owner.partition(".layers.")
-        if dot and stack != model.main.name or not dot and owner not in ("embedding", "head", model.main.name):
+        if (dot and stack != model.main.name) or (not dot and owner not in ("embedding", "head", model.main.name)):
             continue
         start = int(span.partition("-")[0]) if dot else 0
         for index in range(repeats):

@@ -1,7 +1,7 @@
 """The whole graph of a micro-batch: embedding, layers, head.
 
 [llama] ggml-org/llama.cpp src/models/llama.cpp and its kin; ikawrakow/ik_llama.cpp src/llama.cpp `build_llama`,
-`build_qwen3moe`, `build_deepseek2`. What a family does beside these parts (clamps, scales of residuals) takes no memory.
+`build_qwen3moe`, `build_deepseek2`. What families do beside these parts (clamps, scales of residuals) takes no memory.
 """
 
 from __future__ import annotations

@@ -45,16 +45,13 @@ def _queries(build: Build, mixer: Attention, x: Tensor, layer: int) -> tuple[Ten
     heads, width = mixer.num_heads, mixer.head_dim
     wide = heads * width * (2 if mixer.output_gate else 1)
     whole = build.linear("attn_q", x, wide, layer=layer, bias=mixer.qkv_bias)
-    gate = None
-    if mixer.output_gate:
-        step = row_bytes("f32", 2 * width)
-        q = ops.view(whole, width, heads, build.tokens, steps=(step, step * heads))
-        gate = ops.cont(ops.view(whole, width, heads, build.tokens, steps=(step, step * heads)), width * heads, build.tokens)
-    else:
-        q = _headed(build, mixer, whole, "attn_q_norm", heads, width, layer)
-    if mixer.output_gate and mixer.qk_norm != "none":
+    if not mixer.output_gate:
+        return _rotated(build, mixer, _headed(build, mixer, whole, "attn_q_norm", heads, width, layer)), None
+    step = row_bytes("f32", 2 * width)
+    q, gate = (ops.view(whole, width, heads, build.tokens, steps=(step, step * heads)) for _ in range(2))
+    if mixer.qk_norm != "none":
         q = build.norm("attn_q_norm", q, mixer.qk_norm_kind, layer=layer)
-    return _rotated(build, mixer, q), gate
+    return _rotated(build, mixer, q), ops.cont(gate, width * heads, build.tokens)
 
 
 def _headed(build: Build, mixer: Attention, x: Tensor, name: str, heads: int, width: int, layer: int) -> Tensor:
@@ -72,7 +69,8 @@ def _rotated(build: Build, mixer: Attention, x: Tensor) -> Tensor:
 def _keys_and_values(build: Build, mixer: Attention, x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
     heads, v_width = mixer.num_kv_heads, mixer.v_head_dim or mixer.head_dim
     bias = mixer.qkv_bias
-    k = build.linear("attn_k", x, heads * mixer.head_dim, layer=layer, bias=bias if mixer.k_bias is None else mixer.k_bias)
+    k_bias = bias if mixer.k_bias is None else mixer.k_bias
+    k = build.linear("attn_k", x, heads * mixer.head_dim, layer=layer, bias=k_bias)
     v = k if mixer.k_is_v else build.linear("attn_v", x, heads * v_width, layer=layer, bias=bias)
     k = _headed(build, mixer, k, "attn_k_norm", heads, mixer.head_dim, layer)
     if not build.settings.fork:
@@ -85,7 +83,8 @@ def _keys_and_values(build: Build, mixer: Attention, x: Tensor, layer: int) -> t
 def _encoded(build: Build, mixer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention within the batch, as encoders have it: nothing is cached."""
     heads, width = mixer.num_kv_heads, mixer.head_dim
-    q, k, v = (ops.reshape(x, width, count, build.tokens) for x, count in ((q, mixer.num_heads), (k, heads), (v, heads)))
+    counted = ((q, mixer.num_heads), (k, heads), (v, heads))
+    q, k, v = (ops.reshape(x, width, count, build.tokens) for x, count in counted)
     if build.settings.has("ordered inputs"):
         build.expand(q, k, v)
     q, k, v = (ops.permute(x, 0, 2, 1, 3) for x in (q, k, v))
@@ -145,7 +144,7 @@ def _attend(build: Build, mixer: Attention, q: Tensor, *, layer: int) -> Tensor:
     mask = build.mask(cells, f"mask of {cells} cells{' windows' if mixer.window else ''}")
     q = ops.permute(ops.view(q, q.ne[0], q.ne[1], build.tokens // streams, streams, steps=q.nb[1:3]), 0, 2, 1, 3)
     k = _as_heads(cached_k, mixer.head_dim, heads, cells, streams)
-    if settings.flash and not mixer.position_bias == "relative":
+    if settings.flash and mixer.position_bias != "relative":
         v = _as_heads(cached_v, v_width, heads, cells, streams)
         sinks = (build.weight("attn_sinks.weight", layer, mixer.num_heads),) if mixer.sinks else ()
         attended = ops.flash_attention(q, k, v, mask, *sinks)

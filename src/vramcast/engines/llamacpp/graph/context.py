@@ -94,7 +94,7 @@ class Build:
         return self.add(scaled, self.weight(f"{name}.bias", layer, x.ne[0])) if kind is Norm.LAYER else scaled
 
     def _norm_backend(self, layer: int) -> int:
-        """Norms are put where their layer is when all layers are on cards or batches are small [graph `graph_get_cb`]."""
+        """Norms are put where their layer is when all layers are on cards or batches are small [graph_get_cb]."""
         if self.host not in self.layer_backends or self.tokens < 32:
             return self.layer_backends[layer]
         return -1

@@ -1,8 +1,9 @@
 """Multi-head latent attention: compressed keys and values in the cache, or decompressed ones.
 
-[mla] ggml-org/llama.cpp src/models/deepseek2.cpp. [ik] ikawrakow/ik_llama.cpp src/llama.cpp `build_deepseek2` at bb8ff4e:
-mode 0 decompresses before it stores, 1 never decompresses, 2 and 3 decompress the whole cache for long batches with flash
-attention, as many heads at once as stay below -amb.
+[mla] ggml-org/llama.cpp src/models/deepseek2.cpp.
+[ik] ikawrakow/ik_llama.cpp src/llama.cpp `build_deepseek2` at bb8ff4e: mode 0 decompresses before it stores, 1 never
+decompresses, 2 and 3 decompress the whole cache for long batches with flash attention, as many heads at once as stay
+below -amb.
 Symbols:  R compressed width   P rotary width   A heads
 """
 
@@ -40,7 +41,8 @@ def _queries(build: Build, mixer: MultiLatentAttention, x: Tensor, layer: int) -
     if mixer.q_lora_rank is None:
         q = build.linear("attn_q", x, heads * width, layer=layer)
     else:
-        low = build.norm("attn_q_a_norm", build.linear("attn_q_a", x, mixer.q_lora_rank, layer=layer), Norm.RMS, layer=layer)
+        low = build.linear("attn_q_a", x, mixer.q_lora_rank, layer=layer)
+        low = build.norm("attn_q_a_norm", low, Norm.RMS, layer=layer)
         q = build.linear("attn_q_b", low, heads * width, layer=layer)
     steps = (row_bytes("f32", width), row_bytes("f32", width * heads))
     nope = ops.view(q, mixer.qk_nope_dim, heads, build.tokens, steps=steps)
@@ -69,13 +71,20 @@ def _decompressed(
     q = ops.concat(q_nope, q_rope, 0)
     k = ops.concat(k_nope, ops.repeat(k_rope, *q_rope.ne), 0)
     build.expand(q, k, v)
-    settings, width = build.settings, nope + mixer.qk_rope_dim
-    cells = settings.context
+    return _over_heads(build, mixer, q, k, v, layer)
+
+
+def _over_heads(
+    build: Build, mixer: MultiLatentAttention, q: Tensor, k: Tensor, v: Tensor, layer: int
+) -> Tensor:
+    """Store decompressed keys and values, and attend to all of them."""
+    settings, heads, tokens, cells = build.settings, mixer.num_heads, build.tokens, build.settings.context
+    width, v_width = mixer.qk_nope_dim + mixer.qk_rope_dim, mixer.v_head_dim
     cached_k = build.cache("k", layer, settings.k_type, width, heads * cells)
     cached_v = build.cache("v", layer, settings.v_type, v_width * heads, cells)
     build.expand(ops.copy_into(k, ops.view(cached_k, width, heads * tokens)))
-    target = ops.view(cached_v, v_width * heads, tokens) if settings.flash else ops.view(cached_v, tokens, v_width * heads)
-    build.expand(ops.copy_into(v if settings.flash else ops.transpose(v), target))
+    stored = (v_width * heads, tokens) if settings.flash else (tokens, v_width * heads)
+    build.expand(ops.copy_into(v if settings.flash else ops.transpose(v), ops.view(cached_v, *stored)))
     q = ops.permute(q, 0, 2, 1, 3)
     row = row_bytes(settings.k_type, width)
     k = ops.view(cached_k, width, cells, heads, steps=(row * heads, row))
@@ -173,7 +182,8 @@ def _fork_scores(
     found: Tensor | None = None
     for first in range(0, heads, step):
         taken = ops.view(q, q.ne[0], q.ne[1], min(step, heads - first), steps=(q.nb[1], q.nb[2]))
-        piece = ops.mul_mat(transposed, ops.like("soft_max", ops.mul_mat(ops.view(cached, *cached.ne[:2]), taken), mask))
+        scores = ops.mul_mat(ops.view(cached, *cached.ne[:2]), taken)
+        piece = ops.mul_mat(transposed, ops.like("soft_max", scores, mask))
         found = piece if found is None else ops.concat(found, piece, 2)
         build.expand(found)
     assert found is not None

@@ -87,15 +87,15 @@ def _scanned(
 ) -> Tensor:
     """The scan, what is added and gated behind it, and the output projection."""
     sequences, tokens = _sequences(build)
-    values = inputs[0]
-    cached, taken = build.cache("s", layer, "f32", recurrent, build.settings.slots), inputs[0]
+    values, slots = inputs[0], build.settings.slots
+    cached = build.cache("s", layer, "f32", recurrent, slots)
     decay = build.weight("ssm_a", layer, mixer.state_dim if mixer.version == 1 else 1, inner)
     elements = inner * tokens * sequences + recurrent * sequences
-    scanned = ops.sized("ssm_scan", "f32", (elements,), ops.reshape(cached, recurrent, build.settings.slots), *inputs, decay)
+    scanned = ops.sized("ssm_scan", "f32", (elements,), ops.reshape(cached, recurrent, slots), *inputs, decay)
     build.expand(ops.copy_into(ops.view(scanned, recurrent * sequences), ops.view(cached, recurrent * sequences)))
     y = ops.view(scanned, *values.ne)
-    y = build.add(y, ops.like("mul", taken, build.weight("ssm_d", layer, 1)))
-    y = build.gated(ops.cont(z), y, "silu") if z.ne == y.ne else build.gated(ops.cont(z), ops.reshape(y, *z.ne), "silu")
+    y = build.add(y, ops.like("mul", values, build.weight("ssm_d", layer, 1)))
+    y = build.gated(ops.cont(z), y if z.ne == y.ne else ops.reshape(y, *z.ne), "silu")
     if mixer.version == 2:
         y = ops.reshape(y, inner // mixer.num_groups, mixer.num_groups, tokens, sequences)
         y = ops.like("mul", ops.like("rms_norm", y), build.weight("ssm_norm.weight", layer, inner))
@@ -106,34 +106,38 @@ def _scanned(
 def linear_attention(build: Build, mixer: LinearAttention, x: Tensor, *, layer: int) -> Tensor:
     """A gated delta net [delta] in its fused form."""
     sequences, tokens = _sequences(build)
-    keys, values = mixer.num_k_heads * mixer.k_head_dim, mixer.num_v_heads * mixer.v_head_dim
+    heads, width = mixer.num_v_heads, mixer.v_head_dim
+    keys, values = mixer.num_k_heads * mixer.k_head_dim, heads * width
     conv, recurrent = state_elements(mixer)
     channels = 2 * keys + values
     mixed = ops.reshape(build.linear("attn_qkv", x, channels, layer=layer), channels, tokens, sequences)
     z = build.linear("attn_gate", x, values, layer=layer)
-    beta = ops.reshape(build.linear("ssm_beta", x, mixer.num_v_heads, layer=layer), 1, mixer.num_v_heads, tokens, sequences)
-    beta = ops.like("unary", beta)
-    alpha = ops.reshape(build.linear("ssm_alpha", x, mixer.num_v_heads, layer=layer), mixer.num_v_heads, tokens, sequences)
-    alpha = ops.like("unary", build.add(alpha, build.weight("ssm_dt.bias", layer, mixer.num_v_heads)))
-    gate = ops.like("mul", alpha, build.weight("ssm_a", layer, mixer.num_v_heads))
-    gate = ops.reshape(gate, 1, mixer.num_v_heads, tokens, sequences)
+    beta, gate = _decays(build, mixer, x, layer)
     inside = ops.like("unary", _convolved(build, mixed, channels, mixer.conv_kernel, conv, layer))
     cached, state = _state(build, "s", recurrent, layer)
-    state = ops.reshape(state, mixer.v_head_dim, mixer.k_head_dim, mixer.num_v_heads, sequences)
+    state = ops.reshape(state, width, mixer.k_head_dim, heads, sequences)
     row = row_bytes("f32", channels)
 
-    def part(heads: int, width: int) -> Tensor:
-        return ops.view(inside, width, heads, tokens, sequences, steps=(4 * width, row, row * tokens))
+    def part(count: int, size: int) -> Tensor:
+        return ops.view(inside, size, count, tokens, sequences, steps=(4 * size, row, row * tokens))
 
     q, k = (ops.like("l2_norm", part(mixer.num_k_heads, mixer.k_head_dim)) for _ in range(2))
-    v = part(mixer.num_v_heads, mixer.v_head_dim)
-    result = ops.sized(
-        "gated_delta_net", "f32", (values, tokens * sequences + recurrent * sequences // values), q, k, v, gate, beta, state
-    )
-    update = ops.view(result, recurrent, sequences)
-    build.expand(ops.copy_into(update, ops.view(cached, recurrent, sequences)))
-    output = ops.view(result, mixer.v_head_dim, mixer.num_v_heads, tokens, sequences)
-    normed = ops.like("mul", ops.like("rms_norm", output), build.weight("ssm_norm.weight", layer, mixer.v_head_dim))
-    gated = ops.like("mul", normed, ops.like("unary", ops.reshape(z, mixer.v_head_dim, mixer.num_v_heads, tokens, sequences)))
+    rows = tokens * sequences + recurrent * sequences // values  # outputs, then the new state
+    inputs = (q, k, part(heads, width), gate, beta, state)
+    result = ops.sized("gated_delta_net", "f32", (values, rows), *inputs)
+    build.expand(ops.copy_into(ops.view(result, recurrent, sequences), ops.view(cached, recurrent, sequences)))
+    normed = ops.like("rms_norm", ops.view(result, width, heads, tokens, sequences))
+    normed = ops.like("mul", normed, build.weight("ssm_norm.weight", layer, width))
+    gated = ops.like("mul", normed, ops.like("unary", ops.reshape(z, width, heads, tokens, sequences)))
     projected = build.linear("ssm_out", ops.reshape(gated, values, tokens, sequences), build.model.hidden, layer=layer)
     return ops.reshape(projected, build.model.hidden, tokens * sequences)
+
+
+def _decays(build: Build, mixer: LinearAttention, x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    """How much of its state a head writes and keeps, per token."""
+    (sequences, tokens), heads = _sequences(build), mixer.num_v_heads
+    beta = ops.reshape(build.linear("ssm_beta", x, heads, layer=layer), 1, heads, tokens, sequences)
+    alpha = ops.reshape(build.linear("ssm_alpha", x, heads, layer=layer), heads, tokens, sequences)
+    alpha = ops.like("unary", build.add(alpha, build.weight("ssm_dt.bias", layer, heads)))
+    gate = ops.like("mul", alpha, build.weight("ssm_a", layer, heads))
+    return ops.like("unary", beta), ops.reshape(gate, 1, heads, tokens, sequences)
