@@ -9,9 +9,10 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from truth.contract import Prediction, Refused
-from truth.rows.names import model_of
+from truth.rows.names import UNSTATED_CARD, model_of
 from truth.rows.serving.common import gpu_of, noted, value_of
 from vramcast.blocks.parameters import named_parameters
+from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model, model_names
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.model import Attention, Model, MoE, MultiLatentAttention
@@ -82,7 +83,7 @@ def job_of(row: Row) -> ServeJob:
     options: dict[str, str | int | float | bool] = {"kv-unified": True}
     if fork:
         options |= {"mla": noted(row, "mla") or 0, "amb": noted(row, "amb") or 0}
-        options |= {"fmoe": _fused(notes), "rtr": logged.pinned}
+        options |= {"fmoe": _fused(notes), "rtr": logged.pinned and not str(_mix(row)).endswith(("_r4", "_r8"))}
     if not cards:
         options["device"] = "none"
     batch = noted(row, "n_batch")
@@ -113,9 +114,9 @@ def _card(row: Row) -> Gpu:
     try:
         return gpu_of({"gpu": text})
     except Refused:
-        if row["quantity"] in WHOLE_PROCESS:
+        if row["quantity"] in WHOLE_PROCESS and text:
             raise
-        return gpu_of({"gpu": ""})
+        return load_gpu(UNSTATED_CARD)
 
 
 def _counted(row: Row) -> int:

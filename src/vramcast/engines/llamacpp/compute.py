@@ -17,7 +17,7 @@ from vramcast.engines.llamacpp.graph.context import Build
 from vramcast.engines.llamacpp.placement import Placement
 from vramcast.engines.llamacpp.settings import Settings
 from vramcast.engines.llamacpp.weights import Weight
-from vramcast.states.ggml import TYPES
+from vramcast.states.ggml import QUANTISED, TYPES
 
 SMALLEST_OFFLOAD: Final = 32
 """Tokens from which on host weights are brought to a card [cuda]."""
@@ -78,7 +78,7 @@ def compute_buffers(
     machine = Machine(
         memories=(*(on_card for _ in range(placement.cards)), on_host),
         supports=lambda tensor, card: _on_card(tensor),
-        offloads=lambda tensor: settings.op_offload and not settings.repacked and _worth_it(tensor, settings),
+        offloads=lambda tensor: settings.op_offload and _worth_it(tensor, settings),
         copies=PIPELINE_COPIES if copies else 1,
     )
     *cards, host = reserve(graph, machine)
@@ -147,8 +147,8 @@ def _on_card(tensor: Tensor) -> bool:
 
 
 def _worth_it(tensor: Tensor, settings: Settings) -> bool:
-    """Whether a node has rows enough to bring its weights over [cuda]."""
-    if tensor.op == "get_rows":
+    """Whether a node has rows enough to bring its weights over [cuda]; repacked ones stay where they were packed for."""
+    if tensor.op == "get_rows" or settings.repacked and any(source.dtype in QUANTISED for source in tensor.src):
         return False
     if tensor.op in ("mul_mat_id", "moe_up_gate"):
         tokens, weight, ids = tensor.ne[2], tensor.src[0], tensor.src[-1]
