@@ -147,8 +147,8 @@ def _on_card(tensor: Tensor) -> bool:
 
 
 def _worth_it(tensor: Tensor, settings: Settings) -> bool:
-    """Whether a node has rows enough to bring its weights over [cuda]; repacked ones stay where they were packed for."""
-    if tensor.op == "get_rows" or settings.repacked and any(source.dtype in QUANTISED for source in tensor.src):
+    """Whether a node has rows enough to bring its weights over [cuda]; repacked ones stay with the host."""
+    if tensor.op == "get_rows" or (settings.repacked and any(source.dtype in QUANTISED for source in tensor.src)):
         return False
     if tensor.op in ("mul_mat_id", "moe_up_gate"):
         tokens, weight, ids = tensor.ne[2], tensor.src[0], tensor.src[-1]
