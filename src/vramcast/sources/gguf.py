@@ -200,13 +200,14 @@ def _tensor(reader: _Reader) -> tuple[StoredTensor, int]:
     offset: int = reader.scalar("Q")
     if kind not in TENSOR_TYPES:
         raise reader.error(f"tensor {name[:80]!r} has type {kind}, which llama.cpp does not define")
-    dtype, block, block_bytes = TENSOR_TYPES[kind]
+    dtype, stored = TENSOR_TYPES[kind]
     # ggml lists the fastest dimension first
     tensor = StoredTensor(name=name, dtype=dtype, shape=tuple(reversed(sizes)), num_bytes=0)
     elements = tensor.elements
-    if elements > LARGEST_ELEMENTS or (sizes and sizes[0] % block):
+    if elements > LARGEST_ELEMENTS or (sizes and sizes[0] % stored.block):
         raise reader.error(f"tensor {name[:80]!r} of {elements} elements cannot be stored as {dtype}")
-    num_bytes = elements // block * block_bytes
+    rows = elements // sizes[0] if sizes and sizes[0] else 0
+    num_bytes = elements // stored.block * stored.block_bytes + rows * stored.row_bytes
     return StoredTensor(name=name, dtype=dtype, shape=tensor.shape, num_bytes=num_bytes), offset
 
 

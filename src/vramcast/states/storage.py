@@ -9,7 +9,7 @@ group, `weight_shape` of two int64.
 constant per 256.   [bnb8] bitsandbytes nn/modules.py `Int8Params`: fp32 constant per output row.
 [MX] Open Compute Project, Microscaling Formats v1.0: e8m0 scale per 32.
 [NVFP4] NVIDIA, nvfp4: fp8 scale per 16 and fp32 scale per tensor.
-[ggml] ggml-org/llama.cpp gguf-py/gguf/constants.py GGML_QUANT_SIZES.
+[ggml] see states/ggml.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.model import Parameter
 from vramcast.errors import UnknownName
+from vramcast.states.ggml import TYPES, GgmlType
 from vramcast.units import ceil_div
 
 Shape = tuple[int, ...]
@@ -110,14 +111,10 @@ def _gptq(bits: int) -> Format:
     return _packed(bits, Side("zeros", bits, 1, 128), Side("scales", 16, 1, 128), Side("g_idx", 32, 0, 1))
 
 
-GGML: Final[dict[str, tuple[int, int]]] = {
-    "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34), "q8_1": (32, 40),
-    "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210),
-    "q8_k": (256, 292), "iq2_xxs": (256, 66), "iq2_xs": (256, 74), "iq3_xxs": (256, 98), "iq1_s": (256, 50),
-    "iq4_nl": (32, 18), "iq3_s": (256, 110), "iq2_s": (256, 82), "iq4_xs": (256, 136), "iq1_m": (256, 56),
-    "tq1_0": (256, 54), "tq2_0": (256, 66),
-}
-"""Block types of ggml: elements and bytes of a block [ggml]."""
+def _ggml(stored: GgmlType) -> Format:
+    sides = (Side("row scale", 8 * stored.row_bytes, 1, 0),) if stored.row_bytes else ()
+    return Format(stored.block, stored.block_bytes, sides, is_matrix)
+
 
 FORMATS: Final[dict[str, Format]] = {
     "fp32": Format(1, 4),
@@ -138,7 +135,7 @@ FORMATS: Final[dict[str, Format]] = {
     "nf4-dq": _packed(4, Side("absmax", 8, flat=64), Side("absmax of absmax", 32, flat=64 * 256)),
     "mxfp4": _packed(4, Side("scales", 8, 1, 32), applies=is_expert),
     "nvfp4": _packed(4, Side("scales", 8, 1, 16), Side("scale", 32)),
-    **{name: Format(elements, size, (), is_matrix) for name, (elements, size) in GGML.items()},
+    **{name: _ggml(stored) for name, stored in TYPES.items() if stored.block > 1 and name not in ("mxfp4", "nvfp4")},
 }
 """Name -> format; sizes of groups are the usual ones (128 for integers)."""
 

@@ -14,7 +14,7 @@ ADAPTERS: Final[tuple[tuple[str, str], ...]] = (
     (r"sglang", "sglang"),
     (r"tensorrt|trt-?llm", "tensorrt_llm"),
     (r"diffusers|stable-diffusion", "diffusion"),
-    (r"llama\.?cpp|llama-box|ollama|gguf", "llamacpp"),
+    (r"llama[.-]?cpp|llama-box|ollama|gguf", "llamacpp"),
     (r"whisper|ctranslate|opennmt|fastertransformer", "encoders"),
     (r"transformers|autoawq|exllama|litgpt|lmdeploy|^$", "transformers"),
 )

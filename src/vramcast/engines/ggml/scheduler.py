@@ -1,0 +1,190 @@
+"""Which backend computes which node, and what is copied between them.
+
+[sched] ggml-org/ggml src/ggml-backend.cpp `ggml_backend_sched_split_graph`: nodes follow their weights, the rest
+follows its neighbours, cards before the host; what a node needs of another backend is copied before its split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from vramcast.engines.ggml.allocator import Memory, Step, pack
+from vramcast.engines.ggml.tensor import VIEW_OPS, Graph, Tensor
+
+PIPELINE_COPIES: Final = 4
+"""Copies of every input where batches overlap on several cards [GGML_SCHED_MAX_COPIES]."""
+
+MOST_SPLIT_INPUTS: Final = 30  # GGML_SCHED_MAX_SPLIT_INPUTS
+
+
+class Machine(NamedTuple):
+    """The backends a graph runs on: cards first, the host last."""
+
+    memories: tuple[Memory, ...]
+    supports: Callable[[Tensor, int], bool]  # can this card compute that node; the host can all
+    offloads: Callable[[Tensor], bool]  # is a node worth bringing host weights to the first card for
+    copies: int = 1  # PIPELINE_COPIES with pipeline parallelism
+
+    @property
+    def host(self) -> int:
+        """Index of the host."""
+        return len(self.memories) - 1
+
+    def able(self, tensor: Tensor, backend: int) -> bool:
+        """Whether a backend can compute a node."""
+        return backend == self.host or self.supports(tensor, backend)
+
+
+class Split(NamedTuple):
+    """Nodes in a row on one backend, and the tensors they need from others."""
+
+    backend: int
+    nodes: list[Tensor]
+    inputs: list[Tensor]
+
+
+def reserve(graph: Graph, machine: Machine) -> tuple[int, ...]:
+    """Bytes of the compute buffer of each backend."""
+    assign(graph, machine)
+    splits, fed = cut(graph.nodes, machine)
+    return pack(*_laid_out(graph, splits, fed, machine), machine.memories)
+
+
+def assign(graph: Graph, machine: Machine) -> None:
+    """Give every node its backend [sched, passes 1 to 4]."""
+    for tensor in (*graph.leafs, *graph.nodes):
+        if tensor.backend < 0:
+            tensor.backend = _from_memory(tensor, machine)
+    working = [node for node in graph.nodes if node.op not in VIEW_OPS]
+    for backwards, cards_only in ((False, True), (True, True), (False, False), (True, False)):
+        _expand(reversed(working) if backwards else working, machine, cards_only=cards_only)
+    for node in working:
+        if node.backend < 0:
+            node.backend = _best_supported(node, machine)
+    for node in graph.nodes:
+        if node.backend < 0 and node.root is not None:
+            node.backend = node.root.backend
+        for source in node.src:
+            if source.backend < 0:
+                source.backend = source.root.backend if source.root is not None else node.backend
+
+
+def _from_memory(tensor: Tensor, machine: Machine) -> int:
+    """The backend of what a node writes into or of its weights; -1: free to choose."""
+    home = tensor.home if tensor.root is None else tensor.root.home
+    if home is not None:
+        return home if machine.able(tensor, home) else -1
+    if tensor.is_input:
+        return machine.host
+    for source in tensor.src:
+        weight = source.root or source
+        if weight.home is None or not weight.weight:
+            continue
+        if weight.home == machine.host and machine.host and machine.offloads(tensor) and machine.supports(tensor, 0):
+            return 0
+        return weight.home if machine.able(tensor, weight.home) else machine.host
+    return -1
+
+
+def _expand(nodes: Iterable[Tensor], machine: Machine, *, cards_only: bool) -> None:
+    current = -1
+    for node in nodes:
+        if node.backend >= 0:
+            current = -1 if cards_only and node.backend == machine.host else node.backend
+        elif current >= 0 and machine.able(node, current):
+            node.backend = current
+
+
+def _best_supported(node: Tensor, machine: Machine) -> int:
+    """The backend that already has most of what a node reads."""
+    best, most = machine.host, -1
+    for backend in range(machine.host + 1):
+        if machine.able(node, backend):
+            near = sum(_holder(source) == backend for source in node.src)
+            if near > most:
+                best, most = backend, near
+    return best
+
+
+def _holder(tensor: Tensor) -> int:
+    """The backend whose memory a tensor lies in, -1 while nobody knows."""
+    owner = tensor.root or tensor
+    if owner.home is not None:
+        return owner.home
+    return tensor.backend if tensor.backend >= 0 else owner.backend
+
+
+def cut(nodes: Sequence[Tensor], machine: Machine) -> tuple[list[Split], list[Tensor]]:
+    """The splits, with copies put in the place of what other backends hold, and inputs that are kept several times."""
+    splits: list[Split] = []
+    fed: list[Tensor] = []
+    for node in nodes:
+        if node.op in VIEW_OPS:
+            if splits:
+                splits[-1].nodes.append(node)
+            else:
+                splits.append(Split(-1, [node], []))
+            continue
+        if splits and splits[0].backend < 0:
+            splits[0] = splits[0]._replace(backend=node.backend)
+        if not splits or node.backend != splits[-1].backend or _needs_room(node, splits[-1]):
+            splits.append(Split(node.backend, [], []))
+        split = splits[-1]
+        split.nodes.append(node)
+        for index, source in enumerate(node.src):
+            if source.is_input and machine.copies > 1 and not source.copies:
+                source.copies = {source.backend: [source, *_copies(source, machine.copies - 1, keep=True)]}
+                source.is_output = True
+                fed.append(source)
+            if _holder(source) != split.backend and source.backend != split.backend:
+                node.src[index] = _copy(source, split, machine)
+    return splits, fed
+
+
+def _needs_room(node: Tensor, split: Split) -> bool:
+    """Whether weights brought from elsewhere, or too many inputs, start a new split."""
+    if not split.inputs:
+        return False
+    for source in node.src:
+        if source.weight and source.home is not None and source.home != split.backend:
+            return True
+        if len(split.inputs) >= MOST_SPLIT_INPUTS and _holder(source) != split.backend:
+            return split.backend not in source.copies
+    return False
+
+
+def _copy(source: Tensor, split: Split, machine: Machine) -> Tensor:
+    if split.backend not in source.copies:
+        source.copies[split.backend] = _copies(source, machine.copies, keep=machine.copies > 1)
+        split.inputs.append(source)
+    return source.copies[split.backend][0]
+
+
+def _copies(source: Tensor, count: int, *, keep: bool) -> list[Tensor]:
+    """Tensors of a source's layout; kept ones are never overwritten."""
+    found = [Tensor(source.dtype, source.ne, nb=source.nb) for _ in range(count)]
+    for copy in found:
+        copy.is_input = copy.is_output = keep
+    return found
+
+
+def _laid_out(
+    graph: Graph, splits: Sequence[Split], fed: Sequence[Tensor], machine: Machine
+) -> tuple[list[Step], list[Step]]:
+    """Nodes and leafs as the allocator gets them: copies at the start of their split."""
+    steps: list[Step] = []
+    leafs: list[Step] = []
+    for split in splits:
+        for source in split.inputs:
+            # keeps the source until it is copied
+            kept = Tensor(source.dtype, source.ne, src=(source,), root=source, nb=source.nb)
+            steps.append(Step(kept, source.backend))
+            steps.append(Step(source.copies[split.backend][0], split.backend))
+        steps += (Step(node, node.backend) for node in split.nodes)
+    if machine.copies > 1:
+        leafs += (Step(copy, source.backend) for source in fed for copy in source.copies[source.backend])
+        for split in splits:
+            leafs += (Step(copy, split.backend) for source in split.inputs for copy in source.copies[split.backend])
+    leafs += (Step(leaf, leaf.backend) for leaf in graph.leafs)
+    return steps, leafs

@@ -1,0 +1,128 @@
+"""What the parts of a graph share: weights, inputs, sizes, and the operators in which the two engines differ.
+
+[graph] ggml-org/llama.cpp src/llama-graph.cpp; [ik] ikawrakow/ik_llama.cpp src/llama.cpp `llm_build_*` at bb8ff4e.
+Symbols:  H hidden   T tokens of a micro-batch   N cells of the cache
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vramcast.domain.model import Model, Norm
+from vramcast.engines.ggml import ops
+from vramcast.engines.ggml.tensor import Graph, Tensor, fed, placed
+from vramcast.engines.llamacpp.settings import Settings
+from vramcast.units import round_up
+
+WeightPlace = Callable[[str, int | None], tuple[str, int]]
+"""Name and layer of a weight -> its type and the backend whose memory holds it."""
+
+
+class Build:
+    """One graph in the making."""
+
+    def __init__(
+        self, model: Model, settings: Settings, *, weights: WeightPlace, layer_backends: tuple[int, ...], host: int
+    ) -> None:
+        self.model, self.settings, self.graph = model, settings, Graph()
+        self.host = host
+        self.layer_backends = layer_backends  # of the cache, by layer
+        self._weights = weights
+        self._made: dict[str, Tensor] = {}
+        self.tokens = settings.tokens
+        self.outputs = settings.outputs
+        self.positions = fed("i32", self.tokens)
+
+    def weight(self, name: str, layer: int | None, *ne: int) -> Tensor:
+        """A weight by its GGUF name, made once."""
+        key = name if layer is None else f"blk.{layer}.{name}"
+        if key not in self._made:
+            dtype, home = self._weights(name, layer)
+            self._made[key] = placed(dtype if len(ne) > 1 else "f32", *ne, home=home, weight=True)
+        return self._made[key]
+
+    def cache(self, name: str, layer: int, dtype: str, *ne: int) -> Tensor:
+        """A cache tensor of a layer."""
+        key = f"{name}.{layer}"
+        if key not in self._made:
+            home = self.layer_backends[layer] if self.settings.cache_on_cards else self.host
+            self._made[key] = placed(dtype, *ne, home=home)
+        return self._made[key]
+
+    def once(self, key: str, make: Callable[[], Tensor]) -> Tensor:
+        """An input or what is derived of it, made once."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def mask(self, cells: int, name: str = "mask") -> Tensor:
+        """The attention mask as attention reads it."""
+        settings = self.settings
+        streams = settings.streams
+        rows = settings.mask_rows // streams
+
+        def whole() -> Tensor:
+            return fed("f16" if settings.flash and settings.has("half mask") else "f32", cells, rows, 1, streams)
+
+        made = self.once(name, whole)
+        if not settings.flash or made.dtype == "f16":
+            return made
+        return self.once(f"{name} in half", lambda: ops.cast(made, "f16"))
+
+    def linear(self, name: str, x: Tensor, width: int, *, layer: int | None, bias: bool = False) -> Tensor:
+        """A product with a weight of so many outputs, and its bias."""
+        result = ops.mul_mat(self.weight(f"{name}.weight", layer, x.ne[0], width), x)
+        return self.add(result, self.weight(f"{name}.bias", layer, width)) if bias else result
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        """A sum of the first one's shape."""
+        return ops.like("add", a, b)
+
+    def norm(self, name: str, x: Tensor, kind: Norm | None, *, layer: int | None) -> Tensor:
+        """A norm with its weights; ik_llama.cpp computes an RMS norm in one operator."""
+        if kind is None:
+            return x
+        weight = self.weight(f"{name}.weight", layer, x.ne[0])
+        if kind is Norm.RMS and self.settings.fork:
+            return ops.like("fused_rms_norm", x, weight)
+        normed = ops.like("rms_norm" if kind is Norm.RMS else "norm", x)
+        if layer is not None:
+            normed.backend = self._norm_backend(layer)
+        if kind is Norm.PLAIN:
+            return normed
+        scaled = ops.like("mul", normed, weight)
+        return self.add(scaled, self.weight(f"{name}.bias", layer, x.ne[0])) if kind is Norm.LAYER else scaled
+
+    def _norm_backend(self, layer: int) -> int:
+        """Norms are put where their layer is when all layers are on cards or batches are small [graph_get_cb]."""
+        if self.host not in self.layer_backends or self.tokens < 32:
+            return self.layer_backends[layer]
+        return -1
+
+    def gated(self, gate: Tensor, up: Tensor, activation: str) -> Tensor:
+        """activation(gate) * up."""
+        if self.settings.fork and activation in ("silu", "relu", "gelu", "gelu_pytorch_tanh"):
+            return ops.like("fused_mul_unary", gate, up)
+        if self.settings.has("fused gates"):
+            return ops.like("glu", gate, up)
+        return ops.like("mul", ops.like("unary", gate), up)
+
+    def expand(self, *tensors: Tensor) -> None:
+        """Fix the order of nodes so far."""
+        for tensor in tensors:
+            self.graph.expand(tensor)
+
+
+def window_cells(settings: Settings, window: int) -> int:
+    """Cells of the cache of sliding-window layers, per stream.
+
+    Source: src/llama-kv-cache-iswa.cpp `llama_kv_cache_iswa`: the window of every sequence and one micro-batch
+    """
+    cells = settings.context // settings.streams
+    if settings.swa_full or not settings.has("sliding cache"):
+        return cells
+    sequences = settings.slots if settings.unified or not settings.has("streams") else 1
+    wanted = window * sequences + settings.micro_batch
+    if settings.has("padded context"):
+        return round_up(min(cells, wanted), 256)
+    return min(cells, round_up(wanted, 256 if settings.flash else 32))

@@ -1,0 +1,166 @@
+"""The tensors of a GGUF file: from its header, or as a converter and a mix would write them.
+
+[names] ggml-org/llama.cpp gguf-py/gguf/constants.py TENSOR_NAMES; vision towers lie in a file of their own (mmproj).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import prod
+from typing import Final, NamedTuple
+
+from vramcast.blocks.parameters import named_parameters
+from vramcast.domain.checkpoint import StoredWeights
+from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MoE, MultiLatentAttention
+from vramcast.domain.serving import ServeJob
+from vramcast.states.ggml import row_bytes
+from vramcast.states.ggml_mixes import WHOLE, Where, known_mix, mix_format
+
+NAMES: Final = {
+    "embedding.tokens": "token_embd", "embedding.positions": "position_embd", "embedding.token_types": "token_types",
+    "embedding.per_layer": "per_layer_token_embd", "embedding.per_layer_projection": "per_layer_model_proj",
+    "embedding.per_layer_norm": "per_layer_proj_norm", "embedding_norm": "token_embd_norm", "final_norm": "output_norm",
+    "head.output": "output", "mixer_norm": "attn_norm", "channel_norm": "ffn_norm", "mixer_post_norm": "attn_post_norm",
+    "channel_post_norm": "ffn_post_norm", "attention.q": "attn_q", "attention.k": "attn_k", "attention.v": "attn_v",
+    "attention.out": "attn_output", "attention.q_norm": "attn_q_norm", "attention.k_norm": "attn_k_norm",
+    "attention.sinks": "attn_sinks", "attention.q_a": "attn_q_a", "attention.q_a_norm": "attn_q_a_norm",
+    "attention.q_b": "attn_q_b", "attention.kv_a": "attn_kv_a_mqa", "attention.kv_a_norm": "attn_kv_a_norm",
+    "attention.kv_b": "attn_kv_b", "mlp.up": "ffn_up", "mlp.gate": "ffn_gate", "mlp.down": "ffn_down",
+    "moe.router": "ffn_gate_inp", "moe.experts.up": "ffn_up_exps", "moe.experts.gate": "ffn_gate_exps",
+    "moe.experts.down": "ffn_down_exps", "moe.shared.up": "ffn_up_shexp", "moe.shared.gate": "ffn_gate_shexp",
+    "moe.shared.down": "ffn_down_shexp", "moe.shared_gate": "ffn_gate_inp_shexp", "moe.score_bias": "exp_probs_b",
+    "moe.latent_in": "ffn_latent_down", "moe.latent_out": "ffn_latent_up",
+    "mamba.in": "ssm_in", "mamba.conv": "ssm_conv1d",
+    "mamba.x": "ssm_x", "mamba.dt": "ssm_dt", "mamba.dt_bias": "ssm_dt", "mamba.a_log": "ssm_a", "mamba.d": "ssm_d",
+    "mamba.out": "ssm_out", "mamba.norm": "ssm_norm", "linear_attention.conv": "ssm_conv1d",
+    "linear_attention.gate": "attn_gate", "linear_attention.beta": "ssm_beta", "linear_attention.decay": "ssm_alpha",
+    "linear_attention.a_log": "ssm_a", "linear_attention.dt_bias": "ssm_dt", "linear_attention.norm": "ssm_norm",
+    "linear_attention.out": "ssm_out",
+}
+"""Path of a parameter -> its name in a GGUF file."""
+
+FUSED: Final = {"linear_attention.q": "attn_qkv", "linear_attention.k": "attn_qkv", "linear_attention.v": "attn_qkv"}
+"""Parameters that lie together in one tensor."""
+
+LAYER: Final = re.compile(r"blk\.(\d{1,6})\.(.+)")
+
+BLOCK_START: Final = "blk."
+
+
+class Weight(NamedTuple):
+    """One tensor of a file."""
+
+    name: str  # "blk.0.attn_q.weight"
+    dtype: str
+    shape: tuple[int, ...]  # the fastest dimension last
+    num_bytes: int
+
+    @property
+    def layer(self) -> int | None:
+        """The layer it belongs to."""
+        found = LAYER.fullmatch(self.name)
+        return int(found[1]) if found else None
+
+    @property
+    def part(self) -> str:
+        """Its name without layer and ending: "attn_q"."""
+        found = LAYER.fullmatch(self.name)
+        return (found[2] if found else self.name).removesuffix(".weight")
+
+
+def is_gguf(stored: StoredWeights | None) -> bool:
+    """Whether headers at hand are those of a GGUF file."""
+    return stored is not None and any(tensor.name == "token_embd.weight" for tensor in stored.tensors)
+
+
+def weights_of(job: ServeJob, *, split_latent: bool, joined_latent: bool) -> tuple[Weight, ...]:
+    """The tensors that are loaded.
+
+    Args:
+        job: model, headers, mix asked for
+        split_latent: DeepSeek's keys and values are decompressed by one matrix each (attn_k_b, attn_v_b)
+        joined_latent: and by one for both (attn_kv_b)
+    """
+    model = job.model
+    if is_gguf(job.weights) and job.plan.weights is None:
+        assert job.weights is not None
+        stored = job.weights.tensors
+        return tuple(Weight(tensor.name, tensor.dtype, tensor.shape, tensor.num_bytes) for tensor in stored)
+    mix, place = mix_of(job), where(model)
+    found = []
+    for name, shape, layer in _written(model, split_latent=split_latent, joined_latent=joined_latent):
+        dtype = mix_format(mix, name, shape, place._replace(layer=layer or 0))
+        found.append(Weight(name, dtype, shape, prod(shape[:-1]) * row_bytes(dtype, shape[-1])))
+    return tuple(found)
+
+
+def mix_of(job: ServeJob) -> str:
+    """The mix a question names, else how the checkpoint is stored: 16 bits."""
+    if job.plan.weights is not None:
+        return known_mix(job.plan.weights) or job.plan.weights
+    whole = WHOLE.get(job.model.dtype, "f16")
+    return "mxfp4_moe" if job.model.quantisation == "mxfp4" else whole
+
+
+def where(model: Model) -> Where:
+    """What rules of a mix look at, at the first layer."""
+    layers = model.main.layers
+    mixers = [one.mixer for one in layers if isinstance(one.mixer, Attention)]
+    grouped = bool(mixers) and mixers[0].num_heads >= 4 * mixers[0].num_kv_heads
+    experts = max((one.channel.num_experts for one in layers if isinstance(one.channel, MoE)), default=0)
+    eighty = len(layers) == 80 and grouped and not experts
+    return Where(
+        layer=0, layers=len(layers), grouped=grouped, experts=experts, layers_80=eighty, tied=model.tied
+    )
+
+
+def _written(
+    model: Model, *, split_latent: bool, joined_latent: bool
+) -> Iterator[tuple[str, tuple[int, ...], int | None]]:
+    """Name, shape and layer of each tensor a converter writes for the main stack."""
+    layers = model.main.layers
+    for owner, parameter, repeats in named_parameters(model):
+        stack, dot, span = owner.partition(".layers.")
+        if (dot and stack != model.main.name) or (not dot and owner not in ("embedding", "head", model.main.name)):
+            continue
+        start = int(span.partition("-")[0]) if dot else 0
+        for index in range(repeats):
+            layer = start + index if dot else None
+            prefix = f"{BLOCK_START}{layer}." if dot else ""
+            mixer = layers[layer].mixer if layer is not None else None
+            for part, shape in _parts(parameter.path, parameter.shape, mixer, split_latent, joined_latent):
+                yield prefix + part, shape, layer
+
+
+def _parts(
+    path: str, shape: tuple[int, ...], mixer: Mixer | None, split_latent: bool, joined_latent: bool
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The tensors one parameter becomes; poolers are not converted."""
+    if path.startswith("head.pooler"):
+        return
+    if path in FUSED:
+        if path == "linear_attention.q" and isinstance(mixer, LinearAttention):
+            rows = 2 * mixer.num_k_heads * mixer.k_head_dim + mixer.num_v_heads * mixer.v_head_dim
+            yield "attn_qkv.weight", (rows, shape[-1])
+        return
+    if path == "attention.kv_b" and isinstance(mixer, MultiLatentAttention):
+        heads, rank = mixer.num_heads, mixer.kv_lora_rank
+        if joined_latent:
+            yield "attn_kv_b.weight", shape
+        if split_latent:
+            yield "attn_k_b.weight", (heads, rank, mixer.qk_nope_dim)
+            yield "attn_v_b.weight", (heads, mixer.v_head_dim, rank)
+        return
+    stem, dot, ending = path.rpartition(".")
+    bare, kind = (stem, ending) if dot and ending in ("weight", "bias") else (path, "weight")
+    if bare in ("moe.score_bias", "mamba.dt_bias", "linear_attention.dt_bias"):
+        kind = "bias"
+    flat = (shape[0], shape[-1]) if len(shape) == 3 and shape[1] == 1 else shape
+    name = NAMES.get(bare, bare.replace(".", "_"))
+    yield (name if name in ("ssm_a", "ssm_d") else f"{name}.{kind}"), flat
+
+
+def bits_per_weight(weights: tuple[Weight, ...]) -> float:
+    """Of the whole file, as llama.cpp prints it."""
+    return 8 * sum(weight.num_bytes for weight in weights) / max(1, sum(prod(weight.shape) for weight in weights))

@@ -1,0 +1,92 @@
+"""Types and mixes of ggml against files and logs that were published."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.catalogue.models import load_model
+from vramcast.domain.device import Cluster
+from vramcast.domain.serving import Requests, ServeJob, ServePlan
+from vramcast.engines.llamacpp.weights import weights_of
+from vramcast.errors import UnknownName
+from vramcast.sources.gguf_types import TENSOR_TYPES
+from vramcast.states.ggml import IK, MAINLINE, TYPES, row_bytes, type_of
+from vramcast.states.ggml_mixes import FALLBACKS, MIXES, Where, known_mix, mix_format
+from vramcast.states.storage import FORMATS, format_of
+
+TOKENIZER = 7_836_616
+"""What files of Llama-3.1-8B hold beside their tensors [bytes]."""
+
+PUBLISHED = {
+    "q2_k": 3_179_131_904, "q3_k_s": 3_664_499_712, "q3_k_m": 4_018_918_400, "q3_k_l": 4_321_956_864,
+    "q4_0": 4_675_892_224, "q4_k_s": 4_692_669_440, "q4_k_m": 4_920_734_272, "q5_k_s": 5_599_294_464,
+    "q5_k_m": 5_732_987_904, "q6_k": 6_596_006_912, "q8_0": 8_540_771_328, "iq2_m": 2_948_281_344,
+    "iq3_xxs": 3_274_913_792, "iq3_m": 3_784_823_808, "iq4_xs": 4_447_663_104,
+}
+"""Sizes of the files of bartowski/Meta-Llama-3.1-8B-Instruct-GGUF [bytes]."""
+
+
+def job(model: str, mix: str | None) -> ServeJob:
+    return ServeJob(
+        model=load_model(model), requests=Requests(), plan=ServePlan(weights=mix),
+        cluster=Cluster(gpu=load_gpu("rtx-4090"), gpus_per_node=1), engine="llama.cpp", version=(7000,),
+    )
+
+
+@pytest.mark.parametrize(("mix", "size"), PUBLISHED.items())
+def test_mixes_give_published_file_sizes_but_for_the_text_in_their_headers(mix: str, size: int) -> None:
+    weights = weights_of(job("llama-3.1-8b", mix), split_latent=False, joined_latent=True)
+    assert abs(sum(weight.num_bytes for weight in weights) + TOKENIZER - size) < 2048
+
+
+def test_tied_embeddings_are_stored_as_the_head_and_short_rows_fall_back() -> None:
+    weights = {w.name: w for w in weights_of(job("qwen2.5-0.5b", "q4_k_m"), split_latent=False, joined_latent=True)}
+    assert weights["token_embd.weight"].dtype == "q8_0"  # 896 columns hold no blocks of 256
+    assert weights["blk.0.attn_q.weight"].dtype == "q5_0"
+
+
+@pytest.mark.parametrize(
+    ("text", "mix"),
+    [
+        ("Qwen3-8B-Q4_K_M.gguf", "q4_k_m"), ("Q3_K - Small", "q3_k_s"), ("UD-Q6_K_XL", "q6_k"),
+        ("IQ4_XS - 4.25 bpw", "iq4_xs"), ("IQ4_KS_R4 - 4.25 bpw", "iq4_ks_r4"), ("F16", "f16"), ("BF16", "bf16"),
+        ("a file", None), ("mxfp4_moe", "mxfp4_moe"),
+    ],
+)
+def test_mixes_are_read_from_names(text: str, mix: str | None) -> None:
+    assert known_mix(text) == mix
+
+
+def test_every_mix_knows_its_types() -> None:
+    for mix in MIXES:
+        for layer in range(0, 80, 7):
+            place = Where(layer=layer, layers=80, grouped=True, experts=8)
+            for part in ("attn_v", "attn_k", "attn_q", "attn_output", "ffn_down", "ffn_up_exps", "ssm_in"):
+                dtype = mix_format(mix, f"blk.{layer}.{part}.weight", (256, 4096), place)
+                assert 4096 % TYPES[dtype].block == 0
+    assert all(name in TYPES and other in TYPES for name, other in FALLBACKS.items())
+
+
+def test_vectors_norms_and_routers_stay_whole() -> None:
+    place = Where(layer=0, layers=32, grouped=True, experts=8)
+    for name in ("blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.attn_q.bias"):
+        assert mix_format("q4_k_m", name, (8, 4096), place) == "f32"
+
+
+def test_unknown_mixes_are_named() -> None:
+    with pytest.raises(UnknownName, match="q4_k_m"):
+        mix_format("q4_k_x", "blk.0.attn_q.weight", (8, 4096), Where(layer=0, layers=1, grouped=False, experts=0))
+    with pytest.raises(UnknownName):
+        type_of("q99")
+
+
+def test_one_table_serves_headers_formats_and_caches() -> None:
+    assert TENSOR_TYPES == MAINLINE | IK
+    assert len(TYPES) == len(MAINLINE) + len(IK)
+    for name, stored in TYPES.items():
+        if name in FORMATS and stored.block > 1 and name not in ("mxfp4", "nvfp4"):
+            shape = (16, 4096)
+            assert format_of(name).num_bytes(shape) == prod(shape[:-1]) * row_bytes(name, shape[-1])
