@@ -48,6 +48,10 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "allocated {allocated}, reserved {reserved}, device {device} (90 % between {low} and {high})",
         "zh": "已分配 {allocated}，已保留 {reserved}，设备占用 {device}（90 % 区间 {low} 至 {high}）",
     },
+    "device_level": {
+        "en": "device {device} (90 % between {low} and {high})",
+        "zh": "设备占用 {device}（90 % 区间 {low} 至 {high}）",
+    },
     "question": {
         "en": "{model} ({parameters} parameters) on {gpus}, {engine}",
         "zh": "{model}（{parameters} 参数），{gpus}，{engine}",

@@ -47,11 +47,11 @@ def verdict(answer: Answer, words: Words) -> Iterator[str]:
         yield words("does_not_fit", **shown, excess=format_bytes(needed - capacity))
         largest = answer.fullest.ledger[0]
         yield "  " + words("largest", path=largest.path, size=format_bytes(largest.num_bytes))
-    if answer.fullest.highest_phase not in ("step", "serving"):
+    if answer.fullest.needed_bytes > answer.peak.device_bytes:
         yield words("phase_decides", phase=words(f"phase.{answer.fullest.highest_phase}"))
     low, high = answer.interval_bytes
     yield "  " + words(
-        "levels",
+        "levels" if answer.peak.reserved_bytes else "device_level",
         allocated=format_bytes(answer.peak.allocated_bytes),
         reserved=format_bytes(answer.peak.reserved_bytes),
         device=format_bytes(answer.peak.device_bytes),
@@ -144,6 +144,11 @@ def _name(entry: LedgerEntry) -> str:
 
 def phases(rank: RankAnswer, words: Words) -> Iterator[str]:
     """One line per phase with the three levels."""
+    if not rank.peak.reserved_bytes:  # an engine with an allocator of its own
+        yield from (
+            f"  {words(f'phase.{name}'):<16}{format_bytes(peak.device_bytes):>14}" for name, peak in rank.phases.items()
+        )
+        return
     yield f"  {'':<16}{words('allocated'):>14}{words('reserved'):>14}{words('device'):>14}"
     for name, peak in rank.phases.items():
         values = (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes)
