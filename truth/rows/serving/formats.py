@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from truth.contract import Refused
+
 WORDS: Final[tuple[tuple[str, str], ...]] = (
     (r"nvfp4", "nvfp4"),
     (r"fp8.?dynamic|dynamic.?fp8|quantized\.fp8|^bfloat16 \+ fp8$", "fp8-channel"),
@@ -29,6 +31,8 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
 
 def weights_of(row: dict[str, Any]) -> str | None:
     """The storage format a row states; None: as the checkpoint itself has it."""
+    if "mixed" in str(row.get("quant_dtype") or "").lower():
+        raise Refused("a mix of formats whose shares are not stated")
     for text in (str(row.get("quant_dtype") or ""), str(row.get("model") or ""), _of_notes(row)):
         lower = text.lower().strip()
         for pattern, name in WORDS:

@@ -11,7 +11,9 @@ from truth.rows.names import model_of
 from truth.rows.serving.common import cluster_of, noted, value_of, version_of
 from truth.rows.serving.formats import weights_of
 from vramcast.domain.answer import ServeAnswer
+from vramcast.domain.model import Model
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
+from vramcast.engines.serving.weights import CHECKPOINT_FORMATS
 from vramcast.estimate.serving import answer
 from vramcast.units import GIB, MIB
 
@@ -36,7 +38,7 @@ def predict(row: Row) -> Iterator[Prediction]:
 
 def job_of(row: Row) -> ServeJob:
     """The question behind a log."""
-    version = version_of(row) or version_of_date(row) or (0, 19)
+    version = version_of(row) or version_of_date(row) or UNSTATED_VERSION
     model = model_of(str(row["model"]))
     kv_dtype = str(row.get("kv_dtype") or "auto").split(" ")[0]
     return ServeJob(
@@ -49,7 +51,7 @@ def job_of(row: Row) -> ServeJob:
             memory_fraction=row.get("gpu_memory_utilization"),
             max_sequences=noted(row, "max_num_seqs"),
             batched_tokens=noted(row, "max_num_batched_tokens"),
-            weights=weights_of(row),
+            weights=None if weights_of(row) == own_format(model) else weights_of(row),
             graphs="--enforce-eager" not in str(row.get("notes")),
         ),
         cluster=cluster_of(row),
@@ -57,6 +59,11 @@ def job_of(row: Row) -> ServeJob:
         version=version,
         engine_options=engine_options(row),
     )
+
+
+def own_format(model: Model) -> str | None:
+    """The format that the checkpoint names itself, with what goes with it."""
+    return CHECKPOINT_FORMATS.get(model.quantisation or "")
 
 
 def states_defaults(row: Row) -> bool:
@@ -98,6 +105,9 @@ def _blocks(found: ServeAnswer) -> float:
         raise Refused("nothing is cached")
     return found.capacity.tokens_by_count["blocks per group"] / 16
 
+
+UNSTATED_VERSION: Final = (0, 24)
+"""Rows without a version are of networks that came out when this one was current."""
 
 OF_THE_BUDGET: Final = ("kv_gib", "kv_tokens", "gpu_blocks", "max_concurrency_x", "nvidia_smi_mib")
 """Quantities that the memory fraction decides."""

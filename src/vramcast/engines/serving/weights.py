@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from vramcast.blocks.parameters import named_parameters
 from vramcast.domain.checkpoint import StoredWeights
-from vramcast.domain.model import Attention, Layer, Model
+from vramcast.domain.model import Attention, Layer, Model, Parameter
 from vramcast.domain.program import Alloc, Category, Loop, Program, Tensor
 from vramcast.engines.serving.stages import Stage
 from vramcast.parallel.layout import Layout
-from vramcast.states.storage import format_for, format_of
+from vramcast.states.storage import format_for, format_of, is_expert
 from vramcast.states.weights import local_shape
 from vramcast.units import MIB, ceil_div, round_up
 
@@ -27,6 +27,9 @@ CHECKPOINT_FORMATS: Final[dict[str, str]] = {
     "fp8": "fp8-block", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "nf4": "nf4", "fp4": "nf4", "int8": "int8", "int4": "int4",
 }
 """`Model.quantisation` -> key of FORMATS."""
+
+EXPERT_FORMATS: Final[dict[tuple[str, str], str]] = {("deepseek_v4", "fp8-block"): "mxfp4"}
+"""Family and format -> format of its routed experts [deepseek-ai/DeepSeek-V4-Flash model card: FP4 and FP8 mixed]."""
 
 PACKED: Final[dict[str, str]] = {
     "attention.q": "attention.qkv", "attention.k": "attention.qkv", "attention.v": "attention.qkv",
@@ -49,6 +52,13 @@ class Formats(NamedTuple):
 
     quantised: str  # of what quantisers convert
     whole: str  # of everything else
+    experts: str = ""  # of routed experts, where they differ
+
+    def of(self, parameter: Parameter) -> str:
+        """The format of one weight of the decoder."""
+        if self.experts and is_expert(parameter):
+            return self.experts
+        return format_for(parameter, quantised=self.quantised, whole=self.whole)
 
 
 def formats_of(model: Model, *, weights: str | None, dtype: str | None) -> Formats:
@@ -58,7 +68,8 @@ def formats_of(model: Model, *, weights: str | None, dtype: str | None) -> Forma
         return Formats(weights, whole)
     if model.quantisation is None:
         return Formats(whole, whole)
-    return Formats(CHECKPOINT_FORMATS.get(model.quantisation, model.quantisation), whole)
+    quantised = CHECKPOINT_FORMATS.get(model.quantisation, model.quantisation)
+    return Formats(quantised, whole, EXPERT_FORMATS.get((model.family, quantised), ""))
 
 
 class _Part(NamedTuple):
@@ -111,7 +122,7 @@ def _parts(model: Model, layout: Layout, formats: Formats, stage: Stage) -> Iter
         shape = local_shape(parameter, replace(layout, kv_heads=_kv_heads(staged, owner)))
         # quantisers leave the towers in front of the decoder as they are
         inside = not any(owner.startswith(stack.name) for stack in model.stacks[:-1])
-        stored = format_for(parameter, quantised=formats.quantised, whole=formats.whole) if inside else formats.whole
+        stored = formats.of(parameter) if inside else formats.whole
         sizes = " x ".join(f"{size:,}" for size in shape)
         chosen = format_of(stored)
         yield _Part(owner, parameter.path, chosen.data_bytes(shape), repeats, f"{sizes} in {stored}")

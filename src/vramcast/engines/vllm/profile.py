@@ -64,8 +64,9 @@ def profiled_step(
     nodes: list[Node] = [Alloc(tensor) for tensor in kept]
     nodes += _transient(encoder_layer(model, settings, stage, tp=tp))
     forward = _forward(model, settings, stage, tp=tp, eight_bit=eight_bit)
-    nodes += _transient(chain(forward, () if keeps else workspaces))
-    nodes += _transient(_sampler(model, settings)) if stage.last else _transient(_handed_on(model, settings))
+    sent = () if stage.last else _handed_on(model, settings)
+    nodes += _transient(chain(forward, sent, () if keeps else workspaces))
+    nodes += _transient(_sampler(model, settings)) if stage.last else ()
     return (*nodes, *(Free(tensor) for tensor in kept))
 
 
