@@ -20,7 +20,26 @@ BLOCK: Final = re.compile(
     r"^```console(?P<lines> lines=\d+)?\n\$ (?P<command>vramcast [^\n]*)\n(?P<output>.*?)^```$", re.M | re.S
 )
 ACCURACY: Final = re.compile(r"<!-- accuracy -->\n.*?<!-- /accuracy -->", re.S)
+SERVING_ACCURACY: Final = re.compile(r"<!-- serving accuracy -->\n.*?<!-- /serving accuracy -->", re.S)
 TRUTH_FILES: Final = ("megatron_b200.jsonl", "training.jsonl", "kernels.jsonl")
+SERVING_FILE: Final = "inference.jsonl"
+SERVING: Final[tuple[tuple[str, str, str], ...]] = (
+    ("weights (vLLM, SGLang)", r"^(vllm|sglang)", r"^weights_g"),
+    ("activation peak (vLLM)", r"^vllm", r"^activation_peak"),
+    ("KV pool (vLLM)", r"^vllm", r"^kv_gib$"),
+    ("KV tokens, blocks, concurrency", r"^(vllm|sglang)", r"^(kv_tokens|gpu_blocks|max_concurrency_x)$"),
+    ("starts or runs out of memory (vLLM)", r"^vllm", r"^startup_fits$"),
+    ("most sequences (TensorRT-LLM)", r"^trtllm_measured", r"^max_concurrent_sequences$"),
+    ("KV buffers (llama.cpp, ik_llama.cpp)", r"llamacpp", r"^kv_self"),
+    ("compute buffers (llama.cpp, ik_llama.cpp)", r"llamacpp", r"^compute_buffer"),
+    ("model buffers by mix (llama.cpp, ik_llama.cpp)", r"llamacpp", r"^model_buffer"),
+    ("peak (Transformers: Qwen, GLM, DeepSeek)", r"^(qwen|glm4|deepseek)", r""),
+    ("peak (litgpt, AutoAWQ, exllama, lmdeploy)", r"^(litgpt|autoawq|exllama|lmdeploy)", r""),
+    ("diffusion components and peaks", r"^(diffusion|sdcpp)", r""),
+    ("what vendors and communities state", r"^(vendor|community|whisper|ctranslate2|embedding|ollama)", r""),
+)
+"""Label -> patterns of the group and of the quantity."""
+
 SECONDS: Final = 120
 
 
@@ -31,7 +50,8 @@ def documents() -> list[Path]:
 
 def regenerated(text: str) -> str:
     """The document with every command's present output; `lines=N` keeps the first N lines of it."""
-    return ACCURACY.sub(_fresh_accuracy, BLOCK.sub(_fresh_block, text))
+    text = ACCURACY.sub(_fresh_accuracy, BLOCK.sub(_fresh_block, text))
+    return SERVING_ACCURACY.sub(_fresh_serving_accuracy, text)
 
 
 def _fresh_accuracy(match: re.Match[str]) -> str:
@@ -41,6 +61,33 @@ def _fresh_accuracy(match: re.Match[str]) -> str:
     if not all(path.is_file() for path in files):
         return match[0]
     return f"<!-- accuracy -->\n{accuracy_table(files)}<!-- /accuracy -->"
+
+
+def _fresh_serving_accuracy(match: re.Match[str]) -> str:
+    """The same for serving runs."""
+    path = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth") / SERVING_FILE
+    if not path.is_file():
+        return match[0]
+    return f"<!-- serving accuracy -->\n{serving_table(path)}<!-- /serving accuracy -->"
+
+
+def serving_table(path: Path) -> str:
+    """One line per kind of figure, over all groups that measured it."""
+    from truth.score import score_file, statistics_of
+
+    lines = ["| serving | cases | predicted | median error | 95 % below | worst | under by > 5 % |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    scored = [item for item in score_file(path) if not item.mark]
+    for label, group, level in SERVING:
+        items = [item for item in scored if re.search(group, item.group) and re.search(level, item.level)]
+        record = statistics_of(items)
+        if "worst" in record:
+            lines.append(
+                f"| {label} | {record['rows']} | {record['predicted']} | {record['median_abs_error']:.2%} | "
+                f"{record['p95_abs_error']:.1%} | {record['worst']['error']:+.1%} | "
+                f"{record['underestimated_over_5_percent_share']:.0%} |"
+            )
+    return "\n".join(lines) + "\n"
 
 
 def accuracy_table(files: list[Path]) -> str:
