@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import require_count
@@ -96,6 +97,7 @@ class ServeJob(Noun, frozen=True):
     version: Version  # of the engine
     weights: StoredWeights | None = None  # tensors of the checkpoint, where headers were at hand
     engine_options: dict[str, str | int | float | bool] = {}
+    calibration: Calibration | None = None  # what a measured run taught; engines apply it where they size things
 
     @property
     def context(self) -> int:

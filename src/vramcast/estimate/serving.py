@@ -15,6 +15,7 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Capacity, RankAnswer, ServeAnswer
 from vramcast.domain.serving import Cache, Deployment, ServeJob, ServingRank, Version
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.ranks import rank_answer
 from vramcast.units import ceil_div, format_bytes
@@ -46,7 +47,9 @@ def answer(job: ServeJob) -> ServeAnswer:
 
     Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
     """
+    job, ignored = applicable(job)
     deployment = deploy(job)
+    changed, idle = _calibrated(job, deployment)
     programs = [rank.program for rank in deployment.ranks]
     ranks = sorted((_rank_answer(job, rank) for rank in deployment.ranks), key=lambda rank: -rank.needed_bytes)
     visible = job.cluster.gpu.visible_bytes
@@ -58,12 +61,21 @@ def answer(job: ServeJob) -> ServeAnswer:
         capacity_bytes=visible,
         ranks=tuple(ranks),
         num_parameters=count_parameters(job.model).total,
-        assumptions=_unique(chain(deployment.assumptions, *(rank.assumptions for rank in programs))),
-        warnings=_unique(chain(_cautions(job), deployment.warnings, *(rank.warnings for rank in programs))),
+        assumptions=_unique(chain(changed, deployment.assumptions, *(rank.assumptions for rank in programs))),
+        warnings=_unique(
+            chain(ignored, idle, _cautions(job), deployment.warnings, *(rank.warnings for rank in programs))
+        ),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
         shortfall=shortfall,
     )
+
+
+def _calibrated(job: ServeJob, deployment: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a calibration changed and what not, beside the same question without it."""
+    if job.calibration is None:
+        return (), ()
+    return effects(job, deployment, deploy(msgspec.structs.replace(job, calibration=None)))
 
 
 def deploy(job: ServeJob) -> Deployment:

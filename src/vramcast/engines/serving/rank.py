@@ -8,6 +8,7 @@ from vramcast.domain.model import Model, MoE
 from vramcast.domain.program import Program, Tensor
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.adapters import adapter_slots
+from vramcast.engines.serving.corrected import corrected
 from vramcast.engines.serving.drafts import draft_weights
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.serving.tables import beside_weights
@@ -36,15 +37,16 @@ def layout_of(job: ServeJob, *, vocab_divisor: int) -> Layout:
 
 
 def load_program(job: ServeJob, stage: Stage, layout: Layout, formats: Formats) -> Program:
-    """Everything that is there before the cache is sized."""
+    """Everything that is there before the cache is sized, as large as the job's calibration says."""
     stored = job.weights if job.plan.weights is None else None
     weights = weight_tensors(job.model, layout=layout, formats=formats, stage=stage, stored=stored)
-    return (
+    program = (
         *loaded(weights),
         *loaded(_tables(job, stage, layout, formats)),
         *loaded(adapter_slots(job, stage)),
         *loaded(draft_weights(job, stage)),
     )
+    return corrected(job, program)
 
 
 def _tables(job: ServeJob, stage: Stage, layout: Layout, formats: Formats) -> Iterator[tuple[Tensor, int]]:

@@ -17,6 +17,7 @@ from vramcast.domain.program import Alloc, Basis, Category, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServePlan, ServingRank
 from vramcast.engines.serving.checks import check_degrees
+from vramcast.engines.serving.corrected import corrected, corrected_tensor
 from vramcast.engines.serving.drafts import EAGLE, draft_mixers
 from vramcast.engines.serving.forward import logits, transient, widest_moment
 from vramcast.engines.serving.links import has_fabric
@@ -66,7 +67,7 @@ def _rank(job: ServeJob, settings: Settings, stage: Stage) -> ServingRank:
     weights = load_program(job, stage, layout, formats)
     held = _unused_draft_tables(job, stage)
     # what a process sees free before it loads anything: the card less its context and its communicators
-    outside = _communication(job)
+    outside = tuple(corrected_tensor(job, tensor) for tensor in _communication(job))
     before = job.cluster.gpu.visible_bytes - (job.cluster.gpu.context_bytes or 0)
     before -= sum(tensor.num_bytes for tensor in outside)
     left = round(settings.fraction * before) - total(weights) - held.num_bytes
@@ -77,6 +78,7 @@ def _rank(job: ServeJob, settings: Settings, stage: Stage) -> ServingRank:
     ))
     if stage.last:
         step += transient(*logits(model, sequences=max(1, settings.graph_sequences), width=width, source=SOURCE))
+    step = corrected(job, step)
     kept = Tensor(name="token pools", num_bytes=cache.num_bytes, category=Category.CACHE, source=SOURCE)
     graphs = Tensor(
         name="captured graphs", num_bytes=settings.graph_sequences * GRAPH_BYTES, category=Category.GRAPHS,
@@ -86,7 +88,7 @@ def _rank(job: ServeJob, settings: Settings, stage: Stage) -> ServingRank:
     program = RankProgram(
         role=stage.role,
         count=plan.tp * plan.dp,
-        phases={Phase.LOAD: weights, Phase.SERVING: (Alloc(kept), Alloc(graphs), *step)},
+        phases={Phase.LOAD: weights, Phase.SERVING: (Alloc(kept), Alloc(corrected_tensor(job, graphs)), *step)},
         outside=outside,
     )
     return ServingRank(

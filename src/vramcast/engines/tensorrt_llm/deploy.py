@@ -15,6 +15,7 @@ from vramcast.domain.program import Alloc, Basis, Category, Tensor, extent
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank
 from vramcast.engines.serving.checks import check_degrees
+from vramcast.engines.serving.corrected import corrected
 from vramcast.engines.serving.drafts import draft_mixers
 from vramcast.engines.serving.forward import logits, transient, widest_moment
 from vramcast.engines.serving.pools import Contents, Pools, contents_of
@@ -76,6 +77,7 @@ def _rank(job: ServeJob, stage: Stage) -> ServingRank:
     if stage.last:
         sequences = min(plan.max_sequences or DEFAULT_SEQUENCES, LOGITS_SEQUENCES)
         step += transient(*logits(model, sequences=sequences, width=width, source=SOURCE))
+    step = corrected(job, step)
     beside = (_runtime(plan.tp, gpu), _padding(total(weights), formats.quantised))
     taken = total(weights) + extent(step).peak + sum(t.num_bytes for t in beside) + (gpu.context_bytes or 0)
     free = gpu.visible_bytes - taken

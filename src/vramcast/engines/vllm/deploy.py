@@ -11,6 +11,7 @@ from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, exte
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank
 from vramcast.engines.serving.checks import check_degrees
+from vramcast.engines.serving.corrected import corrected, corrected_tensor
 from vramcast.engines.serving.drafts import draft_mixers
 from vramcast.engines.serving.rank import job_formats, kv_dtype_of, layout_of, load_program
 from vramcast.engines.serving.stages import Stage, even_stages
@@ -71,13 +72,14 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     model, plan, gpu = job.model, job.plan, job.cluster.gpu
     layout, formats = layout_of(job, vocab_divisor=VOCAB_MULTIPLE), job_formats(job)
     weights = load_program(job, stage, layout, formats)
-    step = profiled_step(
+    profiled = profiled_step(
         model, settings, stage, tp=plan.tp, experts_divided=layout.etp, eight_bit=formats.quantised in EIGHT_BIT
     )
-    outside = (non_torch(plan, gpu, settings), before_profile(plan, gpu, settings))
+    step = corrected(job, profiled)
+    outside = (corrected_tensor(job, non_torch(plan, gpu, settings)), before_profile(plan, gpu, settings))
     layers = tuple(stage.layers(model))
     expert_layers = sum(isinstance(layer.channel, MoE) for layer in layers)
-    captured = graphs(len(layers), expert_layers, settings, model.family)
+    captured = corrected_tensor(job, graphs(len(layers), expert_layers, settings, model.family))
     taken = total(weights) + extent(step).peak + outside[0].num_bytes
     taken += captured.num_bytes if settings.graphs_in_budget else 0
     budget = int(settings.memory_fraction * gpu.visible_bytes)

@@ -1,0 +1,53 @@
+"""What a measured run taught: ledger categories measured over predicted, and the questions this holds for."""
+
+from __future__ import annotations
+
+from vramcast.domain.model import Noun
+from vramcast.errors import InvalidSpec
+
+
+class Correction(Noun, frozen=True):
+    """One category of the ledger on one rank, measured beside predicted."""
+
+    measured_bytes: int
+    predicted_bytes: int
+    apportioned: bool = False  # the log states only a sum, divided here as it was predicted
+
+    def __post_init__(self) -> None:
+        if self.measured_bytes < 0 or self.predicted_bytes < 1:
+            raise InvalidSpec(
+                f"a correction of {self.measured_bytes} over {self.predicted_bytes} bytes must measure 0 or more "
+                "and have predicted at least 1"
+            )
+
+    def applied(self, num_bytes: int) -> int:
+        """What was predicted, in proportion to what was measured [bytes].
+
+        >>> Correction(measured_bytes=3, predicted_bytes=2).applied(512)
+        768
+        """
+        return round(num_bytes * self.measured_bytes / self.predicted_bytes)
+
+
+class Plan(Noun, frozen=True):
+    """What of a plan decides whether a correction carries over."""
+
+    model: str
+    weights: str = ""  # storage asked for; "": as the checkpoint
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+
+
+class Calibration(Noun, frozen=True):
+    """Corrections from one log."""
+
+    engine: str
+    oldest: tuple[int, ...]  # engine versions it holds for, ends included
+    newest: tuple[int, ...]
+    gpu: str
+    plan: Plan
+    corrections: dict[str, Correction]  # by ledger category
+    log: str = ""
+    date: str = ""  # ISO
+    source: str = ""  # the file it was read from, as answers name it

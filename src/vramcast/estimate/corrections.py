@@ -1,0 +1,118 @@
+"""Which corrections of a calibration hold for a question, and what they changed in its answer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from vramcast.domain.calibration import Calibration, Plan
+from vramcast.domain.program import Extent, Loop, Program, extent
+from vramcast.domain.serving import Deployment, ServeJob, ServingRank, Version
+from vramcast.units import format_bytes
+
+DEGREES: Final = ("tp", "pp", "dp")
+
+HOLDS_FOR: Final[dict[str, tuple[str, ...]]] = {"communication": DEGREES, "workspaces": ()}
+"""Ledger category -> facts of the plan that must agree; every other category belongs to the model and its storage.
+Buffers of communication depend on who talks to whom, a context on the card alone."""
+
+WHOLE_PLAN: Final = ("model", "weights", *DEGREES)
+
+
+def plan_facts(job: ServeJob) -> Plan:
+    """The facts of a job that calibrations are compared by."""
+    plan = job.plan
+    return Plan(model=job.model.name, weights=plan.weights or "", tp=plan.tp, pp=plan.pp, dp=plan.dp)
+
+
+def applicable(job: ServeJob) -> tuple[ServeJob, tuple[str, ...]]:
+    """The job with only those corrections that hold for it, and a warning for the others."""
+    calibration = job.calibration
+    if calibration is None:
+        return job, ()
+    mismatch = _mismatch(job, calibration)
+    if mismatch:
+        return replace(job, calibration=None), (f"calibration {calibration.source} is ignored: {mismatch}",)
+    kept, dropped = {}, {}
+    for category, correction in calibration.corrections.items():
+        differing = _differing(job, calibration, category)
+        if differing:
+            dropped[category] = differing
+        else:
+            kept[category] = correction
+    warnings = tuple(
+        f"calibration {calibration.source}: {category} was measured with {differing} and is ignored here"
+        for category, differing in dropped.items()
+    )
+    return replace(job, calibration=replace(calibration, corrections=kept) if kept else None), warnings
+
+
+def _mismatch(job: ServeJob, calibration: Calibration) -> str:
+    """Why none of it holds, or nothing."""
+    if job.engine != calibration.engine:
+        return f"it was measured with {calibration.engine}, not {job.engine}"
+    if not _within(job.version, calibration.oldest, calibration.newest):
+        oldest, newest = (".".join(map(str, version)) for version in (calibration.oldest, calibration.newest))
+        return f"it holds for {job.engine} {oldest} to {newest}, not {'.'.join(map(str, job.version))}"
+    if job.cluster.gpu.name != calibration.gpu:
+        return f"it was measured on {calibration.gpu}, not {job.cluster.gpu.name}"
+    return ""
+
+
+def _within(version: Version, oldest: Version, newest: Version) -> bool:
+    """Whether a version lies in a range; an end that names fewer numbers covers all that begin so.
+
+    >>> _within((0, 19, 2), (0, 19), (0, 19)), _within((0, 20), (0, 19), (0, 19))
+    (True, False)
+    """
+    return version[: len(oldest)] >= oldest and version[: len(newest)] <= newest
+
+
+def _differing(job: ServeJob, calibration: Calibration, category: str) -> str:
+    """The facts that a category needs and that differ, as the calibration has them."""
+    here, there = plan_facts(job), calibration.plan
+    facts = HOLDS_FOR.get(category, WHOLE_PLAN)
+    return ", ".join(f"{fact}={getattr(there, fact)}" for fact in facts if getattr(here, fact) != getattr(there, fact))
+
+
+def effects(job: ServeJob, deployment: Deployment, plain: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What corrections made of the predictions, on the first rank they touch, and which of them changed nothing.
+
+    Args:
+        job: with the corrections that hold for it
+        deployment: the engine's answer
+        plain: its answer without the calibration
+    """
+    if job.calibration is None:
+        return (), ()
+    changed, idle = [], []
+    for category, correction in job.calibration.corrections.items():
+        pairs = (
+            (_category_bytes(rank, category), _category_bytes(before, category))
+            for rank, before in zip(deployment.ranks, plain.ranks, strict=True)
+        )
+        now, before = next(((now, before) for now, before in pairs if now != before), (0, 0))
+        if now != before:
+            sizes = f"{format_bytes(now)} instead of {format_bytes(before)}"
+            changed.append(f"calibrated by {job.calibration.source}: {category} {sizes}")
+        elif correction.measured_bytes != correction.predicted_bytes:
+            idle.append(f"calibration {job.calibration.source}: {job.engine} is not corrected for {category} here")
+    return tuple(changed), tuple(idle)
+
+
+def _category_bytes(rank: ServingRank, category: str) -> int:
+    """The most that tensors of a category take together [bytes]."""
+    whole = Extent(0, 0)
+    for nodes in rank.program.phases.values():
+        whole = whole.then(extent(_only(nodes, category)))
+    return whole.peak + sum(tensor.num_bytes for tensor in rank.program.outside if tensor.category == category)
+
+
+def _only(program: Program, category: str) -> Program:
+    """The part of a program that is about one category."""
+    return tuple(
+        replace(node, body=_only(node.body, category)) if isinstance(node, Loop) else node
+        for node in program
+        if isinstance(node, Loop) or node.tensor.category == category
+    )
