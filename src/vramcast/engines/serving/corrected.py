@@ -1,4 +1,4 @@
-"""Where a calibration enters an engine: tensors of a corrected category, before the cache is sized from what is left."""
+"""Where a calibration enters an engine: tensors of a corrected category, before the cache takes what is left."""
 
 from __future__ import annotations
 

@@ -1,0 +1,226 @@
+"""Start-up logs of llama.cpp since b1000, of ik_llama.cpp, of bindings, and of ollama's runners.
+
+[model] ggml-org/llama.cpp src/llama-model.cpp `load_tensors` (formerly llama.cpp `llm_load_tensors`)
+[context] src/llama-context.cpp, src/llama-kv-cache.cpp, src/llama-memory-recurrent.cpp
+[breakdown] common/fit.cpp `common_memory_breakdown_print`
+[ollama] ollama/ollama llm/llama_server.go `bufferSizeRegex`; before 0.12: llm/memory.go, ml/device.go
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+from vramcast.domain.program import Category
+from vramcast.sources.logs import options
+from vramcast.sources.logs.found import MeasuredRank, ServingLog
+from vramcast.sources.logs.memory_errors import MESSAGES, out_of_memory
+from vramcast.sources.logs.wording import Reader, Startup, wording
+
+BUFFER: Final = (
+    r"(?P<function__t>[A-Za-z_]\w{2,60}): {1,40}(?P<device__t>[A-Za-z]\S{0,40}) {1,40}"
+    r"(?:(?P<kind__t>model|KV|compute|output|RS) {1,4})?buffer size {0,4}= {0,20}(?P<size__mib>NUMBER) MiB"
+)
+BREAKDOWN: Final = (
+    r"\| {1,6}- (?P<broken_device__t>\w{2,20}) \([^|]{0,100}\| {0,12}(?P<total__mib>\d{1,9}) = {0,12}\d{1,9} \+ {0,4}"
+    r"\( {0,12}\d{1,9} = {0,12}(?P<broken_model__mib>\d{1,9}) \+ {0,12}(?P<broken_context__mib>\d{1,9}) \+ {0,12}"
+    r"(?P<broken_compute__mib>\d{1,9})\) \+ {0,12}(?P<unaccounted__mib>\d{1,7}) \|"
+)
+OLLAMA: Final = (
+    r"msg=\"(?P<kind__t>model weights|kv cache|compute graph)\" (?:buffer|device)=(?P<device__t>\w{1,40}) "
+    r"size=\"(?P<size__size>SIZE)\""
+)
+
+WORDINGS: Final = (
+    *MESSAGES,
+    wording("buffer size", BUFFER),
+    wording("msg=\"", OLLAMA),
+    wording("memory.required.kv", r"memory\.required\.kv=\"(?P<estimated_cache__size>SIZE)\""),
+    wording("memory.weights.total", r"memory\.weights\.total=\"(?P<estimated_weights__size>SIZE)\""),
+    wording("memory.graph.full", r"memory\.graph\.full=\"(?P<estimated_graph__size>SIZE)\""),
+    wording("VRAM used: ", r"llm_load_tensors: VRAM used(?: {1,20}=|:) {1,20}(?P<old_weights__mib>NUMBER) Mi?B"),
+    wording("VRAM kv self", r"VRAM kv self {0,4}= {0,20}(?P<old_cache__mib>NUMBER) Mi?B"),
+    wording("VRAM scratch buffer", r"VRAM scratch buffer: {1,20}(?P<old_compute__mib>NUMBER) Mi?B"),
+    wording("offloaded ", r"offloaded (?P<gpu_layers__n>NUMBER)/(?P<layers__n>NUMBER) layers to GPU"),
+    wording("KV self size", r"KV self size {0,4}= {0,20}(?P<cache_in_all__mib>NUMBER) MiB"),
+    wording(" K (", r"\bK \((?P<k_dtype__t>\w{2,10})\): {0,20}NUMBER MiB, V \((?P<v_dtype__t>\w{2,10})\): {0,20}NUMBER"),
+    wording("n_", r": (?P<setting__t>n_ctx|n_ctx_per_seq|n_ctx_seq|n_batch|n_ubatch|n_seq_max|n_parallel|n_slots) "
+            r"{1,12}= {1,4}(?P<value__n>\d{1,12})"),
+    wording("flash_attn", r": flash_attn {1,12}= {1,4}(?P<flash__t>\w{1,10})"),
+    wording("Flash Attention was", r"Flash Attention was auto, set to (?P<flash__t>enabled|disabled)"),
+    wording("n_slots", r"n_slots = (?P<slots__n>\d{1,6})"),
+    wording("ftype", r"ftype {1,12}= (?P<storage__t>[\w. -]{2,40})"),
+    wording("file type", r"file type {1,12}= (?P<storage__t>[\w. -]{2,40})"),
+    wording("file_type=", r"\bfile_type=(?P<storage__t>\w{2,20})"),
+    wording("general.name", r"general\.name {1,40}(?:str {1,40})?= (?P<model_name__t>.{1,120})"),
+    wording("general.base", r"general\.(?:basename|base_model\.0\.(?:name|repo_url)) {1,40}str {1,40}= "
+            r"(?P<base_name__t>.{1,160})"),
+    wording(" name=", r"architecture=\w{1,40} .{0,60}\bname=\"?(?P<model_name__t>[^\"]{1,120}?)\"? description="),
+    wording("compute capability", r"Device \d{1,3}: (?P<card__t>[^,]{3,80}), compute capability"),
+    wording("VRAM: ", r"Device \d{1,3}: [^,]{3,80},.{0,80}VRAM: (?P<total__mib>NUMBER) MiB"),
+    wording(", gfx", r"Device \d{1,3}: (?P<card__t>[^,]{3,80}), gfx"),
+    wording("MiB free", r"using device (?P<free_device__t>\w{1,20}) \((?P<using__t>.{2,80}?)\).{0,60} - "
+            r"(?P<free__mib>NUMBER) MiB free"),
+    wording("breakdown_print", BREAKDOWN),
+    wording("--ctx-size", r"--ctx-size (?P<ctx_size__n>\d{1,12})"),
+    wording("--parallel", r"--parallel (?P<slots__n>\d{1,6})"),
+    wording("KvSize:", r"Parallel:(?P<slots__n>\d{1,6}) BatchSize:\d{1,9} .{0,60}KvSize:(?P<ctx_size__n>\d{1,12})"),
+)
+
+MARKERS: Final = (
+    wording("build", r"\bbuild(?: =|:|_info:| info.{0,60}build=) ?b?(?P<build__n>\d{3,6})\b"),
+    wording("starting ", r"msg=\"starting (?P<runner__t>llama server|llama-server|go runner|runner|ollama engine)\""),
+    wording("loaded meta data", r"key-value pairs and \d{1,9} tensors from (?P<file__t>.{1,600}) \(version"),
+)
+
+MEASURES: Final = frozenset(("size", "old_cache", "old_compute", "estimated_cache"))
+
+JOINS: Final = ("loading draft model", "draft model '", "loading speculative")
+
+HOST: Final = re.compile(r"CPU|Host|BLAS|AMX")
+"""Buffers that take no memory of a card."""
+
+OF_IMAGES: Final = ("alloc_compute", "clip", "load_hparams", "warmup")
+"""Functions of the image encoder's own context."""
+
+KINDS: Final[dict[str, str]] = {
+    "model": Category.WEIGHTS, "model weights": Category.WEIGHTS,
+    "KV": Category.CACHE, "RS": Category.CACHE, "kv cache": Category.CACHE,
+    "compute": Category.ACTIVATIONS, "compute graph": Category.ACTIVATIONS,
+    "output": Category.INPUTS,
+}
+"""What llama.cpp calls a buffer -> ledger category."""
+
+SETTINGS: Final = ("n_ctx", "n_ctx_per_seq", "n_ctx_seq", "n_batch", "n_ubatch", "n_seq_max", "n_parallel", "n_slots")
+
+
+class Buffer(NamedTuple):
+    """One buffer line."""
+
+    category: str
+    device: str
+    num_bytes: int
+    model: int  # which model of the start-up, counted from 0: the target, then a draft
+
+
+def label(text: str) -> str:
+    """llama.cpp is one process."""
+    return ""
+
+
+def interpreted(startup: Startup, name: str) -> ServingLog:
+    """What a start-up of llama.cpp says."""
+    build = startup.last("build")
+    total = startup.last("total")
+    return ServingLog(
+        name=name,
+        engine="llama.cpp",
+        version=str(build) if build is not None else "",
+        options=_given(startup),
+        models=_models(startup),
+        quantisation=str(startup.last("storage") or ""),
+        cards=_cards(startup),
+        card_bytes=total,
+        ranks=_ranks(startup),
+        out_of_memory=out_of_memory(startup, stage="load" if not startup.values("size") else "profile"),
+        pool_is_rest=False,
+        over_devices=True,
+    )
+
+
+def _given(startup: Startup) -> dict[str, Any]:
+    said: dict[str, int] = {}
+    for record in startup.records:
+        if record.facts.get("setting") in SETTINGS:
+            said.setdefault(record.facts["setting"], record.facts["value"])
+    slots = said.get("n_seq_max") or said.get("n_parallel") or said.get("n_slots") or startup.last("slots") or 1
+    context = said.get("n_ctx") or startup.last("ctx_size")
+    per_slot = said.get("n_ctx_per_seq") or said.get("n_ctx_seq") or (context // slots if context else None)
+    flash = startup.last("flash")
+    found: dict[str, Any] = {
+        "context": per_slot,
+        "concurrency": slots if context else None,
+        "batched-tokens": said.get("n_batch"),
+        "micro-batch": said.get("n_ubatch"),
+        "kv-dtype": options.cache_dtype(startup.last("k_dtype")),
+        "v-dtype": options.cache_dtype(startup.last("v_dtype")),
+        "gpu-layers": startup.last("gpu_layers"),
+        "attention": {"0": "eager", "disabled": "eager", "1": "flash", "enabled": "flash"}.get(str(flash)),
+    }
+    return {option: value for option, value in found.items() if value is not None}
+
+
+def _models(startup: Startup) -> tuple[str, ...]:
+    """Names of the first model that was loaded."""
+    files, names, bases = (startup.values(fact) for fact in ("file", "model_name", "base_name"))
+    found = [*files[:1], *bases[:3], *names[:1]]
+    return tuple(dict.fromkeys(str(text).strip() for text in found if str(text).strip()))
+
+
+def _cards(startup: Startup) -> tuple[str, ...]:
+    """The cards in use; all that were found where it does not say which."""
+    stating = (record.facts for record in startup.records if "using" in record.facts)
+    using = {facts["free_device"]: facts["using"] for facts in stating}
+    return tuple(using.values()) if using else tuple(startup.values("card"))
+
+
+def _ranks(startup: Startup) -> tuple[MeasuredRank, ...]:
+    """One "rank" per device that holds buffers."""
+    sums: dict[str, dict[str, int]] = {}
+    for buffer in _buffers(startup):
+        if not HOST.search(buffer.device):
+            device = sums.setdefault(buffer.device, {})
+            device[buffer.category] = device.get(buffer.category, 0) + buffer.num_bytes
+    if not sums:
+        sums = _old(startup)
+    for record in startup.records:
+        if record.facts.get("broken_device") in sums:
+            sums[record.facts["broken_device"]][str(Category.WORKSPACES)] = record.facts["unaccounted"]
+    return tuple(MeasuredRank(label=device, num_bytes=found) for device, found in sums.items() if any(found.values()))
+
+
+def _buffers(startup: Startup) -> list[Buffer]:
+    """The buffers of the last time each model was loaded.
+
+    A load that only measures (`--fit`), and one that is tried again, print the same lines; a draft is another model.
+    """
+    kept: list[Buffer] = []
+    model = files = 0
+    past_weights = False
+    for record in startup.records:
+        facts = record.facts
+        if "file" in facts:
+            model, files, past_weights = files, files + 1, False
+        if "device" not in facts or facts.get("function", "").startswith(OF_IMAGES):
+            continue
+        category = str(KINDS[facts.get("kind", "model")])
+        if category == Category.WEIGHTS and past_weights:
+            kept = [buffer for buffer in kept if buffer.model != model]
+            past_weights = False
+        past_weights = past_weights or category != Category.WEIGHTS
+        buffer = Buffer(category, facts["device"], facts["size"], model)
+        if category == Category.ACTIVATIONS:  # reserved anew, not beside
+            kept = [old for old in kept if (old.category, old.device, old.model) != (category, buffer.device, model)]
+        kept.append(buffer)
+    return kept
+
+
+def _old(startup: Startup) -> dict[str, dict[str, int]]:
+    """Before buffers were listed by device, and as ollama estimated: one card."""
+    found = {
+        Category.WEIGHTS: _either(startup, "old_weights", "estimated_weights"),
+        Category.CACHE: _either(startup, "old_cache", "estimated_cache"),
+        Category.ACTIVATIONS: _either(startup, "old_compute", "estimated_graph"),
+    }
+    sizes = {str(category): size for category, size in found.items() if size is not None}
+    return {"": sizes} if sizes else {}
+
+
+def _either(startup: Startup, first: str, second: str) -> int | None:
+    value: int | None = startup.last(first)
+    return startup.last(second) if value is None else value
+
+
+READER: Final = Reader(
+    engine="llama.cpp", markers=MARKERS, wordings=WORDINGS, label=label, measures=MEASURES, joins=JOINS
+)
