@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vramcast.api import serve, train
+    from vramcast.api import reconcile, serve, train
 
-__all__ = ["__version__", "serve", "train"]
+__all__ = ["__version__", "reconcile", "serve", "train"]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("serve", "train"):
+    if name in ("reconcile", "serve", "train"):
         from vramcast import api
 
         return getattr(api, name)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
+from vramcast.errors import InvalidSpec
 
 if TYPE_CHECKING:
+    from vramcast.domain.reconciliation import Reconciliation
     from vramcast.domain.serving import ServeJob
     from vramcast.question.build import Resolve
     from vramcast.question.options import Option
@@ -63,6 +65,47 @@ def serve(
 
     given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
     return shown_serving(answer(serve_job_of(given, file=file)))
+
+
+def reconcile(
+    log: str | Path, model: str | None = None, *, gpus: str | None = None, file: str | Path | None = None,
+    save_calibration: str | Path | None = None, **options: Any,
+) -> Reconciliation:
+    """A start-up log of a server held against its prediction.
+
+    Args:
+        log: what vLLM, SGLang, TensorRT-LLM or llama.cpp printed
+        model: where the log does not name it, or wrongly
+        gpus: where the log does not name the cards
+        file: a job file; arguments given here win over it, and it over the log
+        save_calibration: where to write what `serve(calibration=...)` reads
+        options: those of `vramcast serve --help`, with underscores
+
+    Returns: entries measured and predicted, the one that explains most, and the answer
+    Raises: VramcastError of one sentence when the log cannot be read or the question not be answered
+    """
+    given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
+    return reconciliation_of(Path(log), given, file=file, save_calibration=save_calibration)
+
+
+def reconciliation_of(
+    log: Path, options: Mapping[str, Any], *, file: str | Path | None = None,
+    save_calibration: str | Path | None = None,
+) -> Reconciliation:
+    """What a log says beside what the options and the log together ask; its calibration saved where that is wanted."""
+    from vramcast.doctor.reconcile import reconcile as reconciled
+    from vramcast.question.calibration import write_calibration
+    from vramcast.question.serving_options import SERVE_OPTIONS
+
+    merged, _ = _question(options, file, SERVE_OPTIONS)
+    if save_calibration is not None and "calibration" in merged:
+        raise InvalidSpec("--save-calibration compares with the plain prediction; leave out --calibration")
+    found = reconciled(log, merged)
+    if save_calibration is not None:
+        if found.calibration is None:
+            raise InvalidSpec(f"{log.name} measures nothing that a calibration could correct; save none")
+        write_calibration(Path(save_calibration), found.calibration)
+    return found
 
 
 def job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> Job:

@@ -81,6 +81,11 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(set(_index().values())))
 
 
+def known_names() -> dict[str, str]:
+    """Every name and alias in lower case -> the model's own name."""
+    return dict(_index())
+
+
 def resolve_name(text: str) -> str:
     """The model's own name for a name or alias, in any case.
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from vramcast.cli.shared import coloured, json_option, language_option, question_options, words_of
+from vramcast.errors import InvalidSpec
 from vramcast.question.serving_options import SERVE_OPTIONS
 
 EXIT_DOES_NOT_FIT = 1
@@ -23,6 +24,13 @@ EXIT_DOES_NOT_FIT = 1
 @click.option("--save", type=click.Path(path_type=Path), help="write the question as a job file")
 @click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")
 @click.option("--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry")
+@click.option(
+    "--reconcile", "log", type=click.Path(path_type=Path),
+    help="a start-up log of vLLM, SGLang, TensorRT-LLM or llama.cpp: measured beside predicted, entry by entry",
+)
+@click.option(
+    "--save-calibration", type=click.Path(path_type=Path), help="with --reconcile: write what --calibration reads"
+)
 @json_option
 @language_option
 def command(
@@ -32,6 +40,8 @@ def command(
     save: Path | None,
     all_ranks: bool,
     explain: bool,
+    log: Path | None,
+    save_calibration: Path | None,
     as_json: bool,
     lang: str | None,
     **values: Any,
@@ -43,13 +53,16 @@ def command(
 
     \b
     vramcast serve llama-3.1-8b --gpus 2xl40s --context 32k --concurrency 16 --engine vllm@0.19
+    vramcast serve --reconcile vllm.log --gpus h100-sxm-80gb
     """
+    if log is not None:
+        return _reconciled(log, _given(model, gpus, values), job_file, save_calibration, as_json=as_json, lang=lang)
+    if save_calibration is not None:
+        raise InvalidSpec("--save-calibration needs --reconcile LOG: it saves what a log teaches")
     from vramcast.api import serve_job_of
     from vramcast.estimate.serving import answer
 
-    given = {"model": model, "gpus": gpus} | {
-        name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
-    }
+    given = _given(model, gpus, values)
     result = answer(serve_job_of(given, file=job_file))
     if save is not None:
         from vramcast.question.files import read_job, write_job
@@ -66,3 +79,28 @@ def command(
         text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain)
         click.echo(coloured(text, fits=result.fits), nl=False)
     return 0 if result.fits else EXIT_DOES_NOT_FIT
+
+
+def _given(model: str | None, gpus: str | None, values: dict[str, Any]) -> dict[str, Any]:
+    """Options by the names of the table."""
+    named = {name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())}
+    return {"model": model, "gpus": gpus} | named
+
+
+def _reconciled(
+    log: Path, given: dict[str, Any], job_file: Path | None, saved: Path | None, *, as_json: bool, lang: str | None
+) -> int:
+    """`--reconcile`: the log beside its prediction."""
+    from vramcast.api import reconciliation_of
+
+    found = reconciliation_of(log, given, file=job_file, save_calibration=saved)
+    if as_json:
+        from vramcast.report.reconciliation import to_json
+
+        click.echo(to_json(found))
+    else:
+        from vramcast.report.reconciliation import render
+
+        text = render(found, words_of(lang), saved=str(saved) if saved is not None else None)
+        click.echo(coloured(text, fits=found.largest is None), nl=False)
+    return 0 if found.answer.fits else EXIT_DOES_NOT_FIT

@@ -192,6 +192,8 @@ def question(job: ServeJob) -> dict[str, Any]:
     plain["plan"] = _plain(job.plan)
     if job.engine_options:
         plain["engine_options"] = job.engine_options
+    if job.calibration is not None:
+        plain["calibration"] = job.calibration.source
     return plain
 
 

@@ -60,7 +60,14 @@ def _yaml(text: str, path: Path) -> Any:
 
 def write_job(path: Path, options: Mapping[str, Any]) -> None:
     """Save the options as TOML that reads back to the same question."""
-    lines = [f"{name} = {_literal(value)}" for name, value in options.items() if value is not None]
+    write_lines(path, options, {})
+
+
+def write_lines(path: Path, values: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Values and tables of values as a TOML file; what is None is left out."""
+    lines = [f"{name} = {_literal(value)}" for name, value in values.items() if value is not None]
+    for title, table in tables.items():
+        lines += ["", f"[{title}]", *(f"{name} = {_literal(value)}" for name, value in table.items())]
     try:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.gpus import parse_gpus
+from vramcast.domain.calibration import Calibration
 from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan, Version
 from vramcast.engines.serving.checks import divides
 from vramcast.errors import InvalidSpec, UnknownName
@@ -48,8 +49,19 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
         version=version,
         weights=checkpoint.weights,
         engine_options=engine_options(values.get("engine-option", ())),
+        calibration=_calibration(values.get("calibration")),
     )
     return job if "tp" in values else placed(job)
+
+
+def _calibration(path: str | None) -> Calibration | None:
+    if path is None:
+        return None
+    from pathlib import Path
+
+    from vramcast.question.calibration import read_calibration
+
+    return read_calibration(Path(path))
 
 
 def default_engine(model: object) -> str:

@@ -56,6 +56,9 @@ SERVE_OPTIONS: Final[dict[str, Option]] = {
     ),
     "tiling": Option("plan", "tiling", Kind.FLAG, "diffusers: the VAE decodes in tiles"),
     "slicing": Option("plan", "slicing", Kind.FLAG, "diffusers: the VAE decodes one image after the other"),
+    "calibration": Option(
+        "job", "calibration", Kind.TEXT, "a file that --save-calibration wrote: measured over predicted, by entry"
+    ),
     "engine-option": Option("job", "engine_options", Kind.NAMES, "key=value for the engine (repeatable)"),
     **MODEL_OPTIONS,
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from vramcast.report.log_messages import LOG_MESSAGES
+
 LANGUAGES: Final = ("en", "zh")
 
 MESSAGES: Final[dict[str, dict[str, str]]] = {
@@ -110,6 +112,7 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "phase.warm-up": {"en": "warm-up", "zh": "预热"},
     "phase.serving": {"en": "serving", "zh": "服务"},
     "phase.checkpoint": {"en": "checkpoint", "zh": "保存检查点"},
+    **LOG_MESSAGES,
 }
 """Key -> language -> text. Both languages have every key and the same placeholders; a test says so."""
 

@@ -165,15 +165,25 @@ def changes(answer: Answer, words: Words) -> Iterator[str]:
         yield f"  {change.change:<44}{size:>13}  {mark:<8} {change.cost}".rstrip()
 
 
+def _width(text: str) -> int:
+    """Columns a terminal takes for a text: two for a Chinese character."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import east_asian_width
+
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+
+
 def table(rows: Iterable[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:
     """Columns as wide as their widest cell; the columns of `right` end flush."""
     cells = [tuple(str(cell) for cell in row) for row in rows]
-    widths = [max(len(row[index]) for row in cells) for index in range(len(cells[0]))]
+    widths = [max(_width(row[index]) for row in cells) for index in range(len(cells[0]))]
     lines = []
     for row in cells:
+        blanks = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
         padded = [
-            cell.rjust(width) if index in right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+            blank + cell if index in right else cell + blank
+            for index, (cell, blank) in enumerate(zip(row, blanks, strict=True))
         ]
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines) + "\n"

@@ -43,7 +43,7 @@ WORDINGS: Final = (
     wording("VRAM scratch buffer", r"VRAM scratch buffer: {1,20}(?P<old_compute__mib>NUMBER) Mi?B"),
     wording("offloaded ", r"offloaded (?P<gpu_layers__n>NUMBER)/(?P<layers__n>NUMBER) layers to GPU"),
     wording("KV self size", r"KV self size {0,4}= {0,20}(?P<cache_in_all__mib>NUMBER) MiB"),
-    wording(" K (", r"\bK \((?P<k_dtype__t>\w{2,10})\): {0,20}NUMBER MiB, V \((?P<v_dtype__t>\w{2,10})\): {0,20}NUMBER"),
+    wording(" K (", r"\bK \((?P<k_dtype__t>\w{2,9})\): {0,20}NUMBER MiB, V \((?P<v_dtype__t>\w{2,9})\): {0,20}NUMBER"),
     wording("n_", r": (?P<setting__t>n_ctx|n_ctx_per_seq|n_ctx_seq|n_batch|n_ubatch|n_seq_max|n_parallel|n_slots) "
             r"{1,12}= {1,4}(?P<value__n>\d{1,12})"),
     wording("flash_attn", r": flash_attn {1,12}= {1,4}(?P<flash__t>\w{1,10})"),

@@ -1,0 +1,1 @@
+"""Diagnosis: what servers say about themselves, held against what was predicted."""

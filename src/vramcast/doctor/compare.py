@@ -1,0 +1,243 @@
+"""Measured beside predicted, entry by entry; which entry explains most; what later questions could learn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from msgspec.structs import asdict
+
+from vramcast.domain.answer import RankAnswer, ServeAnswer
+from vramcast.domain.calibration import Calibration, Correction
+from vramcast.domain.program import Category
+from vramcast.domain.reconciliation import Compared, Reconciliation, Remark
+from vramcast.domain.serving import ServeJob, Version
+from vramcast.estimate.corrections import plan_facts
+from vramcast.sources.logs.found import MeasuredRank, ServingLog
+from vramcast.units import MIB, format_bytes
+
+PARTS: Final[dict[str, tuple[str, ...]]] = {
+    Category.WEIGHTS: (Category.WEIGHTS, Category.ADAPTERS, Category.DRAFT),
+    Category.ACTIVATIONS: (Category.ACTIVATIONS, Category.TEMPORARIES),
+}
+"""What engines measure as one -> categories of the ledger; any other is measured as the ledger lists it."""
+
+ORDER: Final = (
+    Category.WEIGHTS, Category.DRAFT, Category.ACTIVATIONS, Category.COMMUNICATION, Category.GRAPHS, Category.INPUTS,
+    Category.WORKSPACES, Category.CACHE,
+)
+
+BUDGET: Final[dict[str, tuple[str, ...]]] = {
+    "vllm": (Category.WEIGHTS, Category.ACTIVATIONS, Category.COMMUNICATION, Category.CACHE),
+}
+"""Engine -> categories that fill its share of the card together: what a log leaves out of them is what is left."""
+
+CORRECTABLE: Final = frozenset((
+    Category.WEIGHTS, Category.ADAPTERS, Category.DRAFT, Category.ACTIVATIONS, Category.TEMPORARIES,
+    Category.COMMUNICATION, Category.GRAPHS,
+))
+"""What a calibration may change: the cache follows from it, the rest is the engine's fixed size."""
+
+AGREES: Final = 0.002
+"""Differences below this share of the card are the log's rounding and the allocator's."""
+
+HELD: Final = 1024 * MIB
+"""More than this in use before the server began is another process, not this one's context [bytes]."""
+
+
+def reconciliation(
+    log: ServingLog, job: ServeJob, found: ServeAnswer, remarks: tuple[Remark, ...]
+) -> Reconciliation:
+    """The log beside the answer.
+
+    Args:
+        log: one start-up
+        job: the question it answers
+        found: the answer to that question
+        remarks: what was settled on the way
+    """
+    measured = _measured(log)
+    predicted = _predicted_rank(log, found, measured)
+    entries = tuple(_entries(log, measured, found, predicted))
+    causes = [entry for entry in entries if entry.unit == "bytes" and not entry.follows]
+    causes = causes or [entry for entry in entries if entry.unit == "bytes"]
+    largest = max(causes, key=lambda entry: abs(entry.difference), default=None)
+    if largest is not None and abs(largest.difference) <= AGREES * job.cluster.gpu.visible_bytes:
+        largest = None
+    whole = sum(abs(entry.difference) for entry in causes)
+    return Reconciliation(
+        log=log.name,
+        engine=f"{log.engine} {log.version}".strip(),
+        rank=measured.label,
+        compared=entries,
+        answer=found,
+        largest=largest,
+        share=abs(largest.difference) / whole if largest is not None else 0.0,
+        why=tuple(_why(log, job, largest, entries)),
+        remarks=(*remarks, *_remarks(log, entries)),
+        out_of_memory=_message(log, found),
+        calibration=_calibration(log, job, entries, found, predicted),
+    )
+
+
+def _measured(log: ServingLog) -> MeasuredRank:
+    """The rank whose figures decide: the one with the smallest cache, else with the largest weights."""
+    if not log.ranks:
+        return MeasuredRank(label="", num_bytes={})
+    if log.over_devices:
+        categories = dict.fromkeys(category for rank in log.ranks for category in rank.num_bytes)
+        sums = {name: sum(rank.num_bytes.get(name, 0) for rank in log.ranks) for name in categories}
+        return MeasuredRank(label=", ".join(rank.label for rank in log.ranks if rank.label), num_bytes=sums)
+    cached = [rank for rank in log.ranks if Category.CACHE in rank.num_bytes]
+    if cached:
+        return min(cached, key=lambda rank: (rank.num_bytes[Category.CACHE], -len(rank.num_bytes)))
+    return max(log.ranks, key=lambda rank: (rank.num_bytes.get(Category.WEIGHTS, 0), len(rank.num_bytes)))
+
+
+def _predicted_rank(log: ServingLog, found: ServeAnswer, measured: MeasuredRank) -> tuple[RankAnswer, ...]:
+    """The ranks of the answer that the measured figures are about: one, or all devices of one process."""
+    if log.over_devices:
+        return found.ranks
+    if measured.stage is not None and len(found.ranks) > 1:
+        last = max((rank.stage for rank in log.ranks if rank.stage is not None), default=0)
+        role = "first stage" if measured.stage == 0 else "last stage" if measured.stage == last else "middle stage"
+        matching = [rank for rank in found.ranks if rank.role == role]
+        if matching:
+            return (matching[0],)
+    return (min(found.ranks, key=lambda rank: _ledger(rank, Category.CACHE)),)
+
+
+def _ledger(rank: RankAnswer, *categories: str) -> int:
+    return sum(entry.num_bytes for entry in rank.ledger if entry.category in categories)
+
+
+def _sum(log: ServingLog, ranks: tuple[RankAnswer, ...], categories: tuple[str, ...]) -> int:
+    """Predicted bytes of categories on the ranks that are compared."""
+    return sum(_ledger(rank, *categories) * (rank.count if log.over_devices else 1) for rank in ranks)
+
+
+def parts_of(entry: str, stated: frozenset[str]) -> tuple[str, ...]:
+    """Ledger categories of an entry; what the log states by itself is not counted twice."""
+    found: list[str] = []
+    for name in entry.split("+"):
+        found += [part for part in PARTS.get(name, (name,)) if part == name or part not in stated]
+    return tuple(found)
+
+
+def _entries(
+    log: ServingLog, measured: MeasuredRank, found: ServeAnswer, ranks: tuple[RankAnswer, ...]
+) -> Iterator[Compared]:
+    stated = frozenset(measured.num_bytes)
+    missing = [category for category in BUDGET.get(log.engine, ()) if category not in stated]
+    for category in ORDER:
+        if category in stated:
+            yield Compared(
+                entry=str(category),
+                measured=measured.num_bytes[category],
+                predicted=_sum(log, ranks, parts_of(category, stated)),
+                follows=category == Category.CACHE and log.pool_is_rest,
+            )
+    if missing and Category.WEIGHTS in stated and Category.CACHE in stated and log.pool_is_rest:
+        known = [category for category in BUDGET[log.engine] if category in stated]
+        name = "+".join(map(str, missing))
+        predicted = _sum(log, ranks, parts_of(name, stated))
+        budget = predicted + sum(_sum(log, ranks, parts_of(category, stated)) for category in known)
+        rest = budget - sum(measured.num_bytes[category] for category in known)
+        yield Compared(entry=name, measured=rest, predicted=predicted, derived=True)
+    yield from _counts(log, found)
+
+
+def _counts(log: ServingLog, found: ServeAnswer) -> Iterator[Compared]:
+    """What the cache holds; engines log it per data-parallel copy."""
+    if found.capacity is None:
+        return
+    if "tokens" in log.counts:
+        yield Compared(
+            entry="tokens", measured=log.counts["tokens"], predicted=found.capacity.kv_tokens, unit="tokens",
+            follows=True,
+        )
+    if "concurrency" in log.counts:
+        copies = found.question["plan"].get("dp", 1)
+        yield Compared(
+            entry="concurrency", measured=log.counts["concurrency"], unit="sequences", follows=True,
+            predicted=found.capacity.concurrency / copies,
+        )
+
+
+def _why(log: ServingLog, job: ServeJob, largest: Compared | None, entries: tuple[Compared, ...]) -> Iterator[Remark]:
+    """Plain words for the difference that matters most."""
+    held = log.held_bytes if log.held_bytes is not None and log.held_bytes > HELD else None
+    if largest is not None:
+        sign = "more" if largest.difference > 0 else "less"
+        if "communication" in largest.entry and sign == "more" and held is not None:
+            yield Remark(key="why.held", values={"held": format_bytes(held)})
+        for name in largest.entry.split("+"):
+            yield Remark(key=f"why.{name}.{sign}", values=_settings(job))
+    cache = next((entry for entry in entries if entry.entry == Category.CACHE), None)
+    tokens = next((entry for entry in entries if entry.unit == "tokens"), None)
+    if cache is not None and tokens is not None and min(tokens.measured, cache.predicted, tokens.predicted) > 0:
+        per_token = (cache.measured / tokens.measured) / (cache.predicted / tokens.predicted)
+        if abs(per_token - 1) > 0.02:
+            yield Remark(key="why.token_bytes", values={"ratio": f"{per_token:.2f}"})
+
+
+def _settings(job: ServeJob) -> dict[str, str]:
+    plan = job.plan
+    return {
+        "weights": plan.weights or (job.model.quantisation or job.model.dtype or "16 bit"),
+        "kv": plan.kv_dtype,
+    }
+
+
+def _remarks(log: ServingLog, entries: tuple[Compared, ...]) -> Iterator[Remark]:
+    if log.refusal:
+        yield Remark(key="engine_refused", values={"text": log.refusal[:300]})
+    if not any(entry.entry == Category.CACHE for entry in entries):
+        yield Remark(key="log_is_half")
+    if any(entry.derived for entry in entries):
+        yield Remark(key="left_over")
+
+
+def _message(log: ServingLog, found: ServeAnswer) -> dict[str, Any] | None:
+    """The figures of an out-of-memory message, beside the device peak that was predicted."""
+    if log.out_of_memory is None:
+        return None
+    figures = {name: value for name, value in asdict(log.out_of_memory).items() if value not in (None, "")}
+    return figures | {"predicted_device": found.peak.device_bytes}
+
+
+def _calibration(
+    log: ServingLog, job: ServeJob, entries: tuple[Compared, ...], found: ServeAnswer, ranks: tuple[RankAnswer, ...]
+) -> Calibration | None:
+    """What the measured entries teach; None where the log states nothing that is predicted."""
+    stated = frozenset(name for entry in entries if entry.unit == "bytes" for name in entry.entry.split("+"))
+    corrections: dict[str, Correction] = {}
+    for entry in entries:
+        if entry.unit != "bytes" or entry.follows or entry.measured < 0 or entry.predicted <= 0:
+            continue
+        parts = [part for part in parts_of(entry.entry, stated) if part in CORRECTABLE]
+        sizes = {part: _sum(log, ranks, (part,)) for part in parts}
+        for part, predicted in sizes.items():
+            if predicted > 0:
+                corrections[str(part)] = Correction(
+                    measured_bytes=round(predicted * entry.measured / entry.predicted),
+                    predicted_bytes=predicted,
+                    apportioned=predicted != sum(sizes.values()),
+                )
+    if not corrections:
+        return None
+    oldest, newest = _versions(job)
+    return Calibration(
+        engine=log.engine, oldest=oldest, newest=newest, gpu=job.cluster.gpu.name, plan=plan_facts(job),
+        corrections=corrections, log=log.name,
+    )
+
+
+def _versions(job: ServeJob) -> tuple[Version, Version]:
+    """The versions that a measured one speaks for: releases of its series, a hundred builds of llama.cpp."""
+    if len(job.version) == 1:
+        first = job.version[0] // 100 * 100
+        return (first,), (first + 99,)
+    return job.version[:2], job.version[:2]
+
+

@@ -1,0 +1,99 @@
+"""Calibration files: what a measured run taught, in TOML, read strictly and written back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from vramcast.domain.calibration import Calibration, Correction, Plan
+from vramcast.domain.model import Noun
+from vramcast.domain.program import Category
+from vramcast.errors import InvalidSpec, SourceError, UnknownName
+from vramcast.question.files import write_lines
+
+LARGEST_FILE: Final = 64 << 10
+"""A calibration has some thirty lines [bytes]."""
+
+VERSION: Final = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,3}")
+
+
+class _File(Noun, frozen=True):
+    """The keys of a file."""
+
+    engine: str
+    oldest: str
+    newest: str
+    gpu: str
+    plan: Plan
+    corrections: dict[str, Correction]
+    log: str = ""
+    date: str = ""
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration of a file.
+
+    Raises: SourceError naming the file and what is wrong with it
+    """
+    import tomllib
+
+    import msgspec
+
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise SourceError(f"{path}: a calibration has at most {LARGEST_FILE} bytes")
+        found = msgspec.convert(tomllib.loads(text.decode("utf-8")), _File)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise SourceError(f"{path}: not a text file") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SourceError(f"{path}: not TOML: {str(error)[:200]}") from None
+    except (msgspec.ValidationError, InvalidSpec) as error:
+        raise SourceError(f"{path}: no calibration: {str(error)[:300]}") from None
+    return _checked(found, path)
+
+
+def _checked(found: _File, path: Path) -> Calibration:
+    for category in found.corrections:
+        if category not in list(Category):
+            raise SourceError(f"{path}: {UnknownName.of('ledger category', category, list(Category))}")
+    versions = [_version(text, path) for text in (found.oldest, found.newest)]
+    if versions[0] > versions[1]:
+        raise SourceError(f"{path}: oldest={found.oldest} is newer than newest={found.newest}")
+    return Calibration(
+        engine=found.engine, oldest=versions[0], newest=versions[1], gpu=found.gpu, plan=found.plan,
+        corrections=found.corrections, log=found.log, date=found.date, source=path.name,
+    )
+
+
+def _version(text: str, path: Path) -> tuple[int, ...]:
+    if not VERSION.fullmatch(text):
+        raise SourceError(f"{path}: version {text[:40]!r} must be written like 0.19")
+    return tuple(map(int, text.split(".")))
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Save a calibration so that it reads back the same.
+
+    Raises: SourceError when the file cannot be written
+    """
+    plan = calibration.plan
+    values: dict[str, Any] = {
+        "engine": calibration.engine,
+        "oldest": ".".join(map(str, calibration.oldest)),
+        "newest": ".".join(map(str, calibration.newest)),
+        "gpu": calibration.gpu,
+        "log": calibration.log,
+        "date": calibration.date,
+    }
+    tables: dict[str, dict[str, Any]] = {
+        "plan": {"model": plan.model, "weights": plan.weights, "tp": plan.tp, "pp": plan.pp, "dp": plan.dp}
+    }
+    for category, correction in calibration.corrections.items():
+        table = {"measured_bytes": correction.measured_bytes, "predicted_bytes": correction.predicted_bytes}
+        tables[f'corrections."{category}"'] = table | ({"apportioned": True} if correction.apportioned else {})
+    write_lines(path, values, tables)
