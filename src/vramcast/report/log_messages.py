@@ -86,7 +86,8 @@ LOG_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "why.activations.less": {
         "en": "the profiled batch needs less: fewer sequences or tokens than asked here (--max-sequences, "
         "--batched-tokens), or compiled kernels that keep less",
-        "zh": "试运行的批次需要更少：序列或 token 少于此处所设（--max-sequences、--batched-tokens），或编译后的内核占用更少",
+        "zh": "试运行的批次需要更少：序列或 token 少于此处所设（--max-sequences、--batched-tokens），"
+        "或编译后的内核占用更少",
     },
     "why.communication.more": {
         "en": "NCCL, custom all-reduce or kernel modules take more on this machine, or another process used the card "
