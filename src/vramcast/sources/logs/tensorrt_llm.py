@@ -124,7 +124,7 @@ def _given(startup: Startup) -> dict[str, Any]:
 def _rank(startup: Startup, rank: str) -> MeasuredRank:
     """One rank's figures; the cache is made twice, small for the profile and then for good."""
 
-    def said(fact: str) -> int | None:
+    def said(fact: str) -> Any:
         own = startup.last(fact, rank)
         return startup.last(fact) if own is None else own  # the C++ runtime does not name ranks
 
