@@ -37,6 +37,11 @@ STORED: Final[dict[str, str]] = {
 }
 """`quantization` of an engine -> storage format of a question."""
 
+GGUF_TYPE: Final = re.compile(
+    r"(?<![a-z0-9])(i?q\d_(?:\d|k_?[sml]?l?|x?xs|nl|[sm])|tq\d_0|bf16|f16|f32|mxfp4)(?![a-z0-9])"
+    r"(?: - (small|medium|large))?"
+)
+GGUF_WHOLE: Final = {"f16": "fp16", "f32": "fp32"}
 GGUF_SIZES: Final = {"small": "_s", "medium": "_m", "large": "_l"}
 
 SAME_CARD: Final = 0.004
@@ -121,12 +126,11 @@ def stored_as(log: ServingLog) -> str | None:
     """
     if log.engine != "llama.cpp":
         return STORED.get(log.quantisation.lower())
-    text = log.quantisation.lower()
-    match = re.search(r"\b(i?q\d_\w{1,3}|tq\d_0|bf16|f16|f32|mxfp4)(?: - (small|medium|large))?", text)
-    if match is None:
-        return None
-    whole = {"f16": "fp16", "f32": "fp32"}
-    return whole.get(match[1], match[1] + GGUF_SIZES.get(match[2], ""))
+    for text in (log.quantisation, *log.models):
+        match = GGUF_TYPE.search(text.lower())
+        if match is not None:
+            return GGUF_WHOLE.get(match[1], match[1] + GGUF_SIZES.get(match[2], ""))
+    return None
 
 
 def gpus_of(log: ServingLog, *, ranks: int) -> str:

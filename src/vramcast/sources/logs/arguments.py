@@ -65,7 +65,7 @@ def _value(text: str) -> Any:
         return text[1:-1]
     if re.fullmatch(r"-?\d{1,18}", text):
         return int(text)
-    if re.fullmatch(r"-?\d{1,18}\.\d{1,18}(?:e-?\d{1,2})?", text):
+    if re.fullmatch(r"-?\d{1,18}(?:\.\d{1,18})?(?:e-?\d{1,2})?", text):
         return float(text)
     return text
 

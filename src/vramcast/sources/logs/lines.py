@@ -80,7 +80,8 @@ def _encoding(sniffed: bytes, *, name: str) -> str:
             return encoding
     if b"\0" not in sniffed:
         return "utf-8"
-    for encoding, high_bytes in (("utf-16-le", sniffed[1::2]), ("utf-16-be", sniffed[::2])):
-        if high_bytes.count(0) > 0.7 * len(high_bytes):
+    even, odd = sniffed[::2], sniffed[1::2]
+    for encoding, low, high in (("utf-16-le", even, odd), ("utf-16-be", odd, even)):
+        if not low.count(0) and high.count(0) > 0.7 * len(high):
             return encoding
     raise SourceError(f"{name}: not a text file; give what the server printed")

@@ -147,12 +147,10 @@ def _value(text: str, unit: str) -> Any:
         return text
     if unit == "size":
         return size_of(text)
-    number = float(text.replace(",", ""))
+    number = float(text.replace(",", "")) * UNITS.get(unit, 1)
     if abs(number) > LARGEST_NUMBER:
         return None
-    if unit == "x":
-        return number
-    return round(number * UNITS.get(unit, 1))
+    return number if unit == "x" else round(number)
 
 
 def size_of(text: str) -> int | None:
