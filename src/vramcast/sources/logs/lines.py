@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 LARGEST_LOG: Final = 64 << 20
 """A start-up is over long before; what follows in a larger log is not read [characters]."""
 
+MOST_LINES: Final = 1_000_000
+"""As `LARGEST_LOG`, for logs of short lines [count]."""
+
 LONGEST_LINE: Final = 64 << 10
 """The longest line of a server, its whole configuration, has a tenth of that; the rest is dropped [characters]."""
 
@@ -52,7 +55,7 @@ class LogLines:
                 if not (line := self._text.readline(LONGEST_LINE)):
                     return
                 used += len(line)
-            if used >= LARGEST_LOG:
+            if used >= LARGEST_LOG or number >= MOST_LINES:
                 self.cut = bool(self._text.readline(1))
                 return
 

@@ -1,0 +1,148 @@
+"""Measured beside predicted: which entry explains the difference, and what is learned from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.sources.logs.samples import gib, read
+from vramcast.doctor.compare import reconciliation
+from vramcast.doctor.question import question_of
+from vramcast.domain.answer import ServeAnswer
+from vramcast.domain.reconciliation import Reconciliation
+from vramcast.domain.serving import ServeJob
+from vramcast.estimate.serving import answer
+from vramcast.sources.logs.found import MeasuredRank, ServingLog
+
+GIVEN = {"gpus": "h100-sxm-80gb"}
+
+
+def asked() -> tuple[ServingLog, ServeJob, ServeAnswer]:
+    log = read("vllm-v1")
+    job, _ = question_of(log, GIVEN)
+    return log, job, answer(job)
+
+
+def as_predicted(found: ServeAnswer, **changed: int) -> dict[str, int]:
+    """A rank that measures what was predicted, but for some differences by category."""
+    sizes: dict[str, int] = {}
+    for entry in found.fullest.ledger:
+        if entry.category in ("weights", "activations", "communication", "cuda graphs", "kv cache"):
+            sizes[entry.category] = sizes.get(entry.category, 0) + entry.num_bytes
+    return {name: size + changed.get(name.replace(" ", "_"), 0) for name, size in sizes.items()}
+
+
+def compared(sizes: dict[str, int], **fields: Any) -> Reconciliation:
+    log, job, found = asked()
+    given: dict[str, Any] = {"ranks": (MeasuredRank(label="", num_bytes=sizes),), "counts": {}} | fields
+    return reconciliation(replace(log, **given), job, found, ())
+
+
+def test_a_run_as_predicted_agrees() -> None:
+    found = compared(as_predicted(asked()[2]))
+    assert found.largest is None
+    assert not found.why
+    assert all(entry.difference == 0 for entry in found.compared)
+
+
+@pytest.mark.parametrize("name", ["weights", "activations", "communication", "cuda_graphs"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_entry_that_differs_most_is_named_with_its_share_and_a_reason(name: str, sign: int) -> None:
+    extra = {name: sign * gib(0.5), "kv_cache": -sign * gib(0.6), "weights" if name != "weights" else "activations": 1}
+    found = compared(as_predicted(asked()[2], **extra))
+    category = name.replace("_", " ")
+    assert found.largest is not None
+    assert found.largest.entry == category
+    assert found.largest.difference == sign * gib(0.5)
+    assert found.share == pytest.approx(1.0, abs=1e-6)
+    assert found.why[0].key == f"why.{category}.{'more' if sign > 0 else 'less'}"
+
+
+def test_the_cache_follows_and_is_never_the_cause_where_it_takes_the_rest() -> None:
+    found = compared(as_predicted(asked()[2], kv_cache=-gib(3), communication=gib(0.5)))
+    assert found.largest is not None
+    assert found.largest.entry == "communication"
+    by_name = {entry.entry: entry for entry in found.compared}
+    assert by_name["kv cache"].follows
+    fixed = compared(as_predicted(asked()[2], kv_cache=-gib(3)), pool_is_rest=False)
+    assert fixed.largest is not None
+    assert fixed.largest.entry == "kv cache"
+
+
+def test_memory_held_by_others_explains_non_torch_memory() -> None:
+    found = compared(as_predicted(asked()[2], communication=gib(2)), held_bytes=gib(2.3))
+    assert [remark.key for remark in found.why] == ["why.held", "why.communication.more"]
+
+
+def test_what_a_log_does_not_state_is_what_its_budget_leaves() -> None:
+    sizes = as_predicted(asked()[2], kv_cache=-gib(1))
+    rest = {name: size for name, size in sizes.items() if name in ("weights", "kv cache")}
+    found = compared(rest)
+    left = next(entry for entry in found.compared if entry.derived)
+    assert left.entry == "activations+communication"
+    assert left.difference == gib(1)
+    assert found.largest == left
+    assert "left_over" in [remark.key for remark in found.remarks]
+
+
+def test_other_bytes_per_token_are_said() -> None:
+    _, _, answered = asked()
+    assert answered.capacity is not None
+    half = compared(as_predicted(answered), counts={"tokens": answered.capacity.kv_tokens / 2})
+    assert [remark.key for remark in half.why] == ["why.token_bytes"]
+    assert half.why[0].values == {"ratio": "2.00"}
+
+
+def test_the_tightest_rank_is_compared() -> None:
+    log, job, found = asked()
+    assert reconciliation(log, job, found, ()).rank == "Worker_TP1"
+
+
+def test_devices_of_one_process_are_compared_together() -> None:
+    log, job, found = asked()
+    sizes = as_predicted(found)
+    halves = tuple(
+        MeasuredRank(label=f"CUDA{index}", num_bytes=sizes) for index in range(2)
+    )
+    both = reconciliation(replace(log, ranks=halves, over_devices=True, counts={}), job, found, ())
+    assert both.rank == "CUDA0, CUDA1"
+    assert both.largest is None
+
+
+def test_half_a_log_compares_what_it_has() -> None:
+    found = compared({"weights": gib(9)})
+    assert [entry.entry for entry in found.compared] == ["weights"]
+    assert found.largest is not None
+    assert "log_is_half" in [remark.key for remark in found.remarks]
+
+
+def test_an_out_of_memory_message_stands_beside_the_predicted_device_peak() -> None:
+    log = read("vllm-oom")
+    job, remarks = question_of(log, GIVEN)
+    found = reconciliation(log, job, answer(job), remarks)
+    assert found.out_of_memory is not None
+    assert found.out_of_memory["predicted_device"] == found.answer.peak.device_bytes
+    assert found.out_of_memory["stage"] == "serve"
+
+
+def test_a_calibration_holds_every_measured_entry_but_the_cache() -> None:
+    calibration = compared(as_predicted(asked()[2], communication=gib(0.5))).calibration
+    assert calibration is not None
+    assert set(calibration.corrections) == {"weights", "activations", "communication", "cuda graphs"}
+    non_torch = calibration.corrections["communication"]
+    assert non_torch.measured_bytes - non_torch.predicted_bytes == gib(0.5)
+    assert not any(correction.apportioned for correction in calibration.corrections.values())
+    assert (calibration.oldest, calibration.newest) == ((0, 19), (0, 19))
+
+
+def test_a_sum_is_apportioned_as_it_was_predicted() -> None:
+    sizes = as_predicted(asked()[2], kv_cache=-gib(1))
+    calibration = compared({"weights": sizes["weights"], "kv cache": sizes["kv cache"]}).calibration
+    assert calibration is not None
+    parts = [calibration.corrections[name] for name in ("activations", "communication")]
+    assert all(part.apportioned for part in parts)
+    ratios = [part.measured_bytes / part.predicted_bytes for part in parts]
+    assert ratios[0] == pytest.approx(ratios[1], rel=1e-6)
+    assert sum(part.measured_bytes - part.predicted_bytes for part in parts) == pytest.approx(gib(1), abs=4)
