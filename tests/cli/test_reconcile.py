@@ -76,10 +76,8 @@ def test_a_saved_calibration_brings_the_same_question_to_what_was_measured(tmp_p
     done = serve(*asked, "--calibration", str(path), "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    (rank,) = found["ranks"]
-    non_torch = sum(entry["bytes"] for entry in rank["ledger"] if entry["path"].startswith("communication/"))
-    assert non_torch == pytest.approx(2.61 * 2**30, rel=0.002)
-    sentence = "calibrated by run.toml: communication 2.61 GiB instead"
+    assert found["startup"]["non-torch"] == pytest.approx(2.61 * 2**30, rel=0.002)
+    sentence = "calibrated by run.toml: non-torch 2.61 GiB instead"
     assert any(text.startswith(sentence) for text in found["assumptions"])
     assert found["question"]["calibration"] == "run.toml"
     assert found["capacity"]["kv_tokens"] < json.loads(serve(*asked, "--json").stdout)["capacity"]["kv_tokens"]

@@ -11,6 +11,7 @@ from tests.sources.logs.samples import gib, read
 from vramcast.doctor.compare import reconciliation
 from vramcast.doctor.question import question_of
 from vramcast.domain.answer import ServeAnswer
+from vramcast.domain.calibration import PRINTED_AS
 from vramcast.domain.reconciliation import Reconciliation
 from vramcast.domain.serving import ServeJob
 from vramcast.estimate.serving import answer
@@ -27,10 +28,7 @@ def asked() -> tuple[ServingLog, ServeJob, ServeAnswer]:
 
 def as_predicted(found: ServeAnswer, **changed: int) -> dict[str, int]:
     """A rank that measures what was predicted, but for some differences by category."""
-    sizes: dict[str, int] = {}
-    for entry in found.fullest.ledger:
-        if entry.category in ("weights", "activations", "communication", "cuda graphs", "kv cache"):
-            sizes[entry.category] = sizes.get(entry.category, 0) + entry.num_bytes
+    sizes = {str(category): found.startup[printed] for category, printed in PRINTED_AS.items()}
     return {name: size + changed.get(name.replace(" ", "_"), 0) for name, size in sizes.items()}
 
 
@@ -102,10 +100,9 @@ def test_the_tightest_rank_is_compared() -> None:
 
 def test_devices_of_one_process_are_compared_together() -> None:
     log, job, found = asked()
-    sizes = as_predicted(found)
-    halves = tuple(
-        MeasuredRank(label=f"CUDA{index}", num_bytes=sizes) for index in range(2)
-    )
+    listed = [entry for entry in found.fullest.ledger if entry.category == "weights"]
+    sizes = {"weights": sum(entry.num_bytes for entry in listed)}
+    halves = tuple(MeasuredRank(label=f"CUDA{index}", num_bytes=sizes) for index in range(found.fullest.count))
     both = reconciliation(replace(log, ranks=halves, over_devices=True, counts={}), job, found, ())
     assert both.rank == "CUDA0, CUDA1"
     assert both.largest is None

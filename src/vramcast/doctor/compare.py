@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from vramcast.domain.answer import RankAnswer, ServeAnswer
-from vramcast.domain.calibration import Calibration, Correction
+from vramcast.domain.calibration import PRINTED_AS, Calibration, Correction
 from vramcast.domain.program import Category
 from vramcast.domain.reconciliation import Compared, Reconciliation, Remark
 from vramcast.domain.serving import ServeJob, Version
@@ -57,7 +57,7 @@ def reconciliation(
         remarks: what was settled on the way
     """
     measured = _measured(log)
-    predicted = _predicted_rank(log, found, measured)
+    predicted = Predictions(log, found, measured)
     entries = tuple(_entries(log, measured, found, predicted))
     causes = [entry for entry in entries if entry.unit == "bytes" and not entry.follows]
     causes = causes or [entry for entry in entries if entry.unit == "bytes"]
@@ -76,7 +76,7 @@ def reconciliation(
         why=tuple(_why(log, job, largest, entries)),
         remarks=(*remarks, *_remarks(log, entries)),
         out_of_memory=_message(log, found),
-        calibration=_calibration(log, job, entries, found, predicted),
+        calibration=_calibration(log, job, entries, predicted),
     )
 
 
@@ -94,7 +94,7 @@ def _measured(log: ServingLog) -> MeasuredRank:
     return max(log.ranks, key=lambda rank: (rank.num_bytes.get(Category.WEIGHTS, 0), len(rank.num_bytes)))
 
 
-def _predicted_rank(log: ServingLog, found: ServeAnswer, measured: MeasuredRank) -> tuple[RankAnswer, ...]:
+def _predicted_ranks(log: ServingLog, found: ServeAnswer, measured: MeasuredRank) -> tuple[RankAnswer, ...]:
     """The ranks of the answer that the measured figures are about: one, or all devices of one process."""
     if log.over_devices:
         return found.ranks
@@ -111,39 +111,51 @@ def _ledger(rank: RankAnswer, *categories: str) -> int:
     return sum(entry.num_bytes for entry in rank.ledger if entry.category in categories)
 
 
-def _sum(log: ServingLog, ranks: tuple[RankAnswer, ...], categories: tuple[str, ...]) -> int:
-    """Predicted bytes of categories on the ranks that are compared."""
-    return sum(_ledger(rank, *categories) * (rank.count if log.over_devices else 1) for rank in ranks)
+class Predictions:
+    """Predicted bytes on the ranks that are compared, by what the log states."""
 
+    def __init__(self, log: ServingLog, found: ServeAnswer, measured: MeasuredRank) -> None:
+        self.stated = frozenset(measured.num_bytes)
+        self._log = log
+        self._ranks = _predicted_ranks(log, found, measured)
+        printed = not log.over_devices and self._ranks[0].role in ("all", "first stage")
+        self._printed = found.startup if printed else {}
 
-def parts_of(entry: str, stated: frozenset[str]) -> tuple[str, ...]:
-    """Ledger categories of an entry; what the log states by itself is not counted twice."""
-    found: list[str] = []
-    for name in entry.split("+"):
-        found += [part for part in PARTS.get(name, (name,)) if part == name or part not in stated]
-    return tuple(found)
+    def __call__(self, entry: str) -> int:
+        """What the engine would print of an entry, else what the ledger holds of it."""
+        return sum(
+            self._printed[PRINTED_AS[name]] if PRINTED_AS.get(name) in self._printed else self.listed(*self.parts(name))
+            for name in entry.split("+")
+        )
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        """Ledger categories of an entry; what the log states by itself is not counted twice."""
+        return tuple(part for part in PARTS.get(name, (name,)) if part == name or part not in self.stated)
+
+    def listed(self, *categories: str) -> int:
+        """Bytes of categories in the ledger."""
+        return sum(_ledger(rank, *categories) * (rank.count if self._log.over_devices else 1) for rank in self._ranks)
 
 
 def _entries(
-    log: ServingLog, measured: MeasuredRank, found: ServeAnswer, ranks: tuple[RankAnswer, ...]
+    log: ServingLog, measured: MeasuredRank, found: ServeAnswer, predicted: Predictions
 ) -> Iterator[Compared]:
-    stated = frozenset(measured.num_bytes)
+    stated = predicted.stated
     missing = [category for category in BUDGET.get(log.engine, ()) if category not in stated]
     for category in ORDER:
         if category in stated:
             yield Compared(
                 entry=str(category),
                 measured=measured.num_bytes[category],
-                predicted=_sum(log, ranks, parts_of(category, stated)),
+                predicted=predicted(category),
                 follows=category == Category.CACHE and log.pool_is_rest,
             )
     if missing and Category.WEIGHTS in stated and Category.CACHE in stated and log.pool_is_rest:
         known = [category for category in BUDGET[log.engine] if category in stated]
         name = "+".join(map(str, missing))
-        predicted = _sum(log, ranks, parts_of(name, stated))
-        budget = predicted + sum(_sum(log, ranks, parts_of(category, stated)) for category in known)
+        budget = sum(predicted(category) for category in BUDGET[log.engine])
         rest = budget - sum(measured.num_bytes[category] for category in known)
-        yield Compared(entry=name, measured=rest, predicted=predicted, derived=True)
+        yield Compared(entry=name, measured=rest, predicted=predicted(name), derived=True)
     yield from _counts(log, found)
 
 
@@ -207,23 +219,20 @@ def _message(log: ServingLog, found: ServeAnswer) -> dict[str, Any] | None:
 
 
 def _calibration(
-    log: ServingLog, job: ServeJob, entries: tuple[Compared, ...], found: ServeAnswer, ranks: tuple[RankAnswer, ...]
+    log: ServingLog, job: ServeJob, entries: tuple[Compared, ...], predicted: Predictions
 ) -> Calibration | None:
     """What the measured entries teach; None where the log states nothing that is predicted."""
-    stated = frozenset(name for entry in entries if entry.unit == "bytes" for name in entry.entry.split("+"))
     corrections: dict[str, Correction] = {}
     for entry in entries:
         if entry.unit != "bytes" or entry.follows or entry.measured < 0 or entry.predicted <= 0:
             continue
-        parts = [part for part in parts_of(entry.entry, stated) if part in CORRECTABLE]
-        sizes = {part: _sum(log, ranks, (part,)) for part in parts}
-        for part, predicted in sizes.items():
-            if predicted > 0:
-                corrections[str(part)] = Correction(
-                    measured_bytes=round(predicted * entry.measured / entry.predicted),
-                    predicted_bytes=predicted,
-                    apportioned=predicted != sum(sizes.values()),
-                )
+        sizes = _divided(entry, predicted)
+        for part, size in sizes.items():
+            corrections[part] = Correction(
+                measured_bytes=round(size * entry.measured / entry.predicted),
+                predicted_bytes=size,
+                apportioned=len(sizes) > 1,
+            )
     if not corrections:
         return None
     oldest, newest = _versions(job)
@@ -231,6 +240,18 @@ def _calibration(
         engine=log.engine, oldest=oldest, newest=newest, gpu=job.cluster.gpu.name, plan=plan_facts(job),
         corrections=corrections, log=log.name,
     )
+
+
+def _divided(entry: Compared, predicted: Predictions) -> dict[str, int]:
+    """What was predicted of the correctable categories behind an entry."""
+    names = entry.entry.split("+")
+    if len(names) > 1:
+        sizes = {name: predicted(name) for name in names if name in CORRECTABLE}
+    else:
+        listed = {str(part): predicted.listed(part) for part in predicted.parts(names[0]) if part in CORRECTABLE}
+        present = {part: size for part, size in listed.items() if size > 0}
+        sizes = present if len(present) > 1 else dict.fromkeys(present, round(entry.predicted))
+    return {name: size for name, size in sizes.items() if size > 0}
 
 
 def _versions(job: ServeJob) -> tuple[Version, Version]:

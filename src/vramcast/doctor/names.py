@@ -27,6 +27,8 @@ LEFT_OUT: Final = frozenset(
 )
 """Words of a name that do not tell one network from another."""
 
+GGUF_ENGINES: Final = ("llama.cpp", "ik_llama.cpp")
+
 GGUF_MIX: Final = re.compile(r"[-._](?:ud-)?(?:i?q\d\w*|tq\d_\d)$")
 """The end of a file's name that says how it is quantised."""
 
@@ -124,7 +126,7 @@ def stored_as(log: ServingLog) -> str | None:
     >>> stored_as(ServingLog(name="x", engine="llama.cpp", quantisation="Q4_K - Medium"))
     'q4_k_m'
     """
-    if log.engine != "llama.cpp":
+    if log.engine not in GGUF_ENGINES:
         return STORED.get(log.quantisation.lower())
     for text in (log.quantisation, *log.models):
         match = GGUF_TYPE.search(text.lower())

@@ -7,11 +7,11 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.doctor.names import checkpoint_of, counted, gpus_of, stored_as
+from vramcast.doctor.names import GGUF_ENGINES, checkpoint_of, counted, gpus_of, stored_as
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.serving import ServeJob, Version
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.serving import ENGINES
 from vramcast.question.serving import build_serving, parse_engine
 from vramcast.sources.logs.found import ServingLog
@@ -40,6 +40,9 @@ def question_of(log: ServingLog, given: Mapping[str, Any]) -> Question:
     given = {name: value for name, value in given.items() if value is not None}
     engine, version, remarks = _engine(log, given.get("engine"))
     options: dict[str, Any] = {**log.options, **given, "engine": f"{engine}@{'.'.join(map(str, version))}"}
+    pairs = (*log.options.get("engine-option", ()), *given.get("engine-option", ()))
+    if pairs:
+        options["engine-option"] = pairs
     _without_orphans(options)
     name, checkpoint = _checkpoint(log, given.get("model"))
     options["model"] = name
@@ -64,6 +67,8 @@ def _engine(log: ServingLog, given: Any) -> tuple[str, Version, tuple[Remark, ..
             raise InvalidSpec(f"--engine {given} contradicts {log.name}, which is a log of {log.engine}")
         if "@" in str(given) or not log.version:
             return engine, version, ()
+    if log.engine not in ENGINES:
+        raise UnknownName.of("serving engine", log.engine, ENGINES)
     known = ENGINES[log.engine]
     if not log.version:
         shown = ".".join(map(str, known.default))
@@ -107,7 +112,7 @@ def _checkpoint(log: ServingLog, given: Any) -> tuple[str, Checkpoint]:
 
 def _says_how(log: ServingLog, checkpoint: Checkpoint) -> bool:
     """Whether the log knows better than the checkpoint how weights are stored on the card."""
-    if log.engine == "llama.cpp":
+    if log.engine in GGUF_ENGINES:
         return checkpoint.weights is None
     if checkpoint.model.quantisation is not None:
         return False

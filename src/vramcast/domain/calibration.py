@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from vramcast.domain.model import Noun
+from vramcast.domain.program import Category
 from vramcast.errors import InvalidSpec
+
+PRINTED_AS: Final[dict[str, str]] = {
+    Category.WEIGHTS: "weights",
+    Category.ACTIVATIONS: "activation peak",
+    Category.COMMUNICATION: "non-torch",
+    Category.GRAPHS: "CUDA graphs",
+    Category.CACHE: "KV cache",
+}
+"""Ledger category -> the figure of it that engines print when they start, in `ServingRank.startup`."""
 
 
 class Correction(Noun, frozen=True):

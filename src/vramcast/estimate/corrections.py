@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.domain.calibration import Calibration, Plan
+from vramcast.domain.calibration import PRINTED_AS, Calibration, Plan
 from vramcast.domain.program import Extent, Loop, Program, extent
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank, Version
 from vramcast.units import format_bytes
@@ -95,14 +95,17 @@ def effects(job: ServeJob, deployment: Deployment, plain: Deployment) -> tuple[t
         now, before = next(((now, before) for now, before in pairs if now != before), (0, 0))
         if now != before:
             sizes = f"{format_bytes(now)} instead of {format_bytes(before)}"
-            changed.append(f"calibrated by {job.calibration.source}: {category} {sizes}")
+            changed.append(f"calibrated by {job.calibration.source}: {PRINTED_AS.get(category, category)} {sizes}")
         elif correction.measured_bytes != correction.predicted_bytes:
             idle.append(f"calibration {job.calibration.source}: {job.engine} is not corrected for {category} here")
     return tuple(changed), tuple(idle)
 
 
 def _category_bytes(rank: ServingRank, category: str) -> int:
-    """The most that tensors of a category take together [bytes]."""
+    """What the engine prints of a category, else the most that its tensors take together [bytes]."""
+    printed = rank.startup.get(PRINTED_AS.get(category, ""))
+    if printed is not None:
+        return printed
     whole = Extent(0, 0)
     for nodes in rank.program.phases.values():
         whole = whole.then(extent(_only(nodes, category)))

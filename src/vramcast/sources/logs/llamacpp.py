@@ -48,6 +48,12 @@ WORDINGS: Final = (
             r"{1,12}= {1,4}(?P<value__n>\d{1,12})"),
     wording("flash_attn", r": flash_attn {1,12}= {1,4}(?P<flash__t>\w{1,10})"),
     wording("Flash Attention was", r"Flash Attention was auto, set to (?P<flash__t>enabled|disabled)"),
+    wording("attn_max_b", r": attn_max_b {1,12}= {1,4}(?P<amb__n>\d{1,9})"),
+    wording("fused_moe", r": fused_moe {1,12}= {1,4}(?P<fmoe__n>\d)"),
+    wording("mla_attn", r": mla_attn {1,12}= {1,4}(?P<mla__n>\d)"),
+    wording("kv_unified", r": kv_unified {1,12}= {1,4}(?P<unified__t>true|false)"),
+    wording("full-size SWA cache", r"using (?P<swa_full__t>full-size SWA cache)"),
+    wording("_exps.", r"\bblk\.(?P<moved__n>\d{1,5})\.ffn_\w{1,20}_exps\..{0,80}overridd?en to (?:CPU|CUDA_Host)"),
     wording("n_slots", r"n_slots = (?P<slots__n>\d{1,6})"),
     wording("ftype", r"ftype {1,12}= (?P<storage__t>[\w. -]{2,40})"),
     wording("file type", r"file type {1,12}= (?P<storage__t>[\w. -]{2,40})"),
@@ -114,7 +120,7 @@ def interpreted(startup: Startup, name: str) -> ServingLog:
     total = startup.last("total")
     return ServingLog(
         name=name,
-        engine="llama.cpp",
+        engine="ik_llama.cpp" if startup.values("amb") or startup.values("fmoe") else "llama.cpp",
         version=str(build) if build is not None else "",
         options=_given(startup),
         models=_models(startup),
@@ -140,14 +146,35 @@ def _given(startup: Startup) -> dict[str, Any]:
     found: dict[str, Any] = {
         "context": per_slot,
         "concurrency": slots if context else None,
-        "batched-tokens": said.get("n_batch"),
         "micro-batch": said.get("n_ubatch"),
         "kv-dtype": options.cache_dtype(startup.last("k_dtype")),
         "v-dtype": options.cache_dtype(startup.last("v_dtype")),
         "gpu-layers": startup.last("gpu_layers"),
         "attention": {"0": "eager", "disabled": "eager", "1": "flash", "enabled": "flash"}.get(str(flash)),
     }
-    return {option: value for option, value in found.items() if value is not None}
+    pairs = tuple(f"{key}={value}" for key, value in _engine_options(startup, said).items())
+    return {option: value for option, value in found.items() if value is not None} | (
+        {"engine-option": pairs} if pairs else {}
+    )
+
+
+def _engine_options(startup: Startup, said: dict[str, int]) -> dict[str, Any]:
+    """What only llama.cpp and its fork know."""
+    fused = startup.last("fmoe")
+    moved = sorted(set(startup.values("moved")))
+    found: dict[str, Any] = {
+        "batch": said.get("n_batch"),
+        "kv-unified": startup.last("unified"),
+        "swa-full": "true" if startup.values("swa_full") else None,
+        "mla": startup.last("mla"),
+        "amb": startup.last("amb") or None,
+        "fmoe": None if fused is None else "true" if fused else "false",
+    }
+    if moved == list(range(len(moved))):
+        found["n-cpu-moe"] = len(moved) or None
+    else:
+        found["override-tensor"] = rf"blk\.({'|'.join(map(str, moved))})\.ffn_.*_exps\.=CPU"
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _models(startup: Startup) -> tuple[str, ...]:
