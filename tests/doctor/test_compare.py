@@ -48,7 +48,7 @@ def test_a_run_as_predicted_agrees() -> None:
 @pytest.mark.parametrize("name", ["weights", "activations", "communication", "cuda_graphs"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_entry_that_differs_most_is_named_with_its_share_and_a_reason(name: str, sign: int) -> None:
-    extra = {name: sign * gib(0.5), "kv_cache": -sign * gib(0.6), "weights" if name != "weights" else "activations": 1}
+    extra = {name: sign * gib(0.5), "kv_cache": -sign * gib(0.5)}
     found = compared(as_predicted(asked()[2], **extra))
     category = name.replace("_", " ")
     assert found.largest is not None
@@ -59,9 +59,10 @@ def test_the_entry_that_differs_most_is_named_with_its_share_and_a_reason(name: 
 
 
 def test_the_cache_follows_and_is_never_the_cause_where_it_takes_the_rest() -> None:
-    found = compared(as_predicted(asked()[2], kv_cache=-gib(3), communication=gib(0.5)))
+    found = compared(as_predicted(asked()[2], kv_cache=-gib(0.5), communication=gib(0.5)))
     assert found.largest is not None
     assert found.largest.entry == "communication"
+    assert found.share == pytest.approx(1.0)
     by_name = {entry.entry: entry for entry in found.compared}
     assert by_name["kv cache"].follows
     fixed = compared(as_predicted(asked()[2], kv_cache=-gib(3)), pool_is_rest=False)
@@ -69,8 +70,24 @@ def test_the_cache_follows_and_is_never_the_cause_where_it_takes_the_rest() -> N
     assert fixed.largest.entry == "kv cache"
 
 
+def test_a_cache_that_the_other_entries_do_not_explain_is_the_finding() -> None:
+    found = compared(as_predicted(asked()[2], kv_cache=-gib(9), communication=gib(0.5)))
+    assert found.largest is not None
+    assert found.largest.entry == "kv cache"
+    assert [remark.key for remark in found.why] == ["why.kv cache.alone"]
+    assert found.share == pytest.approx(8.5 / 9)
+
+
+def test_graphs_explain_a_cache_whether_or_not_the_budget_holds_them() -> None:
+    for cache in (0.0, -0.5):
+        found = compared(as_predicted(asked()[2], kv_cache=gib(cache), cuda_graphs=gib(0.5)))
+        assert found.largest is not None
+        assert found.largest.entry == "cuda graphs"
+
+
 def test_memory_held_by_others_explains_non_torch_memory() -> None:
-    found = compared(as_predicted(asked()[2], communication=gib(2)), held_bytes=gib(2.3))
+    sizes = as_predicted(asked()[2], communication=gib(2), kv_cache=-gib(2))
+    found = compared(sizes, held_bytes=gib(2.3))
     assert [remark.key for remark in found.why] == ["why.held", "why.communication.more"]
 
 

@@ -59,12 +59,7 @@ def reconciliation(
     measured = _measured(log)
     predicted = Predictions(log, found, measured)
     entries = tuple(_entries(log, measured, found, predicted))
-    causes = [entry for entry in entries if entry.unit == "bytes" and not entry.follows]
-    causes = causes or [entry for entry in entries if entry.unit == "bytes"]
-    largest = max(causes, key=lambda entry: abs(entry.difference), default=None)
-    if largest is not None and abs(largest.difference) <= AGREES * job.cluster.gpu.visible_bytes:
-        largest = None
-    whole = sum(abs(entry.difference) for entry in causes)
+    largest, share = _largest(entries, threshold=AGREES * job.cluster.gpu.visible_bytes)
     return Reconciliation(
         log=log.name,
         engine=f"{log.engine} {log.version}".strip(),
@@ -72,12 +67,31 @@ def reconciliation(
         compared=entries,
         answer=found,
         largest=largest,
-        share=abs(largest.difference) / whole if largest is not None else 0.0,
+        share=share,
         why=tuple(_why(log, job, largest, entries)),
         remarks=(*remarks, *_remarks(log, entries)),
         out_of_memory=_message(log, found),
         calibration=_calibration(log, job, entries, predicted),
     )
+
+
+def _largest(entries: tuple[Compared, ...], *, threshold: float) -> tuple[Compared | None, float]:
+    """The entry that explains most of the differences and its share of them.
+
+    A cache that follows from the others is itself the finding where they do not explain it. Graphs are part of the
+    budget in some versions, so that the explanation with them or without them counts, whichever explains more.
+    """
+    sizes = [entry for entry in entries if entry.unit == "bytes"]
+    causes = [entry for entry in sizes if not entry.follows]
+    differences = sum(entry.difference for entry in causes)
+    graphs = sum(entry.difference for entry in causes if entry.entry == Category.GRAPHS)
+    candidates = {entry: abs(entry.difference) for entry in causes}
+    for cache in (entry for entry in sizes if entry.follows):
+        candidates[cache] = min(abs(cache.difference + differences), abs(cache.difference + differences - graphs))
+    largest = max(candidates, key=lambda entry: candidates[entry], default=None)
+    if largest is None or candidates[largest] <= threshold:
+        return None, 0.0
+    return largest, candidates[largest] / sum(candidates.values())
 
 
 def _measured(log: ServingLog) -> MeasuredRank:
@@ -123,10 +137,13 @@ class Predictions:
 
     def __call__(self, entry: str) -> int:
         """What the engine would print of an entry, else what the ledger holds of it."""
-        return sum(
-            self._printed[PRINTED_AS[name]] if PRINTED_AS.get(name) in self._printed else self.listed(*self.parts(name))
-            for name in entry.split("+")
-        )
+        return sum(map(self._one, entry.split("+")))
+
+    def _one(self, name: str) -> int:
+        whole = self.parts(name) == PARTS.get(name, (name,))  # engines print a draft with the weights
+        if whole and PRINTED_AS.get(name) in self._printed:
+            return self._printed[PRINTED_AS[name]]
+        return self.listed(*self.parts(name))
 
     def parts(self, name: str) -> tuple[str, ...]:
         """Ledger categories of an entry; what the log states by itself is not counted twice."""
@@ -184,7 +201,8 @@ def _why(log: ServingLog, job: ServeJob, largest: Compared | None, entries: tupl
         if "communication" in largest.entry and sign == "more" and held is not None:
             yield Remark(key="why.held", values={"held": format_bytes(held)})
         for name in largest.entry.split("+"):
-            yield Remark(key=f"why.{name}.{sign}", values=_settings(job))
+            key = "why.kv cache.alone" if largest.follows else f"why.{name}.{sign}"
+            yield Remark(key=key, values=_settings(job))
     cache = next((entry for entry in entries if entry.entry == Category.CACHE), None)
     tokens = next((entry for entry in entries if entry.unit == "tokens"), None)
     if cache is not None and tokens is not None and min(tokens.measured, cache.predicted, tokens.predicted) > 0:

@@ -132,6 +132,11 @@ LOG_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "--cache-bytes",
         "zh": "缓存的 token 比所问的更少或更窄：--context、--concurrency、--kv-dtype（{kv}）、--cache-bytes",
     },
+    "why.kv cache.alone": {
+        "en": "the other entries do not explain it: the share of the card (--memory-fraction, --cache-bytes), its "
+        "memory or what others hold of it differ from what was asked",
+        "zh": "其余各项无法解释：显存比例（--memory-fraction、--cache-bytes）、卡的容量或其他进程的占用与所问不同",
+    },
     "version_unknown": {
         "en": "the log does not say the engine's version; taken as {version} (say which with --engine)",
         "zh": "日志未给出引擎版本；按 {version} 处理（可用 --engine 指明）",

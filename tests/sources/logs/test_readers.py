@@ -38,7 +38,7 @@ RANKS: dict[str, dict[str, dict[str, float]]] = {
     "sglang-old": {"TP0": {"weights": 78.50 - 63.45}},
     "tensorrt": {"": {"weights": 7700 / 1024, "activations": 608.02 / 1024, "inputs": 2.0, "kv cache": 59.40}},
     "tensorrt-pytorch": {
-        "RANK 0": {"weights": 7.80, "activations": 1.10, "communication": 2.70, "kv cache": 57.28}
+        "RANK 0": {"weights": 7.80, "activations": 1.10, "workspaces": 2.70, "kv cache": 57.28}
     },
     "llamacpp": {"CUDA0": {"weights": 4403.49 / 1024, "kv cache": 1088 / 1024, "activations": 296 / 1024}},
     "llamacpp-old": {"": {"weights": 3577.56 / 1024, "kv cache": 2.0, "activations": 291 / 1024}},

@@ -132,7 +132,7 @@ def _rank(startup: Startup, rank: str) -> MeasuredRank:
     found = {
         Category.WEIGHTS: said("weights"),
         Category.ACTIVATIONS: said("activations"),
-        Category.COMMUNICATION: said("beside") if said("beside") is not None else said("outside"),
+        Category.WORKSPACES: said("beside") if said("beside") is not None else said("outside"),  # context included
         Category.INPUTS: sum(buffers) if buffers else None,
         Category.CACHE: said("cache"),
     }
