@@ -34,6 +34,13 @@ def test_options_win_over_the_log() -> None:
     assert (job.plan.tp, job.context, job.model.name, job.cluster.count) == (4, 4096, "llama-3.2-1b", 4)
 
 
+def test_a_degree_that_the_arguments_leave_out_is_that_of_the_ranks_that_spoke() -> None:
+    log = read("vllm-v1")
+    unsaid = replace(log, options={name: value for name, value in log.options.items() if name != "tp"})
+    assert question_of(unsaid, {"gpus": "8xh100"}).job.plan.tp == 2
+    assert question_of(replace(unsaid, ranks=log.ranks[:1]), {"gpus": "8xh100"}).job.plan.tp == 1
+
+
 def test_the_card_has_the_memory_the_log_states() -> None:
     job, _ = question_of(read("vllm-v1"), {"gpus": "h100"})
     assert job.cluster.gpu.visible_bytes == gib(79.19)

@@ -49,6 +49,7 @@ def question_of(log: ServingLog, given: Mapping[str, Any]) -> Question:
     stored = stored_as(log)
     if "weights" not in options and stored is not None and _says_how(log, checkpoint):
         options["weights"] = stored
+    _with_unsaid_degree(log, options)
     ranks = _ranks(log, options)
     gpus = given.get("gpus")
     options["gpus"] = gpus_of(log, ranks=ranks) if gpus is None else counted(str(gpus), ranks=ranks)
@@ -102,6 +103,15 @@ def _without_orphans(options: dict[str, Any]) -> None:
     """Leave out what only makes sense beside another option that a user has taken away."""
     if "draft" not in options:
         options.pop("draft-tokens", None)
+
+
+def _with_unsaid_degree(log: ServingLog, options: dict[str, Any]) -> None:
+    """Tensor parallelism where the arguments leave it out: what the ranks that spoke make of it, else the default."""
+    if log.over_devices or "tp" in options:
+        return
+    others = max(1, options.get("pp", 1)) * max(1, options.get("dp", 1))
+    if len(log.ranks) > others or log.models:
+        options["tp"] = max(1, len(log.ranks) // others)
 
 
 def _checkpoint(log: ServingLog, given: Any) -> tuple[str, Checkpoint]:
