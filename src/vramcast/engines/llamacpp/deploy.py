@@ -12,6 +12,7 @@ from vramcast.engines.llamacpp.cache import DeviceCache
 from vramcast.engines.llamacpp.context import Context, card_bytes, host_bytes, weight_bytes, weights_on
 from vramcast.engines.llamacpp.fitting import layers_that_fit, longest_context
 from vramcast.engines.llamacpp.settings import Settings
+from vramcast.engines.serving.corrected import corrected_tensor
 from vramcast.units import MIB, format_bytes
 
 SOURCE: Final = "ggml-org/llama.cpp src/llama-model.cpp `load_tensors`"
@@ -53,7 +54,8 @@ def _rank(context: Context, card: int) -> ServingRank:
     )
     role = "all" if context.placement.cards == 1 else f"card {card}"
     program = RankProgram(
-        role=role, count=1, phases={Phase.LOAD: (), Phase.SERVING: ()}, outside=tuple(t for t in outside if t.num_bytes)
+        role=role, count=1, phases={Phase.LOAD: (), Phase.SERVING: ()},
+        outside=tuple(corrected_tensor(context.job, tensor) for tensor in outside if tensor.num_bytes),
     )
     return ServingRank(program=program, cache=cache if cache.num_bytes else None)
 
