@@ -94,8 +94,10 @@ def effects(job: ServeJob, deployment: Deployment, plain: Deployment) -> tuple[t
         )
         now, before = next(((now, before) for now, before in pairs if now != before), (0, 0))
         if now != before:
-            sizes = f"{format_bytes(now)} instead of {format_bytes(before)}"
-            changed.append(f"calibrated by {job.calibration.source}: {PRINTED_AS.get(category, category)} {sizes}")
+            sizes = format_bytes(now), format_bytes(before)
+            if sizes[0] != sizes[1]:
+                name = PRINTED_AS.get(category, category)
+                changed.append(f"calibrated by {job.calibration.source}: {name} {sizes[0]} instead of {sizes[1]}")
         elif correction.measured_bytes != correction.predicted_bytes:
             idle.append(f"calibration {job.calibration.source}: {job.engine} is not corrected for {category} here")
     return tuple(changed), tuple(idle)
