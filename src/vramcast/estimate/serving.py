@@ -166,7 +166,7 @@ def _rank_answer(job: ServeJob, rank: ServingRank) -> RankAnswer:
         capacity_bytes=job.cluster.gpu.visible_bytes,
         engine=job.engine,
         purpose="serving",
-        exact_bytes=rank.cache.num_bytes if rank.cache is not None else 0,
+        exact_bytes=rank.cache.num_bytes if rank.cache is not None and not rank.grows else 0,
     )
 
 

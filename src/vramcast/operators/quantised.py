@@ -6,9 +6,10 @@ bits in blocks of 256 with fp32 constants of their own (double quantisation).
 [bnb] bitsandbytes autograd/_functions.py `MatMul4Bit`: the weight is unpacked for forward and again for backward.
 [GPTQ] AutoGPTQ nn_modules/qlinear/qlinear_cuda.py: int32 packs, zeros and fp16 scales per group of 128 rows, g_idx;
 above 128 rows of input the weight is unpacked in Python through an int32 tensor and multiplied with torch.matmul.
-qlinear_cuda_old.py does so for 8 bits.   [bnb8] bitsandbytes autograd/_functions.py `MatMul8bitLt`: an 8-bit copy of the
-input, an int32 product.   [fp8] transformers integrations/finegrained_fp8.py `act_quant`: an 8-bit copy of the input
-with an fp32 scale per 128 channels.
+qlinear_cuda_old.py does so for 8 bits.
+[bnb8] bitsandbytes autograd/_functions.py `MatMul8bitLt`: an 8-bit copy of the input, an int32 product.
+[fp8] transformers integrations/finegrained_fp8.py `act_quant`: an 8-bit copy of the input, an fp32 scale per 128
+channels.
 """
 
 from __future__ import annotations

@@ -1,0 +1,125 @@
+"""What one GPU does: load its weights, read the prompts, write the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from vramcast.blocks.ends import boundary
+from vramcast.blocks.parameters import named_parameters
+from vramcast.domain.job import Phase
+from vramcast.domain.model import Attention, Head, Model
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.engines.serving.stages import Stage
+from vramcast.engines.serving.weights import loaded, total, weight_tensors
+from vramcast.engines.transformers.answer import steps
+from vramcast.engines.transformers.caches import kept
+from vramcast.engines.transformers.prompt import head, inputs, read
+from vramcast.engines.transformers.settings import PRODUCTS, Settings, sizes_of
+from vramcast.engines.transformers.towers import encoded
+from vramcast.parallel.layout import Layout
+from vramcast.states.storage import is_linear
+from vramcast.units import MIB
+
+CUBLAS_WORKSPACE: Final = 8_519_680
+"""Workspace of one cuBLAS handle before Hopper [pytorch aten/src/ATen/cuda/CublasHandlePool.cpp]."""
+
+HOPPER_CUBLAS_WORKSPACE: Final = 32 * MIB
+"""From Hopper on."""
+
+OFFLOADED_LAYERS: Final = 2
+"""Layers of an offloaded cache that are on the card: the one in use and the next [cache_utils.py `OffloadedCache`]."""
+
+
+def phases(model: Model, settings: Settings, stage: Stage) -> dict[Phase, Program]:
+    """Loading, and a call of generate (or of forward, where nothing is generated)."""
+    return {Phase.LOAD: load(model, settings, stage), Phase.SERVING: serve(model, settings, stage)}
+
+
+def load(model: Model, settings: Settings, stage: Stage) -> Program:
+    """Weights, rotary tables, kernels' buffers; newer releases first take the memory in one piece."""
+    weights = loaded(weight_tensors(model, layout=Layout(), formats=settings.formats, stage=stage))
+    kept_always = (*_rotary_tables(model, settings, stage), *_buffer(model, settings))
+    if not settings.behaviour.warms_up:
+        return (*weights, *kept_always)
+    # a quantised checkpoint warms up half [modeling_utils.py `caching_allocator_warmup`]
+    half = settings.formats.quantised != settings.formats.whole
+    piece = _tensor("warm-up of the allocator", total(weights) // (2 if half else 1), Category.TEMPORARIES)
+    return (Alloc(piece), Free(piece), *weights, *kept_always)
+
+
+def _rotary_tables(model: Model, settings: Settings, stage: Stage) -> Iterator[Node]:
+    """Cosines and sines of every position in every layer."""
+    if not settings.behaviour.rotary_tables:
+        return
+    positions = max(model.context or 0, settings.total)
+    for run in stage.runs(model):
+        mixer = run.layer.mixer
+        if isinstance(mixer, Attention) and mixer.rope:
+            size = positions * int(mixer.head_dim * mixer.rope_fraction) * settings.width
+            table = _tensor(
+                "cos_cached, sin_cached", size, Category.WEIGHTS,
+                f"{positions:,} positions x {mixer.head_dim} x {settings.width} B, twice",
+            )
+            yield Loop(run.count, (Alloc(table), Alloc(table)), label="layers")
+
+
+def _buffer(model: Model, settings: Settings) -> Program:
+    """The 16-bit copy that the largest packed weight is unpacked into."""
+    product = PRODUCTS.get(settings.formats.quantised)
+    if product is None or not product.buffer:
+        return ()
+    linears = [owned.parameter for owned in named_parameters(model) if is_linear(owned.parameter)]
+    largest = max(parameter.shape[-2] * parameter.shape[-1] for parameter in linears)
+    return (Alloc(_tensor("unpacked weight", 2 * largest, Category.WORKSPACES, f"{largest:,} x 2 B")),)
+
+
+def workspace(settings: Settings) -> Tensor:
+    """cuBLAS takes it at the first product and keeps it."""
+    size = HOPPER_CUBLAS_WORKSPACE if settings.hopper else CUBLAS_WORKSPACE
+    return _tensor("cuBLAS workspace", size, Category.WORKSPACES, f"{size:,} B for one handle")
+
+
+def serve(model: Model, settings: Settings, stage: Stage) -> Program:
+    """Prompts of all sequences at once, then their answers token by token."""
+    queries = 1 if settings.source else settings.prompt  # a decoder behind an encoder starts with one token
+    sizes = sizes_of(model, model.main, settings, rows=settings.rows, queries=queries, keys=queries)
+    sizes = sizes._replace(source_len=settings.source)
+    entering = inputs(model, settings, sizes)
+    fixed = _fixed_cache(model, settings, stage)
+    before = encoded(model, settings) if stage.first or settings.source else None
+    hidden = boundary(sizes, model.main.name)
+    passed = read(model, settings, stage, sizes, hidden)
+    nodes: list[Node] = [Alloc(workspace(settings)), *map(Alloc, (*entering, *fixed))]
+    if before is not None:
+        nodes += before.program
+    nodes += passed.program
+    last = stage.last and model.head in (Head.LM, Head.MLM)
+    program, logits = head(model, settings, sizes, hidden) if last else ((Free(hidden),), None)
+    nodes += program
+    if logits is not None and not settings.behaviour.keeps_logits:
+        nodes.append(Free(logits))
+        logits = None
+    nodes += steps(model, settings, stage, passed.held, logits)
+    if before is not None:
+        nodes += map(Free, before.states)
+    return (*nodes, *map(Free, (*entering, *fixed)))
+
+
+def _fixed_cache(model: Model, settings: Settings, stage: Stage) -> tuple[Tensor, ...]:
+    """Caches of the whole length: all layers' (static), or those of the layers on the card (offloaded)."""
+    if settings.cache not in ("static", "offloaded") or not settings.generates:
+        return ()
+    found = [
+        tensor
+        for layer in stage.layers(model)
+        for tensor in kept(layer.mixer, settings, tokens=settings.total)
+    ]
+    return tuple(found if settings.cache == "static" else found[: 2 * OFFLOADED_LAYERS])
+
+
+def _tensor(name: str, num_bytes: int, category: Category, formula: str = "") -> Tensor:
+    return Tensor(
+        name=name, num_bytes=num_bytes, category=category, owner="process", formula=formula,
+        source="transformers modeling_utils.py, models/*/modeling_*.py",
+    )

@@ -1,0 +1,164 @@
+"""Tables of transformers runs: a batch of prompts and answers, measured over all its GPUs or on the fullest one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from truth.contract import Prediction, Refused
+from truth.rows.names import model_of
+from truth.rows.serving.common import cluster_of, value_of
+from vramcast.catalogue.models import load_model
+from vramcast.domain.model import Model
+from vramcast.domain.rank import RankProgram
+from vramcast.domain.serving import Requests, ServeJob, ServePlan, Version
+from vramcast.errors import VramcastError
+from vramcast.estimate.outside import context_tensor
+from vramcast.estimate.serving import deploy
+from vramcast.estimate.timeline import Simulated, simulate
+from vramcast.units import GIB, MIB
+
+Row = dict[str, Any]
+
+FORMATS: Final[tuple[tuple[str, str | None], ...]] = (
+    (r"gptq.?int8|int8 ?\(gptq|gptq 8", "gptq-int8"),
+    (r"gptq|int4 \(gptq|^int4$", "gptq-int4"),
+    (r"awq", "awq-int4"),
+    (r"8bits? \(bnb|bnb\.int8", "int8-bnb"),
+    (r"nf4-dq", "nf4-dq"),
+    (r"4bits? \(bnb|nf4|fp4", "nf4"),
+    (r"fp8", "fp8-block"),
+    (r"int8", "int8"),
+    (r"^(bf16|fp16)", None),
+)
+"""Pattern of a row's words -> storage format; the first that fits."""
+
+RELEASES: Final[tuple[tuple[str, str, Version], ...]] = (
+    ("glm4_table", "0414", (4, 51)),
+    ("glm4_table", "", (4, 40)),
+    ("deepseek_llm_table", "", (4, 35)),
+    ("qwen1_table", "", (4, 32)),
+    ("qwenvl_table", "", (4, 32)),
+    ("vendor_readme", "", (4, 34)),
+)
+"""Group, word of the model, release of transformers at the time, where a table does not state it."""
+
+
+def predict(row: Row) -> Iterator[Prediction]:
+    """The row's quantity at the level it was measured at."""
+    quantity = str(row["quantity"])
+    if quantity not in QUANTITIES:
+        raise Refused(f"{quantity} is not predicted")
+    if row.get("max_model_len") is None and row.get("input_len") is None and row.get("output_len") is None:
+        raise Refused("the row states neither prompt nor answer")
+    found = QUANTITIES[quantity](job_of(row))
+    unit, measured = str(row.get("unit") or ""), value_of(row)
+    factor = MIB if unit.startswith("MiB") else GIB
+    alternative = None if "1024" in unit or unit.startswith(("GiB", "MiB")) else measured * 10**9 / GIB
+    yield Prediction(quantity, found / factor, measured, alternative)
+
+
+def job_of(row: Row) -> ServeJob:
+    """The question behind a row."""
+    gpus = max(int(row.get("tp") or 1) * int(row.get("pp") or 1), 1)
+    version = release_of(row)
+    text = f"{row.get('engine_version')} {row.get('notes')}".lower()
+    return ServeJob(
+        model=network_of(row),
+        requests=Requests(
+            concurrency=int(row.get("batch") or 1),
+            input_len=int(row.get("input_len") or 1),
+            output_len=row.get("output_len"),
+        ),
+        plan=ServePlan(
+            pp=gpus,
+            weights=format_of(row),
+            attention="flash" if "flash" in text or " fa " in text else None,
+            kv_dtype="int8" if "int8" in str(row.get("kv_dtype")) else "auto",
+        ),
+        cluster=cluster_of(row),
+        engine="transformers",
+        version=version,
+    )
+
+
+def network_of(row: Row) -> Model:
+    """The exact checkpoint where the catalogue has it, else what the name means."""
+    name = str(row["model"])
+    try:
+        return load_model(name)
+    except VramcastError:
+        return model_of(name)
+
+
+def format_of(row: Row) -> str | None:
+    """The storage format that a row's words name; None: 16 bits."""
+    text = str(row.get("quant_dtype") or "bf16").lower()
+    for pattern, name in FORMATS:
+        if re.search(pattern, text):
+            return name
+    raise Refused(f"weights stored as {text[:40]!r} are not modelled")
+
+
+def release_of(row: Row) -> Version:
+    """The release that the row states, else that of its table's time."""
+    stated = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", str(row.get("engine_version") or ""))
+    if stated:
+        return tuple(int(part) for part in stated.groups() if part)
+    group, name = str(row.get("source_class")), str(row["model"])
+    for table, word, version in RELEASES:
+        if group == table and word in name:
+            return version
+    raise Refused("the row states no release of transformers")
+
+
+def _marks(program: RankProgram, capacity: int | None) -> Simulated:
+    """The highest marks over the whole process."""
+    marks = simulate(program.phases, capacity_bytes=capacity).values()
+    return Simulated(max(mark.allocated_bytes for mark in marks), max(mark.reserved_bytes for mark in marks))
+
+
+def allocated_total(job: ServeJob) -> int:
+    """max_memory_allocated, summed over GPUs."""
+    return sum(_marks(rank.program, None).allocated_bytes for rank in deploy(job).ranks)
+
+
+def reserved_fullest(job: ServeJob) -> int:
+    """max_memory_reserved of the fullest GPU, which gives back what it cached before it fails."""
+    return max(_reserved(job, rank.program) for rank in deploy(job).ranks)
+
+
+def device_fullest(job: ServeJob) -> int:
+    """nvidia-smi of the fullest GPU."""
+    return reserved_fullest(job) + context_tensor(job.cluster.gpu).num_bytes
+
+
+def device_total(job: ServeJob) -> int:
+    """nvidia-smi, summed over GPUs."""
+    context = context_tensor(job.cluster.gpu).num_bytes
+    return sum(_reserved(job, rank.program) + context for rank in deploy(job).ranks)
+
+
+def _reserved(job: ServeJob, program: RankProgram) -> int:
+    free = job.cluster.gpu.visible_bytes - context_tensor(job.cluster.gpu).num_bytes
+    mark = _marks(program, None)
+    if mark.allocated_bytes > free or mark.reserved_bytes <= free:
+        return mark.reserved_bytes
+    return _marks(program, free).reserved_bytes
+
+
+QUANTITIES: Final[dict[str, Callable[[ServeJob], int]]] = {
+    "peak_allocated_total_gib": allocated_total,
+    "peak_allocated_total_mib": allocated_total,
+    "peak_memory_gb_per_gpu": reserved_fullest,
+    "gpu_memory_gb": allocated_total,
+    "peak_gpu_memory_gb": allocated_total,
+    "peak_gpu_memory": device_fullest,
+    "max_single_gpu_memory_gb": device_fullest,
+    "gpu_mem_gb": device_fullest,
+    "gpu_mem_gb_loaded": device_fullest,
+    "min_vram_gb": device_fullest,
+}
+"""Quantity of a row -> the level it was measured at. Tables that do not say how they measured are read as `nvidia-smi`,
+those of one run's generation as max_memory_allocated."""
