@@ -34,6 +34,9 @@ FORMATS: Final[tuple[tuple[str, str | None], ...]] = (
 )
 """Pattern of a row's words -> storage format; the first that fits."""
 
+CHUNKED: Final[dict[str, dict[str, str | int | float | bool]]] = {"qwen3_table": {"prefill_chunk": 512}}
+"""Tables whose peaks are weights and the whole cache at every length: prompts were read in pieces."""
+
 RELEASES: Final[tuple[tuple[str, str, Version], ...]] = (
     ("glm4_table", "0414", (4, 51)),
     ("glm4_table", "", (4, 40)),
@@ -80,6 +83,7 @@ def job_of(row: Row) -> ServeJob:
         cluster=cluster_of(row),
         engine="transformers",
         version=version,
+        engine_options=CHUNKED.get(str(row.get("source_class")), {}),
     )
 
 

@@ -19,9 +19,9 @@ from vramcast.operators.lowering import lower_inference
 
 
 def steps(model: Model, settings: Settings, stage: Stage, held: tuple[Held, ...], logits: Tensor | None) -> Program:
-    """From the prompt's cache to the last token: the first step, a jump, the last step.
+    """From the prompt's cache to the last token: its last chunk, the first step, a jump, the last step.
 
-    The steps between differ in length only; none of them holds more than the last one.
+    The steps between differ in length only; none of them holds more than the last one of its kind.
 
     Args:
         model: the network
@@ -31,8 +31,8 @@ def steps(model: Model, settings: Settings, stage: Stage, held: tuple[Held, ...]
         logits: of the prompt, which older releases hold until the first step has ended
     """
     nodes: list[Node] = []
-    for tokens in lengths(settings):
-        step, held = _step(model, settings, stage, held, tokens)
+    for tokens, queries in lengths(settings):
+        step, held = _step(model, settings, stage, held, tokens, queries)
         nodes += step
         if logits is not None:
             nodes.append(Free(logits))
@@ -44,19 +44,23 @@ def steps(model: Model, settings: Settings, stage: Stage, held: tuple[Held, ...]
     return (*nodes, *(node for part in held for node in part.freed()))
 
 
-def lengths(settings: Settings) -> tuple[int, ...]:
-    """Tokens in the cache after each step that is modelled."""
+def lengths(settings: Settings) -> Iterator[tuple[int, int]]:
+    """Tokens in the cache after each step that is modelled, and how many of them are new."""
+    if settings.chunk < settings.prompt:
+        yield settings.prompt, settings.chunk
     first, last = settings.prompt + 1, settings.total - 1
-    return tuple(sorted({first, last - 1, last} & set(range(first, last + 1)))) if last >= first else ()
+    for tokens in sorted({first, last - 1, last}):
+        if first <= tokens <= last:
+            yield tokens, 1
 
 
 def _step(
-    model: Model, settings: Settings, stage: Stage, held: tuple[Held, ...], tokens: int
+    model: Model, settings: Settings, stage: Stage, held: tuple[Held, ...], tokens: int, queries: int
 ) -> tuple[Program, tuple[Held, ...]]:
     """All layers of one GPU: what is cached afterwards replaces what was."""
     runs = tuple(stage.runs(model))
     after = tuple(Held(run.count, _cached(run.layer, settings, tokens)) for run in runs)
-    bodies = tuple(_activations(model, settings, run, tokens) for run in runs)
+    bodies = tuple(_activations(model, settings, run, tokens, queries) for run in runs)
     if settings.cache != "dynamic" or settings.behaviour.whole_cache or len(held) != len(after):
         born = (Loop(new.count, (*map(Alloc, new.tensors), *body)) for new, body in zip(after, bodies, strict=True))
         return (*born, *(node for old in held for node in old.freed())), after
@@ -83,9 +87,9 @@ def _replaced(old: tuple[Tensor, ...], new: tuple[Tensor, ...]) -> Iterator[Node
         yield from map(Free, old[index : index + 1])
 
 
-def _activations(model: Model, settings: Settings, run: Run, tokens: int) -> Program:
-    """One new token of every sequence through one layer, and what its cache unpacks for it."""
-    sizes = sizes_of(model, model.main, settings, rows=settings.rows, queries=1, keys=tokens)
+def _activations(model: Model, settings: Settings, run: Run, tokens: int, queries: int) -> Program:
+    """The new tokens of every sequence through one layer, and what its cache unpacks for them."""
+    sizes = sizes_of(model, model.main, settings, rows=settings.rows, queries=queries, keys=tokens)
     graph = decoder_layer(run.layer, sizes._replace(source_len=settings.source), owner=f"{model.main.name}.layers")
     hidden = boundary(sizes, model.main.name)
     inner = lower_inference(chained(graph, hidden))

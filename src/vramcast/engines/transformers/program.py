@@ -9,7 +9,8 @@ from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters import named_parameters
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Attention, Head, Model
-from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
+from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor
+from vramcast.domain.serving import Version
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.serving.weights import loaded, total, weight_tensors
 from vramcast.engines.transformers.answer import steps
@@ -27,6 +28,9 @@ CUBLAS_WORKSPACE: Final = 8_519_680
 HOPPER_CUBLAS_WORKSPACE: Final = 32 * MIB
 """From Hopper on."""
 
+SECOND_HEADS: Final[dict[str, tuple[Version, bool]]] = {"awq-int4": ((4, 45), False), "fp8-block": ((4, 45), True)}
+"""Format -> release from which loading a tied checkpoint was seen to hold a second head, and whether it stays."""
+
 OFFLOADED_LAYERS: Final = 2
 """Layers of an offloaded cache that are on the card: the one in use and the next [cache_utils.py `OffloadedCache`]."""
 
@@ -38,14 +42,32 @@ def phases(model: Model, settings: Settings, stage: Stage) -> dict[Phase, Progra
 
 def load(model: Model, settings: Settings, stage: Stage) -> Program:
     """Weights, rotary tables, kernels' buffers; newer releases first take the memory in one piece."""
-    weights = loaded(weight_tensors(model, layout=Layout(), formats=settings.formats, stage=stage))
-    kept_always = (*_rotary_tables(model, settings, stage), *_buffer(model, settings))
+    weights = loaded(weight_tensors(model, layout=Layout(), formats=settings.formats, stage=stage, apart=True))
+    kept_always = (
+        *_second_head(model, settings, stage), *_rotary_tables(model, settings, stage), *_buffer(model, settings)
+    )
     if not settings.behaviour.warms_up:
         return (*weights, *kept_always)
     # a quantised checkpoint warms up half [modeling_utils.py `caching_allocator_warmup`]
     half = settings.formats.quantised != settings.formats.whole
     piece = _tensor("warm-up of the allocator", total(weights) // (2 if half else 1), Category.TEMPORARIES)
     return (Alloc(piece), Free(piece), *weights, *kept_always)
+
+
+def _second_head(model: Model, settings: Settings, stage: Stage) -> Program:
+    """Quantised checkpoints of tied models that store the head too: it is tied again after loading, or stays."""
+    if not (model.tied and stage.last and settings.formats.quantised in SECOND_HEADS):
+        return ()
+    size = model.vocab * model.hidden * settings.width
+    head = Tensor(
+        name="head beside the embedding", num_bytes=size, category=Category.WEIGHTS, owner="head",
+        basis=Basis.MEASURED, formula=f"{model.vocab:,} x {model.hidden:,} x {settings.width} B",
+        source="Qwen2.5 AWQ with 4.46.0 (two models), Qwen3 FP8 with 4.51.3 (three models)",
+    )
+    since, stays = SECOND_HEADS[settings.formats.quantised]
+    if settings.version < since:
+        return ()
+    return (Alloc(head),) if stays else (Alloc(head), Free(head))
 
 
 def _rotary_tables(model: Model, settings: Settings, stage: Stage) -> Iterator[Node]:
@@ -82,7 +104,7 @@ def workspace(settings: Settings) -> Tensor:
 
 def serve(model: Model, settings: Settings, stage: Stage) -> Program:
     """Prompts of all sequences at once, then their answers token by token."""
-    queries = 1 if settings.source else settings.prompt  # a decoder behind an encoder starts with one token
+    queries = 1 if settings.source else settings.chunk  # a decoder behind an encoder starts with one token
     sizes = sizes_of(model, model.main, settings, rows=settings.rows, queries=queries, keys=queries)
     sizes = sizes._replace(source_len=settings.source)
     entering = inputs(model, settings, sizes)

@@ -96,7 +96,7 @@ def _graphs(
 
 def _name_cached(graph: Graph, layer: Layer, settings: Settings) -> None:
     """Outputs behind the residual stream are entries of the cache."""
-    named = kept(layer.mixer, settings, tokens=settings.prompt, whole=True)
+    named = kept(layer.mixer, settings, tokens=settings.chunk, whole=True)
     named += crossed(layer, settings)
     for value, tensor in zip(graph.outputs[1:], named, strict=False):
         if value.storage is value and value.num_bytes == tensor.num_bytes:
@@ -120,11 +120,11 @@ def _apart(layer: Layer, settings: Settings) -> tuple[Tensor, ...]:
     if not settings.generates:
         return found
     if settings.cache == "quantized":
-        found += packed(layer.mixer, settings, tokens=settings.prompt)
+        found += packed(layer.mixer, settings, tokens=settings.chunk)
     mixer = layer.mixer
     if settings.behaviour.values_in_views and settings.cache == "dynamic" and isinstance(mixer, Attention):
         width = mixer.head_dim * (mixer.num_heads + mixer.num_kv_heads)
-        size = settings.rows * settings.prompt * width * settings.width
+        size = settings.rows * settings.chunk * width * settings.width
         found += (_tensor("queries and keys behind cached values", size, Category.CACHE),)
     return found
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Head, Model, Stack
-from vramcast.domain.serving import ServeJob
+from vramcast.domain.serving import ServeJob, Version
 from vramcast.engines.serving.weights import Formats, formats_of
 from vramcast.engines.transformers.versions import Behaviour, behaviour
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
@@ -18,7 +18,7 @@ from vramcast.units import DTYPE_BITS
 CACHES: Final = ("dynamic", "static", "quantized", "offloaded")
 """`cache_implementation` of generate."""
 
-OPTIONS: Final = ("cache", "beams", "padded", "sample", "fused")
+OPTIONS: Final = ("cache", "beams", "padded", "prefill_chunk")
 
 QUANTISED_CACHES: Final[dict[str, int]] = {"int8": 8, "int4": 4, "int2": 2}
 """Cache dtypes of QuantizedCache -> bits."""
@@ -48,11 +48,13 @@ PRODUCTS: Final[dict[str, Product]] = {
 class Settings(NamedTuple):
     """One batch of sequences, from prompt to answer."""
 
+    version: Version
     behaviour: Behaviour
     formats: Formats
     batch: int  # samples of one call
     beams: int  # hypotheses of a sample: rows of the cache are batch x beams
     prompt: int  # tokens of a prompt, images' included
+    chunk: int  # tokens of it that are read at once
     total: int  # tokens of a sequence at its end
     width: int  # bytes of an activation
     bf16: bool
@@ -93,11 +95,13 @@ def settings_of(job: ServeJob) -> Settings:
     total = total if generates(model) else prompt
     kind, bits = _cache(job)
     return Settings(
+        version=job.version,
         behaviour=found,
         formats=formats,
         batch=requests.concurrency,
         beams=int(job.engine_options.get("beams", 1)),
         prompt=prompt,
+        chunk=min(prompt, int(job.engine_options.get("prefill_chunk", prompt))),
         total=total,
         width=DTYPE_BITS[dtype] // 8,
         bf16=dtype == "bf16",
