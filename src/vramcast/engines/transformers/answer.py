@@ -37,7 +37,7 @@ def steps(model: Model, settings: Settings, stage: Stage, held: tuple[Held, ...]
         if logits is not None:
             nodes.append(Free(logits))
             logits = None
-        if stage.last:
+        if stage.first:
             nodes += sampler(model, settings)
     if logits is not None:
         nodes.append(Free(logits))

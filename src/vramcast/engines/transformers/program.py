@@ -7,6 +7,7 @@ from typing import Final
 
 from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Attention, Head, Model
 from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor
@@ -15,7 +16,7 @@ from vramcast.engines.serving.stages import Stage
 from vramcast.engines.serving.weights import loaded, total, weight_tensors
 from vramcast.engines.transformers.answer import steps
 from vramcast.engines.transformers.caches import kept
-from vramcast.engines.transformers.prompt import head, inputs, read
+from vramcast.engines.transformers.prompt import head, inputs, read, returned, sampler
 from vramcast.engines.transformers.settings import PRODUCTS, Settings, sizes_of
 from vramcast.engines.transformers.towers import encoded
 from vramcast.parallel.layout import Layout
@@ -116,8 +117,7 @@ def serve(model: Model, settings: Settings, stage: Stage) -> Program:
     if before is not None:
         nodes += before.program
     nodes += passed.program
-    last = stage.last and model.head in (Head.LM, Head.MLM)
-    program, logits = head(model, settings, sizes, hidden) if last else ((Free(hidden),), None)
+    program, logits = _ended(model, settings, stage, sizes, hidden)
     nodes += program
     if logits is not None and not settings.behaviour.keeps_logits:
         nodes.append(Free(logits))
@@ -126,6 +126,21 @@ def serve(model: Model, settings: Settings, stage: Stage) -> Program:
     if before is not None:
         nodes += map(Free, before.states)
     return (*nodes, *map(Free, (*entering, *fixed)))
+
+
+def _ended(
+    model: Model, settings: Settings, stage: Stage, sizes: Sizes, hidden: Tensor
+) -> tuple[Program, Tensor | None]:
+    """What follows the last layer here, and the logits that the loop around forward holds on this GPU."""
+    if model.head not in (Head.LM, Head.MLM):
+        return (Free(hidden),), None
+    program, logits = head(model, settings, sizes, hidden) if stage.last else ((Free(hidden),), None)
+    if stage.first and stage.last:
+        return (*program, *sampler(model, settings)), logits
+    if stage.first:
+        copy = returned(model, settings, sizes)
+        return (*program, Alloc(copy), *sampler(model, settings)), copy
+    return (program if logits is None else (*program, Free(logits))), None
 
 
 def _fixed_cache(model: Model, settings: Settings, stage: Stage) -> tuple[Tensor, ...]:

@@ -146,15 +146,26 @@ def _stacked(run: Run, once: Program, cached: tuple[Tensor, ...]) -> Read:
     return Read(tuple(nodes), (Held(1, (before,)),))
 
 
+def positions(settings: Settings, sizes: Sizes) -> int:
+    """Positions of every sequence whose logits forward returns."""
+    return 1 if settings.behaviour.last_logits and settings.generates else sizes.seq_len
+
+
 def head(model: Model, settings: Settings, sizes: Sizes, hidden: Tensor) -> tuple[Program, Tensor]:
-    """Final norm, projection and sampler; the logits that forward returned live on."""
+    """Final norm and projection; the logits that forward returned live on."""
     found = settings.behaviour
     graph = logits(
-        model, sizes, positions=1 if found.last_logits and settings.generates else sizes.seq_len,
-        upcasts=found.upcasts, clones=found.clones_logits and settings.generates,
+        model, sizes, positions=positions(settings, sizes), upcasts=found.upcasts,
+        clones=found.clones_logits and settings.generates,
     )
-    program = lower_inference(chained(graph, hidden), hold_inputs=False)
-    return (*program, *sampler(model, settings)), graph.outputs[0].storage.tensor
+    return lower_inference(chained(graph, hidden), hold_inputs=False), graph.outputs[0].storage.tensor
+
+
+def returned(model: Model, settings: Settings, sizes: Sizes) -> Tensor:
+    """The logits of another GPU, copied to the one that gave the ids [Accelerate hooks.py `io_same_device`]."""
+    width = FP32 if settings.behaviour.upcasts else settings.width
+    size = sizes.batch * positions(settings, sizes) * model.vocab * width
+    return _tensor("logits from the last GPU", size, Category.ACTIVATIONS)
 
 
 def sampler(model: Model, settings: Settings) -> Program:

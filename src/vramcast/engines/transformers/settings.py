@@ -24,6 +24,10 @@ QUANTISED_CACHES: Final[dict[str, int]] = {"int8": 8, "int4": 4, "int2": 2}
 """Cache dtypes of QuantizedCache -> bits."""
 
 
+SHORT_ANSWER: Final = 2
+"""Tokens of an answer of unknown length: one from the prompt, one from the first step [tokens]."""
+
+
 class Product(NamedTuple):
     """How matrix products read weights of a format."""
 
@@ -142,12 +146,13 @@ def _refuse(job: ServeJob) -> None:
 
 
 def lengths(job: ServeJob) -> tuple[int, int]:
-    """Tokens of the prompt, and of prompt and answer; without an output length the prompt fills the context."""
+    """Tokens of the prompt, and of prompt and answer; an answer of unknown length is short: the worst case."""
     requests = job.requests
+    answer = requests.output_len or SHORT_ANSWER
     total = job.context
     if requests.input_len is not None and requests.context is None:
-        total = requests.input_len + (requests.output_len or 0)
-    prompt = requests.input_len or max(1, total - (requests.output_len or 0))
+        total = requests.input_len + answer
+    prompt = requests.input_len or max(1, total - answer)
     if prompt > total:
         raise InvalidSpec(f"input-len={prompt} is longer than context={total}; give a longer --context")
     return prompt, min(total, prompt + (requests.output_len or total - prompt))
