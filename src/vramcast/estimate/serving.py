@@ -98,15 +98,26 @@ def capacity_of(job: ServeJob, deployment: Deployment, safe: float | None = None
 
 
 def longest_context(caches: Iterable[Cache], sequences: int, *, most: int) -> int:
-    """Tokens that each of so many sequences can have in every cache; 0 when not even one fits [tokens]."""
+    """Tokens that each of so many sequences can have in every cache; 0 when not even one fits [tokens].
+
+    Caches fill almost in proportion to length, so the search guesses by proportion, and halves every third time.
+    """
     caches = tuple(caches)
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if all(cache.sequence_bytes(middle) * sequences <= cache.num_bytes for cache in caches):
-            low = middle
+
+    def filled(tokens: int) -> float:
+        return max(cache.sequence_bytes(tokens) * sequences / max(1, cache.num_bytes) for cache in caches)
+
+    low, high, below, above, turn = 0, most, 0.0, filled(most), 0
+    if above <= 1:
+        return most
+    while high - low > 1:
+        share = (1 - below) / (above - below) if turn % 3 < 2 else 0.5
+        middle = min(high - 1, max(low + 1, low + int((high - low) * share)))
+        found, turn = filled(middle), turn + 1
+        if found <= 1:
+            low, below = middle, found
         else:
-            high = middle - 1
+            high, above = middle, found
     return low
 
 

@@ -16,6 +16,9 @@ from vramcast.question.serving_options import SERVE_OPTIONS
 
 DRAFT_KINDS: Final = ("eagle", "eagle3", "mtp", "ngram", "medusa")
 
+SPREAD_BY: Final = {"transformers": "pp"}
+"""Engines that spread a model over GPUs by another degree than tensor parallelism, where nobody says how."""
+
 ALIASES: Final = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "hf": "transformers"}
 
 
@@ -49,7 +52,7 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
         weights=checkpoint.weights,
         engine_options=engine_options(values.get("engine-option", ())),
     )
-    return job if "tp" in values else placed(job)
+    return job if SPREAD_BY.get(engine, "tp") in values else placed(job)
 
 
 def default_engine(model: object) -> str:
@@ -92,9 +95,12 @@ def _draft(values: Mapping[str, Any], resolve: Resolve) -> dict[str, Any]:
 
 
 def placed(job: ServeJob) -> ServeJob:
-    """The job over as many GPUs as its network can be divided by, where the question names no tensor parallelism."""
+    """The job over as many GPUs as its network can be divided by, where the question does not say how."""
     from msgspec.structs import replace
 
+    if SPREAD_BY.get(job.engine) == "pp":
+        most = job.cluster.count // (job.plan.tp * job.plan.dp)
+        return replace(job, plan=replace(job.plan, pp=max(1, min(most, job.model.num_layers))))
     plan, most = job.plan, job.cluster.count // (job.plan.pp * job.plan.dp)
     for tp in range(most, 0, -1):
         divided = replace(job, plan=replace(plan, tp=tp))

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from vramcast.domain.model import Model
 from vramcast.engines.serving.stages import Stage, stages
-from vramcast.engines.serving.weights import Formats, weight_tensors
+from vramcast.engines.serving.weights import Formats
+from vramcast.engines.transformers.weights import weights
 from vramcast.errors import InvalidSpec
-from vramcast.parallel.layout import Layout
 
 
 def placed(model: Model, formats: Formats, gpus: int) -> tuple[Stage, ...]:
@@ -43,7 +43,7 @@ def _module_bytes(model: Model, formats: Formats) -> tuple[tuple[int, int], list
     first = last = 0
     runs: dict[str, int] = {}
     whole = Stage(0, model.num_layers, first=True, last=True)
-    for tensor, repeats in weight_tensors(model, layout=Layout(), formats=formats, stage=whole):
+    for tensor, repeats in weights(model, formats, whole):
         if tensor.owner.startswith(f"{model.main.name}.layers"):
             runs[tensor.owner] = runs.get(tensor.owner, 0) + tensor.num_bytes
         elif tensor.owner in ("head", model.main.name):

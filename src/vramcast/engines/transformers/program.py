@@ -13,13 +13,13 @@ from vramcast.domain.model import Attention, Head, Model
 from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.serving import Version
 from vramcast.engines.serving.stages import Stage
-from vramcast.engines.serving.weights import loaded, total, weight_tensors
+from vramcast.engines.serving.weights import loaded, total
 from vramcast.engines.transformers.answer import steps
 from vramcast.engines.transformers.caches import kept
 from vramcast.engines.transformers.prompt import head, inputs, read, returned, sampler
 from vramcast.engines.transformers.settings import PRODUCTS, Settings, sizes_of
 from vramcast.engines.transformers.towers import encoded
-from vramcast.parallel.layout import Layout
+from vramcast.engines.transformers.weights import weights
 from vramcast.states.storage import is_linear
 from vramcast.units import MIB
 
@@ -43,16 +43,16 @@ def phases(model: Model, settings: Settings, stage: Stage) -> dict[Phase, Progra
 
 def load(model: Model, settings: Settings, stage: Stage) -> Program:
     """Weights, rotary tables, kernels' buffers; newer releases first take the memory in one piece."""
-    weights = loaded(weight_tensors(model, layout=Layout(), formats=settings.formats, stage=stage, apart=True))
+    held = loaded(iter(weights(model, settings.formats, stage)))
     kept_always = (
         *_second_head(model, settings, stage), *_rotary_tables(model, settings, stage), *_buffer(model, settings)
     )
     if not settings.behaviour.warms_up:
-        return (*weights, *kept_always)
+        return (*held, *kept_always)
     # a quantised checkpoint warms up half [modeling_utils.py `caching_allocator_warmup`]
     half = settings.formats.quantised != settings.formats.whole
-    piece = _tensor("warm-up of the allocator", total(weights) // (2 if half else 1), Category.TEMPORARIES)
-    return (Alloc(piece), Free(piece), *weights, *kept_always)
+    piece = _tensor("warm-up of the allocator", total(held) // (2 if half else 1), Category.TEMPORARIES)
+    return (Alloc(piece), Free(piece), *held, *kept_always)
 
 
 def _second_head(model: Model, settings: Settings, stage: Stage) -> Program:

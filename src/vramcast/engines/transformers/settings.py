@@ -8,8 +8,9 @@ from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Head, Model, Stack
 from vramcast.domain.serving import ServeJob, Version
-from vramcast.engines.serving.weights import Formats, formats_of
+from vramcast.engines.serving.weights import Formats
 from vramcast.engines.transformers.versions import Behaviour, behaviour
+from vramcast.engines.transformers.weights import formats_of
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.operators.linear import Numerics
 from vramcast.states.storage import format_of
