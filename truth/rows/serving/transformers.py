@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from truth.contract import Prediction, Refused
-from truth.rows.names import model_of
+from truth.rows.names import UNSTATED_CARD, model_of
 from truth.rows.serving.common import cluster_of, value_of
+from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Phase
 from vramcast.domain.model import Model
+from vramcast.domain.program import extent
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Requests, ServeJob, ServePlan, Version
 from vramcast.errors import VramcastError
@@ -34,6 +38,16 @@ FORMATS: Final[tuple[tuple[str, str | None], ...]] = (
 )
 """Pattern of a row's words -> storage format; the first that fits."""
 
+OTHERS: Final[tuple[tuple[str, str], ...]] = (
+    ("exllama v1", "exllama's own generator is not modelled: its buffers and group sizes are its own"),
+    ("litgpt", "litgpt's generation scripts are not modelled"),
+    ("lmdeploy", "TurboMind's workspaces are not modelled"),
+)
+"""Engines of other generators -> why their rows are refused."""
+
+WITHOUT_LOAD: Final = ("gpu_mem_gb_loaded",)
+"""Quantities that are measured before the first request."""
+
 CHUNKED: Final[dict[str, dict[str, str | int | float | bool]]] = {"qwen3_table": {"prefill_chunk": 512}}
 """Tables whose peaks are weights and the whole cache at every length: prompts were read in pieces."""
 
@@ -44,6 +58,7 @@ RELEASES: Final[tuple[tuple[str, str, Version], ...]] = (
     ("qwen1_table", "", (4, 32)),
     ("qwenvl_table", "", (4, 32)),
     ("vendor_readme", "", (4, 34)),
+    ("whisper_table", "", (4, 48)),
 )
 """Group, word of the model, release of transformers at the time, where a table does not state it."""
 
@@ -53,12 +68,17 @@ def predict(row: Row) -> Iterator[Prediction]:
     quantity = str(row["quantity"])
     if quantity not in QUANTITIES:
         raise Refused(f"{quantity} is not predicted")
-    if row.get("max_model_len") is None and row.get("input_len") is None and row.get("output_len") is None:
+    engine = str(row.get("engine") or "").lower()
+    beside = next((reason for word, reason in OTHERS if word in engine), None)
+    if beside is not None:
+        raise Refused(beside)
+    lengths = ("max_model_len", "input_len", "output_len")
+    if quantity not in WITHOUT_LOAD and "whisper" not in str(row["model"]) and all(row.get(n) is None for n in lengths):
         raise Refused("the row states neither prompt nor answer")
     found = QUANTITIES[quantity](job_of(row))
     unit, measured = str(row.get("unit") or ""), value_of(row)
-    factor = MIB if unit.startswith("MiB") else GIB
-    alternative = None if "1024" in unit or unit.startswith(("GiB", "MiB")) else measured * 10**9 / GIB
+    factor = MIB if unit.startswith("M") else GIB
+    alternative = None if "1024" in unit or "i" in unit[:3] else measured * (10**6 / MIB if factor == MIB else 10**9 / GIB)
     yield Prediction(quantity, found / factor, measured, alternative)
 
 
@@ -77,13 +97,14 @@ def job_of(row: Row) -> ServeJob:
         plan=ServePlan(
             pp=gpus,
             weights=format_of(row),
+            dtype="fp16" if str(row.get("quant_dtype")) == "fp16" else None,
             attention="flash" if "flash" in text or " fa " in text else None,
             kv_dtype="int8" if "int8" in str(row.get("kv_dtype")) else "auto",
         ),
-        cluster=cluster_of(row),
+        cluster=cluster_of(row) if row.get("gpu") else Cluster(gpu=load_gpu(UNSTATED_CARD), gpus_per_node=gpus),
         engine="transformers",
         version=version,
-        engine_options=CHUNKED.get(str(row.get("source_class")), {}),
+        engine_options=CHUNKED.get(str(row.get("source_class")), {}) | beams_of(row),
     )
 
 
@@ -99,10 +120,18 @@ def network_of(row: Row) -> Model:
 def format_of(row: Row) -> str | None:
     """The storage format that a row's words name; None: 16 bits."""
     text = str(row.get("quant_dtype") or "bf16").lower()
+    if text == "int4" and "glm" in str(row["model"]).lower():
+        return "nf4"  # THUDM/GLM-4 basic_demo: load_in_4bit; Qwen's Int4 are GPTQ checkpoints
     for pattern, name in FORMATS:
         if re.search(pattern, text):
             return name
     raise Refused(f"weights stored as {text[:40]!r} are not modelled")
+
+
+def beams_of(row: Row) -> dict[str, str | int | float | bool]:
+    """Beams that the notes state."""
+    found = re.search(r"beam (\d+)", str(row.get("notes") or ""))
+    return {"beams": int(found[1])} if found else {}
 
 
 def release_of(row: Row) -> Version:
@@ -126,6 +155,11 @@ def _marks(program: RankProgram, capacity: int | None) -> Simulated:
 def allocated_total(job: ServeJob) -> int:
     """max_memory_allocated, summed over GPUs."""
     return sum(_marks(rank.program, None).allocated_bytes for rank in deploy(job).ranks)
+
+
+def loaded(job: ServeJob) -> int:
+    """Memory allocated when the weights are there, summed over GPUs."""
+    return sum(extent(rank.program.phases[Phase.LOAD]).net for rank in deploy(job).ranks)
 
 
 def reserved_fullest(job: ServeJob) -> int:
@@ -161,8 +195,9 @@ QUANTITIES: Final[dict[str, Callable[[ServeJob], int]]] = {
     "peak_gpu_memory": device_fullest,
     "max_single_gpu_memory_gb": device_fullest,
     "gpu_mem_gb": device_fullest,
-    "gpu_mem_gb_loaded": device_fullest,
+    "gpu_mem_gb_loaded": loaded,
     "min_vram_gb": device_fullest,
+    "vram_mb": device_fullest,
 }
 """Quantity of a row -> the level it was measured at. Tables that do not say how they measured are read as `nvidia-smi`,
 those of one run's generation as max_memory_allocated."""
