@@ -62,10 +62,10 @@ def _step(
     after = tuple(Held(run.count, _cached(run.layer, settings, tokens)) for run in runs)
     bodies = tuple(_activations(model, settings, run, tokens, queries) for run in runs)
     if settings.cache != "dynamic" or settings.behaviour.whole_cache or len(held) != len(after):
-        born = (Loop(new.count, (*map(Alloc, new.tensors), *body)) for new, body in zip(after, bodies, strict=True))
+        born = (Loop(new.layers, (*map(Alloc, new.tensors), *body)) for new, body in zip(after, bodies, strict=True))
         return (*born, *(node for old in held for node in old.freed())), after
     nodes = (
-        Loop(new.count, (*_replaced(old.tensors, new.tensors), *body), label="layers")
+        Loop(new.layers, (*_replaced(old.tensors, new.tensors), *body), label="layers")
         for old, new, body in zip(held, after, bodies, strict=True)
     )
     return tuple(nodes), after

@@ -28,14 +28,14 @@ FP32: Final = 4
 
 
 class Held(NamedTuple):
-    """What `count` equal layers keep between two forward passes."""
+    """What equal layers keep between two forward passes."""
 
-    count: int
+    layers: int
     tensors: tuple[Tensor, ...]
 
     def freed(self) -> Program:
         """The program that lets go of all of it."""
-        return (Loop(self.count, tuple(map(Free, self.tensors)), label="layers"),)
+        return (Loop(self.layers, tuple(map(Free, self.tensors)), label="layers"),)
 
 
 class Read(NamedTuple):
@@ -68,10 +68,12 @@ def read(model: Model, settings: Settings, stage: Stage, sizes: Sizes, hidden: T
         hidden: the residual stream
     """
     embeds = _tensor("inputs_embeds", sizes.residual_bytes, Category.ACTIVATIONS, hidden.formula)
-    nodes: list[Node] = [Alloc(hidden)]
+    nodes: list[Node] = []
     if stage.first:
         # the variable holds what the embedding made until the last layer has run
-        nodes = [Alloc(embeds), *lower_inference(chained(embedding(model, sizes, learns=False), hidden))]
+        nodes += [Alloc(embeds), *lower_inference(chained(embedding(model, sizes, learns=False), hidden))]
+    else:
+        nodes.append(Alloc(hidden))
     held: list[Held] = []
     for run, graph in _graphs(model, settings, stage, sizes, hidden):
         passed = _layers(run, graph, settings)

@@ -39,7 +39,8 @@ class Room(Struct, frozen=True, kw_only=True):
 def _sequence_bytes(model: Model, settings: Settings, stage: Stage, tokens: int) -> int:
     answer = settings.total - settings.prompt
     prompt = max(1, tokens - answer)
-    alone = settings._replace(batch=1, prompt=prompt, chunk=min(prompt, settings.chunk), total=max(prompt, tokens))
+    chunk = prompt if settings.chunk == settings.prompt else min(prompt, settings.chunk)
+    alone = settings._replace(batch=1, prompt=prompt, chunk=chunk, total=max(prompt, tokens))
     if settings.source == settings.prompt:  # text encoders read the prompt
         alone = alone._replace(source=prompt)
     return extent(serve(model, alone, stage)).peak - workspace(settings).block_bytes
