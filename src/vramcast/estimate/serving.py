@@ -50,7 +50,8 @@ def answer(job: ServeJob) -> ServeAnswer:
     programs = [rank.program for rank in deployment.ranks]
     ranks = sorted((_rank_answer(job, rank) for rank in deployment.ranks), key=lambda rank: -rank.needed_bytes)
     visible = job.cluster.gpu.visible_bytes
-    capacity = capacity_of(job, deployment, safe_fraction(deployment, ranks[0].needed_bytes, visible))
+    holes = max(map(_holes, ranks)) if any(rank.grows for rank in deployment.ranks) else 1.0
+    capacity = capacity_of(job, deployment, safe_fraction(deployment, ranks[0].needed_bytes, visible), holes)
     shortfall = _shortfall(job, deployment, capacity)
     return ServeAnswer(
         question=question(job),
@@ -79,8 +80,26 @@ def deploy(job: ServeJob) -> Deployment:
     return found
 
 
-def capacity_of(job: ServeJob, deployment: Deployment, safe: float | None = None) -> Capacity | None:
-    """What the caches of all ranks hold together: the rank with the least decides, every data-parallel copy counts."""
+def _holes(rank: RankAnswer) -> float:
+    """Reserved over allocated bytes of what requests take of a card that has no pool for them."""
+    load, steady = rank.phases["load"], rank.peak
+    taken = steady.allocated_bytes - load.allocated_bytes
+    if rank.gives_back_cache or taken <= 0:
+        return 1.0
+    return max(1.0, (steady.reserved_bytes - load.reserved_bytes) / taken)
+
+
+def capacity_of(
+    job: ServeJob, deployment: Deployment, safe: float | None = None, holes: float = 1.0
+) -> Capacity | None:
+    """What the caches of all ranks hold together: the rank with the least decides, every data-parallel copy counts.
+
+    Args:
+        job: the question
+        deployment: the engine's answer to it
+        safe: the highest safe memory fraction
+        holes: what a sequence takes of the card over what it takes of the cache
+    """
     caches = [rank.cache for rank in deployment.ranks if rank.cache is not None]
     if not caches:
         return None
@@ -89,15 +108,15 @@ def capacity_of(job: ServeJob, deployment: Deployment, safe: float | None = None
     sequences = ceil_div(job.requests.concurrency, copies)
     return Capacity(
         kv_bytes=tightest.num_bytes,
-        tokens_by_count=tightest.reported_tokens,
-        concurrency=copies * tightest.num_bytes / tightest.sequence_bytes(job.context),
-        longest_context=longest_context(caches, sequences, most=_longest(job)),
-        sequence_bytes=tightest.sequence_bytes(job.context),
+        tokens_by_count={name: int(tokens / holes) for name, tokens in tightest.reported_tokens.items()},
+        concurrency=copies * tightest.num_bytes / tightest.sequence_bytes(job.context) / holes,
+        longest_context=longest_context(caches, sequences * holes, most=_longest(job)),
+        sequence_bytes=int(tightest.sequence_bytes(job.context) * holes),
         safe_fraction=safe,
     )
 
 
-def longest_context(caches: Iterable[Cache], sequences: int, *, most: int) -> int:
+def longest_context(caches: Iterable[Cache], sequences: float, *, most: int) -> int:
     """Tokens that each of so many sequences can have in every cache; 0 when not even one fits [tokens].
 
     Caches fill almost in proportion to length, so the search guesses by proportion, and halves every third time.

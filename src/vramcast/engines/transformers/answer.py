@@ -61,7 +61,7 @@ def _step(
     runs = tuple(stage.runs(model))
     after = tuple(Held(run.count, _cached(run.layer, settings, tokens)) for run in runs)
     bodies = tuple(_activations(model, settings, run, tokens, queries) for run in runs)
-    if settings.cache != "dynamic" or settings.behaviour.whole_cache or len(held) != len(after):
+    if settings.behaviour.whole_cache or len(held) != len(after):
         born = (Loop(new.layers, (*map(Alloc, new.tensors), *body)) for new, body in zip(after, bodies, strict=True))
         return (*born, *(node for old in held for node in old.freed())), after
     nodes = (

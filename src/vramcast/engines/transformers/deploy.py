@@ -29,7 +29,8 @@ def deploy(job: ServeJob) -> Deployment:
 
 def _rank(job: ServeJob, settings: Settings, stage: Stage, role: str) -> ServingRank:
     model = job.model
-    found = phases(model, settings, stage)
+    as_stored = job.plan.weights is None and job.plan.dtype is None
+    found = phases(model, settings, stage, job.weights if as_stored else None)
     program = RankProgram(role="all" if stage.first and stage.last else role, count=1, phases=found)
     if not generates(model):
         return ServingRank(program=program)

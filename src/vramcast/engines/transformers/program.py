@@ -8,6 +8,7 @@ from typing import Final
 from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.sizes import Sizes
+from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Attention, Head, Model
 from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor
@@ -36,14 +37,23 @@ OFFLOADED_LAYERS: Final = 2
 """Layers of an offloaded cache that are on the card: the one in use and the next [cache_utils.py `OffloadedCache`]."""
 
 
-def phases(model: Model, settings: Settings, stage: Stage) -> dict[Phase, Program]:
-    """Loading, and a call of generate (or of forward, where nothing is generated)."""
-    return {Phase.LOAD: load(model, settings, stage), Phase.SERVING: serve(model, settings, stage)}
+def phases(
+    model: Model, settings: Settings, stage: Stage, stored: StoredWeights | None = None
+) -> dict[Phase, Program]:
+    """Loading, and a call of generate (or of forward, where nothing is generated).
+
+    Args:
+        model: the network
+        settings: of the run
+        stage: layers of this GPU
+        stored: headers of the checkpoint
+    """
+    return {Phase.LOAD: load(model, settings, stage, stored), Phase.SERVING: serve(model, settings, stage)}
 
 
-def load(model: Model, settings: Settings, stage: Stage) -> Program:
+def load(model: Model, settings: Settings, stage: Stage, stored: StoredWeights | None = None) -> Program:
     """Weights, rotary tables, kernels' buffers; newer releases first take the memory in one piece."""
-    held = loaded(iter(weights(model, settings.formats, stage)))
+    held = loaded(iter(weights(model, settings.formats, stage, stored=stored)))
     kept_always = (
         *_second_head(model, settings, stage), *_rotary_tables(model, settings, stage), *_buffer(model, settings)
     )

@@ -138,9 +138,8 @@ def _stacked(run: Run, once: Program, cached: tuple[Tensor, ...]) -> Read:
     nodes: list[Node] = []
     before: Tensor | None = None
     for index in range(run.count):
-        joined = (Alloc(pair), *map(Free, cached))
         after = _tensor("keys and values so far", size * (index + 1), Category.CACHE)
-        nodes += [*once, *joined, Alloc(after), Free(pair)]
+        nodes += [*once, Alloc(pair), *map(Free, cached), Alloc(after), Free(pair)]
         if before is not None:
             nodes.append(Free(before))
         before = after

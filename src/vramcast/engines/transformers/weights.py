@@ -6,14 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from vramcast.blocks.parameters import named_parameters
+from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.model import Model
 from vramcast.domain.program import Category, Tensor
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.serving.weights import CHECKPOINT_FORMATS, Formats, on_stage, stage_of
 from vramcast.states.storage import format_for, format_of
+from vramcast.units import ceil_div
+
+if TYPE_CHECKING:
+    from vramcast.engines.serving.headers import Part
 
 CONVERTS_TOWERS: Final = ("nf4", "nf4-dq", "int8-bnb")
 """Formats that a library applies to every linear layer on loading [bnb]; GPTQ, AWQ and FP8 checkpoints quantise the
@@ -39,8 +46,32 @@ def formats_of(model: Model, *, weights: str | None, dtype: str | None) -> Forma
     return Formats(CHECKPOINT_FORMATS.get(model.quantisation, model.quantisation), whole)
 
 
-def weights(model: Model, formats: Formats, stage: Stage) -> Iterator[Owned]:
-    """The weights of one GPU, in the order of its modules."""
+def weights(
+    model: Model, formats: Formats, stage: Stage, *, stored: StoredWeights | None = None
+) -> Iterator[Owned]:
+    """The weights of one GPU, in the order of its modules; as large as the checkpoint's headers say, where there are
+    any."""
+    found = _by_format(model, formats, stage)
+    if stored is None:
+        yield from found
+        return
+    from vramcast.engines.serving.headers import factors, part_of_owner
+
+    def part(owned: Owned) -> Part:
+        return part_of_owner(owned.tensor.owner, owned.tensor.name, model)
+
+    everything = _by_format(model, formats, Stage(0, model.num_layers, first=True, last=True))
+    scale = factors(model, stored, ((part(owned), owned.tensor.num_bytes * owned.repeats) for owned in everything))
+    for owned in found:
+        top, bottom = scale.get(part(owned), (1, 1))
+        tensor = replace(
+            owned.tensor, num_bytes=ceil_div(owned.tensor.num_bytes * top, bottom),
+            formula=f"{owned.tensor.formula}, as its header says",
+        )
+        yield owned._replace(tensor=tensor)
+
+
+def _by_format(model: Model, formats: Formats, stage: Stage) -> Iterator[Owned]:
     for owner, parameter, repeats in named_parameters(stage_of(model, stage)):
         if not on_stage(owner, model, stage):
             continue
