@@ -13,7 +13,7 @@ from vramcast.catalogue.gpus import parse_gpus
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import ServeAnswer
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Category, live_at_end
+from vramcast.domain.program import Alloc, live_at_end
 from vramcast.domain.serving import Requests, ServeJob, ServePlan, ServingRank
 from vramcast.engines.transformers import deploy
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
@@ -36,10 +36,8 @@ def allocated(question: ServeJob) -> int:
     return sum(max(mark.allocated_bytes for mark in simulate(rank.program.phases).values()) for rank in ranks)
 
 
-def cached(rank: ServingRank) -> int:
-    """Cache at the serving peak's end of the prompt: what the answer frees."""
-    nodes = rank.program.phases[Phase.SERVING]
-    return sum(tensor.num_bytes for tensor in live_at_end(nodes) if tensor.category is Category.CACHE)
+def loaded(rank: ServingRank) -> int:
+    return sum(tensor.num_bytes * count for tensor, count in live_at_end(rank.program.phases[Phase.LOAD]).items())
 
 
 def ask(model: str, **options: Any) -> ServeAnswer:
@@ -68,13 +66,18 @@ def test_tuples_hold_the_cache_of_the_step_before_until_the_step_has_ended() -> 
 def test_rotary_tables_of_every_layer_are_gone_from_4_45_on() -> None:
     tables = 24 * 2 * 32768 * 64 * 2
     old, new = (deploy(job("qwen2-0.5b-instruct", version=(4, minor), input_len=8)).ranks[0] for minor in (44, 45))
-    loads = [sum(t.num_bytes * n for t, n in live_at_end(rank.program.phases[Phase.LOAD]).items()) for rank in (old, new)]
-    assert loads[0] - loads[1] == tables
+    assert loaded(old) - loaded(new) == tables
 
 
-@pytest.mark.parametrize("options", [{}, {"cache": "static"}, {"cache": "offloaded"}, {"beams": 4}, {"prefill_chunk": 64}])
-@pytest.mark.parametrize("model", ["qwen3-0.6b", "gemma-3-4b", "qwen3-30b-a3b", "deepseek-v2-lite", "falcon-7b", "mamba-130m",
-                                   "chatglm2-6b", "whisper-tiny", "flan-t5-small"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"cache": "static"}, {"cache": "offloaded"}, {"cache": "quantized"}, {"beams": 4}, {"prefill_chunk": 64}],
+)
+@pytest.mark.parametrize(
+    "model",
+    ["qwen3-0.6b", "gemma-3-4b", "qwen3-30b-a3b", "deepseek-v2-lite", "falcon-7b", "mamba-130m", "chatglm2-6b",
+     "whisper-tiny", "flan-t5-small"],
+)
 @pytest.mark.parametrize("version", [(4, 35), (4, 40), (4, 46), (4, 57), (5, 10)])
 def test_serving_leaves_nothing_behind_but_the_workspace(
     model: str, version: tuple[int, ...], options: dict[str, Any]
@@ -96,7 +99,7 @@ def test_more_sequences_or_longer_ones_never_take_less(batch: int, prompt: int, 
 
 
 def test_a_chunked_prompt_holds_the_cache_and_one_chunk() -> None:
-    long = {"input_len": 14336, "output_len": 2048, "version": (4, 51), "gpus": "h20-96gb", "plan": {"attention": "flash"}}
+    long: dict[str, Any] = {"input_len": 14336, "output_len": 2048, "version": (4, 51), "plan": {"attention": "flash"}}
     whole, chunked = (allocated(job("qwen3-14b", options=options, **long)) for options in ({}, {"prefill_chunk": 512}))
     weights_and_cache = 14_768_307_200 * 2 + 16384 * 163_840
     assert chunked == pytest.approx(weights_and_cache, rel=0.005)
@@ -114,8 +117,7 @@ def test_a_quantised_cache_is_packed_and_unpacked_one_layer_at_a_time() -> None:
 
 def test_eager_attention_grows_with_the_square_of_the_prompt() -> None:
     def temporaries(prompt: int) -> int:
-        load = deploy(job("llama-2-7b", input_len=16, plan={"attention": "eager"})).ranks[0]
-        fixed = sum(t.num_bytes * n for t, n in live_at_end(load.program.phases[Phase.LOAD]).items())
+        fixed = loaded(deploy(job("llama-2-7b", input_len=16, plan={"attention": "eager"})).ranks[0])
         return allocated(job("llama-2-7b", input_len=prompt, plan={"attention": "eager"})) - fixed
 
     assert temporaries(8192) > 3 * temporaries(4096)
@@ -167,9 +169,10 @@ def test_layers_are_spread_over_the_gpus_and_none_is_lost() -> None:
 
 
 def test_the_first_gpu_gets_the_prompt_s_logits_back() -> None:
-    first = deploy(job("qwen2-72b-instruct", version=(4, 38), gpus="2xa100-sxm4-80gb", plan={"pp": 2}, input_len=6144)).ranks[0]
-    names = {node.tensor.name: node.tensor.num_bytes for node in first.program.phases[Phase.SERVING] if hasattr(node, "tensor")}
-    assert names["logits from the last GPU"] == 6144 * 152064 * 4
+    question = job("qwen2-72b-instruct", version=(4, 38), gpus="2xa100-sxm4-80gb", plan={"pp": 2}, input_len=6144)
+    nodes = deploy(question).ranks[0].program.phases[Phase.SERVING]
+    sizes = {node.tensor.name: node.tensor.num_bytes for node in nodes if isinstance(node, Alloc)}
+    assert sizes["logits from the last GPU"] == 6144 * 152064 * 4
 
 
 def test_the_longest_context_fits_and_a_longer_one_does_not() -> None:

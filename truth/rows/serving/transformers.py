@@ -39,6 +39,7 @@ FORMATS: Final[tuple[tuple[str, str | None], ...]] = (
 """Pattern of a row's words -> storage format; the first that fits."""
 
 OTHERS: Final[tuple[tuple[str, str], ...]] = (
+    ("autoawq", "AutoAWQ's fused modules changed with every release, and the row states none"),
     ("exllama v1", "exllama's own generator is not modelled: its buffers and group sizes are its own"),
     ("litgpt", "litgpt's generation scripts are not modelled"),
     ("lmdeploy", "TurboMind's workspaces are not modelled"),
@@ -78,8 +79,9 @@ def predict(row: Row) -> Iterator[Prediction]:
     found = QUANTITIES[quantity](job_of(row))
     unit, measured = str(row.get("unit") or ""), value_of(row)
     factor = MIB if unit.startswith("M") else GIB
-    alternative = None if "1024" in unit or "i" in unit[:3] else measured * (10**6 / MIB if factor == MIB else 10**9 / GIB)
-    yield Prediction(quantity, found / factor, measured, alternative)
+    decimal = measured * (10**6 if factor == MIB else 10**9) / factor
+    binary = "1024" in unit or unit.startswith(("GiB", "MiB"))
+    yield Prediction(quantity, found / factor, measured, None if binary else decimal)
 
 
 def job_of(row: Row) -> ServeJob:
@@ -190,8 +192,8 @@ QUANTITIES: Final[dict[str, Callable[[ServeJob], int]]] = {
     "peak_allocated_total_gib": allocated_total,
     "peak_allocated_total_mib": allocated_total,
     "peak_memory_gb_per_gpu": reserved_fullest,
-    "gpu_memory_gb": allocated_total,
-    "peak_gpu_memory_gb": allocated_total,
+    "gpu_memory_gb": device_total,
+    "peak_gpu_memory_gb": device_total,
     "peak_gpu_memory": device_fullest,
     "max_single_gpu_memory_gb": device_fullest,
     "gpu_mem_gb": device_fullest,
@@ -199,5 +201,5 @@ QUANTITIES: Final[dict[str, Callable[[ServeJob], int]]] = {
     "min_vram_gb": device_fullest,
     "vram_mb": device_fullest,
 }
-"""Quantity of a row -> the level it was measured at. Tables that do not say how they measured are read as `nvidia-smi`,
-those of one run's generation as max_memory_allocated."""
+"""Quantity of a row -> the level it was measured at; tables that do not say how they measured are read as `nvidia-smi`.
+DeepSeek's are max_memory_reserved: its table holds less than a context's size beside the weights."""

@@ -94,6 +94,6 @@ def _activations(model: Model, settings: Settings, run: Run, tokens: int, querie
     hidden = boundary(sizes, model.main.name)
     inner = lower_inference(chained(graph, hidden))
     around: tuple[Tensor, ...] = ()
-    if settings.cache == "quantized":  # unpacked, then joined with the newest
+    if settings.cache == "quantized" and not settings.behaviour.reads_packed:  # unpacked, then joined with the newest
         around = kept(run.layer.mixer, settings, tokens=tokens) * 2
     return (Alloc(hidden), *map(Alloc, around), *inner, *map(Free, around), Free(hidden))

@@ -88,8 +88,10 @@ def packed(mixer: Mixer | None, settings: Settings, *, tokens: int) -> Tensors:
         elements = settings.rows * tokens * count
         size = ceil_div(elements * settings.cache_bits, 8) + 2 * 2 * ceil_div(elements, QUANTISED_GROUP)
         formula = f"{settings.rows} x {tokens:,} tokens x {count:,} in {settings.cache_bits} bits"
-        newest = settings.rows * min(RESIDUAL, tokens) * count * settings.cache_width
-        found += [_tensor(f"{name}, packed", size, formula), _tensor(f"{name}, newest", newest)]
+        found.append(_tensor(f"{name}, packed", size, formula))
+        if not settings.behaviour.reads_packed:
+            newest = settings.rows * min(RESIDUAL, tokens) * count * settings.cache_width
+            found.append(_tensor(f"{name}, newest", newest))
     return tuple(found)
 
 

@@ -45,5 +45,7 @@ def _rank(job: ServeJob, settings: Settings, stage: Stage, role: str) -> Serving
 
 def _assumptions(job: ServeJob) -> Iterator[str]:
     yield "all sequences are one batch, equally long and without padding"
+    if generates(job.model):
+        yield "what growing caches leave free in PyTorch's allocator is given back before the card is full"
     if job.plan.pp > 1:
         yield 'layers lie on the GPUs as device_map="auto" balances them'

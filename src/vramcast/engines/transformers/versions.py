@@ -32,6 +32,7 @@ class Behaviour(NamedTuple):
     warms_up: bool  # loading first takes all weights' memory in one piece
     expert_loop: bool  # experts run one after the other
     windowed_cache: bool  # layers with a window keep its tokens only
+    reads_packed: bool  # a kernel reads a quantised cache as it is: nothing of it is unpacked (Qwen 1)
 
 
 LAST_LOGITS_SINCE: Final[dict[str, Version]] = {
@@ -145,4 +146,5 @@ def behaviour(family: str, version: Version, *, flash: bool) -> Behaviour:
         warms_up=version >= WARM_UP_SINCE,
         expert_loop=version < GROUPED_EXPERTS_SINCE,
         windowed_cache=version >= WINDOWED_CACHE_SINCE,
+        reads_packed=name == "qwen",
     )
