@@ -148,7 +148,7 @@ def _by_key() -> Mapping[str, set[str]]:
     for alias, name in json.loads((FOLDER / INDEX).read_text(encoding="utf-8")).items():
         for text in (alias, alias.split("/")[-1]):
             index["".join(_tokens(text))].add(name)
-    for name in model_names():  # a name of its own beats the alias of another
+    for name in sorted(model_names(), key=len, reverse=True):  # the shortest name of its own beats the alias of another
         index["".join(_tokens(name))] = {name}
     return index
 

@@ -45,6 +45,8 @@ def attention_block(
         parts.to_compute(graph, value, elements=count, sizes=sizes)
         for value, count in zip((q, k, v), counts, strict=True)
     )
+    if sizes.caches:
+        graph.returns(k, v)
     context = attention(graph, q, k, v, scores=scores, kernel=sizes.attention)
     if spec.output_gate:
         context = parts.output_gate(graph, f"{owner}.gated", context, q)
@@ -106,5 +108,6 @@ def _scores(spec: Attention, sizes: Sizes, *, heads: int, kv_heads: int, source:
         masked=sizes.masked or biased,
         additions=int(biased),
         fp32_softmax=sizes.fp32_softmax,
+        copies=sizes.copies_scores,
         grouped=sizes.grouped and not sizes.masked,
     )

@@ -27,6 +27,8 @@ from vramcast.operators.loss import (
 EMBEDDING_SOURCE: Final = "transformers models/*/modeling_*.py; pytorch aten/src/ATen/native/cuda/Embedding.cu"
 HEAD_SOURCE: Final = "transformers loss/loss_utils.py ForCausalLMLoss; pytorch torch/nn/functional.py cross_entropy"
 
+FP32: Final = 4
+
 LINEAR: Final = "linear:"
 """Prefix of losses that take hidden states instead of logits: "linear:liger" is a LINEAR_CROSS_ENTROPY_VARIANTS key."""
 
@@ -88,6 +90,41 @@ def head(
         graph.returns(_language_loss(graph, x, model, sizes, learns=learns, loss=loss, outputs_fp32=outputs_fp32))
     else:
         graph.returns(_pooled_loss(graph, x, sizes))
+    return graph
+
+
+def logits(
+    model: Model, sizes: Sizes, *, positions: int, upcasts: bool, clones: bool = False, owner: str = "head"
+) -> Graph:
+    """Final norm over all positions and the output projection of the last ones, without a loss.
+
+    Args:
+        model: the network
+        sizes: local sizes
+        positions: of each sample, counted from its end [tokens]
+        upcasts: the model's code returns fp32 logits
+        clones: the caller copies all of them before it takes the last ones
+        owner: where the ledger lists its tensors
+    """
+    graph = Graph(owner=owner, source=HEAD_SOURCE, rows=sizes.batch * positions)
+    x = graph.input("hidden", sizes.residual_bytes)
+    elements = sizes.tokens * sizes.hidden
+    final = model.main.final_norm
+    if final is not None:
+        x = parts.norm(graph, "final_norm", x, kind=final, elements=elements, width=sizes.hidden, sizes=sizes)
+    normed, rows = x, sizes.batch * positions
+    whole, shape = sizes._replace(stored="full"), (model.vocab, sizes.hidden)
+    if model.head is Head.MLM:
+        x = _mlm(graph, x, sizes)
+    out = project(graph, "head.output", x, tokens=rows, shape=shape, sizes=whole, bias=model.head_bias)
+    if model.logits_softcap:
+        out = aten.unary(graph, out, num_bytes=out.num_bytes, name="logits.capped", saves="output")
+    if upcasts:
+        out = cast(graph, out, elements=rows * model.vocab, to_bytes=FP32, name="logits.fp32")
+    if clones:
+        graph.call("clone", [out], [graph.value("logits.clone", out.num_bytes)])
+    graph.hold(normed)
+    graph.returns(out)
     return graph
 
 

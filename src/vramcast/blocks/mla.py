@@ -56,6 +56,8 @@ def latent_attention_block(graph: Graph, x: Value, *, spec: MultiLatentAttention
     v = graph.view(expanded, "attention.v_states", gradient_bytes=tokens * value_width * element)
     v.num_bytes = tokens * value_width * element
     graph.call("slice", [expanded], [v])
+    if sizes.caches:
+        graph.returns(k, v)
     context = _attend(graph, q, k, v, spec=spec, sizes=sizes, heads=heads)
     shape = (sizes.hidden, value_width)
     out = project(graph, "attention.out", context, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias)
@@ -86,6 +88,7 @@ def _attend(
         batch=sizes.batch, queries=sizes.seq_len, keys=sizes.keys or sizes.seq_len, heads=heads, kv_heads=heads,
         head_dim=spec.qk_nope_dim + spec.qk_rope_dim, v_head_dim=spec.v_head_dim, width=sizes.numerics.compute,
         dropout=sizes.attention_dropout, masked=sizes.masked, fp32_softmax=sizes.fp32_softmax,
+        copies=sizes.copies_scores,
     )
     kernel = sizes.attention
     if kernel is AttentionKernel.FLASH and spec.v_head_dim != scores.head_dim:

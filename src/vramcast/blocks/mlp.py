@@ -10,6 +10,7 @@ from vramcast.blocks.projection import project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import share
 from vramcast.domain.model import MLP
+from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 
 
@@ -38,7 +39,13 @@ def mlp_block(
             graph, f"{owner}.up", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
         )
 
-    if spec.gated:
+    if spec.gated and sizes.fused_gate:
+        both = project(
+            graph, f"{owner}.gate_up", x, tokens=tokens, shape=(2 * inner, hidden), sizes=sizes, bias=spec.bias,
+            copies=copies,
+        )
+        product = _gated_halves(graph, owner, both, kind=spec.activation, elements=elements)
+    elif spec.gated:
         gate = project(
             graph, f"{owner}.gate", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
         )
@@ -51,3 +58,14 @@ def mlp_block(
     return project(
         graph, f"{owner}.down", product, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
     )
+
+
+def _gated_halves(graph: Graph, owner: str, both: Value, *, kind: str, elements: int) -> Value:
+    """act(gate) * up of two halves that variables hold until the product exists [HF] models/phi3, models/glm4."""
+    gate, up = (graph.view(both, f"{both.name}.{half}", gradient_bytes=both.gradient_bytes // 2) for half in "01")
+    gate.num_bytes = up.num_bytes = both.num_bytes // 2
+    graph.call("chunk", [both], [gate, up])
+    activated = parts.activation(graph, owner, gate, kind=kind, elements=elements)
+    product = aten.multiply(graph, activated, up, num_bytes=up.num_bytes, name=f"{owner}.product")
+    graph.hold(gate, up)
+    return product

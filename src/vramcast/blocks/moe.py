@@ -16,6 +16,7 @@ from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import MoE
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
+from vramcast.units import ceil_div
 
 FP32 = 4
 
@@ -34,6 +35,21 @@ def moe_block(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:
     states = x
     if spec.latent_width:
         states = project(graph, "moe.latent_in", x, tokens=tokens, shape=(width, sizes.hidden), sizes=sizes)
+    if sizes.expert_loop:
+        total = _one_by_one(graph, states, routing, spec=spec, sizes=sizes, width=width)
+    else:
+        total = _grouped(graph, states, routing, spec=spec, sizes=sizes, width=width)
+    if spec.latent_width:
+        total = project(graph, "moe.latent_out", total, tokens=tokens, shape=(sizes.hidden, width), sizes=sizes)
+    if spec.shared_width:
+        total = _shared(graph, x, total, spec=spec, sizes=sizes)
+    graph.hold(x)
+    return total
+
+
+def _grouped(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: Sizes, width: int) -> Value:
+    """All experts' rows in one grouped product."""
+    tokens = sizes.tokens
     rows = tokens * spec.top_k
     size = rows * width * (states.num_bytes // (tokens * width))
     gathered = graph.value("moe.gathered", size)
@@ -46,12 +62,30 @@ def moe_block(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:
     weighted = aten.multiply(graph, out, routing, num_bytes=out.num_bytes, name="moe.weighted")
     total = graph.value("moe.combined", out.num_bytes // spec.top_k)
     graph.call("index_add", [weighted], [total])
-    if spec.latent_width:
-        total = project(graph, "moe.latent_out", total, tokens=tokens, shape=(sizes.hidden, width), sizes=sizes)
-    if spec.shared_width:
-        total = _shared(graph, x, total, spec=spec, sizes=sizes)
-    graph.hold(x)
     return total
+
+
+def _one_by_one(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: Sizes, width: int) -> Value:
+    """A loop over experts, each with its share of the rows: one expert's activations are alive at a time.
+
+    The mask of chosen experts has eight bytes for every token, choice and expert (`one_hot`).
+    """
+    tokens, element = sizes.tokens, states.num_bytes // (sizes.tokens * width)
+    mask = graph.value("moe.expert_mask", tokens * spec.top_k * spec.num_experts * 8, gradient_bytes=0)
+    graph.call("one_hot", [routing], [mask], differentiable=False)
+    total = graph.value("moe.combined", tokens * width * element)
+    graph.call("zeros", [], [total])
+    rows = max(1, ceil_div(tokens * spec.top_k, spec.num_experts))
+    gathered = graph.value("moe.gathered", rows * width * element)
+    graph.call("index", [states], [gathered])
+    out = mlp_block(
+        graph, gathered, spec=spec.expert, sizes=sizes, tokens=rows, owner="moe.experts", width=width
+    )
+    weighted = aten.multiply(graph, out, routing, num_bytes=out.num_bytes, name="moe.weighted")
+    added = graph.view(total, "moe.combined.added")
+    graph.call("index_add", [weighted, total], [added])
+    graph.hold(mask)
+    return added
 
 
 def _router(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:

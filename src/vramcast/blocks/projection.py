@@ -47,7 +47,11 @@ def _unpacked(
     storage, elements = QUANTISED[sizes.stored], shape[0] * shape[1]
     size = tokens * shape[0] * sizes.numerics.compute
     y = graph.value(path, size, gradient_bytes=size if x.gradient_bytes else 0)
-    tensors = [graph.tensor(f"{path}.{name}", count) for name, count in storage.unpacked_bytes(elements)]
+    found = storage.unpacked_bytes(elements) + storage.beside_bytes(tokens * shape[1], tokens * shape[0])
+    tensors = [graph.tensor(f"{path}.{name}", count) for name, count in found]
+    before = [graph.tensor(f"{path}.{name}", count) for name, count in storage.before_bytes(elements)]
+    if before:
+        graph.call("unpack", [x], [], temporaries=before, differentiable=False)
     if not storage.weight_saved:
         return graph.call(
             "quantised_linear", [x], [y], temporaries=tensors, backward_temporaries=tensors,

@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from vramcast.domain.job import AttentionKernel
+from vramcast.domain.model import Model, Norm
 from vramcast.operators.linear import Numerics
 from vramcast.operators.lora import Adapter
+
+
+def norm_variant(model: Model) -> str:
+    """The RMSNorm that a family's code in transformers writes, a key of RMS_NORM_VARIANTS."""
+    if model.main.layers[0].norm is not Norm.RMS:
+        return "eager"
+    return next((name for name in ("gemma", "t5") if model.family.startswith(name)), "eager")
 
 
 class Sizes(NamedTuple):
@@ -34,6 +42,10 @@ class Sizes(NamedTuple):
     stored: str = "full"  # key of QUANTISED: how frozen linear weights are stored
     source_len: int = 0  # encoder positions that cross-attention reads [tokens]
     fused_qkv: bool = False  # one weight makes queries, keys and values
+    fused_gate: bool = False  # gate and up are halves of one product, which lives as long as either
+    copies_scores: bool = False  # bf16 scores become fp32 in a copy before eager softmax; fp16 ones inside its kernel
+    expert_loop: bool = False  # experts run one after the other instead of in one grouped product
+    caches: bool = False  # keys and values outlive the block
 
     @property
     def tokens(self) -> int:

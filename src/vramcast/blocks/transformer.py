@@ -33,12 +33,14 @@ def decoder_layer(layer: Layer, sizes: Sizes, *, owner: str = "decoder.layers", 
         owner: where the ledger lists its tensors
         input_gradient: whether anything before this layer learns
 
-    Returns: a graph with one input and one output, both residual streams
+    Returns: a graph whose first input and first output are the residual stream; keys and values follow where the
+        sizes say that they are cached
     """
     graph = Graph(owner=owner, source=SOURCE, rows=sizes.tokens)
     size = sizes.residual_bytes
     x = graph.input("hidden", size, gradient_bytes=size if input_gradient else 0)
-    graph.returns(_parallel(graph, x, layer, sizes) if layer.parallel else _sequential(graph, x, layer, sizes))
+    out = _parallel(graph, x, layer, sizes) if layer.parallel else _sequential(graph, x, layer, sizes)
+    graph.outputs.insert(0, out)
     return graph
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from vramcast.domain.model import Noun
 from vramcast.errors import InvalidSpec
 
+FALLBACK_CONTEXT_BYTES = 500 << 20
+"""Where the catalogue has no measured context for a card's generation [bytes]."""
+
 LARGEST_CLUSTER = 10**6
 """More cards than any machine has; a larger number is a slip of the keyboard [count]."""
 

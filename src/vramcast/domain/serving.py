@@ -141,6 +141,7 @@ class ServingRank(Struct, frozen=True, kw_only=True):
     cache: Cache | None = None  # None: nothing is generated (embedding and reranking models)
     budget: Budget | None = None  # None: the cache is not sized by a fraction
     startup: dict[str, int] = {}  # figures the engine prints when it starts, by what it calls them [bytes]
+    grows: bool = False  # the cache is what the card leaves, taken as sequences come; else it is allocated as a whole
 
 
 class Deployment(Struct, frozen=True, kw_only=True):

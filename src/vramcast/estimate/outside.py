@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.device import Gpu
+from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.domain.job import Job
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.units import MIB
-
-FALLBACK_CONTEXT_BYTES: Final = 500 * MIB
-"""Where the catalogue has no measured context for a card's generation [bytes]."""
 
 FALLBACK_NCCL_BYTES: Final = 100 * MIB
 """Where the catalogue says nothing of a card's links: a communicator over PCIe [bytes]."""

@@ -53,7 +53,8 @@ def answer(job: ServeJob) -> ServeAnswer:
     programs = [rank.program for rank in deployment.ranks]
     ranks = sorted((_rank_answer(job, rank) for rank in deployment.ranks), key=lambda rank: -rank.needed_bytes)
     visible = job.cluster.gpu.visible_bytes
-    capacity = capacity_of(job, deployment, safe_fraction(deployment, ranks[0].needed_bytes, visible))
+    holes = max(map(_holes, ranks)) if any(rank.grows for rank in deployment.ranks) else 1.0
+    capacity = capacity_of(job, deployment, safe_fraction(deployment, ranks[0].needed_bytes, visible), holes)
     shortfall = _shortfall(job, deployment, capacity)
     return ServeAnswer(
         question=question(job),
@@ -91,8 +92,26 @@ def deploy(job: ServeJob) -> Deployment:
     return found
 
 
-def capacity_of(job: ServeJob, deployment: Deployment, safe: float | None = None) -> Capacity | None:
-    """What the caches of all ranks hold together: the rank with the least decides, every data-parallel copy counts."""
+def _holes(rank: RankAnswer) -> float:
+    """Reserved over allocated bytes of what requests take of a card that has no pool for them."""
+    load, steady = rank.phases["load"], rank.peak
+    taken = steady.allocated_bytes - load.allocated_bytes
+    if rank.gives_back_cache or taken <= 0:
+        return 1.0
+    return max(1.0, (steady.reserved_bytes - load.reserved_bytes) / taken)
+
+
+def capacity_of(
+    job: ServeJob, deployment: Deployment, safe: float | None = None, holes: float = 1.0
+) -> Capacity | None:
+    """What the caches of all ranks hold together: the rank with the least decides, every data-parallel copy counts.
+
+    Args:
+        job: the question
+        deployment: the engine's answer to it
+        safe: the highest safe memory fraction
+        holes: what a sequence takes of the card over what it takes of the cache
+    """
     caches = [rank.cache for rank in deployment.ranks if rank.cache is not None]
     if not caches:
         return None
@@ -101,24 +120,35 @@ def capacity_of(job: ServeJob, deployment: Deployment, safe: float | None = None
     sequences = ceil_div(job.requests.concurrency, copies)
     return Capacity(
         kv_bytes=tightest.num_bytes,
-        tokens_by_count=tightest.reported_tokens,
-        concurrency=copies * tightest.num_bytes / tightest.sequence_bytes(job.context),
-        longest_context=longest_context(caches, sequences, most=_longest(job)),
-        sequence_bytes=tightest.sequence_bytes(job.context),
+        tokens_by_count={name: int(tokens / holes) for name, tokens in tightest.reported_tokens.items()},
+        concurrency=copies * tightest.num_bytes / tightest.sequence_bytes(job.context) / holes,
+        longest_context=longest_context(caches, sequences * holes, most=_longest(job)),
+        sequence_bytes=int(tightest.sequence_bytes(job.context) * holes),
         safe_fraction=safe,
     )
 
 
-def longest_context(caches: Iterable[Cache], sequences: int, *, most: int) -> int:
-    """Tokens that each of so many sequences can have in every cache; 0 when not even one fits [tokens]."""
+def longest_context(caches: Iterable[Cache], sequences: float, *, most: int) -> int:
+    """Tokens that each of so many sequences can have in every cache; 0 when not even one fits [tokens].
+
+    Caches fill almost in proportion to length, so the search guesses by proportion, and halves every third time.
+    """
     caches = tuple(caches)
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if all(cache.sequence_bytes(middle) * sequences <= cache.num_bytes for cache in caches):
-            low = middle
+
+    def filled(tokens: int) -> float:
+        return max(cache.sequence_bytes(tokens) * sequences / max(1, cache.num_bytes) for cache in caches)
+
+    low, high, below, above, turn = 0, most, 0.0, filled(most), 0
+    if above <= 1:
+        return most
+    while high - low > 1:
+        share = (1 - below) / (above - below) if turn % 3 < 2 else 0.5
+        middle = min(high - 1, max(low + 1, low + int((high - low) * share)))
+        found, turn = filled(middle), turn + 1
+        if found <= 1:
+            low, below = middle, found
         else:
-            high = middle - 1
+            high, above = middle, found
     return low
 
 
@@ -178,7 +208,7 @@ def _rank_answer(job: ServeJob, rank: ServingRank) -> RankAnswer:
         capacity_bytes=job.cluster.gpu.visible_bytes,
         engine=job.engine,
         purpose="serving",
-        exact_bytes=rank.cache.num_bytes if rank.cache is not None else 0,
+        exact_bytes=rank.cache.num_bytes if rank.cache is not None and not rank.grows else 0,
     )
 
 

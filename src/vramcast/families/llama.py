@@ -10,10 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.domain.model import Model, Norm
 from vramcast.families.assemble import even
 from vramcast.families.decoder import Traits, decoder
 from vramcast.families.fields import Fields
+from vramcast.families.remote_towers import eva_tower, qwen_visual
 
 LLAMA: Final = Traits(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
 GLM: Final = Traits(qkv_bias="attention_bias", rope_fraction=0.5)
@@ -126,7 +129,9 @@ def qwen1(fields: Fields) -> Model:
     width = even(fields, "intermediate_size", fields.count("intermediate_size"))
     head_dim = fields.maybe("kv_channels")
     sizes = {"intermediate_size": width} | ({"head_dim": head_dim} if head_dim else {})
-    return decoder(fields.over(sizes), traits=Traits(qkv_bias=True))
+    model = decoder(fields.over(sizes), traits=Traits(qkv_bias=True))
+    visual = fields.section("visual")
+    return model if visual is None else replace(model, stacks=(qwen_visual(visual), *model.stacks))
 
 
 def chatglm(fields: Fields) -> Model:
@@ -145,7 +150,12 @@ def chatglm(fields: Fields) -> Model:
         mlp_bias="add_bias_linear",
         rope_fraction=0.5,
     )
-    return decoder(fields.over(sizes), traits=traits)
+    model = decoder(fields.over(sizes), traits=traits)
+    vision = fields.section("vision_config")
+    if vision is None:
+        return model
+    width = fields.renamed().count("intermediate_size")
+    return replace(model, stacks=(eva_tower(vision, hidden=model.hidden, width=width), *model.stacks))
 
 
 BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {

@@ -34,6 +34,7 @@ class Scores(NamedTuple):
     additions: int = 0  # further tensors added to eager scores: alibi, relative positions
     fp32_softmax: bool = True  # eager: softmax runs in fp32 and is cast back (LLaMA-like); False: in the width (BERT)
     grouped: bool = True  # the kernel reads grouped heads without copies
+    copies: bool = False  # eager: scores are copied to fp32 before softmax, whose kernel converts fp16 only
 
     @property
     def query_elements(self) -> int:
@@ -162,7 +163,10 @@ def _softmax(graph: Graph, raw: Value, scores: Scores) -> Value:
     probabilities = graph.value("attention.probabilities", scores.score_elements * width)
     # backward multiplies gradient and result first: pytorch aten/src/ATen/native/cuda/SoftMax.cu
     product = graph.tensor("attention.softmax_product", probabilities.num_bytes)
-    graph.call("softmax", [raw], [probabilities], saved=[probabilities], backward_temporaries=[product])
+    wide = [graph.tensor("attention.scores_fp32", probabilities.num_bytes)] if scores.copies and width == 4 else []
+    graph.call(
+        "softmax", [raw], [probabilities], saved=[probabilities], temporaries=wide, backward_temporaries=[product]
+    )
     if width == scores.width:
         return probabilities
     narrow = graph.value("attention.probabilities_cast", scores.score_elements * scores.width)

@@ -6,6 +6,10 @@ bits in blocks of 256 with fp32 constants of their own (double quantisation).
 [bnb] bitsandbytes autograd/_functions.py `MatMul4Bit`: the weight is unpacked for forward and again for backward.
 [GPTQ] AutoGPTQ nn_modules/qlinear/qlinear_cuda.py: int32 packs, zeros and fp16 scales per group of 128 rows, g_idx;
 above 128 rows of input the weight is unpacked in Python through an int32 tensor and multiplied with torch.matmul.
+qlinear_cuda_old.py does so for 8 bits.
+[bnb8] bitsandbytes autograd/_functions.py `MatMul8bitLt`: an 8-bit copy of the input, an int32 product.
+[fp8] transformers integrations/finegrained_fp8.py `act_quant`: an 8-bit copy of the input, an fp32 scale per 128
+channels.
 """
 
 from __future__ import annotations
@@ -21,14 +25,29 @@ class Storage(NamedTuple):
     parts: tuple[tuple[str, int, int], ...]  # name, bytes = n * numerator / denominator
     unpacked: tuple[tuple[str, int, int], ...]  # tensors alive at once while the weight is unpacked, the weight first
     weight_saved: bool = False  # the product is plain autograd, which keeps the unpacked weight for the input gradient
+    before: tuple[tuple[str, int, int], ...] = ()  # tensors alive at once before the weight and the output exist
+    of_input: tuple[tuple[str, int, int], ...] = ()  # of the quantised input, n being its elements
+    of_output: tuple[tuple[str, int, int], ...] = ()  # of a wider product, n being the output's elements
 
     def stored_bytes(self, elements: int) -> tuple[tuple[str, int], ...]:
         """Each stored tensor's bytes for one weight of `elements` elements."""
-        return tuple((name, ceil_div(elements * top, bottom)) for name, top, bottom in self.parts)
+        return _bytes(self.parts, elements)
 
     def unpacked_bytes(self, elements: int) -> tuple[tuple[str, int], ...]:
         """Tensors alive at the peak of unpacking a weight, the unpacked weight first."""
-        return tuple((name, ceil_div(elements * top, bottom)) for name, top, bottom in self.unpacked)
+        return _bytes(self.unpacked, elements)
+
+    def beside_bytes(self, inputs: int, outputs: int) -> tuple[tuple[str, int], ...]:
+        """Tensors beside a product with so many elements of input and output."""
+        return _bytes(self.of_input, inputs) + _bytes(self.of_output, outputs)
+
+    def before_bytes(self, elements: int) -> tuple[tuple[str, int], ...]:
+        """Tensors that are gone again when the unpacked weight exists."""
+        return _bytes(self.before, elements)
+
+
+def _bytes(parts: tuple[tuple[str, int, int], ...], elements: int) -> tuple[tuple[str, int], ...]:
+    return tuple((name, ceil_div(elements * top, bottom)) for name, top, bottom in parts)
 
 
 QUANTISED: Final[dict[str, Storage]] = {
@@ -42,6 +61,15 @@ QUANTISED: Final[dict[str, Storage]] = {
         (("qweight", 1, 2), ("qzeros", 1, 256), ("scales", 2, 128)),
         (("weight", 2, 1), ("shifted_int32", 4, 1), ("masked_int8", 1, 1)),
         weight_saved=True,
+    ),
+    "gptq-int8": Storage(
+        (("qweight", 1, 1), ("qzeros", 1, 128), ("scales", 2, 128)),
+        (("weight", 2, 1),),
+        before=(("shifted_int32", 4, 1), ("masked_int16", 2, 1)),
+    ),
+    "int8-bnb": Storage((("weight_8bit", 1, 1),), (), of_input=(("input_8bit", 1, 1),), of_output=(("int32", 4, 1),)),
+    "fp8-block": Storage(
+        (("weight_8bit", 1, 1), ("scales", 4, 128 * 128)), (), of_input=(("input_8bit", 1, 1), ("scales", 4, 128))
     ),
     "awq-int4": Storage((("qweight", 1, 2), ("qzeros", 1, 256), ("scales", 2, 128)), (("weight", 2, 1),)),
 }

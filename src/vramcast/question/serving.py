@@ -17,6 +17,9 @@ from vramcast.question.serving_options import SERVE_OPTIONS
 
 DRAFT_KINDS: Final = ("eagle", "eagle3", "mtp", "ngram", "medusa")
 
+SPREAD_BY: Final = {"transformers": "pp"}
+"""Engines that spread a model over GPUs by another degree than tensor parallelism, where nobody says how."""
+
 ALIASES: Final = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "hf": "transformers"}
 
 
@@ -51,7 +54,7 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
         engine_options=engine_options(values.get("engine-option", ())),
         calibration=_calibration(values.get("calibration")),
     )
-    return job if "tp" in values else placed(job)
+    return job if SPREAD_BY.get(engine, "tp") in values else placed(job)
 
 
 def _calibration(path: str | None) -> Calibration | None:
@@ -104,9 +107,12 @@ def _draft(values: Mapping[str, Any], resolve: Resolve) -> dict[str, Any]:
 
 
 def placed(job: ServeJob) -> ServeJob:
-    """The job over as many GPUs as its network can be divided by, where the question names no tensor parallelism."""
+    """The job over as many GPUs as its network can be divided by, where the question does not say how."""
     from msgspec.structs import replace
 
+    if SPREAD_BY.get(job.engine) == "pp":
+        most = job.cluster.count // (job.plan.tp * job.plan.dp)
+        return replace(job, plan=replace(job.plan, pp=max(1, min(most, job.model.num_layers))))
     plan, most = job.plan, job.cluster.count // (job.plan.pp * job.plan.dp)
     for tp in range(most, 0, -1):
         divided = replace(job, plan=replace(plan, tp=tp))

@@ -69,6 +69,16 @@ class Format(NamedTuple):
         """Scales, zeros and constants of a weight of that shape [bytes]."""
         return sum(side.num_bytes(*_as_matrices(shape)) for side in self.sides)
 
+    def parts(self, shape: Shape) -> tuple[tuple[str, int], ...]:
+        """The weight and everything beside it as tensors of their own: name and size [bytes].
+
+        >>> FORMATS["fp8-block"].parts((256, 256))
+        (('', 65536), ('scales', 16))
+        """
+        *leading, rows, columns = (1, *shape) if len(shape) == 1 else shape
+        beside = [(side.name, side.num_bytes(prod(leading), rows, columns)) for side in self.sides]
+        return (("", self.num_bytes(shape) - sum(size for _, size in beside)), *beside)
+
     @property
     def bits_per_weight(self) -> float:
         """Of a large square matrix."""

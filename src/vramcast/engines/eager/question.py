@@ -6,9 +6,9 @@ from typing import Final
 
 from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.parameters import named_parameters
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
-from vramcast.domain.model import Model, Norm, Stack
+from vramcast.domain.model import Model, Stack
 from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
 from vramcast.engines.eager.recipe import Recipe, Tower
@@ -157,12 +157,7 @@ def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
 
 
 def _norm_variant(model: Model, variants: str) -> str:
-    if variants != "eager":
-        return variants
-    first = model.main.layers[0]
-    if first.norm is Norm.RMS and model.family.startswith(("gemma", "t5")):
-        return "gemma" if model.family.startswith("gemma") else "t5"
-    return "eager"
+    return norm_variant(model) if variants == "eager" else variants
 
 
 def _adapter(job: Job, *, compute: int | None) -> Adapter | None:

@@ -117,7 +117,7 @@ def weight_tensors(
 def _parts(model: Model, layout: Layout, formats: Formats, stage: Stage) -> Iterator[_Part]:
     staged = stage_of(model, stage)
     for owner, parameter, repeats in named_parameters(staged):
-        if not _on_stage(owner, model, stage):
+        if not on_stage(owner, model, stage):
             continue
         shape = local_shape(parameter, replace(layout, kv_heads=_kv_heads(staged, owner)))
         # quantisers leave the towers in front of the decoder as they are
@@ -189,7 +189,8 @@ def stage_of(model: Model, stage: Stage) -> Model:
     return replace(model, stacks=(*model.stacks[:-1], main))
 
 
-def _on_stage(owner: str, model: Model, stage: Stage) -> bool:
+def on_stage(owner: str, model: Model, stage: Stage) -> bool:
+    """Whether the weights of an owner lie on the ranks of a stage."""
     if owner.startswith(f"{model.main.name}.layers"):
         return True
     if owner in ("head", model.main.name):

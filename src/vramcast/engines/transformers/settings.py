@@ -1,0 +1,228 @@
+"""One question as transformers runs it: lengths, implementations, caches, with every default filled in."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from vramcast.blocks.sizes import Sizes, norm_variant
+from vramcast.domain.job import AttentionKernel
+from vramcast.domain.model import Head, Model, Stack
+from vramcast.domain.serving import ServeJob, Version
+from vramcast.engines.serving.weights import Formats
+from vramcast.engines.transformers.versions import Behaviour, behaviour
+from vramcast.engines.transformers.weights import formats_of
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.operators.linear import Numerics
+from vramcast.states.storage import format_of
+from vramcast.units import DTYPE_BITS
+
+CACHES: Final = ("dynamic", "static", "quantized", "offloaded")
+"""`cache_implementation` of generate."""
+
+OPTIONS: Final = ("cache", "beams", "padded", "prefill_chunk")
+
+QUANTISED_CACHES: Final[dict[str, int]] = {"int8": 8, "int4": 4, "int2": 2}
+"""Cache dtypes of QuantizedCache -> bits."""
+
+
+SHORT_ANSWER: Final = 2
+"""Tokens of an answer of unknown length: one from the prompt, one from the first step [tokens]."""
+
+
+class Product(NamedTuple):
+    """How matrix products read weights of a format."""
+
+    stored: str  # key of operators.quantised.QUANTISED from that many rows on; below, packed weights are read in place
+    rows: int = 1
+    buffer: bool = False  # one 16-bit copy of the largest weight is kept to unpack into
+
+
+PRODUCTS: Final[dict[str, Product]] = {
+    "gptq-int4": Product("full", buffer=True),  # AutoGPTQ modeling/_utils.py `autogptq_post_init`: exllama's temp_dq
+    **dict.fromkeys(("gptq-int2", "gptq-int3", "gptq-int8"), Product("gptq-int8", 128)),  # qlinear_cuda_old.py
+    "awq-int4": Product("awq-int4", 1024),  # AutoAWQ awq/modules/linear/gemm.py `FP16_MATMUL_HEURISTIC_CONDITION`
+    "nf4": Product("nf4", 2),  # bitsandbytes autograd/_functions.py `matmul_4bit`: one row goes through gemv
+    "nf4-dq": Product("nf4-dq", 2),
+    "int8-bnb": Product("int8-bnb"),
+    "fp8-block": Product("fp8-block"),
+    "int4": Product("awq-int4"),  # compressed-tensors unpacks before every product
+}
+"""Format -> its products; formats that are not here are multiplied as they are."""
+
+
+class Settings(NamedTuple):
+    """One batch of sequences, from prompt to answer."""
+
+    version: Version
+    behaviour: Behaviour
+    formats: Formats
+    batch: int  # samples of one call
+    beams: int  # hypotheses of a sample: rows of the cache are batch x beams
+    prompt: int  # tokens of a prompt, images' included
+    chunk: int  # tokens of it that are read at once
+    total: int  # tokens of a sequence at its end
+    width: int  # bytes of an activation
+    bf16: bool
+    cache_width: int  # bytes of a cached element
+    cache: str  # one of CACHES
+    cache_bits: int  # of a quantised cache; 0: not quantised
+    attention: AttentionKernel
+    images: int
+    image_size: int | None
+    padded: bool
+    hopper: bool
+    source: int = 0  # positions of an encoder that every layer reads
+
+    @property
+    def rows(self) -> int:
+        """Sequences that generate."""
+        return self.batch * self.beams
+
+    @property
+    def generates(self) -> bool:
+        """Whether a token follows the prompt."""
+        return self.total > self.prompt
+
+
+def settings_of(job: ServeJob) -> Settings:
+    """The settings a job runs with.
+
+    Raises: Unsupported or InvalidSpec for what transformers does not do
+    """
+    _refuse(job)
+    model, plan, requests = job.model, job.plan, job.requests
+    formats = formats_of(model, weights=plan.weights, dtype=plan.dtype)
+    format_of(formats.quantised)
+    dtype = activation_dtype(formats)
+    flash = plan.attention == "flash"
+    found = behaviour(model.family, job.version, flash=flash)
+    prompt, total = lengths(job)
+    total = total if generates(model) else prompt
+    kind, bits = _cache(job)
+    return Settings(
+        version=job.version,
+        behaviour=found,
+        formats=formats,
+        batch=requests.concurrency,
+        beams=int(job.engine_options.get("beams", 1)),
+        prompt=prompt,
+        chunk=min(prompt, int(job.engine_options.get("prefill_chunk", prompt))),
+        total=total,
+        width=DTYPE_BITS[dtype] // 8,
+        bf16=dtype == "bf16",
+        cache_width=DTYPE_BITS[dtype if plan.kv_dtype == "auto" or bits else plan.kv_dtype] // 8,
+        cache=kind,
+        cache_bits=bits,
+        attention=_attention(plan.attention, found, dtype),
+        images=requests.images,
+        image_size=requests.image_size,
+        padded=bool(job.engine_options.get("padded", False)),
+        hopper=(job.cluster.gpu.sm or 0) >= 90,
+        source=source_len(model, prompt),
+    )
+
+
+def activation_dtype(formats: Formats) -> str:
+    """The dtype activations have: of unquantised weights; AutoGPTQ's and AutoAWQ's kernels are written for fp16."""
+    return "fp16" if formats.quantised.startswith(("gptq", "awq")) and formats.whole == "bf16" else formats.whole
+
+
+def _refuse(job: ServeJob) -> None:
+    plan = job.plan
+    for name in ("tp", "dp", "dcp"):
+        if getattr(plan, name) > 1:
+            raise Unsupported(
+                f"{name}={getattr(plan, name)} is not modelled for --engine transformers, which spreads layers over "
+                f"GPUs (device_map); use --pp {plan.num_ranks}, or --engine vllm"
+            )
+    if plan.draft is not None or plan.lora_slots:
+        raise Unsupported("drafts and LoRA slots are not modelled for --engine transformers; use --engine vllm")
+    if plan.offload != "none":
+        raise Unsupported("offloaded weights are not modelled for --engine transformers; use --engine llama.cpp")
+    for name in job.engine_options:
+        if name not in OPTIONS:
+            raise UnknownName.of("option of engine transformers", name, OPTIONS)
+    if not job.model.stacks or not job.model.main.runs:
+        raise Unsupported(f"{job.model.name} has no transformer layers to build; trace it instead")
+
+
+def lengths(job: ServeJob) -> tuple[int, int]:
+    """Tokens of the prompt, and of prompt and answer; an answer of unknown length is short: the worst case."""
+    requests = job.requests
+    answer = requests.output_len or SHORT_ANSWER
+    total = job.context
+    if requests.input_len is not None and requests.context is None:
+        total = requests.input_len + answer
+    prompt = requests.input_len or max(1, total - answer)
+    if prompt > total:
+        raise InvalidSpec(f"input-len={prompt} is longer than context={total}; give a longer --context")
+    return prompt, min(total, prompt + (requests.output_len or total - prompt))
+
+
+def _cache(job: ServeJob) -> tuple[str, int]:
+    kind = str(job.engine_options.get("cache", "dynamic"))
+    if kind not in CACHES:
+        raise UnknownName.of("cache of transformers", kind, CACHES)
+    bits = QUANTISED_CACHES.get(job.plan.kv_dtype, 0)
+    if kind == "quantized" and not bits:
+        bits = 4  # QuantizedCacheConfig.nbits
+    if bits:
+        return "quantized", bits
+    if job.plan.kv_dtype not in ("auto", "bf16", "fp16", "fp32"):
+        names = ", ".join(("auto", "bf16", "fp16", "fp32", *QUANTISED_CACHES))
+        raise InvalidSpec(f"kv-dtype={job.plan.kv_dtype!r} is none that transformers caches in; use {names}")
+    return kind, 0
+
+
+def _attention(asked: str | None, found: Behaviour, dtype: str) -> AttentionKernel:
+    """Fused kernels for 16 bits are flash's; PyTorch's for fp32 is the memory-efficient one."""
+    if asked == "eager" or (asked is None and not found.sdpa):
+        return AttentionKernel.EAGER
+    return AttentionKernel.EFFICIENT if dtype == "fp32" else AttentionKernel.FLASH
+
+
+def sizes_of(model: Model, stack: Stack, settings: Settings, *, rows: int, queries: int, keys: int) -> Sizes:
+    """Local sizes of a stack that reads `rows` sequences of `queries` tokens and attends to `keys`.
+
+    Args:
+        model: the network
+        stack: which of its stacks
+        settings: of the run
+        rows: sequences
+        queries: tokens of each that are new
+        keys: tokens of each that are attended to
+    """
+    width, found = settings.width, settings.behaviour
+    product = PRODUCTS.get(settings.formats.quantised, Product("full"))
+    return Sizes(
+        batch=rows,
+        seq_len=queries,
+        hidden=stack.hidden,
+        numerics=Numerics(width, width, width, width),
+        attention=settings.attention,
+        norm=norm_variant(model),
+        fp32_softmax=stack.causal,
+        copies_scores=settings.bf16,
+        masked=settings.padded and settings.attention is not AttentionKernel.EAGER,
+        grouped=not found.repeats_keys,
+        keys=keys,
+        frozen=True,
+        stored=product.stored if rows * queries >= product.rows else "full",
+        fused_gate=found.fused_gate,
+        expert_loop=found.expert_loop,
+    )
+
+
+def generates(model: Model) -> bool:
+    """Whether the network answers token by token; encoders, embedding models and classifiers run once."""
+    return model.head is Head.LM and model.main.causal
+
+
+def source_len(model: Model, prompt: int) -> int:
+    """Positions of the encoder that every layer of the main stack reads: an audio window, or the prompt; else 0."""
+    if len(model.stacks) == 1 or not all(layer.cross_attention for layer in model.main.layers):
+        return 0
+    encoder = model.stacks[-2]
+    if encoder.vision is None:
+        return prompt
+    return encoder.positions or encoder.vision.positions

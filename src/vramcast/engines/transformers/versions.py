@@ -1,0 +1,150 @@
+"""What a family's code does in a release of transformers, as far as it decides memory.
+
+Every entry was read in the released sources of 32 versions from 4.30.2 to 5.23.0 (`models/<family>/modeling_*.py`,
+`generation/utils.py`, `cache_utils.py`, `integrations/sdpa_attention.py`, `modeling_utils.py`).
+Code that a checkpoint brings itself ("remote") does not change with the release.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from vramcast.domain.serving import Version
+
+NEVER: Final[Version] = (1 << 30,)
+ALWAYS: Final[Version] = (0,)
+
+
+class Behaviour(NamedTuple):
+    """One family's code in one release."""
+
+    last_logits: bool  # generate asks for the last position's logits only
+    upcasts: bool  # forward returns fp32 logits
+    clones_logits: bool  # sampling copies all logits before it takes the last ones
+    keeps_logits: bool  # the prompt's logits live until the second forward has returned
+    whole_cache: bool  # the cache of the step before lives until the step has ended (tuples)
+    rotary_tables: bool  # every layer keeps cosines and sines of all positions
+    sdpa: bool  # attention without a choice is PyTorch's fused one, else eager
+    repeats_keys: bool  # keys and values are copied per query head before the fused kernel
+    fused_gate: bool  # gate and up live until their product exists
+    stacks_prompt: bool  # the prompt's keys and values of all layers grow into one tensor (ChatGLM)
+    values_in_views: bool  # cached values of the prompt are views of the product that made q, k and v
+    warms_up: bool  # loading first takes all weights' memory in one piece
+    expert_loop: bool  # experts run one after the other
+    windowed_cache: bool  # layers with a window keep its tokens only
+    reads_packed: bool  # a kernel reads a quantised cache as it is: nothing of it is unpacked (Qwen 1)
+
+
+LAST_LOGITS_SINCE: Final[dict[str, Version]] = {
+    "granite": (4, 48), "granitemoe": (4, 52), "falcon": (4, 47), "gpt2": (4, 53), "gpt_neox": (4, 49),
+    "qwen2_5_vl": (4, 54), "qwen2_vl": (5, 0), "jamba": (4, 40),
+    **dict.fromkeys(
+        ("bloom", "codegen", "falcon_mamba", "gpt_bigcode", "gpt_neo", "gptj", "mamba", "mamba2", "mpt", "opt"), (5, 0)
+    ),
+    **dict.fromkeys(("mt5", "t5", "whisper", "qwen", "baichuan"), NEVER),
+    **dict.fromkeys(("chatglm", "internlm2", "internlm3"), ALWAYS),
+}
+"""First release in which generate computes one position's logits; 4.45 for every other family (`num_logits_to_keep`).
+ChatGLM's own code has `return_last_logit`."""
+
+UPCAST_UNTIL: Final[dict[str, Version]] = {
+    "mistral": (4, 48), "starcoder2": (4, 47), "qwen2_vl": (4, 52), "qwen2_5_vl": (4, 52), "granitemoe": (5, 0),
+    "granite": (4, 48),
+    **dict.fromkeys(("gptj", "codegen", "mamba", "mamba2", "falcon_mamba"), NEVER),
+    **dict.fromkeys(
+        ("bloom", "chatglm", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "mpt", "mt5", "opt", "qwen",
+         "stablelm", "t5", "whisper"), ALWAYS,
+    ),
+}
+"""First release that returns logits as the projection made them; 4.46 for every other family."""
+
+UPCAST_SINCE: Final[dict[str, Version]] = {"llama": (4, 31)}
+
+ROTARY_TABLES_UNTIL: Final[dict[str, Version]] = {
+    "llama": (4, 41), "mistral": (4, 42), "olmo": (4, 41), "mixtral": (4, 48),
+    **dict.fromkeys(
+        ("falcon", "gpt_neox", "phi", "qwen2", "qwen2_moe", "qwen2_vl", "stablelm", "starcoder2"), (4, 45)
+    ),
+}
+"""First release without `cos_cached` and `sin_cached` per layer."""
+
+SDPA_SINCE: Final[dict[str, Version]] = {
+    **dict.fromkeys(("mixtral", "mistral"), (4, 37)), **dict.fromkeys(("phi", "starcoder2", "stablelm"), (4, 39)),
+    **dict.fromkeys(("gpt2", "gpt_neox"), (4, 42)), **dict.fromkeys(("clip", "siglip"), (4, 43)),
+    **dict.fromkeys(("bert", "vit"), (4, 41)), **dict.fromkeys(("opt", "distilbert", "llava"), (4, 46)),
+    **dict.fromkeys(("camembert", "roberta", "xlm-roberta"), (4, 45)), "electra": (5, 0),
+    **dict.fromkeys(
+        ("bloom", "codegen", "gptj", "gpt_neo", "gpt_oss", "mpt", "deberta", "deberta-v2", "deepseek_v4",
+         "mimo_v2_flash", "baichuan"), NEVER,
+    ),
+    **dict.fromkeys(("t5", "mt5"), (5, 17)), **dict.fromkeys(("chatglm", "qwen"), ALWAYS),
+}
+"""First release whose default is `scaled_dot_product_attention`; 4.36 for every other family. Qwen's own code takes
+flash-attn where it is installed."""
+
+REMOTE: Final = ("qwen", "baichuan", "chatglm", "internlm", "internlm2", "internlm3", "minicpm", "aquila")
+"""Families whose code lies beside the checkpoint: tuples as caches."""
+
+FUSED_GATE: Final = ("glm", "glm4", "phi3", "chatglm", "qwen")
+"""One product makes gate and up, or variables hold both."""
+
+STACKED_PROMPT: Final = ("chatglm",)
+
+VALUES_IN_VIEWS: Final = ("qwen", "phi3", "gpt_neox", "falcon", "bloom", "mpt")
+
+CACHE_OBJECTS_SINCE: Final[Version] = (4, 42)
+"""`generate` makes a DynamicCache itself: a layer's old tensors die when the layer has concatenated."""
+
+COPIED_LOGITS_SINCE: Final[Version] = (4, 42)
+"""`generate` copies the last logits and deletes the outputs."""
+
+CLONED_LOGITS: Final[tuple[Version, Version]] = ((4, 45), (4, 47))
+"""`outputs.logits.clone()[:, -1, :]`, from the first release up to before the second."""
+
+GROUPED_SDPA_SINCE: Final[Version] = (4, 53)
+GROUPED_FLASH_SINCE: Final[Version] = (4, 48)
+CONCATENATES_PROMPT_SINCE: Final[Version] = (4, 56)
+"""A layer's first update is a concatenation too, so that no views are cached."""
+WARM_UP_SINCE: Final[Version] = (4, 50)
+GROUPED_EXPERTS_SINCE: Final[Version] = (5, 0)
+WINDOWED_CACHE_SINCE: Final[Version] = (4, 56)
+"""DynamicSlidingWindowLayer: layers with a window keep its tokens only."""
+
+
+def family_of(family: str) -> str:
+    """The folder of a family's code: text and vision parts live in one.
+
+    >>> family_of("qwen2_vl_text")
+    'qwen2_vl'
+    """
+    return family.removesuffix("_text")
+
+
+def behaviour(family: str, version: Version, *, flash: bool) -> Behaviour:
+    """What one family's code does in one release.
+
+    Args:
+        family: `Model.family`
+        version: of transformers
+        flash: the flash-attn package is used
+    """
+    name = family_of(family)
+    remote = name in REMOTE
+    grouped = version >= (GROUPED_FLASH_SINCE if flash else GROUPED_SDPA_SINCE)
+    return Behaviour(
+        last_logits=version >= LAST_LOGITS_SINCE.get(name, (4, 45)),
+        upcasts=UPCAST_SINCE.get(name, ALWAYS) <= version < UPCAST_UNTIL.get(name, (4, 46)),
+        clones_logits=CLONED_LOGITS[0] <= version < CLONED_LOGITS[1],
+        keeps_logits=version < COPIED_LOGITS_SINCE,
+        whole_cache=remote or version < CACHE_OBJECTS_SINCE,
+        rotary_tables=version < ROTARY_TABLES_UNTIL.get(name, ALWAYS),
+        sdpa=version >= SDPA_SINCE.get(name, (4, 36)),
+        repeats_keys=not grouped or remote,
+        fused_gate=name in FUSED_GATE,
+        stacks_prompt=name in STACKED_PROMPT,
+        values_in_views=name in VALUES_IN_VIEWS and (remote or version < CONCATENATES_PROMPT_SINCE),
+        warms_up=version >= WARM_UP_SINCE,
+        expert_loop=version < GROUPED_EXPERTS_SINCE,
+        windowed_cache=version >= WINDOWED_CACHE_SINCE,
+        reads_packed=name == "qwen",
+    )

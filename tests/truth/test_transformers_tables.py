@@ -1,0 +1,86 @@
+"""The tables of transformers runs stay as well predicted as they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from truth.contract import Refused
+from truth.rows.serving import encoders
+from truth.rows.serving.transformers import format_of, job_of, predict, release_of
+from truth.score import score_file, statistics_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TRUTH = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth")
+
+BUDGETS: Final[dict[str, tuple[float, float]]] = {
+    "qwen1_table": (0.02, 0.15),
+    "qwen2_table": (0.005, 0.07),
+    "qwen25_table": (0.01, 0.03),
+    "qwen2vl_table": (0.006, 0.02),
+    "qwen3_table": (0.008, 0.04),
+    "deepseek_llm_table": (0.006, 0.06),
+    "glm4_table": (0.13, 0.21),
+}
+"""Group -> largest median and 95th percentile of the absolute error of each quantity, a little above the present."""
+
+needs_rows = pytest.mark.skipif(not (TRUTH / "inference.jsonl").is_file(), reason="the measured runs are not at hand")
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    return {
+        "model": "Qwen/Qwen2-7B-Instruct", "engine": "transformers", "engine_version": "4.38.2 (torch 2.1.2, FA 2.3.3)",
+        "gpu": "A100 80GB", "quantity": "peak_allocated_total_gib", "unit": "GiB", "value": 20.26, "batch": 1,
+        "input_len": 6144, "output_len": 2048, "quant_dtype": "BF16", "source_class": "qwen2_table",
+    } | fields
+
+
+@needs_rows
+@pytest.mark.parametrize("group", BUDGETS)
+def test_errors_of_a_table_stay_within_their_budget(group: str) -> None:
+    scored = [item for item in score_file(TRUTH / "inference.jsonl", only=[group]) if item.prediction is not None]
+    median, p95 = BUDGETS[group]
+    for level in {item.level for item in scored}:
+        record = statistics_of([item for item in scored if item.level == level])
+        assert record["median_abs_error"] <= median
+        assert record["p95_abs_error"] <= p95
+
+
+def test_a_row_becomes_the_question_it_states() -> None:
+    job = job_of(row(pp=2, quant_dtype="GPTQ-Int4"))
+    assert (job.version, job.plan.pp, job.plan.weights, job.plan.attention) == ((4, 38, 2), 2, "gptq-int4", "flash")
+    assert (job.requests.input_len, job.requests.output_len) == (6144, 2048)
+    assert job.model.context == 32768
+
+
+def test_binary_units_have_no_decimal_reading() -> None:
+    (binary,) = predict(row())
+    (unclear,) = predict(row(unit="GB"))
+    assert binary.measured_alternative is None
+    assert unclear.measured_alternative == pytest.approx(20.26 * 1e9 / 2**30)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("GPTQ-Int8", "gptq-int8"), ("Int4 (GPTQ)", "gptq-int4"), ("AWQ-INT4", "awq-int4"), ("FP8", "fp8-block"),
+     ("8bits (bnb)", "int8-bnb"), ("bnb.nf4-dq (bf16)", "nf4-dq"), ("BF16", None)],
+)
+def test_words_of_quantisation_name_a_format(text: str, name: str | None) -> None:
+    assert format_of(row(quant_dtype=text)) == name
+
+
+def test_rows_without_a_release_take_the_one_of_their_table_s_time() -> None:
+    assert release_of(row(engine_version=None, source_class="deepseek_llm_table")) == (4, 35)
+    with pytest.raises(Refused, match="release"):
+        release_of(row(engine_version=None, source_class="unknown"))
+
+
+@pytest.mark.parametrize("engine", ["exllama v1", "litgpt", "lmdeploy TurboMind", "AutoAWQ (fused modules)"])
+def test_other_generators_are_refused_with_a_reason(engine: str) -> None:
+    with pytest.raises(Refused, match=r"modelled|release"):
+        list(predict(row(engine=engine)))
+    with pytest.raises(Refused, match="not modelled"):
+        encoders.predict(row(engine="CTranslate2 3.6.0"))
