@@ -1,0 +1,145 @@
+"""One layer's work on one rank: products with its weights, token mixing, the pointwise rest of its tape, collectives.
+
+Symbols:  T rows   E experts   k experts per token
+Products follow from the weights themselves, so that every weight is read once; what lies between them is read off the
+operators of the same tape that memory comes from (`blocks.transformer.decoder_layer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters import layer_parameters
+from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.transformer import decoder_layer
+from vramcast.domain.model import Attention, Layer, MoE, MultiLatentAttention, Parameter
+from vramcast.operators.linear import Numerics
+from vramcast.parallel.layout import Layout
+from vramcast.states.storage import format_for, format_of
+from vramcast.states.weights import local_shape
+from vramcast.timing.execution import Execution
+from vramcast.timing.mixing import mixing
+from vramcast.timing.work import Placement, Step, Work
+
+NOT_POINTWISE: Final = frozenset({
+    "linear", "quantised_linear", "flash_attention", "efficient_attention", "cudnn_attention", "repeat_kv", "scan",
+    "causal_conv1d", "hold", "slice", "view", "chunk", "promote", "all_reduce", "all_gather", "reduce_scatter",
+})
+"""Operators of a tape that are counted elsewhere, or move nothing."""
+
+FUSED: Final[dict[str, str]] = {
+    "attention.k": "attention.q", "attention.v": "attention.q", "mlp.up": "mlp.gate", "moe.shared.up": "moe.shared.gate",
+    "moe.experts.up": "moe.experts.gate", "linear_attention.k": "linear_attention.q",
+    "linear_attention.v": "linear_attention.q", "linear_attention.gate": "linear_attention.q",
+    "linear_attention.decay": "linear_attention.beta", "attention.kv_a": "attention.q_a",
+}
+"""Products that engines compute in one kernel with another, where the layer has that other one."""
+
+
+def layer_work(
+    layer: Layer, step: Step, placement: Placement, execution: Execution, *, hidden: int
+) -> Iterator[Work]:
+    """Everything one residual layer does in a step on one rank."""
+    yield from _products(layer, step, placement, execution, hidden=hidden)
+    yield from mixing(layer.mixer, step, placement, execution)
+    yield from _pointwise(layer, step, placement, execution, hidden=hidden)
+    yield from _collectives(layer, step, placement, hidden=hidden)
+
+
+def met_experts(experts: int, *, top_k: int, rows: float) -> float:
+    """Distinct experts that so many tokens meet, when each picks k of them at random.
+
+    >>> round(met_experts(128, top_k=8, rows=1)), round(met_experts(128, top_k=8, rows=64))
+    (8, 126)
+    """
+    return experts * (1 - (1 - min(1.0, top_k / experts)) ** rows)
+
+
+def _products(
+    layer: Layer, step: Step, placement: Placement, execution: Execution, *, hidden: int
+) -> Iterator[Work]:
+    parameters = [p for p in layer_parameters(layer, hidden=hidden) if len(p.shape) > 1 and p.kind != "norm"]
+    paths = {parameter.path for parameter in parameters}
+    layout = _layout(layer, placement)
+    for parameter in parameters:
+        merged = execution.fused and FUSED.get(parameter.path) in paths
+        yield _product(parameter, layer, step, placement, layout)._replace(
+            kernels=0.0 if merged else execution.kernels_of(_stored(parameter, placement))
+        )
+    if isinstance(layer.channel, MoE) and execution.loops_experts:
+        yield Work("moe.loop", kernels=layer.channel.num_experts * execution.loops_experts)
+
+
+def _layout(layer: Layer, placement: Placement) -> Layout:
+    kv_heads = layer.mixer.num_kv_heads if isinstance(layer.mixer, Attention) else 0
+    whole_experts = placement.ep > 1
+    return Layout(tp=placement.tp, ep=placement.ep, etp=1 if whole_experts else placement.tp, kv_heads=kv_heads)
+
+
+def _stored(parameter: Parameter, placement: Placement) -> str:
+    return format_for(parameter, quantised=placement.quantised, whole=placement.whole)
+
+
+def _product(parameter: Parameter, layer: Layer, step: Step, placement: Placement, layout: Layout) -> Work:
+    """y = W x for the rows of the step; of stacked experts only those that are met are read."""
+    shape, stored = local_shape(parameter, layout), _stored(parameter, placement)
+    size = format_of(stored).num_bytes(shape)
+    rows: float = step.rows
+    out_features, in_features = shape[-2], shape[-1]
+    elements = out_features * in_features
+    if parameter.expert and isinstance(layer.channel, MoE):
+        moe = layer.channel
+        # every rank of an expert group sends its tokens: rows of the group x k / E on each expert
+        everybody = step.rows * (placement.ep // placement.tp if placement.ep > placement.tp else 1)
+        size = round(size * met_experts(moe.num_experts, top_k=moe.top_k, rows=everybody) / moe.num_experts)
+        rows = everybody * moe.top_k / placement.ep
+    return Work(
+        parameter.path,
+        flops=2.0 * rows * elements,
+        operands=stored,
+        weight_bytes=size,
+        activation_bytes=rows * (in_features + out_features) * placement.width,
+    )
+
+
+def _pointwise(
+    layer: Layer, step: Step, placement: Placement, execution: Execution, *, hidden: int
+) -> Iterator[Work]:
+    variant = {"norm": "compiled", "activation": "compiled", "rope": "compiled"} if execution.fused else {}
+    sizes = Sizes(
+        batch=step.sequences, seq_len=step.tokens, hidden=hidden, tp=placement.tp, frozen=True,
+        numerics=Numerics(*(placement.width,) * 4), **variant,
+    )
+    for operator in decoder_layer(_plain(layer), sizes).operators:
+        if operator.name in NOT_POINTWISE:
+            continue
+        added = execution.fused and operator.name == "add"  # the sum is part of the norm behind it
+        size = sum(value.num_bytes for value in (*operator.inputs, *operator.outputs))
+        yield Work(operator.name, activation_bytes=0.0 if added else size, kernels=0.0 if added else 1.0)
+
+
+def _plain(layer: Layer) -> Layer:
+    """The layer whose tape is written: an indexer's few vectors are counted with its products."""
+    if isinstance(layer.mixer, MultiLatentAttention) and layer.mixer.indexer_heads:
+        return replace(layer, mixer=replace(layer.mixer, indexer_heads=0))
+    return layer
+
+
+def _collectives(layer: Layer, step: Step, placement: Placement, *, hidden: int) -> Iterator[Work]:
+    """One sum after each part under tensor parallelism; tokens to their experts and back under expert parallelism."""
+    size = step.rows * hidden * placement.width
+    moe = layer.channel if isinstance(layer.channel, MoE) else None
+    spread = moe is not None and placement.ep > placement.tp
+    parts = (layer.mixer is not None) + (layer.channel is not None and not spread)
+    if placement.tp > 1:
+        yield Work(
+            "all-reduce", message_bytes=size, ranks=placement.tp, pattern="all-reduce", kernels=0.0, repeats=parts
+        )
+    if spread and moe is not None:
+        yield Work(
+            "all-to-all", message_bytes=size * moe.top_k, ranks=placement.ep, pattern="all-to-all", kernels=0.0,
+            repeats=2,
+        )

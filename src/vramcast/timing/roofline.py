@@ -1,0 +1,100 @@
+"""Seconds of a step: every operator takes as long as its operations or its bytes, whichever is longer.
+
+[roofline] Williams, Waterman and Patterson, CACM 2009: time = max(operations / rate, bytes / bandwidth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from vramcast.domain.device import Gpu
+from vramcast.timing.achieved import SHAPES, Rates, bandwidth, product_rate
+from vramcast.timing.execution import Execution
+from vramcast.timing.links import Link, collective_s, link_of
+from vramcast.timing.work import Placement, Work
+
+CAUSES: Final = ("weights", "cache", "activations", "compute", "communication", "launch")
+"""What a step's time goes into: reading three kinds of memory, computing, waiting for other cards, starting kernels."""
+
+MEMORY: Final = ("weights", "cache", "activations")
+
+
+class StepTime(NamedTuple):
+    """How long one step takes, and what it waits for."""
+
+    seconds: float
+    shares: dict[str, float]  # cause -> share of the time; they add up to 1
+
+    @property
+    def bound(self) -> str:
+        """What most of the time goes into: "memory", "compute", "communication" or "launch"."""
+        groups = {name: self.shares[name] for name in CAUSES if name not in MEMORY}
+        groups["memory"] = sum(self.shares[name] for name in MEMORY)
+        return max(groups, key=lambda name: groups[name])
+
+
+class Machine(NamedTuple):
+    """A card's achieved rates under an engine."""
+
+    gpu: Gpu
+    execution: Execution
+    bytes_per_s: float
+    link: Link
+    graphs: bool  # CUDA graphs replay decode steps
+
+    def rate(self, work: Work, placement: Placement) -> Rates | None:
+        """The rate of a product."""
+        return product_rate(self.gpu, work.operands or placement.whole, placement.whole)
+
+
+def machine_of(gpu: Gpu, execution: Execution, *, graphs: bool) -> Machine | None:
+    """The machine, or None where the card's bandwidth or rates are unknown."""
+    memory = bandwidth(gpu)
+    if memory is None or product_rate(gpu, "bf16", "bf16") is None:
+        return None
+    return Machine(gpu, execution, memory[0], link_of(gpu), graphs)
+
+
+def step_time(works: Iterable[Work], machine: Machine, placement: Placement, *, replayed: bool) -> StepTime:
+    """The time of one forward.
+
+    Args:
+        works: what the rank does
+        machine: the card under the engine
+        placement: formats, for the rates
+        replayed: a CUDA graph starts the kernels instead of the host
+    """
+    seconds = dict.fromkeys(CAUSES, 0.0)
+    kernels = 0.0
+    for work in works:
+        kernels += work.kernels * work.repeats
+        for cause, share in _operator(work, machine, placement).items():
+            seconds[cause] += share * work.repeats
+    busy = sum(seconds.values())
+    hosted = 0.0 if replayed else kernels * machine.execution.launch_s
+    seconds["launch"] += max(0.0, hosted - busy) + machine.execution.step_s
+    total = sum(seconds.values())
+    return StepTime(total, {cause: value / total for cause, value in seconds.items()})
+
+
+def _operator(work: Work, machine: Machine, placement: Placement) -> dict[str, float]:
+    """Seconds of one operator on the card, by cause."""
+    found = {"launch": work.kernels * machine.execution.kernel_s}
+    if work.pattern:
+        found["communication"] = collective_s(
+            work.message_bytes, ranks=work.ranks, pattern=work.pattern, link=machine.link
+        )
+    reading = {
+        "weights": work.weight_bytes / machine.execution.share_of(work.operands),
+        "cache": work.cache_bytes / machine.execution.attention_share,
+        "activations": work.activation_bytes,
+    }
+    memory_s = sum(reading.values()) / machine.bytes_per_s
+    rate = machine.rate(work, placement) if work.flops else None
+    compute_s = work.flops / (rate.flops_per_s * SHAPES.value) if rate is not None else 0.0
+    if compute_s >= memory_s:
+        found["compute"] = compute_s
+    else:
+        found |= {cause: size / machine.bytes_per_s for cause, size in reading.items()}
+    return found
