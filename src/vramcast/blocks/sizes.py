@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vramcast.domain.job import AttentionKernel
 from vramcast.operators.linear import Numerics
-from vramcast.operators.lora import Adapter
+
+if TYPE_CHECKING:
+    from vramcast.operators.lora import Adapter
 
 
 class Sizes(NamedTuple):

@@ -108,15 +108,23 @@ class Capacity(Noun, frozen=True):
 
 
 class Speed(Noun, frozen=True):
-    """Prefill and decode at the load asked for, from the FLOPs and bytes of the same program."""
+    """Prefill and decode at the load asked for, from the FLOPs and bytes of the same network.
 
+    What generates nothing (embedding and reranking models) has no decode: those fields are None.
+    """
+
+    prompt_tokens: int  # of the prompt that the first token waits for
     time_to_first_token_s: float  # one prompt, nothing else running
-    prefill_tokens_per_s: float
-    prefill_bound: str  # "compute" or "memory"
-    step_s: float  # one decode step of all sequences
-    tokens_per_s: float  # of all sequences together
-    tokens_per_s_per_user: float
-    decode_bound: str
+    prefill_tokens_per_s: float  # of as many prompts as one forward takes
+    prefill_bound: str  # "compute", "memory", "communication" or "launch"
+    prefill_shares: dict[str, float]  # weights, cache, activations, compute, communication, launch: of the time
+    mean_context: int | None = None  # tokens of a sequence half way through its answer
+    step_s: float | None = None  # one decode step of all sequences
+    tokens_per_s: float | None = None  # of all sequences together
+    tokens_per_s_per_user: float | None = None
+    decode_bound: str | None = None
+    decode_shares: dict[str, float] | None = None
+    sources: tuple[str, ...] = ()  # what the rates rest on
 
 
 class ServeAnswer(Answer, frozen=True):

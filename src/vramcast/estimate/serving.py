@@ -17,6 +17,7 @@ from vramcast.domain.serving import Cache, Deployment, ServeJob, ServingRank, Ve
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.speed import timed
 from vramcast.units import ceil_div, format_bytes
 
 
@@ -52,16 +53,18 @@ def answer(job: ServeJob) -> ServeAnswer:
     visible = job.cluster.gpu.visible_bytes
     capacity = capacity_of(job, deployment, safe_fraction(deployment, ranks[0].needed_bytes, visible))
     shortfall = _shortfall(job, deployment, capacity)
+    speed = timed(job)
     return ServeAnswer(
         question=question(job),
         fits=ranks[0].needed_bytes <= visible and not shortfall,
         capacity_bytes=visible,
         ranks=tuple(ranks),
         num_parameters=count_parameters(job.model).total,
-        assumptions=_unique(chain(deployment.assumptions, *(rank.assumptions for rank in programs))),
+        assumptions=_unique(chain(deployment.assumptions, *(rank.assumptions for rank in programs), speed.assumptions)),
         warnings=_unique(chain(_cautions(job), deployment.warnings, *(rank.warnings for rank in programs))),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
+        speed=speed.speed,
         shortfall=shortfall,
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from vramcast.domain.answer import Answer, Capacity, LedgerEntry, Peak, RankAnswer, ServeAnswer, Speed
 
 SCHEMA: Final = 1
@@ -60,15 +62,7 @@ def _capacity(capacity: Capacity) -> dict[str, Any]:
 
 
 def _time(speed: Speed) -> dict[str, Any]:
-    return {
-        "time_to_first_token_s": speed.time_to_first_token_s,
-        "prefill_tokens_per_s": speed.prefill_tokens_per_s,
-        "prefill_bound": speed.prefill_bound,
-        "step_s": speed.step_s,
-        "tokens_per_s": speed.tokens_per_s,
-        "tokens_per_s_per_user": speed.tokens_per_s_per_user,
-        "decode_bound": speed.decode_bound,
-    }
+    return {name: value for name, value in asdict(speed).items() if value is not None}
 
 
 def to_json(answer: Answer) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Final
 
-from vramcast.domain.answer import Answer, LedgerEntry, RankAnswer, ServeAnswer
+from vramcast.domain.answer import Answer, LedgerEntry, RankAnswer, ServeAnswer, Speed
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes
 
@@ -27,6 +27,8 @@ def render(answer: Answer, words: Words, *, all_ranks: bool = False, explain: bo
     if isinstance(answer, ServeAnswer) and answer.capacity is not None and len(answer.capacity.tokens_by_count) > 1:
         counts = answer.capacity.tokens_by_count
         lines += [words("token_counts"), *(f"  {name:<32}{count:>14,}" for name, count in counts.items()), ""]
+    if explain and isinstance(answer, ServeAnswer) and answer.speed is not None:
+        lines += [words("where_time_goes"), *where_time_goes(answer.speed, words), ""]
     if not answer.fits and answer.changes:
         lines += [words("changes"), *changes(answer, words), ""]
     for key, texts in (("assumed", answer.assumptions), ("warnings", answer.warnings)):
@@ -87,15 +89,28 @@ def serving(answer: ServeAnswer, words: Words) -> Iterator[str]:
         yield words(
             "speed_prefill",
             first=f"{1000 * speed.time_to_first_token_s:,.0f} ms",
+            prompt=f"{speed.prompt_tokens:,}",
             rate=f"{speed.prefill_tokens_per_s:,.0f}",
-            bound=speed.prefill_bound,
+            bound=words(f"bound.{speed.prefill_bound}"),
         )
-        yield words(
-            "speed_decode",
-            user=f"{speed.tokens_per_s_per_user:,.1f}",
-            rate=f"{speed.tokens_per_s:,.0f}",
-            bound=speed.decode_bound,
-        )
+        if speed.tokens_per_s is not None:
+            yield words(
+                "speed_decode",
+                user=f"{speed.tokens_per_s_per_user:,.1f}",
+                rate=f"{speed.tokens_per_s:,.0f}",
+                context=f"{speed.mean_context:,}",
+                bound=words(f"bound.{speed.decode_bound}"),
+            )
+
+
+def where_time_goes(speed: Speed, words: Words) -> Iterator[str]:
+    """Shares of the time of both phases, and what the rates rest on."""
+    for key, shares in (("prefill", speed.prefill_shares), ("decode", speed.decode_shares)):
+        parts = sorted((shares or {}).items(), key=lambda item: -item[1])
+        shown = ", ".join(f"{words(f'cause.{cause}')} {share:.0%}" for cause, share in parts if share >= 0.005)
+        if shown:
+            yield f"  {words(key)}: {shown}"
+    yield from (f"  {words('source')}: {text}" for text in speed.sources)
 
 
 def ledger(rank: RankAnswer, words: Words, *, explain: bool) -> Iterator[str]:

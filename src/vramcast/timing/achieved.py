@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.domain.device import Gpu
 
 
-class Share(NamedTuple):
+class Share(Struct, frozen=True):
     """A measured share of a data sheet's figure."""
 
     value: float
@@ -27,6 +29,7 @@ MATMUL: Final[dict[tuple[str, str], Share]] = {
     ("Hopper", "8"): Share(0.72, "[MAMF] H100 SXM 1402.6, H200 1453.4 of 1979"),
     ("Blackwell", "16"): Share(0.78, "[MAMF] B200 1745 of 2250"),
     ("Blackwell", "8"): Share(0.76, "[MAMF] B200 3432.5 of 4500"),
+    ("Blackwell", "4"): Share(0.45, "fitted: full load of B200 with NVFP4 in truth/speeds.csv"),
     ("CDNA2", "16"): Share(0.77, "[MAMF] MI250X 147 of 191.5"),
     ("CDNA3", "16"): Share(0.55, "[MAMF] MI300X 668.4, MI325X 784.9 of 1300"),
     ("CDNA4", "16"): Share(0.68, "[MAMF] MI355X 1565 of 2300"),
@@ -60,7 +63,10 @@ FP8 on cards without FP8 and all 4-bit integers are unpacked to 16 bits [vllm mo
 llama.cpp multiplies quantised weights with activations in int8 [ggml/src/ggml-cuda/mmq.cu]."""
 
 
-class Rates(NamedTuple):
+BITS: Final = {"fp4": "4", "fp8": "8", "int8": "8", "fp32": "32"}
+
+
+class Rates(Struct, frozen=True):
     """What a card reaches in one kind of product."""
 
     dtype: str
@@ -81,7 +87,7 @@ def product_rate(gpu: Gpu, stored: str, whole: str) -> Rates | None:
     for dtype in (*preferred, *plain):
         peak = gpu.flops_per_s(dtype)
         if peak:
-            bits = {"fp8": "8", "int8": "8", "fp4": "8", "fp32": "32"}.get(dtype, "16")
+            bits = BITS.get(dtype, "16")
             share = MATMUL.get((gpu.arch, bits)) or MATMUL.get((gpu.arch, "16")) or OTHER_MATMUL
             source = f"{dtype} products reach {share.value:.0%} of {peak / 1e12:,.0f} TFLOPS ({share.source})"
             return Rates(dtype, peak * share.value, source)

@@ -8,9 +8,8 @@ from typing import Final
 from vramcast.blocks.parameters import embedding_parameters, head_parameters
 from vramcast.domain.model import Head, Layer, Model, Run
 from vramcast.states.storage import format_for, format_of
-from vramcast.timing.execution import Execution
 from vramcast.timing.layers import layer_work
-from vramcast.timing.work import Placement, Step, Work
+from vramcast.timing.work import Placement, Setting, Work, collective
 from vramcast.units import ceil_div
 
 LOGIT_PASSES: Final = 3
@@ -18,19 +17,16 @@ LOGIT_PASSES: Final = 3
 
 
 def forward_work(
-    model: Model, runs: Iterable[Run], step: Step, placement: Placement, execution: Execution, *,
-    first: bool = True, last: bool = True,
-) -> Iterator[Work]:
-    """What one rank does in a step.
+    model: Model, runs: Iterable[Run], setting: Setting, *, first: bool = True, last: bool = True
+) -> Iterator[tuple[Work, int]]:
+    """What one rank does in a step: each operator and how often it runs.
 
     Leaves out: towers beside the main stack (vision, encoder), drafts of speculative decoding.
 
     Args:
         model: the network
         runs: layers of the rank's stage
-        step: sequences and tokens
-        placement: degrees and formats
-        execution: how the engine runs kernels
+        setting: sequences and tokens, degrees and formats, how the engine runs kernels
         first: whether the stage has the embedding
         last: whether the stage has the head
     """
@@ -38,29 +34,29 @@ def forward_work(
     for run in runs:
         counts[run.layer] = counts.get(run.layer, 0) + run.count
     if first:
-        yield from _embedding(model, step, placement)
+        yield from ((work, 1) for work in _embedding(model, setting))
     for layer, count in counts.items():
-        for work in layer_work(layer, step, placement, execution, hidden=model.hidden):
-            yield work._replace(repeats=work.repeats * count)
+        yield from ((work, count) for work in layer_work(layer, setting, hidden=model.hidden))
     if last:
-        yield from _head(model, step, placement, execution)
+        yield from ((work, 1) for work in _head(model, setting))
     else:
-        size = step.rows * model.hidden * placement.width
-        yield Work("to the next stage", message_bytes=size, ranks=2, pattern="send", kernels=0.0)
+        size = setting.step.rows * model.hidden * setting.placement.width
+        yield collective("send", size, ranks=2), 1
 
 
-def _embedding(model: Model, step: Step, placement: Placement) -> Iterator[Work]:
+def _embedding(model: Model, setting: Setting) -> Iterator[Work]:
     """Rows are gathered: a table is never read whole."""
+    step, placement = setting.step, setting.placement
     width = sum(parameter.shape[-1] for parameter in embedding_parameters(model) if parameter.kind == "embedding")
     yield Work("embedding", activation_bytes=2.0 * step.rows * width * placement.width)
     if placement.tp > 1:
-        size = step.rows * model.hidden * placement.width
-        yield Work("all-reduce", message_bytes=size, ranks=placement.tp, pattern="all-reduce", kernels=0.0)
+        yield collective("all-reduce", step.rows * model.hidden * placement.width, ranks=placement.tp)
 
 
-def _head(model: Model, step: Step, placement: Placement, execution: Execution) -> Iterator[Work]:
+def _head(model: Model, setting: Setting) -> Iterator[Work]:
     if model.head not in (Head.LM, Head.MLM):
         return
+    step, placement = setting.step, setting.placement
     rows = step.sequences * step.head_rows
     shape = (ceil_div(model.vocab, placement.tp), model.hidden)
     stored = _head_format(model, placement)
@@ -70,11 +66,10 @@ def _head(model: Model, step: Step, placement: Placement, execution: Execution) 
         operands=stored,
         weight_bytes=format_of(stored).num_bytes(shape),
         activation_bytes=rows * (shape[0] + shape[1]) * placement.width,
-        kernels=execution.kernels_of(stored),
+        kernels=setting.execution.kernels_of(stored),
     )
     if placement.tp > 1:
-        size = rows * model.vocab * placement.width
-        yield Work("all-gather", message_bytes=size, ranks=placement.tp, pattern="all-gather", kernels=0.0)
+        yield collective("all-gather", rows * model.vocab * placement.width, ranks=placement.tp)
     sampled = step.sequences * model.vocab * 4
     yield Work("sampler", activation_bytes=float(LOGIT_PASSES * sampled), kernels=LOGIT_PASSES)
 

@@ -20,9 +20,8 @@ from vramcast.operators.linear import Numerics
 from vramcast.parallel.layout import Layout
 from vramcast.states.storage import format_for, format_of
 from vramcast.states.weights import local_shape
-from vramcast.timing.execution import Execution
 from vramcast.timing.mixing import mixing
-from vramcast.timing.work import Placement, Step, Work
+from vramcast.timing.work import Placement, Setting, Work, collective
 
 NOT_POINTWISE: Final = frozenset({
     "linear", "quantised_linear", "flash_attention", "efficient_attention", "cudnn_attention", "repeat_kv", "scan",
@@ -39,14 +38,12 @@ FUSED: Final[dict[str, str]] = {
 """Products that engines compute in one kernel with another, where the layer has that other one."""
 
 
-def layer_work(
-    layer: Layer, step: Step, placement: Placement, execution: Execution, *, hidden: int
-) -> Iterator[Work]:
+def layer_work(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
     """Everything one residual layer does in a step on one rank."""
-    yield from _products(layer, step, placement, execution, hidden=hidden)
-    yield from mixing(layer.mixer, step, placement, execution)
-    yield from _pointwise(layer, step, placement, execution, hidden=hidden)
-    yield from _collectives(layer, step, placement, hidden=hidden)
+    yield from _products(layer, setting, hidden=hidden)
+    yield from mixing(layer.mixer, setting)
+    yield from _pointwise(layer, setting, hidden=hidden)
+    yield from _collectives(layer, setting, hidden=hidden)
 
 
 def met_experts(experts: int, *, top_k: int, rows: float) -> float:
@@ -58,19 +55,16 @@ def met_experts(experts: int, *, top_k: int, rows: float) -> float:
     return experts * (1 - (1 - min(1.0, top_k / experts)) ** rows)
 
 
-def _products(
-    layer: Layer, step: Step, placement: Placement, execution: Execution, *, hidden: int
-) -> Iterator[Work]:
+def _products(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
+    execution, placement = setting.execution, setting.placement
     parameters = [p for p in layer_parameters(layer, hidden=hidden) if len(p.shape) > 1 and p.kind != "norm"]
     paths = {parameter.path for parameter in parameters}
-    layout = _layout(layer, placement)
     for parameter in parameters:
         merged = execution.fused and FUSED.get(parameter.path) in paths
-        yield _product(parameter, layer, step, placement, layout)._replace(
-            kernels=0.0 if merged else execution.kernels_of(_stored(parameter, placement))
-        )
+        yield _product(parameter, layer, setting, merged=merged)
     if isinstance(layer.channel, MoE) and execution.loops_experts:
-        yield Work("moe.loop", kernels=layer.channel.num_experts * execution.loops_experts)
+        looped = sum(execution.kernels_of(_stored(p, placement)) for p in parameters if p.expert)
+        yield Work("moe.loop", kernels=layer.channel.num_experts * (execution.loops_experts + looped))
 
 
 def _layout(layer: Layer, placement: Placement) -> Layout:
@@ -83,42 +77,42 @@ def _stored(parameter: Parameter, placement: Placement) -> str:
     return format_for(parameter, quantised=placement.quantised, whole=placement.whole)
 
 
-def _product(parameter: Parameter, layer: Layer, step: Step, placement: Placement, layout: Layout) -> Work:
-    """y = W x for the rows of the step; of stacked experts only those that are met are read."""
-    shape, stored = local_shape(parameter, layout), _stored(parameter, placement)
-    size = format_of(stored).num_bytes(shape)
+def _product(parameter: Parameter, layer: Layer, setting: Setting, *, merged: bool) -> Work:
+    """y = W x for the rows of the step, on its own or in the kernel of another product that reads the same x."""
+    step, placement = setting.step, setting.placement
+    shape, stored = local_shape(parameter, _layout(layer, placement)), _stored(parameter, placement)
+    size: float = format_of(stored).num_bytes(shape)
     rows: float = step.rows
     out_features, in_features = shape[-2], shape[-1]
-    elements = out_features * in_features
     if parameter.expert and isinstance(layer.channel, MoE):
         moe = layer.channel
         # every rank of an expert group sends its tokens: rows of the group x k / E on each expert
         everybody = step.rows * (placement.ep // placement.tp if placement.ep > placement.tp else 1)
-        size = round(size * met_experts(moe.num_experts, top_k=moe.top_k, rows=everybody) / moe.num_experts)
+        size *= met_experts(moe.num_experts, top_k=moe.top_k, rows=everybody) / moe.num_experts
         rows = everybody * moe.top_k / placement.ep
     return Work(
         parameter.path,
-        flops=2.0 * rows * elements,
+        flops=2.0 * rows * out_features * in_features,
         operands=stored,
         weight_bytes=size,
-        activation_bytes=rows * (in_features + out_features) * placement.width,
+        activation_bytes=rows * ((0 if merged else in_features) + out_features) * placement.width,
+        kernels=0.0 if merged else setting.execution.kernels_of(stored),
     )
 
 
-def _pointwise(
-    layer: Layer, step: Step, placement: Placement, execution: Execution, *, hidden: int
-) -> Iterator[Work]:
-    variant = {"norm": "compiled", "activation": "compiled", "rope": "compiled"} if execution.fused else {}
+def _pointwise(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
+    step, placement, fused = setting.step, setting.placement, setting.execution.fused
+    variant = "compiled" if fused else "eager"
     sizes = Sizes(
         batch=step.sequences, seq_len=step.tokens, hidden=hidden, tp=placement.tp, frozen=True,
-        numerics=Numerics(*(placement.width,) * 4), **variant,
+        numerics=Numerics(*(placement.width,) * 4), norm=variant, activation=variant, rope=variant,
     )
     for operator in decoder_layer(_plain(layer), sizes).operators:
-        if operator.name in NOT_POINTWISE:
+        # sums are part of the norm behind them, rows of experts are gathered as their product reads them
+        if operator.name in NOT_POINTWISE or (fused and operator.name in ("add", "index")):
             continue
-        added = execution.fused and operator.name == "add"  # the sum is part of the norm behind it
         size = sum(value.num_bytes for value in (*operator.inputs, *operator.outputs))
-        yield Work(operator.name, activation_bytes=0.0 if added else size, kernels=0.0 if added else 1.0)
+        yield Work(operator.name, activation_bytes=size)
 
 
 def _plain(layer: Layer) -> Layer:
@@ -128,18 +122,16 @@ def _plain(layer: Layer) -> Layer:
     return layer
 
 
-def _collectives(layer: Layer, step: Step, placement: Placement, *, hidden: int) -> Iterator[Work]:
+def _collectives(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
     """One sum after each part under tensor parallelism; tokens to their experts and back under expert parallelism."""
-    size = step.rows * hidden * placement.width
+    placement = setting.placement
+    size = setting.step.rows * hidden * placement.width
     moe = layer.channel if isinstance(layer.channel, MoE) else None
     spread = moe is not None and placement.ep > placement.tp
     parts = (layer.mixer is not None) + (layer.channel is not None and not spread)
     if placement.tp > 1:
-        yield Work(
-            "all-reduce", message_bytes=size, ranks=placement.tp, pattern="all-reduce", kernels=0.0, repeats=parts
-        )
+        for _ in range(parts):
+            yield collective("all-reduce", size, ranks=placement.tp)
     if spread and moe is not None:
-        yield Work(
-            "all-to-all", message_bytes=size * moe.top_k, ranks=placement.ep, pattern="all-to-all", kernels=0.0,
-            repeats=2,
-        )
+        for _ in range(2):
+            yield collective("all-to-all", size * moe.top_k, ranks=placement.ep)

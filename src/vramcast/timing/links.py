@@ -9,12 +9,14 @@ over a PCIe switch takes 19 to 24 us for 4 to 32 KB on four cards.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.domain.device import Gpu
 
 
-class Link(NamedTuple):
+class Link(Struct, frozen=True):
     """What connects two cards of one node."""
 
     bytes_per_s: float  # one direction, achieved

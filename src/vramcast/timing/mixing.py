@@ -14,8 +14,7 @@ from typing import Final
 
 from vramcast.domain.model import Attention, LinearAttention, Mamba, Mixer, MultiLatentAttention
 from vramcast.states.cache import local_kv_heads, state_bytes, token_bytes
-from vramcast.timing.execution import Execution
-from vramcast.timing.work import Placement, Step, Work
+from vramcast.timing.work import Placement, Setting, Step, Work
 from vramcast.units import ceil_div
 
 INDEXED_TOKENS: Final = 2048
@@ -25,15 +24,15 @@ CHUNK: Final = 64
 """Tokens of a chunk in linear-attention kernels [fla-org/flash-linear-attention]."""
 
 
-def mixing(mixer: Mixer | None, step: Step, placement: Placement, execution: Execution) -> Iterator[Work]:
+def mixing(mixer: Mixer | None, setting: Setting) -> Iterator[Work]:
     """What mixes tokens in one layer, projections left out."""
     match mixer:
         case Attention():
-            yield from _attention(mixer, step, placement, execution)
+            yield from _attention(mixer, setting)
         case MultiLatentAttention():
-            yield from _latent(mixer, step, placement)
+            yield from _latent(mixer, setting.step, setting.placement)
         case Mamba() | LinearAttention():
-            yield _scan(mixer, step, placement)
+            yield _scan(mixer, setting.step, setting.placement)
 
 
 def attended(step: Step, window: int | None) -> float:
@@ -47,13 +46,15 @@ def attended(step: Step, window: int | None) -> float:
     return (filling * (step.cached + (filling + 1) / 2) + (step.tokens - filling) * window) / step.tokens
 
 
-def _attention(mixer: Attention, step: Step, placement: Placement, execution: Execution) -> Iterator[Work]:
+def _attention(mixer: Attention, setting: Setting) -> Iterator[Work]:
+    step, placement, execution = setting.step, setting.placement, setting.execution
     heads, kv_heads = ceil_div(mixer.num_heads, placement.tp), local_kv_heads(mixer.num_kv_heads, placement.tp)
     widths = mixer.head_dim + (mixer.v_head_dim or mixer.head_dim)
     keys = attended(step, mixer.window)
     kept = min(step.cached + step.tokens, mixer.window or step.cached + step.tokens)
     per_token = token_bytes(mixer, tp=placement.tp, k_dtype=placement.k_dtype, v_dtype=placement.v_dtype)
     cache = step.sequences * kept * per_token / placement.dcp
+    limit = execution.sequence_bytes_per_s
     copies = heads / kv_heads if execution.copies_cache else 1.0
     if execution.copies_cache:
         # concatenation reads and writes everything, the repetition reads it and writes a copy for every query head
@@ -66,6 +67,7 @@ def _attention(mixer: Attention, step: Step, placement: Placement, execution: Ex
         flops=2 * step.rows * keys * heads * widths / placement.dcp,
         cache_bytes=cache * copies,
         activation_bytes=2 * step.rows * heads * mixer.head_dim * placement.width,
+        bytes_per_s=limit * step.sequences if limit and step.decodes else None,
     )
 
 

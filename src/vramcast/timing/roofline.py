@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from vramcast.domain.device import Gpu
-from vramcast.timing.achieved import SHAPES, Rates, bandwidth, product_rate
+from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
 from vramcast.timing.execution import Execution
 from vramcast.timing.links import Link, collective_s, link_of
 from vramcast.timing.work import Placement, Work
@@ -20,7 +22,7 @@ CAUSES: Final = ("weights", "cache", "activations", "compute", "communication", 
 MEMORY: Final = ("weights", "cache", "activations")
 
 
-class StepTime(NamedTuple):
+class StepTime(Struct, frozen=True):
     """How long one step takes, and what it waits for."""
 
     seconds: float
@@ -34,7 +36,7 @@ class StepTime(NamedTuple):
         return max(groups, key=lambda name: groups[name])
 
 
-class Machine(NamedTuple):
+class Machine(Struct, frozen=True):
     """A card's achieved rates under an engine."""
 
     gpu: Gpu
@@ -43,9 +45,14 @@ class Machine(NamedTuple):
     link: Link
     graphs: bool  # CUDA graphs replay decode steps
 
-    def rate(self, work: Work, placement: Placement) -> Rates | None:
-        """The rate of a product."""
-        return product_rate(self.gpu, work.operands or placement.whole, placement.whole)
+    def product_s(self, work: Work, placement: Placement) -> float:
+        """Seconds of an operator's operations at the achieved rate."""
+        if not work.flops:
+            return 0.0
+        rate = product_rate(self.gpu, work.operands or placement.whole, placement.whole)
+        assert rate is not None  # `machine_of` asked for 16 bits, and every format falls back on them
+        share = self.execution.integer_share if rate.dtype == "int8" else 1.0
+        return work.flops / (rate.flops_per_s * share * SHAPES.value)
 
 
 def machine_of(gpu: Gpu, execution: Execution, *, graphs: bool) -> Machine | None:
@@ -56,21 +63,21 @@ def machine_of(gpu: Gpu, execution: Execution, *, graphs: bool) -> Machine | Non
     return Machine(gpu, execution, memory[0], link_of(gpu), graphs)
 
 
-def step_time(works: Iterable[Work], machine: Machine, placement: Placement, *, replayed: bool) -> StepTime:
+def step_time(works: Iterable[tuple[Work, int]], machine: Machine, placement: Placement, *, replayed: bool) -> StepTime:
     """The time of one forward.
 
     Args:
-        works: what the rank does
+        works: what the rank does, and how often
         machine: the card under the engine
         placement: formats, for the rates
         replayed: a CUDA graph starts the kernels instead of the host
     """
     seconds = dict.fromkeys(CAUSES, 0.0)
     kernels = 0.0
-    for work in works:
-        kernels += work.kernels * work.repeats
+    for work, repeats in works:
+        kernels += work.kernels * repeats
         for cause, share in _operator(work, machine, placement).items():
-            seconds[cause] += share * work.repeats
+            seconds[cause] += share * repeats
     busy = sum(seconds.values())
     hosted = 0.0 if replayed else kernels * machine.execution.launch_s
     seconds["launch"] += max(0.0, hosted - busy) + machine.execution.step_s
@@ -85,16 +92,11 @@ def _operator(work: Work, machine: Machine, placement: Placement) -> dict[str, f
         found["communication"] = collective_s(
             work.message_bytes, ranks=work.ranks, pattern=work.pattern, link=machine.link
         )
+    bandwidth_s = min(machine.bytes_per_s, work.bytes_per_s or machine.bytes_per_s)
     reading = {
-        "weights": work.weight_bytes / machine.execution.share_of(work.operands),
-        "cache": work.cache_bytes / machine.execution.attention_share,
-        "activations": work.activation_bytes,
+        "weights": work.weight_bytes / machine.execution.share_of(work.operands) / bandwidth_s,
+        "cache": work.cache_bytes / bandwidth_s,
+        "activations": work.activation_bytes / bandwidth_s,
     }
-    memory_s = sum(reading.values()) / machine.bytes_per_s
-    rate = machine.rate(work, placement) if work.flops else None
-    compute_s = work.flops / (rate.flops_per_s * SHAPES.value) if rate is not None else 0.0
-    if compute_s >= memory_s:
-        found["compute"] = compute_s
-    else:
-        found |= {cause: size / machine.bytes_per_s for cause, size in reading.items()}
-    return found
+    compute_s = machine.product_s(work, placement)
+    return found | ({"compute": compute_s} if compute_s >= sum(reading.values()) else reading)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
+
+from vramcast.timing.execution import Execution
 
 
-class Work(NamedTuple):
-    """One operator on one rank, and how often it runs in a step."""
+class Work(Struct, frozen=True):
+    """One operator on one rank."""
 
     name: str  # "attention.q", "norm"
     flops: float = 0.0
@@ -14,11 +16,11 @@ class Work(NamedTuple):
     weight_bytes: float = 0.0
     cache_bytes: float = 0.0  # keys, values and recurrent states, read and written
     activation_bytes: float = 0.0
+    bytes_per_s: float | None = None  # where the kernel itself moves no more, however fast the memory
     message_bytes: float = 0.0  # of one rank's part in a collective
     ranks: int = 1  # of that collective
     pattern: str = ""  # key of `links.PATTERNS`
     kernels: float = 1.0
-    repeats: int = 1
 
     @property
     def num_bytes(self) -> float:
@@ -26,7 +28,7 @@ class Work(NamedTuple):
         return self.weight_bytes + self.cache_bytes + self.activation_bytes
 
 
-class Step(NamedTuple):
+class Step(Struct, frozen=True):
     """One forward on one rank: sequences, the tokens each brings, and those already cached."""
 
     sequences: int
@@ -45,7 +47,7 @@ class Step(NamedTuple):
         return self.tokens == 1 and self.cached > 0
 
 
-class Placement(NamedTuple):
+class Placement(Struct, frozen=True):
     """How the network lies on the ranks, and in which formats."""
 
     quantised: str = "bf16"  # key of `states.storage.FORMATS` for the weights that quantisers convert
@@ -60,3 +62,16 @@ class Placement(NamedTuple):
     def width(self) -> int:
         """Bytes of an activation."""
         return 4 if self.whole == "fp32" else 2
+
+
+class Setting(Struct, frozen=True):
+    """What a step's work depends on beside the network."""
+
+    step: Step
+    placement: Placement
+    execution: Execution
+
+
+def collective(pattern: str, num_bytes: float, *, ranks: int) -> Work:
+    """A message between ranks; no kernel of its own is counted, its latency holds the launch."""
+    return Work(pattern, message_bytes=num_bytes, ranks=ranks, pattern=pattern, kernels=0.0)
