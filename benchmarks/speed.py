@@ -18,17 +18,17 @@ from typing import Any, Final, NamedTuple
 
 from truth.rows.names import model_of
 from truth.rows.serving.common import cluster_of, version_of
+from vramcast.blocks.parameters import named_parameters
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Speed
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
+from vramcast.engines.serving.weights import formats_of
 from vramcast.errors import VramcastError
 from vramcast.estimate.speed import timed
-from vramcast.engines.serving.weights import formats_of
+from vramcast.question.serving import parse_engine
 from vramcast.states.cache import token_bytes
 from vramcast.states.storage import format_for, format_of
-from vramcast.blocks.parameters import named_parameters
-from vramcast.question.serving import parse_engine
 from vramcast.units import GIB
 
 PUBLISHED: Final = Path(__file__).resolve().parents[1] / "truth" / "speeds.csv"

@@ -43,14 +43,14 @@ def command(
 
     \b
     vramcast serve llama-3.1-8b --gpus 2xl40s --context 32k --concurrency 16 --engine vllm@0.19
+    vramcast serve llama-3.1-70b --gpus l40s --context 32k --concurrency 4 --find fewest-gpus
     """
-    from vramcast.api import serve_job_of
-    from vramcast.estimate.serving import answer
+    from vramcast.api import serve_answer
 
     given = {"model": model, "gpus": gpus} | {
         name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
     }
-    result = answer(serve_job_of(given, file=job_file))
+    result = serve_answer(given, file=job_file)
     if save is not None:
         from vramcast.question.files import read_job, write_job
 

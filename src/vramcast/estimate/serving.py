@@ -13,10 +13,12 @@ import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Capacity, RankAnswer, ServeAnswer
+from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, ServeJob, ServingRank, Version
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.serving_changes import serving_changes
 from vramcast.estimate.speed import timed
 from vramcast.units import ceil_div, format_bytes
 
@@ -28,6 +30,15 @@ class Engine(NamedTuple):
     oldest: Version
     newest: Version
     default: Version
+
+
+class Verdict(NamedTuple):
+    """An answer in short: what a search compares."""
+
+    fits: bool
+    needed_bytes: int  # device bytes of the fullest card; where it does not fit: at least that
+    shortfall: str  # why the load does not go into the cache
+    capacity: Capacity | None
 
 
 ENGINES: Final[dict[str, Engine]] = {
@@ -53,20 +64,48 @@ def answer(job: ServeJob) -> ServeAnswer:
     visible = job.cluster.gpu.visible_bytes
     capacity = capacity_of(job, deployment, safe_fraction(deployment, ranks[0].needed_bytes, visible))
     shortfall = _shortfall(job, deployment, capacity)
+    fits = ranks[0].needed_bytes <= visible and not shortfall
     speed = timed(job)
     return ServeAnswer(
         question=question(job),
-        fits=ranks[0].needed_bytes <= visible and not shortfall,
+        fits=fits,
         capacity_bytes=visible,
         ranks=tuple(ranks),
         num_parameters=count_parameters(job.model).total,
         assumptions=_unique(chain(deployment.assumptions, *(rank.assumptions for rank in programs), speed.assumptions)),
         warnings=_unique(chain(_cautions(job), deployment.warnings, *(rank.warnings for rank in programs))),
+        changes=() if fits else serving_changes(job, verdict=verdict),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
         speed=speed.speed,
         shortfall=shortfall,
     )
+
+
+def verdict(job: ServeJob) -> Verdict:
+    """Whether a plan fits and what it holds, without the ledger.
+
+    Where live tensors alone exceed the card no allocator is simulated: what is needed is then a lower bound.
+
+    Raises: as `answer`
+    """
+    deployment = deploy(job)
+    visible = job.cluster.gpu.visible_bytes
+    needed = max(_live_bytes(job, rank) for rank in deployment.ranks)
+    if needed <= visible:
+        needed = max(_rank_answer(job, rank).needed_bytes for rank in deployment.ranks)
+    capacity = capacity_of(job, deployment, safe_fraction(deployment, needed, visible))
+    shortfall = _shortfall(job, deployment, capacity)
+    return Verdict(
+        fits=needed <= visible and not shortfall, needed_bytes=needed, shortfall=shortfall, capacity=capacity
+    )
+
+
+def _live_bytes(job: ServeJob, rank: ServingRank) -> int:
+    """The highest sum of live tensors over all phases, with what lies beside the allocator [bytes]."""
+    program = rank.program
+    whole = extent(tuple(node for nodes in program.phases.values() for node in nodes))
+    return whole.peak + sum(tensor.num_bytes for tensor in (context_tensor(job.cluster.gpu), *program.outside))
 
 
 def deploy(job: ServeJob) -> Deployment:

@@ -64,7 +64,7 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
         raise Unsupported("encoder-decoder models are not timed")
     if job.plan.gpu_layers is not None and job.plan.gpu_layers < job.model.num_layers:
         raise Unsupported("layers on the host run at a speed that is not known here")
-    machine = machine_of(gpu, execution, graphs=job.plan.graphs)
+    machine = machine_of(gpu, execution, node_cards=job.cluster.gpus_per_node)
     if machine is None:
         raise Unsupported(f"the catalogue has no bandwidth or rates of {gpu.name}")
     placement = placement_of(job, execution)
@@ -187,7 +187,8 @@ def _sources(machine: Machine, placement: Placement) -> tuple[str, ...]:
     assert memory is not None and product is not None
     found = [memory[1], f"{product.source}, and {SHAPES.value:.0%} of that with a model's shapes"]
     if placement.tp > 1:
-        found.append(f"all-reduce over {machine.link.source}, {machine.link.latency_s * 1e6:.0f} us each")
+        link = machine.link_for(placement.tp)
+        found.append(f"all-reduce over {link.source}, {link.latency_s * 1e6:.0f} us each")
     return tuple(found)
 
 

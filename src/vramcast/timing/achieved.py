@@ -1,6 +1,6 @@
 """What cards reach of their data sheets: matrix products and reading memory.
 
-[MAMF] stas00/ml-engineering compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS": best shape, torch 2.5-2.10.
+[MAMF] stas00/ml-engineering compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS": best shapes.
 [gpt-fast] pytorch-labs/gpt-fast @0f925b5 README.md: A100-80GB reads about 1,700 of 2,039 GB/s; one die of an MI250X
 1,029 of 1,638 GB/s while it decodes Llama-2-7B.
 [L20] DefTruth/CUDA-Learn-Notes hgemm/README.md: cuBLAS reaches 105 to 115 of 119.5 TFLOPS.
@@ -59,8 +59,9 @@ OPERANDS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 )
 """Beginning of a format's name -> dtypes its products run in where the card has a rate for them; else 16 bits.
 
-FP8 on cards without FP8 and all 4-bit integers are unpacked to 16 bits [vllm model_executor/layers/quantization: Marlin];
-llama.cpp multiplies quantised weights with activations in int8 [ggml/src/ggml-cuda/mmq.cu]."""
+FP8 on cards without FP8 and all 4-bit integers are unpacked to 16 bits (Marlin, vllm
+model_executor/layers/quantization); llama.cpp multiplies quantised weights with activations in int8
+[ggml/src/ggml-cuda/mmq.cu]."""
 
 
 BITS: Final = {"fp4": "4", "fp8": "8", "int8": "8", "fp32": "32"}

@@ -8,6 +8,7 @@ operators of the same tape that memory comes from (`blocks.transformer.decoder_l
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Final
 
 from msgspec.structs import replace
@@ -30,10 +31,11 @@ NOT_POINTWISE: Final = frozenset({
 """Operators of a tape that are counted elsewhere, or move nothing."""
 
 FUSED: Final[dict[str, str]] = {
-    "attention.k": "attention.q", "attention.v": "attention.q", "mlp.up": "mlp.gate", "moe.shared.up": "moe.shared.gate",
-    "moe.experts.up": "moe.experts.gate", "linear_attention.k": "linear_attention.q",
+    "attention.k": "attention.q", "attention.v": "attention.q", "attention.kv_a": "attention.q_a",
+    "mlp.up": "mlp.gate", "moe.shared.up": "moe.shared.gate", "moe.experts.up": "moe.experts.gate",
+    "linear_attention.k": "linear_attention.q",
     "linear_attention.v": "linear_attention.q", "linear_attention.gate": "linear_attention.q",
-    "linear_attention.decay": "linear_attention.beta", "attention.kv_a": "attention.q_a",
+    "linear_attention.decay": "linear_attention.beta",
 }
 """Products that engines compute in one kernel with another, where the layer has that other one."""
 
@@ -52,7 +54,8 @@ def met_experts(experts: int, *, top_k: int, rows: float) -> float:
     >>> round(met_experts(128, top_k=8, rows=1)), round(met_experts(128, top_k=8, rows=64))
     (8, 126)
     """
-    return experts * (1 - (1 - min(1.0, top_k / experts)) ** rows)
+    missed: float = (1 - min(1.0, top_k / experts)) ** rows
+    return experts * (1 - missed)
 
 
 def _products(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
@@ -83,7 +86,8 @@ def _product(parameter: Parameter, layer: Layer, setting: Setting, *, merged: bo
     shape, stored = local_shape(parameter, _layout(layer, placement)), _stored(parameter, placement)
     size: float = format_of(stored).num_bytes(shape)
     rows: float = step.rows
-    out_features, in_features = shape[-2], shape[-1]
+    in_features = shape[-1]
+    out_features = prod(shape[1:-1] if parameter.expert else shape[:-1])
     if parameter.expert and isinstance(layer.channel, MoE):
         moe = layer.channel
         # every rank of an expert group sends its tokens: rows of the group x k / E on each expert

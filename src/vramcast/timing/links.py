@@ -30,6 +30,11 @@ PATTERNS: Final[dict[str, float]] = {"all-reduce": 2.0, "all-gather": 1.0, "all-
 ACHIEVED: Final = 0.77
 """Of a link's one-directional data sheet figure [busbw]."""
 
+BETWEEN_NODES_BYTES_PER_S: Final = 50e9
+"""One 400 Gb/s adapter for each card, one direction; the catalogue knows no networks."""
+
+BETWEEN_NODES_LATENCY_S: Final = 30e-6
+
 NVLINK_LATENCY_S: Final = 8e-6
 PCIE_LATENCY_S: Final = 20e-6
 
@@ -44,6 +49,12 @@ def link_of(gpu: Gpu) -> Link:
         return Link(rate, NVLINK_LATENCY_S, f"{gpu.link} at {ACHIEVED:.0%} of {gpu.link_bytes_per_s / 2e9:,.0f} GB/s")
     rate = PCIE_BYTES_PER_S.get(gpu.pcie_generation or 4, PCIE_BYTES_PER_S[4]) * ACHIEVED
     return Link(rate, PCIE_LATENCY_S, f"PCIe {gpu.pcie_generation or 4} at {ACHIEVED:.0%}")
+
+
+def link_between_nodes() -> Link:
+    """The network between machines, assumed."""
+    source = "400 Gb/s between machines for each card (assumed)"
+    return Link(BETWEEN_NODES_BYTES_PER_S * ACHIEVED, BETWEEN_NODES_LATENCY_S, source)
 
 
 def collective_s(num_bytes: float, *, ranks: int, pattern: str, link: Link) -> float:

@@ -1,7 +1,7 @@
 """The part of a layer that mixes tokens: softmax(QK)V over the cache, or a scan with its state.
 
 Symbols:  B sequences   S new tokens   K tokens attended to   A heads   G key/value heads   D head width   N state width
-[MLA] DeepSeek-V2, arXiv:2405.04434, section 2.1: in decoding the up-projections are absorbed, so that every head attends
+[MLA] DeepSeek-V2, arXiv:2405.04434, section 2.1: in decoding the up-projections are absorbed: every head attends
 over the one compressed vector; in prefill keys and values are expanded.
 [DSA] DeepSeek-V3.2: the indexer scores every cached token, attention reads the 2,048 best (`index_topk` of the config).
 [FA] Dao, arXiv:2307.08691: a causal mask halves the work of a prompt.

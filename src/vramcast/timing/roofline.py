@@ -13,7 +13,7 @@ from msgspec import Struct
 from vramcast.domain.device import Gpu
 from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
 from vramcast.timing.execution import Execution
-from vramcast.timing.links import Link, collective_s, link_of
+from vramcast.timing.links import Link, collective_s, link_between_nodes, link_of
 from vramcast.timing.work import Placement, Work
 
 CAUSES: Final = ("weights", "cache", "activations", "compute", "communication", "launch")
@@ -43,7 +43,11 @@ class Machine(Struct, frozen=True):
     execution: Execution
     bytes_per_s: float
     link: Link
-    graphs: bool  # CUDA graphs replay decode steps
+    node_cards: int  # cards of one machine
+
+    def link_for(self, ranks: int) -> Link:
+        """What connects a group of so many ranks."""
+        return self.link if ranks <= self.node_cards else link_between_nodes()
 
     def product_s(self, work: Work, placement: Placement) -> float:
         """Seconds of an operator's operations at the achieved rate."""
@@ -55,12 +59,12 @@ class Machine(Struct, frozen=True):
         return work.flops / (rate.flops_per_s * share * SHAPES.value)
 
 
-def machine_of(gpu: Gpu, execution: Execution, *, graphs: bool) -> Machine | None:
+def machine_of(gpu: Gpu, execution: Execution, *, node_cards: int) -> Machine | None:
     """The machine, or None where the card's bandwidth or rates are unknown."""
     memory = bandwidth(gpu)
     if memory is None or product_rate(gpu, "bf16", "bf16") is None:
         return None
-    return Machine(gpu, execution, memory[0], link_of(gpu), graphs)
+    return Machine(gpu, execution, memory[0], link_of(gpu), node_cards)
 
 
 def step_time(works: Iterable[tuple[Work, int]], machine: Machine, placement: Placement, *, replayed: bool) -> StepTime:
@@ -90,7 +94,7 @@ def _operator(work: Work, machine: Machine, placement: Placement) -> dict[str, f
     found = {"launch": work.kernels * machine.execution.kernel_s}
     if work.pattern:
         found["communication"] = collective_s(
-            work.message_bytes, ranks=work.ranks, pattern=work.pattern, link=machine.link
+            work.message_bytes, ranks=work.ranks, pattern=work.pattern, link=machine.link_for(work.ranks)
         )
     bandwidth_s = min(machine.bytes_per_s, work.bytes_per_s or machine.bytes_per_s)
     reading = {
