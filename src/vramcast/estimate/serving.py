@@ -12,13 +12,12 @@ import msgspec
 import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import Capacity, RankAnswer, ServeAnswer
+from vramcast.domain.answer import Capacity, Change, RankAnswer, ServeAnswer
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, ServeJob, ServingRank, Version
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.ranks import rank_answer
-from vramcast.estimate.serving_changes import serving_changes
 from vramcast.estimate.speed import timed
 from vramcast.units import ceil_div, format_bytes
 
@@ -74,12 +73,18 @@ def answer(job: ServeJob) -> ServeAnswer:
         num_parameters=count_parameters(job.model).total,
         assumptions=_unique(chain(deployment.assumptions, *(rank.assumptions for rank in programs), speed.assumptions)),
         warnings=_unique(chain(_cautions(job), deployment.warnings, *(rank.warnings for rank in programs))),
-        changes=() if fits else serving_changes(job, verdict=verdict),
+        changes=() if fits else _changes(job),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
         speed=speed.speed,
         shortfall=shortfall,
     )
+
+
+def _changes(job: ServeJob) -> tuple[Change, ...]:
+    from vramcast.estimate.serving_changes import serving_changes  # most plans fit
+
+    return serving_changes(job, verdict=verdict)
 
 
 def verdict(job: ServeJob) -> Verdict:

@@ -40,7 +40,7 @@ MATMUL: Final[dict[tuple[str, str], Share]] = {
 
 OTHER_MATMUL: Final = Share(0.75, "assumed: no public measurement of this card's products")
 
-SHAPES: Final = Share(0.75, "real layers beside the best shape: first-token latencies in truth/speeds.csv")
+SHAPES: Final = Share(0.75, "real layers beside the best shape: first tokens on A100 in truth/speeds.csv, 0.78")
 """Products of a model's own shapes, with the kernels between them, relative to the best shape."""
 
 BANDWIDTH: Final[dict[str, Share]] = {

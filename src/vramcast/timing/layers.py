@@ -1,8 +1,7 @@
 """One layer's work on one rank: products with its weights, token mixing, the pointwise rest of its tape, collectives.
 
 Symbols:  T rows   E experts   k experts per token
-Products follow from the weights themselves, so that every weight is read once; what lies between them is read off the
-operators of the same tape that memory comes from (`blocks.transformer.decoder_layer`).
+Products follow from the weights themselves, so that every weight is read once.
 """
 
 from __future__ import annotations
@@ -11,24 +10,14 @@ from collections.abc import Iterator
 from math import prod
 from typing import Final
 
-from msgspec.structs import replace
-
 from vramcast.blocks.parameters import layer_parameters
-from vramcast.blocks.sizes import Sizes
-from vramcast.blocks.transformer import decoder_layer
-from vramcast.domain.model import Attention, Layer, MoE, MultiLatentAttention, Parameter
-from vramcast.operators.linear import Numerics
+from vramcast.domain.model import Attention, Layer, MoE, Parameter
 from vramcast.parallel.layout import Layout
 from vramcast.states.storage import format_for, format_of
 from vramcast.states.weights import local_shape
 from vramcast.timing.mixing import mixing
+from vramcast.timing.pointwise import pointwise
 from vramcast.timing.work import Placement, Setting, Work, collective
-
-NOT_POINTWISE: Final = frozenset({
-    "linear", "quantised_linear", "flash_attention", "efficient_attention", "cudnn_attention", "repeat_kv", "scan",
-    "causal_conv1d", "hold", "slice", "view", "chunk", "promote", "all_reduce", "all_gather", "reduce_scatter",
-})
-"""Operators of a tape that are counted elsewhere, or move nothing."""
 
 FUSED: Final[dict[str, str]] = {
     "attention.k": "attention.q", "attention.v": "attention.q", "attention.kv_a": "attention.q_a",
@@ -44,7 +33,7 @@ def layer_work(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]
     """Everything one residual layer does in a step on one rank."""
     yield from _products(layer, setting, hidden=hidden)
     yield from mixing(layer.mixer, setting)
-    yield from _pointwise(layer, setting, hidden=hidden)
+    yield from pointwise(layer, setting, hidden=hidden)
     yield from _collectives(layer, setting, hidden=hidden)
 
 
@@ -102,28 +91,6 @@ def _product(parameter: Parameter, layer: Layer, setting: Setting, *, merged: bo
         activation_bytes=rows * ((0 if merged else in_features) + out_features) * placement.width,
         kernels=0.0 if merged else setting.execution.kernels_of(stored),
     )
-
-
-def _pointwise(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
-    step, placement, fused = setting.step, setting.placement, setting.execution.fused
-    variant = "compiled" if fused else "eager"
-    sizes = Sizes(
-        batch=step.sequences, seq_len=step.tokens, hidden=hidden, tp=placement.tp, frozen=True,
-        numerics=Numerics(*(placement.width,) * 4), norm=variant, activation=variant, rope=variant,
-    )
-    for operator in decoder_layer(_plain(layer), sizes).operators:
-        # sums are part of the norm behind them, rows of experts are gathered as their product reads them
-        if operator.name in NOT_POINTWISE or (fused and operator.name in ("add", "index")):
-            continue
-        size = sum(value.num_bytes for value in (*operator.inputs, *operator.outputs))
-        yield Work(operator.name, activation_bytes=size)
-
-
-def _plain(layer: Layer) -> Layer:
-    """The layer whose tape is written: an indexer's few vectors are counted with its products."""
-    if isinstance(layer.mixer, MultiLatentAttention) and layer.mixer.indexer_heads:
-        return replace(layer, mixer=replace(layer.mixer, indexer_heads=0))
-    return layer
 
 
 def _collectives(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
