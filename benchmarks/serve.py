@@ -1,7 +1,7 @@
 """vramcast beside its peers on serving questions, whole processes in turn: `python -m benchmarks.serve`.
 
-Every peer gets a virtual environment of its own under `--venvs`, made on the first run; those that cannot be installed or
-cannot answer are listed with the reason.
+Every peer gets a virtual environment of its own under `--venvs`, made on the first run; those that cannot be installed
+or cannot answer are listed with the reason.
 """
 
 from __future__ import annotations
@@ -130,9 +130,8 @@ def installed(peer: Peer, venvs: Path) -> tuple[Path | None, str]:
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-        done = subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", *peer.packages], capture_output=True, text=True, check=False
-        )
+        command = [str(python), "-m", "pip", "install", "--quiet", *peer.packages]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             return None, f"does not install: {(done.stderr.strip().splitlines() or ['pip failed'])[-1]}"
     return python, ""

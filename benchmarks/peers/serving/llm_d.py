@@ -21,6 +21,7 @@ capacity_planner.model_params_by_dtype = lambda *_: question["parameters_by_dtyp
 arguments = {"tp": question["tp"], "pp": 1}
 weights = capacity_planner.per_gpu_model_memory_required(question["hub"], config, **arguments)
 pool = capacity_planner.allocatable_kv_cache_memory(
-    question["hub"], config, question["visible_gib"], question["fraction"], max_model_len=question["context"], **arguments
+    question["hub"], config, question["visible_gib"], question["fraction"], max_model_len=question["context"],
+    **arguments,
 )
 print(weights, pool / question["tp"])

@@ -1,7 +1,7 @@
 """What lies between products and attention: norms, rotary embedding, gates, routing.
 
-Eager engines run the operators of the tape that memory comes from (`blocks.transformer.decoder_layer`), one kernel each.
-Serving engines fuse them; what is left is listed here, and a test holds it against the tape in its compiled variants.
+Eager engines run the operators of the tape that memory comes from (`blocks.transformer.decoder_layer`), one kernel
+each. Serving engines fuse them; what is left is listed here, and a test holds it against the tape in its compiled variants.
 [vllm] vllm/model_executor/layers: layernorm.py `RMSNorm` adds the residual, activation.py `SiluAndMul`,
 rotary_embedding turns queries and keys in one kernel, fused_moe sorts tokens by expert and sums their outputs.
 """
@@ -80,7 +80,8 @@ def _channel(layer: Layer, setting: Setting, hidden: int) -> Iterator[Work]:
         yield Work("routing", activation_bytes=2.0 * rows * moe.num_experts * FP32, kernels=3.0)
         # under expert parallelism a rank has fewer rows of whole experts: the same bytes
         yield _activation(moe.expert, chosen, moe.expert.width, max(placement.tp, placement.ep), placement.width)
-        yield Work("experts summed", activation_bytes=float((chosen + rows) * (moe.latent_width or hidden) * placement.width))
+        returned = (chosen + rows) * (moe.latent_width or hidden)
+        yield Work("experts summed", activation_bytes=float(returned * placement.width))
         if moe.shared_width:
             yield _activation(moe.expert, rows, moe.shared_width, placement.tp, placement.width)
 
