@@ -1,7 +1,7 @@
 """What lies between products and attention: norms, rotary embedding, gates, routing.
 
 Eager engines run the operators of the tape that memory comes from (`blocks.transformer.decoder_layer`), one kernel
-each. Serving engines fuse them; what is left is listed here, and a test holds it against the tape in its compiled variants.
+each. Serving engines fuse them; what is left is listed here, and a test holds it against the compiled tape.
 [vllm] vllm/model_executor/layers: layernorm.py `RMSNorm` adds the residual, activation.py `SiluAndMul`,
 rotary_embedding turns queries and keys in one kernel, fused_moe sorts tokens by expert and sums their outputs.
 """
