@@ -121,7 +121,7 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
     tp = plan.tp if execution.pipelined else 1
     auto = "f16" if job.engine == "llama.cpp" else formats.whole
     return Placement(
-        quantised=_timed_format(formats.quantised),
+        quantised=_timed_format(_in_headers(job) or formats.quantised),
         whole=formats.whole,
         k_dtype=auto if plan.kv_dtype == "auto" else plan.kv_dtype,
         v_dtype=plan.v_dtype,
@@ -129,6 +129,14 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
         ep=tp * plan.dp if plan.expert_parallel else 1,
         dcp=plan.dcp,
     )
+
+
+def _in_headers(job: ServeJob) -> str | None:
+    """The block type that most bytes of a GGUF file are in; other headers say less than the config does."""
+    if job.plan.weights is not None or job.weights is None:
+        return None
+    most = next(iter(job.weights.bytes_by_dtype), "")
+    return most if most in FORMATS else None
 
 
 def _timed_format(name: str) -> str:
