@@ -11,6 +11,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import venv
 from pathlib import Path
@@ -158,12 +159,12 @@ def table(results: dict[str, list[Run]]) -> list[str]:
             for run, question in zip(runs, QUESTIONS, strict=True)
         )
         if not answers:
-            lines.append(f"{name:<24}no answer: {runs[0].reason[:120]}")
+            lines.append(f"{name:<24}no answer: {runs[0].reason[-120:]}")
             continue
         errors = [abs(run.kv_gib / question.kv_gib - 1) for run, question in answers]
         seconds = statistics.median(run.seconds for run, _ in answers)
         lines.append(f"{name:<24}{seconds:>9.3f}{statistics.mean(errors):>8.1%}{max(errors):>8.1%}{cells}")
-        lines += [f"    {question.model}: {run.reason[:120]}"
+        lines += [f"    {question.model}: {run.reason[-120:]}"
                   for run, question in zip(runs, QUESTIONS, strict=True) if run.reason]
     return lines
 
@@ -171,7 +172,7 @@ def table(results: dict[str, list[Run]]) -> list[str]:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
-    parser.add_argument("--venvs", type=Path, default=Path("/tmp/vramcast-peers"), help="where peers are installed")
+    parser.add_argument("--venvs", type=Path, default=Path(tempfile.gettempdir()) / "vramcast-peers", help="where peers are installed")
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
     results = {"vramcast": [measure(ours(question), options.runs, own=True) for question in QUESTIONS]}
