@@ -159,12 +159,12 @@ def table(results: dict[str, list[Run]]) -> list[str]:
             for run, question in zip(runs, QUESTIONS, strict=True)
         )
         if not answers:
-            lines.append(f"{name:<24}no answer: {runs[0].reason[-120:]}")
+            lines.append(f"{name:<24}no answer: {runs[0].reason[:260]}")
             continue
         errors = [abs(run.kv_gib / question.kv_gib - 1) for run, question in answers]
         seconds = statistics.median(run.seconds for run, _ in answers)
         lines.append(f"{name:<24}{seconds:>9.3f}{statistics.mean(errors):>8.1%}{max(errors):>8.1%}{cells}")
-        lines += [f"    {question.model}: {run.reason[-120:]}"
+        lines += [f"    {question.model}: {run.reason[:260]}"
                   for run, question in zip(runs, QUESTIONS, strict=True) if run.reason]
     return lines
 
@@ -172,7 +172,8 @@ def table(results: dict[str, list[Run]]) -> list[str]:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
-    parser.add_argument("--venvs", type=Path, default=Path(tempfile.gettempdir()) / "vramcast-peers", help="where peers are installed")
+    folder = Path(tempfile.gettempdir()) / "vramcast-peers"
+    parser.add_argument("--venvs", type=Path, default=folder, help="where peers are installed")
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
     results = {"vramcast": [measure(ours(question), options.runs, own=True) for question in QUESTIONS]}
