@@ -11,6 +11,7 @@ from vramcast.domain.model import Model
 from vramcast.errors import InvalidSpec
 
 if TYPE_CHECKING:
+    from vramcast.domain.answer import ServeAnswer
     from vramcast.domain.reconciliation import Reconciliation
     from vramcast.domain.serving import ServeJob
     from vramcast.question.build import Resolve
@@ -52,7 +53,8 @@ def serve(
         model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
         gpus: "2xl40s", "8xh100-sxm-80gb", "t4"
         file: a job file; arguments given here win over it
-        options: those of `vramcast serve --help`, with underscores: context=32768, concurrency=64, engine="vllm@0.19"
+        options: those of `vramcast serve --help`, with underscores: context=32768, concurrency=64, engine="vllm@0.19";
+            find="smallest-gpu" and its kin answer an inverse question, `found` of the answer says what it came to
 
     Returns: the answer; it shows itself in a notebook
     Raises: VramcastError of one sentence when the question cannot be answered
@@ -60,11 +62,27 @@ def serve(
     >>> serve("llama-3.1-8b", gpus="h100", context=8192).fits
     True
     """
-    from vramcast.estimate.serving import answer
     from vramcast.report.notebook import shown_serving
 
     given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
-    return shown_serving(answer(serve_job_of(given, file=file)))
+    return shown_serving(serve_answer(given, file=file))
+
+
+def serve_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> ServeAnswer:
+    """The answer to a serving question on top of a job file: of its plan, or of the plan it asks to find."""
+    from vramcast.question.serving import build_serving, goal_of
+    from vramcast.question.serving_options import SERVE_OPTIONS
+
+    merged, resolve = _question(options, file, SERVE_OPTIONS)
+    goal, job = goal_of(merged), build_serving(merged, resolve=resolve)
+    if goal is None:
+        from vramcast.estimate.serving import answer
+
+        return answer(job)
+    from vramcast.catalogue.gpus import gpu_names, load_gpu
+    from vramcast.search.serving import find
+
+    return find(goal, job, cards=map(load_gpu, gpu_names()))
 
 
 def reconcile(

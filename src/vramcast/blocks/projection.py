@@ -5,7 +5,6 @@ from __future__ import annotations
 from vramcast.blocks.sizes import Sizes
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import Dense, linear
-from vramcast.operators.lora import ADAPTERS, Target
 from vramcast.operators.quantised import QUANTISED
 
 
@@ -35,6 +34,8 @@ def project(
     adapter = sizes.adapter
     if adapter is None or path not in adapter.targets:
         return y
+    from vramcast.operators.lora import ADAPTERS, Target  # 3 ms that most questions never need
+
     target = Target(path, tokens, out_features, in_features, sizes.numerics.compute)
     y.gradient_bytes = y.num_bytes
     return ADAPTERS[adapter.method].forward(graph, x, y, target, adapter)

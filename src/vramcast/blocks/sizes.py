@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Model, Norm
 from vramcast.operators.linear import Numerics
-from vramcast.operators.lora import Adapter
+
+if TYPE_CHECKING:
+    from vramcast.operators.lora import Adapter
 
 
 def norm_variant(model: Model) -> str:

@@ -53,17 +53,17 @@ def command(
 
     \b
     vramcast serve llama-3.1-8b --gpus 2xl40s --context 32k --concurrency 16 --engine vllm@0.19
+    vramcast serve llama-3.1-70b --gpus l40s --context 32k --concurrency 4 --find fewest-gpus
     vramcast serve --reconcile vllm.log --gpus h100-sxm-80gb
     """
     if log is not None:
         return _reconciled(log, _given(model, gpus, values), job_file, save_calibration, as_json=as_json, lang=lang)
     if save_calibration is not None:
         raise InvalidSpec("--save-calibration needs --reconcile LOG: it saves what a log teaches")
-    from vramcast.api import serve_job_of
-    from vramcast.estimate.serving import answer
+    from vramcast.api import serve_answer
 
     given = _given(model, gpus, values)
-    result = answer(serve_job_of(given, file=job_file))
+    result = serve_answer(given, file=job_file)
     if save is not None:
         from vramcast.question.files import read_job, write_job
 

@@ -61,6 +61,7 @@ class Change(Noun, frozen=True):
     device_bytes: int  # where it does not fit: at least that
     fits: bool
     cost: str = ""  # what it costs in time or quality, in words
+    concurrency: float | None = None  # serving: sequences of the context asked for that then fit at once
 
 
 class Answer(Noun, frozen=True):
@@ -108,15 +109,51 @@ class Capacity(Noun, frozen=True):
 
 
 class Speed(Noun, frozen=True):
-    """Prefill and decode at the load asked for, from the FLOPs and bytes of the same program."""
+    """Prefill and decode at the load asked for, from the FLOPs and bytes of the same network.
 
+    What generates nothing (embedding and reranking models) has no decode: those fields are None.
+    """
+
+    prompt_tokens: int  # of the prompt that the first token waits for
     time_to_first_token_s: float  # one prompt, nothing else running
-    prefill_tokens_per_s: float
-    prefill_bound: str  # "compute" or "memory"
-    step_s: float  # one decode step of all sequences
-    tokens_per_s: float  # of all sequences together
-    tokens_per_s_per_user: float
-    decode_bound: str
+    prefill_tokens_per_s: float  # of as many prompts as one forward takes
+    prefill_bound: str  # "compute", "memory", "communication" or "launch"
+    prefill_shares: dict[str, float]  # weights, cache, activations, compute, communication, launch: of the time
+    mean_context: int | None = None  # tokens of a sequence half way through its answer
+    step_s: float | None = None  # one decode step of all sequences
+    tokens_per_s: float | None = None  # of all sequences together
+    tokens_per_s_per_user: float | None = None
+    decode_bound: str | None = None
+    decode_shares: dict[str, float] | None = None
+    sources: tuple[str, ...] = ()  # what the rates rest on
+
+
+class Tried(Noun, frozen=True):
+    """One plan that a search looked at."""
+
+    what: str  # the options in which it differs: "--gpus 1xl40s", "--tp 4 --pp 2", "--context 49152"
+    fits: bool
+    reason: str = ""  # why not
+    needed_bytes: int | None = None  # device bytes of the fullest card; where it does not fit: at least that
+    capacity_bytes: int | None = None  # what a process can use of the card
+    kv_tokens: int | None = None
+    concurrency: float | None = None
+    tokens_per_s: float | None = None
+    time_to_first_token_s: float | None = None
+
+
+class Found(Noun, frozen=True):
+    """What a search was for, and what it came to. The answer that holds it is that of the plan found.
+
+    Where nothing fits, `what` is None and the answer is that of the plan nearest to fitting.
+    """
+
+    goal: str
+    what: str | None  # options of the plan found
+    value: int | str | None  # what was asked for: a number of tokens, sequences or GPUs, a card, a split, a format
+    tried: tuple[Tried, ...]  # in the order of the search, those next to the result
+    num_tried: int  # all that were looked at
+    nearest_failing: Tried | None = None
 
 
 class ServeAnswer(Answer, frozen=True):
@@ -126,3 +163,4 @@ class ServeAnswer(Answer, frozen=True):
     speed: Speed | None = None
     startup: dict[str, int] = {}  # figures the first rank prints when it starts [bytes]
     shortfall: str = ""  # why it does not fit, where the card's size alone does not say it
+    found: Found | None = None  # where the question was an inverse one

@@ -12,12 +12,14 @@ import msgspec
 import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import Capacity, RankAnswer, ServeAnswer
+from vramcast.domain.answer import Capacity, Change, RankAnswer, ServeAnswer
+from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, ServeJob, ServingRank, Version
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.speed import timed
 from vramcast.units import ceil_div, format_bytes
 
 
@@ -28,6 +30,15 @@ class Engine(NamedTuple):
     oldest: Version
     newest: Version
     default: Version
+
+
+class Verdict(NamedTuple):
+    """An answer in short: what a search compares."""
+
+    fits: bool
+    needed_bytes: int  # device bytes of the fullest card; where it does not fit: at least that
+    shortfall: str  # why the load does not go into the cache
+    capacity: Capacity | None
 
 
 ENGINES: Final[dict[str, Engine]] = {
@@ -53,21 +64,26 @@ def answer(job: ServeJob) -> ServeAnswer:
     programs = [rank.program for rank in deployment.ranks]
     ranks = sorted((_rank_answer(job, rank) for rank in deployment.ranks), key=lambda rank: -rank.needed_bytes)
     visible = job.cluster.gpu.visible_bytes
-    holes = max(map(_holes, ranks)) if any(rank.grows for rank in deployment.ranks) else 1.0
-    capacity = capacity_of(job, deployment, safe_fraction(deployment, ranks[0].needed_bytes, visible), holes)
+    capacity = _capacity(job, deployment, ranks, ranks[0].needed_bytes)
     shortfall = _shortfall(job, deployment, capacity)
+    fits = ranks[0].needed_bytes <= visible and not shortfall
+    speed = timed(job)
     return ServeAnswer(
         question=question(job),
-        fits=ranks[0].needed_bytes <= visible and not shortfall,
+        fits=fits,
         capacity_bytes=visible,
         ranks=tuple(ranks),
         num_parameters=count_parameters(job.model).total,
-        assumptions=_unique(chain(changed, deployment.assumptions, *(rank.assumptions for rank in programs))),
+        assumptions=_unique(
+            chain(changed, deployment.assumptions, *(rank.assumptions for rank in programs), speed.assumptions)
+        ),
         warnings=_unique(
             chain(ignored, idle, _cautions(job), deployment.warnings, *(rank.warnings for rank in programs))
         ),
+        changes=() if fits else _changes(job),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
+        speed=speed.speed,
         shortfall=shortfall,
     )
 
@@ -77,6 +93,49 @@ def _calibrated(job: ServeJob, deployment: Deployment) -> tuple[tuple[str, ...],
     if job.calibration is None:
         return (), ()
     return effects(job, deployment, deploy(msgspec.structs.replace(job, calibration=None)))
+
+
+def _changes(job: ServeJob) -> tuple[Change, ...]:
+    from vramcast.estimate.serving_changes import serving_changes  # most plans fit
+
+    return serving_changes(job, verdict=verdict)
+
+
+def verdict(job: ServeJob) -> Verdict:
+    """Whether a plan fits and what it holds, without the ledger.
+
+    Where live tensors alone exceed the card no allocator is simulated: what is needed is then a lower bound.
+
+    Raises: as `answer`
+    """
+    deployment = deploy(job)
+    visible = job.cluster.gpu.visible_bytes
+    needed, ranks = max(_live_bytes(job, rank) for rank in deployment.ranks), []
+    if needed <= visible:
+        ranks = [_rank_answer(job, rank) for rank in deployment.ranks]
+        needed = max(rank.needed_bytes for rank in ranks)
+    capacity = _capacity(job, deployment, ranks, needed)
+    shortfall = _shortfall(job, deployment, capacity)
+    return Verdict(
+        fits=needed <= visible and not shortfall, needed_bytes=needed, shortfall=shortfall, capacity=capacity
+    )
+
+
+def _capacity(
+    job: ServeJob, deployment: Deployment, ranks: list[RankAnswer], needed_bytes: int
+) -> Capacity | None:
+    """What the caches hold, with the holes that an allocator without a pool leaves between them."""
+    grows = any(rank.grows for rank in deployment.ranks)
+    holes = max(map(_holes, ranks), default=1.0) if grows else 1.0
+    safe = safe_fraction(deployment, needed_bytes, job.cluster.gpu.visible_bytes)
+    return capacity_of(job, deployment, safe, holes)
+
+
+def _live_bytes(job: ServeJob, rank: ServingRank) -> int:
+    """The highest sum of live tensors over all phases, with what lies beside the allocator [bytes]."""
+    program = rank.program
+    whole = extent(tuple(node for nodes in program.phases.values() for node in nodes))
+    return whole.peak + sum(tensor.num_bytes for tensor in (context_tensor(job.cluster.gpu), *program.outside))
 
 
 def deploy(job: ServeJob) -> Deployment:

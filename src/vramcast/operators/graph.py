@@ -14,7 +14,8 @@ and their recomputed forms, with the reference counting of eager PyTorch:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from vramcast.domain.program import Basis, Category, Tensor
 
@@ -34,8 +35,7 @@ class Value:
         self.storage: Value = self if storage is None else storage
 
 
-@dataclass(slots=True)
-class Operator:
+class Operator(Struct):
     """One call on the tape."""
 
     name: str
@@ -57,8 +57,7 @@ class Operator:
     traffic_bytes: int = 0
 
 
-@dataclass(slots=True)
-class Checkpoint:
+class Checkpoint(Struct):
     """A run of operators [start, stop) whose saved values are dropped and recomputed.
 
     `keep` names operators whose outputs survive (selective activation checkpointing); with `discard_output` the
@@ -73,16 +72,15 @@ class Checkpoint:
     outputs_alive: bool = False  # reentrant checkpointing holds the recomputed outputs during backward
 
 
-@dataclass(slots=True)
-class Graph:
+class Graph(Struct):
     """A block under construction."""
 
     owner: str
     source: str = ""
-    operators: list[Operator] = field(default_factory=list)
-    inputs: list[Value] = field(default_factory=list)
-    outputs: list[Value] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list)
+    operators: list[Operator] = []
+    inputs: list[Value] = []
+    outputs: list[Value] = []
+    checkpoints: list[Checkpoint] = []
     rows: int = 0  # tokens of the block: tensors without a formula of their own are so many bytes for each
 
     def _per_row(self, num_bytes: int) -> str:

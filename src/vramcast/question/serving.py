@@ -20,6 +20,12 @@ DRAFT_KINDS: Final = ("eagle", "eagle3", "mtp", "ngram", "medusa")
 SPREAD_BY: Final = {"transformers": "pp"}
 """Engines that spread a model over GPUs by another degree than tensor parallelism, where nobody says how."""
 
+ANY_CARD: Final = "smallest-gpu"
+"""The inverse question that needs no card: only how many there are is taken from --gpus."""
+
+STAND_IN: Final = "h100"
+"""One card, to be replaced by the search."""
+
 ALIASES: Final = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "hf": "transformers"}
 
 
@@ -37,9 +43,9 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
         if name not in ("model", "gpus", *SERVE_OPTIONS):
             raise UnknownName.of("option", name, ("model", "gpus", *SERVE_OPTIONS))
     values = {name: parse(name, value, SERVE_OPTIONS) for name, value in given.items() if name not in ("model", "gpus")}
-    if "gpus" not in given:
-        raise InvalidSpec("which GPUs? give --gpus, for example --gpus 2xl40s")
-    cluster = parse_gpus(str(given["gpus"]))
+    if "gpus" not in given and goal_of(given) != ANY_CARD:
+        raise InvalidSpec("which GPUs? give --gpus, for example --gpus 2xl40s, or --find smallest-gpu")
+    cluster = parse_gpus(str(given.get("gpus", STAND_IN)))
     engine, version = parse_engine(values.get("engine") or default_engine(given.get("model")))
     checkpoint = checkpoint_of(given.get("model"), values, resolve, SERVE_OPTIONS)
     plan: ServePlan = converted(ServePlan, section(values, "plan", SERVE_OPTIONS) | _draft(values, resolve))
@@ -65,6 +71,12 @@ def _calibration(path: str | None) -> Calibration | None:
     from vramcast.question.calibration import read_calibration
 
     return read_calibration(Path(path))
+
+
+def goal_of(options: Mapping[str, object]) -> str | None:
+    """The inverse question that options ask, if any."""
+    goal = options.get("find")
+    return None if goal is None else str(parse("find", goal, SERVE_OPTIONS))
 
 
 def default_engine(model: object) -> str:

@@ -11,7 +11,11 @@ def _choice(section: str, field: str, help_: str, choices: tuple[str, ...]) -> O
     return Option(section, field, Kind.CHOICE, help_, choices)
 
 
+GOALS: Final = ("smallest-gpu", "fewest-gpus", "best-split", "longest-context", "most-users", "quantisation")
+"""Inverse questions; `search.serving` answers them."""
+
 SERVE_OPTIONS: Final[dict[str, Option]] = {
+    "find": _choice("job", "find", "the inverse question: vary this until the load fits", GOALS),
     "engine": Option(
         "job", "engine", Kind.TEXT, "engine and version: vllm@0.19 (default), sglang, tensorrt-llm, llama.cpp ..."
     ),

@@ -5,7 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from vramcast.domain.answer import Answer, Capacity, LedgerEntry, Peak, RankAnswer, ServeAnswer, Speed
+from msgspec.structs import asdict
+
+from vramcast.domain.answer import (
+    Answer,
+    Capacity,
+    Change,
+    Found,
+    LedgerEntry,
+    Peak,
+    RankAnswer,
+    ServeAnswer,
+    Speed,
+    Tried,
+)
 
 SCHEMA: Final = 1
 
@@ -23,14 +36,16 @@ def document(answer: Answer) -> dict[str, Any]:
         "ranks": [_rank(rank) for rank in answer.ranks],
         "assumptions": list(answer.assumptions),
         "warnings": list(answer.warnings),
-        "changes": [
-            {"change": change.change, "device_bytes": change.device_bytes, "fits": change.fits, "cost": change.cost}
-            for change in answer.changes
-        ],
+        "changes": [_change(change) for change in answer.changes],
     }
     if isinstance(answer, ServeAnswer):
         plain |= _serving(answer)
     return plain
+
+
+def _change(change: Change) -> dict[str, Any]:
+    plain = {"change": change.change, "device_bytes": change.device_bytes, "fits": change.fits, "cost": change.cost}
+    return plain if change.concurrency is None else plain | {"concurrency": change.concurrency}
 
 
 def _serving(answer: ServeAnswer) -> dict[str, Any]:
@@ -43,7 +58,9 @@ def _serving(answer: ServeAnswer) -> dict[str, Any]:
     if answer.startup:
         plain["startup"] = answer.startup
     if answer.speed is not None:
-        plain["time"] = _time(answer.speed)
+        plain["time"] = _present(answer.speed)
+    if answer.found is not None:
+        plain |= _found(answer.found)
     return plain
 
 
@@ -59,16 +76,17 @@ def _capacity(capacity: Capacity) -> dict[str, Any]:
     return plain if capacity.safe_fraction is None else plain | {"safe_fraction": capacity.safe_fraction}
 
 
-def _time(speed: Speed) -> dict[str, Any]:
-    return {
-        "time_to_first_token_s": speed.time_to_first_token_s,
-        "prefill_tokens_per_s": speed.prefill_tokens_per_s,
-        "prefill_bound": speed.prefill_bound,
-        "step_s": speed.step_s,
-        "tokens_per_s": speed.tokens_per_s,
-        "tokens_per_s_per_user": speed.tokens_per_s_per_user,
-        "decode_bound": speed.decode_bound,
-    }
+def _found(found: Found) -> dict[str, Any]:
+    """`"found"`: what the search came to; `"tried"`: plans next to it. Both absent in other answers."""
+    plain = {"goal": found.goal, "num_tried": found.num_tried, "what": found.what, "value": found.value}
+    if found.nearest_failing is not None:
+        plain["nearest_failing"] = _present(found.nearest_failing)
+    known = {name: value for name, value in plain.items() if value is not None}
+    return {"found": known, "tried": [_present(tried) for tried in found.tried]}
+
+
+def _present(noun: Speed | Tried) -> dict[str, Any]:
+    return {name: value for name, value in asdict(noun).items() if value not in (None, "")}
 
 
 def to_json(answer: Answer) -> str:

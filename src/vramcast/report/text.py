@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Final
 
-from vramcast.domain.answer import Answer, LedgerEntry, RankAnswer, ServeAnswer
+from vramcast.domain.answer import Answer, Found, LedgerEntry, RankAnswer, ServeAnswer, Speed, Tried
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes
 
@@ -18,7 +18,10 @@ NAME_WIDTH: Final = 66
 
 def render(answer: Answer, words: Words, *, all_ranks: bool = False, explain: bool = False) -> str:
     """The whole report."""
-    lines = [*verdict(answer, words), ""]
+    found = answer.found if isinstance(answer, ServeAnswer) else None
+    lines = [*search(found, words), *verdict(answer, words), ""]
+    if found is not None:
+        lines += [words("tried", count=found.num_tried), *tried(found, words), ""]
     total = sum(rank.count for rank in answer.ranks)
     for rank in answer.ranks if all_ranks else answer.ranks[:1]:
         key = "ledger" if rank is answer.fullest else "role"
@@ -27,6 +30,8 @@ def render(answer: Answer, words: Words, *, all_ranks: bool = False, explain: bo
     if isinstance(answer, ServeAnswer) and answer.capacity is not None and len(answer.capacity.tokens_by_count) > 1:
         counts = answer.capacity.tokens_by_count
         lines += [words("token_counts"), *(f"  {name:<32}{count:>14,}" for name, count in counts.items()), ""]
+    if explain and isinstance(answer, ServeAnswer) and answer.speed is not None:
+        lines += [words("where_time_goes"), *where_time_goes(answer.speed, words), ""]
     if not answer.fits and answer.changes:
         lines += [words("changes"), *changes(answer, words), ""]
     for key, texts in (("assumed", answer.assumptions), ("warnings", answer.warnings)):
@@ -70,6 +75,37 @@ def verdict(answer: Answer, words: Words) -> Iterator[str]:
         yield from (f"  {line}" for line in serving(answer, words))
 
 
+def search(found: Found | None, words: Words) -> Iterator[str]:
+    """What an inverse question came to."""
+    if found is None:
+        return
+    if found.what is None:
+        yield words("found_nothing", count=found.num_tried)
+    else:
+        value = f"{found.value:,}" if isinstance(found.value, int) else found.value
+        yield words(f"found.{found.goal}", value=value, what=found.what)
+
+
+def tried(found: Found, words: Words) -> Iterator[str]:
+    """A row for every plan next to the result, then the nearest that fails."""
+    head = (words("plan"), "", words("kv_tokens"), words("sequences"), words("tokens_per_s"), words("why_not"))
+    rows = [head, *(_tried_row(one, words) for one in found.tried)]
+    yield from (f"  {line}" for line in table(rows, right=frozenset({2, 3, 4})).splitlines())
+    if found.nearest_failing is not None and found.what is not None:
+        yield "  " + words("nearest_failing", what=found.nearest_failing.what)
+
+
+def _tried_row(one: Tried, words: Words) -> tuple[str, ...]:
+    return (
+        one.what,
+        words("change_fits") if one.fits else words("does_not"),
+        "" if one.kv_tokens is None else f"{one.kv_tokens:,}",
+        "" if one.concurrency is None else f"{one.concurrency:,.1f}",
+        "" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}",
+        one.reason,
+    )
+
+
 def serving(answer: ServeAnswer, words: Words) -> Iterator[str]:
     """What the cache holds, and how fast it goes."""
     asked, capacity, speed = answer.question["requests"], answer.capacity, answer.speed
@@ -87,15 +123,28 @@ def serving(answer: ServeAnswer, words: Words) -> Iterator[str]:
         yield words(
             "speed_prefill",
             first=f"{1000 * speed.time_to_first_token_s:,.0f} ms",
+            prompt=f"{speed.prompt_tokens:,}",
             rate=f"{speed.prefill_tokens_per_s:,.0f}",
-            bound=speed.prefill_bound,
+            bound=words(f"bound.{speed.prefill_bound}"),
         )
-        yield words(
-            "speed_decode",
-            user=f"{speed.tokens_per_s_per_user:,.1f}",
-            rate=f"{speed.tokens_per_s:,.0f}",
-            bound=speed.decode_bound,
-        )
+        if speed.tokens_per_s is not None:
+            yield words(
+                "speed_decode",
+                user=f"{speed.tokens_per_s_per_user:,.1f}",
+                rate=f"{speed.tokens_per_s:,.0f}",
+                context=f"{speed.mean_context:,}",
+                bound=words(f"bound.{speed.decode_bound}"),
+            )
+
+
+def where_time_goes(speed: Speed, words: Words) -> Iterator[str]:
+    """Shares of the time of both phases, and what the rates rest on."""
+    for key, shares in (("prefill", speed.prefill_shares), ("decode", speed.decode_shares)):
+        parts = sorted((shares or {}).items(), key=lambda item: -item[1])
+        shown = ", ".join(f"{words(f'cause.{cause}')} {share:.0%}" for cause, share in parts if share >= 0.005)
+        if shown:
+            yield f"  {words(key)}: {shown}"
+    yield from (f"  {words('source')}: {text}" for text in speed.sources)
 
 
 def ledger(rank: RankAnswer, words: Words, *, explain: bool) -> Iterator[str]:
@@ -162,7 +211,9 @@ def changes(answer: Answer, words: Words) -> Iterator[str]:
     for change in answer.changes:
         mark = words("change_fits") if change.fits else words("change_fails")
         size = format_bytes(change.device_bytes) if change.fits else f"> {format_bytes(change.device_bytes)}"
-        yield f"  {change.change:<44}{size:>13}  {mark:<8} {change.cost}".rstrip()
+        if change.concurrency:
+            size = words("holds", sequences=f"{change.concurrency:,.1f}")
+        yield f"  {change.change:<52}{size:>13}  {mark:<8} {change.cost}".rstrip()
 
 
 def _width(text: str) -> int:

@@ -1,0 +1,1 @@
+"""How long a forward takes: roofline over operators, collectives and launches."""

@@ -1,0 +1,224 @@
+"""Changes to a serving plan that does not fit, each computed: what would make it fit, and at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from vramcast.domain.answer import Capacity, Change
+from vramcast.domain.serving import ServeJob
+from vramcast.errors import VramcastError
+from vramcast.states.storage import FORMATS
+
+USUAL_FRACTION: Final = 0.9
+"""Of the card, where a question names no fraction [vLLM gpu_memory_utilization]."""
+
+MOST_PAIRS: Final = 3
+"""Combinations shown where no single change is enough."""
+
+LLAMACPP: Final = "llama.cpp"
+TENSOR_PARALLEL: Final = ("vllm", "sglang", "tensorrt-llm")
+
+
+class Outcome(Protocol):
+    """What a changed plan comes to: `estimate.serving.Verdict`."""
+
+    @property
+    def fits(self) -> bool: ...
+
+    @property
+    def needed_bytes(self) -> int: ...
+
+    @property
+    def capacity(self) -> Capacity | None: ...
+
+
+class Proposal(NamedTuple):
+    """One thing to try: what it costs, and the options and the job it leads to (None: does not apply)."""
+
+    cost: str
+    apply: Callable[[ServeJob, Capacity | None], tuple[str, ServeJob] | None]
+
+
+def _plan(job: ServeJob, words: str, **changes: Any) -> tuple[str, ServeJob]:
+    return words, replace(job, plan=replace(job.plan, **changes))
+
+
+def _smaller_cache(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
+    dtype = "q8_0" if job.engine == LLAMACPP else "fp8"
+    if capacity is None or job.engine == "transformers" or job.plan.kv_dtype not in ("auto", "bf16", "fp16", "f16"):
+        return None
+    return _plan(job, f"--kv-dtype {dtype}", kv_dtype=dtype)
+
+
+def _weights(*names: str) -> Callable[[ServeJob, Capacity | None], tuple[str, ServeJob] | None]:
+    """The first of the formats that the engine loads, where the weights take more bits than it."""
+
+    def apply(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
+        ggml = job.engine == LLAMACPP
+        name = next((name for name in names if (name.startswith("q")) == ggml), None)
+        own = job.plan.weights or job.model.quantisation or job.model.dtype
+        if name is None or (own in FORMATS and FORMATS[own].bits_per_weight <= FORMATS[name].bits_per_weight):
+            return None
+        return _plan(replace(job, weights=None), f"--weights {name}", weights=name)
+
+    return apply
+
+
+def _more_cards(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
+    """Twice the cards, in one tensor-parallel group; engines without it spread their layers."""
+    cluster = replace(job.cluster, gpus_per_node=2 * job.cluster.gpus_per_node)
+    if job.engine not in (*TENSOR_PARALLEL, LLAMACPP, "transformers"):
+        return None
+    words = f"--gpus {cluster.name} --tp {2 * job.plan.tp}"
+    return _plan(replace(job, cluster=cluster), words, tp=2 * job.plan.tp)
+
+
+def _idle_cards(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
+    """Cards that the plan leaves unused."""
+    if job.engine not in TENSOR_PARALLEL or 2 * job.plan.num_ranks > job.cluster.count:
+        return None
+    return _plan(job, f"--tp {2 * job.plan.tp}", tp=2 * job.plan.tp)
+
+
+def _safe_fraction(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
+    """What comes on top of a fraction needs room beside it."""
+    safe, asked = _fractions(job, capacity)
+    return _plan(job, f"--memory-fraction {safe}", memory_fraction=safe) if 0 < safe < asked else None
+
+
+def _larger_fraction(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
+    """More of the card for the cache, as far as that is safe."""
+    safe, asked = _fractions(job, capacity)
+    return _plan(job, f"--memory-fraction {safe}", memory_fraction=safe) if safe > asked else None
+
+
+def _fractions(job: ServeJob, capacity: Capacity | None) -> tuple[float, float]:
+    """The highest safe fraction (0: not known) and the one asked for."""
+    safe = capacity.safe_fraction if capacity else None
+    return safe or 0.0, job.plan.memory_fraction or USUAL_FRACTION
+
+
+def _smaller_steps(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
+    """Fewer tokens and sequences in one step: a smaller profiled peak leaves more to the cache."""
+    if job.engine not in TENSOR_PARALLEL:
+        return None
+    sequences = max(16, job.requests.concurrency)
+    words = f"--batched-tokens 2048 --max-sequences {sequences}"
+    if (job.plan.batched_tokens or 1 << 30) <= 2048 and (job.plan.max_sequences or 1 << 30) <= sequences:
+        return None
+    return _plan(job, words, batched_tokens=2048, max_sequences=sequences)
+
+
+def _without_graphs(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
+    if job.engine not in ("vllm", "sglang") or not job.plan.graphs:
+        return None
+    return _plan(job, "--no-graphs", graphs=False)
+
+
+def _shorter(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
+    """The context that fits, where one does; else half."""
+    fitting = capacity.longest_context if capacity else 0
+    context = fitting if 0 < fitting < job.context else job.context // 2
+    asked = job.requests
+    if context < 512 or context <= (asked.output_len or 0):
+        return None
+    room = context - (asked.output_len or 0)
+    prompt = None if asked.input_len is None else min(asked.input_len, room)
+    return f"--context {context}", replace(job, requests=replace(asked, context=context, input_len=prompt))
+
+
+def _fewer(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
+    """As many sequences as the cache holds; else half."""
+    asked = job.requests.concurrency
+    fitting = int(capacity.concurrency) if capacity else 0
+    sequences = fitting if 0 < fitting < asked else asked // 2
+    if sequences < 1:
+        return None
+    return f"--concurrency {sequences}", replace(job, requests=replace(job.requests, concurrency=sequences))
+
+
+PROPOSALS: Final[tuple[Proposal, ...]] = (
+    Proposal("nothing: the cards are there", _idle_cards),
+    Proposal("a smaller cache, but graphs and sampler have room", _safe_fraction),
+    Proposal("less room for everything else on the card", _larger_fraction),
+    Proposal("longer prompts take more steps", _smaller_steps),
+    Proposal("the host starts every kernel: slower decoding", _without_graphs),
+    Proposal("a little accuracy at long contexts", _smaller_cache),
+    Proposal("about none in accuracy", _weights("fp8", "q8_0")),
+    Proposal("some accuracy", _weights("awq-int4", "q4_k")),
+    Proposal("shorter sequences", _shorter),
+    Proposal("fewer users at once", _fewer),
+    Proposal("twice the hardware", _more_cards),
+)
+"""In order of what a user gives up, least first."""
+
+
+def serving_changes(job: ServeJob, *, verdict: Callable[[ServeJob], Outcome]) -> tuple[Change, ...]:
+    """Every applicable change that brings the plan nearer to fitting, those that make it fit first.
+
+    Where none is enough, pairs of those that bring it nearer are tried.
+
+    Args:
+        job: the plan that does not fit
+        verdict: what a changed plan comes to
+    """
+    before = verdict(job)
+    steps = [step for step in _steps(job, before, verdict) if step.after.fits or _nearer(step.after, job, before)]
+    if not any(step.after.fits for step in steps):
+        steps = [*_pairs(steps, verdict), *steps]
+    return tuple(step.change for step in sorted(steps, key=lambda step: not step.after.fits))
+
+
+class Step(NamedTuple):
+    """A changed plan and what it comes to."""
+
+    words: str
+    cost: str
+    job: ServeJob
+    after: Outcome
+
+    @property
+    def change(self) -> Change:
+        """As an answer lists it."""
+        capacity = self.after.capacity
+        return Change(
+            change=self.words, device_bytes=self.after.needed_bytes, fits=self.after.fits, cost=self.cost,
+            concurrency=capacity.concurrency if capacity else None,
+        )
+
+
+def _nearer(after: Outcome, job: ServeJob, before: Outcome) -> bool:
+    """Less memory where memory is short, more sequences where the cache is."""
+    if before.needed_bytes > job.cluster.gpu.visible_bytes:
+        return after.needed_bytes < before.needed_bytes
+    held, had = (outcome.capacity.concurrency if outcome.capacity else 0.0 for outcome in (after, before))
+    return held > had
+
+
+def _steps(job: ServeJob, before: Outcome, verdict: Callable[[ServeJob], Outcome]) -> Iterator[Step]:
+    for proposal in PROPOSALS:
+        proposed = proposal.apply(job, before.capacity)
+        if proposed is None:
+            continue
+        words, changed = proposed
+        try:
+            yield Step(words, proposal.cost, changed, verdict(changed))
+        except VramcastError:
+            continue  # the engine does not support it: nothing to propose
+
+
+def _pairs(steps: list[Step], verdict: Callable[[ServeJob], Outcome]) -> list[Step]:
+    """The first few combinations of two changes that fit, what a user gives up least first."""
+    found: list[Step] = []
+    for index, first in enumerate(steps):
+        for second in _steps(first.job, first.after, verdict):
+            earlier = {step.words for step in steps[:index]}
+            if second.after.fits and second.words not in earlier and second.words.split()[0] not in first.words:
+                joined = f"{first.words} {second.words}"
+                found.append(Step(joined, f"{first.cost}; {second.cost}", second.job, second.after))
+                if len(found) == MOST_PAIRS:
+                    return found
+    return found

@@ -1,0 +1,214 @@
+"""Prefill and decode speed of one serving plan, or in one sentence why there is none.
+
+A step of a pipeline whose stages work on different sequences takes as long as all stages together, on a stage's share
+of the sequences; where one card waits for the other, on all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from vramcast.domain.answer import Speed
+from vramcast.domain.model import Head, Run
+from vramcast.domain.serving import ServeJob
+from vramcast.engines.serving.stages import Stage, even_stages
+from vramcast.engines.serving.weights import formats_of
+from vramcast.errors import Unsupported, VramcastError
+from vramcast.states.storage import FORMATS
+from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
+from vramcast.timing.execution import Execution, execution_of
+from vramcast.timing.forward import forward_work
+from vramcast.timing.roofline import CAUSES, Machine, StepTime, machine_of, step_time
+from vramcast.timing.work import Placement, Setting, Step
+from vramcast.units import ceil_div
+
+CHUNK: Final = 8192
+"""Tokens of a prompt that one forward takes where the question names no other number."""
+
+ALL_LOGITS_BEFORE: Final = (4, 45)
+"""First version of transformers that computes the logits of the last position only."""
+
+
+class Timed(Struct, frozen=True):
+    """A speed, or why there is none."""
+
+    speed: Speed | None
+    assumptions: tuple[str, ...]
+
+
+class Load(Struct, frozen=True):
+    """What one sequence is like."""
+
+    prompt: int  # tokens
+    mean_context: int  # tokens half way through the answer
+    assumed: bool  # the question said neither
+
+
+def timed(job: ServeJob) -> Timed:
+    """The speed of a plan."""
+    execution = execution_of(job.engine, job.version, arch=job.cluster.gpu.arch)
+    if execution is None:
+        return Timed(None, ())  # pipelines of images have no tokens
+    try:
+        return _timed(job, execution)
+    except VramcastError as reason:
+        return Timed(None, (f"no speed: {reason}",))
+
+
+def _timed(job: ServeJob, execution: Execution) -> Timed:
+    gpu = job.cluster.gpu
+    if len(job.model.stacks) > 1 and any(run.layer.cross_attention for run in job.model.main.runs):
+        raise Unsupported("encoder-decoder models are not timed")
+    if job.plan.gpu_layers is not None and job.plan.gpu_layers < job.model.num_layers:
+        raise Unsupported("layers on the host run at a speed that is not known here")
+    machine = machine_of(gpu, execution, node_cards=job.cluster.gpus_per_node)
+    if machine is None:
+        raise Unsupported(f"the catalogue has no bandwidth or rates of {gpu.name}")
+    placement = placement_of(job, execution)
+    load = load_of(job)
+    prefill = _prefill(job, machine, placement, load.prompt, prompts=1)
+    together = min(job.requests.concurrency, max(1, _chunk(job) // load.prompt))
+    batched = _prefill(job, machine, placement, load.prompt, prompts=together)
+    found = Speed(
+        prompt_tokens=load.prompt,
+        time_to_first_token_s=prefill.seconds,
+        prefill_tokens_per_s=together * load.prompt / batched.seconds,
+        prefill_bound=prefill.bound,
+        prefill_shares=prefill.shares,
+        sources=_sources(machine, placement),
+    )
+    if job.model.head is Head.LM:
+        found = _with_decode(found, job, machine, placement, load)
+    return Timed(found, _assumed(job, load))
+
+
+def _with_decode(speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load) -> Speed:
+    sequences = ceil_div(job.requests.concurrency, job.plan.dp)
+    step = _decode(job, machine, placement, sequences=sequences, cached=load.mean_context)
+    per_user = 1 / step.seconds
+    return replace(
+        speed,
+        mean_context=load.mean_context,
+        step_s=step.seconds,
+        tokens_per_s=per_user * job.requests.concurrency,
+        tokens_per_s_per_user=per_user,
+        decode_bound=step.bound,
+        decode_shares=step.shares,
+    )
+
+
+def load_of(job: ServeJob) -> Load:
+    """Prompt and mean context of a sequence; half of the context each where nothing is said."""
+    asked = job.requests
+    if asked.input_len is not None:
+        prompt, assumed = asked.input_len, False
+        answer = asked.output_len or max(1, job.context - prompt)
+    elif asked.output_len is not None:
+        prompt, answer, assumed = max(1, job.context - asked.output_len), asked.output_len, False
+    else:
+        prompt = job.context if job.model.head is not Head.LM else max(1, job.context // 2)
+        answer, assumed = job.context - prompt, job.model.head is Head.LM
+    return Load(prompt, prompt + answer // 2, assumed)
+
+
+def placement_of(job: ServeJob, execution: Execution) -> Placement:
+    """Degrees and formats of one rank. Engines without tensor parallelism put layers on cards one after the other."""
+    plan = job.plan
+    formats = formats_of(job.model, weights=plan.weights, dtype=plan.dtype)
+    tp = plan.tp if execution.pipelined else 1
+    auto = "f16" if job.engine == "llama.cpp" else formats.whole
+    return Placement(
+        quantised=_timed_format(_in_headers(job) or formats.quantised),
+        whole=formats.whole,
+        k_dtype=auto if plan.kv_dtype == "auto" else plan.kv_dtype,
+        v_dtype=plan.v_dtype,
+        tp=tp,
+        ep=tp * plan.dp if plan.expert_parallel else 1,
+        dcp=plan.dcp,
+    )
+
+
+def _in_headers(job: ServeJob) -> str | None:
+    """The block type that most bytes of a GGUF file are in; other headers say less than the config does."""
+    if job.plan.weights is not None or job.weights is None:
+        return None
+    most = next(iter(job.weights.bytes_by_dtype), "")
+    return most if most in FORMATS else None
+
+
+def _timed_format(name: str) -> str:
+    """A format of the table: a GGUF mix is timed as its most frequent block type ("q4_k_m" as "q4_k")."""
+    if name in FORMATS:
+        return name
+    block = name.rpartition("_")[0]
+    return block if block in FORMATS else name
+
+
+def _stages(job: ServeJob, execution: Execution) -> tuple[Stage, ...]:
+    degree = job.plan.pp if execution.pipelined else job.plan.num_ranks
+    return even_stages(job.model.num_layers, min(degree, job.model.num_layers))
+
+
+def _chunk(job: ServeJob) -> int:
+    """Tokens of prompts that one forward takes."""
+    return job.plan.micro_batch or job.plan.batched_tokens or CHUNK
+
+
+def _prefill(job: ServeJob, machine: Machine, placement: Placement, prompt: int, *, prompts: int) -> StepTime:
+    """So many prompts at once, chunk after chunk through every stage."""
+    chunks = ceil_div(prompt, min(prompt, _chunk(job)))
+    tokens = ceil_div(prompt, chunks)
+    all_logits = job.engine == "transformers" and job.version < ALL_LOGITS_BEFORE
+    step = Step(prompts, tokens, (prompt - tokens) // 2, head_rows=tokens if all_logits else 1)
+    one = _through_stages(job, machine, placement, step, replayed=False)
+    return StepTime(one.seconds * chunks, one.shares)
+
+
+def _decode(
+    job: ServeJob, machine: Machine, placement: Placement, *, sequences: int, cached: int
+) -> StepTime:
+    """One token of every sequence."""
+    share = len(_stages(job, machine.execution)) if machine.execution.pipelined else 1
+    step = Step(ceil_div(sequences, share), 1, max(1, cached))
+    return _through_stages(job, machine, placement, step, replayed=job.plan.graphs and not machine.execution.eager)
+
+
+def _through_stages(
+    job: ServeJob, machine: Machine, placement: Placement, step: Step, *, replayed: bool
+) -> StepTime:
+    times = []
+    for stage in _stages(job, machine.execution):
+        runs: tuple[Run, ...] = tuple(stage.runs(job.model))
+        setting = Setting(step, placement, machine.execution)
+        works = forward_work(job.model, runs, setting, first=stage.first, last=stage.last)
+        times.append(step_time(works, machine, placement, replayed=replayed))
+    total = sum(time.seconds for time in times)
+    shares = {cause: sum(time.seconds * time.shares[cause] for time in times) / total for cause in CAUSES}
+    return StepTime(total, shares)
+
+
+def _sources(machine: Machine, placement: Placement) -> tuple[str, ...]:
+    memory, product = bandwidth(machine.gpu), product_rate(machine.gpu, placement.quantised, placement.whole)
+    assert memory is not None and product is not None
+    found = [memory[1], f"{product.source}, and {SHAPES.value:.0%} of that with a model's shapes"]
+    if placement.tp > 1:
+        link = machine.link_for(placement.tp)
+        found.append(f"all-reduce over {link.source}, {link.latency_s * 1e6:.0f} us each")
+    return tuple(found)
+
+
+def _assumed(job: ServeJob, load: Load) -> tuple[str, ...]:
+    found = []
+    if load.assumed:
+        found.append(
+            f"speed is that of prompts of {load.prompt:,} tokens and answers of {job.context - load.prompt:,}; "
+            "--input-len and --output-len say otherwise"
+        )
+    if job.requests.images:
+        found.append("the time of the vision tower is left out")
+    if job.plan.draft is not None:
+        found.append("speed is that without speculative decoding: how many proposals are accepted is not known")
+    return tuple(found)

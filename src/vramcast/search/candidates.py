@@ -1,0 +1,125 @@
+"""The plans that each inverse question looks at, in the order in which they are preferred."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.domain.device import Cluster, Gpu
+from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MultiLatentAttention
+from vramcast.domain.serving import ServeJob
+from vramcast.errors import Unsupported
+from vramcast.search.hardware import dtype_on, has_kernel, runs_on
+from vramcast.states.storage import FORMATS
+
+NODE_CARDS: Final = 8
+"""Cards of one machine, when more are asked for than one has."""
+
+COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 48, 64, 96, 128)
+"""Numbers of cards that are looked at."""
+
+SPLITTING: Final = ("vllm", "sglang", "tensorrt-llm")
+"""Engines with tensor and pipeline parallelism; the others put layers on one card after the other."""
+
+SERVER_FORMATS: Final = ("bf16", "fp8", "int8", "awq-int4", "gptq-int3", "gptq-int2")
+
+STORED: Final[dict[str, tuple[str, ...]]] = {
+    "vllm": SERVER_FORMATS,
+    "sglang": SERVER_FORMATS,
+    "tensorrt-llm": ("bf16", "fp8", "int8", "nvfp4", "awq-int4"),
+    "llama.cpp": ("bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q3_k", "iq3_xxs", "q2_k", "iq2_xxs", "iq1_s"),
+    "transformers": ("bf16", "fp8", "int8-bnb", "nf4-dq", "awq-int4", "gptq-int3", "gptq-int2"),
+}
+"""Engine -> formats it loads, the most precise first."""
+
+
+class Candidate(NamedTuple):
+    """One plan to look at."""
+
+    what: str  # the options in which it differs
+    value: int | str
+    job: ServeJob
+
+
+def smallest_gpu(job: ServeJob, cards: Iterable[Gpu]) -> Iterator[Candidate]:
+    """As many cards as the question has, of every kind that the engine runs on, the smallest first."""
+    fitting = [gpu for gpu in cards if runs_on(job.engine, job.version, gpu)]
+    for gpu in sorted(fitting, key=lambda gpu: (gpu.visible_bytes, gpu.bandwidth_bytes_per_s or 0, gpu.name)):
+        if job.plan.weights is not None and not has_kernel(job.plan.weights, gpu):
+            continue
+        cluster = replace(job.cluster, gpu=gpu)
+        moved = replace(job, cluster=cluster)
+        what = f"--gpus {cluster.name}"
+        dtype = dtype_on(gpu, job.plan.dtype or job.model.dtype)
+        if dtype != (job.plan.dtype or job.model.dtype):
+            moved, what = replace(moved, plan=replace(job.plan, dtype=dtype)), f"{what} --dtype {dtype}"
+        yield Candidate(what, gpu.name, moved)
+
+
+def fewest_gpus(job: ServeJob) -> Iterator[list[Candidate]]:
+    """For every number of cards all splits over them."""
+    for count in COUNTS:
+        per_node = min(count, NODE_CARDS)
+        cluster = Cluster(gpu=job.cluster.gpu, gpus_per_node=per_node, num_nodes=count // per_node)
+        yield [
+            Candidate(f"--gpus {cluster.name} {split.what}".rstrip(), count, split.job)
+            for split in splits(replace(job, cluster=cluster))
+        ]
+
+
+def splits(job: ServeJob) -> Iterator[Candidate]:
+    """Tensor and pipeline degrees that use every card, the largest tensor groups within one machine first."""
+    count = job.cluster.count
+    if job.engine not in SPLITTING:
+        yield Candidate("", count, replace(job, plan=replace(job.plan, tp=count, pp=1, dp=1)))
+        return
+    degrees = [tp for tp in range(count, 0, -1) if count % tp == 0 and _divides(tp, job.model)]
+    for tp in sorted(degrees, key=lambda tp: tp > job.cluster.gpus_per_node):
+        plan = replace(job.plan, tp=tp, pp=count // tp, dp=1)
+        yield Candidate(f"--tp {tp} --pp {count // tp}", f"tp={tp} pp={count // tp}", replace(job, plan=plan))
+
+
+def _divides(tp: int, model: Model) -> bool:
+    """Whether every layer's heads can be divided by so many ranks."""
+    return all(heads % tp == 0 for run in model.main.runs for heads in _heads(run.layer.mixer))
+
+
+def _heads(mixer: Mixer | None) -> Iterator[int]:
+    match mixer:
+        case Attention() | MultiLatentAttention():
+            yield mixer.num_heads
+        case LinearAttention():
+            yield from (mixer.num_k_heads, mixer.num_v_heads)
+
+
+def formats(job: ServeJob) -> Iterator[Candidate]:
+    """The checkpoint as it is, then every smaller format that the engine loads and the card has kernels for.
+
+    Raises: Unsupported for an engine whose formats are not known
+    """
+    if job.engine not in STORED:
+        raise Unsupported(f"which formats {job.engine} loads is not known; use {', '.join(STORED)}")
+    own = job.model.quantisation or job.model.dtype
+    yield Candidate("as stored", own, replace(job, plan=replace(job.plan, weights=None), weights=job.weights))
+    bits = FORMATS[own].bits_per_weight if own in FORMATS else 16.0
+    for name in STORED[job.engine]:
+        if FORMATS[name].bits_per_weight < bits and has_kernel(name, job.cluster.gpu):
+            changed = replace(job, plan=replace(job.plan, weights=name), weights=None)
+            yield Candidate(f"--weights {name}", name, changed)
+
+
+def with_context(job: ServeJob, tokens: int) -> Candidate:
+    """The same load with longer or shorter sequences; a prompt that would not go in is cut."""
+    asked = job.requests
+    room = max(1, tokens - (asked.output_len or 0))
+    prompt = None if asked.input_len is None else min(asked.input_len, room)
+    changed = replace(asked, context=tokens, input_len=prompt)
+    return Candidate(f"--context {tokens}", tokens, replace(job, requests=changed))
+
+
+def with_users(job: ServeJob, sequences: int) -> Candidate:
+    """The same load with more or fewer sequences at once."""
+    changed = replace(job.requests, concurrency=sequences)
+    return Candidate(f"--concurrency {sequences}", sequences, replace(job, requests=changed))

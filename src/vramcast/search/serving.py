@@ -1,0 +1,205 @@
+"""Inverse questions about serving: which card, how many, how split, how long, how many users, which format.
+
+Every plan looked at is answered by the engine's own model (`estimate.serving.verdict`); nothing is interpolated.
+What is monotone (longer sequences and more of them never need less) is bisected, everything else tried one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.domain.answer import Found, ServeAnswer, Tried
+from vramcast.domain.device import Gpu
+from vramcast.domain.serving import DEFAULT_CONTEXT, ServeJob
+from vramcast.errors import InvalidSpec, UnknownName, VramcastError
+from vramcast.estimate.serving import Verdict, answer, verdict
+from vramcast.estimate.speed import timed
+from vramcast.search.candidates import (
+    Candidate,
+    fewest_gpus,
+    formats,
+    smallest_gpu,
+    splits,
+    with_context,
+    with_users,
+)
+from vramcast.units import format_bytes
+
+LARGER_ONES: Final = 2
+"""Plans looked at behind the first that fits, for comparison."""
+
+SHOWN: Final = 8
+"""Plans in the table of an answer."""
+
+MOST_USERS: Final = 1 << 20
+"""Sequences at once beyond which nobody looks."""
+
+
+class Look(NamedTuple):
+    """One plan looked at, and how it came out. `verdict` is None where the plan is impossible."""
+
+    candidate: Candidate
+    verdict: Verdict | None
+    tried: Tried
+
+    @property
+    def nearness(self) -> tuple[float, float]:
+        """How much there is of what is needed: of the cache, and of the card."""
+        found, job = self.verdict, self.candidate.job
+        if found is None:
+            return 0.0, 0.0
+        cached = found.capacity.concurrency / job.requests.concurrency if found.capacity else 1.0
+        return min(1.0, cached), job.cluster.gpu.visible_bytes / max(1, found.needed_bytes)
+
+
+class Result(NamedTuple):
+    """The plans looked at in order, and the one that is the answer."""
+
+    looks: list[Look]
+    best: Look | None
+
+
+def find(goal: str, job: ServeJob, *, cards: Iterable[Gpu] = ()) -> ServeAnswer:
+    """The answer of the plan that a goal asks for, with what else was looked at.
+
+    Args:
+        goal: key of GOALS
+        job: the question; what the goal varies is replaced
+        cards: cards to choose from
+
+    Raises: UnknownName for another goal, InvalidSpec when no plan is possible at all
+    """
+    if goal not in GOALS:
+        raise UnknownName.of("goal", goal, GOALS)
+    result = GOALS[goal](job, cards)
+    possible = [look for look in result.looks if look.verdict is not None]
+    if not possible:
+        reasons = "; ".join(dict.fromkeys(look.tried.reason for look in result.looks)) or "no card to choose from"
+        raise InvalidSpec(f"no plan is possible: {reasons[:400]}")
+    failing = [look for look in possible if not look.tried.fits]
+    nearest = max(failing, key=lambda look: look.nearness, default=None)
+    chosen = result.best or nearest
+    assert chosen is not None
+    found = Found(
+        goal=goal,
+        what=result.best.candidate.what if result.best else None,
+        value=result.best.candidate.value if result.best else None,
+        tried=tuple(look.tried for look in _shown(result.looks, chosen)),
+        num_tried=len(result.looks),
+        nearest_failing=nearest.tried if nearest else None,
+    )
+    return replace(answer(chosen.candidate.job), found=found)
+
+
+def _shown(looks: list[Look], chosen: Look) -> list[Look]:
+    """The plans around the chosen one."""
+    index = next(position for position, look in enumerate(looks) if look is chosen)
+    start = max(0, min(index - SHOWN + 1 + LARGER_ONES, len(looks) - SHOWN))
+    return looks[start : start + SHOWN]
+
+
+def _look(candidate: Candidate) -> Look:
+    try:
+        found = verdict(candidate.job)
+    except VramcastError as error:
+        return Look(candidate, None, Tried(what=candidate.what, fits=False, reason=str(error)))
+    capacity, speed = found.capacity, timed(candidate.job).speed
+    tried = Tried(
+        what=candidate.what,
+        fits=found.fits,
+        reason=_reason(candidate.job, found),
+        needed_bytes=found.needed_bytes,
+        capacity_bytes=candidate.job.cluster.gpu.visible_bytes,
+        kv_tokens=capacity.kv_tokens if capacity else None,
+        concurrency=capacity.concurrency if capacity else None,
+        tokens_per_s=speed.tokens_per_s if speed else None,
+        time_to_first_token_s=speed.time_to_first_token_s if speed else None,
+    )
+    return Look(candidate, found, tried)
+
+
+def _reason(job: ServeJob, found: Verdict) -> str:
+    """Why a plan does not fit, or nothing."""
+    visible = job.cluster.gpu.visible_bytes
+    if found.needed_bytes > visible:
+        return f"{format_bytes(found.needed_bytes)} needed, {format_bytes(visible)} usable"
+    return found.shortfall
+
+
+def _first(candidates: Iterable[Candidate]) -> Result:
+    """The first that fits, and a few behind it."""
+    looks: list[Look] = []
+    best: Look | None = None
+    for candidate in candidates:
+        look = _look(candidate)
+        looks.append(look)
+        best = best or (look if look.tried.fits else None)
+        if best is not None and len(looks) - looks.index(best) > LARGER_ONES:
+            break
+    return Result(looks, best)
+
+
+def _fastest(looks: list[Look]) -> Look | None:
+    """The one with the most tokens a second; without speeds the one with the most room."""
+    fitting = [look for look in looks if look.tried.fits]
+    return max(fitting, key=lambda look: (look.tried.tokens_per_s or 0, look.tried.concurrency or 0), default=None)
+
+
+def _fewest(job: ServeJob) -> Result:
+    """The smallest number of cards on which any split fits, in its fastest split."""
+    looks: list[Look] = []
+    for group in fewest_gpus(job):
+        here = [_look(candidate) for candidate in group]
+        looks += here
+        best = _fastest(here)
+        if best is not None:
+            return Result(looks, best)
+    return Result(looks, None)
+
+
+def _best_split(job: ServeJob) -> Result:
+    looks = [_look(candidate) for candidate in splits(job)]
+    return Result(looks, _fastest(looks))
+
+
+def _largest(of: Callable[[int], Candidate], most: int) -> Result:
+    """The largest number that fits, by bisection up to `most`."""
+    looks: dict[int, Look] = {}
+
+    def fits(number: int) -> bool:
+        if number not in looks:
+            looks[number] = _look(of(number))
+        return looks[number].tried.fits
+
+    low, high = 0, 1
+    while high < most and fits(high):
+        low, high = high, min(2 * high, most)
+    if high == most and fits(most):
+        low = most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return Result([looks[number] for number in sorted(looks)], looks.get(low))
+
+
+def _longest_context(job: ServeJob) -> Result:
+    longest = job.model.context or max(job.context, DEFAULT_CONTEXT)
+    return _largest(lambda tokens: with_context(job, tokens), longest)
+
+
+def _most_users(job: ServeJob) -> Result:
+    return _largest(lambda sequences: with_users(job, sequences), job.plan.max_sequences or MOST_USERS)
+
+
+GOALS: Final[dict[str, Callable[[ServeJob, Iterable[Gpu]], Result]]] = {
+    "smallest-gpu": lambda job, cards: _first(smallest_gpu(job, cards)),
+    "fewest-gpus": lambda job, cards: _fewest(job),
+    "best-split": lambda job, cards: _best_split(job),
+    "longest-context": lambda job, cards: _longest_context(job),
+    "most-users": lambda job, cards: _most_users(job),
+    "quantisation": lambda job, cards: _first(formats(job)),
+}
+"""What can be asked for -> how it is searched."""

@@ -1,0 +1,106 @@
+"""Seconds of a step: every operator takes as long as its operations or its bytes, whichever is longer.
+
+[roofline] Williams, Waterman and Patterson, CACM 2009: time = max(operations / rate, bytes / bandwidth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from vramcast.domain.device import Gpu
+from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
+from vramcast.timing.execution import Execution
+from vramcast.timing.links import Link, collective_s, link_between_nodes, link_of
+from vramcast.timing.work import Placement, Work
+
+CAUSES: Final = ("weights", "cache", "activations", "compute", "communication", "launch")
+"""What a step's time goes into: reading three kinds of memory, computing, waiting for other cards, starting kernels."""
+
+MEMORY: Final = ("weights", "cache", "activations")
+
+
+class StepTime(Struct, frozen=True):
+    """How long one step takes, and what it waits for."""
+
+    seconds: float
+    shares: dict[str, float]  # cause -> share of the time; they add up to 1
+
+    @property
+    def bound(self) -> str:
+        """What most of the time goes into: "memory", "compute", "communication" or "launch"."""
+        groups = {name: self.shares[name] for name in CAUSES if name not in MEMORY}
+        groups["memory"] = sum(self.shares[name] for name in MEMORY)
+        return max(groups, key=lambda name: groups[name])
+
+
+class Machine(Struct, frozen=True):
+    """A card's achieved rates under an engine."""
+
+    gpu: Gpu
+    execution: Execution
+    bytes_per_s: float
+    link: Link
+    node_cards: int  # cards of one machine
+
+    def link_for(self, ranks: int) -> Link:
+        """What connects a group of so many ranks."""
+        return self.link if ranks <= self.node_cards else link_between_nodes()
+
+    def product_s(self, work: Work, placement: Placement) -> float:
+        """Seconds of an operator's operations at the achieved rate."""
+        if not work.flops:
+            return 0.0
+        rate = product_rate(self.gpu, work.operands or placement.whole, placement.whole)
+        assert rate is not None  # `machine_of` asked for 16 bits, and every format falls back on them
+        share = self.execution.integer_share if rate.dtype == "int8" else 1.0
+        return work.flops / (rate.flops_per_s * share * SHAPES.value)
+
+
+def machine_of(gpu: Gpu, execution: Execution, *, node_cards: int) -> Machine | None:
+    """The machine, or None where the card's bandwidth or rates are unknown."""
+    memory = bandwidth(gpu)
+    if memory is None or product_rate(gpu, "bf16", "bf16") is None:
+        return None
+    return Machine(gpu, execution, memory[0], link_of(gpu), node_cards)
+
+
+def step_time(works: Iterable[tuple[Work, int]], machine: Machine, placement: Placement, *, replayed: bool) -> StepTime:
+    """The time of one forward.
+
+    Args:
+        works: what the rank does, and how often
+        machine: the card under the engine
+        placement: formats, for the rates
+        replayed: a CUDA graph starts the kernels instead of the host
+    """
+    seconds = dict.fromkeys(CAUSES, 0.0)
+    kernels = 0.0
+    for work, repeats in works:
+        kernels += work.kernels * repeats
+        for cause, share in _operator(work, machine, placement).items():
+            seconds[cause] += share * repeats
+    busy = sum(seconds.values())
+    hosted = 0.0 if replayed else kernels * machine.execution.launch_s
+    seconds["launch"] += max(0.0, hosted - busy) + machine.execution.step_s
+    total = sum(seconds.values())
+    return StepTime(total, {cause: value / total for cause, value in seconds.items()})
+
+
+def _operator(work: Work, machine: Machine, placement: Placement) -> dict[str, float]:
+    """Seconds of one operator on the card, by cause."""
+    found = {"launch": work.kernels * machine.execution.kernel_s}
+    if work.pattern:
+        found["communication"] = collective_s(
+            work.message_bytes, ranks=work.ranks, pattern=work.pattern, link=machine.link_for(work.ranks)
+        )
+    bandwidth_s = min(machine.bytes_per_s, work.bytes_per_s or machine.bytes_per_s)
+    reading = {
+        "weights": work.weight_bytes / machine.execution.share_of(work.operands) / bandwidth_s,
+        "cache": work.cache_bytes / bandwidth_s,
+        "activations": work.activation_bytes / bandwidth_s,
+    }
+    compute_s = machine.product_s(work, placement)
+    return found | ({"compute": compute_s} if compute_s >= sum(reading.values()) else reading)

@@ -1,0 +1,118 @@
+"""Speeds of plans: beside published measurements, and where there is none, one sentence."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vramcast
+from benchmarks.speed import PUBLISHED, Case, published
+from vramcast.domain.answer import ServeAnswer, Speed
+
+
+def speed(model: str = "llama-3.1-8b", **options: Any) -> Speed:
+    answer: ServeAnswer = vramcast.serve(model, **({"gpus": "h100", "context": 4096} | options))
+    assert answer.speed is not None, answer.assumptions
+    return answer.speed
+
+
+def test_decoding_one_sequence_reads_memory_and_a_prompt_computes() -> None:
+    found = speed()
+    assert found.prefill_bound == "compute"
+    assert found.decode_bound == "memory"
+    assert found.tokens_per_s_per_user == pytest.approx(1 / found.step_s if found.step_s else 0)
+
+
+def test_a_batch_decodes_more_in_all_and_less_for_each() -> None:
+    one, many = speed(concurrency=1), speed(concurrency=64)
+    assert (many.tokens_per_s or 0) > 10 * (one.tokens_per_s or 0)
+    assert (many.tokens_per_s_per_user or 0) < (one.tokens_per_s_per_user or 0)
+
+
+@given(tokens=st.integers(1, 60), users=st.integers(1, 60))
+@settings(max_examples=15, deadline=None)
+def test_longer_contexts_and_more_users_never_make_a_step_shorter(tokens: int, users: int) -> None:
+    here, longer = (speed(context=1024 * n, concurrency=users).step_s or 0 for n in (tokens, tokens + 1))
+    more = speed(context=1024 * tokens, concurrency=users + 1).step_s or 0
+    assert 0 < here <= longer + 1e-12
+    assert here <= more + 1e-12
+
+
+def test_smaller_weights_decode_faster() -> None:
+    steps = [speed(weights=name).step_s or 0 for name in ("bf16", "fp8", "awq-int4")]
+    assert steps[0] > steps[1] > steps[2]
+
+
+def test_tensor_parallel_ranks_decode_faster_but_not_as_many_times() -> None:
+    one, two = speed("llama-3.1-70b", gpus="h200"), speed("llama-3.1-70b", gpus="2xh200")
+    assert 1.3 < (two.tokens_per_s or 0) / (one.tokens_per_s or 1) < 2
+    assert (two.decode_shares or {})["communication"] > 0
+
+
+def test_eager_transformers_waits_for_its_launches() -> None:
+    from vramcast.catalogue.gpus import parse_gpus
+    from vramcast.catalogue.models import load_model
+    from vramcast.domain.serving import Requests, ServeJob, ServePlan
+    from vramcast.estimate.speed import timed
+
+    job = ServeJob(
+        model=load_model("qwen2.5-0.5b"), requests=Requests(context=2048), plan=ServePlan(),
+        cluster=parse_gpus("a100-sxm4-80gb"), engine="transformers", version=(4, 46),
+    )
+    found = timed(job).speed
+    assert found is not None
+    assert found.decode_bound == "launch"
+
+
+def test_prompt_and_answer_are_taken_from_the_question() -> None:
+    assert speed(context=4096, output_len=96).prompt_tokens == 4000
+    assert speed(context=4096, input_len=1000, output_len=100).mean_context == 1050
+    answer = vramcast.serve("llama-3.1-8b", gpus="h100", context=4096)
+    assert any("--input-len" in text for text in answer.assumptions)
+
+
+def test_a_gguf_file_is_read_in_the_block_type_of_most_of_its_bytes() -> None:
+    from vramcast.catalogue.gpus import parse_gpus
+    from vramcast.catalogue.models import load_model
+    from vramcast.domain.checkpoint import StoredTensor, StoredWeights
+    from vramcast.domain.serving import Requests, ServeJob, ServePlan
+    from vramcast.estimate.speed import timed
+
+    def step(weights: StoredWeights | None, plan: ServePlan) -> float:
+        job = ServeJob(
+            model=load_model("llama-3.1-8b"), requests=Requests(context=2048), plan=plan, weights=weights,
+            cluster=parse_gpus("rtx-4090"), engine="llama.cpp", version=(7000,),
+        )
+        found = timed(job).speed
+        assert found is not None
+        assert found.step_s is not None
+        return found.step_s
+
+    tensors = [("a", "q4_k", 4_000_000_000), ("b", "q6_k", 500_000_000), ("c", "f32", 1_000_000)]
+    file = StoredWeights(
+        tensors=tuple(StoredTensor(name=n, dtype=d, shape=(1,), num_bytes=size) for n, d, size in tensors)
+    )
+    assert step(file, ServePlan()) == step(None, ServePlan(weights="q4_k")) < step(None, ServePlan()) / 2
+
+
+def test_a_card_without_figures_has_no_speed_and_says_so() -> None:
+    answer = vramcast.serve("llama-3.1-8b", gpus="ppu-810e", context=4096)
+    assert answer.speed is None
+    assert any(text.startswith("no speed: ") for text in answer.assumptions)
+
+
+def within(cases: Iterable[Case], prefix: str) -> list[float]:
+    return [abs(case.error) for case in cases if case.group.startswith(prefix)]
+
+
+def test_published_speeds_of_current_engines_are_met() -> None:
+    cases = list(published())
+    for prefix, median in (("tensorrt-llm@1.0 h100", 0.12), ("tensorrt-llm@1.0 h200", 0.12), ("vllm@0.6", 0.12)):
+        errors = within(cases, prefix)
+        assert errors, f"{PUBLISHED} holds no {prefix}"
+        assert statistics.median(errors) < median

@@ -1,0 +1,149 @@
+"""Inverse questions: the plan found fits, the next smaller one does not, and impossible things are said to be so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vramcast
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.domain.answer import Found, ServeAnswer
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.question.serving_options import GOALS as NAMES
+from vramcast.search.hardware import dtype_on, has_kernel, runs_on
+from vramcast.search.serving import GOALS
+
+FEW = settings(max_examples=5, deadline=None)
+
+
+def found(answer: ServeAnswer) -> Found:
+    assert answer.found is not None
+    return answer.found
+
+
+def ask(goal: str, model: str = "llama-3.1-8b", **options: Any) -> ServeAnswer:
+    return vramcast.serve(model, find=goal, **({"gpus": "l40s", "context": 16384} | options))
+
+
+def test_the_options_offer_exactly_what_the_search_can_do() -> None:
+    assert set(NAMES) == set(GOALS)
+
+
+@pytest.mark.parametrize("goal", NAMES)
+def test_the_answer_is_that_of_a_plan_that_fits(goal: str) -> None:
+    answer = ask(goal)
+    assert answer.fits
+    assert found(answer).what is not None
+    assert any(tried.fits for tried in found(answer).tried)
+    assert found(answer).num_tried >= len(found(answer).tried)
+
+
+def test_no_smaller_card_of_the_catalogue_holds_what_the_smallest_holds() -> None:
+    answer = ask("smallest-gpu", concurrency=4)
+    chosen = load_gpu(str(found(answer).value))
+    for tried in found(answer).tried:
+        name = tried.what.split("x", 1)[1].split()[0]
+        if load_gpu(name).visible_bytes < chosen.visible_bytes:
+            assert not tried.fits
+            assert tried.reason
+
+
+def test_the_smallest_card_needs_no_card_in_the_question() -> None:
+    assert vramcast.serve("llama-3.2-1b", find="smallest-gpu", context=2048).fits
+
+
+def test_old_cards_run_bf16_models_in_fp16() -> None:
+    answer = ask("smallest-gpu", "qwen2.5-1.5b", context=2048)
+    assert all("fp16" in tried.what for tried in found(answer).tried if "v100" in tried.what or "xt4" in tried.what)
+
+
+def test_the_fewest_cards_are_one_more_than_too_few() -> None:
+    answer = ask("fewest-gpus", "llama-3.1-70b", concurrency=2)
+    count = int(str(found(answer).value))
+    assert answer.fits
+    fewer = vramcast.serve("llama-3.1-70b", gpus=f"{count - 1}xl40s", pp=count - 1, context=16384, concurrency=2)
+    assert not fewer.fits
+
+
+def test_the_best_split_is_the_fastest_of_those_tried() -> None:
+    answer = ask("best-split", "llama-3.1-70b", gpus="8xl40s", concurrency=4)
+    assert answer.speed is not None
+    speeds = [tried.tokens_per_s or 0 for tried in found(answer).tried if tried.fits]
+    assert answer.speed.tokens_per_s == pytest.approx(max(speeds))
+
+
+@given(users=st.integers(1, 8))
+@FEW
+def test_one_token_more_than_the_longest_context_does_not_fit(users: int) -> None:
+    answer = ask("longest-context", gpus="l4", concurrency=users)
+    longest = int(str(found(answer).value))
+    assert vramcast.serve("llama-3.1-8b", gpus="l4", context=longest, concurrency=users).fits
+    if longest < 131072:
+        assert not vramcast.serve("llama-3.1-8b", gpus="l4", context=longest + 1, concurrency=users).fits
+
+
+@given(context=st.integers(1, 32))
+@FEW
+def test_one_user_more_than_the_most_does_not_fit(context: int) -> None:
+    answer = ask("most-users", context=1024 * context)
+    most = int(str(found(answer).value))
+    assert vramcast.serve("llama-3.1-8b", gpus="l40s", context=1024 * context, concurrency=most).fits
+    assert not vramcast.serve("llama-3.1-8b", gpus="l40s", context=1024 * context, concurrency=most + 1).fits
+
+
+def test_the_longest_context_is_at_most_the_models_own() -> None:
+    assert found(ask("longest-context", "llama-3.2-1b", gpus="h200")).value == 131072
+
+
+def test_the_most_precise_format_that_fits_is_chosen() -> None:
+    answer = ask("quantisation", "llama-3.1-70b", gpus="2xl40s", concurrency=2)
+    assert answer.question["plan"]["weights"] == found(answer).value
+    before = found(answer).tried[: [tried.what for tried in found(answer).tried].index(str(found(answer).what))]
+    assert before
+    assert not any(tried.fits for tried in before)
+
+
+def test_where_nothing_fits_the_nearest_plan_is_answered_with_what_would_help() -> None:
+    answer = ask("quantisation", "deepseek-v3", gpus="l4")
+    assert not answer.fits
+    assert found(answer).what is None
+    assert found(answer).nearest_failing is not None
+    assert answer.changes
+
+
+def test_an_unknown_goal_names_the_known_ones() -> None:
+    with pytest.raises(InvalidSpec, match="smallest-gpu"):
+        ask("cheapest")
+    from vramcast.api import serve_job_of
+    from vramcast.search.serving import find
+
+    with pytest.raises(UnknownName, match="fewest-gpus"):
+        find("fewest-gpu", serve_job_of({"model": "llama-3.1-8b", "gpus": "h100"}))
+
+
+def test_no_card_at_all_is_one_sentence() -> None:
+    from vramcast.api import serve_job_of
+    from vramcast.search.serving import find
+
+    with pytest.raises(InvalidSpec, match="no card to choose from"):
+        find("smallest-gpu", serve_job_of({"model": "llama-3.1-8b", "gpus": "h100"}), cards=())
+
+
+def test_engines_run_on_the_cards_their_documents_name() -> None:
+    assert runs_on("vllm", (0, 19), load_gpu("v100-sxm2-16gb"))
+    assert not runs_on("vllm", (0, 31), load_gpu("v100-sxm2-16gb"))
+    assert not runs_on("vllm", (0, 19), load_gpu("p100-pcie-16gb"))
+    assert runs_on("vllm", (0, 19), load_gpu("mi300x"))
+    assert not runs_on("tensorrt-llm", (1, 1), load_gpu("t4"))
+    assert not runs_on("tensorrt-llm", (1, 1), load_gpu("mi300x"))
+    assert runs_on("llama.cpp", (7000,), load_gpu("ascend-910b3"))
+
+
+def test_formats_need_cards_with_kernels_for_them() -> None:
+    assert not has_kernel("fp8", load_gpu("t4"))
+    assert has_kernel("awq-int4", load_gpu("t4"))
+    assert dtype_on(load_gpu("t4"), "bf16") == "fp16"
+    assert dtype_on(load_gpu("a100-sxm4-80gb"), "bf16") == "bf16"

@@ -1,0 +1,129 @@
+"""Seconds of a step: the longer of operations and bytes, collectives, launches; shares that add up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vramcast.catalogue.gpus import gpu_names, load_gpu
+from vramcast.catalogue.models import load_model
+from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
+from vramcast.timing.execution import EXECUTIONS, Execution, execution_of
+from vramcast.timing.forward import forward_work
+from vramcast.timing.links import collective_s, link_of
+from vramcast.timing.roofline import StepTime, machine_of, step_time
+from vramcast.timing.work import Placement, Setting, Step, Work, collective
+
+H100 = load_gpu("h100-sxm-80gb")
+BARE = Execution(kernel_s=0.0, step_s=0.0)
+
+
+def seconds(work: Work, execution: Execution = BARE, *, replayed: bool = True, gpu: str = "h100-sxm-80gb") -> StepTime:
+    machine = machine_of(load_gpu(gpu), execution, node_cards=8)
+    assert machine is not None
+    return step_time([(work, 1)], machine, Placement(), replayed=replayed)
+
+
+def test_an_operator_takes_as_long_as_the_longer_of_its_operations_and_bytes() -> None:
+    memory, product = bandwidth(H100), product_rate(H100, "bf16", "bf16")
+    assert memory is not None
+    assert product is not None
+    read = seconds(Work("read", flops=1e6, weight_bytes=1e9))
+    assert read.seconds == pytest.approx(1e9 / memory[0])
+    assert read.bound == "memory"
+    computed = seconds(Work("product", flops=1e15, weight_bytes=1e6))
+    assert computed.seconds == pytest.approx(1e15 / (product.flops_per_s * SHAPES.value))
+    assert computed.bound == "compute"
+
+
+def test_kernels_that_the_host_starts_take_at_least_its_time() -> None:
+    slow = Execution(launch_s=1e-5, kernel_s=0.0, step_s=0.0)
+    work = Work("many", activation_bytes=1.0, kernels=1000)
+    assert seconds(work, slow, replayed=False).seconds == pytest.approx(0.01)
+    assert seconds(work, slow, replayed=False).bound == "launch"
+    assert seconds(work, slow).seconds < 1e-6
+
+
+def test_a_kernel_slower_than_the_memory_decides() -> None:
+    free, held = Work("cache", cache_bytes=1e9), Work("cache", cache_bytes=1e9, bytes_per_s=1e11)
+    assert seconds(held).seconds == pytest.approx(0.01)
+    assert seconds(free).seconds < 0.001
+
+
+@given(ranks=st.integers(2, 64), num_bytes=st.integers(1, 1 << 30))
+@settings(max_examples=30)
+def test_an_all_reduce_takes_its_latency_and_never_less_with_more_ranks(ranks: int, num_bytes: int) -> None:
+    link = link_of(H100)
+    here = collective_s(num_bytes, ranks=ranks, pattern="all-reduce", link=link)
+    more = collective_s(num_bytes, ranks=ranks + 1, pattern="all-reduce", link=link)
+    assert link.latency_s < here <= more
+    assert collective_s(num_bytes, ranks=1, pattern="all-reduce", link=link) == 0.0
+
+
+def test_a_group_larger_than_a_machine_goes_over_the_network() -> None:
+    inside, outside = (seconds(collective("all-reduce", 1 << 26, ranks=ranks)).seconds for ranks in (8, 16))
+    assert outside > 3 * inside
+
+
+def test_cards_with_a_bridge_reduce_faster_than_over_pcie() -> None:
+    assert link_of(load_gpu("rtx-3090")).bytes_per_s > link_of(load_gpu("rtx-4090")).bytes_per_s
+
+
+def test_fp8_products_run_in_fp8_where_the_card_can_and_in_16_bits_elsewhere() -> None:
+    on_h100, on_a100 = product_rate(H100, "fp8", "bf16"), product_rate(load_gpu("a100-sxm4-80gb"), "fp8", "bf16")
+    assert on_h100 is not None
+    assert on_a100 is not None
+    assert (on_h100.dtype, on_a100.dtype) == ("fp8", "bf16")
+    packed = product_rate(H100, "awq-int4", "bf16")
+    assert packed is not None
+    assert packed.dtype == "bf16"
+    old = product_rate(load_gpu("v100-sxm2-16gb"), "bf16", "bf16")
+    assert old is not None
+    assert old.dtype == "fp16"
+
+
+def test_a_card_without_figures_has_no_machine() -> None:
+    assert machine_of(load_gpu("ppu-810e"), BARE, node_cards=8) is None
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_no_card_is_thought_to_reach_more_than_its_data_sheet(name: str) -> None:
+    gpu = load_gpu(name)
+    memory = bandwidth(gpu)
+    assert memory is None or memory[0] < (gpu.bandwidth_bytes_per_s or 0)
+    for stored in ("bf16", "fp8", "int8", "nvfp4", "q4_k"):
+        rate = product_rate(gpu, stored, "bf16")
+        assert rate is None or rate.flops_per_s < (gpu.flops_per_s(rate.dtype) or 0)
+
+
+@pytest.mark.parametrize("engine", EXECUTIONS)
+@given(sequences=st.integers(1, 256), cached=st.integers(1, 100000), tokens=st.sampled_from([1, 16, 512]))
+@settings(max_examples=10, deadline=None)
+def test_shares_add_up_and_more_work_never_takes_less_time(
+    engine: str, sequences: int, cached: int, tokens: int
+) -> None:
+    model, execution = load_model("qwen3-30b-a3b"), execution_of(engine, (99,), arch="Hopper")
+    assert execution is not None
+    machine = machine_of(H100, execution, node_cards=8)
+    assert machine is not None
+    times = []
+    steps = [(sequences, cached), (sequences + 1, cached), (sequences, 2 * cached)]
+    for step in (Step(number, tokens, held) for number, held in steps):
+        works = forward_work(model, model.main.runs, Setting(step, Placement(), execution))
+        times.append(step_time(works, machine, Placement(), replayed=not execution.eager))
+    for time in times:
+        assert sum(time.shares.values()) == pytest.approx(1.0)
+        assert all(share >= 0 for share in time.shares.values())
+    assert times[0].seconds <= min(times[1].seconds, times[2].seconds) + 1e-12
+
+
+def test_engines_without_tokens_have_no_execution() -> None:
+    assert execution_of("diffusers", (1,), arch="Hopper") is None
+
+
+def test_the_host_of_a_newer_card_starts_eager_kernels_faster() -> None:
+    old, new = (execution_of("transformers", (4, 46), arch=arch) for arch in ("Ampere", "Hopper"))
+    assert old is not None
+    assert new is not None
+    assert new.launch_s < old.launch_s
