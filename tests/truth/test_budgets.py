@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not (TRUTH / "training.jsonl").is_file(), reason
 
 @pytest.fixture(scope="module")
 def scored() -> list[Any]:
-    files = (TRUTH / "training.jsonl", TRUTH / "megatron_b200.jsonl")
+    files = (TRUTH / "training.jsonl", TRUTH / "megatron_b200.jsonl", TRUTH / "inference.jsonl")
     return [item for path in files for item in score_file(path) if not item.mark]
 
 
@@ -37,10 +37,13 @@ def test_no_row_breaks_an_adapter(scored: list[Any]) -> None:
 
 
 def test_most_rows_of_language_models_are_predicted(scored: list[Any]) -> None:
-    language = [item for item in scored if not (item.refused or "").startswith("diffusion")]
+    training = [item for item in scored if item.file != "inference.jsonl"]
+    language = [item for item in training if not (item.refused or "").startswith("diffusion")]
     assert sum(item.prediction is not None for item in language) / len(language) >= 0.85
 
 
 def test_intervals_hold_for_about_nine_rows_in_ten(scored: list[Any]) -> None:
-    covered = [item.covered for item in scored if item.covered is not None]
-    assert 0.85 <= sum(covered) / len(covered) <= 0.95
+    for purpose in (True, False):
+        items = [item for item in scored if (item.file == "inference.jsonl") is purpose]
+        covered = [item.covered for item in items if item.covered is not None]
+        assert 0.85 <= sum(covered) / len(covered) <= 0.97
