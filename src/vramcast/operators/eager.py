@@ -108,14 +108,17 @@ class Tape:
         """A tensor of nobody's: weights, and what is too small to list."""
         return Array(tuple(shape), width, None)
 
-    def repeat(self, count: int, body: Callable[..., tuple[Array, ...]], *state: Array) -> tuple[Array, ...]:
-        """`state = body(*state)` so many times: once written out, the others as a loop of equal rounds."""
+    def repeat(self, count: int, body: Callable[..., tuple[Array, ...]], state: list[Array]) -> None:
+        """`state = body(*state)` so many times: once written out, the others as a loop of equal rounds.
+
+        The state is a list that the caller holds instead of variables, so that a round's input dies as it does when a
+        loop binds its variable anew.
+        """
         for round_ in range(min(2, count)):
             start = len(self.nodes)
-            state = body(*state)
+            state[:] = body(*state)
             if round_:
                 self.nodes[start:] = [Loop(count - 1, tuple(self.nodes[start:]), label=self.owner)]
-        return state
 
     # point-wise
 
