@@ -12,7 +12,7 @@ from vramcast.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from vramcast.domain.reconciliation import Reconciliation
-    from vramcast.domain.serving import ServeJob
+    from vramcast.domain.serving import PipelineJob, ServeJob
     from vramcast.question.build import Resolve
     from vramcast.question.options import Option
     from vramcast.report.notebook import ShownAnswer, ShownServeAnswer
@@ -117,7 +117,7 @@ def job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> Job
     return build_job(merged, resolve=resolve)
 
 
-def serve_job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> ServeJob:
+def serve_job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> ServeJob | PipelineJob:
     """The serving job that options ask for, on top of a job file."""
     from vramcast.question.serving import build_serving
     from vramcast.question.serving_options import SERVE_OPTIONS

@@ -17,7 +17,7 @@ class AutoencoderKL(Noun, frozen=True, tag="AutoencoderKL"):
     layers_per_block: int = 2
     latent_channels: int = 4
     sample_size: int = 512  # pixels per side above which tiles are cut
-    force_upcast: bool = False  # decodes in fp32
+    force_upcast: bool = False  # the pipeline decodes in fp32 where it runs in fp16
     use_quant_conv: bool = True
     use_post_quant_conv: bool = True
     mid_block_add_attention: bool = True

@@ -13,7 +13,7 @@ import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Capacity, RankAnswer, ServeAnswer
-from vramcast.domain.serving import Cache, Deployment, ServeJob, ServingRank, Version
+from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.outside import context_tensor
@@ -37,12 +37,16 @@ ENGINES: Final[dict[str, Engine]] = {
     "llama.cpp": Engine("vramcast.engines.llamacpp", (1000,), (9999,), (7000,)),
     "ik_llama.cpp": Engine("vramcast.engines.llamacpp", (3400,), (4060,), (3750,)),
     "transformers": Engine("vramcast.engines.transformers", (4, 30), (5, 23), (4, 57)),
-    "diffusers": Engine("vramcast.engines.diffusers", (0, 20), (0, 40), (0, 35)),
+    "diffusers": Engine("vramcast.engines.diffusers", (0, 20), (0, 42), (0, 35)),
+    "stable-diffusion.cpp": Engine("vramcast.engines.stable_diffusion_cpp", (146,), (305,), (211,)),
 }
-"""Serving engines by name; a module is imported when asked for."""
+"""Serving engines by name; a module is imported when asked for. stable-diffusion.cpp counts its commits."""
+
+PIPELINE_ENGINES: Final = ("diffusers", "stable-diffusion.cpp")
+"""Engines that run diffusion pipelines; the others run language models."""
 
 
-def answer(job: ServeJob) -> ServeAnswer:
+def answer(job: ServeJob | PipelineJob) -> ServeAnswer:
     """Memory, capacity and verdict of one serving plan.
 
     Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
@@ -60,7 +64,7 @@ def answer(job: ServeJob) -> ServeAnswer:
         fits=ranks[0].needed_bytes <= visible and not shortfall,
         capacity_bytes=visible,
         ranks=tuple(ranks),
-        num_parameters=count_parameters(job.model).total,
+        num_parameters=_num_parameters(job),
         assumptions=_unique(chain(changed, deployment.assumptions, *(rank.assumptions for rank in programs))),
         warnings=_unique(
             chain(ignored, idle, _cautions(job), deployment.warnings, *(rank.warnings for rank in programs))
@@ -71,17 +75,28 @@ def answer(job: ServeJob) -> ServeAnswer:
     )
 
 
-def _calibrated(job: ServeJob, deployment: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a calibration changed and what not, beside the same question without it."""
-    if job.calibration is None:
+def _calibrated(job: ServeJob | PipelineJob, deployment: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a calibration changed and what not, beside the same question without it; a pipeline has none."""
+    if isinstance(job, PipelineJob) or job.calibration is None:
         return (), ()
     return effects(job, deployment, deploy(msgspec.structs.replace(job, calibration=None)))
 
 
-def deploy(job: ServeJob) -> Deployment:
+def _num_parameters(job: ServeJob | PipelineJob) -> int:
+    if isinstance(job, ServeJob):
+        return count_parameters(job.model).total
+    from vramcast.engines.diffusers.deploy import pipeline_elements
+
+    return pipeline_elements(job.pipeline)
+
+
+def deploy(job: ServeJob | PipelineJob) -> Deployment:
     """What the engine a job names makes of it."""
     if job.engine not in ENGINES:
         raise UnknownName.of("serving engine", job.engine, ENGINES)
+    if (job.engine in PIPELINE_ENGINES) is not isinstance(job, PipelineJob):
+        what = "diffusion pipelines" if job.engine in PIPELINE_ENGINES else "language models"
+        raise InvalidSpec(f"{job.engine} runs {what}; {_subject(job)} is none")
     if job.plan.num_ranks > job.cluster.count:
         raise InvalidSpec(
             f"tp={job.plan.tp} x pp={job.plan.pp} x dp={job.plan.dp} needs {job.plan.num_ranks} GPUs, "
@@ -91,8 +106,15 @@ def deploy(job: ServeJob) -> Deployment:
     return found
 
 
-def capacity_of(job: ServeJob, deployment: Deployment, safe: float | None = None) -> Capacity | None:
-    """What the caches of all ranks hold together: the rank with the least decides, every data-parallel copy counts."""
+def capacity_of(
+    job: ServeJob | PipelineJob, deployment: Deployment, safe: float | None = None
+) -> Capacity | None:
+    """What the caches of all ranks hold together: the rank with the least decides, every data-parallel copy counts.
+
+    A pipeline has none.
+    """
+    if isinstance(job, PipelineJob):
+        return None
     caches = [rank.cache for rank in deployment.ranks if rank.cache is not None]
     if not caches:
         return None
@@ -143,9 +165,9 @@ def safe_fraction(deployment: Deployment, needed_bytes: int, visible_bytes: int)
     return max(0, min(100, floor(100 * (rank.budget.fraction + room) + 1e-9))) / 100
 
 
-def _shortfall(job: ServeJob, deployment: Deployment, capacity: Capacity | None) -> str:
+def _shortfall(job: ServeJob | PipelineJob, deployment: Deployment, capacity: Capacity | None) -> str:
     """Why the load does not go into the cache, or nothing."""
-    if capacity is None or capacity.concurrency >= job.requests.concurrency:
+    if isinstance(job, PipelineJob) or capacity is None or capacity.concurrency >= job.requests.concurrency:
         return ""
     missing = -min(rank.startup.get("KV cache", 0) for rank in deployment.ranks)
     if missing > 0:
@@ -160,7 +182,9 @@ def _shortfall(job: ServeJob, deployment: Deployment, capacity: Capacity | None)
     )
 
 
-def _cautions(job: ServeJob) -> Iterable[str]:
+def _cautions(job: ServeJob | PipelineJob) -> Iterable[str]:
+    if isinstance(job, PipelineJob):
+        return
     context = job.model.context
     if context is not None and job.context > context:
         yield f"context={job.context} is longer than the {context} positions {job.model.name} was trained with"
@@ -171,7 +195,7 @@ def _cautions(job: ServeJob) -> Iterable[str]:
         )
 
 
-def _rank_answer(job: ServeJob, rank: ServingRank) -> RankAnswer:
+def _rank_answer(job: ServeJob | PipelineJob, rank: ServingRank) -> RankAnswer:
     return rank_answer(
         rank.program,
         outside=(context_tensor(job.cluster.gpu),),
@@ -182,13 +206,17 @@ def _rank_answer(job: ServeJob, rank: ServingRank) -> RankAnswer:
     )
 
 
-def question(job: ServeJob) -> dict[str, Any]:
+def _subject(job: ServeJob | PipelineJob) -> str:
+    return job.model.name if isinstance(job, ServeJob) else job.pipeline.name
+
+
+def question(job: ServeJob | PipelineJob) -> dict[str, Any]:
     """The job as plain data; the model and the card by name."""
     version = ".".join(map(str, job.version))
     plain: dict[str, Any] = {
-        "model": job.model.name, "gpus": job.cluster.name, "engine": f"{job.engine}@{version}"
+        "model": _subject(job), "gpus": job.cluster.name, "engine": f"{job.engine}@{version}"
     }
-    plain["requests"] = _plain(job.requests) | {"context": job.context}
+    plain["requests"] = _plain(job.requests) | ({"context": job.context} if isinstance(job, ServeJob) else {})
     plain["plan"] = _plain(job.plan)
     if job.engine_options:
         plain["engine_options"] = job.engine_options

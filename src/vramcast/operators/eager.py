@@ -16,7 +16,6 @@ from math import prod
 from typing import TYPE_CHECKING, Final, Literal
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
-from vramcast.units import ceil_div
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,10 +73,10 @@ class Array:
 class Tape:
     """Records what forward code does to memory."""
 
-    def __init__(self, owner: str, source: str, *, workspaces: bool = True) -> None:
+    def __init__(self, owner: str, source: str, *, dequantises: bool = False) -> None:
         self.owner = owner
         self.source = source
-        self.workspaces = workspaces  # convolutions hold cuDNN's workspace while they run
+        self.dequantises = dequantises  # a product unpacks its weight to the width of its input first
         self.nodes: list[Node] = []
         self.names: dict[tuple[str, Shape, int, str], Tensor] = {}
 
@@ -162,8 +161,11 @@ class Tape:
     # networks' operators
 
     def linear(self, x: Array, out_features: int, name: str) -> Array:
-        """x W^T + b."""
-        return self.new(name, (*x.shape[:-1], out_features), x.width)
+        """x W^T + b; a quantised weight is unpacked whole for the product."""
+        unpacked = self.new("dequantised weight", (out_features, x.shape[-1]), x.width) if self.dequantises else None
+        out = self.new(name, (*x.shape[:-1], out_features), x.width)
+        del unpacked
+        return out
 
     def layer_norm(self, x: Array, name: str = "normed") -> Array:
         """The fused operator: its output beside two numbers a row [aten]."""
@@ -205,7 +207,10 @@ class Tape:
         self, x: Array, out_channels: int, *, kernel: int | Shape = 3, stride: int | Shape = 1, padding: int | Shape = 1,
         name: str = "convolved",
     ) -> Array:
-        """A convolution over the last axes (B, C, ...), with cuDNN's workspace while it runs."""
+        """A convolution over the last axes (B, C, ...).
+
+        Leaves out cuDNN's workspace: measured pipelines decode without a visible one.
+        """
         axes = len(x.shape) - 2
         kernels, strides, paddings = (
             (size,) * axes if isinstance(size, int) else size for size in (kernel, stride, padding)
@@ -214,14 +219,7 @@ class Tape:
             (size + 2 * margin - window) // step + 1
             for size, window, step, margin in zip(x.shape[2:], kernels, strides, paddings, strict=True)
         ]
-        out = self.new(name, (x.shape[0], out_channels, *sizes), x.width)
-        if self.workspaces:
-            self._workspace(x, out)
-        return out
-
-    def _workspace(self, x: Array, out: Array) -> None:
-        """[assumed] channels-last copies of both ends, as cuDNN's tensor-core kernels read and write them."""
-        self.new("cuDNN workspace", (x.elements + out.elements,), x.width, Category.WORKSPACES)
+        return self.new(name, (x.shape[0], out_channels, *sizes), x.width)
 
     def upsample(self, x: Array, factor: Sequence[int], name: str = "upsampled") -> Array:
         """The last axes so many times larger."""
@@ -230,9 +228,4 @@ class Tape:
         return self.new(name, sizes, x.width)
 
 
-def spans(size: int, step: int) -> tuple[tuple[int, int], ...]:
-    """[start, stop) of steps over a size."""
-    return tuple((start, min(size, start + step)) for start in range(0, size, step))
-
-
-__all__ = ["FP32", "Array", "Tape", "ceil_div", "spans"]
+__all__ = ["FP32", "Array", "Tape"]

@@ -1,0 +1,160 @@
+"""Rows of diffusers pipelines and of stable-diffusion.cpp: peaks, and the buffers the log prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from truth.contract import Prediction, Refused
+from truth.rows.serving.common import cluster_of, value_of
+from vramcast.catalogue.pipelines import load_pipeline
+from vramcast.domain.answer import ServeAnswer
+from vramcast.domain.pipeline import Component, Pipeline
+from vramcast.domain.serving import PipelineJob, Requests, ServePlan
+from vramcast.engines.stable_diffusion_cpp.deploy import buffer
+from vramcast.engines.stable_diffusion_cpp.weights import component_tensors
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.estimate.serving import answer
+from vramcast.units import GIB, MIB
+
+Row = dict[str, Any]
+
+SIZE: Final = re.compile(r"(\d{3,4})\s*x\s*(\d{3,4})(?:\s*x\s*(\d+)\s*f)?")
+FRAMES: Final = re.compile(r"(\d+)\s*frames")
+FORMATS: Final = (
+    (r"nf4|4-bit|4bit", "nf4"), (r"int8|8-bit|8bit", "int8-bnb"), (r"\b(q\d_[0-9k](?:_[sml])?)\b", ""), (r"fp8", "fp8"),
+)
+"""Words of a row -> key of FORMATS; an empty key is the matched word itself."""
+
+BUILD_WITHOUT_EXCEPTIONS: Final = (146,)
+"""The build that added FLUX: its documents state buffers of files whose every matrix was converted."""
+
+BUILD_OF_LOGS: Final = (211,)
+
+
+def predict(row: Row) -> Iterator[Prediction]:
+    """The quantity the row names."""
+    quantity = str(row["quantity"])
+    reader = next((reader for pattern, reader in QUANTITIES if re.fullmatch(pattern, quantity)), None)
+    if reader is None:
+        raise Refused(f"{quantity} is not predicted")
+    try:
+        yield Prediction(quantity, reader(row), value_of(row))
+    except InvalidSpec as error:
+        raise Refused(str(error)) from None
+
+
+def pipeline_of(row: Row) -> Pipeline:
+    """The pipeline a row names."""
+    text = str(row.get("model") or "").lower()
+    for name in (text, text.replace(" ", "-"), f"stable-diffusion-{text.removeprefix('sd').strip().replace(' ', '-')}"):
+        try:
+            return load_pipeline(name)
+        except UnknownName:
+            continue
+    raise Refused(f"pipeline {text[:60]!r} is not in the catalogue")
+
+
+def words_of(row: Row) -> str:
+    """What the row says beside its fields, lower case."""
+    return " ".join(str(row.get(name) or "") for name in ("notes", "quant_dtype", "params")).lower()
+
+
+def requests_of(row: Row) -> Requests:
+    """Sizes as the notes state them: pixels of an image are given as two numbers in either order."""
+    words = words_of(row)
+    size, frames = SIZE.search(words), FRAMES.search(words)
+    fields: dict[str, int] = {"concurrency": int(row.get("batch") or 1)}
+    if size:
+        fields |= {"width": int(size[1]), "height": int(size[2])}
+    if frames or (size and size[3]):
+        fields["frames"] = int(frames[1] if frames else size[3] if size else 1)
+    return Requests(**fields)
+
+
+def format_of_row(row: Row) -> str | None:
+    """The weight format that the row's words name."""
+    words = str(row.get("quant_dtype") or "").lower()
+    for pattern, name in FORMATS:
+        found = re.search(pattern, words)
+        if found:
+            return name or found[1]
+    return None
+
+
+def plan_of(row: Row) -> ServePlan:
+    """Offloading and how the autoencoder decodes. A step of a cumulative list keeps the steps before it."""
+    words = words_of(row)
+    tiling, slicing = "tiling" in words, "slicing" in words
+    listed = words.find("+") >= 0 and (tiling or slicing)
+    offload = "sequential" if "sequential" in words or listed else "model" if "cpu_offload" in words else "none"
+    return ServePlan(
+        weights=format_of_row(row), offload=offload, tiling=tiling, slicing=slicing or (listed and tiling),
+        attention="flash" if "flash_attn=true" in words else None,
+    )
+
+
+def job_of(row: Row, *, engine: str, version: tuple[int, ...]) -> PipelineJob:
+    """The question behind a row."""
+    cluster, words = cluster_of(row), words_of(row)
+    shared = cluster.count if re.search(r"ulysses|ring|context parallel", words) else 1
+    return PipelineJob(
+        pipeline=pipeline_of(row), requests=requests_of(row), plan=plan_of(row), cluster=cluster, engine=engine,
+        version=version, engine_options={"context-parallel": shared},
+    )
+
+
+def _peak(level: str, unit: float) -> Callable[[Row], float]:
+    def measure(row: Row) -> float:
+        if re.search(r"compile", words_of(row)) and not row.get("model"):
+            raise Refused("the row names no pipeline")
+        found: ServeAnswer = answer(job_of(row, engine="diffusers", version=(0, 35)))
+        return float(getattr(found.ranks[0].peak, f"{level}_bytes")) / unit
+
+    return measure
+
+
+def _compute_buffer(row: Row) -> float:
+    job = job_of(row, engine="stable-diffusion.cpp", version=BUILD_OF_LOGS)
+    return buffer(job, _component(job.pipeline, words_of(row).split(";")[0].strip())).num_bytes / MIB
+
+
+ROLES: Final = {"unet": "denoiser", "mmdit": "denoiser", "flux": "denoiser", "vae": "autoencoder", "diffusion_model": "denoiser"}
+
+
+def _component(pipeline: Pipeline, word: str) -> Component:
+    if word in ("clip", "t5"):
+        encoders = pipeline.of_role("encoder")
+        chosen = [part for part in encoders if ("t5" in getattr(part.network, "name", "")) == (word == "t5")]
+        if not chosen:
+            raise Refused(f"{pipeline.name} has no {word} encoder")
+        return chosen[0]
+    found = pipeline.of_role(ROLES.get(word, ""))
+    if not found:
+        raise Refused(f"which component is {word!r}?")
+    return found[0]
+
+
+def _params(row: Row) -> float:
+    """Weights of a component in the buffer the engine prints."""
+    word = re.sub(r"^params_|_params_mb$|_mb$", "", str(row["quantity"]))
+    # documents of the engine itself show its first build with FLUX; logs of others are later
+    version = BUILD_WITHOUT_EXCEPTIONS if word == "diffusion_model" else BUILD_OF_LOGS
+    pipeline, stored = pipeline_of(row), format_of_row(row)
+    if stored is None:
+        raise Refused("the row names no type of the weights")
+    components = pipeline.of_role("encoder") if word == "clip" else (_component(pipeline, word),)
+    tensors = (pair for component in components for pair in component_tensors(component, stored, version))
+    return sum(tensor.num_bytes * count for tensor, count in tensors) / MIB
+
+
+QUANTITIES: Final[tuple[tuple[str, Callable[[Row], float]], ...]] = (
+    ("peak_allocated_gib", _peak("allocated", GIB)),
+    ("peak_allocated_gb", _peak("allocated", 1e9)),
+    ("peak_reserved_gb", _peak("reserved", 1e9)),
+    ("peak_memory_gb|memory_gb", _peak("allocated", 1e9)),
+    ("compute_buffer_mib", _compute_buffer),
+    ("(params_(clip|unet|vae)|diffusion_model_params)_mb", _params),
+)
+"""Pattern of a row's quantity -> the same of an answer. Where a table says memory, PyTorch's allocated peak is meant."""
