@@ -50,6 +50,7 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
     engine, version = parse_engine(values.get("engine") or default_engine(given.get("model")))
     if engine in PIPELINE_ENGINES:
         return _pipeline_job(given.get("model"), values, cluster, engine, version)
+    _refuse_pipeline(given.get("model"), engine)
     checkpoint = checkpoint_of(given.get("model"), values, resolve, SERVE_OPTIONS)
     plan: ServePlan = converted(ServePlan, section(values, "plan", SERVE_OPTIONS) | _draft(values, resolve))
     job = ServeJob(
@@ -92,6 +93,15 @@ def is_pipeline(model: object) -> bool:
     from vramcast.catalogue.pipelines import known_pipelines
 
     return model.strip().lower() in known_pipelines()
+
+
+def _refuse_pipeline(model: object, engine: str) -> None:
+    """A pipeline's name with an engine for language models is answered by what would work."""
+    if is_pipeline(model):
+        raise InvalidSpec(
+            f"{str(model)[:80]} is a diffusion pipeline, {engine} runs language models; use --engine diffusers or "
+            "stable-diffusion.cpp"
+        )
 
 
 def _pipeline_job(

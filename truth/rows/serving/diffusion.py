@@ -21,6 +21,7 @@ from vramcast.units import GIB, MIB
 Row = dict[str, Any]
 
 SIZE: Final = re.compile(r"(\d{3,4})\s*x\s*(\d{3,4})(?:\s*x\s*(\d+)\s*f)?")
+NO_CARD: Final = re.compile(r"\d+\s*GB GPU", re.IGNORECASE)
 FRAMES: Final = re.compile(r"(\d+)\s*frames")
 FORMATS: Final = (
     (r"nf4|4-bit|4bit", "nf4"), (r"int8|8-bit|8bit", "int8-bnb"), (r"\b(q\d_[0-9k](?:_[sml])?)\b", ""), (r"fp8", "fp8"),
@@ -86,8 +87,9 @@ def format_of_row(row: Row) -> str | None:
 def plan_of(row: Row) -> ServePlan:
     """Offloading and how the autoencoder decodes. A step of a cumulative list keeps the steps before it."""
     words = words_of(row)
-    tiling, slicing = "tiling" in words, "slicing" in words
-    listed = words.find("+") >= 0 and (tiling or slicing)
+    # HunyuanVideo's own code always decodes in tiles
+    tiling, slicing = "tiling" in words or row.get("engine") == "HunyuanVideo", "slicing" in words
+    listed = "+" in words and (tiling or slicing)
     offload = "sequential" if "sequential" in words or listed else "model" if "cpu_offload" in words else "none"
     return ServePlan(
         weights=format_of_row(row), offload=offload, tiling=tiling, slicing=slicing or (listed and tiling),
@@ -97,7 +99,8 @@ def plan_of(row: Row) -> ServePlan:
 
 def job_of(row: Row, *, engine: str, version: tuple[int, ...]) -> PipelineJob:
     """The question behind a row."""
-    cluster, words = cluster_of(row), words_of(row)
+    unnamed = NO_CARD.fullmatch(str(row.get("gpu") or ""))  # the card decides the context only
+    cluster, words = cluster_of(row | {"gpu": None} if unnamed else row), words_of(row)
     shared = cluster.count if re.search(r"ulysses|ring|context parallel", words) else 1
     return PipelineJob(
         pipeline=pipeline_of(row), requests=requests_of(row), plan=plan_of(row), cluster=cluster, engine=engine,
@@ -107,8 +110,8 @@ def job_of(row: Row, *, engine: str, version: tuple[int, ...]) -> PipelineJob:
 
 def _peak(level: str, unit: float) -> Callable[[Row], float]:
     def measure(row: Row) -> float:
-        if re.search(r"compile", words_of(row)) and not row.get("model"):
-            raise Refused("the row names no pipeline")
+        if re.search(r"input images?", words_of(row)):
+            raise Refused("reference images beside the prompt are not modelled")
         found: ServeAnswer = answer(job_of(row, engine="diffusers", version=(0, 35)))
         return float(getattr(found.ranks[0].peak, f"{level}_bytes")) / unit
 
@@ -138,14 +141,17 @@ def _component(pipeline: Pipeline, word: str) -> Component:
 
 def _params(row: Row) -> float:
     """Weights of a component in the buffer the engine prints."""
+    if "clip" in str(row["quantity"]):
+        raise Refused("a file of all components packs its encoders in types of their own, which its header states")
     word = re.sub(r"^params_|_params_mb$|_mb$", "", str(row["quantity"]))
     # documents of the engine itself show its first build with FLUX; logs of others are later
     version = BUILD_WITHOUT_EXCEPTIONS if word == "diffusion_model" else BUILD_OF_LOGS
-    pipeline, stored = pipeline_of(row), format_of_row(row)
+    pipeline, words = pipeline_of(row), str(row.get("quant_dtype") or "").lower()
+    whole = re.search(r"\bb?fp?(16|32)\b", words)
+    stored = format_of_row(row) or (f"f{whole[1]}" if whole else None)
     if stored is None:
         raise Refused("the row names no type of the weights")
-    components = pipeline.of_role("encoder") if word == "clip" else (_component(pipeline, word),)
-    tensors = (pair for component in components for pair in component_tensors(component, stored, version))
+    tensors = component_tensors(_component(pipeline, word), stored, version)
     return sum(tensor.num_bytes * count for tensor, count in tensors) / MIB
 
 

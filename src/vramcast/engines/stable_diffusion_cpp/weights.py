@@ -2,6 +2,7 @@
 
 [linear] ggml_extend.hpp `Linear::init_params`: a matrix whose rows do not divide into blocks is fp32
 [conv] ggml_extend.hpp `Conv2d::init_params`: fp16; biases and norms fp32. [embeddings] clip.hpp `CLIPEmbeddings`: fp32
+[convolved] common.hpp `SpatialTransformer`, vae.hpp `AttnBlock`: fp16 convolutions in place of linears
 [kept] model.cpp `tensor_should_be_converted`, since commit 79c9fe95 (build 147): embedders and the last layer keep the
 checkpoint's type, and bf16 is read as fp32. All at 10c6501.
 """
@@ -25,6 +26,11 @@ SOURCE: Final = "leejet/stable-diffusion.cpp ggml_extend.hpp, model.cpp at 10c65
 KEEPS_EMBEDDERS: Final = (147,)
 """First build whose converter leaves embedders and the last layer alone."""
 
+CONVOLVED: Final[dict[str, tuple[str, ...]]] = {
+    "UNet2DConditionModel": ("proj_in", "proj_out"), "AutoencoderKL": ("attention.",),
+}
+"""Matrices that the engine holds as 1 x 1 convolutions."""
+
 NAMES: Final = {"f32": "fp32", "f16": "fp16", "bf16": "fp32", "fp32": "fp32", "fp16": "fp16"}
 """Types of a file that are held as another: bf16 is read as fp32."""
 
@@ -35,9 +41,11 @@ def component_tensors(component: Component, stored: str, version: Version) -> It
     if isinstance(network, Model):
         yield from _text_tensors(component.name, network, stored)
         return
+    convolved = CONVOLVED.get(str(network.__struct_config__.tag), ())
     for owner, parameter, count in weights_of(network):
         kept = owner in (EMBEDDERS, OUTPUT) and version >= KEEPS_EMBEDDERS
-        yield _tensor(component.name, owner, parameter, "bf16" if kept else stored), count
+        held = "f16" if parameter.path.startswith(convolved) else "bf16" if kept else stored
+        yield _tensor(component.name, owner, parameter, held), count
     elements = buffer_elements(network)
     if elements:
         yield _tensor(component.name, "buffers", Parameter(path="positions", shape=(elements,)), "fp32"), 1
