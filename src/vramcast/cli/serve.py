@@ -49,8 +49,8 @@ def command(
     """Memory of one serving plan: weights, KV cache, activations, graphs; how much context and how many users.
 
     MODEL is a catalogue name (see `vramcast models`), a path to a config.json, directory, safetensors or GGUF file, or
-    a hub id; leave it out and give --params, --layers and --hidden for plain numbers. A diffusion pipeline's name is run
-    by diffusers or, with --engine, by stable-diffusion.cpp.
+    a hub id; leave it out and give --params, --layers and --hidden for plain numbers.
+    A diffusion pipeline is run by diffusers or, with --engine, by stable-diffusion.cpp.
 
     \b
     vramcast serve llama-3.1-8b --gpus 2xl40s --context 32k --concurrency 16 --engine vllm@0.19

@@ -204,8 +204,8 @@ class Tape:
         return out
 
     def conv(
-        self, x: Array, out_channels: int, *, kernel: int | Shape = 3, stride: int | Shape = 1, padding: int | Shape = 1,
-        name: str = "convolved",
+        self, x: Array, out_channels: int, *, kernel: int | Shape = 3, stride: int | Shape = 1,
+        padding: int | Shape = 1, name: str = "convolved",
     ) -> Array:
         """A convolution over the last axes (B, C, ...).
 

@@ -121,7 +121,7 @@ def repeat(x: GgmlTensor, *sizes: int) -> GgmlTensor:
 
 def pad(x: GgmlTensor, *more: int) -> GgmlTensor:
     """x with so much more along each axis; a copy even where nothing is added."""
-    added = _shape(*(more + (0, 0, 0, 0))[:4])
+    added = _shape(*(*more, 0, 0, 0, 0)[:4])
     sizes = (size + extra for size, extra in zip(x.shape, added, strict=True))
     return _tensor("pad", x.dtype, _shape(*sizes), x)
 
@@ -162,11 +162,14 @@ class Kernel(NamedTuple):
     padding: tuple[int, int] = (1, 1)
 
 
+WINDOW: Final = Kernel()
+"""A 3 x 3 convolution that keeps the size."""
+
 POINT: Final = Kernel((1, 1), padding=(0, 0))
 """A 1 x 1 convolution."""
 
 
-def conv_2d(x: GgmlTensor, out_channels: int, kernel: Kernel = Kernel(), *, bias: bool = True) -> GgmlTensor:
+def conv_2d(x: GgmlTensor, out_channels: int, kernel: Kernel = WINDOW, *, bias: bool = True) -> GgmlTensor:
     """[ggml] `ggml_conv_2d`: fp16 columns of every window, a product, and a copy in the order of the result."""
     width, height, channels, batch = x.shape
     (kw, kh), (sw, sh), (pw, ph) = kernel

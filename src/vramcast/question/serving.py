@@ -26,7 +26,10 @@ PIPELINE_OPTIONS: Final = frozenset(
 
 DRAFT_KINDS: Final = ("eagle", "eagle3", "mtp", "ngram", "medusa")
 
-ALIASES: Final = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "sd.cpp": "stable-diffusion.cpp", "hf": "transformers"}
+ALIASES: Final = {
+    "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "sd.cpp": "stable-diffusion.cpp",
+    "hf": "transformers",
+}
 
 
 def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJob | PipelineJob:

@@ -13,7 +13,7 @@ def _choice(section: str, field: str, help_: str, choices: tuple[str, ...]) -> O
 
 SERVE_OPTIONS: Final[dict[str, Option]] = {
     "engine": Option(
-        "job", "engine", Kind.TEXT, "engine and version: vllm@0.19 (default), sglang, tensorrt-llm, llama.cpp, diffusers ..."
+        "job", "engine", Kind.TEXT, "engine@version: vllm@0.19 (default), sglang, tensorrt-llm, llama.cpp, diffusers"
     ),
     "context": Option("requests", "context", Kind.COUNT, "longest sequence, prompt and answer (32k = 32768)"),
     "concurrency": Option("requests", "concurrency", Kind.COUNT, "sequences in flight; diffusers: images per prompt"),

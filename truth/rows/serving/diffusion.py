@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from truth.contract import Prediction, Refused
 from truth.rows.serving.common import cluster_of, value_of
@@ -90,7 +90,11 @@ def plan_of(row: Row) -> ServePlan:
     # HunyuanVideo's own code always decodes in tiles
     tiling, slicing = "tiling" in words or row.get("engine") == "HunyuanVideo", "slicing" in words
     listed = "+" in words and (tiling or slicing)
-    offload = "sequential" if "sequential" in words or listed else "model" if "cpu_offload" in words else "none"
+    offload: Literal["none", "model", "sequential"] = "none"
+    if "sequential" in words or listed:
+        offload = "sequential"
+    elif "cpu_offload" in words:
+        offload = "model"
     return ServePlan(
         weights=format_of_row(row), offload=offload, tiling=tiling, slicing=slicing or (listed and tiling),
         attention="flash" if "flash_attn=true" in words else None,
@@ -123,7 +127,10 @@ def _compute_buffer(row: Row) -> float:
     return buffer(job, _component(job.pipeline, words_of(row).split(";")[0].strip())).num_bytes / MIB
 
 
-ROLES: Final = {"unet": "denoiser", "mmdit": "denoiser", "flux": "denoiser", "vae": "autoencoder", "diffusion_model": "denoiser"}
+ROLES: Final = {
+    "unet": "denoiser", "mmdit": "denoiser", "flux": "denoiser", "diffusion_model": "denoiser", "vae": "autoencoder",
+}
+"""Component as a log calls it -> its role."""
 
 
 def _component(pipeline: Pipeline, word: str) -> Component:
@@ -163,4 +170,4 @@ QUANTITIES: Final[tuple[tuple[str, Callable[[Row], float]], ...]] = (
     ("compute_buffer_mib", _compute_buffer),
     ("(params_(clip|unet|vae)|diffusion_model_params)_mb", _params),
 )
-"""Pattern of a row's quantity -> the same of an answer. Where a table says memory, PyTorch's allocated peak is meant."""
+"""Pattern of a row's quantity -> the same of an answer; a table's plain "memory" is PyTorch's allocated peak."""

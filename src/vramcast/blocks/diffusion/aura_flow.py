@@ -40,7 +40,8 @@ def parameters(spec: AuraFlow) -> Weights:
     hidden, patch = spec.hidden, spec.patch_size
     positions = Parameter(path="pos_embed", shape=(1, spec.pos_embed_max_size, hidden), kind="embedding")
     registers = Parameter(path="register_tokens", shape=(1, REGISTERS, hidden), kind="embedding")
-    yield from each(EMBEDDERS, (positions, registers, *linear("pos_embed.proj", patch * patch * spec.in_channels, hidden)))
+    yield from each(EMBEDDERS, (positions, registers))
+    yield from each(EMBEDDERS, linear("pos_embed.proj", patch * patch * spec.in_channels, hidden))
     yield from each(EMBEDDERS, linear("context_embedder", spec.joint_attention_dim, hidden, bias=False))
     yield from each(EMBEDDERS, embedder("timestep_embedder", STEP_FREQUENCIES, hidden))
     streams = [*_stream("image", spec), *_stream("text", spec)]

@@ -1,6 +1,6 @@
 """AutoencoderKLCogVideoX: video in batches of two latent frames, with the last inputs of every convolution kept.
 
-[cogvae] huggingface/diffusers models/autoencoders/autoencoder_kl_cogvideox.py, models/upsampling.py `CogVideoXUpsample3D`
+[cogvae] huggingface/diffusers models/autoencoders/autoencoder_kl_cogvideox.py; upsampling.py `CogVideoXUpsample3D`
 """
 
 from __future__ import annotations

@@ -183,7 +183,8 @@ class _Decoder:
         batch, channels, frames, height, width = x.shape
         y = self.norm(x.view(batch * frames, channels, height, width))
         qkv = tape.conv(y, 3 * channels, kernel=1, padding=0, name="attention.qkv")
-        copies = [tape.new(f"attention.{name}", (batch * frames, height * width, 1, channels), x.width) for name in "qkv"]
+        shape = (batch * frames, height * width, 1, channels)
+        copies = [tape.new(f"attention.{name}", shape, x.width) for name in "qkv"]
         out = tape.attention(copies[0]).view(batch * frames, channels, height, width)
         del qkv
         out = tape.conv(out, channels, kernel=1, padding=0, name="attention.out")

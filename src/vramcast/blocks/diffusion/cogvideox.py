@@ -62,7 +62,8 @@ def _block_weights(spec: CogVideoX) -> tuple[Parameter, ...]:
     hidden, head = spec.hidden, spec.attention_head_dim
     parts: list[Parameter] = []
     for index in (1, 2):
-        parts += [*linear(f"norm{index}", spec.time_embed_dim, 6 * hidden), *norm(f"norm{index}.norm", hidden, bias=True)]
+        parts += linear(f"norm{index}", spec.time_embed_dim, 6 * hidden)
+        parts += norm(f"norm{index}.norm", hidden, bias=True)
     for name in ("q", "k", "v", "out"):
         parts += linear(name, hidden, hidden)
     parts += [*norm("norm_q", head, bias=True), *norm("norm_k", head, bias=True)]

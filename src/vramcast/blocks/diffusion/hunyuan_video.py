@@ -39,7 +39,8 @@ def parameters(spec: HunyuanVideo) -> Weights:
     yield from each(EMBEDDERS, embedder("context.time", STEP_FREQUENCIES, hidden))
     yield from each(EMBEDDERS, embedder("context.text", spec.text_embed_dim, hidden))
     yield from each(EMBEDDERS, linear("context.proj_in", spec.text_embed_dim, hidden))
-    refiner = [*norm("norm1", hidden, bias=True), *norm("norm2", hidden, bias=True), *linear("gate", hidden, 2 * hidden)]
+    refiner = [*norm("norm1", hidden, bias=True), *norm("norm2", hidden, bias=True)]
+    refiner += linear("gate", hidden, 2 * hidden)
     for part in ("q", "k", "v", "out"):
         refiner += linear(part, hidden, hidden)
     refiner += [*linear("ff.up", hidden, 4 * hidden), *linear("ff.down", 4 * hidden, hidden)]

@@ -48,7 +48,8 @@ def parameters(spec: UNet) -> Weights:
     for index, channels in enumerate(spec.block_out_channels[1:], start=1):
         yield from each(f"up.{index}", conv("upsample", channels, channels, 3, 3))
     yield from _transformer(spec, "mid", last, spec.depths[-1])
-    yield from each(OUTPUT, (*norm("conv_norm_out", first, bias=True), *conv("conv_out", first, spec.out_channels, 3, 3)))
+    yield from each(OUTPUT, norm("conv_norm_out", first, bias=True))
+    yield from each(OUTPUT, conv("conv_out", first, spec.out_channels, 3, 3))
 
 
 def _residual_blocks(spec: UNet) -> Iterator[tuple[str, int, int, int | None]]:
@@ -94,7 +95,8 @@ def _layer(channels: int, text: int) -> tuple[Parameter, ...]:
     for index, source in enumerate((channels, text), start=1):
         parts += [*norm(f"norm{index}", channels, bias=True), *linear(f"attn{index}.q", channels, channels, bias=False)]
         parts += [*linear(f"attn{index}.k", source, channels, bias=False)]
-        parts += [*linear(f"attn{index}.v", source, channels, bias=False), *linear(f"attn{index}.out", channels, channels)]
+        parts += linear(f"attn{index}.v", source, channels, bias=False)
+        parts += linear(f"attn{index}.out", channels, channels)
     parts += [*norm("norm3", channels, bias=True), *linear("ff.in", channels, 8 * channels)]
     return (*parts, *linear("ff.out", 4 * channels, channels))
 

@@ -138,7 +138,9 @@ def latent_sizes(job: PipelineJob) -> tuple[int, int, int]:
     for name, size in (("height", height), ("width", width)):
         if size % (2 * scale):
             below = max(1, size // (2 * scale)) * 2 * scale
-            raise InvalidSpec(f"{name}={size} is not a multiple of {2 * scale} pixels; use {below} or {below + 2 * scale}")
+            raise InvalidSpec(
+                f"{name}={size} is not a multiple of {2 * scale} pixels; use {below} or {below + 2 * scale}"
+            )
     frames = requests.frames if requests.frames > 1 else pipeline.frames
     return _latent_frames(part.network, frames), height // scale, width // scale
 

@@ -15,8 +15,8 @@ from vramcast.domain.denoisers import Denoiser
 from vramcast.domain.model import Attention, Model, Parameter
 from vramcast.domain.pipeline import Component
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
-from vramcast.engines.serving.weights import Formats, weight_tensors
 from vramcast.engines.serving.stages import Stage
+from vramcast.engines.serving.weights import Formats, weight_tensors
 from vramcast.parallel.layout import Layout
 from vramcast.states.storage import format_for, format_of
 
