@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
 from truth.contract import Prediction, Refused
+from truth.rows.names import UNSTATED_CARD
 from truth.rows.serving.common import cluster_of, value_of
 from vramcast.catalogue.pipelines import load_pipeline
 from vramcast.domain.answer import ServeAnswer
@@ -21,7 +22,6 @@ from vramcast.units import GIB, MIB
 Row = dict[str, Any]
 
 SIZE: Final = re.compile(r"(\d{3,4})\s*x\s*(\d{3,4})(?:\s*x\s*(\d+)\s*f)?")
-NO_CARD: Final = re.compile(r"\d+\s*GB GPU", re.IGNORECASE)
 FRAMES: Final = re.compile(r"(\d+)\s*frames")
 FORMATS: Final = (
     (r"nf4|4-bit|4bit", "nf4"), (r"int8|8-bit|8bit", "int8-bnb"), (r"\b(q\d_[0-9k](?:_[sml])?)\b", ""), (r"fp8", "fp8"),
@@ -103,8 +103,8 @@ def plan_of(row: Row) -> ServePlan:
 
 def job_of(row: Row, *, engine: str, version: tuple[int, ...]) -> PipelineJob:
     """The question behind a row."""
-    unnamed = NO_CARD.fullmatch(str(row.get("gpu") or ""))  # the card decides the context only
-    cluster, words = cluster_of(row | {"gpu": None} if unnamed else row), words_of(row)
+    # what PyTorch and ggml allocate does not depend on the card, so rows may leave it out
+    cluster, words = cluster_of(row if row.get("gpu") else row | {"gpu": UNSTATED_CARD}), words_of(row)
     shared = cluster.count if re.search(r"ulysses|ring|context parallel", words) else 1
     return PipelineJob(
         pipeline=pipeline_of(row), requests=requests_of(row), plan=plan_of(row), cluster=cluster, engine=engine,

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.allocator.ggml import CUDA_ALIGNMENT, GgmlTensor, compute_buffer_bytes
 from vramcast.domain.autoencoders import AutoencoderKL
 from vramcast.domain.denoisers import SD3, Flux, UNet
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Model
 from vramcast.domain.pipeline import Component, Pipeline
-from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
+from vramcast.domain.program import Alloc, Category, Free, Loop, Program
+from vramcast.domain.program import Tensor as Entry
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, PipelineJob, ServingRank
+from vramcast.engines.ggml.tensor import Tensor
 from vramcast.engines.stable_diffusion_cpp.flux import flux_graph
 from vramcast.engines.stable_diffusion_cpp.mmdit import mmdit_graph
+from vramcast.engines.stable_diffusion_cpp.ops import compute_buffer_bytes
 from vramcast.engines.stable_diffusion_cpp.text import text_graph
 from vramcast.engines.stable_diffusion_cpp.unet import unet_graph
 from vramcast.engines.stable_diffusion_cpp.vae import vae_graph
@@ -65,17 +67,17 @@ def on_host(pipeline: Pipeline, component: Component) -> bool:
     )
 
 
-def buffer(job: PipelineJob, component: Component) -> Tensor:
+def buffer(job: PipelineJob, component: Component) -> Entry:
     """The compute buffer of a component."""
     flash = job.plan.attention == "flash"
-    size = compute_buffer_bytes(graph(job, component, flash=flash), alignment=CUDA_ALIGNMENT)
-    return Tensor(
+    size = compute_buffer_bytes(graph(job, component, flash=flash))
+    return Entry(
         name="compute buffer", num_bytes=size, category=Category.ACTIVATIONS, owner=component.name,
         formula=f"graph of {component.name} packed by ggml's allocator", source=SOURCE,
     )
 
 
-def graph(job: PipelineJob, component: Component, *, flash: bool) -> GgmlTensor:
+def graph(job: PipelineJob, component: Component, *, flash: bool) -> Tensor:
     """The component's graph at the job's sizes.
 
     Raises: Unsupported for networks of later builds

@@ -5,27 +5,23 @@
 
 from __future__ import annotations
 
-from vramcast.allocator.ggml import GgmlTensor
 from vramcast.domain.model import MLP, Attention, Layer, Model
+from vramcast.engines.ggml.ops import cont, get_rows, permute, reshape
+from vramcast.engines.ggml.tensor import Tensor
 from vramcast.engines.stable_diffusion_cpp.attention import attend, heads_first
-from vramcast.operators.ggml import (
-    I32,
+from vramcast.engines.stable_diffusion_cpp.ops import (
     activation,
     add,
-    cont,
-    get_rows,
     in_place,
     layer_norm,
     leaf,
     linear,
-    permute,
-    reshape,
     rms_norm,
     weight,
 )
 
 
-def text_graph(model: Model, *, tokens: int) -> GgmlTensor:
+def text_graph(model: Model, *, tokens: int) -> Tensor:
     """Hidden states of one prompt."""
     layers = model.main.layers
     mixer = layers[0].mixer
@@ -34,11 +30,11 @@ def text_graph(model: Model, *, tokens: int) -> GgmlTensor:
     return _clip(model, layers, tokens)
 
 
-def _embedded(model: Model, tokens: int) -> GgmlTensor:
-    return reshape(get_rows(weight(model.hidden, model.vocab), leaf(tokens, dtype=I32)), model.hidden, tokens)
+def _embedded(model: Model, tokens: int) -> Tensor:
+    return reshape(get_rows(weight(model.hidden, model.vocab), leaf(tokens, dtype="i32")), model.hidden, tokens)
 
 
-def _clip(model: Model, layers: tuple[Layer, ...], tokens: int) -> GgmlTensor:
+def _clip(model: Model, layers: tuple[Layer, ...], tokens: int) -> Tensor:
     x = add(_embedded(model, tokens), weight(model.hidden, tokens))
     for layer in layers:
         x = add(x, _attention(layer_norm(x), layer, bias=True, causal=True))
@@ -47,10 +43,10 @@ def _clip(model: Model, layers: tuple[Layer, ...], tokens: int) -> GgmlTensor:
     return layer_norm(x)
 
 
-def _t5(model: Model, layers: tuple[Layer, ...], tokens: int) -> GgmlTensor:
+def _t5(model: Model, layers: tuple[Layer, ...], tokens: int) -> Tensor:
     mixer = layers[0].mixer
     heads = mixer.num_heads if isinstance(mixer, Attention) else 1
-    buckets = leaf(tokens * tokens, dtype=I32)
+    buckets = leaf(tokens * tokens, dtype="i32")
     values = reshape(get_rows(weight(heads, 32), buckets), heads, tokens, tokens)
     positions = cont(permute(values, 2, 0, 1, 3))
     x = _embedded(model, tokens)
@@ -65,14 +61,14 @@ def _t5(model: Model, layers: tuple[Layer, ...], tokens: int) -> GgmlTensor:
 
 
 def _attention(
-    x: GgmlTensor, layer: Layer, *, bias: bool, mask: GgmlTensor | None = None, causal: bool = False
-) -> GgmlTensor:
+    x: Tensor, layer: Layer, *, bias: bool, mask: Tensor | None = None, causal: bool = False
+) -> Tensor:
     assert isinstance(layer.mixer, Attention)
-    heads, hidden = layer.mixer.num_heads, x.shape[0]
+    heads, hidden = layer.mixer.num_heads, x.ne[0]
     q, k, v = (linear(x, heads * layer.mixer.head_dim, bias=bias) for _ in range(3))
     if mask is not None:
         k = in_place("scale", k)
-    width, length, batch = v.shape[:3]
+    width, length, batch = v.ne[:3]
     apart = reshape(v, width // heads, heads, length, batch)
     y = attend(heads_first(q, heads), heads_first(k, heads), apart, heads, mask=mask, causal=causal)
     return linear(y, hidden, bias=bias)

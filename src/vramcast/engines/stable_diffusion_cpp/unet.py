@@ -8,26 +8,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from vramcast.allocator.ggml import GgmlTensor
 from vramcast.domain.denoisers import UNet
+from vramcast.engines.ggml.ops import concat, cont, like, mul_mat, permute, reshape
+from vramcast.engines.ggml.tensor import Tensor
 from vramcast.engines.stable_diffusion_cpp.attention import attention, embedder
-from vramcast.operators.ggml import (
+from vramcast.engines.stable_diffusion_cpp.ops import (
     POINT,
     Kernel,
     activation,
     add,
-    concat,
-    cont,
     conv_2d,
     group_norm,
     layer_norm,
     leaf,
-    like,
     linear,
     mul,
-    mul_mat,
-    permute,
-    reshape,
     slice_view,
     timestep_embedding,
     upscale,
@@ -45,7 +40,7 @@ class Level(NamedTuple):
     flash: bool
 
 
-def unet_graph(spec: UNet, *, width: int, height: int, tokens: int, flash: bool) -> GgmlTensor:
+def unet_graph(spec: UNet, *, width: int, height: int, tokens: int, flash: bool) -> Tensor:
     """The result of one denoising step.
 
     Args:
@@ -65,16 +60,16 @@ def unet_graph(spec: UNet, *, width: int, height: int, tokens: int, flash: bool)
     levels = [Level(heads, depth, flash) for heads, depth in zip(spec.heads, spec.depths, strict=True)]
     x = conv_2d(latent, first)
     x, skips = _down(spec, x, steps, text, levels)
-    x = _residual(x, steps, x.shape[2])
+    x = _residual(x, steps, x.ne[2])
     x = _transformer(x, text, levels[-1])
-    x = _residual(x, steps, x.shape[2])
+    x = _residual(x, steps, x.ne[2])
     x = _up(spec, x, skips, steps, text, levels)
     return conv_2d(activation(group_norm(x)), spec.out_channels)
 
 
 def _down(
-    spec: UNet, x: GgmlTensor, steps: GgmlTensor, text: GgmlTensor, levels: list[Level]
-) -> tuple[GgmlTensor, list[GgmlTensor]]:
+    spec: UNet, x: Tensor, steps: Tensor, text: Tensor, levels: list[Level]
+) -> tuple[Tensor, list[Tensor]]:
     skips = [x]
     last = len(levels) - 1
     for index, channels in enumerate(spec.block_out_channels):
@@ -90,8 +85,8 @@ def _down(
 
 
 def _up(
-    spec: UNet, x: GgmlTensor, skips: list[GgmlTensor], steps: GgmlTensor, text: GgmlTensor, levels: list[Level]
-) -> GgmlTensor:
+    spec: UNet, x: Tensor, skips: list[Tensor], steps: Tensor, text: Tensor, levels: list[Level]
+) -> Tensor:
     for index in reversed(range(len(levels))):
         channels = spec.block_out_channels[index]
         for _ in range(spec.layers_per_block + 1):
@@ -103,16 +98,16 @@ def _up(
     return x
 
 
-def _residual(x: GgmlTensor, steps: GgmlTensor, channels: int) -> GgmlTensor:
+def _residual(x: Tensor, steps: Tensor, channels: int) -> Tensor:
     y = conv_2d(activation(group_norm(x)), channels)
     shift = linear(like("unary", steps), channels)
-    y = add(y, reshape(shift, 1, 1, shift.shape[0], shift.shape[1]))
+    y = add(y, reshape(shift, 1, 1, shift.ne[0], shift.ne[1]))
     y = conv_2d(activation(group_norm(y)), channels)
-    return add(y, x if x.shape[2] == channels else conv_2d(x, channels, POINT))
+    return add(y, x if x.ne[2] == channels else conv_2d(x, channels, POINT))
 
 
-def _transformer(x: GgmlTensor, text: GgmlTensor, level: Level) -> GgmlTensor:
-    width, height, channels, batch = x.shape
+def _transformer(x: Tensor, text: Tensor, level: Level) -> Tensor:
+    width, height, channels, batch = x.ne
     tokens = conv_2d(group_norm(x), channels, POINT)
     tokens = reshape(cont(permute(tokens, 1, 2, 0, 3)), channels, width * height, batch)
     for _ in range(level.depth):
@@ -121,22 +116,22 @@ def _transformer(x: GgmlTensor, text: GgmlTensor, level: Level) -> GgmlTensor:
     return add(conv_2d(pixels, channels, POINT), x)
 
 
-def _layer(x: GgmlTensor, text: GgmlTensor, level: Level) -> GgmlTensor:
+def _layer(x: Tensor, text: Tensor, level: Level) -> Tensor:
     normed = layer_norm(x)
     x = add(_attention(normed, normed, level), x)
     x = add(_attention(layer_norm(x), text, level), x)
     return add(_geglu(layer_norm(x)), x)
 
 
-def _attention(x: GgmlTensor, source: GgmlTensor, level: Level) -> GgmlTensor:
-    channels = x.shape[0]
+def _attention(x: Tensor, source: Tensor, level: Level) -> Tensor:
+    channels = x.ne[0]
     q, k, v = (linear(operand, channels, bias=False) for operand in (x, source, source))
     return linear(attention(q, k, v, level.heads, flash=level.flash), channels)
 
 
-def _geglu(x: GgmlTensor) -> GgmlTensor:
+def _geglu(x: Tensor) -> Tensor:
     """Value and gate are products with the halves of one weight."""
-    channels = x.shape[0]
+    channels = x.ne[0]
     inner = 4 * channels
     both, bias = weight(channels, 2 * inner), weight(2 * inner)
     value, gate = (add(mul_mat(slice_view(both, channels, inner), x), slice_view(bias, inner)) for _ in range(2))

@@ -5,25 +5,22 @@
 
 from __future__ import annotations
 
-from vramcast.allocator.ggml import GgmlTensor
 from vramcast.domain.autoencoders import AutoencoderKL
-from vramcast.operators.ggml import (
+from vramcast.engines.ggml.ops import cont, mul_mat, permute, reshape
+from vramcast.engines.ggml.tensor import Tensor
+from vramcast.engines.stable_diffusion_cpp.ops import (
     POINT,
     activation,
     add,
-    cont,
     conv_2d,
     group_norm,
     in_place,
     leaf,
-    mul_mat,
-    permute,
-    reshape,
     upscale,
 )
 
 
-def vae_graph(spec: AutoencoderKL, *, width: int, height: int) -> GgmlTensor:
+def vae_graph(spec: AutoencoderKL, *, width: int, height: int) -> Tensor:
     """The pixels of one latent."""
     x = leaf(width, height, spec.latent_channels, 1)
     if spec.use_post_quant_conv:
@@ -40,15 +37,15 @@ def vae_graph(spec: AutoencoderKL, *, width: int, height: int) -> GgmlTensor:
     return conv_2d(activation(group_norm(x)), spec.out_channels)
 
 
-def _residual(x: GgmlTensor, channels: int) -> GgmlTensor:
+def _residual(x: Tensor, channels: int) -> Tensor:
     y = conv_2d(activation(group_norm(x)), channels)
     y = conv_2d(activation(group_norm(y)), channels)
-    return add(y, x if x.shape[2] == channels else conv_2d(x, channels, POINT))
+    return add(y, x if x.ne[2] == channels else conv_2d(x, channels, POINT))
 
 
-def _attention(x: GgmlTensor) -> GgmlTensor:
+def _attention(x: Tensor) -> Tensor:
     """One head over all pixels."""
-    width, height, channels, batch = x.shape
+    width, height, channels, batch = x.ne
     normed = group_norm(x)
     q, k = (
         reshape(cont(permute(conv_2d(normed, channels, POINT), 1, 2, 0, 3)), channels, width * height, batch)

@@ -19,7 +19,8 @@ from vramcast.domain.model import Attention, Model, Parameter
 from vramcast.domain.pipeline import Component
 from vramcast.domain.program import Category, Tensor
 from vramcast.domain.serving import Version
-from vramcast.states.storage import GGML, format_of
+from vramcast.states.ggml import QUANTISED, TYPES
+from vramcast.states.storage import format_of
 
 SOURCE: Final = "leejet/stable-diffusion.cpp ggml_extend.hpp, model.cpp at 10c6501"
 
@@ -79,6 +80,6 @@ def held_type(parameter: Parameter, stored: str) -> str:
     if len(parameter.shape) < 2 or parameter.kind in ("norm", "bias", "scalar"):
         return "fp32"
     named = NAMES.get(stored, stored)
-    if named in GGML and parameter.shape[-1] % GGML[named][0]:
+    if named in QUANTISED and parameter.shape[-1] % TYPES[named].block:
         return "fp32"
     return named
