@@ -38,7 +38,7 @@ ENGINES: Final[dict[str, Engine]] = {
     "ik_llama.cpp": Engine("vramcast.engines.llamacpp", (3400,), (4060,), (3750,)),
     "transformers": Engine("vramcast.engines.transformers", (4, 30), (5, 23), (4, 57)),
     "diffusers": Engine("vramcast.engines.diffusers", (0, 20), (0, 42), (0, 35)),
-    "stable-diffusion.cpp": Engine("vramcast.engines.stable_diffusion_cpp", (146,), (305,), (211,)),
+    "stable-diffusion.cpp": Engine("vramcast.engines.stable_diffusion_cpp", (134,), (243,), (211,)),
 }
 """Serving engines by name; a module is imported when asked for. stable-diffusion.cpp counts its commits."""
 

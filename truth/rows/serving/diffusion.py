@@ -28,7 +28,7 @@ FORMATS: Final = (
 )
 """Words of a row -> key of FORMATS; an empty key is the matched word itself."""
 
-BUILD_WITHOUT_EXCEPTIONS: Final = (146,)
+BUILD_WITHOUT_EXCEPTIONS: Final = (134,)
 """The build that added FLUX: its documents state buffers of files whose every matrix was converted."""
 
 BUILD_OF_LOGS: Final = (211,)

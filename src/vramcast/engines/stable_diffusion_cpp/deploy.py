@@ -15,7 +15,7 @@ from vramcast.domain.denoisers import SD3, Flux, UNet
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Model
 from vramcast.domain.pipeline import Component, Pipeline
-from vramcast.domain.program import Alloc, Category, Free, Loop, Program
+from vramcast.domain.program import Category
 from vramcast.domain.program import Tensor as Entry
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, PipelineJob, ServingRank
@@ -26,10 +26,14 @@ from vramcast.engines.stable_diffusion_cpp.ops import compute_buffer_bytes
 from vramcast.engines.stable_diffusion_cpp.text import text_graph
 from vramcast.engines.stable_diffusion_cpp.unet import unet_graph
 from vramcast.engines.stable_diffusion_cpp.vae import vae_graph
+from vramcast.engines.stable_diffusion_cpp.weights import SOURCE as WEIGHTS_SOURCE
 from vramcast.engines.stable_diffusion_cpp.weights import component_tensors
 from vramcast.errors import InvalidSpec, Unsupported
 
 SOURCE: Final = "leejet/stable-diffusion.cpp ggml_extend.hpp GGMLRunner; ggml src/ggml-alloc.c"
+
+FLASH_SINCE: Final = (166,)
+"""Build with commit 1c168d9, "repair flash attention support"."""
 
 TILE: Final = 32
 SCALE: Final = 8
@@ -44,15 +48,10 @@ def deploy(job: PipelineJob) -> Deployment:
     if job.plan.offload != "none":
         raise Unsupported("stable-diffusion.cpp keeps components on the card or on the host: leave out --offload")
     parts = [component for component in job.pipeline.components if not on_host(job.pipeline, component)]
-    load: Program = tuple(
-        Loop(count, (Alloc(tensor),), label="layers")
-        for component in parts
-        for tensor, count in component_tensors(component, job.plan.weights or "f16", job.version)
-    )
+    weights = [_together(job, component) for component in parts]
     largest = max((buffer(job, component) for component in parts), key=lambda tensor: tensor.num_bytes)
-    program = RankProgram(
-        role="all", count=1, phases={Phase.LOAD: load, Phase.SERVING: (Alloc(largest), Free(largest))}
-    )
+    # buffers come from the driver itself, so everything stands beside PyTorch's allocator
+    program = RankProgram(role="all", count=1, phases={Phase.SERVING: ()}, outside=(*weights, largest))
     notes = ["the graphs of build 211; cuBLAS's pool of the CUDA backend is not counted"]
     hidden = [component.name for component in job.pipeline.components if component not in parts]
     if hidden:
@@ -67,9 +66,21 @@ def on_host(pipeline: Pipeline, component: Component) -> bool:
     )
 
 
+def _together(job: PipelineJob, component: Component) -> Entry:
+    """A component's weights lie in one buffer."""
+    stored = job.plan.weights or "f16"
+    size = sum(tensor.num_bytes * count for tensor, count in component_tensors(component, stored, job.version))
+    return Entry(
+        name="weights", num_bytes=size, category=Category.WEIGHTS, owner=component.name,
+        formula=f"matrices in {stored}, convolutions in fp16, vectors and tables in fp32", source=WEIGHTS_SOURCE,
+    )
+
+
 def buffer(job: PipelineJob, component: Component) -> Entry:
     """The compute buffer of a component."""
     flash = job.plan.attention == "flash"
+    if flash and job.version < FLASH_SINCE:
+        raise Unsupported(f"flash attention works from build {FLASH_SINCE[0]} on, not in {job.version[0]}")
     size = compute_buffer_bytes(graph(job, component, flash=flash))
     return Entry(
         name="compute buffer", num_bytes=size, category=Category.ACTIVATIONS, owner=component.name,

@@ -14,7 +14,7 @@ from vramcast.engines.ggml.ops import cont, like, mul_mat, permute, reshape, siz
 from vramcast.engines.ggml.tensor import Graph, Tensor, placed, shaped
 
 DEVICE: Final = Memory(128, pads_rows=True, shrinks=False)
-"""CUDA buffers of the builds covered."""
+"""CUDA buffers of the builds covered: newer ones pad keys for flash attention and are refused."""
 
 
 def compute_buffer_bytes(result: Tensor) -> int:

@@ -3,7 +3,7 @@
 [linear] ggml_extend.hpp `Linear::init_params`: a matrix whose rows do not divide into blocks is fp32
 [conv] ggml_extend.hpp `Conv2d::init_params`: fp16; biases and norms fp32. [embeddings] clip.hpp `CLIPEmbeddings`: fp32
 [convolved] common.hpp `SpatialTransformer`, vae.hpp `AttnBlock`: fp16 convolutions in place of linears
-[kept] model.cpp `tensor_should_be_converted`, since commit 79c9fe95 (build 147): embedders and the last layer keep the
+[kept] model.cpp `tensor_should_be_converted`, since commit 79c9fe95 (build 138): embedders and the last layer keep the
 checkpoint's type, and bf16 is read as fp32. All at 10c6501.
 """
 
@@ -24,7 +24,7 @@ from vramcast.states.storage import format_of
 
 SOURCE: Final = "leejet/stable-diffusion.cpp ggml_extend.hpp, model.cpp at 10c6501"
 
-KEEPS_EMBEDDERS: Final = (147,)
+KEEPS_EMBEDDERS: Final = (138,)
 """First build whose converter leaves embedders and the last layer alone."""
 
 CONVOLVED: Final[dict[str, tuple[str, ...]]] = {
