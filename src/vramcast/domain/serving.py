@@ -98,7 +98,6 @@ class ServingQuestion(Noun, frozen=True, kw_only=True):
     engine: str
     version: Version  # of the engine
     engine_options: dict[str, str | int | float | bool] = {}
-    calibration: Calibration | None = None  # what a measured run taught; engines apply it where they size things
 
 
 class PipelineJob(ServingQuestion, frozen=True, kw_only=True):
@@ -112,6 +111,7 @@ class ServeJob(ServingQuestion, frozen=True, kw_only=True):
 
     model: Model
     weights: StoredWeights | None = None  # tensors of the checkpoint, where headers were at hand
+    calibration: Calibration | None = None  # what a measured run taught; engines apply it where they size things
 
     @property
     def context(self) -> int:

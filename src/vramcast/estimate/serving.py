@@ -51,7 +51,9 @@ def answer(job: ServeJob | PipelineJob) -> ServeAnswer:
 
     Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
     """
-    job, ignored = applicable(job)
+    ignored: tuple[str, ...] = ()
+    if isinstance(job, ServeJob):
+        job, ignored = applicable(job)
     deployment = deploy(job)
     changed, idle = _calibrated(job, deployment)
     programs = [rank.program for rank in deployment.ranks]
@@ -220,7 +222,7 @@ def question(job: ServeJob | PipelineJob) -> dict[str, Any]:
     plain["plan"] = _plain(job.plan)
     if job.engine_options:
         plain["engine_options"] = job.engine_options
-    if job.calibration is not None:
+    if isinstance(job, ServeJob) and job.calibration is not None:
         plain["calibration"] = job.calibration.source
     return plain
 
