@@ -13,7 +13,7 @@ from vramcast.errors import InvalidSpec
 if TYPE_CHECKING:
     from vramcast.domain.answer import ServeAnswer
     from vramcast.domain.reconciliation import Reconciliation
-    from vramcast.domain.serving import ServeJob
+    from vramcast.domain.serving import PipelineJob, ServeJob
     from vramcast.question.build import Resolve
     from vramcast.question.options import Option
     from vramcast.report.notebook import ShownAnswer, ShownServeAnswer
@@ -70,12 +70,13 @@ def serve(
 
 def serve_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> ServeAnswer:
     """The answer to a serving question on top of a job file: of its plan, or of the plan it asks to find."""
+    from vramcast.domain.serving import PipelineJob
     from vramcast.question.serving import build_serving, goal_of
     from vramcast.question.serving_options import SERVE_OPTIONS
 
     merged, resolve = _question(options, file, SERVE_OPTIONS)
     goal, job = goal_of(merged), build_serving(merged, resolve=resolve)
-    if goal is None:
+    if goal is None or isinstance(job, PipelineJob):
         from vramcast.estimate.serving import answer
 
         return answer(job)
@@ -135,7 +136,7 @@ def job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> Job
     return build_job(merged, resolve=resolve)
 
 
-def serve_job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> ServeJob:
+def serve_job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> ServeJob | PipelineJob:
     """The serving job that options ask for, on top of a job file."""
     from vramcast.question.serving import build_serving
     from vramcast.question.serving_options import SERVE_OPTIONS

@@ -50,10 +50,12 @@ def command(
 
     MODEL is a catalogue name (see `vramcast models`), a path to a config.json, directory, safetensors or GGUF file, or
     a hub id; leave it out and give --params, --layers and --hidden for plain numbers.
+    A diffusion pipeline is run by diffusers or, with --engine, by stable-diffusion.cpp.
 
     \b
     vramcast serve llama-3.1-8b --gpus 2xl40s --context 32k --concurrency 16 --engine vllm@0.19
     vramcast serve llama-3.1-70b --gpus l40s --context 32k --concurrency 4 --find fewest-gpus
+    vramcast serve flux.1-dev --gpus rtx-4090 --height 1024 --width 1024 --offload model --weights nf4
     vramcast serve --reconcile vllm.log --gpus h100-sxm-80gb
     """
     if log is not None:

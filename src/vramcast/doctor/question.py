@@ -56,6 +56,7 @@ def question_of(log: ServingLog, given: Mapping[str, Any]) -> Question:
     job = build_serving(
         options, resolve=lambda text: checkpoint if text == name else resolve_checkpoint(text)
     )
+    assert isinstance(job, ServeJob)  # no log of a pipeline's engine is read
     job, more = _on_stated_card(job, log)
     return Question(job, (*remarks, *more, *_assumed(log, gpus=gpus, options=options)))
 

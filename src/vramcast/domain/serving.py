@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -13,6 +13,9 @@ from vramcast.domain.job import require_count
 from vramcast.domain.model import Model, Noun
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from vramcast.domain.pipeline import Pipeline
 
 Version = tuple[int, ...]
 
@@ -86,17 +89,28 @@ class ServePlan(Noun, frozen=True):
         return self.tp * self.pp * self.dp
 
 
-class ServeJob(Noun, frozen=True):
-    """One serving question, complete."""
+class ServingQuestion(Noun, frozen=True, kw_only=True):
+    """What questions about language models and about pipelines share."""
 
-    model: Model
     requests: Requests
     plan: ServePlan
     cluster: Cluster
     engine: str
     version: Version  # of the engine
-    weights: StoredWeights | None = None  # tensors of the checkpoint, where headers were at hand
     engine_options: dict[str, str | int | float | bool] = {}
+
+
+class PipelineJob(ServingQuestion, frozen=True, kw_only=True):
+    """One question about a diffusion pipeline, complete."""
+
+    pipeline: Pipeline
+
+
+class ServeJob(ServingQuestion, frozen=True, kw_only=True):
+    """One serving question, complete."""
+
+    model: Model
+    weights: StoredWeights | None = None  # tensors of the checkpoint, where headers were at hand
     calibration: Calibration | None = None  # what a measured run taught; engines apply it where they size things
 
     @property

@@ -14,7 +14,7 @@ import msgspec.structs
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Capacity, Change, RankAnswer, ServeAnswer
 from vramcast.domain.program import extent
-from vramcast.domain.serving import Cache, Deployment, ServeJob, ServingRank, Version
+from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.outside import context_tensor
@@ -48,17 +48,23 @@ ENGINES: Final[dict[str, Engine]] = {
     "llama.cpp": Engine("vramcast.engines.llamacpp", (1000,), (9999,), (7000,)),
     "ik_llama.cpp": Engine("vramcast.engines.llamacpp", (3400,), (4060,), (3750,)),
     "transformers": Engine("vramcast.engines.transformers", (4, 30), (5, 23), (4, 57)),
-    "diffusers": Engine("vramcast.engines.diffusers", (0, 20), (0, 40), (0, 35)),
+    "diffusers": Engine("vramcast.engines.diffusers", (0, 20), (0, 42), (0, 35)),
+    "stable-diffusion.cpp": Engine("vramcast.engines.stable_diffusion_cpp", (134,), (243,), (211,)),
 }
-"""Serving engines by name; a module is imported when asked for."""
+"""Serving engines by name; a module is imported when asked for. stable-diffusion.cpp counts its commits."""
+
+PIPELINE_ENGINES: Final = ("diffusers", "stable-diffusion.cpp")
+"""Engines that run diffusion pipelines; the others run language models."""
 
 
-def answer(job: ServeJob) -> ServeAnswer:
+def answer(job: ServeJob | PipelineJob) -> ServeAnswer:
     """Memory, capacity and verdict of one serving plan.
 
     Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
     """
-    job, ignored = applicable(job)
+    ignored: tuple[str, ...] = ()
+    if isinstance(job, ServeJob):
+        job, ignored = applicable(job)
     deployment = deploy(job)
     changed, idle = _calibrated(job, deployment)
     programs = [rank.program for rank in deployment.ranks]
@@ -67,30 +73,33 @@ def answer(job: ServeJob) -> ServeAnswer:
     capacity = _capacity(job, deployment, ranks, ranks[0].needed_bytes)
     shortfall = _shortfall(job, deployment, capacity)
     fits = ranks[0].needed_bytes <= visible and not shortfall
-    speed = timed(job)
+    speed = timed(job) if isinstance(job, ServeJob) else None
     return ServeAnswer(
         question=question(job),
         fits=fits,
         capacity_bytes=visible,
         ranks=tuple(ranks),
-        num_parameters=count_parameters(job.model).total,
+        num_parameters=_num_parameters(job),
         assumptions=_unique(
-            chain(changed, deployment.assumptions, *(rank.assumptions for rank in programs), speed.assumptions)
+            chain(
+                changed, deployment.assumptions, *(rank.assumptions for rank in programs),
+                speed.assumptions if speed else (),
+            )
         ),
         warnings=_unique(
             chain(ignored, idle, _cautions(job), deployment.warnings, *(rank.warnings for rank in programs))
         ),
-        changes=() if fits else _changes(job),
+        changes=() if fits or isinstance(job, PipelineJob) else _changes(job),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
-        speed=speed.speed,
+        speed=speed.speed if speed else None,
         shortfall=shortfall,
     )
 
 
-def _calibrated(job: ServeJob, deployment: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a calibration changed and what not, beside the same question without it."""
-    if job.calibration is None:
+def _calibrated(job: ServeJob | PipelineJob, deployment: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a calibration changed and what not, beside the same question without it; a pipeline has none."""
+    if isinstance(job, PipelineJob) or job.calibration is None:
         return (), ()
     return effects(job, deployment, deploy(msgspec.structs.replace(job, calibration=None)))
 
@@ -122,7 +131,7 @@ def verdict(job: ServeJob) -> Verdict:
 
 
 def _capacity(
-    job: ServeJob, deployment: Deployment, ranks: list[RankAnswer], needed_bytes: int
+    job: ServeJob | PipelineJob, deployment: Deployment, ranks: list[RankAnswer], needed_bytes: int
 ) -> Capacity | None:
     """What the caches hold, with the holes that an allocator without a pool leaves between them."""
     grows = any(rank.grows for rank in deployment.ranks)
@@ -138,10 +147,21 @@ def _live_bytes(job: ServeJob, rank: ServingRank) -> int:
     return whole.peak + sum(tensor.num_bytes for tensor in (context_tensor(job.cluster.gpu), *program.outside))
 
 
-def deploy(job: ServeJob) -> Deployment:
+def _num_parameters(job: ServeJob | PipelineJob) -> int:
+    if isinstance(job, ServeJob):
+        return count_parameters(job.model).total
+    from vramcast.engines.diffusers.deploy import pipeline_elements
+
+    return pipeline_elements(job.pipeline)
+
+
+def deploy(job: ServeJob | PipelineJob) -> Deployment:
     """What the engine a job names makes of it."""
     if job.engine not in ENGINES:
         raise UnknownName.of("serving engine", job.engine, ENGINES)
+    if (job.engine in PIPELINE_ENGINES) is not isinstance(job, PipelineJob):
+        what = "diffusion pipelines" if job.engine in PIPELINE_ENGINES else "language models"
+        raise InvalidSpec(f"{job.engine} runs {what}; {_subject(job)} is none")
     if job.plan.num_ranks > job.cluster.count:
         raise InvalidSpec(
             f"tp={job.plan.tp} x pp={job.plan.pp} x dp={job.plan.dp} needs {job.plan.num_ranks} GPUs, "
@@ -161,9 +181,11 @@ def _holes(rank: RankAnswer) -> float:
 
 
 def capacity_of(
-    job: ServeJob, deployment: Deployment, safe: float | None = None, holes: float = 1.0
+    job: ServeJob | PipelineJob, deployment: Deployment, safe: float | None = None, holes: float = 1.0
 ) -> Capacity | None:
     """What the caches of all ranks hold together: the rank with the least decides, every data-parallel copy counts.
+
+    A pipeline has none.
 
     Args:
         job: the question
@@ -171,6 +193,8 @@ def capacity_of(
         safe: the highest safe memory fraction
         holes: what a sequence takes of the card over what it takes of the cache
     """
+    if isinstance(job, PipelineJob):
+        return None
     caches = [rank.cache for rank in deployment.ranks if rank.cache is not None]
     if not caches:
         return None
@@ -232,9 +256,9 @@ def safe_fraction(deployment: Deployment, needed_bytes: int, visible_bytes: int)
     return max(0, min(100, floor(100 * (rank.budget.fraction + room) + 1e-9))) / 100
 
 
-def _shortfall(job: ServeJob, deployment: Deployment, capacity: Capacity | None) -> str:
+def _shortfall(job: ServeJob | PipelineJob, deployment: Deployment, capacity: Capacity | None) -> str:
     """Why the load does not go into the cache, or nothing."""
-    if capacity is None or capacity.concurrency >= job.requests.concurrency:
+    if isinstance(job, PipelineJob) or capacity is None or capacity.concurrency >= job.requests.concurrency:
         return ""
     missing = -min(rank.startup.get("KV cache", 0) for rank in deployment.ranks)
     if missing > 0:
@@ -249,7 +273,9 @@ def _shortfall(job: ServeJob, deployment: Deployment, capacity: Capacity | None)
     )
 
 
-def _cautions(job: ServeJob) -> Iterable[str]:
+def _cautions(job: ServeJob | PipelineJob) -> Iterable[str]:
+    if isinstance(job, PipelineJob):
+        return
     context = job.model.context
     if context is not None and job.context > context:
         yield f"context={job.context} is longer than the {context} positions {job.model.name} was trained with"
@@ -260,7 +286,7 @@ def _cautions(job: ServeJob) -> Iterable[str]:
         )
 
 
-def _rank_answer(job: ServeJob, rank: ServingRank) -> RankAnswer:
+def _rank_answer(job: ServeJob | PipelineJob, rank: ServingRank) -> RankAnswer:
     return rank_answer(
         rank.program,
         outside=(context_tensor(job.cluster.gpu),),
@@ -271,17 +297,21 @@ def _rank_answer(job: ServeJob, rank: ServingRank) -> RankAnswer:
     )
 
 
-def question(job: ServeJob) -> dict[str, Any]:
+def _subject(job: ServeJob | PipelineJob) -> str:
+    return job.model.name if isinstance(job, ServeJob) else job.pipeline.name
+
+
+def question(job: ServeJob | PipelineJob) -> dict[str, Any]:
     """The job as plain data; the model and the card by name."""
     version = ".".join(map(str, job.version))
     plain: dict[str, Any] = {
-        "model": job.model.name, "gpus": job.cluster.name, "engine": f"{job.engine}@{version}"
+        "model": _subject(job), "gpus": job.cluster.name, "engine": f"{job.engine}@{version}"
     }
-    plain["requests"] = _plain(job.requests) | {"context": job.context}
+    plain["requests"] = _plain(job.requests) | ({"context": job.context} if isinstance(job, ServeJob) else {})
     plain["plan"] = _plain(job.plan)
     if job.engine_options:
         plain["engine_options"] = job.engine_options
-    if job.calibration is not None:
+    if isinstance(job, ServeJob) and job.calibration is not None:
         plain["calibration"] = job.calibration.source
     return plain
 

@@ -16,7 +16,7 @@ from vramcast.families.fields import Fields
 
 
 def t5(fields: Fields) -> Model:
-    """T5, flan-T5, mT5: no biases, relative positions in the scores, one shared embedding."""
+    """T5, flan-T5, mT5, UMT5: no biases, relative positions in the scores, one shared embedding."""
     fields = fields.behind({"tie_word_embeddings": True, "hidden_dropout": 0.1})
     fields = fields.behind({"attention_dropout": fields.fraction("hidden_dropout", 0.1)})  # one rate for both
     hidden = fields.count("hidden_size")
@@ -35,6 +35,8 @@ def t5(fields: Fields) -> Model:
         mixer=attention, channel=MLP(width=fields.count("intermediate_size"), gated=gated, activation=activation)
     )
     buckets = fields.count("relative_attention_num_buckets", 32)
+    if fields.word("model_type") == "umt5":  # every layer has its own relative positions
+        layer = replace(layer, mixer=replace(attention, relative_buckets=buckets))
     encoder = _t5_stack("encoder", hidden, layer, fields.layers(), buckets)
     crossed = replace(layer, cross_attention=replace(attention, position_bias="none"))
     decoder_layers = fields.layers("num_decoder_layers", fields.layers())
@@ -100,4 +102,4 @@ def _whisper_layer(fields: Fields, hidden: int, side: str) -> Layer:
     return Layer(mixer=attention, channel=mlp, norm=Norm.LAYER, cross_attention=cross)
 
 
-BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {"t5": t5, "mt5": t5, "whisper": whisper}
+BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {"t5": t5, "mt5": t5, "umt5": t5, "whisper": whisper}

@@ -62,11 +62,11 @@ FAMILIES: Final[dict[str, Builder]] = {
     ),
     **_in(
         "seq2seq",
-        "mt5 t5 whisper",
+        "mt5 t5 umt5 whisper",
     ),
     **_in(
         "vision",
-        "clip clip_vision_model siglip siglip_vision_model vit",
+        "clip clip_text_model clip_vision_model siglip siglip_vision_model vit",
     ),
     **_in(
         "vision_language",

@@ -175,6 +175,15 @@ def _alone(fields: Fields, stack: Stack) -> Model:
     return model_of(fields, stacks=(stack,), head=Head.NONE, vocab=0, tied=False, dtype=dtype_of(fields, "fp32"))
 
 
+def clip_text(fields: Fields) -> Model:
+    """CLIP's text encoder alone, as diffusion pipelines use it; with its projection where the class says so."""
+    joint = any("WithProjection" in name for name in fields.words("architectures"))
+    hidden = fields.count("hidden_size")
+    extra = linear("projection", fields.count("projection_dim", hidden), hidden) if joint else ()
+    stack = _text_stack(fields, extra=extra, causal=True)
+    return model_of(fields, stacks=(stack,), head=Head.NONE, tied=False, dtype=dtype_of(fields, "fp32"))
+
+
 def clip_vision(fields: Fields) -> Model:
     """CLIP's image encoder alone."""
     return _alone(fields, clip_vision_stack(fields))
@@ -204,6 +213,7 @@ BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "vit": vit,
     "clip": clip,
     "siglip": siglip,
+    "clip_text_model": clip_text,
     "clip_vision_model": clip_vision,
     "siglip_vision_model": siglip_vision,
 }

@@ -7,13 +7,22 @@ from typing import Any, Final
 
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.domain.calibration import Calibration
-from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan, Version
+from vramcast.domain.device import Cluster
+from vramcast.domain.serving import Draft, PipelineJob, Requests, ServeJob, ServePlan, Version
 from vramcast.engines.serving.checks import divides
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.estimate.serving import ENGINES
+from vramcast.estimate.serving import ENGINES, PIPELINE_ENGINES
 from vramcast.question.build import Resolve, checkpoint_of, converted, engine_options, section
 from vramcast.question.options import parse
 from vramcast.question.serving_options import SERVE_OPTIONS
+
+DEFAULT_PIPELINE_ENGINE: Final = "diffusers"
+
+PIPELINE_OPTIONS: Final = frozenset(
+    ("engine", "concurrency", "height", "width", "frames", "weights", "dtype", "attention", "offload", "tiling",
+     "slicing", "engine-option")
+)
+"""What a question about a diffusion pipeline can say."""
 
 DRAFT_KINDS: Final = ("eagle", "eagle3", "mtp", "ngram", "medusa")
 
@@ -26,14 +35,18 @@ ANY_CARD: Final = "smallest-gpu"
 STAND_IN: Final = "h100"
 """One card, to be replaced by the search."""
 
-ALIASES: Final = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "hf": "transformers"}
+ALIASES: Final = {
+    "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "llamacpp": "llama.cpp", "sd.cpp": "stable-diffusion.cpp",
+    "hf": "transformers",
+}
 
 
-def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJob:
+def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJob | PipelineJob:
     """The serving job that a set of options asks for.
 
     Args:
-        options: option names as in `SERVE_OPTIONS`, plus `model` and `gpus`
+        options: option names as in `SERVE_OPTIONS`, plus `model` and `gpus`; with an engine that runs diffusion
+            pipelines, or a pipeline's own name and no engine, `model` is a pipeline
         resolve: turns the text of `model` into a network and what its headers say
 
     Raises: InvalidSpec or UnknownName with one sentence.
@@ -47,6 +60,9 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 2xl40s, or --find smallest-gpu")
     cluster = parse_gpus(str(given.get("gpus", STAND_IN)))
     engine, version = parse_engine(values.get("engine") or default_engine(given.get("model")))
+    if engine in PIPELINE_ENGINES:
+        return _pipeline_job(given.get("model"), values, cluster, engine, version)
+    _refuse_pipeline(given.get("model"), engine)
     checkpoint = checkpoint_of(given.get("model"), values, resolve, SERVE_OPTIONS)
     plan: ServePlan = converted(ServePlan, section(values, "plan", SERVE_OPTIONS) | _draft(values, resolve))
     job = ServeJob(
@@ -80,8 +96,51 @@ def goal_of(options: Mapping[str, object]) -> str | None:
 
 
 def default_engine(model: object) -> str:
-    """llama.cpp for its own files, vLLM for everything else."""
-    return "llama.cpp" if str(model).lower().endswith(".gguf") else "vllm"
+    """llama.cpp for its own files, diffusers for names only pipelines have, vLLM for everything else."""
+    if str(model).lower().endswith(".gguf"):
+        return "llama.cpp"
+    return DEFAULT_PIPELINE_ENGINE if is_pipeline(model) else "vllm"
+
+
+def is_pipeline(model: object) -> bool:
+    """Whether a name is one of the catalogue of pipelines and of no model."""
+    from vramcast.catalogue.models import known_names
+
+    if not isinstance(model, str) or model.strip().lower() in known_names():
+        return False
+    from vramcast.catalogue.pipelines import known_pipelines
+
+    return model.strip().lower() in known_pipelines()
+
+
+def _refuse_pipeline(model: object, engine: str) -> None:
+    """A pipeline's name with an engine for language models is answered by what would work."""
+    if is_pipeline(model):
+        raise InvalidSpec(
+            f"{str(model)[:80]} is a diffusion pipeline, {engine} runs language models; use --engine diffusers or "
+            "stable-diffusion.cpp"
+        )
+
+
+def _pipeline_job(
+    name: object, values: Mapping[str, Any], cluster: Cluster, engine: str, version: Version
+) -> PipelineJob:
+    from vramcast.catalogue.pipelines import load_pipeline
+
+    if name is None:
+        raise InvalidSpec("which pipeline? name one, for example flux.1-dev")
+    for option in values:
+        if option not in PIPELINE_OPTIONS:
+            raise InvalidSpec(f"--{option} says nothing about a diffusion pipeline; leave it out")
+    return PipelineJob(
+        pipeline=load_pipeline(str(name)),
+        requests=converted(Requests, section(values, "requests", SERVE_OPTIONS)),
+        plan=converted(ServePlan, section(values, "plan", SERVE_OPTIONS)),
+        cluster=cluster,
+        engine=engine,
+        version=version,
+        engine_options=engine_options(values.get("engine-option", ())),
+    )
 
 
 def parse_engine(text: str) -> tuple[str, Version]:

@@ -17,10 +17,10 @@ GOALS: Final = ("smallest-gpu", "fewest-gpus", "best-split", "longest-context", 
 SERVE_OPTIONS: Final[dict[str, Option]] = {
     "find": _choice("job", "find", "the inverse question: vary this until the load fits", GOALS),
     "engine": Option(
-        "job", "engine", Kind.TEXT, "engine and version: vllm@0.19 (default), sglang, tensorrt-llm, llama.cpp ..."
+        "job", "engine", Kind.TEXT, "engine@version: vllm@0.19 (default), sglang, tensorrt-llm, llama.cpp, diffusers"
     ),
     "context": Option("requests", "context", Kind.COUNT, "longest sequence, prompt and answer (32k = 32768)"),
-    "concurrency": Option("requests", "concurrency", Kind.COUNT, "sequences in flight"),
+    "concurrency": Option("requests", "concurrency", Kind.COUNT, "sequences in flight; diffusers: images per prompt"),
     "input-len": Option("requests", "input_len", Kind.COUNT, "tokens of a prompt"),
     "output-len": Option("requests", "output_len", Kind.COUNT, "tokens of an answer"),
     "images": Option("requests", "images", Kind.COUNT, "images in a prompt"),

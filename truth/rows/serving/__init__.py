@@ -13,7 +13,7 @@ ADAPTERS: Final[tuple[tuple[str, str], ...]] = (
     (r"vllm", "vllm"),
     (r"sglang", "sglang"),
     (r"tensorrt|trt-?llm", "tensorrt_llm"),
-    (r"diffusers|stable-diffusion", "diffusion"),
+    (r"diffusers|stable-diffusion|hunyuanvideo", "diffusion"),
     (r"llama[.-]?cpp|llama-box|ollama|gguf", "llamacpp"),
     (r"whisper|ctranslate|opennmt|fastertransformer", "encoders"),
     (r"transformers|autoawq|exllama|litgpt|lmdeploy|^$", "transformers"),

@@ -85,12 +85,17 @@ class Graph:
 
     def expand(self, tensor: Tensor) -> None:
         """Append a tensor behind everything it is computed from that is not there yet."""
-        if tensor.seen:
-            return
-        tensor.seen = True
-        for source in tensor.src:
-            self.expand(source)
-        (self.leafs if tensor.op == "none" else self.nodes).append(tensor)
+        waiting = [(tensor, 0)]  # an own stack: graphs are deeper than Python recurses
+        while waiting:
+            node, position = waiting.pop()
+            if not position:
+                if node.seen:
+                    continue
+                node.seen = True
+            if position < len(node.src):
+                waiting += [(node, position + 1), (node.src[position], 0)]
+                continue
+            (self.leafs if node.op == "none" else self.nodes).append(node)
 
 
 def placed(dtype: str, *ne: int, home: int, weight: bool = False) -> Tensor:

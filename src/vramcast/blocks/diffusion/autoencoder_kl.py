@@ -1,0 +1,167 @@
+"""AutoencoderKL: the autoencoder of images (Stable Diffusion, SD3, FLUX).
+
+[kl] huggingface/diffusers models/autoencoders/autoencoder_kl.py `decode`, `tiled_decode`, vae.py `Decoder`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from vramcast.blocks.diffusion.common import Weights, conv, each, linear, norm
+from vramcast.domain.autoencoders import AutoencoderKL
+from vramcast.domain.model import Parameter
+from vramcast.operators.eager import Array, Tape
+
+SOURCE = "diffusers models/autoencoders/autoencoder_kl.py, vae.py Decoder"
+
+TILE_OVERLAP: Final = 0.25
+
+
+def parameters(spec: AutoencoderKL) -> Weights:
+    """Encoder and decoder: both are loaded, whichever is used."""
+    yield from _encoder(spec)
+    yield from _decoder(spec)
+    latent = spec.latent_channels
+    if spec.use_quant_conv:
+        yield from each("encoder", conv("quant_conv", 2 * latent, 2 * latent, 1, 1))
+    if spec.use_post_quant_conv:
+        yield from each("decoder", conv("post_quant_conv", latent, latent, 1, 1))
+
+
+def buffers(spec: AutoencoderKL) -> int:
+    """Running means and variances of FLUX.2's norm of latents."""
+    return 2 * spec.batch_norm
+
+
+def _encoder(spec: AutoencoderKL) -> Weights:
+    channels = spec.block_out_channels
+    before = channels[0]
+    yield from each("encoder", conv("conv_in", spec.in_channels, before, 3, 3))
+    for index, width in enumerate(channels):
+        for _ in range(spec.layers_per_block):
+            yield from each("encoder", _residual(before, width))
+            before = width
+        if index != len(channels) - 1:
+            yield from each("encoder", conv("downsample", width, width, 3, 3))
+    yield from _middle(spec, "encoder")
+    yield from each("encoder", norm("norm_out", before, bias=True))
+    yield from each("encoder", conv("conv_out", before, 2 * spec.latent_channels, 3, 3))
+
+
+def _decoder(spec: AutoencoderKL) -> Weights:
+    yield from each("decoder", conv("conv_in", spec.latent_channels, spec.block_out_channels[-1], 3, 3))
+    yield from _middle(spec, "decoder")
+    for before, width, last in _up_blocks(spec):
+        for index in range(spec.layers_per_block + 1):
+            yield from each("decoder", _residual(before if not index else width, width))
+        if not last:
+            yield from each("decoder", conv("upsample", width, width, 3, 3))
+    first = spec.block_out_channels[0]
+    yield from each("decoder", (*norm("norm_out", first, bias=True), *conv("conv_out", first, spec.out_channels, 3, 3)))
+
+
+def _up_blocks(spec: AutoencoderKL) -> Iterator[tuple[int, int, bool]]:
+    """Channels in and out, and whether it is the last, of the decoder's blocks."""
+    channels = spec.block_out_channels
+    before = channels[-1]
+    for index in reversed(range(len(channels))):
+        yield before, channels[index], index == 0
+        before = channels[index]
+
+
+def _residual(before: int, width: int) -> tuple[Parameter, ...]:
+    shortcut = conv("shortcut", before, width, 1, 1) if before != width else ()
+    return (
+        *norm("norm1", before, bias=True), *conv("conv1", before, width, 3, 3),
+        *norm("norm2", width, bias=True), *conv("conv2", width, width, 3, 3), *shortcut,
+    )
+
+
+def _middle(spec: AutoencoderKL, owner: str) -> Weights:
+    width = spec.block_out_channels[-1]
+    yield from each(owner, _residual(width, width), 2)
+    if spec.mid_block_add_attention:
+        parts = [*norm("attention.norm", width, bias=True)]
+        for name in ("q", "k", "v", "out"):
+            parts += linear(f"attention.{name}", width, width)
+        yield from each(owner, parts)
+
+
+def forward(tape: Tape, spec: AutoencoderKL, latent: Array, *, tiling: bool = False) -> Array:
+    """Pixels of a batch of latents."""
+    side = spec.sample_size // spec.scale
+    if tiling and max(latent.shape[-2:]) > side:
+        return _tiled(tape, spec, latent, side)
+    return _decode(tape, spec, latent)
+
+
+def _decode(tape: Tape, spec: AutoencoderKL, latent: Array) -> Array:
+    if spec.use_post_quant_conv:
+        latent = tape.conv(latent, spec.latent_channels, kernel=1, padding=0, name="post_quant_conv")
+    x = tape.conv(latent, spec.block_out_channels[-1], name="conv_in")
+    x = _run_residual(tape, x, x.shape[1])
+    if spec.mid_block_add_attention:
+        x = _run_attention(tape, x)
+    x = _run_residual(tape, x, x.shape[1])
+    for _, width, last in _up_blocks(spec):
+        for _ in range(spec.layers_per_block + 1):
+            x = _run_residual(tape, x, width)
+        if not last:
+            x = tape.upsample(x, (2, 2))
+            x = tape.conv(x, width, name="upsampled.conv")
+    x = tape.group_norm(x)
+    x = tape.activation(x)
+    return tape.conv(x, spec.out_channels, name="pixels")
+
+
+def _run_residual(tape: Tape, x: Array, width: int) -> Array:
+    y = tape.group_norm(x, "norm1")
+    y = tape.activation(y)
+    y = tape.conv(y, width, name="conv1")
+    y = tape.group_norm(y, "norm2")
+    y = tape.activation(y)
+    y = tape.conv(y, width, name="conv2")
+    if x.shape[1] != width:
+        x = tape.conv(x, width, kernel=1, padding=0, name="shortcut")
+    total = tape.add(x, y)
+    return tape.like("hidden", total)
+
+
+def _run_attention(tape: Tape, x: Array) -> Array:
+    """One head over all latent pixels."""
+    batch, channels, height, width = x.shape
+    normed = tape.group_norm(x.view(batch, channels, height * width), "attention.norm")
+    turned = normed.view(batch, height * width, channels)
+    q, k, v = (tape.linear(turned, channels, f"attention.{name}") for name in "qkv")
+    y = tape.attention(q.view(batch, height * width, 1, channels)).view(batch, height * width, channels)
+    y = tape.linear(y, channels, "attention.out")
+    del q, k, v
+    total = tape.add(y.view(*x.shape), x)
+    return tape.like("hidden", total)
+
+
+def _tiled(tape: Tape, spec: AutoencoderKL, latent: Array, side: int) -> Array:
+    """Overlapping tiles one after the other; their results wait to be blended and cut."""
+    step = int(side * (1 - TILE_OVERLAP))
+    height, width = latent.shape[-2:]
+    limit = spec.sample_size - int(spec.sample_size * TILE_OVERLAP)
+    rows = []
+    for top in range(0, height, step):
+        row = []
+        for left in range(0, width, step):
+            tile = latent.view(*latent.shape[:2], min(side, height - top), min(side, width - left))
+            row.append(_decode(tape, spec, tile))
+        rows.append(row)
+    return joined_tiles(tape, rows, limit, limit)
+
+
+def joined_tiles(tape: Tape, rows: list[list[Array]], height: int, width: int) -> Array:
+    """Tiles cut to (height, width), joined along rows and then along columns."""
+    joined = []
+    for row in rows:
+        parts = [
+            tile.view(*tile.shape[:-2], min(height, tile.shape[-2]), min(width, tile.shape[-1])) for tile in row
+        ]
+        joined.append(tape.cat(parts, -1, "row of tiles"))
+    return tape.cat(joined, -2, "pixels")

@@ -1,0 +1,138 @@
+"""What networks of diffusion pipelines share: weights by layer, sizes of a step, and recurring pieces of forward code.
+
+[embeddings] huggingface/diffusers models/embeddings.py `apply_rotary_emb`
+[normalization] huggingface/diffusers models/normalization.py
+[attention] huggingface/diffusers models/attention.py `FeedForward`, models/activations.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from vramcast.domain.model import Parameter
+from vramcast.operators.eager import FP32, Array, Tape
+
+Weights = Iterator[tuple[str, Parameter, int]]
+"""Owner, weight, and how many equal ones there are. Embedders and outputs are what converters leave unquantised."""
+
+EMBEDDERS = "embedders"
+OUTPUT = "output"
+
+
+class Step(NamedTuple):
+    """Sizes of one forward."""
+
+    batch: int  # images or videos, twice as many under classifier-free guidance
+    frames: int  # of the latent
+    height: int
+    width: int
+    tokens: int  # of text
+    itemsize: int  # of activations [bytes]
+
+
+def linear(path: str, in_features: int, out_features: int, *, bias: bool = True) -> tuple[Parameter, ...]:
+    """Weight and bias of a linear."""
+    weight = Parameter(path=f"{path}.weight", shape=(out_features, in_features))
+    return (weight, vector(f"{path}.bias", out_features)) if bias else (weight,)
+
+
+def vector(path: str, size: int) -> Parameter:
+    """A bias, a norm's weight, a table's row."""
+    return Parameter(path=path, shape=(size,), kind="bias")
+
+
+def norm(path: str, width: int, *, bias: bool = False) -> tuple[Parameter, ...]:
+    """Weight and bias of a norm."""
+    weight = Parameter(path=f"{path}.weight", shape=(width,), kind="norm")
+    return (weight, vector(f"{path}.bias", width)) if bias else (weight,)
+
+
+def conv(path: str, in_channels: int, out_channels: int, *kernel: int, bias: bool = True) -> tuple[Parameter, ...]:
+    """Weight and bias of a convolution."""
+    weight = Parameter(path=f"{path}.weight", shape=(out_channels, in_channels, *kernel), kind="conv")
+    return (weight, vector(f"{path}.bias", out_channels)) if bias else (weight,)
+
+
+def embedder(path: str, in_features: int, width: int, *, out_features: int | None = None) -> tuple[Parameter, ...]:
+    """Two linears, as timesteps and pooled texts pass."""
+    return (*linear(f"{path}.1", in_features, width), *linear(f"{path}.2", width, out_features or width))
+
+
+def each(owner: str, parameters: Iterable[Parameter], count: int = 1) -> Weights:
+    """The weights of `count` equal layers."""
+    return ((owner, parameter, count) for parameter in parameters)
+
+
+def modulated(tape: Tape, x: Array, name: str = "modulated") -> Array:
+    """norm(x) * (1 + scale) + shift, one operator at a time [normalization]."""
+    normed = tape.layer_norm(x, f"{name}.norm")
+    scaled = tape.multiply(normed, name=f"{name}.scaled")
+    del normed
+    return tape.add(scaled, name=name)
+
+
+def gated_residual(tape: Tape, x: Array, part: Array, name: str = "hidden") -> Array:
+    """x + gate * part."""
+    gated = tape.multiply(part, name=f"{name}.gated")
+    return tape.add(x, gated, name=name)
+
+
+def rotated(tape: Tape, x: Array) -> Array:
+    """Rotary positions in fp32 [embeddings]: x * cos + turned x * sin, both products whole fp32 tensors."""
+    negated = tape.new("rope.negated", (*x.shape[:-1], x.shape[-1] // 2), x.width)
+    turned = tape.like("rope.turned", x)
+    del negated
+    first = tape.multiply(tape.cast(x, FP32, "rope.fp32"), name="rope.cos")
+    second = tape.multiply(tape.cast(turned, FP32, "rope.fp32"), name="rope.sin")
+    total = tape.add(first, second, name="rope.sum")
+    del first, second
+    return tape.cast(total, x.width, "rotated")
+
+
+def rotated_complex(tape: Tape, x: Array) -> Array:
+    """Rotary positions as complex numbers: one fp32 copy, one product."""
+    product = tape.multiply(tape.cast(x, FP32, "rope.fp32"), name="rope.product")
+    return tape.cast(product, x.width, "rotated")
+
+
+def feed_forward(tape: Tape, x: Array, width: int, name: str = "ff") -> Array:
+    """Linear, activation, linear [attention]."""
+    inner = tape.linear(x, width, f"{name}.up")
+    inner = tape.activation(inner, f"{name}.activated")
+    return tape.linear(inner, x.shape[-1], f"{name}.down")
+
+
+def geglu(tape: Tape, x: Array, width: int, name: str = "ff") -> Array:
+    """One projection to value and gate, gelu of the gate, their product, and the way back [attention]."""
+    both = tape.linear(x, 2 * width, f"{name}.projection")
+    value, gate = both.chunk(2)
+    inner = tape.multiply(value, tape.activation(gate, f"{name}.gelu"), name=f"{name}.inner")
+    del both, value, gate
+    return tape.linear(inner, x.shape[-1], f"{name}.down")
+
+
+def swiglu(tape: Tape, x: Array, width: int, name: str = "ff") -> Array:
+    """down(silu(gate(x)) * up(x))."""
+    gate = tape.activation(tape.linear(x, width, f"{name}.gate"), f"{name}.activated")
+    inner = tape.multiply(gate, tape.linear(x, width, f"{name}.up"), name=f"{name}.inner")
+    del gate
+    return tape.linear(inner, x.shape[-1], f"{name}.down")
+
+
+def heads_of(x: Array, heads: int) -> Array:
+    """(B, S, H) as (B, S, heads, D)."""
+    batch, length, hidden = x.shape
+    return x.view(batch, length, heads, hidden // heads)
+
+
+def merged(x: Array) -> Array:
+    """(B, S, heads, D) as (B, S, H)."""
+    batch, length, heads, width = x.shape
+    return x.view(batch, length, heads * width)
+
+
+def projections(tape: Tape, x: Array, width: int, prefix: str = "attention") -> tuple[Array, Array, Array]:
+    """Queries, keys and values of separate linears."""
+    q, k, v = (tape.linear(x, width, f"{prefix}.{name}") for name in "qkv")
+    return q, k, v

@@ -1,0 +1,211 @@
+"""UNet2DConditionModel: Stable Diffusion 1, 2, XL, Kolors.
+
+[unet] huggingface/diffusers models/unets/unet_2d_condition.py `forward`, models/resnet.py `ResnetBlock2D`,
+models/transformers/transformer_2d.py, models/attention.py `BasicTransformerBlock`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vramcast.blocks.diffusion.common import (
+    EMBEDDERS,
+    OUTPUT,
+    Step,
+    Weights,
+    conv,
+    each,
+    embedder,
+    geglu,
+    heads_of,
+    linear,
+    merged,
+    norm,
+)
+from vramcast.domain.denoisers import UNet
+from vramcast.domain.model import Parameter
+from vramcast.operators.eager import Array, Tape
+
+SOURCE = "diffusers models/unets/unet_2d_condition.py, models/resnet.py, models/attention.py"
+
+
+def parameters(spec: UNet) -> Weights:
+    """The weights, level by level."""
+    first, last = spec.block_out_channels[0], spec.block_out_channels[-1]
+    yield from each(EMBEDDERS, embedder("time_embedding", first, 4 * first))
+    if spec.projection_class_embeddings_input_dim:
+        width = spec.projection_class_embeddings_input_dim
+        yield from each(EMBEDDERS, embedder("add_embedding", width, 4 * first))
+    if spec.encoder_hid_dim:
+        yield from each(EMBEDDERS, linear("encoder_hid_proj", spec.encoder_hid_dim, spec.cross_attention_dim))
+    yield from each("conv_in", conv("conv_in", spec.in_channels, first, 3, 3))
+    for owner, before, channels, index in _residual_blocks(spec):
+        yield from each(owner, _residual(before, channels, 4 * first))
+        if index is not None:
+            yield from _transformer(spec, owner, channels, spec.depths[index])
+    for index, channels in enumerate(spec.block_out_channels[:-1]):
+        yield from each(f"down.{index}", conv("downsample", channels, channels, 3, 3))
+    for index, channels in enumerate(spec.block_out_channels[1:], start=1):
+        yield from each(f"up.{index}", conv("upsample", channels, channels, 3, 3))
+    yield from _transformer(spec, "mid", last, spec.depths[-1])
+    yield from each(OUTPUT, norm("conv_norm_out", first, bias=True))
+    yield from each(OUTPUT, conv("conv_out", first, spec.out_channels, 3, 3))
+
+
+def _residual_blocks(spec: UNet) -> Iterator[tuple[str, int, int, int | None]]:
+    """Owner, channels in and out of every residual block, and the level of the transformer behind it."""
+    channels = spec.block_out_channels
+    before, skips = channels[0], [channels[0]]
+    for index, width in enumerate(channels):
+        level = index if spec.attends[index] else None
+        for _ in range(spec.layers_per_block):
+            yield f"down.{index}", before, width, level
+            before = width
+            skips.append(width)
+        if index != len(channels) - 1:
+            skips.append(width)
+    yield from (("mid", before, before, None),) * 2
+    for index in reversed(range(len(channels))):
+        level = index if spec.attends[index] else None
+        for _ in range(spec.layers_per_block + 1):
+            yield f"up.{index}", before + skips.pop(), channels[index], level
+            before = channels[index]
+
+
+def _residual(before: int, channels: int, steps: int) -> tuple[Parameter, ...]:
+    shortcut = conv("shortcut", before, channels, 1, 1) if before != channels else ()
+    return (
+        *norm("norm1", before, bias=True), *conv("conv1", before, channels, 3, 3),
+        *linear("time_emb_proj", steps, channels),
+        *norm("norm2", channels, bias=True), *conv("conv2", channels, channels, 3, 3), *shortcut,
+    )
+
+
+def _transformer(spec: UNet, owner: str, channels: int, depth: int) -> Weights:
+    ends = [
+        linear(name, channels, channels) if spec.use_linear_projection else conv(name, channels, channels, 1, 1)
+        for name in ("proj_in", "proj_out")
+    ]
+    yield from each(owner, (*norm("norm", channels, bias=True), *ends[0], *ends[1]))
+    yield from each(f"{owner}.transformer", _layer(channels, spec.cross_attention_dim), depth)
+
+
+def _layer(channels: int, text: int) -> tuple[Parameter, ...]:
+    parts: list[Parameter] = []
+    for index, source in enumerate((channels, text), start=1):
+        parts += [*norm(f"norm{index}", channels, bias=True), *linear(f"attn{index}.q", channels, channels, bias=False)]
+        parts += [*linear(f"attn{index}.k", source, channels, bias=False)]
+        parts += linear(f"attn{index}.v", source, channels, bias=False)
+        parts += linear(f"attn{index}.out", channels, channels)
+    parts += [*norm("norm3", channels, bias=True), *linear("ff.in", channels, 8 * channels)]
+    return (*parts, *linear("ff.out", 4 * channels, channels))
+
+
+def forward(tape: Tape, spec: UNet, step: Step) -> Array:
+    """One denoising step."""
+    first = spec.block_out_channels[0]
+    latent = tape.new("latent", (step.batch, spec.in_channels, step.height, step.width), step.itemsize)
+    text = tape.new("text states", (step.batch, step.tokens, spec.cross_attention_dim), step.itemsize)
+    steps = tape.new("time embedding", (step.batch, 4 * first), step.itemsize)
+    x = tape.conv(latent, first, name="conv_in")
+    skips = [x]
+    for index, channels in enumerate(spec.block_out_channels):
+        with tape.owned(f"denoiser.down.{index}"):
+            for _ in range(spec.layers_per_block):
+                x = _run_residual(tape, x, steps, channels)
+                if spec.attends[index]:
+                    x = _run_transformer(tape, spec, x, text, index)
+                skips.append(x)
+            if index != len(spec.block_out_channels) - 1:
+                x = tape.conv(x, channels, stride=2, name="downsampled")
+                skips.append(x)
+    with tape.owned("denoiser.mid"):
+        x = _run_residual(tape, x, steps, x.shape[1])
+        x = _run_transformer(tape, spec, x, text, len(spec.depths) - 1)
+        x = _run_residual(tape, x, steps, x.shape[1])
+    for index in reversed(range(len(spec.block_out_channels))):
+        with tape.owned(f"denoiser.up.{index}"):
+            x = _run_up(tape, spec, x, skips, steps, text, index)
+    x = tape.group_norm(x)
+    x = tape.activation(x)
+    return tape.conv(x, spec.out_channels, name="noise")
+
+
+def _run_up(
+    tape: Tape, spec: UNet, x: Array, skips: list[Array], steps: Array, text: Array, index: int
+) -> Array:
+    channels = spec.block_out_channels[index]
+    # the block's arguments hold the skips of the level, and the first of them x, until it returns
+    count = spec.layers_per_block + 1
+    held, before = skips[-count:], x
+    del skips[-count:]
+    for skip in reversed(held):
+        x = tape.cat((x, skip), 1)
+        x = _run_residual(tape, x, steps, channels)
+        if spec.attends[index]:
+            x = _run_transformer(tape, spec, x, text, index)
+    del held, before
+    if index:
+        larger = tape.upsample(x, (2, 2))
+        x = tape.conv(larger, channels, name="upsampled.conv")
+    return x
+
+
+def _run_residual(tape: Tape, x: Array, steps: Array, channels: int) -> Array:
+    y = tape.group_norm(x, "norm1")
+    y = tape.activation(y)
+    y = tape.conv(y, channels, name="conv1")
+    shift = tape.linear(tape.activation(steps), channels, "time_emb_proj")
+    y = tape.add(y, shift)
+    y = tape.group_norm(y, "norm2")
+    y = tape.activation(y)
+    y = tape.conv(y, channels, name="conv2")
+    if x.shape[1] != channels:
+        x = tape.conv(x, channels, kernel=1, padding=0, name="shortcut")
+    total = tape.add(x, y)
+    return tape.like("hidden", total)
+
+
+def _run_transformer(tape: Tape, spec: UNet, x: Array, text: Array, index: int) -> Array:
+    batch, channels, height, width = x.shape
+    heads = spec.heads[index]
+    y = tape.group_norm(x)
+    if not spec.use_linear_projection:
+        y = tape.conv(y, channels, kernel=1, padding=0, name="proj_in")
+    tokens = tape.copy(y, "tokens").view(batch, height * width, channels)
+    if spec.use_linear_projection:
+        tokens = tape.linear(tokens, channels, "proj_in")
+
+    def layer(tokens: Array) -> tuple[Array, ...]:
+        return (_run_layer(tape, tokens, text, heads),)
+
+    state = [tokens]
+    del tokens
+    tape.repeat(spec.depths[index], layer, state)
+    (tokens,) = state
+    del state
+    if spec.use_linear_projection:
+        tokens = tape.linear(tokens, channels, "proj_out")
+    pixels = tape.copy(tokens, "pixels").view(*x.shape)
+    if not spec.use_linear_projection:
+        pixels = tape.conv(pixels, channels, kernel=1, padding=0, name="proj_out")
+    return tape.add(pixels, x, name="hidden")
+
+
+def _run_layer(tape: Tape, x: Array, text: Array, heads: int) -> Array:
+    for source in (None, text):
+        normed = tape.layer_norm(x)
+        x = tape.add(_run_attention(tape, normed, source, heads), x, name="tokens")
+    normed = tape.layer_norm(x)
+    return tape.add(geglu(tape, normed, 4 * x.shape[-1]), x, name="tokens")
+
+
+def _run_attention(tape: Tape, x: Array, source: Array | None, heads: int) -> Array:
+    channels = x.shape[-1]
+    read = x if source is None else source
+    q = heads_of(tape.linear(x, channels, "q"), heads)
+    k, v = (tape.linear(read, channels, name) for name in "kv")
+    y = merged(tape.attention(q))
+    y = tape.linear(y, channels, "out")
+    del q, k, v
+    return tape.like("out.scaled", y)

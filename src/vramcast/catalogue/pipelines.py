@@ -1,0 +1,158 @@
+"""The catalogue of diffusion pipelines: one TOML file each, with the fields of its components' configs.
+
+A file is named after the pipeline: `pipelines/flux.1-dev.toml`. `pipelines/index.json` maps every name and alias to a
+file; `python -m vramcast.catalogue.pipelines` writes it anew, and a test fails while it is stale. A component names
+its class and config, or a model of the catalogue.
+"""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from vramcast.domain.autoencoders import Autoencoder, AutoencoderKLWan
+from vramcast.domain.denoisers import Denoiser
+from vramcast.domain.model import Head, Model
+from vramcast.domain.pipeline import Component, Network, Pipeline
+from vramcast.errors import SourceError, UnknownName
+
+FOLDER: Final = Path(__file__).parent / "pipelines"
+INDEX: Final = "index.json"
+
+CLASSES: Final[dict[str, Any]] = {
+    str(noun.__struct_config__.tag): noun for noun in (*get_args(Denoiser), *get_args(Autoencoder))
+} | {"AutoencoderKLQwenImage": AutoencoderKLWan}
+"""Class of diffusers -> what describes it; Qwen-Image's autoencoder is Wan's under another name."""
+
+
+class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One component as a file states it."""
+
+    name: str
+    role: Literal["encoder", "denoiser", "autoencoder"]
+    model: str = ""  # of the catalogue of models
+    headless: bool = False  # the model is loaded without its head
+    class_: str = msgspec.field(default="", name="class")
+    config: dict[str, Any] = {}
+    tokens: int = 0
+    dtype: str | None = None
+
+
+class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file of the catalogue."""
+
+    source: str
+    checked: datetime.date
+    family: str
+    components: tuple[Part, ...]
+    aliases: tuple[str, ...] = ()
+    height: int = 1024
+    width: int = 1024
+    frames: int = 1
+    guidance: bool = True
+    context_tokens: int = 77
+    dtype: str = "bf16"
+
+
+def parse_entry(text: str, *, file: str) -> Entry:
+    """The record in a file.
+
+    Raises: SourceError naming the file, for unknown, missing or wrong keys
+    """
+    try:
+        return msgspec.convert(tomllib.loads(text), Entry)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise SourceError(f"{file}: {error}") from error
+
+
+def read_entry(name: str) -> Entry:
+    """The file of a pipeline, by its own name."""
+    return parse_entry((FOLDER / f"{name}.toml").read_text(encoding="utf-8"), file=f"{name}.toml")
+
+
+@cache
+def _index() -> dict[str, str]:
+    return msgspec.json.decode((FOLDER / INDEX).read_bytes(), type=dict[str, str])
+
+
+def pipeline_names() -> tuple[str, ...]:
+    """The names of all pipelines, sorted."""
+    return tuple(sorted(set(_index().values())))
+
+
+def known_pipelines() -> tuple[str, ...]:
+    """Every name and alias."""
+    return tuple(_index())
+
+
+def load_pipeline(name: str) -> Pipeline:
+    """The pipeline of a name or alias, in any case.
+
+    Raises: UnknownName with the nearest names
+    """
+    found = _index().get(name.strip().lower())
+    if found is None:
+        raise UnknownName.of("pipeline", name, _index())
+    return entry_pipeline(found, read_entry(found))
+
+
+def entry_pipeline(name: str, entry: Entry) -> Pipeline:
+    """The pipeline an entry describes."""
+    return Pipeline(
+        name=name, family=entry.family, components=tuple(_component(part, name) for part in entry.components),
+        height=entry.height, width=entry.width, frames=entry.frames, guidance=entry.guidance,
+        context_tokens=entry.context_tokens, dtype=entry.dtype,
+    )
+
+
+def _component(part: Part, pipeline: str) -> Component:
+    network = _model(part) if part.model else _network(part, pipeline)
+    return Component(name=part.name, role=part.role, network=network, tokens=part.tokens, dtype=part.dtype)
+
+
+def _model(part: Part) -> Model:
+    from vramcast.catalogue.models import load_model
+
+    model = load_model(part.model)
+    return replace(model, head=Head.NONE) if part.headless else model
+
+
+def _network(part: Part, pipeline: str) -> Network:
+    if part.class_ not in CLASSES:
+        raise SourceError(f"{pipeline}.toml: class {part.class_!r} of {part.name} is none of {', '.join(CLASSES)}")
+    try:
+        network: Network = msgspec.convert(part.config, CLASSES[part.class_], strict=True)
+    except msgspec.ValidationError as error:
+        raise SourceError(f"{pipeline}.toml: {part.name}: {error}") from error
+    return network
+
+
+def search_pipelines(text: str) -> tuple[str, ...]:
+    """Names of the pipelines whose name or alias holds every word of the text."""
+    words = text.lower().split()
+    return tuple(sorted({name for alias, name in _index().items() if all(word in alias for word in words)}))
+
+
+def built_index() -> dict[str, str]:
+    """Name or alias -> file, from the files themselves.
+
+    Raises: SourceError when two files claim a name
+    """
+    found: dict[str, str] = {}
+    for path in sorted(FOLDER.glob("*.toml")):
+        for alias in (path.stem, *read_entry(path.stem).aliases):
+            other = found.setdefault(alias.lower(), path.stem)
+            if other != path.stem:
+                raise SourceError(f"{alias} names both {other} and {path.stem}")
+    return found
+
+
+if __name__ == "__main__":
+    (FOLDER / INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(built_index()), indent=1) + b"\n")

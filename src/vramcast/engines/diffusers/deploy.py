@@ -1,0 +1,228 @@
+"""One diffusers process: components loaded, a prompt encoded, latents denoised, pixels decoded.
+
+[offload] huggingface/diffusers pipelines/pipeline_utils.py `enable_model_cpu_offload`, `enable_sequential_cpu_offload`;
+hooks/group_offloading.py: a component comes to the card when it is called and leaves when the next one is.
+[hooks] huggingface/accelerate hooks.py `CpuOffload.pre_forward`: offloads the former module, `clear_device_cache`.
+[upcast] pipelines/stable_diffusion_xl `upcast_vae`: an fp16 autoencoder that needs it decodes in fp32.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from vramcast.blocks.diffusion import text
+from vramcast.blocks.diffusion.common import Step
+from vramcast.blocks.diffusion.networks import count_elements, module_of
+from vramcast.blocks.parameters import count_parameters
+from vramcast.domain.autoencoders import Autoencoder, AutoencoderKL, AutoencoderKLWan
+from vramcast.domain.job import Phase
+from vramcast.domain.model import Model
+from vramcast.domain.pipeline import Component, Network, Pipeline
+from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor, extent
+from vramcast.domain.rank import RankProgram
+from vramcast.domain.serving import Deployment, PipelineJob, ServingRank
+from vramcast.engines.diffusers.weights import (
+    component_tensors,
+    formats_of_component,
+    largest_group,
+    largest_module,
+    loaded,
+    quantised_by_default,
+    unloaded,
+)
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.operators.eager import Tape
+from vramcast.states.storage import format_of
+from vramcast.units import ceil_div
+
+OFFLOAD_SOURCE: Final = "diffusers pipelines/pipeline_utils.py, hooks/group_offloading.py"
+
+ITEMSIZES: Final = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+STEPS: Final = 20
+"""Denoising steps; memory is the same after the first."""
+
+Tensors = list[tuple[Tensor, int]]
+
+
+class Part(NamedTuple):
+    """A component with its weights and the program of its forward."""
+
+    component: Component
+    tensors: Tensors
+    forward: Program
+
+
+def deploy(job: PipelineJob) -> Deployment:
+    """The one process of a pipeline, or one of several that share the sequence."""
+    format_of(job.plan.weights or "bf16")
+    parts = [_part(job, component) for component in job.pipeline.components]
+    load, serving = PLACEMENTS[job.plan.offload](parts)
+    program = RankProgram(
+        role="all", count=max(1, _sequence_ranks(job)), phases={Phase.LOAD: load, Phase.SERVING: serving},
+    )
+    return Deployment(ranks=(ServingRank(program=program),), assumptions=tuple(_assumptions(job)))
+
+
+def _assumptions(job: PipelineJob) -> list[str]:
+    found = ["convolutions run without cuDNN workspaces larger than what is freed beside them"]
+    if job.plan.weights is not None:
+        found.append("the denoiser and text encoders of more than 10^9 parameters are quantised, the others are not")
+    return found
+
+
+def _sequence_ranks(job: PipelineJob) -> int:
+    """Cards that share the tokens of a denoising step (Ulysses, ring): each holds all weights."""
+    ranks = job.engine_options.get("context-parallel", 1)
+    if not isinstance(ranks, int) or ranks < 1:
+        raise InvalidSpec(f"context-parallel={ranks!r} must be a number of GPUs")
+    if ranks > job.cluster.count:
+        raise InvalidSpec(f"context-parallel={ranks} needs as many GPUs; {job.cluster.name} has {job.cluster.count}")
+    return ranks
+
+
+def _part(job: PipelineJob, component: Component) -> Part:
+    dtype = component.dtype or job.plan.dtype or job.pipeline.dtype
+    quantised = quantised_by_default(component, elements_of(component.network))
+    formats = formats_of_component(weights=job.plan.weights, dtype=dtype, quantised=quantised)
+    tensors = list(component_tensors(component, formats))
+    return Part(component, tensors, _forward(job, component, dtype, dequantises=formats.quantised != formats.whole))
+
+
+def elements_of(network: Network) -> int:
+    """Parameters of a component."""
+    return count_parameters(network).total if isinstance(network, Model) else count_elements(network)
+
+
+def _forward(job: PipelineJob, component: Component, dtype: str, *, dequantises: bool) -> Program:
+    network, itemsize = component.network, ITEMSIZES[dtype]
+    owner = "denoiser" if component.role == "denoiser" else component.name
+    if isinstance(network, Model):
+        tape = Tape(owner, text.SOURCE, dequantises=dequantises)
+        text.forward(tape, network, batch=_prompts(job), tokens=component.tokens, itemsize=itemsize)
+        return tape.program
+    module = module_of(network)
+    tape = Tape(owner, module.SOURCE, dequantises=dequantises)
+    if component.role == "denoiser":
+        module.forward(tape, network, step_of(job, itemsize))
+        return (Loop(STEPS, tape.program, label="denoising steps"),)
+    assert not isinstance(network, Model)
+    _decode(tape, job, component, itemsize)
+    return tape.program
+
+
+def _prompts(job: PipelineJob) -> int:
+    return 2 if job.pipeline.guidance else 1
+
+
+def step_of(job: PipelineJob, itemsize: int) -> Step:
+    """Sizes of one denoising step; context parallelism divides the longest side of its latent."""
+    frames, height, width = latent_sizes(job)
+    ranks = _sequence_ranks(job)
+    batch = job.requests.concurrency * _prompts(job)
+    tokens = job.pipeline.context_tokens
+    return Step(batch, frames, ceil_div(height, 2 * ranks) * 2, width, ceil_div(tokens, ranks), itemsize)
+
+
+def latent_sizes(job: PipelineJob) -> tuple[int, int, int]:
+    """Frames, rows and columns of the latent.
+
+    Raises: InvalidSpec when the autoencoder cannot make such pixels
+    """
+    pipeline, requests = job.pipeline, job.requests
+    part = pipeline.autoencoder
+    if part is None or isinstance(part.network, Model):
+        raise Unsupported(f"{pipeline.name} has no autoencoder that is modelled")
+    height, width = requests.height or pipeline.height, requests.width or pipeline.width
+    scale = getattr(part.network, "scale", 8)
+    for name, size in (("height", height), ("width", width)):
+        if size % (2 * scale):
+            below = max(1, size // (2 * scale)) * 2 * scale
+            raise InvalidSpec(
+                f"{name}={size} is not a multiple of {2 * scale} pixels; use {below} or {below + 2 * scale}"
+            )
+    frames = requests.frames if requests.frames > 1 else pipeline.frames
+    return _latent_frames(part.network, frames), height // scale, width // scale
+
+
+def _latent_frames(network: Network, frames: int) -> int:
+    if isinstance(network, AutoencoderKL):
+        return 1
+    ratio = network.scale_factor_temporal if isinstance(network, AutoencoderKLWan) else 4
+    return (frames - 1) // ratio + 1
+
+
+def _decode(tape: Tape, job: PipelineJob, component: Component, itemsize: int) -> None:
+    """Pixels of all images, or of one after the other; in fp32 where fp16 would overflow."""
+    network = component.network
+    upcast = isinstance(network, AutoencoderKL) and network.force_upcast and job.pipeline.dtype == "fp16"
+    if upcast and itemsize == ITEMSIZES["fp16"]:
+        itemsize = ITEMSIZES["fp32"]
+        held = tape.new("weights upcast to fp32", (elements_of(network),), 2, Category.WEIGHTS)
+    frames, height, width = latent_sizes(job)
+    images = job.requests.concurrency
+    rounds = images if job.plan.slicing else 1
+    channels = getattr(network, "latent_channels", 4)
+    time = () if isinstance(network, AutoencoderKL) else (frames,)
+    latent = tape.new("latents", (images, channels, *time, height, width), itemsize)
+    module = module_of(_autoencoder(network))
+    done = []
+    for _ in range(rounds):
+        part = latent.view(images // rounds, *latent.shape[1:])
+        done.append(module.forward(tape, network, part, tiling=job.plan.tiling))
+    if rounds > 1:
+        tape.cat(done, 0, "pixels of all")
+    if upcast:
+        del held
+
+
+def _autoencoder(network: Network) -> Autoencoder:
+    assert isinstance(network, Autoencoder)
+    return network
+
+
+def _resident(parts: list[Part]) -> tuple[Program, Program]:
+    """Everything stays on the card."""
+    load = tuple(node for part in parts for node in loaded(part.tensors))
+    return load, tuple(node for part in parts for node in part.forward)
+
+
+def _model_offload(parts: list[Part]) -> tuple[Program, Program]:
+    """Each component comes when it is called; the one before leaves first and the cache is emptied [hooks].
+
+    So the calls do not see each other's memory, and the one that takes most is the peak.
+    """
+    calls = ((*loaded(part.tensors), *part.forward, *unloaded(part.tensors)) for part in parts)
+    return (), max(calls, key=lambda call: extent(call).peak)
+
+
+def _sequential_offload(parts: list[Part]) -> tuple[Program, Program]:
+    """Single modules come and go: beside a forward lies the largest one."""
+    return (), _beside(parts, "largest module", [largest_module(part.tensors) for part in parts])
+
+
+def _group_offload(parts: list[Part]) -> tuple[Program, Program]:
+    """Blocks come and go one by one; what belongs to no block stays while its component runs."""
+    return (), _beside(parts, "largest block and the rest", [largest_group(part.tensors) for part in parts])
+
+
+def _beside(parts: list[Part], name: str, sizes: list[int]) -> Program:
+    nodes: list[Alloc | Free | Loop] = []
+    for part, size in zip(parts, sizes, strict=True):
+        held = Tensor(
+            name=name, num_bytes=size, category=Category.WEIGHTS, owner=part.component.name,
+            formula=f"{size:,} B at once", source=OFFLOAD_SOURCE,
+        )
+        nodes += [Alloc(held), *part.forward, Free(held)]
+    return tuple(nodes)
+
+
+PLACEMENTS: Final = {
+    "none": _resident, "model": _model_offload, "sequential": _sequential_offload, "group": _group_offload,
+}
+"""`--offload` -> what is on the card when."""
+
+
+def pipeline_elements(pipeline: Pipeline) -> int:
+    """Parameters of all components."""
+    return sum(elements_of(component.network) for component in pipeline.components)

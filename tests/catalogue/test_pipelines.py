@@ -1,0 +1,56 @@
+"""The catalogue of pipelines: every file loads, names lead somewhere, wrong ones are answered."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from vramcast.catalogue.pipelines import FOLDER, INDEX, built_index, load_pipeline, parse_entry, pipeline_names
+from vramcast.domain.model import Model
+from vramcast.engines.diffusers.deploy import elements_of, pipeline_elements
+from vramcast.errors import SourceError, UnknownName
+
+
+@pytest.mark.parametrize("name", pipeline_names())
+def test_every_pipeline_loads_with_a_denoiser_and_an_autoencoder(name: str) -> None:
+    pipeline = load_pipeline(name)
+    assert pipeline.denoisers
+    assert pipeline.autoencoder is not None
+    assert pipeline_elements(pipeline) > 10**8
+    assert all(component.tokens for component in pipeline.of_role("encoder"))
+
+
+def test_the_index_is_up_to_date() -> None:
+    assert json.loads((FOLDER / INDEX).read_text(encoding="utf-8")) == built_index()
+
+
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [("stable-diffusion-xl-base", 694_659_840), ("flux.1-dev", 4_762_310_656), ("wan2.1-t2v-14b", 5_680_910_336)],
+)
+def test_the_largest_text_encoder_is_as_published(model: str, count: int) -> None:
+    encoders = [part.network for part in load_pipeline(model).of_role("encoder")]
+    assert max(elements_of(network) for network in encoders if isinstance(network, Model)) == count
+
+
+def test_a_repository_and_a_short_name_mean_the_same() -> None:
+    assert load_pipeline("black-forest-labs/FLUX.1-dev") == load_pipeline("flux1-dev")
+
+
+def test_an_unknown_name_brings_the_nearest_ones() -> None:
+    with pytest.raises(UnknownName, match=r"unknown pipeline 'flux.1-dv'; did you mean flux.1-dev"):
+        load_pipeline("flux.1-dv")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("family = 1", "x.toml: Expected `str`, got `int`"),
+        ('source = ""\nchecked = 2026-01-01\nfamily = "x"\ncomponents = []\nother = 1', "unknown field `other`"),
+        ("=", "x.toml"),
+    ],
+)
+def test_a_bad_file_is_named(text: str, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        parse_entry(text, file="x.toml")
