@@ -9,6 +9,12 @@ from typing import Final
 
 RATIOS: Final[dict[str, dict[str, dict[str, tuple[float, ...]]]]] = {
     "serving": {
+        "diffusers": {
+            "diffusion_table": (
+                0.9445, 0.956, 0.9682, 0.9886, 0.9887, 1.0188, 1.0188, 1.0469, 1.0478, 1.0497,
+                1.0827, 1.1083, 1.2011,
+            ),
+        },
         "llama.cpp": {
             "community_selfreported": (
                 0.8956, 0.9429, 0.9515, 0.9553, 1.0113, 1.0426, 1.068,

@@ -76,8 +76,8 @@ def encoder_tensors(model: Model, settings: Settings, stage: Stage) -> Iterator[
     pixels = prod(tower.vision.patch) * tower.vision.in_channels
     yield _tensor("pixels", images.patches * pixels * settings.width,
                   f"{images.images} images, {images.patches:,} patches x {pixels} x {settings.width} B")
-    yield _tensor("encoder outputs", images.tokens * model.hidden * settings.width,
-                  f"{images.tokens:,} tokens x {model.hidden:,} x {settings.width} B")
+    yield _tensor("outputs", images.tokens * model.hidden * settings.width,
+                  f"{images.tokens:,} tokens x {model.hidden:,} x {settings.width} B", Category.ENCODER)
 
 
 def encoder_layer(model: Model, settings: Settings, stage: Stage, *, tp: int) -> Iterator[Tensor]:
@@ -94,8 +94,8 @@ def encoder_layer(model: Model, settings: Settings, stage: Stage, *, tp: int) ->
                   f"{HIDDEN_COPIES} x {images.patches:,} patches x {tower.hidden:,} x {settings.width} B")
 
 
-def _tensor(name: str, num_bytes: int, formula: str) -> Tensor:
+def _tensor(name: str, num_bytes: int, formula: str, category: Category = Category.ACTIVATIONS) -> Tensor:
     return Tensor(
-        name=name, num_bytes=num_bytes, category=Category.ACTIVATIONS, owner="profiled step", formula=formula,
+        name=name, num_bytes=num_bytes, category=category, owner="profiled step", formula=formula,
         source="vllm-project/vllm vllm/v1/worker/gpu_model_runner.py `profile_run`",
     )
