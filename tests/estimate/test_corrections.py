@@ -15,7 +15,7 @@ from vramcast.domain.calibration import PRINTED_AS, Calibration, Correction, Pla
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.errors import InvalidSpec
 from vramcast.estimate.corrections import applicable, plan_facts
-from vramcast.estimate.serving import ENGINES, answer
+from vramcast.estimate.serving import ENGINES, answer, verdict
 from vramcast.units import GIB
 
 CORRECTED = [
@@ -135,3 +135,13 @@ def test_graphs_that_grow_lower_the_safe_fraction() -> None:
     assert plain.safe_fraction is not None and found.safe_fraction is not None
     assert found.safe_fraction < plain.safe_fraction
     assert plain.kv_bytes - found.kv_bytes < GIB
+
+
+@pytest.mark.parametrize("gpus", ["h100-sxm-80gb", "l40s"])
+def test_a_verdict_takes_the_corrections_that_the_answer_takes(gpus: str) -> None:
+    """A search moves a question to cards that its calibration was not measured on."""
+    measured = job_of()
+    job = replace(measured, cluster=parse_gpus(gpus), calibration=calibration_of(measured, weights=1.5))
+    short, whole = verdict(job), answer(job)
+    assert (short.fits, short.capacity) == (whole.fits, whole.capacity)
+    assert (short.capacity == answer(replace(job, calibration=None)).capacity) == (gpus != "h100-sxm-80gb")

@@ -117,6 +117,7 @@ def verdict(job: ServeJob) -> Verdict:
 
     Raises: as `answer`
     """
+    job, _ = applicable(job)
     deployment = deploy(job)
     visible = job.cluster.gpu.visible_bytes
     needed, ranks = max(_live_bytes(job, rank) for rank in deployment.ranks), []
