@@ -81,3 +81,11 @@ def test_explain_says_where_the_time_goes_and_what_rates_rest_on() -> None:
     assert "decode: reading weights" in where
     assert "communication" in where
     assert "GB/s" in where
+
+
+def test_a_log_and_a_search_are_two_questions(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("INFO vLLM API server version 0.19.0\n")
+    done = serve("llama-3.1-8b", "--gpus", "l4", "--reconcile", str(log), "--find", "most-users")
+    assert done.returncode == 2
+    assert "give one of them" in done.stderr

@@ -58,13 +58,15 @@ def command(
     vramcast serve flux.1-dev --gpus rtx-4090 --height 1024 --width 1024 --offload model --weights nf4
     vramcast serve --reconcile vllm.log --gpus h100-sxm-80gb
     """
+    given = _given(model, gpus, values)
     if log is not None:
-        return _reconciled(log, _given(model, gpus, values), job_file, save_calibration, as_json=as_json, lang=lang)
+        if "find" in given:
+            raise InvalidSpec("--find looks for a plan, --reconcile compares the one of a log; give one of them")
+        return _reconciled(log, given, job_file, save_calibration, as_json=as_json, lang=lang)
     if save_calibration is not None:
         raise InvalidSpec("--save-calibration needs --reconcile LOG: it saves what a log teaches")
     from vramcast.api import serve_answer
 
-    given = _given(model, gpus, values)
     result = serve_answer(given, file=job_file)
     if save is not None:
         from vramcast.question.files import read_job, write_job
