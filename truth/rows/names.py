@@ -168,7 +168,7 @@ def card_of(text: str | None) -> Gpu:
             continue
     cards = [load_gpu(name) for name in gpu_names() if re.search(_family(name), lower)]
     if not cards:
-        raise Refused(f"no such card in the catalogue: {str(text)[:60]}")
+        raise Refused(f"no such card in the catalogue: {lower.strip()[:60]}")
     stated = [float(number) for number in MEMORY.findall(lower)]
     words = set(SEPARATORS.split(lower))
 
