@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from truth.rows.names import model_of
 from truth.rows.serving.common import cluster_of, version_of
 from vramcast.blocks.parameters import named_parameters
 from vramcast.catalogue.gpus import parse_gpus
@@ -165,7 +164,7 @@ def stated(path: Path) -> Iterator[Case]:
 
 def _transformers_job(row: dict[str, Any], quant: str, prompt: int, answer: int) -> ServeJob:
     return ServeJob(
-        model=model_of(str(row["model"])),
+        model=load_model(str(row["model"])),
         requests=Requests(context=prompt + answer, input_len=prompt, output_len=answer),
         plan=ServePlan(pp=int(row["pp"]), weights=QUANTS[quant]),
         cluster=cluster_of(row),

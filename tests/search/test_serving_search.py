@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vramcast
-from vramcast.catalogue.gpus import load_gpu
+from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.domain.answer import Found, ServeAnswer
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.serving_options import GOALS as NAMES
@@ -114,6 +114,28 @@ def test_where_nothing_fits_the_nearest_plan_is_answered_with_what_would_help() 
     assert answer.changes
 
 
+def test_among_cards_that_are_all_too_small_the_largest_is_the_nearest() -> None:
+    answer = vramcast.serve("deepseek-v3", find="smallest-gpu", context=2048)
+    nearest = found(answer).nearest_failing
+    assert nearest is not None
+    assert answer.capacity_bytes == nearest.capacity_bytes
+    assert answer.capacity_bytes == max(
+        gpu.visible_bytes for gpu in map(load_gpu, gpu_names()) if runs_on("vllm", (0, 19), gpu)
+    )
+
+
+@given(context=st.integers(1, 24), users=st.integers(1, 6))
+@FEW
+def test_cards_passed_over_for_their_weights_would_not_have_fitted(context: int, users: int) -> None:
+    answer = ask("smallest-gpu", context=1024 * context, concurrency=users)
+    for tried in found(answer).tried:
+        if "weights alone" in tried.reason:
+            gpus, *rest = tried.what.removeprefix("--gpus ").split()
+            options = {"dtype": rest[1]} if rest else {}
+            whole = vramcast.serve("llama-3.1-8b", gpus=gpus, context=1024 * context, concurrency=users, **options)
+            assert not whole.fits
+
+
 def test_an_unknown_goal_names_the_known_ones() -> None:
     with pytest.raises(InvalidSpec, match="smallest-gpu"):
         ask("cheapest")
@@ -147,3 +169,13 @@ def test_formats_need_cards_with_kernels_for_them() -> None:
     assert has_kernel("awq-int4", load_gpu("t4"))
     assert dtype_on(load_gpu("t4"), "bf16") == "fp16"
     assert dtype_on(load_gpu("a100-sxm4-80gb"), "bf16") == "bf16"
+
+
+def test_every_engine_with_a_cache_can_be_searched() -> None:
+    from vramcast.estimate.serving import ENGINES
+    from vramcast.search.candidates import STORED
+    from vramcast.search.hardware import SUPPORT
+    from vramcast.timing.execution import EXECUTIONS
+
+    assert set(SUPPORT) == set(ENGINES)
+    assert set(STORED) == set(EXECUTIONS) == set(ENGINES) - {"diffusers"}

@@ -13,6 +13,7 @@ import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Capacity, Change, RankAnswer, ServeAnswer
+from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
 from vramcast.errors import InvalidSpec, UnknownName
@@ -37,6 +38,7 @@ class Verdict(NamedTuple):
 
     fits: bool
     needed_bytes: int  # device bytes of the fullest card; where it does not fit: at least that
+    loaded_bytes: int  # of weights on the fullest rank, once they are loaded
     shortfall: str  # why the load does not go into the cache
     capacity: Capacity | None
 
@@ -127,7 +129,11 @@ def verdict(job: ServeJob) -> Verdict:
     capacity = _capacity(job, deployment, ranks, needed)
     shortfall = _shortfall(job, deployment, capacity)
     return Verdict(
-        fits=needed <= visible and not shortfall, needed_bytes=needed, shortfall=shortfall, capacity=capacity
+        fits=needed <= visible and not shortfall,
+        needed_bytes=needed,
+        loaded_bytes=max(extent(rank.program.phases.get(Phase.LOAD, ())).net for rank in deployment.ranks),
+        shortfall=shortfall,
+        capacity=capacity,
     )
 
 

@@ -18,7 +18,7 @@ USUAL_FRACTION: Final = 0.9
 MOST_PAIRS: Final = 3
 """Combinations shown where no single change is enough."""
 
-LLAMACPP: Final = "llama.cpp"
+GGML_ENGINES: Final = ("llama.cpp", "ik_llama.cpp")
 TENSOR_PARALLEL: Final = ("vllm", "sglang", "tensorrt-llm")
 
 
@@ -47,7 +47,7 @@ def _plan(job: ServeJob, words: str, **changes: Any) -> tuple[str, ServeJob]:
 
 
 def _smaller_cache(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
-    dtype = "q8_0" if job.engine == LLAMACPP else "fp8"
+    dtype = "q8_0" if job.engine in GGML_ENGINES else "fp8"
     if capacity is None or job.engine == "transformers" or job.plan.kv_dtype not in ("auto", "bf16", "fp16", "f16"):
         return None
     return _plan(job, f"--kv-dtype {dtype}", kv_dtype=dtype)
@@ -57,7 +57,7 @@ def _weights(*names: str) -> Callable[[ServeJob, Capacity | None], tuple[str, Se
     """The first of the formats that the engine loads, where the weights take more bits than it."""
 
     def apply(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
-        ggml = job.engine == LLAMACPP
+        ggml = job.engine in GGML_ENGINES
         name = next((name for name in names if (name.startswith("q")) == ggml), None)
         own = job.plan.weights or job.model.quantisation or job.model.dtype
         if name is None or (own in FORMATS and FORMATS[own].bits_per_weight <= FORMATS[name].bits_per_weight):
@@ -70,7 +70,7 @@ def _weights(*names: str) -> Callable[[ServeJob, Capacity | None], tuple[str, Se
 def _more_cards(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
     """Twice the cards, in one tensor-parallel group; engines without it spread their layers."""
     cluster = replace(job.cluster, gpus_per_node=2 * job.cluster.gpus_per_node)
-    if job.engine not in (*TENSOR_PARALLEL, LLAMACPP, "transformers"):
+    if job.engine not in (*TENSOR_PARALLEL, *GGML_ENGINES, "transformers"):
         return None
     words = f"--gpus {cluster.name} --tp {2 * job.plan.tp}"
     return _plan(replace(job, cluster=cluster), words, tp=2 * job.plan.tp)

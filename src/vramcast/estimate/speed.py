@@ -28,6 +28,8 @@ from vramcast.units import ceil_div
 CHUNK: Final = 8192
 """Tokens of a prompt that one forward takes where the question names no other number."""
 
+GGML_ENGINES: Final = ("llama.cpp", "ik_llama.cpp")
+
 ALL_LOGITS_BEFORE: Final = (4, 45)
 """First version of transformers that computes the logits of the last position only."""
 
@@ -119,7 +121,7 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
     plan = job.plan
     formats = formats_of(job.model, weights=plan.weights, dtype=plan.dtype)
     tp = plan.tp if execution.pipelined else 1
-    auto = "f16" if job.engine == "llama.cpp" else formats.whole
+    auto = "f16" if job.engine in GGML_ENGINES else formats.whole
     return Placement(
         quantised=_timed_format(_in_headers(job) or formats.quantised),
         whole=formats.whole,

@@ -25,11 +25,16 @@ SPLITTING: Final = ("vllm", "sglang", "tensorrt-llm")
 
 SERVER_FORMATS: Final = ("bf16", "fp8", "int8", "awq-int4", "gptq-int3", "gptq-int2")
 
+GGML_FORMATS: Final = (
+    "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q3_k", "iq3_xxs", "q2_k", "iq2_xxs", "iq1_s",
+)
+
 STORED: Final[dict[str, tuple[str, ...]]] = {
     "vllm": SERVER_FORMATS,
     "sglang": SERVER_FORMATS,
     "tensorrt-llm": ("bf16", "fp8", "int8", "nvfp4", "awq-int4"),
-    "llama.cpp": ("bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q3_k", "iq3_xxs", "q2_k", "iq2_xxs", "iq1_s"),
+    "llama.cpp": GGML_FORMATS,
+    "ik_llama.cpp": GGML_FORMATS,
     "transformers": ("bf16", "fp8", "int8-bnb", "nf4-dq", "awq-int4", "gptq-int3", "gptq-int2"),
 }
 """Engine -> formats it loads, the most precise first."""

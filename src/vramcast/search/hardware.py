@@ -32,6 +32,7 @@ SUPPORT: Final[dict[str, tuple[Support, ...]]] = {
     "sglang": (Support((0,), 75, INSTINCT),),
     "tensorrt-llm": (Support((0, 18), 80), Support((0,), 70)),
     "llama.cpp": (Support((0,), 50, INSTINCT + RADEON, others=True),),
+    "ik_llama.cpp": (Support((0,), 50, INSTINCT + RADEON, others=True),),
     "transformers": (Support((0,), 50, INSTINCT + RADEON),),
     "diffusers": (Support((0,), 50, INSTINCT + RADEON),),
 }

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Found, ServeAnswer, Tried
+from vramcast.domain.answer import Capacity, Found, ServeAnswer, Tried
 from vramcast.domain.device import Gpu
 from vramcast.domain.serving import DEFAULT_CONTEXT, ServeJob
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
@@ -34,6 +34,9 @@ LARGER_ONES: Final = 2
 SHOWN: Final = 8
 """Plans in the table of an answer."""
 
+WIDENING: Final = 4
+"""Factor by which a bracket grows at every step away from a guess."""
+
 MOST_USERS: Final = 1 << 20
 """Sequences at once beyond which nobody looks."""
 
@@ -51,7 +54,7 @@ class Look(NamedTuple):
         found, job = self.verdict, self.candidate.job
         if found is None:
             return 0.0, 0.0
-        cached = found.capacity.concurrency / job.requests.concurrency if found.capacity else 1.0
+        cached = found.capacity.concurrency / job.requests.concurrency if found.capacity else float(found.fits)
         return min(1.0, cached), job.cluster.gpu.visible_bytes / max(1, found.needed_bytes)
 
 
@@ -129,12 +132,34 @@ def _reason(job: ServeJob, found: Verdict) -> str:
     return found.shortfall
 
 
-def _first(candidates: Iterable[Candidate]) -> Result:
+def _smallest(job: ServeJob, cards: Iterable[Gpu]) -> Result:
+    """Cards from the smallest up; one that cannot hold the weights that another was found to load is not looked at."""
+    loaded: dict[str | None, int] = {}
+
+    def look(candidate: Candidate) -> Look:
+        dtype, visible = candidate.job.plan.dtype, candidate.job.cluster.gpu.visible_bytes
+        weights = loaded.get(dtype, 0)
+        if weights > visible:
+            without = Verdict(fits=False, needed_bytes=weights, loaded_bytes=weights, shortfall="", capacity=None)
+            reason = f"the weights alone take {format_bytes(weights)}, {format_bytes(visible)} are usable"
+            tried = Tried(
+                what=candidate.what, fits=False, reason=reason, needed_bytes=weights, capacity_bytes=visible
+            )
+            return Look(candidate, without, tried)
+        found = _look(candidate)
+        if found.verdict is not None:
+            loaded[dtype] = found.verdict.loaded_bytes
+        return found
+
+    return _first(smallest_gpu(job, cards), look)
+
+
+def _first(candidates: Iterable[Candidate], look_at: Callable[[Candidate], Look]) -> Result:
     """The first that fits, and a few behind it."""
     looks: list[Look] = []
     best: Look | None = None
     for candidate in candidates:
-        look = _look(candidate)
+        look = look_at(candidate)
         looks.append(look)
         best = best or (look if look.tried.fits else None)
         if best is not None and len(looks) - looks.index(best) > LARGER_ONES:
@@ -165,8 +190,8 @@ def _best_split(job: ServeJob) -> Result:
     return Result(looks, _fastest(looks))
 
 
-def _largest(of: Callable[[int], Candidate], most: int) -> Result:
-    """The largest number that fits, by bisection up to `most`."""
+def _largest(of: Callable[[int], Candidate], most: int, guess: int) -> Result:
+    """The largest number up to `most` that fits: a bracket that widens from a guess, then bisection."""
     looks: dict[int, Look] = {}
 
     def fits(number: int) -> bool:
@@ -174,32 +199,54 @@ def _largest(of: Callable[[int], Candidate], most: int) -> Result:
             looks[number] = _look(of(number))
         return looks[number].tried.fits
 
-    low, high = 0, 1
-    while high < most and fits(high):
-        low, high = high, min(2 * high, most)
-    if high == most and fits(most):
-        low = most
+    low, high = _bracket(fits, most, min(max(1, guess), most))
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return Result([looks[number] for number in sorted(looks)], looks.get(low))
 
 
+def _bracket(fits: Callable[[int], bool], most: int, guess: int) -> tuple[int, int]:
+    """A number that fits (0: none) and a larger one that does not (or most + 1)."""
+    width = 1
+    if fits(guess):
+        low = guess
+        while low + width <= most and fits(low + width):
+            low, width = low + width, WIDENING * width
+        return low, min(low + width, most + 1)
+    high = guess
+    while high > width and not fits(high - width):
+        high, width = high - width, WIDENING * width
+    return max(0, high - width), high
+
+
 def _longest_context(job: ServeJob) -> Result:
     longest = job.model.context or max(job.context, DEFAULT_CONTEXT)
-    return _largest(lambda tokens: with_context(job, tokens), longest)
+    capacity = _capacity(job)
+    guess = capacity.longest_context if capacity else job.context
+    return _largest(lambda tokens: with_context(job, tokens), longest, guess)
 
 
 def _most_users(job: ServeJob) -> Result:
-    return _largest(lambda sequences: with_users(job, sequences), job.plan.max_sequences or MOST_USERS)
+    capacity = _capacity(job)
+    guess = int(capacity.concurrency) if capacity else job.requests.concurrency
+    return _largest(lambda sequences: with_users(job, sequences), job.plan.max_sequences or MOST_USERS, guess)
+
+
+def _capacity(job: ServeJob) -> Capacity | None:
+    """What the question's own plan holds, where it is possible: a first guess."""
+    try:
+        return verdict(job).capacity
+    except VramcastError:
+        return None
 
 
 GOALS: Final[dict[str, Callable[[ServeJob, Iterable[Gpu]], Result]]] = {
-    "smallest-gpu": lambda job, cards: _first(smallest_gpu(job, cards)),
+    "smallest-gpu": _smallest,
     "fewest-gpus": lambda job, cards: _fewest(job),
     "best-split": lambda job, cards: _best_split(job),
     "longest-context": lambda job, cards: _longest_context(job),
     "most-users": lambda job, cards: _most_users(job),
-    "quantisation": lambda job, cards: _first(formats(job)),
+    "quantisation": lambda job, cards: _first(formats(job), _look),
 }
 """What can be asked for -> how it is searched."""

@@ -59,11 +59,14 @@ EAGER: Final = Execution(
     sequence_bytes_per_s=0.48e12, format_kernels=EAGER_FORMATS, format_shares=EAGER_SHARES,
 )
 
+GGML: Final = Execution(step_s=0.2e-3, pipelined=False, integer_share=0.33)
+
 EXECUTIONS: Final[dict[str, tuple[tuple[Version, Execution], ...]]] = {
     "vllm": (((0, 8), Execution(step_s=0.8e-3)), ((0,), Execution(step_s=1.5e-3))),
     "sglang": (((0,), Execution()),),
     "tensorrt-llm": (((0,), Execution()),),
-    "llama.cpp": (((0,), Execution(step_s=0.2e-3, pipelined=False, integer_share=0.33)),),
+    "llama.cpp": (((0,), GGML),),
+    "ik_llama.cpp": (((0,), GGML),),  # on cards the fork starts the same kernels
     "transformers": (
         ((4, 50), replace(EAGER, format_kernels=EAGER_FORMATS[1:])),
         ((0,), EAGER),
