@@ -171,11 +171,10 @@ def test_formats_need_cards_with_kernels_for_them() -> None:
     assert dtype_on(load_gpu("a100-sxm4-80gb"), "bf16") == "bf16"
 
 
-def test_every_engine_with_a_cache_can_be_searched() -> None:
-    from vramcast.estimate.serving import ENGINES
+def test_every_engine_of_language_models_is_timed_and_searched() -> None:
+    from vramcast.estimate.serving import ENGINES, PIPELINE_ENGINES
     from vramcast.search.candidates import STORED
     from vramcast.search.hardware import SUPPORT
     from vramcast.timing.execution import EXECUTIONS
 
-    assert set(SUPPORT) == set(ENGINES)
-    assert set(STORED) == set(EXECUTIONS) == set(ENGINES) - {"diffusers"}
+    assert set(SUPPORT) == set(STORED) == set(EXECUTIONS) == set(ENGINES) - {*PIPELINE_ENGINES}

@@ -34,7 +34,6 @@ SUPPORT: Final[dict[str, tuple[Support, ...]]] = {
     "llama.cpp": (Support((0,), 50, INSTINCT + RADEON, others=True),),
     "ik_llama.cpp": (Support((0,), 50, INSTINCT + RADEON, others=True),),
     "transformers": (Support((0,), 50, INSTINCT + RADEON),),
-    "diffusers": (Support((0,), 50, INSTINCT + RADEON),),
 }
 """Engine -> versions, newest first."""
 
