@@ -61,6 +61,8 @@ def test_a_model_larger_than_the_cards_does_not_fit() -> None:
         (["llama-3.1-8b", "--gpus", "l40s", "--kv-dtype", "fp9"], 4, "cache dtype"),
         (["llama-3.1-8b", "--gpus", "l40s", "--draft-tokens", "4"], 2, "--draft-tokens needs --draft"),
         (["llama-3.1-8b", "--gpus", "3xl40s", "--tp", "3"], 2, "tp=3"),
+        (["llama-3.1-8b", "--gpus", "l40s", "--gpu-layers", "3"], 3, "gpu-layers=3 says nothing to vllm"),
+        (["llama-3.1-8b", "--gpus", "l4", "--engine", "llama.cpp", "--memory-fraction", "0.9"], 3, "says nothing to"),
     ],
 )
 def test_a_question_that_cannot_be_answered_gets_one_sentence(arguments: list[str], code: int, words: str) -> None:

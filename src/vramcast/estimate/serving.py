@@ -16,6 +16,7 @@ from vramcast.domain.answer import Capacity, Change, RankAnswer, ServeAnswer
 from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
+from vramcast.engines.serving.checks import refuse_ignored
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.outside import context_tensor
@@ -174,6 +175,8 @@ def deploy(job: ServeJob | PipelineJob) -> Deployment:
             f"tp={job.plan.tp} x pp={job.plan.pp} x dp={job.plan.dp} needs {job.plan.num_ranks} GPUs, "
             f"{job.cluster.name} has {job.cluster.count}; use smaller degrees or more GPUs"
         )
+    if isinstance(job, ServeJob):
+        refuse_ignored(job)
     found: Deployment = import_module(ENGINES[job.engine].module).deploy(job)
     return found
 

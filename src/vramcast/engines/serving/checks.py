@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from vramcast.domain.model import MLP, Attention, MoE, MultiLatentAttention
-from vramcast.domain.serving import ServeJob
-from vramcast.errors import InvalidSpec
+from vramcast.domain.serving import ServeJob, ServePlan
+from vramcast.errors import InvalidSpec, Unsupported
 
 LARGEST_SUGGESTED = 64
+
+ANY: Final = frozenset(("tp", "weights", "kv_dtype"))
+SERVERS: Final = ANY | {
+    "pp", "dp", "expert_parallel", "dtype", "memory_fraction", "cache_bytes", "max_sequences", "batched_tokens",
+    "block_tokens", "lora_slots", "lora_rank", "draft", "prefix_caching",
+}
+GGML: Final = ANY | {"v_dtype", "max_sequences", "micro_batch", "gpu_layers", "attention"}
+READS: Final[dict[str, frozenset[str]]] = {
+    "vllm": SERVERS | {"graphs", "dcp"},
+    "sglang": SERVERS | {"graphs"},
+    "tensorrt-llm": SERVERS,
+    "llama.cpp": GGML,
+    "ik_llama.cpp": GGML,
+    "transformers": ANY | {"pp", "dtype", "attention", "offload", "draft", "lora_slots"},
+}
+"""Fields of the plan that an engine looks at. Anything else that is not its default is refused, not ignored."""
+
+
+def refuse_ignored(job: ServeJob) -> None:
+    """Raise Unsupported for a choice that the job's engine would not look at."""
+    reads, default = READS.get(job.engine), ServePlan()
+    if reads is None:
+        return
+    for name in ServePlan.__struct_fields__:
+        value = getattr(job.plan, name)
+        if name not in reads and value != getattr(default, name):
+            shown = value if isinstance(value, (int, float, str)) else "given"
+            raise Unsupported(f"{name.replace('_', '-')}={shown} says nothing to {job.engine}; leave it out")
 
 
 def check_degrees(job: ServeJob) -> None:
