@@ -129,7 +129,7 @@ def read_header(file: _File, *, name: str, size: int) -> GgufHeader:
     Raises: SourceError naming the file
     """
     reader = _Reader(file, name=name, size=size)
-    if size < 24 or reader.bytes(4) != MAGIC:
+    if size < 4 or reader.bytes(4) != MAGIC:
         raise reader.error("is no GGUF file, its first bytes are not 'GGUF'")
     version: int = reader.scalar("I")
     if version & 0xFFFF == 0:

@@ -18,6 +18,7 @@ from vramcast.units import ceil_div
 KV_BITS: Final[dict[str, tuple[int, int]]] = {
     "fp32": (1, 4), "bf16": (1, 2), "fp16": (1, 2), "f16": (1, 2), "f32": (1, 4),
     "fp8": (1, 1), "fp8_e4m3": (1, 1), "fp8_e5m2": (1, 1), "int8": (1, 1), "int4": (2, 1),
+    "fp4": (16, 9), "nvfp4": (16, 9),  # an fp8 scale for every 16
     "q8_0": (32, 34), "q5_1": (32, 24), "q5_0": (32, 22), "q4_1": (32, 20), "q4_0": (32, 18), "iq4_nl": (32, 18),
 }
 """Cache dtype -> (elements, bytes) of a block."""

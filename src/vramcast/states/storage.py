@@ -19,7 +19,7 @@ from math import prod
 from typing import Final, NamedTuple
 
 from vramcast.domain.model import Parameter
-from vramcast.errors import UnknownName
+from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.states.ggml import TYPES, GgmlType
 from vramcast.units import ceil_div
 
@@ -153,9 +153,13 @@ FORMATS: Final[dict[str, Format]] = {
 def format_of(name: str) -> Format:
     """The format of a name.
 
-    Raises: UnknownName with the nearest names
+    Raises: UnknownName with the nearest names, InvalidSpec for a file's mix of formats
     """
     if name not in FORMATS:
+        from vramcast.states.ggml_mixes import known_mix
+
+        if known_mix(name):
+            raise InvalidSpec(f"weights={name} is a mix of GGUF types; use --engine llama.cpp, or one type, q4_k")
         raise UnknownName.of("weight format", name, FORMATS)
     return FORMATS[name]
 

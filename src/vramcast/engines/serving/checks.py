@@ -7,6 +7,7 @@ from typing import Final
 from vramcast.domain.model import MLP, Attention, MoE, MultiLatentAttention
 from vramcast.domain.serving import ServeJob, ServePlan
 from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.states.cache import KV_BITS
 
 LARGEST_SUGGESTED = 64
 
@@ -27,8 +28,24 @@ READS: Final[dict[str, frozenset[str]]] = {
 """Fields of the plan that an engine looks at. Anything else that is not its default is refused, not ignored."""
 
 
+KV_DTYPES: Final[dict[str, tuple[str, ...]]] = {
+    "vllm": ("auto", "bf16", "fp16", "fp32", "fp8", "fp8_e4m3", "fp8_e5m2"),
+    "sglang": ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp4"),
+    "tensorrt-llm": ("auto", "bf16", "fp16", "fp8", "int8", "nvfp4"),
+}
+"""Cache dtypes an engine has; llama.cpp and Transformers check their own."""
+
+
+def refuse_foreign_cache(job: ServeJob) -> None:
+    """Raise InvalidSpec for a cache dtype that the job's engine does not have."""
+    known = KV_DTYPES.get(job.engine)
+    if known is not None and job.plan.kv_dtype in KV_BITS and job.plan.kv_dtype not in known:
+        raise InvalidSpec(f"kv-dtype={job.plan.kv_dtype} is none of {job.engine}'s; use {', '.join(known)}")
+
+
 def refuse_ignored(job: ServeJob) -> None:
     """Raise Unsupported for a choice that the job's engine would not look at."""
+    refuse_foreign_cache(job)
     reads, default = READS.get(job.engine), ServePlan()
     if reads is None:
         return
