@@ -21,6 +21,13 @@ ADAPTERS: Final[tuple[tuple[str, str], ...]] = (
 """Pattern of the engine's name -> module; the first that fits."""
 
 
+UNKNOWABLE: Final[dict[str, str]] = {
+    "unconfirmed": "which network ran is a guess",
+    "co-tenant": "other processes shared the memory that was measured",
+}
+"""Word of the notes -> why nobody can predict the row."""
+
+
 def engine_module(row: dict[str, Any]) -> str | None:
     """The module that reads a row; None when no engine is known by that name."""
     text = str(row.get("engine") or "").lower()
@@ -32,6 +39,10 @@ def predict(row: dict[str, Any]) -> Iterable[Prediction]:
     module = engine_module(row)
     if module is None:
         raise Refused(f"engine {str(row.get('engine'))[:60]!r} is not modelled")
+    notes = str(row.get("notes") or "").lower()
+    for word, reason in UNKNOWABLE.items():
+        if word in notes:
+            raise Refused(reason)
     try:
         adapter: Callable[[dict[str, Any]], Iterable[Prediction]] = import_module(f"{__name__}.{module}").predict
     except ModuleNotFoundError:
