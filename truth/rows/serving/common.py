@@ -45,11 +45,12 @@ def _nearest(visible_gib: float) -> Gpu:
 
 
 def _of_size(gb: float) -> Gpu:
-    """A card of a printed size: the middle one by visible memory.
+    """A card of a printed size: NVIDIA's middle one by visible memory.
 
     Raises: Refused when none has that size
     """
     cards = [card for card in map(load_gpu, gpu_names()) if card.memory_nameplate == f"{gb:g} GB"]
+    cards = [card for card in cards if card.vendor == "NVIDIA"] or cards
     if not cards:
         raise Refused(f"no card of {gb:g} GB in the catalogue")
     return sorted(cards, key=lambda card: card.visible_bytes)[len(cards) // 2]

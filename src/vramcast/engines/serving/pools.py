@@ -27,17 +27,22 @@ class Pools(Struct, frozen=True, kw_only=True):
     contents: Contents
     full_tokens: int  # that the first pool holds
     window_tokens: int = 0  # that the pool of windows holds
-    states: int = 0  # sequences whose recurrent states fit
+    states: int = 0  # recurrent states that fit
+    states_per_sequence: int = 1  # a running sequence's own, and those of its prefixes
     page_tokens: int = 1
+    padding_tokens: int = 0  # slots of both pools that no sequence uses
+    padding_states: int = 0
     in_flight: int = 0  # tokens of a step that windows keep beside their own
     logged: str = "tokens of full attention"
 
     @property
     def num_bytes(self) -> int:
         """All pools [bytes]."""
-        c = self.contents
-        kept = self.full_tokens * c.full_token_bytes + self.window_tokens * c.window_token_bytes
-        return kept + self.states * c.state_bytes
+        c, beside = self.contents, self.padding_tokens
+        full = (self.full_tokens + beside) * c.full_token_bytes if self.full_tokens else 0
+        window = (self.window_tokens + beside) * c.window_token_bytes if self.window_tokens else 0
+        states = (self.states + self.padding_states) * c.state_bytes if self.states else 0
+        return full + window + states
 
     def sequence_bytes(self, tokens: int) -> int:
         """What one sequence takes of the pool that fills first, as a share of all of them [bytes]."""
@@ -46,7 +51,7 @@ class Pools(Struct, frozen=True, kw_only=True):
         uses = (
             (paged, self.full_tokens, c.full_token_bytes),
             (kept, self.window_tokens, c.window_token_bytes),
-            (1, self.states, c.state_bytes),
+            (self.states_per_sequence, self.states, c.state_bytes),
         )
         shares = [used * self.num_bytes / held for used, held, size in uses if size and held]
         return max(1, ceil(max(shares))) if shares else max(1, sum(used * size for used, _, size in uses))
@@ -58,7 +63,7 @@ class Pools(Struct, frozen=True, kw_only=True):
         if self.contents.window_token_bytes:
             counts["tokens of sliding windows"] = self.window_tokens
         if self.contents.state_bytes:
-            counts["sequences with recurrent states"] = self.states
+            counts["recurrent states"] = self.states
         return counts
 
 

@@ -36,25 +36,37 @@ def layout_of(job: ServeJob, *, vocab_divisor: int) -> Layout:
     )
 
 
-def load_program(job: ServeJob, stage: Stage, layout: Layout, formats: Formats) -> Program:
-    """Everything that is there before the cache is sized, as large as the job's calibration says."""
+def load_program(
+    job: ServeJob, stage: Stage, layout: Layout, formats: Formats, *, rotary_width: int | None = None
+) -> Program:
+    """Everything that is there before the cache is sized, as large as the job's calibration says.
+
+    Args:
+        job: the question
+        stage: layers of the rank
+        layout: degrees of parallelism
+        formats: how weights are stored
+        rotary_width: bytes of an element of rotary tables; None: as activations
+    """
     stored = job.weights if job.plan.weights is None else None
     weights = weight_tensors(job.model, layout=layout, formats=formats, stage=stage, stored=stored)
     program = (
         *loaded(weights),
-        *loaded(_tables(job, stage, layout, formats)),
+        *loaded(_tables(job, stage, layout, formats, rotary_width)),
         *loaded(adapter_slots(job, stage)),
         *loaded(draft_weights(job, stage)),
     )
     return corrected(job, program)
 
 
-def _tables(job: ServeJob, stage: Stage, layout: Layout, formats: Formats) -> Iterator[tuple[Tensor, int]]:
+def _tables(
+    job: ServeJob, stage: Stage, layout: Layout, formats: Formats, rotary_width: int | None
+) -> Iterator[tuple[Tensor, int]]:
     channels = [run.layer.channel for run in stage.runs(job.model)]
     experts = max((channel.num_experts for channel in channels if isinstance(channel, MoE)), default=0)
     return beside_weights(
         job.model, stage, tp=layout.tp, experts_divided=layout.etp, local_experts=ceil_div(experts, layout.ep),
-        quantised=formats.quantised, width=WIDTHS[dtype_of(job.model, job.plan.dtype)],
+        quantised=formats.quantised, width=WIDTHS[dtype_of(job.model, job.plan.dtype)], rotary_width=rotary_width,
     )
 
 

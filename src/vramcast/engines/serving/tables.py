@@ -27,7 +27,15 @@ WIDTH_TILE: Final = 128
 
 
 def beside_weights(
-    model: Model, stage: Stage, *, tp: int, experts_divided: int, local_experts: int, quantised: str, width: int = 2
+    model: Model,
+    stage: Stage,
+    *,
+    tp: int,
+    experts_divided: int,
+    local_experts: int,
+    quantised: str,
+    width: int = 2,
+    rotary_width: int | None = None,
 ) -> Iterator[tuple[Tensor, int]]:
     """Tensors that are loaded with the weights although no checkpoint holds them.
 
@@ -39,8 +47,9 @@ def beside_weights(
         local_experts: experts of one layer on this rank
         quantised: format of the experts
         width: of an activation [bytes]
+        rotary_width: of an element of a rotary table; None: as an activation [bytes]
     """
-    for name, num_bytes, formula in _rotary_tables(model, width):
+    for name, num_bytes, formula in _rotary_tables(model, rotary_width or width):
         yield _tensor(name, num_bytes, formula), 1
     for run in stage.runs(model):
         mixer, channel = run.layer.mixer, run.layer.channel

@@ -1,22 +1,20 @@
 """What SGLang chooses where a question leaves it open, by version and card.
 
-[args] sgl-project/sglang python/sglang/srt/server_args.py `_handle_gpu_memory_settings`: what is set aside for
-activations and graphs decides the static fraction
+[args] sgl-project/sglang python/sglang/srt/server_args.py `__post_init__` to 0.5.2, `_handle_gpu_memory_settings`
+from 0.5.3; 0.5.23: python/sglang/srt/arg_groups/memory_hook.py `handle_gpu_memory_settings`
+[capture] python/sglang/srt/model_executor/cuda_graph_runner.py `get_batch_sizes_to_capture`
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model, MultiLatentAttention
-from vramcast.domain.serving import ServeJob, Version
+from vramcast.domain.serving import ServeJob, ServePlan, Version
+from vramcast.engines.serving.choices import Value, cache_dtype, typed_options
+from vramcast.engines.sglang.fraction import Capture, default_fraction, vision_factor
 from vramcast.units import GIB, MIB
-
-RESERVES_SINCE: Final[Version] = (0, 4, 9)
-"""From then on the fraction follows from what is set aside; before from the tensor parallelism alone."""
-
-FRACTIONS: Final[tuple[tuple[int, float], ...]] = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87), (1, 0.88))
-"""Tensor-parallel ranks -> static fraction of older versions [args]."""
 
 
 class Tier(NamedTuple):
@@ -24,57 +22,141 @@ class Tier(NamedTuple):
 
     below: int  # [bytes]
     chunk: int  # tokens of one prefill step
-    graph_sequences: int  # largest batch with a graph, tensor parallelism below 4
-    graph_sequences_wide: int  # the same, from 4 on
+    graphs: int  # largest batch with a graph, tensor parallelism below 4
+    graphs_wide: int  # the same, from 4 on
 
 
-TIERS: Final[tuple[Tier, ...]] = (
-    Tier(20 * GIB, 2048, 8, 8),
-    Tier(35 * GIB, 4096, 48, 160),
-    Tier(60 * GIB, 4096, 32, 160),
-    Tier(90 * GIB, 8192, 256, 512),
-    Tier(1 << 62, 16384, 512, 512),
+ANY: Final = 1 << 62
+
+TIERS: Final[tuple[tuple[Version, tuple[Tier, ...]], ...]] = (
+    ((0, 5, 10), (
+        Tier(20 * GIB, 2048, 8, 8), Tier(35 * GIB, 4096, 48, 160), Tier(60 * GIB, 4096, 32, 160),
+        Tier(160 * GIB, 8192, 256, 512), Tier(ANY, 16384, 512, 512),
+    )),
+    ((0, 5, 3), (
+        Tier(20 * GIB, 2048, 8, 8), Tier(35 * GIB, 2048, 24, 80), Tier(60 * GIB, 4096, 32, 160),
+        Tier(160 * GIB, 8192, 256, 512), Tier(ANY, 16384, 512, 512),
+    )),
+    ((0, 4, 7), (
+        Tier(35 * GIB, 2048, 8, 80), Tier(90 * GIB, 8192, 160, 160), Tier(160 * GIB, 8192, 256, 256),
+        Tier(ANY, 16384, 512, 512),
+    )),
+    ((0, 4), (Tier(25_000 * MIB, 2048, 8, 80), Tier(ANY, 8192, 160, 160))),
+    ((0, 0), (Tier(ANY, 8192, 160, 160),)),
 )
-"""Smallest first [args]."""
+"""Since a version: tiers, smallest first [args, capture]. In which release between 0.5.9 and 0.5.23 the second tier
+grew is assumed."""
 
-LARGE_CARD: Final = 60 * GIB
-LARGE_RESERVE: Final = 10 * GIB
-"""Least that is set aside on large cards [args]."""
+DRAFT_REQUESTS: Final = 48
+"""`--max-running-requests` where a draft proposes and none is given [args]."""
+
+LATENT_PAGE: Final = 64
+"""Tokens of a page where kernels for latent attention want it: on Blackwell, and sparse attention everywhere [args]."""
+
+BLACKWELL: Final = 100
+"""Compute capability from which on."""
+
+SPARSE_FP8_SINCE: Final[Version] = (0, 5, 6)
+"""From then on sparse attention keeps an FP8 cache on Blackwell by itself [args `_set_default_nsa_kv_cache_dtype`]."""
+
+CACHE_DTYPES: Final = {
+    "auto": "auto", "bf16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp4_e2m1": "nvfp4",
+    "nvfp4": "nvfp4",
+}
+"""`--kv-cache-dtype` -> key of `states.cache.KV_BITS`."""
+
+OPTIONS: Final[dict[str, type[Value]]] = {
+    "max-total-tokens": int,  # at most so many tokens of full attention
+    "swa-full-tokens-ratio": float,
+    "mamba-full-memory-ratio": float,
+    "max-mamba-cache-size": int,  # recurrent states in all
+    "disable-hybrid-swa-memory": bool,  # windows are kept at full length
+}
+"""Engine options and the type of their values."""
 
 
 class Settings(NamedTuple):
     """One deployment's settings, every default filled in."""
 
     fraction: float
-    chunk: int
-    graph_sequences: int
+    chunk: int  # tokens of one prefill step on a rank
+    graph_sequences: int  # largest batch with a graph; 0: no graphs
     page_tokens: int
+    kv_dtype: str  # "auto": as activations
+    max_running: int | None  # None: follows from the tokens in the pool
+    options: dict[str, Value]
 
 
 def settings_of(job: ServeJob) -> Settings:
-    """The settings a job runs with."""
-    plan, size = job.plan, job.cluster.gpu.visible_bytes
-    tier = next(tier for tier in TIERS if size < tier.below)
-    chunk = plan.batched_tokens or tier.chunk
-    sequences = tier.graph_sequences if plan.tp < 4 else tier.graph_sequences_wide
-    sequences = min(sequences, plan.max_sequences or sequences) if plan.graphs else 0
-    fraction = plan.memory_fraction or default_fraction(job, chunk, sequences)
-    return Settings(fraction, chunk, sequences, plan.block_tokens or 1)
+    """The settings a job runs with.
+
+    Raises: InvalidSpec or UnknownName for a choice that SGLang does not offer
+    """
+    plan, size = job.plan, card_bytes(job.cluster.gpu)
+    capture = _capture(job, _tier(job.version, size))
+    fraction = plan.memory_fraction or default_fraction(job.version, size, capture)
+    drafts = plan.draft is not None and plan.draft.kind != "ngram"
+    return Settings(
+        fraction=fraction * vision_factor(job.model, job.version, given=plan.memory_fraction is not None),
+        chunk=max(1, capture.chunk // capture.data_parallel),
+        graph_sequences=capture.sequences,
+        page_tokens=plan.block_tokens or _page(job),
+        kv_dtype=_cache_dtype(job),
+        max_running=plan.max_sequences or (DRAFT_REQUESTS if drafts else None),
+        options=typed_options(job, OPTIONS),
+    )
 
 
-def default_fraction(job: ServeJob, chunk: int, graph_sequences: int) -> float:
-    """The static fraction where none is given [args]."""
-    plan, size = job.plan, job.cluster.gpu.visible_bytes
-    if job.version < RESERVES_SINCE:
-        return next(fraction for ranks, fraction in FRACTIONS if plan.tp >= ranks)
-    return max(0.05, (size - reserve_bytes(job.model, plan.tp * plan.pp, chunk, graph_sequences, size)) / size)
+def card_bytes(gpu: Gpu) -> int:
+    """The size that nvidia-smi shows, which SGLang's defaults go by."""
+    return gpu.smi_total_bytes or gpu.visible_bytes
 
 
-def reserve_bytes(model: Model, ranks: int, chunk: int, graph_sequences: int, size: int) -> int:
-    """What is set aside for activations, graphs and communication [bytes]."""
-    reserved = 512 + 1.5 * max(chunk, 2048) + ranks / 8 * 1024 + 2 * graph_sequences  # [MiB]
-    latent = any(isinstance(run.layer.mixer, MultiLatentAttention) for run in model.main.runs)
-    if latent:
-        reserved += 1536
-    found = round(reserved * MIB)
-    return max(found, LARGE_RESERVE) if size > LARGE_CARD else found
+def shares_experts(plan: ServePlan) -> bool:
+    """Whether data-parallel ranks attend apart and share experts: SGLang's `--enable-dp-attention`."""
+    return plan.dp > 1 and plan.expert_parallel
+
+
+def is_latent(model: Model) -> bool:
+    """Whether keys and values are compressed (MLA)."""
+    return any(isinstance(run.layer.mixer, MultiLatentAttention) for run in model.main.runs)
+
+
+def is_sparse(model: Model) -> bool:
+    """Whether latent attention reads a choice of tokens through an index (DSA)."""
+    mixers = (run.layer.mixer for run in model.main.runs)
+    return any(isinstance(mixer, MultiLatentAttention) and mixer.indexer_dim for mixer in mixers)
+
+
+def _tier(version: Version, size: int) -> Tier:
+    tiers = next(tiers for since, tiers in TIERS if version >= since)
+    return next(tier for tier in tiers if size < tier.below)
+
+
+def _capture(job: ServeJob, tier: Tier) -> Capture:
+    plan = job.plan
+    copies = plan.dp if shares_experts(plan) else 1
+    largest = tier.graphs if plan.tp * copies < 4 else tier.graphs_wide
+    return Capture(
+        chunk=plan.batched_tokens or tier.chunk,
+        sequences=min(largest, plan.max_sequences or largest) if plan.graphs else 0,
+        ranks=plan.tp * copies * plan.pp,
+        data_parallel=copies,
+        latent=is_latent(job.model),
+        draft=plan.draft.kind if plan.draft is not None else None,
+    )
+
+
+def _is_blackwell(gpu: Gpu) -> bool:
+    return (gpu.sm or 0) >= BLACKWELL
+
+
+def _page(job: ServeJob) -> int:
+    latent = is_latent(job.model) and _is_blackwell(job.cluster.gpu) and job.version >= (0, 5)
+    return LATENT_PAGE if latent or is_sparse(job.model) else 1
+
+
+def _cache_dtype(job: ServeJob) -> str:
+    dtype = cache_dtype(job, CACHE_DTYPES)
+    chosen = is_sparse(job.model) and _is_blackwell(job.cluster.gpu) and job.version >= SPARSE_FP8_SINCE
+    return "fp8" if dtype == "auto" and chosen else dtype

@@ -1,0 +1,133 @@
+"""`--mem-fraction-static` where none is given: what is set aside for prefills, graphs and communication.
+
+[0.3, 0.4] sgl-project/sglang python/sglang/srt/server_args.py `__post_init__`: by tensor parallelism alone
+[0.4.7] the same, from pull request 7054: by the size of the card
+[0.5.3] `_handle_gpu_memory_settings`, from pull request 10975: by prefill chunk and graphs
+[0.5.23] python/sglang/srt/arg_groups/memory_hook.py `reserve_for_graph_mb`; drafts: pull request 23862
+[vlm] `adjust_mem_fraction_for_vlm`, from pull request 6881
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Final, NamedTuple
+
+from vramcast.domain.model import Model
+from vramcast.domain.serving import Version
+from vramcast.units import GIB, MIB
+
+
+class Capture(NamedTuple):
+    """What the reserve depends on."""
+
+    chunk: int  # tokens of one prefill step over all ranks
+    sequences: int  # largest batch with a graph; 0: no graphs
+    ranks: int  # tensor- times pipeline-parallel
+    data_parallel: int  # ranks that attend to sequences of their own within one group; 1: none
+    latent: bool  # latent attention
+    draft: str | None  # kind of a draft
+
+
+CARD_SINCE: Final[Version] = (0, 4, 7)
+CHUNK_SINCE: Final[Version] = (0, 5, 3)
+PREFILL_GRAPHS_SINCE: Final[Version] = (0, 5, 10)
+"""Graphs of prefills became the default with pull request 16331."""
+DRAFT_COUNTED_SINCE: Final[Version] = (0, 5, 12)
+"""From then on a draft is there when the pools are sized, and its layers are part of them [23862, merged 2026-05]."""
+
+BY_RANKS: Final[tuple[tuple[Version, tuple[tuple[int, float], ...]], ...]] = (
+    ((0, 4), ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87), (1, 0.88))),
+    ((0, 0), ((16, 0.79), (8, 0.83), (4, 0.85), (2, 0.87), (1, 0.88))),
+)
+"""Since a version: tensor-parallel ranks -> fraction."""
+
+BY_CARD: Final = ((35, 2.8, 0.1), (90, 9.5, 0.5), (160, 12.0, 0.5), (1 << 30, 32.0, 0.0))
+"""Cards below a size [GiB] -> set aside, and for each rank [GiB]."""
+
+LARGE_CARD: Final = 60 * GIB
+LARGE_RESERVE: Final = 10 * 1024  # [MiB]
+"""Least that is set aside on large cards."""
+
+LATENT_GRAPHS: Final = 1536  # [MiB] of prefill graphs with latent attention
+PREFILL_GRAPH: Final = 8  # [MiB] of one prefill graph
+SEQUENCE_GRAPHS: Final = 2  # [MiB] of decode graphs for each sequence of the largest
+DRAFTS: Final = {"eagle": 2048, "eagle3": 2048, "mtp": 2048, "medusa": 2048, "model": 6144}
+"""Kind of a draft -> set aside for it before it was counted [MiB]."""
+
+PREFILL_SIZES: Final = tuple(
+    chain(range(4, 33, 4), range(48, 257, 16), range(288, 513, 32), range(576, 1025, 64), range(1280, 4097, 256),
+          range(4608, 65537, 512))
+)
+"""Tokens of captured prefills [arg_groups/cuda_graph_hook.py `generate_prefill_cuda_graph_batch_sizes`]."""
+
+VISION_SINCE: Final[Version] = (0, 4, 9)
+VISION_BEFORE: Final = 0.9
+"""Older versions took a tenth off for every multimodal network, given or not [model_runner.py]."""
+BASE_TOWER: Final = 24 * 1024**2
+"""Layers times width squared of the tower that others are compared with: ViT-L/14."""
+
+
+def default_fraction(version: Version, size: int, capture: Capture) -> float:
+    """The static fraction that SGLang chooses.
+
+    Args:
+        version: of SGLang
+        size: what nvidia-smi shows of the card [bytes]
+        capture: what the reserve depends on
+
+    >>> default_fraction((0, 5, 6), 16376 * MIB, Capture(2048, 8, 1, 1, False, None))
+    0.772
+    """
+    if version < CARD_SINCE:
+        ranks = next(table for since, table in BY_RANKS if version >= since)
+        return next(fraction for least, fraction in ranks if capture.ranks >= least)
+    reserve = _by_card(size, capture) if version < CHUNK_SINCE else _by_chunk(version, size, capture)
+    return max(0.05, round((size / MIB - reserve) / (size / MIB), 3))
+
+
+def _by_card(size: int, capture: Capture) -> float:
+    """[MiB]"""
+    gib, each = next((gib, each) for below, gib, each in BY_CARD if size < below * GIB)
+    reserve = (gib + each * capture.ranks) * 1024
+    if capture.draft is not None:
+        reserve += DRAFTS.get(capture.draft, 0)
+    return reserve + (4096 if capture.data_parallel > 1 else 0)
+
+
+def _by_chunk(version: Version, size: int, capture: Capture) -> float:
+    """[MiB]"""
+    sequences, copies = capture.sequences, capture.data_parallel
+    reserve = 512 + 1.5 * max(capture.chunk, 2048) + capture.ranks / 8 * 1024 + SEQUENCE_GRAPHS * sequences
+    if copies > 1:
+        reserve += (4.5 if sequences > 300 else 3) * sequences * copies
+    if version >= PREFILL_GRAPHS_SINCE and sequences:
+        reserve += LATENT_GRAPHS if capture.latent else PREFILL_GRAPH * prefill_graphs(capture.chunk)
+    if size > LARGE_CARD:
+        reserve = max(reserve, LARGE_RESERVE)
+    if version < DRAFT_COUNTED_SINCE and capture.draft is not None:
+        reserve += DRAFTS.get(capture.draft, 0)
+    return reserve
+
+
+def prefill_graphs(chunk: int) -> int:
+    """Prefill sizes with a graph, up to a whole chunk [count]."""
+    return sum(size <= chunk for size in PREFILL_SIZES)
+
+
+def vision_factor(model: Model, version: Version, *, given: bool) -> float:
+    """What is left of the fraction for networks that read images, which need room for their tower [vlm].
+
+    Args:
+        model: the network
+        version: of SGLang
+        given: whether the fraction was asked for; then newer versions leave it alone
+    """
+    towers = [stack for stack in model.stacks[:-1] if stack.vision is not None]
+    if not towers:
+        return 1.0
+    if version < VISION_SINCE:
+        return VISION_BEFORE
+    if given:
+        return 1.0
+    complexity = towers[0].num_layers * towers[0].hidden**2 / BASE_TOWER
+    return 0.95 * max(0.8, min(1.05, 1 - 0.1 * (complexity - 1)))
