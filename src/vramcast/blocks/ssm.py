@@ -4,6 +4,7 @@ Symbols:  T tokens   I inner width   N state width   B batch   L chunks of a seq
 [Mamba] state-spaces/mamba mamba_ssm/ops/selective_scan_interface.py `MambaInnerFn`: keeps the projected input, the
 convolution's output and the scan's states; recomputes the rest.
 [Mamba-2] mamba_ssm/ops/triton/ssd_combined.py `MambaSplitConv1dScanCombinedFn`: keeps the projection and chunk states
+[LFM2] transformers src/transformers/models/lfm2/modeling_lfm2.py `Lfm2ShortConv`
 [GDN] fla-org/flash-linear-attention fla/ops/gated_delta_rule/chunk.py `ChunkGatedDeltaRuleFunction`
 Without these kernels transformers falls back to Python loops that need far more; that path is not modelled.
 """
@@ -27,6 +28,8 @@ MAMBA2_CHUNK = 256
 
 def state_space_block(graph: Graph, x: Value, *, spec: Mamba | LinearAttention, sizes: Sizes) -> Value:
     """In-projection, causal convolution, scan, gate, out-projection."""
+    if isinstance(spec, LinearAttention) and spec.variant == "short_conv":
+        return _short_convolution(graph, x, spec, sizes)
     if isinstance(spec, LinearAttention):
         return _linear_attention(graph, x, spec, sizes)
     return _mamba(graph, x, spec, sizes)
@@ -66,6 +69,20 @@ def _linear_attention(graph: Graph, x: Value, spec: LinearAttention, sizes: Size
     out = _scan(graph, "linear_attention", convolved, mixed, inner=value, states=states, sizes=sizes)
     shape = (sizes.hidden, value)
     return project(graph, "linear_attention.out", out, tokens=sizes.tokens, shape=shape, sizes=sizes)
+
+
+def _short_convolution(graph: Graph, x: Value, spec: LinearAttention, sizes: Sizes) -> Value:
+    """Three projections in one: what is convolved, the gate before it and the gate behind it."""
+    width = share("tp", spec.num_v_heads, sizes.tp, what="value heads") * spec.v_head_dim
+    size, owner = sizes.tokens * width * sizes.numerics.compute, "linear_attention"
+    shape = (3 * width, sizes.hidden)
+    mixed = project(graph, f"{owner}.in", x, tokens=sizes.tokens, shape=shape, sizes=sizes)
+    gated = graph.value(f"{owner}.gated", size)
+    graph.call("mul", [mixed], [gated], saved=[mixed])
+    convolved = _saved_step(graph, gated, f"{owner}.convolved", size)
+    out = graph.value(f"{owner}.gated_again", size)
+    graph.call("mul", [convolved, mixed], [out], saved=[convolved, mixed])
+    return project(graph, f"{owner}.out", out, tokens=sizes.tokens, shape=(sizes.hidden, width), sizes=sizes)
 
 
 def _saved_step(graph: Graph, x: Value, name: str, num_bytes: int) -> Value:

@@ -113,14 +113,15 @@ class Mamba(Noun, frozen=True, tag="mamba"):
 
 
 class LinearAttention(Noun, frozen=True, tag="linear_attention"):
-    """Gated delta net (Qwen3-Next, Qwen3.5) and its kin (Kimi delta attention)."""
+    """Gated delta net (Qwen3-Next, Qwen3.5) and its kin (Kimi delta attention); a gated short convolution has no keys
+    and keeps only its last inputs (LFM2)."""
 
     num_k_heads: int
     num_v_heads: int
     k_head_dim: int
     v_head_dim: int
     conv_kernel: int = 4
-    variant: Literal["gated_delta", "kimi_delta", "lightning"] = "gated_delta"
+    variant: Literal["gated_delta", "kimi_delta", "lightning", "short_conv"] = "gated_delta"
 
 
 class MLP(Noun, frozen=True, tag="mlp"):

@@ -45,6 +45,7 @@ ARCHITECTURES: Final[dict[str, str]] = {
     "InternLMForCausalLM": "internlm",
     "JambaForCausalLM": "jamba",
     "KimiLinearForCausalLM": "kimi_linear",
+    "Lfm2ForCausalLM": "lfm2",
     "Llama4ForConditionalGeneration": "llama4",
     "LlamaForCausalLM": "llama",
     "LlavaForConditionalGeneration": "llava",

@@ -48,6 +48,7 @@ FAMILIES: Final[dict[str, Builder]] = {
         "falcon_mamba granitemoehybrid jamba kimi_linear mamba mamba2 minimax nemotron-nas nemotron_h "
         "qwen3_5_moe_text qwen3_5_text qwen3_next",
     ),
+    **_in("convolutions", "lfm2"),
     **_in(
         "sparse_attention",
         "deepseek_ref deepseek_v4 mimo_v2_flash minimax_m3 minimax_m3_vl minimax_m3_vl_text step3p7 step3p7_text",

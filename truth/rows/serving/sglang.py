@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -24,6 +23,9 @@ from vramcast.units import GIB
 Row = dict[str, Any]
 
 AVAILABLE: Final = re.compile(r"avail\w* (\d+\.\d+) ?GB", re.IGNORECASE)
+BESIDE: Final = re.compile(r"/[A-Z]\d(?=\s)|\b[TP]P\d+\b|\?")
+"""What a row's name has beside the network: a second network of the same sizes, degrees, doubts."""
+
 TABLE: Final = re.compile(r"vocab\D{0,3}(\d+),? hidden\D{0,3}(\d+)")
 DEFAULT_VERSION: Final = (0, 5, 23)
 RELEASES: Final = (
@@ -66,7 +68,7 @@ def _read(found: ServeAnswer, quantity: str) -> float:
 def job_of(row: Row) -> ServeJob:
     """The question behind a log."""
     job = ServeJob(
-        model=model_of(str(row["model"])),
+        model=model_of(_name(row)),
         requests=Requests(context=row.get("max_model_len")),
         plan=ServePlan(
             tp=int(row.get("tp") or 1),
@@ -84,6 +86,14 @@ def job_of(row: Row) -> ServeJob:
     )
     free = AVAILABLE.search(str(row.get("gpu")))
     return job if free is None else _with_free(job, round(float(free[1]) * GIB))
+
+
+def _name(row: Row) -> str:
+    """
+    >>> _name({"model": "DeepSeek-V3/R1 (DeepseekV3ForCausalLM) NVFP4? TP4"}).split()
+    ['DeepSeek-V3', '(DeepseekV3ForCausalLM)', 'NVFP4']
+    """
+    return BESIDE.sub("", str(row["model"]))
 
 
 def _with_free(job: ServeJob, free: int) -> ServeJob:
@@ -106,7 +116,7 @@ def _draft_tables(row: Row) -> int:
     """Of a network that the row names, or whose sizes it states [bytes]."""
     stated = TABLE.search(str(row["model"]))
     plan = ServePlan(tp=int(row.get("tp") or 1), draft=_draft(row) or Draft(kind="eagle"))
-    model: Model = model_of("llama-2-7b" if stated else str(row["model"]))
+    model: Model = model_of("llama-2-7b" if stated else _name(row))
     if stated:
         main = replace(model.main, hidden=int(stated[2]))
         model = replace(model, vocab=int(stated[1]), stacks=(main,))

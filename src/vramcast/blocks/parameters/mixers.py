@@ -139,10 +139,21 @@ def linear_attention_parameters(mixer: LinearAttention, *, hidden: int) -> tuple
             return _kimi_delta(mixer, hidden)
         case "lightning":
             return _lightning(mixer, hidden)
+        case "short_conv":
+            return _gated_convolution(mixer, hidden)
 
 
 def _short_convolution(path: str, channels: int, kernel: int) -> Parameter:
     return Parameter(path=path, shape=(channels, 1, kernel), split=Split.COLUMN, kind="conv")
+
+
+def _gated_convolution(mixer: LinearAttention, hidden: int) -> tuple[Parameter, ...]:
+    values = mixer.num_v_heads * mixer.v_head_dim
+    return (
+        *linear("linear_attention.in", 3 * values, hidden, split=Split.COLUMN),
+        _short_convolution("linear_attention.conv", values, mixer.conv_kernel),
+        *linear("linear_attention.out", hidden, values, split=Split.ROW),
+    )
 
 
 def _gated_delta(mixer: LinearAttention, hidden: int) -> tuple[Parameter, ...]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from vramcast.blocks.parameters import named_parameters
 from vramcast.domain.checkpoint import StoredWeights
-from vramcast.domain.model import Attention, Layer, Model, Parameter
+from vramcast.domain.model import Attention, Layer, Model, MultiLatentAttention, Parameter
 from vramcast.domain.program import Alloc, Category, Loop, Program, Tensor
 from vramcast.engines.serving.stages import Stage
 from vramcast.parallel.layout import Layout
@@ -30,6 +30,10 @@ CHECKPOINT_FORMATS: Final[dict[str, str]] = {
 
 EXPERT_FORMATS: Final[dict[tuple[str, str], str]] = {("deepseek_v4", "fp8-block"): "mxfp4"}
 """Family and format -> format of its routed experts [deepseek-ai/DeepSeek-V4-Flash model card: FP4 and FP8 mixed]."""
+
+WHOLE_LATENT: Final = frozenset(("nvfp4",))
+"""Formats whose published checkpoints leave latent attention in 16 bits [nvidia/DeepSeek-R1-FP4 hf_quant_config.json,
+exclude_modules: self_attn]."""
 
 PACKED: Final[dict[str, str]] = {
     "attention.q": "attention.qkv", "attention.k": "attention.qkv", "attention.v": "attention.qkv",
@@ -53,9 +57,12 @@ class Formats(NamedTuple):
     quantised: str  # of what quantisers convert
     whole: str  # of everything else
     experts: str = ""  # of routed experts, where they differ
+    attention: str = ""  # of what mixes tokens, where it differs
 
     def of(self, parameter: Parameter) -> str:
         """The format of one weight of the decoder."""
+        if self.attention and parameter.path.startswith("attention."):
+            return self.attention
         if self.experts and is_expert(parameter):
             return self.experts
         return format_for(parameter, quantised=self.quantised, whole=self.whole)
@@ -64,12 +71,17 @@ class Formats(NamedTuple):
 def formats_of(model: Model, *, weights: str | None, dtype: str | None) -> Formats:
     """The formats a question names, else the checkpoint's own."""
     whole = dtype or (model.dtype if model.dtype in ("bf16", "fp16") else "bf16")
-    if weights is not None:
-        return Formats(weights, whole)
-    if model.quantisation is None:
+    stated = weights or model.quantisation
+    if stated is None:
         return Formats(whole, whole)
-    quantised = CHECKPOINT_FORMATS.get(model.quantisation, model.quantisation)
-    return Formats(quantised, whole, EXPERT_FORMATS.get((model.family, quantised), ""))
+    quantised = stated if weights is not None else CHECKPOINT_FORMATS.get(stated, stated)
+    latent = any(isinstance(run.layer.mixer, MultiLatentAttention) for run in model.main.runs)
+    return Formats(
+        quantised,
+        whole,
+        experts="" if weights is not None else EXPERT_FORMATS.get((model.family, quantised), ""),
+        attention=whole if latent and quantised in WHOLE_LATENT else "",
+    )
 
 
 class _Part(NamedTuple):

@@ -11,6 +11,7 @@ from vramcast.domain.model import LinearAttention, Mamba
 from vramcast.engines.ggml import ops
 from vramcast.engines.ggml.tensor import Tensor, fed
 from vramcast.engines.llamacpp.graph.context import Build
+from vramcast.errors import Unsupported
 from vramcast.states.cache import state_elements
 from vramcast.states.ggml import row_bytes
 
@@ -105,6 +106,8 @@ def _scanned(
 
 def linear_attention(build: Build, mixer: LinearAttention, x: Tensor, *, layer: int) -> Tensor:
     """A gated delta net [delta] in its fused form."""
+    if mixer.variant == "short_conv":
+        raise Unsupported(f"{build.model.name}: short convolutions are not modelled for llama.cpp; use engine vllm")
     sequences, tokens = _sequences(build)
     heads, width = mixer.num_v_heads, mixer.v_head_dim
     keys, values = mixer.num_k_heads * mixer.k_head_dim, heads * width
