@@ -48,7 +48,8 @@ def predict(row: Row) -> Iterator[Prediction]:
     """The quantity the row names."""
     quantity = str(row["quantity"])
     if quantity == "draft_embed_lm_head_gib":
-        yield Prediction(quantity, _draft_tables(row) / GIB, value_of(row))
+        measured = value_of(row)  # two tables of 2.54 "GiB" in a thread: their GB
+        yield Prediction(quantity, _draft_tables(row) / GIB, measured, measured_alternative=measured * 1e9 / GIB)
         return
     if quantity not in COUNTS and quantity not in PRINTED:
         raise Refused(f"{quantity} is not predicted")

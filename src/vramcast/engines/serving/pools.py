@@ -30,19 +30,15 @@ class Pools(Struct, frozen=True, kw_only=True):
     states: int = 0  # recurrent states that fit
     states_per_sequence: int = 1  # a running sequence's own, and those of its prefixes
     page_tokens: int = 1
-    padding_tokens: int = 0  # slots of both pools that no sequence uses
-    padding_states: int = 0
     in_flight: int = 0  # tokens of a step that windows keep beside their own
     logged: str = "tokens of full attention"
 
     @property
     def num_bytes(self) -> int:
         """All pools [bytes]."""
-        c, beside = self.contents, self.padding_tokens
-        full = (self.full_tokens + beside) * c.full_token_bytes if self.full_tokens else 0
-        window = (self.window_tokens + beside) * c.window_token_bytes if self.window_tokens else 0
-        states = (self.states + self.padding_states) * c.state_bytes if self.states else 0
-        return full + window + states
+        c = self.contents
+        kept = self.full_tokens * c.full_token_bytes + self.window_tokens * c.window_token_bytes
+        return kept + self.states * c.state_bytes
 
     def sequence_bytes(self, tokens: int) -> int:
         """What one sequence takes of the pool that fills first, as a share of all of them [bytes]."""

@@ -25,7 +25,7 @@ from vramcast.engines.serving.pools import Pools
 from vramcast.engines.serving.rank import WIDTHS, dtype_of, job_formats, layout_of, load_program
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.sglang.fraction import DRAFT_COUNTED_SINCE
-from vramcast.engines.sglang.pools import Sized, halves, shortened, sized
+from vramcast.engines.sglang.pools import Sized, halves, padding_bytes, shortened, sized
 from vramcast.engines.sglang.process import (
     attention_workspace,
     communication,
@@ -144,9 +144,10 @@ def _rank(job: ServeJob, settings: Settings, worker: _Worker, pools: Pools, runn
 
 
 def _beside_pools(sizes: Sized, pools: Pools) -> tuple[Tensor, ...]:
-    """What a draft keeps apart from the target's pools."""
-    slots = pools.full_tokens + pools.padding_tokens
+    """What no request fills, and what a draft keeps apart from the target's pools."""
+    slots = pools.full_tokens + pools.page_tokens
     tensors = (
+        Tensor(name="padding of the pools", num_bytes=padding_bytes(pools), category=Category.CACHE, source=SOURCE),
         Tensor(name="draft pool", num_bytes=slots * sizes.draft_token_bytes, category=Category.DRAFT, owner="draft",
                formula=f"{slots:,} tokens x {sizes.draft_token_bytes:,} B", source=SOURCE),
         Tensor(name="states of proposed tokens", num_bytes=sizes.beside_bytes, category=Category.DRAFT, owner="draft",

@@ -78,12 +78,17 @@ def sized(job: ServeJob, settings: Settings, stage: Stage, num_bytes: int) -> Si
         states=states,
         states_per_sequence=states_per_request(job),
         page_tokens=page,
-        padding_tokens=page,
-        padding_states=1,
         in_flight=settings.chunk,
         logged="tokens",
     )
     return Sized(pools, 0 if counted else draft.full_token_bytes, beside)
+
+
+def padding_bytes(pools: Pools) -> int:
+    """A page of slots in every pool and a state that no request uses [padding, bytes]."""
+    contents = pools.contents
+    slots = contents.full_token_bytes + (contents.window_token_bytes if pools.window_tokens else 0)
+    return pools.page_tokens * slots + contents.state_bytes if pools.full_tokens else 0
 
 
 def shortened(pools: Pools, tokens: int) -> Pools:
@@ -138,8 +143,9 @@ def halves(job: ServeJob, settings: Settings, stage: Stage, pools: Pools) -> dic
             case Mamba() | LinearAttention() as recurring:
                 elements = state_elements(recurring, tp=job.plan.tp)
                 convolution, recurrent = convolution + 2 * elements[0], recurrent + 4 * elements[1]
-    full, window = pools.full_tokens + pools.padding_tokens, pools.window_tokens + pools.padding_tokens
-    states = pools.states + pools.padding_states
+    full = pools.full_tokens + pools.page_tokens if pools.full_tokens else 0
+    window = pools.window_tokens + pools.page_tokens if pools.window_tokens else 0
+    states = pools.states + 1 if pools.states else 0
     printed = {
         "keys": keys[0] * full, "values": values[0] * full,
         "keys of windows": keys[1] * window, "values of windows": values[1] * window,

@@ -18,7 +18,7 @@ from vramcast.engines.sglang.settings import Settings
 from vramcast.units import GIB, MIB
 
 FABRIC_BYTES: Final = round(1.25 * GIB)
-"""NCCL, custom all-reduce and their buffers on a rank whose cards share a fabric: from one start-up log, 4 x H100, whose
+"""NCCL, custom all-reduce and their buffers on a rank whose cards share a fabric: one start-up log, 4 x H100, whose
 pool fixes it to 0.1 GiB."""
 
 PCIE_BYTES: Final = 100 * MIB

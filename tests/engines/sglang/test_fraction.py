@@ -1,0 +1,80 @@
+"""The static fraction that SGLang chooses by itself, release by release."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.catalogue.models import load_model
+from vramcast.engines.sglang.fraction import Capture, default_fraction, prefill_graphs, vision_factor
+from vramcast.engines.sglang.settings import card_bytes
+from vramcast.units import GIB, MIB
+
+H100 = card_bytes(load_gpu("h100"))
+
+PLAIN = Capture(chunk=8192, sequences=256, ranks=1, data_parallel=1, latent=False, draft=None)
+
+
+@pytest.mark.parametrize(
+    ("version", "ranks", "fraction"),
+    [((0, 3), 1, 0.88), ((0, 3), 8, 0.83), ((0, 4, 3), 8, 0.81), ((0, 4, 6), 4, 0.85), ((0, 4, 6), 16, 0.79)],
+)
+def test_old_releases_go_by_the_ranks_alone(version: tuple[int, ...], ranks: int, fraction: float) -> None:
+    assert default_fraction(version, H100, PLAIN._replace(ranks=ranks)) == fraction
+
+
+@pytest.mark.parametrize(
+    ("size", "ranks", "reserve_gib"), [(24 * GIB, 1, 2.9), (80 * GIB, 8, 13.5), (141 * GIB, 8, 16), (180 * GIB, 8, 32)]
+)
+def test_releases_from_0_4_7_go_by_the_card(size: int, ranks: int, reserve_gib: float) -> None:
+    expected = 1 - reserve_gib * GIB / size
+    assert default_fraction((0, 4, 9), size, PLAIN._replace(ranks=ranks)) == pytest.approx(expected, abs=6e-4)
+
+
+def test_releases_from_0_5_3_go_by_the_prefill_chunk_and_the_graphs() -> None:
+    # 512 + 1.5 x 8192 + 1024 / 8 + 2 x 256 MiB of 81559
+    assert default_fraction((0, 5, 6), H100, PLAIN) == pytest.approx(1 - 13440 / 81559, abs=6e-4)
+
+
+def test_large_cards_set_aside_ten_gib_at_least() -> None:
+    small = PLAIN._replace(chunk=2048, sequences=8)
+    assert default_fraction((0, 5, 6), H100, small) == pytest.approx(1 - 10240 / 81559, abs=6e-4)
+    assert default_fraction((0, 5, 6), 16376 * MIB, small) == 0.772  # as a start-up log of 0.5.6 implies
+
+
+def test_prefill_graphs_are_set_aside_since_they_are_the_default() -> None:
+    before, after = default_fraction((0, 5, 9), H100, PLAIN), default_fraction((0, 5, 10), H100, PLAIN)
+    assert before - after == pytest.approx(8 * prefill_graphs(8192) * MIB / H100, abs=1e-3)
+    assert default_fraction((0, 5, 10), H100, PLAIN._replace(sequences=0)) > before
+
+
+def test_a_draft_is_set_aside_until_it_is_counted() -> None:
+    drafted = PLAIN._replace(draft="eagle")
+    assert default_fraction((0, 5, 6), H100, drafted) < default_fraction((0, 5, 6), H100, PLAIN)
+    counted = default_fraction((0, 5, 23), H100, PLAIN)
+    assert default_fraction((0, 5, 23), H100, drafted) == counted
+    assert default_fraction((0, 5, 6), H100, PLAIN._replace(draft="ngram")) > default_fraction((0, 5, 6), H100, drafted)
+
+
+def test_networks_that_read_images_get_less() -> None:
+    model = load_model("gemma-3-27b")
+    assert vision_factor(model, (0, 4, 5), given=True) == 0.9
+    assert vision_factor(model, (0, 5, 6), given=True) == 1.0
+    assert 0.95 * 0.8 <= vision_factor(model, (0, 5, 6), given=False) < 0.95 * 1.05
+    assert vision_factor(load_model("llama-3.1-8b"), (0, 4, 5), given=False) == 1.0
+
+
+@given(
+    version=st.sampled_from([(0, 3), (0, 4, 3), (0, 4, 7), (0, 5, 2), (0, 5, 3), (0, 5, 10), (0, 5, 23)]),
+    gib=st.integers(8, 300), ranks=st.sampled_from([1, 2, 4, 8, 16]), chunk=st.integers(0, 1 << 20),
+    sequences=st.integers(0, 4096), copies=st.sampled_from([1, 2, 8]), latent=st.booleans(),
+    draft=st.sampled_from([None, "eagle", "model", "ngram"]),
+)
+def test_a_fraction_is_always_one(
+    version: tuple[int, ...], gib: int, ranks: int, chunk: int, sequences: int, copies: int, latent: bool,
+    draft: str | None,
+) -> None:
+    capture = Capture(chunk, sequences, ranks, copies, latent, draft)
+    assert 0.05 <= default_fraction(version, gib * GIB, capture) < 1

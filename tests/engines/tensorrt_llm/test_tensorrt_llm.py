@@ -1,0 +1,114 @@
+"""TensorRT-LLM: what its fraction is a fraction of, held to measured capacities."""
+
+from __future__ import annotations
+
+from math import floor
+from typing import Any
+
+import pytest
+
+import vramcast
+from vramcast.domain.answer import Capacity, ServeAnswer
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.units import GIB
+
+
+def ask(model: str = "llama-3.1-8b", **options: Any) -> ServeAnswer:
+    return vramcast.serve(model, **({"gpus": "h100", "engine": "tensorrt-llm", "context": 8192} | options))
+
+
+def capacity(answer: ServeAnswer) -> Capacity:
+    assert answer.capacity is not None
+    return answer.capacity
+
+
+def entry(found: ServeAnswer, name: str) -> int:
+    return sum(item.num_bytes for item in found.fullest.ledger if name in item.path)
+
+
+def test_the_fraction_is_of_what_is_left() -> None:
+    low, high = (ask(memory_fraction=fraction).startup["KV cache"] for fraction in (0.4, 0.8))
+    assert high == pytest.approx(2 * low, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "context", "fraction", "tokens", "sequences"),
+    [
+        ("llama-3.1-8b", "2xh100", 7144, 0.8, 4096, 124),
+        ("llama-3.1-8b", "h100", 7144, 0.8, 4096, 56),
+        ("qwen3-32b", "4xh100", 9192, 0.8, 8192, 93),
+    ],
+)
+def test_as_many_sequences_fit_as_were_measured(
+    model: str, gpus: str, context: int, fraction: float, tokens: int, sequences: int
+) -> None:
+    options = {"weights": "fp8-block"} if model.startswith("qwen") else {}
+    found = ask(model, gpus=gpus, context=context, memory_fraction=fraction, batched_tokens=tokens, **options)
+    assert floor(capacity(found).concurrency) == pytest.approx(sequences, rel=0.01)
+
+
+def test_a_built_engine_leaves_what_its_log_prints() -> None:
+    # Llama-2-7B, SmoothQuant, 0.8 on A100 80GB, one sequence, max_num_tokens 4096: 69,524,783,104 bytes of cache
+    found = ask(
+        "llama-2-7b", gpus="a100-80gb", engine="tensorrt-llm@0.8", weights="int8", dtype="fp16", max_sequences=1,
+        batched_tokens=4096, context=5120,
+    )
+    assert capacity(found).kv_bytes == pytest.approx(69_524_783_104, rel=0.01)
+
+
+def test_a_sequence_takes_whole_blocks() -> None:
+    assert capacity(ask(context=33)).sequence_bytes == pytest.approx(capacity(ask(context=64)).sequence_bytes, rel=1e-9)
+    assert capacity(ask(context=65)).sequence_bytes > capacity(ask(context=64)).sequence_bytes
+    built = ask(context=33, engine="tensorrt-llm@0.20")
+    assert capacity(built).sequence_bytes == capacity(ask(context=64, engine="tensorrt-llm@0.20")).sequence_bytes
+
+
+def test_a_larger_step_is_run_before_the_cache_is_sized() -> None:
+    small, large = (ask(batched_tokens=tokens) for tokens in (2048, 16384))
+    assert large.startup["activation peak"] > small.startup["activation peak"]
+    assert large.startup["KV cache"] < small.startup["KV cache"]
+    assert "warm-up" in large.fullest.phases
+
+
+def test_bytes_and_tokens_given_lower_the_cache_but_never_raise_it() -> None:
+    own = capacity(ask())
+    assert capacity(ask(cache_bytes=GIB)).kv_bytes <= GIB
+    assert capacity(ask(cache_bytes=10**12)).kv_bytes == own.kv_bytes
+    assert capacity(ask(engine_option=("max-tokens=4096",))).kv_tokens == 4096
+
+
+def test_windows_share_by_their_length_where_they_are_asked_for() -> None:
+    whole, windows = (
+        ask("gpt-oss-20b", context=65536, **options) for options in ({}, {"engine_option": ("sliding-windows=true",)})
+    )
+    assert any("full length" in text for text in whole.assumptions)
+    counts = capacity(windows).tokens_by_count
+    assert counts["tokens of sliding windows"] == pytest.approx(counts["tokens"] * 128 / 65536, abs=32)
+    assert counts["tokens"] > 1.9 * capacity(whole).kv_tokens
+
+
+def test_a_builds_decoder_grows_with_its_sequences() -> None:
+    few, many = (ask(engine="tensorrt-llm@0.12", max_sequences=count) for count in (8, 2048))
+    assert entry(many, "runtime buffers") == 256 * entry(few, "runtime buffers") > 0
+    assert entry(ask(), "runtime buffers") == 0
+
+
+def test_drafts_and_adapters_come_out_of_the_cache() -> None:
+    plain = ask()
+    for options in ({"draft": "eagle3"}, {"lora_slots": 4, "lora_rank": 64}):
+        assert capacity(ask(**options)).kv_tokens < capacity(plain).kv_tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"offload": "model"}, InvalidSpec, "diffusers"),
+        ({"kv_dtype": "q4_0"}, UnknownName, "cache dtype of tensorrt-llm"),
+        ({"engine_option": ("sliding-windows=3",)}, InvalidSpec, "true or false"),
+        ({"engine": "tensorrt-llm@9.0"}, InvalidSpec, "0.5 to 1.2"),
+        ({"gpus": "2xh100", "tp": 2, "dcp": 2}, Unsupported, "dcp"),
+    ],
+)
+def test_what_tensorrt_llm_does_not_offer_is_said(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        ask(**options)
