@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
-from vramcast.engines.sglang.fraction import Capture, default_fraction, prefill_graphs, vision_factor
+from vramcast.engines.sglang.fraction import Capture, default_fraction, prefill_mib, vision_factor
 from vramcast.engines.sglang.settings import card_bytes
 from vramcast.units import GIB, MIB
 
@@ -46,7 +46,7 @@ def test_large_cards_set_aside_ten_gib_at_least() -> None:
 
 def test_prefill_graphs_are_set_aside_since_they_are_the_default() -> None:
     before, after = default_fraction((0, 5, 9), H100, PLAIN), default_fraction((0, 5, 10), H100, PLAIN)
-    assert before - after == pytest.approx(8 * prefill_graphs(8192) * MIB / H100, abs=1e-3)
+    assert before - after == pytest.approx(prefill_mib((0, 5, 10), 8192, False) * MIB / H100, abs=1e-3)
     assert default_fraction((0, 5, 10), H100, PLAIN._replace(sequences=0)) > before
 
 

@@ -100,8 +100,7 @@ def _by_chunk(version: Version, size: int, capture: Capture) -> float:
     reserve = 512 + 1.5 * max(capture.chunk, 2048) + capture.ranks / 8 * 1024 + SEQUENCE_GRAPHS * sequences
     if copies > 1:
         reserve += (4.5 if sequences > 300 else 3) * sequences * copies
-    if version >= PREFILL_GRAPHS_SINCE and sequences:
-        reserve += LATENT_GRAPHS if capture.latent else PREFILL_GRAPH * prefill_graphs(capture.chunk)
+    reserve += prefill_mib(version, capture.chunk, capture.latent) if sequences else 0
     if size > LARGE_CARD:
         reserve = max(reserve, LARGE_RESERVE)
     if version < DRAFT_COUNTED_SINCE and capture.draft is not None:
@@ -109,9 +108,15 @@ def _by_chunk(version: Version, size: int, capture: Capture) -> float:
     return reserve
 
 
-def prefill_graphs(chunk: int) -> int:
-    """Prefill sizes with a graph, up to a whole chunk [count]."""
-    return sum(size <= chunk for size in PREFILL_SIZES)
+def prefill_mib(version: Version, chunk: int, latent: bool) -> int:
+    """Graphs of prefill sizes up to a whole chunk [MiB].
+
+    >>> prefill_mib((0, 5, 10), 8192, False), prefill_mib((0, 5, 9), 8192, False)
+    (464, 0)
+    """
+    if version < PREFILL_GRAPHS_SINCE:
+        return 0
+    return LATENT_GRAPHS if latent else PREFILL_GRAPH * sum(size <= chunk for size in PREFILL_SIZES)
 
 
 def vision_factor(model: Model, version: Version, *, given: bool) -> float:

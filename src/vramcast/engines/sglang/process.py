@@ -13,8 +13,8 @@ from typing import Final
 from vramcast.domain.program import Basis, Category, Tensor
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.links import has_fabric
-from vramcast.engines.sglang.fraction import PREFILL_GRAPH, PREFILL_GRAPHS_SINCE, SEQUENCE_GRAPHS, prefill_graphs
-from vramcast.engines.sglang.settings import Settings
+from vramcast.engines.sglang.fraction import SEQUENCE_GRAPHS, prefill_mib
+from vramcast.engines.sglang.settings import Settings, is_latent
 from vramcast.units import GIB, MIB
 
 FABRIC_BYTES: Final = round(1.25 * GIB)
@@ -82,10 +82,10 @@ def attention_workspace() -> Tensor:
 def graphs(job: ServeJob, settings: Settings) -> Tensor:
     """CUDA graphs, as large as SGLang itself reckons when it sets memory aside for them."""
     sequences = settings.graph_sequences
-    prefills = prefill_graphs(settings.chunk) if sequences and job.version >= PREFILL_GRAPHS_SINCE else 0
+    decodes, prefills = sequences * SEQUENCE_GRAPHS, prefill_mib(job.version, settings.chunk, is_latent(job.model))
     return Tensor(
-        name="captured graphs", num_bytes=(sequences * SEQUENCE_GRAPHS + prefills * PREFILL_GRAPH) * MIB,
-        category=Category.GRAPHS, stream="graphs", basis=Basis.ASSUMED,
-        formula=f"{sequences} sequences x {SEQUENCE_GRAPHS} MiB + {prefills} prefills x {PREFILL_GRAPH} MiB",
+        name="captured graphs", num_bytes=(decodes + prefills if sequences else 0) * MIB, category=Category.GRAPHS,
+        stream="graphs", basis=Basis.ASSUMED,
+        formula=f"{sequences} sequences x {SEQUENCE_GRAPHS} MiB + {prefills} MiB of prefills" if sequences else "none",
         source="sgl-project/sglang python/sglang/srt/arg_groups/memory_hook.py `reserve_for_graph_mb`",
     )
