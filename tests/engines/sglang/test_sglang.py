@@ -130,9 +130,8 @@ def test_lora_slots_are_taken_before_the_pools() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"gpu_layers": 3}, InvalidSpec, "llama.cpp"),
-        ({"micro_batch": 512}, InvalidSpec, "micro-batch"),
-        ({"kv_dtype": "q8_0"}, UnknownName, "cache dtype of sglang"),
+        ({"gpu_layers": 3}, Unsupported, "gpu-layers"),
+        ({"kv_dtype": "q8_0"}, InvalidSpec, "none of sglang's"),
         ({"engine_option": ("mem-fraction=3",)}, UnknownName, "sglang option"),
         ({"engine_option": ("max-total-tokens=many",)}, InvalidSpec, "whole number"),
         ({"gpus": "2xh100", "tp": 2, "dcp": 2}, Unsupported, "dcp"),

@@ -16,7 +16,7 @@ from vramcast.domain.program import Alloc, Category, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServePlan, ServingRank, Version
 from vramcast.engines.serving.checks import check_degrees
-from vramcast.engines.serving.choices import refuse_elsewhere, refuse_encoders
+from vramcast.engines.serving.choices import refuse_encoders
 from vramcast.engines.serving.corrected import corrected, corrected_tensor
 from vramcast.engines.serving.drafts import EAGLE
 from vramcast.engines.serving.forward import logits, transient, widest_moment
@@ -34,7 +34,6 @@ from vramcast.engines.sglang.process import (
     running_requests,
 )
 from vramcast.engines.sglang.settings import Settings, settings_of
-from vramcast.errors import Unsupported
 from vramcast.units import MIB
 
 SOURCE: Final = "sgl-project/sglang python/sglang/srt/mem_cache/kv_cache_configurator.py"
@@ -69,14 +68,10 @@ def deploy(job: ServeJob) -> Deployment:
 
     Engine options: `settings.OPTIONS`.
 
-    Raises: InvalidSpec for degrees that do not divide or choices of other engines, Unsupported for networks that
-        SGLang does not serve
+    Raises: InvalidSpec for degrees that do not divide, Unsupported for networks that SGLang does not serve
     """
     check_degrees(job)
-    refuse_elsewhere(job)
     refuse_encoders(job)
-    if job.plan.dcp > 1:
-        raise Unsupported("dcp is modelled for --engine vllm only; leave it out, or use more tensor parallelism")
     settings = settings_of(job)
     workers = [_worker(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
     tokens = min(worker.sized.pools.full_tokens for worker in workers)

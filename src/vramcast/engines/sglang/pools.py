@@ -105,7 +105,7 @@ def kept(job: ServeJob, settings: Settings, mixers: Iterable[Mixer | None]) -> C
     contents = contents_of(mixers, tp=job.plan.tp, kv_dtype=dtype, windows=has_window_pool(job, settings))
     sparse = [mixer for mixer in mixers if isinstance(mixer, MultiLatentAttention) and mixer.indexer_dim]
     extra = sum(4 * (mixer.kv_lora_rank // SCALE_CHANNELS) + mixer.qk_rope_dim for mixer in sparse)
-    return replace(contents, full_token_bytes=contents.full_token_bytes + (extra if dtype == "fp8" else 0))
+    return replace(contents, full_token_bytes=contents.full_token_bytes + (extra if dtype.startswith("fp8") else 0))
 
 
 def dtype_of_cache(job: ServeJob, settings: Settings) -> str:

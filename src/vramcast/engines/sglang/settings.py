@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model, MultiLatentAttention
 from vramcast.domain.serving import ServeJob, ServePlan, Version
-from vramcast.engines.serving.choices import Value, cache_dtype, typed_options
+from vramcast.engines.serving.choices import Value, typed_options
 from vramcast.engines.sglang.fraction import Capture, default_fraction, vision_factor
 from vramcast.units import GIB, MIB
 
@@ -58,12 +58,6 @@ BLACKWELL: Final = 100
 
 SPARSE_FP8_SINCE: Final[Version] = (0, 5, 6)
 """From then on sparse attention keeps an FP8 cache on Blackwell by itself [args `_set_default_nsa_kv_cache_dtype`]."""
-
-CACHE_DTYPES: Final = {
-    "auto": "auto", "bf16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp4_e2m1": "nvfp4",
-    "nvfp4": "nvfp4",
-}
-"""`--kv-cache-dtype` -> key of `states.cache.KV_BITS`."""
 
 OPTIONS: Final[dict[str, type[Value]]] = {
     "max-total-tokens": int,  # at most so many tokens of full attention
@@ -157,6 +151,6 @@ def _page(job: ServeJob) -> int:
 
 
 def _cache_dtype(job: ServeJob) -> str:
-    dtype = cache_dtype(job, CACHE_DTYPES)
+    dtype = job.plan.kv_dtype
     chosen = is_sparse(job.model) and _is_blackwell(job.cluster.gpu) and job.version >= SPARSE_FP8_SINCE
     return "fp8" if dtype == "auto" and chosen else dtype

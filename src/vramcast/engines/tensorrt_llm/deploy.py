@@ -22,7 +22,7 @@ from vramcast.domain.program import Alloc, Category, Program, Tensor, extent
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank
 from vramcast.engines.serving.checks import check_degrees
-from vramcast.engines.serving.choices import refuse_elsewhere, refuse_encoders
+from vramcast.engines.serving.choices import refuse_encoders
 from vramcast.engines.serving.corrected import corrected
 from vramcast.engines.serving.drafts import draft_mixers
 from vramcast.engines.serving.forward import logits, transient, widest_moment
@@ -32,7 +32,6 @@ from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import total
 from vramcast.engines.tensorrt_llm.process import beside, decoder
 from vramcast.engines.tensorrt_llm.settings import Settings, settings_of
-from vramcast.errors import Unsupported
 
 SOURCE: Final = "NVIDIA/TensorRT-LLM tensorrt_llm/_torch/pyexecutor/_util.py"
 
@@ -57,14 +56,10 @@ def deploy(job: ServeJob) -> Deployment:
 
     Engine options: `settings.OPTIONS`.
 
-    Raises: InvalidSpec for degrees that do not divide or choices of other engines, Unsupported for networks that are
-        not modelled
+    Raises: InvalidSpec for degrees that do not divide, Unsupported for networks that are not modelled
     """
     check_degrees(job)
-    refuse_elsewhere(job)
     refuse_encoders(job)
-    if job.plan.dcp > 1:
-        raise Unsupported("dcp is modelled for --engine vllm only; leave it out, or use more tensor parallelism")
     settings = settings_of(job)
     workers = [_worker(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
     tokens = min(worker.blocks.full_tokens for worker in workers)

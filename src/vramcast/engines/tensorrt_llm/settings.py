@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.model import MultiLatentAttention
 from vramcast.domain.serving import ServeJob, Version
-from vramcast.engines.serving.choices import Value, cache_dtype, typed_options
+from vramcast.engines.serving.choices import Value, typed_options
 
 PYTORCH_SINCE: Final[Version] = (1, 0)
 
@@ -30,9 +30,6 @@ OLD_BUILT_BLOCK: Final = 128
 """Tokens of a block: of the PyTorch backend, of builds from 0.9 on, of older ones [args]."""
 
 HOPPER: Final = 90
-
-CACHE_DTYPES: Final = {"auto": "auto", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
-"""`KvCacheConfig.dtype` -> key of `states.cache.KV_BITS`; int8 in builds only."""
 
 OPTIONS: Final[dict[str, type[Value]]] = {
     "max-tokens": int,  # KvCacheConfig.max_tokens
@@ -67,7 +64,7 @@ def settings_of(job: ServeJob) -> Settings:
         tokens=plan.batched_tokens or DEFAULT_TOKENS,
         sequences=plan.max_sequences or DEFAULT_SEQUENCES,
         block_tokens=plan.block_tokens or _block(job),
-        kv_dtype=cache_dtype(job, CACHE_DTYPES),
+        kv_dtype=plan.kv_dtype,
         windows=bool(options.get("sliding-windows", False)),
         max_tokens=None if limit is None else int(limit),
     )
