@@ -272,15 +272,25 @@ def _shortfall(job: ServeJob | PipelineJob, deployment: Deployment, capacity: Ca
         return ""
     missing = -min(rank.startup.get("KV cache", 0) for rank in deployment.ranks)
     if missing > 0:
-        startup = deployment.ranks[0].startup
-        counted = {name: size for name, size in startup.items() if size > 0 and name != "CUDA graphs"}
-        taken = ", ".join(f"{name} {format_bytes(size)}" for name, size in counted.items())
+        taken = ", ".join(f"{name} {format_bytes(size)}" for name, size in _counted(deployment.ranks[0]).items())
         return f"nothing is left for the cache: {taken}; {format_bytes(missing)} more than the engine may take"
     needed = capacity.sequence_bytes * job.requests.concurrency
+    longest = f"; the longest context that fits is {capacity.longest_context:,}" if capacity.longest_context else ""
     return (
         f"the cache of {format_bytes(capacity.kv_bytes)} holds {capacity.concurrency:.2f} sequences of {job.context:,} "
-        f"tokens; {job.requests.concurrency} take {format_bytes(needed)}"
+        f"tokens; {job.requests.concurrency} take {format_bytes(needed)}{longest}"
     )
+
+
+def _counted(rank: ServingRank) -> dict[str, int]:
+    """What the engine takes off its budget before the cache: graphs only where the sum leaves room for them."""
+    startup = {name: size for name, size in rank.startup.items() if size > 0 and name != "KV cache"}
+    graphs = startup.pop("CUDA graphs", 0)
+    if rank.budget is not None and graphs:
+        budget = int(rank.budget.fraction * rank.budget.of_bytes)
+        if budget - sum(startup.values()) - rank.startup.get("KV cache", 0) >= graphs:
+            startup["CUDA graphs"] = graphs
+    return startup
 
 
 def _cautions(job: ServeJob | PipelineJob) -> Iterable[str]:

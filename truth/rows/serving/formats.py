@@ -18,8 +18,8 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     (r"gptq.*int3|3.?bit.*gptq", "gptq-int3"),
     (r"gptq|4bits", "gptq-int4"),
     (r"nf4.?dq|double.?quant", "nf4-dq"),
-    (r"unsloth-bnb|load_in_4bit=true", "nf4"),  # dynamic: some matrices stay whole
-    (r"bnb|bitsandbytes|nf4", "nf4-dq"),
+    (r"unsloth-bnb", "nf4"),  # dynamic: some matrices stay whole
+    (r"bnb|bitsandbytes|nf4|load_in_4bit=true", "nf4-dq"),
     (r"\bint4\b", "int4"),
     (r"\bint8\b|8bits", "int8-bnb"),
     (r"^fp8$|fp8 \(marlin", "fp8-block"),

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.domain.job import Phase
-from vramcast.domain.model import Attention, Head, Model, MoE
-from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent
+from vramcast.domain.model import Model, MoE
+from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, live_at_end
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServingRank
 from vramcast.engines.serving.checks import check_degrees
 from vramcast.engines.serving.corrected import corrected, corrected_tensor
-from vramcast.engines.serving.drafts import draft_mixers
-from vramcast.engines.serving.rank import job_formats, kv_dtype_of, layout_of, load_program
+from vramcast.engines.serving.rank import job_formats, layout_of, load_program
 from vramcast.engines.serving.stages import Stage, even_stages
-from vramcast.engines.serving.weights import total
-from vramcast.engines.vllm.groups import CacheSpec, Grouping, grouped
+from vramcast.engines.serving.weights import loaded
+from vramcast.engines.vllm.adapters import more_slots
+from vramcast.engines.vllm.captures import graphs
+from vramcast.engines.vllm.groups import Grouping
+from vramcast.engines.vllm.layout import layout_of_cache, num_blocks, pool_of
+from vramcast.engines.vllm.options import options_of
 from vramcast.engines.vllm.pool import BlockPool
-from vramcast.engines.vllm.process import before_profile, graphs, non_torch, warm_up
-from vramcast.engines.vllm.profile import profiled_step
-from vramcast.engines.vllm.settings import Settings, settings_of
+from vramcast.engines.vllm.process import before_profile, non_torch, warm_up
+from vramcast.engines.vllm.profile import profiled_step, unpacked_bytes
+from vramcast.engines.vllm.sampler import token_counts
+from vramcast.engines.vllm.settings import Settings, generates, is_recurrent, settings_of
 from vramcast.errors import Unsupported
 
 SOURCE: Final = "vllm-project/vllm vllm/v1/worker/gpu_worker.py `determine_available_memory`"
@@ -28,29 +34,30 @@ SOURCE: Final = "vllm-project/vllm vllm/v1/worker/gpu_worker.py `determine_avail
 VOCAB_MULTIPLE: Final = 64
 """vLLM pads embeddings to a multiple of this [vllm/model_executor/layers/vocab_parallel_embedding.py]."""
 
-STATE_PREFIXES_SINCE: Final = (0, 20)
-"""From then on prefix caching, and the second block it keeps per state, is the default for recurrent layers too."""
-
 EIGHT_BIT: Final = ("int8", "fp8", "fp8-channel")
 """Formats whose products take activations in 8 bits with a copy of their own."""
 
-LOGS_CONCURRENCY_SINCE: Final = (0, 20)
-"""From then on the tokens logged are concurrency x context, before they counted blocks [kv_cache_utils.py]."""
+COUNTS_EVERYTHING_SINCE: Final = (0, 27)
+"""From then on the budget counts all that was taken since the worker began, before that weights and what was not
+PyTorch's [vllm/utils/mem_utils.py `memory_profiling`]."""
 
-CHUNKED_FAMILY: Final = "llama4"
+
+SLOTS_COUNTED_SINCE: Final = (0, 8)
+"""Before, the V0 engine made slots for adapters after it had measured its weights [vllm/worker/model_runner.py]."""
 
 
 class _Worker(NamedTuple):
     """What one pipeline stage's workers find when they start."""
 
     stage: Stage
-    weights: Program
+    load: Program
+    weights: int  # as the log has them [bytes]
     step: Program  # profiled
     outside: tuple[Tensor, ...]  # not torch's: what the profile sees, then what was there before
+    counts: int  # of tokens, where the log counts them with what is not torch's [bytes]
     graphs: Tensor
     warm_up: tuple[Tensor, ...]
     left: int  # for the cache [bytes]
-    layout: Grouping | None  # of the cache
 
 
 def deploy(job: ServeJob) -> Deployment:
@@ -58,58 +65,97 @@ def deploy(job: ServeJob) -> Deployment:
 
     Raises: InvalidSpec for degrees that do not divide, Unsupported for networks vLLM does not serve
     """
+    if options_of(job).language_model_only:
+        job = replace(job, model=replace(job.model, stacks=(job.model.main,)))
     check_degrees(job)
-    if len(job.model.stacks) > 1 and any(layer.cross_attention for layer in job.model.main.layers):
-        raise Unsupported(f"{job.model.name} reads an encoder in every layer; use engine transformers")
     settings = settings_of(job)
-    workers = [_worker(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
-    # all stages have as many blocks as the one with the fewest
-    blocks = min((max(0, w.left) // w.layout.block_bytes for w in workers if w.layout is not None), default=0)
-    return Deployment(ranks=tuple(_rank(job, settings, worker, blocks) for worker in workers))
+    _check_served(job.model, settings)
+    stages = even_stages(job.model.num_layers, job.plan.pp)
+    workers = [_worker(job, settings, stage) for stage in stages]
+    layout = layout_of_cache(job, settings, stages)
+    return Deployment(ranks=tuple(_ranks(job, settings, workers, layout)), assumptions=_assumptions(job, settings))
+
+
+def _check_served(model: Model, settings: Settings) -> None:
+    if len(model.stacks) > 1 and any(layer.cross_attention for layer in model.main.layers):
+        raise Unsupported(f"{model.name} reads an encoder in every layer; use engine transformers")
+    if not settings.v1 and is_recurrent(model):
+        raise Unsupported(f"the V0 engine keeps the recurrent states of {model.name} outside its blocks; use vllm@0.10")
+
+
+def _assumptions(job: ServeJob, settings: Settings) -> tuple[str, ...]:
+    plan = job.plan
+    found = []
+    if plan.max_sequences is None or plan.batched_tokens is None:
+        batch = f"{settings.max_sequences} sequences and {settings.batched_tokens:,} tokens a step"
+        found.append(f"{batch}, vLLM's default")
+    if plan.memory_fraction is None and plan.cache_bytes is None:
+        found.append(f"gpu-memory-utilization {settings.memory_fraction:g}, vLLM's default")
+    return tuple(found)
 
 
 def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     model, plan, gpu = job.model, job.plan, job.cluster.gpu
     layout, formats = layout_of(job, vocab_divisor=VOCAB_MULTIPLE), job_formats(job)
-    weights = load_program(job, stage, layout, formats)
+    load = (*load_program(job, stage, layout, formats), *corrected(job, loaded(more_slots(job, settings, stage))))
+    kept = loaded(token_counts(model, settings)) if stage.last and generates(model) else ()
     profiled = profiled_step(
-        model, settings, stage, tp=plan.tp, experts_divided=layout.etp, eight_bit=formats.quantised in EIGHT_BIT
+        model, settings, stage, plan=plan, eight_bit=formats.quantised in EIGHT_BIT, quantised=formats.quantised
     )
     step = corrected(job, profiled)
     outside = (corrected_tensor(job, non_torch(plan, gpu, settings)), before_profile(plan, gpu, settings))
-    layers = tuple(stage.layers(model))
-    expert_layers = sum(isinstance(layer.channel, MoE) for layer in layers)
-    captured = corrected_tensor(job, graphs(len(layers), expert_layers, settings, model.family))
-    taken = total(weights) + extent(step).peak + outside[0].num_bytes
+    unpacked = unpacked_bytes(model, settings, stage, tp=plan.tp, quantised=formats.quantised)
+    captured = corrected_tensor(
+        job, graphs(model, stage, settings, gpu, adapters=plan.lora_slots > 0, unpacked=unpacked)
+    )
+    weights = _loaded_bytes(load, adapters=settings.v1 or settings.version >= SLOTS_COUNTED_SINCE)
+    taken = weights + extent(step).peak + outside[0].num_bytes
     taken += captured.num_bytes if settings.graphs_in_budget else 0
-    budget = int(settings.memory_fraction * gpu.visible_bytes)
+    counts = extent(kept).peak if settings.version >= COUNTS_EVERYTHING_SINCE else 0
+    budget = int(settings.memory_fraction * gpu.visible_bytes) - counts
+    experts = any(isinstance(run.layer.channel, MoE) for run in stage.runs(model))
     return _Worker(
         stage=stage,
+        load=(*load, *kept),
         weights=weights,
         step=step,
         outside=outside,
+        counts=counts,
         graphs=captured,
-        warm_up=warm_up(settings, model.vocab, experts=expert_layers > 0) if stage.last and generates(model) else (),
+        warm_up=warm_up(settings, model.vocab, experts=experts) if stage.last and generates(model) else (),
         left=plan.cache_bytes if plan.cache_bytes is not None else budget - taken,
-        layout=_layout(job, settings, stage),
     )
 
 
-def _rank(job: ServeJob, settings: Settings, worker: _Worker, blocks: int) -> ServingRank:
-    cache = _pool(job, settings, worker.layout, blocks)
+def _loaded_bytes(program: Program, *, adapters: bool) -> int:
+    """What the log calls weights, with slots for adapters or without."""
+    return sum(
+        tensor.num_bytes * count
+        for tensor, count in live_at_end(program).items()
+        if adapters or tensor.category is not Category.ADAPTERS
+    )
+
+
+def _ranks(
+    job: ServeJob, settings: Settings, workers: Sequence[_Worker], layout: Grouping | None
+) -> Iterator[ServingRank]:
+    blocks = num_blocks([worker.left for worker in workers], layout) if layout is not None else 0
     visible = job.cluster.gpu.visible_bytes
-    return ServingRank(
-        program=_program(job, worker, cache),
-        cache=cache,
-        budget=Budget(settings.memory_fraction, visible) if job.plan.cache_bytes is None else None,
-        startup={
-            "weights": total(worker.weights),
-            "activation peak": extent(worker.step).peak,
-            "non-torch": worker.outside[0].num_bytes,
-            "CUDA graphs": worker.graphs.num_bytes,
-            "KV cache": worker.left,
-        },
-    )
+    for index, worker in enumerate(workers):
+        cache = pool_of(job, settings, layout, stage=index, blocks=blocks) if layout is not None else None
+        logged = worker.graphs.num_bytes if settings.graphs_logged and settings.graphs_in_budget else 0
+        yield ServingRank(
+            program=_program(job, worker, cache),
+            cache=cache,
+            budget=Budget(settings.memory_fraction, visible) if job.plan.cache_bytes is None else None,
+            startup={
+                "weights": worker.weights,
+                "activation peak": extent(worker.step).peak + logged,
+                "non-torch": worker.outside[0].num_bytes + worker.counts,
+                "CUDA graphs": worker.graphs.num_bytes,
+                "KV cache": worker.left,
+            },
+        )
 
 
 def _program(job: ServeJob, worker: _Worker, cache: BlockPool | None) -> RankProgram:
@@ -117,63 +163,13 @@ def _program(job: ServeJob, worker: _Worker, cache: BlockPool | None) -> RankPro
         name="block pool", num_bytes=cache.num_bytes if cache else 0, category=Category.CACHE, source=SOURCE,
         formula=f"{cache.blocks:,} blocks x {cache.block_bytes:,} B" if cache else "",
     )
-    warm_up: Program = (*map(Alloc, worker.warm_up), *map(Free, worker.warm_up))
+    warmed: Program = (*map(Alloc, worker.warm_up), *map(Free, worker.warm_up))
     # one after the other they would share blocks: the same sampler runs in both
-    highest = max(worker.step, warm_up, key=lambda program: extent(program).peak)
-    serving = (Alloc(kept), Alloc(worker.graphs), *highest)
+    highest = max(worker.step, warmed, key=lambda program: extent(program).peak)
+    serving = (*(Alloc(tensor) for tensor in (kept, worker.graphs) if tensor.num_bytes), *highest)
     return RankProgram(
         role=worker.stage.role,
         count=job.plan.tp * job.plan.dp,
-        phases={Phase.LOAD: worker.weights, Phase.SERVING: serving},
+        phases={Phase.LOAD: worker.load, Phase.SERVING: serving},
         outside=worker.outside,
     )
-
-
-def _layout(job: ServeJob, settings: Settings, stage: Stage) -> Grouping | None:
-    """How the cache of a stage is laid out; None for networks that read everything at once and keep nothing."""
-    if not generates(job.model):
-        return None
-    mixers = chain((layer.mixer for layer in stage.layers(job.model)), draft_mixers(job) if stage.last else ())
-    return grouped(mixers, cache_spec(job, settings), chunk=_chunk(job.model))
-
-
-def _pool(job: ServeJob, settings: Settings, layout: Grouping | None, blocks: int) -> BlockPool | None:
-    if layout is None:
-        return None
-    return BlockPool(
-        blocks=blocks,
-        block_bytes=layout.block_bytes,
-        groups=layout.groups,
-        in_flight=settings.batched_tokens * settings.batches_in_flight,
-        max_model_len=job.context,
-        logs_blocks=settings.version < LOGS_CONCURRENCY_SINCE,
-        ranks_sharing=job.plan.dcp,
-    )
-
-
-def generates(model: Model) -> bool:
-    """Whether answers are written token by token."""
-    return model.head is Head.LM and model.main.causal
-
-
-def cache_spec(job: ServeJob, settings: Settings) -> CacheSpec:
-    """What decides the cache's layout."""
-    plan = job.plan
-    prefixes = plan.prefix_caching if plan.prefix_caching is not None else settings.version >= STATE_PREFIXES_SINCE
-    return CacheSpec(
-        tp=plan.tp,
-        kv_dtype=kv_dtype_of(job),
-        block_tokens=settings.block_tokens,
-        version=settings.version if settings.v1 else (0, 0),
-        speculative_tokens=plan.draft.tokens if plan.draft is not None else 0,
-        prefix_caching=prefixes,
-        conv_width=settings.width,
-    )
-
-
-def _chunk(model: Model) -> int:
-    """Tokens of the chunks that Llama 4's local layers attend in."""
-    if model.family != CHUNKED_FAMILY:
-        return 0
-    mixers = (layer.mixer for layer in model.main.layers)
-    return max((mixer.window or 0 for mixer in mixers if isinstance(mixer, Attention)), default=0)

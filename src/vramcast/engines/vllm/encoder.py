@@ -2,7 +2,10 @@
 
 [profile] vllm-project/vllm vllm/v1/worker/gpu_model_runner.py `profile_run`: the dummy images and the encoder's outputs
 stay alive beside the forward of the decoder
-[budget] vllm/v1/core/encoder_cache_manager.py `compute_mm_encoder_budget`: at least one batch, at least one image
+[budget] vllm/v1/core/encoder_cache_manager.py `compute_mm_encoder_budget`, vllm/multimodal/encoder_budget.py
+`MultiModalBudget._get_max_items`: at least one batch, at least one image
+[video] vllm/model_executor/models/qwen2_vl.py `Qwen2VLProcessingInfo.get_num_frames_with_most_features`
+[vit] vllm/model_executor/models/qwen2_5_vl.py `Qwen2_5_VisionAttention.forward`, `apply_rotary_pos_emb_vision`
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.model import MLP, Model, Stack
 from vramcast.domain.program import Category, Tensor
+from vramcast.domain.serving import Version
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.vllm.settings import Settings
 
@@ -40,8 +44,24 @@ LARGEST: Final[dict[str, LargestImage]] = {
 }
 """Family -> its largest image; sizes as in the checkpoints' preprocessor configs [transformers image processors]."""
 
+ROTATING: Final = frozenset(family for family in LARGEST if family.startswith("qwen"))
+"""Families whose encoder rotates queries and keys in PyTorch."""
+
+LONG_IMAGES_SINCE: Final[Version] = (0, 7)
+"""Before, a start-up with images longer than the context failed, so they were made smaller [qwen2_vl.py]."""
+
+VIDEO: Final = frozenset(("qwen2_vl", "qwen2_5_vl"))
+"""Families profiled with the longest video that the context holds: pairs of frames as large as the largest image."""
+
+VIDEO_PAIRS: Final[tuple[tuple[Version, int], ...]] = (((0, 10), 7), ((0, 0), 8))
+"""Version -> most pairs of frames [video]."""
+
 HIDDEN_COPIES: Final = 4
-"""Tensors of patches x width alive in the widest layer of an encoder."""
+"""Tensors of patches x width alive while an encoder's feed-forward block is widest."""
+
+ROTARY_COPIES: Final[tuple[tuple[Version, int], ...]] = (((0, 11), 9), ((0, 0), 16))
+"""Version -> tensors of patches x width alive while queries and keys rotate: states and normed states, queries, keys
+and values twice over; until 0.10 the rotation was eager and in fp32 where no FlashAttention was at hand [vit]."""
 
 
 class Images(NamedTuple):
@@ -57,10 +77,25 @@ def images_of(model: Model, settings: Settings) -> Images | None:
     largest = LARGEST.get(model.family)
     if largest is None or vision_tower(model) is None:
         return None
-    tokens = largest.patches // largest.merged
+    if settings.options.images == 0:
+        return None
+    scale = _pairs(settings) if model.family in VIDEO else 1
+    patches, tokens = scale * largest.patches, scale * largest.patches // largest.merged
+    if settings.version < LONG_IMAGES_SINCE and tokens > settings.context:
+        tokens = settings.context
+        return Images(1, tokens * largest.merged, tokens)
     budget = max(settings.batched_tokens, tokens)
     count = max(1, min(budget // tokens, settings.max_sequences))
-    return Images(count, count * largest.patches, count * tokens)
+    return Images(count, count * patches, count * tokens)
+
+
+def _pairs(settings: Settings) -> int:
+    """Pairs of frames of the video that is profiled; V0 takes an image."""
+    if not settings.v1:
+        return 1
+    frame = LARGEST["qwen2_vl"].patches // LARGEST["qwen2_vl"].merged
+    most = next(pairs for since, pairs in VIDEO_PAIRS if settings.version >= since)
+    return max(1, min(most, settings.context // frame))
 
 
 def vision_tower(model: Model) -> Stack | None:
@@ -88,10 +123,18 @@ def encoder_layer(model: Model, settings: Settings, stage: Stage, *, tp: int) ->
     layer = tower.runs[0].layer
     inner = layer.channel.width // tp if isinstance(layer.channel, MLP) else 0
     copies = 3 if isinstance(layer.channel, MLP) and layer.channel.gated else 2
+    rotating = next(copies for since, copies in ROTARY_COPIES if settings.version >= since)
+    if model.family in ROTATING and rotating * tower.hidden > HIDDEN_COPIES * tower.hidden + copies * inner:
+        yield _hidden(rotating, images, tower, settings)
+        return
     yield _tensor("encoder.mlp", copies * images.patches * inner * settings.width,
                   f"{copies} x {images.patches:,} patches x {inner:,} x {settings.width} B")
-    yield _tensor("encoder.hidden states", HIDDEN_COPIES * images.patches * tower.hidden * settings.width,
-                  f"{HIDDEN_COPIES} x {images.patches:,} patches x {tower.hidden:,} x {settings.width} B")
+    yield _hidden(HIDDEN_COPIES, images, tower, settings)
+
+
+def _hidden(copies: int, images: Images, tower: Stack, settings: Settings) -> Tensor:
+    return _tensor("encoder.hidden states", copies * images.patches * tower.hidden * settings.width,
+                   f"{copies} x {images.patches:,} patches x {tower.hidden:,} x {settings.width} B")
 
 
 def _tensor(name: str, num_bytes: int, formula: str, category: Category = Category.ACTIVATIONS) -> Tensor:

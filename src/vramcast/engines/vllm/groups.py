@@ -1,32 +1,46 @@
 """How vLLM divides the layers of a network into groups of one page size.
 
-[groups] vllm-project/vllm vllm/v1/core/kv_cache_utils.py `_get_kv_cache_groups_uniform_page_size`: the size of a group
-is the smallest number of layers of a kind, or the largest where that is less than 1.5 times the smallest; the last
-group of a kind is padded
+[groups] vllm-project/vllm vllm/v1/core/kv_cache_utils.py `_get_kv_cache_groups_uniform_page_size`, since 0.33
+kv_cache_planning.py: the size of a group is the smallest number of layers of a kind, or the largest where that is
+little more; the last groups of a kind are padded
+[stages] `get_kv_cache_configs`: groups are made of all pipeline stages' layers, then each stage keeps its own
 [hybrid] vllm/model_executor/models/config.py `HybridAttentionMambaModelConfig.verify_and_update_config`: attention
 blocks grow until a page holds a recurrent state
 [mamba] vllm/v1/kv_cache_interface.py `MambaSpec.max_memory_usage_bytes`
+[sparse] vllm/v1/attention/backends/mla/flashmla_sparse.py: an FP8 row keeps its rotary part in 16 bits, with scales
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from vramcast.domain.model import Attention, LinearAttention, Mamba, Mixer, MultiLatentAttention
+from vramcast.domain.serving import Version
 from vramcast.engines.vllm.pool import LayerGroup
 from vramcast.states.cache import state_bytes, token_bytes
 from vramcast.units import ceil_div, round_up
 
-GROUP_RATIO: Final = 1.5
-HYBRID_MANAGER_SINCE: Final = (0, 11)
-"""Before, sliding windows were kept at full length (0.10 has the manager, but not as a default)."""
+GROUP_RATIO: Final[tuple[tuple[Version, float], ...]] = (((0, 18), 1.5), ((0, 12), 1.25), ((0, 0), 1.0))
+"""Version -> how many times the smallest kind the largest may be and still give the size of a group [groups]."""
+
+HYBRID_MANAGER_SINCE: Final[Version] = (0, 9, 1)
+"""Before, sliding windows were kept at full length [vllm/config/vllm.py `disable_hybrid_kv_cache_manager`]."""
+
+CHUNKS_AT_FULL_LENGTH: Final[tuple[Version, Version]] = ((0, 10, 1), (0, 14))
+"""In these versions chunked layers were kept at full length [vllm/envs.py]."""
 
 STATE_ALIGNMENT: Final = 16
-"""Tokens by which attention blocks grow [hybrid]."""
+LATENT_ALIGNMENT: Final = 64
+"""Tokens by which attention blocks grow, and those of latent attention [hybrid]."""
 
-Recurrent = Mamba | LinearAttention
+KERNEL_CHUNK: Final = 256
+"""Tokens a Mamba-2 kernel reads at once, the default of `chunk_size`: blocks are multiples of it in mode "all"."""
+
+SPARSE_FP8_BY_DEFAULT_BEFORE: Final[Version] = (0, 12)
+"""Until then sparse latent attention cached in FP8 unless told otherwise [DeepseekV32ForCausalLM config]."""
+
+FP8: Final = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
 
 class Kind(NamedTuple):
@@ -36,13 +50,14 @@ class Kind(NamedTuple):
     token_bytes: int  # of one layer; 0 for states
     window: int = 0
     state_bytes: int = 0
+    latent: bool = False
 
 
 class Grouping(NamedTuple):
-    """The groups of a network and the bytes of one block over a group."""
+    """The groups of a network, and the bytes of one block over a group on each pipeline stage."""
 
     groups: tuple[LayerGroup, ...]
-    block_bytes: int
+    block_bytes: tuple[int, ...]
 
 
 class CacheSpec(NamedTuple):
@@ -51,93 +66,148 @@ class CacheSpec(NamedTuple):
     tp: int
     kv_dtype: str
     block_tokens: int
-    version: tuple[int, ...]
+    version: Version
+    context: int = 4096
     speculative_tokens: int = 0
-    prefix_caching: bool = True
+    states: str = "none"  # what prefix caching keeps of recurrent states: "none", "align" or "all"
     conv_width: int = 2
+    chunk: int = 0  # tokens of Llama 4's chunked layers, which have a window but are no sliding ones
+    hybrid_manager: bool = True
+    auto_dtype: bool = True  # the cache's dtype was not asked for
+    windows: bool = True  # False: the V0 engine, which keeps every token
 
 
-def grouped(mixers: Iterable[Mixer | None], spec: CacheSpec, *, chunk: int = 0) -> Grouping | None:
+def grouped(stages: Sequence[Iterable[Mixer | None]], spec: CacheSpec) -> Grouping | None:
     """The groups of the layers that keep something; None where none does.
 
     Args:
-        mixers: of every layer of the main stack (and of drafts that share the pool)
+        stages: mixers of every pipeline stage's layers, drafts that share the pool among them
         spec: parallelism, dtype and version
-        chunk: tokens of Llama 4's chunked layers, which have a window but are no sliding ones
     """
-    kinds = Counter(kind for mixer in mixers if (kind := kind_of(mixer, spec, chunk)) is not None)
-    if not kinds:
+    places: dict[Kind, list[int]] = {}
+    for stage, mixers in enumerate(stages):
+        for mixer in mixers:
+            kind = kind_of(mixer, spec)
+            if kind is not None:
+                places.setdefault(kind, []).append(stage)
+    if not places:
         return None
-    if spec.version < HYBRID_MANAGER_SINCE:
-        kinds = _unified(kinds)
-    page, block_tokens = _page(kinds, spec)
-    if len({kind.kind for kind in kinds}) == 1:
-        return _one_group(kinds, block_tokens)
-    size = _group_size(kinds.values())
-    groups = [
-        _group(kind, page, block_tokens, spec) for kind, layers in kinds.items() for _ in range(ceil_div(layers, size))
-    ]
-    return Grouping(tuple(groups), page * size)
+    places = _at_full_length(places, spec)
+    page, block_tokens = _page(places, spec)
+    if len({(kind.kind, kind.window) for kind in places}) == 1 and not _padded(places):
+        return _one_group(places, spec, block_tokens, len(stages))
+    size = _group_size([len(layers) for layers in places.values()], spec.version)
+    groups, widest = [], [0] * len(stages)
+    for kind, layers in places.items():
+        count = ceil_div(len(layers), size)
+        groups += [_group(kind, page, block_tokens, spec)] * count
+        for first in range(count):
+            mine = layers[first::count]
+            widest = [max(most, mine.count(stage)) for stage, most in enumerate(widest)]
+    return Grouping(tuple(groups), tuple(page * layers for layers in widest))
 
 
-def kind_of(mixer: Mixer | None, spec: CacheSpec, chunk: int = 0) -> Kind | None:
+def kind_of(mixer: Mixer | None, spec: CacheSpec) -> Kind | None:
     """What a layer keeps; None for layers that keep nothing of their own."""
     if isinstance(mixer, (Mamba, LinearAttention)):
         return Kind("state", 0, state_bytes=state_bytes(mixer, tp=spec.tp, conv_width=spec.conv_width))
-    if not isinstance(mixer, (Attention, MultiLatentAttention)):
+    if isinstance(mixer, MultiLatentAttention):
+        return Kind("full attention", _latent_bytes(mixer, spec), latent=True)
+    if not isinstance(mixer, Attention):
         return None
     per_token = token_bytes(mixer, tp=spec.tp, k_dtype=spec.kv_dtype)
     if not per_token:
         return None
-    window = mixer.window if isinstance(mixer, Attention) else None
-    if window is None:
+    if mixer.window is None:
         return Kind("full attention", per_token)
-    return Kind("chunked" if window == chunk else "sliding window", per_token, window)
+    return Kind("chunked" if mixer.window == spec.chunk else "sliding window", per_token, mixer.window)
 
 
-def _unified(kinds: Counter[Kind]) -> Counter[Kind]:
-    """Windows kept at full length."""
-    found: Counter[Kind] = Counter()
-    for kind, layers in kinds.items():
-        found[Kind("full attention", kind.token_bytes) if kind.window else kind] += layers
+def _latent_bytes(mixer: MultiLatentAttention, spec: CacheSpec) -> int:
+    """One token of a latent layer; sparse ones have an FP8 layout of their own [sparse]."""
+    plain = token_bytes(mixer, tp=spec.tp, k_dtype=spec.kv_dtype)
+    by_default = spec.auto_dtype and spec.version < SPARSE_FP8_BY_DEFAULT_BEFORE
+    if not mixer.indexer_dim or not (spec.kv_dtype in FP8 or by_default):
+        return plain
+    index = plain - token_bytes(_without_index(mixer), tp=spec.tp, k_dtype=spec.kv_dtype)
+    return mixer.kv_lora_rank + 4 * ceil_div(mixer.kv_lora_rank, 128) + 2 * mixer.qk_rope_dim + index
+
+
+def _without_index(mixer: MultiLatentAttention) -> MultiLatentAttention:
+    from msgspec.structs import replace
+
+    return replace(mixer, indexer_dim=0)
+
+
+def _at_full_length(places: dict[Kind, list[int]], spec: CacheSpec) -> dict[Kind, list[int]]:
+    """Windows kept at full length, where the version or the user has it so."""
+    before, after = CHUNKS_AT_FULL_LENGTH
+    off = spec.version < HYBRID_MANAGER_SINCE or not spec.hybrid_manager
+    chunks = before <= spec.version < after and any(kind.kind == "chunked" for kind in places)
+    mixed = any(kind.kind == "full attention" for kind in places)
+    if spec.windows and not (mixed and (off or chunks)):
+        return places  # one kind of window needs no manager
+    found: dict[Kind, list[int]] = {}
+    for kind, layers in places.items():
+        unified = Kind("full attention", kind.token_bytes, latent=kind.latent) if kind.window else kind
+        found[unified] = sorted(found.get(unified, []) + layers)
     return found
+
+
+def _padded(kinds: Iterable[Kind]) -> bool:
+    """Whether layers of one kind must share pages of one size: states of different sizes."""
+    return len({kind.state_bytes for kind in kinds if kind.kind == "state"}) > 1
 
 
 def _page(kinds: Iterable[Kind], spec: CacheSpec) -> tuple[int, int]:
     """Bytes of one block of one layer, and tokens of a block of the layers with the most bytes a token."""
+    kinds = tuple(kinds)
     most = max((kind.token_bytes for kind in kinds), default=0)
     state = max((kind.state_bytes for kind in kinds), default=0)
     if not most:
         return state, spec.block_tokens
     tokens = spec.block_tokens
-    if state > most * tokens:
-        tokens = round_up(ceil_div(state, most), STATE_ALIGNMENT)
+    if state:
+        step = LATENT_ALIGNMENT if any(kind.latent for kind in kinds) else STATE_ALIGNMENT
+        step = max(step, KERNEL_CHUNK) if spec.states == "all" else step
+        tokens = max(tokens, round_up(ceil_div(state, most), step))
     return most * tokens, tokens
 
 
-def _one_group(kinds: Counter[Kind], block_tokens: int) -> Grouping:
-    """Layers of one kind share a group, however wide each is."""
-    kind = next(iter(kinds))
+def _one_group(places: dict[Kind, list[int]], spec: CacheSpec, block_tokens: int, stages: int) -> Grouping:
+    """Layers that need the same slots share a group, however wide each is."""
+    kind = next(iter(places))
     if kind.kind == "state":
-        total = sum(other.state_bytes * layers for other, layers in kinds.items())
-        return Grouping((LayerGroup(kind="state", block_tokens=block_tokens),), total)
-    total = sum(other.token_bytes * layers for other, layers in kinds.items())
-    windows = {other.window for other in kinds}
-    kept = LayerGroup(
-        kind=kind.kind if len(windows) == 1 else "full attention", block_tokens=block_tokens, window=max(windows)
+        group = _group(kind, kind.state_bytes, block_tokens, spec)
+        per_layer = {kind: kind.state_bytes for kind in places}
+    else:
+        group = LayerGroup(kind=kind.kind, block_tokens=block_tokens, window=kind.window)
+        per_layer = {kind: kind.token_bytes * block_tokens for kind in places}
+    sizes = tuple(
+        sum(per_layer[kind] * layers.count(stage) for kind, layers in places.items()) for stage in range(stages)
     )
-    return Grouping((kept,), total * block_tokens)
+    return Grouping((group,), sizes)
 
 
-def _group_size(counts: Iterable[int]) -> int:
+def _group_size(sizes: Sequence[int], version: Version) -> int:
     """Layers of a group [groups]."""
-    sizes = tuple(counts)
-    return max(sizes) if max(sizes) < GROUP_RATIO * min(sizes) else min(sizes)
+    ratio = next(ratio for since, ratio in GROUP_RATIO if version >= since)
+    return max(sizes) if max(sizes) < ratio * min(sizes) else min(sizes)
 
 
 def _group(kind: Kind, page: int, block_tokens: int, spec: CacheSpec) -> LayerGroup:
     if kind.kind == "state":
-        # with prefix caching the state before the last block is kept too [mamba, mode "align"]
-        kept = (2 if spec.prefix_caching else 1) + spec.speculative_tokens
-        return LayerGroup(kind="state", block_tokens=block_tokens, state_blocks=kept)
-    return LayerGroup(kind=kind.kind, block_tokens=page // kind.token_bytes, window=kind.window)
+        return _states(block_tokens, spec)
+    smallest = kind.token_bytes * spec.block_tokens
+    # pages of another kind are filled with more tokens, or padded where that leaves a rest
+    tokens = page // kind.token_bytes if page % smallest == 0 else block_tokens
+    return LayerGroup(kind=kind.kind, block_tokens=tokens, window=kind.window)
+
+
+def _states(block_tokens: int, spec: CacheSpec) -> LayerGroup:
+    """Recurrent states: one a sequence, with the one before it for prefix caching, or one for every block [mamba]."""
+    if spec.states == "all":
+        return LayerGroup(kind="full attention", block_tokens=block_tokens)
+    if spec.states == "align":
+        return LayerGroup(kind="state", block_tokens=block_tokens, state_blocks=2 + spec.speculative_tokens)
+    return LayerGroup(kind="state", block_tokens=spec.context, state_blocks=1 + spec.speculative_tokens)

@@ -60,7 +60,7 @@ class BlockPool(Struct, frozen=True, kw_only=True):
     @property
     def reported_tokens(self) -> dict[str, int]:
         """Both ways vLLM has counted; hybrid models make them differ. The one logged comes first."""
-        block_tokens = max(group.block_tokens for group in self.groups)
+        block_tokens = min(group.block_tokens for group in self.groups)
         by_blocks = self.blocks // len(self.groups) * block_tokens * self.ranks_sharing
         concurrency = self.blocks / self.sequence_blocks(self.max_model_len)
         counts = {"blocks per group": by_blocks, "concurrency x context": int(concurrency * self.max_model_len)}

@@ -1,7 +1,10 @@
-"""What vLLM chooses where a question leaves it open, by version and card.
+"""What vLLM chooses where a question leaves it open, by version, card and network.
 
-[args] vllm-project/vllm vllm/engine/arg_utils.py `EngineArgs.get_batch_defaults`
+[args] vllm-project/vllm vllm/engine/arg_utils.py `EngineArgs.get_batch_defaults`, `_set_default_args_v0`
+[sched] vllm/config/scheduler.py `SchedulerConfig.__post_init__`
 [cache] vllm/config/cache.py `CacheConfig.gpu_memory_utilization`
+[runner] vllm/config/vllm.py `VllmConfig.use_v2_model_runner`, `max_concurrent_batches`
+All read in the releases 0.2.0 to 0.33.0; a table's version is the first release that has the value.
 """
 
 from __future__ import annotations
@@ -9,27 +12,66 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
+from vramcast.domain.model import Attention, Head, LinearAttention, Mamba, Model, MoE
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.engines.serving.rank import WIDTHS, dtype_of
+from vramcast.engines.vllm.options import Options, options_of
 from vramcast.units import GIB
 
 V1_SINCE: Final[Version] = (0, 8)
 """First version whose default is the V1 engine."""
 
-LARGE_CARD: Final = 70 * GIB
-HUGE_CARD: Final = 160 * GIB
+V1_ONLY_SINCE: Final[Version] = (0, 11)
+"""First version without the V0 engine."""
 
-FRACTION_SINCE: Final[tuple[tuple[Version, float], ...]] = (((0, 23), 0.92), ((0, 0), 0.90))
+
+class Batch(NamedTuple):
+    """Default batch of a class of cards."""
+
+    sequences: int
+    server_tokens: int  # API server
+    offline_tokens: int  # `LLM` class
+
+
+HUGE: Final = Batch(1024, 16384, 16384)
+LARGE: Final = Batch(1024, 8192, 16384)
+SMALL: Final = Batch(256, 2048, 8192)
+
+HUGE_CARD: Final = 160 * GIB
+LARGE_CARD: Final = 70 * GIB
+
+HUGE_SINCE: Final[Version] = (0, 28)
+A100_IS_SMALL_SINCE: Final[Version] = (0, 9)
+GB10_IS_SMALL_SINCE: Final[Version] = (0, 33)
+"""[args]; GB10 shares its memory with the host and has the compute of a small card."""
+
+V0_SEQUENCES: Final = 256
+V0_TOKENS: Final = 2048
+V0_POOLING_TOKENS: Final = 32768
+V0_IMAGE_TOKENS: Final = 5120
+V0_CHUNKS_ABOVE: Final = 32768
+"""The V0 engine takes whole prompts, unless the context is longer than this [sched]."""
+
+FRACTION_SINCE: Final[tuple[tuple[Version, float], ...]] = (((0, 20), 0.92), ((0, 0), 0.90))
 """Version -> default gpu_memory_utilization [cache]."""
 
-ASYNC_SINCE: Final[Version] = (0, 30)
-"""From then on two batches can be in flight: the scheduler runs one step ahead [vllm/config/scheduler.py]."""
+ASYNC_SINCE: Final[Version] = (0, 14)
+"""From then on the scheduler runs a step ahead of the card by default [vllm/config/scheduler.py]."""
 
-V0_TOKENS: Final = 2048
-"""Least batched tokens of the V0 engine, which otherwise takes a whole prompt at once."""
+GRAPHS_IN_BUDGET_SINCE: Final[Version] = (0, 20)
+"""VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is on by default [vllm/envs.py]."""
 
-V0_CHUNKS_ABOVE: Final = 32768
-"""Longer contexts made it prefill in chunks of `V0_TOKENS` [vllm/engine/arg_utils.py, 0.6 to 0.8]."""
+GRAPHS_LOGGED_SINCE: Final[Version] = (0, 27)
+"""The activation peak logged holds the estimate for graphs too [vllm/v1/worker/gpu_worker.py]."""
+
+RUNNER_2_SINCE: Final[Version] = (0, 29)
+RUNNER_2_DENSE_SINCE: Final[Version] = (0, 25)
+"""The second model runner: for every network, and before that for dense ones that are not hybrid [runner]."""
+
+MAMBA_PREFIXES_SINCE: Final[Version] = (0, 26)
+"""Prefix caching is the default for networks with recurrent layers too [vllm/config/model.py]."""
+
+BLOCK_TOKENS: Final = 16
 
 
 class Settings(NamedTuple):
@@ -37,45 +79,116 @@ class Settings(NamedTuple):
 
     version: Version
     v1: bool
+    context: int  # longest sequence [tokens]
+    runner_2: bool  # the second model runner, which samples from 16-bit logits
     memory_fraction: float
     max_sequences: int
     batched_tokens: int
     block_tokens: int
     width: int  # of an activation [bytes]
-    batches_in_flight: int
+    in_flight: int  # tokens that steps under way can write
     eager: bool  # no CUDA graphs
+    prefix_caching: bool
+    options: Options
 
     @property
     def graphs_in_budget(self) -> bool:
         """Whether the memory of CUDA graphs is taken off the cache."""
-        return self.version >= (0, 21)
+        by_default = self.version >= GRAPHS_IN_BUDGET_SINCE
+        return self.v1 and (by_default if self.options.graphs_in_budget is None else self.options.graphs_in_budget)
+
+    @property
+    def graphs_logged(self) -> bool:
+        """Whether the activation peak logged holds the graphs."""
+        return self.v1 and self.version >= GRAPHS_LOGGED_SINCE
 
 
 def settings_of(job: ServeJob) -> Settings:
-    """The settings a job runs with."""
-    plan, version = job.plan, job.version
-    v1 = bool(job.engine_options.get("v1", version >= V1_SINCE))
-    sequences, tokens = default_batch(job.cluster.gpu, v1=v1, version=version, context=job.context)
-    batched = plan.batched_tokens or tokens
+    """The settings a job runs with.
+
+    Raises: InvalidSpec for options that vLLM does not have
+    """
+    plan, version, options = job.plan, job.version, options_of(job)
+    v1 = version >= V1_SINCE if options.v1 is None else options.v1
+    sequences, tokens = _batch(job, options, v1=v1)
+    second = v1 and uses_runner_2(job.model, version)
+    overlapped = v1 and version >= ASYNC_SINCE
+    batches = plan.pp + 1 if second and overlapped else max(2 if overlapped else 1, plan.pp)
     return Settings(
         version=version,
         v1=v1,
+        context=job.context,
+        runner_2=second,
         memory_fraction=plan.memory_fraction or next(value for since, value in FRACTION_SINCE if version >= since),
-        max_sequences=min(plan.max_sequences or sequences, batched),
-        batched_tokens=batched,
-        block_tokens=plan.block_tokens or 16,
+        max_sequences=sequences,
+        batched_tokens=tokens,
+        block_tokens=plan.block_tokens or BLOCK_TOKENS,
         width=WIDTHS[dtype_of(job.model, plan.dtype)],
-        batches_in_flight=max(2 if v1 and version >= ASYNC_SINCE else 1, plan.pp),
+        in_flight=tokens * (batches if version >= MAMBA_PREFIXES_SINCE else 1),
         eager=not plan.graphs,
+        prefix_caching=_prefix_caching(job, v1=v1),
+        options=options,
     )
 
 
-def default_batch(gpu: Gpu, *, v1: bool, version: Version, context: int) -> tuple[int, int]:
-    """Sequences and batched tokens of an API server [args]."""
-    if not v1:
-        return 256, V0_TOKENS if context > V0_CHUNKS_ABOVE else max(V0_TOKENS, context)
-    if gpu.visible_bytes >= HUGE_CARD and version >= (0, 17):
-        return 1024, 16384
-    if gpu.visible_bytes >= LARGE_CARD and not gpu.name.startswith("a100"):
-        return 1024, 8192
-    return 256, 2048
+def _batch(job: ServeJob, options: Options, *, v1: bool) -> tuple[int, int]:
+    """Sequences and tokens of the largest batch."""
+    plan, model = job.plan, job.model
+    if v1:
+        batch = card_batch(job.cluster.gpu, job.version)
+        sequences = plan.max_sequences or batch.sequences
+        tokens = batch.offline_tokens if options.offline else batch.server_tokens
+        if not generates(model):
+            tokens = max(tokens, job.context)  # nothing that reads both ways is cut into chunks
+    else:
+        sequences = plan.max_sequences or V0_SEQUENCES
+        tokens = max(V0_TOKENS, 0 if _chunks(job) else job.context)
+        tokens = max(tokens, V0_IMAGE_TOKENS if sees(model) else 0, V0_POOLING_TOKENS if not generates(model) else 0)
+    tokens = plan.batched_tokens or min(tokens, sequences * job.context)
+    return min(sequences, tokens), tokens
+
+
+def card_batch(gpu: Gpu, version: Version) -> Batch:
+    """The class of a card [args]."""
+    if version >= HUGE_SINCE and gpu.visible_bytes >= HUGE_CARD:
+        return HUGE
+    small = (version >= A100_IS_SMALL_SINCE and gpu.name.startswith("a100")) or (
+        version >= GB10_IS_SMALL_SINCE and gpu.sm == 121
+    )
+    return LARGE if gpu.visible_bytes >= LARGE_CARD and not small else SMALL
+
+
+def _chunks(job: ServeJob) -> bool:
+    """Whether the V0 engine cuts long prompts into chunks."""
+    plain = not (sees(job.model) or job.plan.lora_slots or job.plan.draft)
+    windows = any(isinstance(run.layer.mixer, Attention) and run.layer.mixer.window for run in job.model.main.runs)
+    return job.context > V0_CHUNKS_ABOVE and plain and not windows and generates(job.model)
+
+
+def _prefix_caching(job: ServeJob, *, v1: bool) -> bool:
+    if job.plan.prefix_caching is not None:
+        return job.plan.prefix_caching
+    return v1 and (job.version >= MAMBA_PREFIXES_SINCE or not is_recurrent(job.model))
+
+
+def uses_runner_2(model: Model, version: Version) -> bool:
+    """Whether the second model runner is the default."""
+    if version >= RUNNER_2_SINCE:
+        return True
+    dense = not is_recurrent(model) and not any(isinstance(run.layer.channel, MoE) for run in model.main.runs)
+    return version >= RUNNER_2_DENSE_SINCE and dense and generates(model)
+
+
+def generates(model: Model) -> bool:
+    """Whether answers are written token by token."""
+    return model.head is Head.LM and model.main.causal
+
+
+def sees(model: Model) -> bool:
+    """Whether a tower reads images."""
+    return any(stack.vision is not None for stack in model.stacks[:-1])
+
+
+def is_recurrent(model: Model) -> bool:
+    """Whether any layer keeps a state instead of keys and values."""
+    return any(isinstance(run.layer.mixer, (Mamba, LinearAttention)) for run in model.main.runs)

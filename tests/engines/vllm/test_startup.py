@@ -8,8 +8,6 @@ import pytest
 
 import vramcast
 from vramcast.domain.answer import Capacity, ServeAnswer
-from vramcast.domain.model import Attention, LinearAttention
-from vramcast.engines.vllm.groups import CacheSpec, grouped
 from vramcast.errors import InvalidSpec
 from vramcast.units import GIB
 
@@ -80,46 +78,12 @@ def test_both_ways_of_counting_tokens_are_named_and_differ_for_hybrids() -> None
     assert newer["concurrency x context"] > 2 * newer["blocks per group"]
 
 
-def test_layers_are_grouped_by_the_smallest_kind_and_padded() -> None:
-    full = Attention(num_heads=32, num_kv_heads=16, head_dim=128)
-    window = Attention(num_heads=32, num_kv_heads=16, head_dim=128, window=1024)
-    spec = CacheSpec(tp=1, kv_dtype="bf16", block_tokens=16, version=(0, 19))
-    layout = grouped((*[full] * 10, *[window] * 52), spec)
-    assert layout is not None
-    assert [group.kind for group in layout.groups].count("sliding window") == 6  # 52 layers in groups of 10
-    assert layout.block_bytes == 10 * 16 * 2 * 16 * 128 * 2
-
-
-def test_kinds_of_almost_equal_size_share_the_larger_group() -> None:
-    full = Attention(num_heads=64, num_kv_heads=8, head_dim=64)
-    window = Attention(num_heads=64, num_kv_heads=8, head_dim=64, window=128)
-    layout = grouped((*[full] * 13, *[window] * 12), CacheSpec(1, "bf16", 16, (0, 19)))
-    assert layout is not None
-    assert len(layout.groups) == 2
-
-
-def test_attention_blocks_grow_until_a_page_holds_a_recurrent_state() -> None:
-    attention = Attention(num_heads=24, num_kv_heads=4, head_dim=256)
-    state = LinearAttention(num_k_heads=16, num_v_heads=48, k_head_dim=128, v_head_dim=128)
-    layout = grouped((*[attention] * 16, *[state] * 48), CacheSpec(2, "fp8", 16, (0, 24)))
-    assert layout is not None
-    assert layout.groups[0].block_tokens == 1568  # as a log of such a model on two cards prints
-    assert len(layout.groups) == 4
-
-
 def test_pipeline_stages_have_as_many_blocks_as_the_smallest() -> None:
     answer = ask("llama-3.1-8b", gpus="2xh100", pp=2, tp=1)
     pools = [entry.num_bytes for rank in answer.ranks for entry in rank.ledger if entry.category == "kv cache"]
     assert len(pools) == 2
     assert max(pools) - min(pools) < 512
     assert capacity(answer).kv_tokens == pytest.approx(1_075_312, rel=0.005)
-
-
-def test_adapter_slots_are_taken_whether_or_not_an_adapter_is_loaded() -> None:
-    plain, slots = ask("llama-3.1-8b"), ask("llama-3.1-8b", lora_slots=4, lora_rank=64)
-    more = slots.startup["weights"] - plain.startup["weights"]
-    per_layer = (4096 + 4096) * 2 + (4096 + 1024) * 2 + (4096 + 14336) * 3
-    assert more == pytest.approx(4 * 64 * per_layer * 32 * 2, rel=0.01)
 
 
 def test_an_eagle_draft_adds_a_layer_to_the_pool() -> None:

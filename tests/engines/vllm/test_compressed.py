@@ -1,0 +1,39 @@
+"""DeepSeek V4's blocks against the figures of a start-up log."""
+
+from __future__ import annotations
+
+import pytest
+
+import vramcast
+from vramcast.catalogue.models import load_model
+from vramcast.engines.vllm.compressed import compressed_groups, rates_of
+from vramcast.units import GIB
+
+
+def test_one_sequence_needs_what_the_error_of_a_short_pool_says() -> None:
+    answer = vramcast.serve(
+        "deepseek-v4-flash", gpus="2xgh200-96gb", engine="vllm@0.22", context=30000, batched_tokens=16384
+    )
+    assert answer.capacity is not None
+    assert answer.capacity.sequence_bytes / GIB == pytest.approx(6.66, abs=0.005)
+
+
+def test_blocks_hold_22_layers_of_all_three_page_sizes() -> None:
+    layers = load_model("deepseek-v4-flash").main.layers
+    groups, block_bytes = compressed_groups([layers])
+    assert block_bytes == (22 * (1728 + 8640 + 37440),)
+    assert len(groups) == 5  # compressed entries, two of windows, one of each compressor's states
+    assert {rates_of(layer).compression for layer in layers} == {0, 4, 128}
+
+
+def test_states_of_compressors_take_more_blocks_than_what_they_compress() -> None:
+    groups, _ = compressed_groups([load_model("deepseek-v4-flash").main.layers])
+    compressed, states = groups[0], [group for group in groups[1:] if group.window < 128 or group.block_tokens == 8]
+    assert sum(group.blocks(30000, 8192) for group in states) > 10 * compressed.blocks(30000, 8192)
+
+
+def test_stages_share_the_layers_of_a_block() -> None:
+    layers = load_model("deepseek-v4-flash").main.layers
+    _, whole = compressed_groups([layers])
+    _, halves = compressed_groups([layers[:22], layers[22:]])
+    assert whole[0] <= sum(halves) <= whole[0] * 1.2

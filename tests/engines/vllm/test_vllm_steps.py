@@ -1,0 +1,147 @@
+"""The profiled step, captures and adapter slots: what is in them, by version and plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import vramcast
+from vramcast.domain.answer import ServeAnswer
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.units import GIB
+
+
+def ask(model: str, engine: str = "vllm@0.19", gpus: str = "h100", **options: Any) -> ServeAnswer:
+    return vramcast.serve(model, **({"gpus": gpus, "engine": engine, "context": 8192} | options))
+
+
+def gib(answer: ServeAnswer, name: str) -> float:
+    return answer.startup[name] / GIB
+
+
+def slots(answer: ServeAnswer) -> int:
+    return sum(entry.num_bytes for entry in answer.fullest.ledger if entry.category == "lora slots")
+
+
+@pytest.mark.parametrize(("engine", "per_element"), [("vllm@0.11", 38.4), ("vllm@0.19", 14), ("vllm@0.24", 14)])
+def test_the_sampler_takes_so_many_bytes_a_logit(engine: str, per_element: float) -> None:
+    few, many = (gib(ask("qwen3-0.6b", engine, max_sequences=count), "activation peak") for count in (512, 1024))
+    assert (many - few) * GIB / (512 * 151936) == pytest.approx(per_element, rel=0.02)
+
+
+def test_the_second_runner_draws_from_logits_of_16_bits_and_keeps_counts() -> None:
+    few, many = (ask("qwen3-0.6b", "vllm@0.29", graphs=False, max_sequences=count) for count in (512, 1024))
+    assert gib(many, "activation peak") < 1
+    assert (gib(many, "non-torch") - gib(few, "non-torch")) * GIB / (512 * 151936) == pytest.approx(4.125, rel=0.01)
+
+
+def test_fp32_logits_need_no_second_copy_but_two_more_bytes() -> None:
+    half, whole = (ask("qwen3-0.6b", max_sequences=1024, dtype=dtype) for dtype in ("bf16", "fp32"))
+    more = (gib(whole, "activation peak") - gib(half, "activation peak")) * GIB
+    assert more == pytest.approx(2 * 1024 * 151936 + 2 * (8192 + 1024) * 1024, rel=0.01)
+
+
+def test_tensor_parallelism_divides_the_layers_but_not_the_logits() -> None:
+    bound_by_layers = [gib(ask("codellama-34b", gpus=gpus), "activation peak") for gpus in ("h100", "4xh100")]
+    bound_by_logits = [gib(ask("qwen3-8b", gpus=gpus), "activation peak") for gpus in ("h100", "4xh100")]
+    assert bound_by_layers[1] < 0.7 * bound_by_layers[0]
+    assert bound_by_logits[0] == bound_by_logits[1]
+
+
+def test_only_the_last_stage_draws_tokens() -> None:
+    deployment = ask("llama-3.1-8b", gpus="2xh100", pp=2, tp=1, memory_fraction=0.95)
+    assert gib(deployment, "activation peak") == pytest.approx(1.10, abs=0.01)  # as a log of 0.19 prints
+    assert {rank.role for rank in deployment.ranks} == {"first stage", "last stage"}
+
+
+def test_matrices_of_four_bits_are_unpacked_for_their_product() -> None:
+    packed = ask("llama-3.1-8b", "vllm@0.9", weights="nf4", max_sequences=1, batched_tokens=8192)
+    plain = ask("llama-3.1-8b", "vllm@0.9", max_sequences=1, batched_tokens=8192)
+    assert gib(packed, "activation peak") - gib(plain, "activation peak") == pytest.approx(28672 * 4096 * 2 / GIB)
+
+
+def test_data_parallel_attention_widens_the_experts_batch() -> None:
+    one = ask("qwen3-30b-a3b", gpus="2xh100", tp=2, expert_parallel=True, max_sequences=8)
+    two = ask("qwen3-30b-a3b", gpus="2xh100", tp=1, dp=2, expert_parallel=True, max_sequences=8)
+    assert gib(two, "activation peak") > 1.7 * gib(one, "activation peak")
+
+
+def test_images_are_profiled_unless_switched_off() -> None:
+    seen = ask("qwen2.5-vl-7b", max_sequences=1)
+    without = ask("qwen2.5-vl-7b", max_sequences=1, engine_option=("images=0",))
+    text = ask("qwen2.5-vl-7b", max_sequences=1, engine_option=("language-model-only=true",))
+    assert gib(seen, "activation peak") > 1.9 * gib(without, "activation peak")
+    assert gib(text, "activation peak") == gib(without, "activation peak")
+    assert gib(text, "weights") < gib(without, "weights") - 1
+
+
+def test_a_longer_context_brings_a_longer_video() -> None:
+    short, long = (gib(ask("qwen2.5-vl-7b", context=context), "activation peak") for context in (32768, 131072))
+    assert long > 2.5 * short
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "sizes"),
+    [
+        ("vllm@0.19", {}, 51), ("vllm@0.11", {}, 67), ("vllm@0.19", {"max_sequences": 64}, 19),
+        ("vllm@0.19", {"graphs": False}, 0), ("vllm@0.19", {"engine_option": ("graph-sizes=4",)}, 4),
+        ("vllm@0.7", {}, 35), ("vllm@0.7", {"max_sequences": 1}, 2),
+    ],
+)
+def test_so_many_batch_sizes_are_captured(engine: str, options: dict[str, Any], sizes: int) -> None:
+    ledger = ask("llama-3.1-8b", engine, **options).fullest.ledger
+    graphs = [entry.formula for entry in ledger if entry.category == "cuda graphs"]
+    assert [int(formula.split()[0]) for formula in graphs] == ([sizes] if sizes else [])
+
+
+def test_adapter_slots_are_taken_whether_or_not_an_adapter_is_loaded() -> None:
+    answer = ask("llama-3.1-8b", lora_slots=4, lora_rank=64)
+    per_layer = (4096 + 4096) * 2 + (4096 + 1024) * 2 + (4096 + 14336) * 3
+    tables = 2 * (128256 + 4096)
+    assert slots(answer) == pytest.approx(4 * 64 * 2 * (32 * per_layer + tables), rel=1e-3)
+    assert answer.startup["weights"] - ask("llama-3.1-8b").startup["weights"] == pytest.approx(slots(answer), rel=1e-3)
+
+
+def test_qwen_has_no_slots_for_embeddings_and_experts_have_some() -> None:
+    dense = (4096 + 4096) * 2 + (4096 + 1024) * 2 + (4096 + 12288) * 3
+    assert slots(ask("qwen3-8b", "vllm@0.12", lora_slots=1)) == pytest.approx(16 * 2 * 36 * dense, rel=1e-3)
+    with_experts, without = (slots(ask("qwen3-30b-a3b", engine, lora_slots=1)) for engine in ("vllm@0.12", "vllm@0.11"))
+    assert with_experts - without == pytest.approx(48 * 128 * 16 * 3 * (2048 + 768) * 2, rel=1e-2)
+
+
+def test_the_first_engine_did_not_count_slots_as_weights_before_0_8() -> None:
+    plain, more = (ask("llama-3.1-8b", "vllm@0.7", lora_slots=count) for count in (0, 4))
+    assert plain.startup["weights"] == more.startup["weights"]
+    assert more.fullest.peak.allocated_bytes > plain.fullest.peak.allocated_bytes
+
+
+def test_the_peak_logged_holds_graphs_since_0_27() -> None:
+    before, after = (ask("qwen3-30b-a3b", engine) for engine in ("vllm@0.26", "vllm@0.27"))
+    assert gib(after, "activation peak") == pytest.approx(gib(before, "activation peak") + gib(after, "CUDA graphs"))
+
+
+def test_a_negative_pool_says_what_took_the_memory() -> None:
+    answer = ask("llama-3.3-70b", context=16000, memory_fraction=0.9)
+    assert not answer.fits
+    assert "nothing is left for the cache: weights" in answer.shortfall
+
+
+def test_a_pool_short_of_one_sequence_says_how_long_one_can_be() -> None:
+    answer = ask("llama-3.1-8b", context=131072, memory_fraction=0.3)
+    assert answer.capacity is not None
+    assert answer.capacity.concurrency < 1
+    assert "longest" in answer.shortfall
+
+
+def test_recurrent_networks_are_refused_on_the_first_engine() -> None:
+    with pytest.raises(Unsupported, match="V0 engine"):
+        ask("jamba-v0.1", "vllm@0.7")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"tp": 3, "gpus": "3xh100"}, "num_heads=32"), ({"pp": 40, "gpus": "40xh100"}, "layers")]
+)
+def test_degrees_that_do_not_divide_name_those_that_do(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        ask("llama-3.1-8b", **options)
