@@ -76,7 +76,7 @@ def decoder(sequences: int, vocab: int) -> Tensor:
     return Tensor(
         name="runtime buffers and decoder", num_bytes=DECODER_BYTES * sequences * vocab, category=Category.WORKSPACES,
         owner="process", basis=Basis.MEASURED, formula=f"{DECODER_BYTES} B x {sequences:,} sequences x {vocab:,}",
-        source="start-up log of Qwen2.5-0.5B with 2,048 sequences",
+        source="github.com/NVIDIA/TensorRT-LLM/issues/1188: Qwen2.5-0.5B, 2,048 sequences",
     )
 
 
