@@ -49,6 +49,7 @@ ARCHITECTURES: Final[dict[str, str]] = {
     "Llama4ForConditionalGeneration": "llama4",
     "LlamaForCausalLM": "llama",
     "LlavaForConditionalGeneration": "llava",
+    "LlavaNextForConditionalGeneration": "llava_next",
     "MPTForCausalLM": "mpt",
     "MT5ForConditionalGeneration": "mt5",
     "Mamba2ForCausalLM": "mamba2",

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters.tensors import linear, norm, prefixed
+from vramcast.blocks.parameters.tensors import linear, norm, prefixed, vector
 from vramcast.domain.model import MLP, Attention, Layer, Model, Norm, Parameter, Run, Stack, VisionEmbedding
 from vramcast.errors import InvalidSpec
 from vramcast.families.assemble import attention_of
@@ -131,6 +131,19 @@ def llava_tower(fields: Fields, text: Model) -> Stack:
     return replace(tower, projector=((tower.hidden, text.hidden, bias), (text.hidden, text.hidden, bias)))
 
 
+def llava_next_tower(fields: Fields, text: Model) -> Stack:
+    """Tiles through CLIP or SigLIP, states of one or several layers side by side, two linears, a mark for line ends."""
+    tower = tower_of(fields, "clip_vision_model")
+    layers = fields.get("vision_feature_layer")
+    width = tower.hidden * (len(layers) if isinstance(layers, list) and 0 < len(layers) <= tower.num_layers else 1)
+    bias = fields.flag("multimodal_projector_bias", fallback=True)
+    return replace(
+        tower,
+        projector=((width, text.hidden, bias), (text.hidden, text.hidden, bias)),
+        extra=(*tower.extra, vector("image_newline", text.hidden)),
+    )
+
+
 def pixtral_tower(fields: Fields, text: Model) -> Stack:
     """Mistral's encoder: a small LLaMA over patches with rotary positions, then 2 x 2 merging and two linears."""
     inner = section_of(fields, "vision_config", "pixtral")
@@ -202,6 +215,7 @@ BUILDERS: Final[dict[str, Callable[[Fields], Model]]] = {
     "qwen3_5_moe": partial(see, text="qwen3_5_moe_text", tower=partial(qwen_tower, generation=35)),
     "gemma3": partial(see, text="gemma3_text", tower=gemma3_tower),
     "llava": partial(see, text="llama", tower=llava_tower),
+    "llava_next": partial(see, text="llama", tower=llava_next_tower),
     "mistral3": partial(see, text="mistral", tower=pixtral_tower),
     "llama4": partial(see, text="llama4_text", tower=llama4_tower),
     "mllama": partial(see, text="mllama_text_model", tower=mllama_tower),

@@ -34,7 +34,7 @@ LARGEST: Final[dict[str, LargestImage]] = {
     "mistral3": LargestImage(110 * 110, 4),  # 1,540 pixels
     "llava": LargestImage(24 * 24, 1),  # 336 pixels
     "llama4": LargestImage(17 * 24 * 24, 4),  # sixteen tiles and the whole
-    "granite_vision": LargestImage(11 * 27 * 27, 1),  # ten tiles and the whole, 384 pixels each
+    "llava_next": LargestImage(11 * 27 * 27, 1),  # ten tiles and the whole, 384 pixels each
     "qwen2_vl": LargestImage(256 * 256, 4),  # 12,845,056 pixels
     "qwen2_5_vl": LargestImage(256 * 256, 4),
     "qwen3_vl": LargestImage(256 * 256, 4),  # 16,777,216 pixels

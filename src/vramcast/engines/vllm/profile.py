@@ -4,7 +4,9 @@ Symbols:  T batched tokens   H hidden   F feed-forward width of one rank   V voc
 [runner] vllm-project/vllm vllm/v1/worker/gpu_model_runner.py `profile_run`, `_dummy_sampler_run`, and for V0
 vllm/worker/model_runner.py `profile_run`: what the encoder is fed and what it returns stays alive beside the forward;
 logits are those of every rank, whatever the tensor parallelism
-[experts] vllm/model_executor/layers/fused_moe/fused_moe.py `fused_experts`: two workspaces and an output, kept
+[experts] vllm/model_executor/layers/fused_moe/fused_moe.py `TritonExperts.workspace_shapes`, modular_kernel.py
+`_allocate_buffers`: two workspaces, kept, the first of which takes the output too; before 0.14 `fused_experts_impl`
+[deepgemm] deep_gemm_moe.py: rows of every expert are rounded up to blocks
 [bnb] vllm/model_executor/layers/quantization/bitsandbytes.py `_apply_4bit_weight`: a matrix is unpacked for its product
 """
 
@@ -12,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from vramcast.blocks.parameters import layer_parameters
+from vramcast.domain.device import Gpu
 from vramcast.domain.model import MLP, Model, MoE
 from vramcast.domain.program import Alloc, Category, Free, Node, Program, Tensor
 from vramcast.domain.serving import ServePlan, Version
@@ -25,8 +28,17 @@ from vramcast.engines.vllm.settings import Settings, generates
 from vramcast.states.storage import is_linear
 from vramcast.units import MIB, ceil_div
 
-WORKSPACES_KEPT_SINCE: Final[Version] = (0, 12)
-"""Before, experts' workspaces were freed after each layer [vllm/v1/worker/workspace.py came then]."""
+WORKSPACES_KEPT_SINCE: Final[Version] = (0, 14)
+"""Before, experts' workspaces were freed after each layer [unquantized_fused_moe_method.py]."""
+
+EXPERT_BLOCK: Final = 128
+"""Rows of a block of one expert's matrix product in FP8 blocks [deepgemm]."""
+
+DEEPGEMM_FROM: Final = 90
+"""Compute capability from which FP8 blocks are multiplied by DeepGEMM."""
+
+PACKED_KERNELS: Final = (90, 100, 103)
+"""Compute capabilities whose kernels for mxfp4 experts bring no workspace [fused_moe/gpt_oss_triton_kernels_moe.py]."""
 
 HIDDEN_COPIES: Final = 4
 """Tensors of T x H alive while the widest layer runs: residuals before and after, attention output, normed states."""
@@ -44,7 +56,7 @@ UNPACKED: Final = ("nf4", "nf4-dq")
 
 
 def profiled_step(
-    model: Model, settings: Settings, stage: Stage, *, plan: ServePlan, eight_bit: bool, quantised: str
+    model: Model, settings: Settings, stage: Stage, *, plan: ServePlan, gpu: Gpu, eight_bit: bool, quantised: str
 ) -> Program:
     """The step whose peak vLLM subtracts from the cache.
 
@@ -53,11 +65,13 @@ def profiled_step(
         settings: batch and versions
         stage: layers of the rank
         plan: degrees of parallelism
+        gpu: the card
         eight_bit: whether activations are quantised to 8 bits before each product
         quantised: format of the weights
     """
     tp = plan.tp
-    workspaces = tuple(_expert_workspaces(model, settings, stage, plan))
+    rows = expert_rows(plan, settings, gpu, quantised)
+    workspaces = tuple(_expert_workspaces(model, settings, stage, plan, rows))
     keeps = settings.version >= WORKSPACES_KEPT_SINCE
     kept = [*encoder_tensors(model, settings, stage), *(workspaces if keeps else ())]
     nodes: list[Node] = [Alloc(tensor) for tensor in kept]
@@ -139,22 +153,46 @@ def _handed_on(model: Model, settings: Settings) -> Iterator[Tensor]:
     yield tensor("sent to the next stage", size)
 
 
-def _expert_workspaces(model: Model, settings: Settings, stage: Stage, plan: ServePlan) -> Iterator[Tensor]:
-    """The largest layer's workspaces; all layers use the same ones.
+class Rows(NamedTuple):
+    """How many rows the experts of a rank are given."""
+
+    tokens: int
+    padding: int  # for each expert
+    workspaces: bool  # False: kernels bring their own
+
+
+def expert_rows(plan: ServePlan, settings: Settings, gpu: Gpu, quantised: str) -> Rows:
+    """Rows before they are copied for every expert a token goes to.
 
     Ranks that share whole experts read the tokens of all data-parallel copies [all2all.py `AgRsAll2AllManager`].
     """
+    blocks = quantised == "fp8-block" and (gpu.sm or 0) >= DEEPGEMM_FROM
+    return Rows(
+        tokens=settings.batched_tokens * (plan.dp if plan.expert_parallel else 1),
+        padding=EXPERT_BLOCK - 1 if blocks else 0,
+        workspaces=quantised != "mxfp4" or gpu.sm not in PACKED_KERNELS,
+    )
+
+
+def _expert_workspaces(
+    model: Model, settings: Settings, stage: Stage, plan: ServePlan, given: Rows
+) -> Iterator[Tensor]:
+    """The largest layer's workspaces; all layers use the same ones."""
     layers = [run.layer.channel for run in stage.runs(model) if isinstance(run.layer.channel, MoE)]
-    if not layers or model.quantisation == "mxfp4":  # its Triton kernels bring none [fused_moe/gpt_oss_triton_kernels]
+    if not layers or not given.workspaces:
         return
     moe = max(layers, key=lambda channel: channel.top_k * channel.expert.width)
     width, h = settings.width, moe.latent_width or model.hidden
-    tokens = settings.batched_tokens * (plan.dp if plan.expert_parallel else 1)
-    inner, rows = ceil_div(moe.expert.width, 1 if plan.expert_parallel else plan.tp), tokens * moe.top_k
-    up = (2 if moe.expert.gated else 1) * inner
+    local = ceil_div(moe.num_experts, plan.tp * plan.dp if plan.expert_parallel else 1)
+    inner = ceil_div(moe.expert.width, 1 if plan.expert_parallel else plan.tp)
+    rows, up = given.tokens * moe.top_k + local * given.padding, (2 if moe.expert.gated else 1) * inner
     yield tensor("experts.up or down", rows * max(up, h) * width, f"{rows:,} rows x {max(up, h):,} x {width} B")
+    if settings.version >= WORKSPACES_KEPT_SINCE:
+        other = max(inner, h)
+        yield tensor("experts.product or output", rows * other * width, f"{rows:,} rows x {other:,} x {width} B")
+        return
     yield tensor("experts.product", rows * inner * width, f"{rows:,} rows x {inner:,} x {width} B")
-    yield tensor("experts.output", tokens * h * width, f"{tokens:,} tokens x {h:,} x {width} B")
+    yield tensor("experts.output", given.tokens * h * width, f"{given.tokens:,} tokens x {h:,} x {width} B")
 
 
 def tensor(name: str, num_bytes: int, formula: str = "") -> Tensor:
