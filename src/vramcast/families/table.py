@@ -70,8 +70,8 @@ FAMILIES: Final[dict[str, Builder]] = {
     ),
     **_in(
         "vision_language",
-        "gemma3 gemma4 gemma4_text llama4 llava llava_next mistral3 mllama mllama_text_model qwen2_5_vl qwen2_5_vl_text "
-        "qwen2_vl qwen2_vl_text qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe qwen3_vl_moe_text qwen3_vl_text",
+        "gemma3 gemma4 gemma4_text llama4 llava llava_next mistral3 mllama mllama_text_model qwen2_5_vl "
+        "qwen2_5_vl_text qwen2_vl qwen2_vl_text qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe qwen3_vl_moe_text qwen3_vl_text",
     ),
 }
 """`model_type` -> builder. A module is imported when one of its families is asked for: all of them take 15 ms."""
