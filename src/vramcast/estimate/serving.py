@@ -286,6 +286,7 @@ def _counted(rank: ServingRank) -> dict[str, int]:
     """What the engine takes off its budget before the cache: graphs only where the sum leaves room for them."""
     startup = {name: size for name, size in rank.startup.items() if size > 0 and name != "KV cache"}
     graphs = startup.pop("CUDA graphs", 0)
+    graphs = startup.pop("CUDA graphs, estimated", graphs)
     if rank.budget is not None and graphs:
         budget = int(rank.budget.fraction * rank.budget.of_bytes)
         if budget - sum(startup.values()) - rank.startup.get("KV cache", 0) >= graphs:

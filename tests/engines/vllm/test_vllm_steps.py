@@ -118,7 +118,8 @@ def test_the_first_engine_did_not_count_slots_as_weights_before_0_8() -> None:
 
 def test_the_peak_logged_holds_graphs_since_0_27() -> None:
     before, after = (ask("qwen3-30b-a3b", engine) for engine in ("vllm@0.26", "vllm@0.27"))
-    assert gib(after, "activation peak") == pytest.approx(gib(before, "activation peak") + gib(after, "CUDA graphs"))
+    expected = gib(after, "CUDA graphs, estimated")
+    assert gib(after, "activation peak") == pytest.approx(gib(before, "activation peak") + expected)
 
 
 def test_a_negative_pool_says_what_took_the_memory() -> None:

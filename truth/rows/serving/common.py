@@ -16,6 +16,7 @@ from vramcast.units import GIB
 Row = dict[str, Any]
 
 VISIBLE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*GiB(?:\s+(?:visible|usable))?", re.IGNORECASE)
+BYTES: Final = re.compile(r"(\d{1,3}(?:,\d{3}){3,})\s*B\b")
 SIZE: Final = re.compile(r"(?<![\d.])(\d+)\s*GB", re.IGNORECASE)
 COUNT: Final = re.compile(r"^(\d+)\s*x\s|\bx(\d+)\b")
 NUMBER: Final = r"\D{{0,3}}(\d+)"
@@ -26,7 +27,7 @@ def gpu_of(row: Row) -> Gpu:
     text = str(row.get("gpu") or "")
     if not text or "unstated" in text or " or " in text:
         raise Refused("the row names no card, or more than one")
-    stated = VISIBLE.search(text)
+    stated, whole = VISIBLE.search(text), BYTES.search(text)
     try:
         card = card_of(re.sub(r"^\d+\s*x\s*", "", text))
     except Refused:
@@ -34,6 +35,8 @@ def gpu_of(row: Row) -> Gpu:
         if stated is None and size is None:
             raise
         return _nearest(float(stated[1])) if stated else _of_size(float(size[1]) if size else 0.0)
+    if whole is not None:
+        return replace(card, visible_bytes=int(whole[1].replace(",", "")))
     return replace(card, visible_bytes=round(float(stated[1]) * GIB)) if stated else card
 
 

@@ -32,6 +32,8 @@ def predict(row: Row) -> Iterator[Prediction]:
         raise Refused("the memory fraction is not stated")
     if "cpu_offload_gb" in arguments_of(row):
         raise Refused("weights kept on the host are not modelled for vLLM")
+    if quantity in OF_THE_PROCESS and re.search(r"co-tenant|other process", str(row.get("notes"))):
+        raise Refused("what other processes took of the card is in the figure")
     if row.get("quant_dtype") == "unstated":
         raise Refused("how the weights were stored is not stated")
     job = job_of(row)
@@ -51,7 +53,7 @@ def _sequence_gib(job: ServeJob, tokens: int) -> float:
 
 def job_of(row: Row) -> ServeJob:
     """The question behind a log."""
-    version = version_of(row) or version_of_date(row) or UNSTATED_VERSION
+    version = version_of(row) or version_of_date(row) or unstated_version(row)
     model, given = model_of(str(row["model"])), arguments_of(row)
     kv_dtype = str(row.get("kv_dtype") or given.get("kv_cache_dtype") or "auto").split(" ")[0]
     weights = weights_of(row)
@@ -135,6 +137,11 @@ def version_of_date(row: Row) -> tuple[int, ...] | None:
     return max((version for month, version in RELEASES if month <= found[0]), default=RELEASES[0][1])
 
 
+def unstated_version(row: Row) -> tuple[int, ...]:
+    """The version of a row that names none: late in the life of the first engine, or of both."""
+    return LAST_V0 if "V0" in str(row.get("engine_version")) else UNSTATED_VERSION
+
+
 def engine_options(row: Row) -> dict[str, str | int | float | bool]:
     """Which of the two engines ran, what was switched off, and which sampler drew."""
     text, given = str(row.get("engine_version") or ""), arguments_of(row)
@@ -192,6 +199,12 @@ NEEDED: Final = re.compile(r"kv_needed_gib_for_(\d+)")
 UNSTATED_VERSION: Final = (0, 27)
 """Rows without a version are of networks that came out with 0.26, and keep two states a sequence, as since then."""
 
+LAST_V0: Final = (0, 9)
+"""The last version whose first engine was in use; most rows of it come from its last year."""
+
+OF_THE_PROCESS: Final = ("non_torch_gib", "total_non_kv_gib", "kv_gib", "kv_tokens", "gpu_blocks", "nvidia_smi_mib")
+"""Quantities that hold what the driver says is in use."""
+
 OF_THE_BUDGET: Final = ("kv_gib", "kv_tokens", "gpu_blocks", "max_concurrency_x", "nvidia_smi_mib")
 """Quantities that the memory fraction decides."""
 
@@ -211,13 +224,13 @@ QUANTITIES: Final[dict[str, Measure]] = {
     "total_non_kv_gib": _startup("weights", "activation peak", "non-torch"),
     "kv_gib": _startup("KV cache"),
     "cudagraph_actual_gib": _startup("CUDA graphs"),
-    "cudagraph_estimated_gib": _startup("CUDA graphs"),
+    "cudagraph_estimated_gib": _startup("CUDA graphs, estimated"),
     "cudagraph_gib": _startup("CUDA graphs"),
     "cudagraph_delta_gib": _startup("CUDA graphs"),
     "kv_tokens": _capacity("kv_tokens"),
     "max_concurrency_x": _capacity("concurrency"),
     "gpu_blocks": _blocks,
-    "process_used_at_oom_gib": lambda found: found.fullest.peak.device_bytes / GIB,
+    "process_used_at_oom_gib": lambda found: min(found.fullest.peak.device_bytes, found.capacity_bytes) / GIB,
     "nvidia_smi_mib": lambda found: found.fullest.peak.device_bytes / MIB,
     "startup_fits": lambda found: float(found.fits),
 }

@@ -13,29 +13,42 @@ from typing import Final, NamedTuple
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model, MoE
 from vramcast.domain.program import Basis, Category, Tensor
-from vramcast.domain.serving import Version
+from vramcast.domain.serving import ServePlan, Version
 from vramcast.engines.serving.stages import Stage
+from vramcast.engines.vllm.profile import inner_width
 from vramcast.engines.vllm.settings import Settings
 from vramcast.units import MIB
 
 
 class Graphs(NamedTuple):
-    """Captured graphs of all batch sizes: so much, and more for each layer; layers of experts capture more kernels."""
+    """Captured graphs of all batch sizes: so much, and more for layers, their widths and for experts [MiB]."""
 
-    base: float  # [MiB]
-    per_layer: float  # [MiB]
-    per_expert_layer: float  # [MiB]
+    since: Version
+    base: float
+    per_layer: float
+    per_hidden: float  # for 1,024 channels of the residual stream: buffers of the widest layer
+    per_inner: float  # for 1,024 channels of a feed-forward block of one rank
+    per_expert_layer: float  # such layers capture more kernels
     sizes: int  # batch sizes captured in these runs
     first: float  # share that the first size takes alone
     adapters: float  # times as much with slots for adapters
     source: str
 
 
-V1: Final = Graphs(
-    328, 18.7, 20, 51, 0.2, 1.5,
-    "27 start-up logs of 0.19 on H100, 16 to 80 layers, most within 25 %; with adapters one log of 0.11",
+TAKEN: Final[tuple[Graphs, ...]] = (
+    Graphs(
+        (0, 11), 162, 13.8, 49.6, 8.5, 25, 51, 0.2, 1.7,
+        "15 start-up logs of 0.19 on H100, 16 to 80 dense layers, within 7 %, 4 with experts; adapters: one of 0.11",
+    ),
+    Graphs((0, 8), 113, 9.7, 34.7, 6, 17.5, 51, 0.2, 1.7, "the same less a third: one log of 0.10, piecewise only"),
+    Graphs((0, 0), 0, 5.6, 0, 0, 6, 35, 0.0, 3.5, "5 start-up logs of 0.7 to 0.9 on T4, four of them with adapters"),
 )
-V0: Final = Graphs(0, 5.6, 6, 35, 0.0, 3.5, "5 start-up logs of 0.7 to 0.9 on T4, four of them with adapters")
+"""Version -> what the driver has less when all are captured; the last row is the V0 engine's."""
+
+ESTIMATED: Final = Graphs(
+    (0, 18), -89, 12.8, 97.6, 6.2, 25, 51, 0.2, 1.7, "15 start-up logs of 0.19 on H100, half of them within 7 %"
+)
+"""What the profile expects them to take [estimate]."""
 
 PACKED_SIZES: Final = 2
 """Captures of so few sizes are of one token each, which is multiplied with packed matrices."""
@@ -80,7 +93,7 @@ def _sizes(settings: Settings, model: Model, gpu: Gpu) -> Iterator[int]:
             yield size
 
 
-def graphs(model: Model, stage: Stage, settings: Settings, gpu: Gpu, *, adapters: bool, unpacked: int) -> Tensor:
+def graphs(model: Model, stage: Stage, settings: Settings, gpu: Gpu, *, plan: ServePlan, unpacked: int) -> Tensor:
     """CUDA graphs of every captured batch size.
 
     Args:
@@ -88,19 +101,30 @@ def graphs(model: Model, stage: Stage, settings: Settings, gpu: Gpu, *, adapters
         stage: layers of the rank
         settings: batch and version
         gpu: the card
-        adapters: whether there are slots for adapters
+        plan: parallelism and slots for adapters
         unpacked: largest matrix that kernels unpack for a product of several tokens [bytes]
     """
-    layers = tuple(stage.layers(model))
-    expert_layers = sum(isinstance(layer.channel, MoE) for layer in layers)
-    row, sizes = V1 if settings.v1 else V0, captured_sizes(settings, model, gpu)
-    whole = row.base + row.per_layer * len(layers) + row.per_expert_layer * expert_layers
-    mib = whole * (row.first + (1 - row.first) * sizes / row.sizes) if sizes else 0.0
-    mib *= row.adapters if adapters else 1
+    row = next(row for row in TAKEN if settings.version >= row.since) if settings.v1 else TAKEN[-1]
+    sizes = captured_sizes(settings, model, gpu)
     held = unpacked if sizes > PACKED_SIZES else 0
     return Tensor(
-        name="captured graphs", num_bytes=round(mib * MIB) + held, category=Category.GRAPHS, stream="graphs",
-        basis=Basis.MEASURED,
-        formula=f"{sizes} batch sizes; {row.base} MiB + {len(layers)} layers x {row.per_layer} MiB for {row.sizes}",
-        source=row.source,
+        name="captured graphs", num_bytes=_captured(row, model, stage, sizes=sizes, plan=plan) + held,
+        category=Category.GRAPHS, stream="graphs", basis=Basis.MEASURED,
+        formula=f"{sizes} batch sizes; {row.base} MiB + {row.per_layer} MiB a layer for {row.sizes}", source=row.source,
     )
+
+
+def expected_bytes(model: Model, stage: Stage, settings: Settings, gpu: Gpu, *, plan: ServePlan) -> int:
+    """What the profile of a version that captures a few graphs ahead expects all of them to take [estimate]."""
+    return _captured(ESTIMATED, model, stage, sizes=captured_sizes(settings, model, gpu), plan=plan)
+
+
+def _captured(row: Graphs, model: Model, stage: Stage, *, sizes: int, plan: ServePlan) -> int:
+    channels = [run.layer.channel for run in stage.runs(model)]
+    layers = sum(run.count for run in stage.runs(model))
+    expert_layers = sum(run.count for run in stage.runs(model) if isinstance(run.layer.channel, MoE))
+    inner = max((inner_width(channel, plan.tp) for channel in channels), default=0)
+    whole = row.base + row.per_layer * layers + row.per_expert_layer * expert_layers
+    whole = max(0.0, whole + (row.per_hidden * model.hidden + row.per_inner * inner) / 1024)
+    share = row.first + (1 - row.first) * sizes / row.sizes if sizes else 0.0
+    return round(whole * share * (row.adapters if plan.lora_slots else 1) * MIB)

@@ -18,7 +18,7 @@ from vramcast.engines.serving.rank import job_formats, layout_of, load_program
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import loaded
 from vramcast.engines.vllm.adapters import more_slots
-from vramcast.engines.vllm.captures import graphs
+from vramcast.engines.vllm.captures import expected_bytes, graphs
 from vramcast.engines.vllm.groups import Grouping
 from vramcast.engines.vllm.layout import layout_of_cache, num_blocks, pool_of
 from vramcast.engines.vllm.options import options_of
@@ -56,6 +56,7 @@ class _Worker(NamedTuple):
     outside: tuple[Tensor, ...]  # not torch's: what the profile sees, then what was there before
     counts: int  # of tokens, where the log counts them with what is not torch's [bytes]
     graphs: Tensor
+    expected: int  # what the profile thinks that graphs will take [bytes]
     warm_up: tuple[Tensor, ...]
     left: int  # for the cache [bytes]
 
@@ -106,12 +107,11 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     step = corrected(job, profiled)
     outside = (corrected_tensor(job, non_torch(plan, gpu, settings)), before_profile(plan, gpu, settings))
     unpacked = unpacked_bytes(model, settings, stage, tp=plan.tp, quantised=formats.quantised)
-    captured = corrected_tensor(
-        job, graphs(model, stage, settings, gpu, adapters=plan.lora_slots > 0, unpacked=unpacked)
-    )
+    captured = corrected_tensor(job, graphs(model, stage, settings, gpu, plan=plan, unpacked=unpacked))
+    expected = expected_bytes(model, stage, settings, gpu, plan=plan)
     weights = _loaded_bytes(load, adapters=settings.v1 or settings.version >= SLOTS_COUNTED_SINCE)
     taken = weights + extent(step).peak + outside[0].num_bytes
-    taken += captured.num_bytes if settings.graphs_in_budget else 0
+    taken += expected if settings.graphs_in_budget else 0
     counts = extent(kept).peak if settings.version >= COUNTS_EVERYTHING_SINCE else 0
     budget = int(settings.memory_fraction * gpu.visible_bytes) - counts
     experts = any(isinstance(run.layer.channel, MoE) for run in stage.runs(model))
@@ -123,6 +123,7 @@ def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
         outside=outside,
         counts=counts,
         graphs=captured,
+        expected=expected,
         warm_up=warm_up(settings, model.vocab, experts=experts) if stage.last and generates(model) else (),
         left=plan.cache_bytes if plan.cache_bytes is not None else budget - taken,
     )
@@ -144,7 +145,7 @@ def _ranks(
     visible = job.cluster.gpu.visible_bytes
     for index, worker in enumerate(workers):
         cache = pool_of(job, settings, layout, stage=index, blocks=blocks) if layout is not None else None
-        logged = worker.graphs.num_bytes if settings.graphs_logged and settings.graphs_in_budget else 0
+        logged = worker.expected if settings.graphs_logged and settings.graphs_in_budget else 0
         yield ServingRank(
             program=_program(job, worker, cache),
             cache=cache,
@@ -154,6 +155,7 @@ def _ranks(
                 "activation peak": extent(worker.step).peak + logged,
                 "non-torch": worker.outside[0].num_bytes + worker.counts,
                 "CUDA graphs": worker.graphs.num_bytes,
+                "CUDA graphs, estimated": worker.expected,
                 "KV cache": worker.left,
             },
         )

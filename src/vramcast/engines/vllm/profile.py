@@ -102,7 +102,7 @@ def _sampled(model: Model, settings: Settings) -> int:
 def _forward(model: Model, settings: Settings, stage: Stage, *, tp: int, eight_bit: bool) -> Iterator[Tensor]:
     """The widest moment of the widest layer: up projections and their product beside the residual stream."""
     tokens, width = settings.batched_tokens, settings.width
-    inner = max((_inner(run.layer.channel, tp) for run in stage.runs(model)), default=0)
+    inner = max((inner_width(run.layer.channel, tp) for run in stage.runs(model)), default=0)
     yield tensor("hidden states", HIDDEN_COPIES * tokens * model.hidden * width,
                  f"{HIDDEN_COPIES} x {tokens:,} tokens x {model.hidden:,} x {width} B")
     yield tensor("buffers of the step", FORWARD_BUFFERS)
@@ -112,7 +112,7 @@ def _forward(model: Model, settings: Settings, stage: Stage, *, tp: int, eight_b
         yield tensor("mlp.product in 8 bits", tokens * inner, f"{tokens:,} tokens x {inner:,} B")
 
 
-def _inner(channel: MLP | MoE | None, tp: int) -> int:
+def inner_width(channel: MLP | MoE | None, tp: int) -> int:
     """Width of the dense part of a layer's channel mixer on one rank."""
     match channel:
         case MLP():
@@ -144,7 +144,7 @@ def unpacked_bytes(model: Model, settings: Settings, stage: Stage, *, tp: int, q
 
 def _gate_up(channel: MLP | MoE | None, hidden: int, tp: int) -> int:
     gated = isinstance(channel, MLP) and channel.gated
-    return (2 if gated else 1) * _inner(channel, tp) * hidden
+    return (2 if gated else 1) * inner_width(channel, tp) * hidden
 
 
 def _handed_on(model: Model, settings: Settings) -> Iterator[Tensor]:
