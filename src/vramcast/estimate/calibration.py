@@ -71,7 +71,7 @@ RATIOS: Final[dict[str, dict[str, dict[str, tuple[float, ...]]]]] = {
         },
         "vllm": {
             "vllm_log_public": (
-                0.9864,
+                0.9848,
             ),
             "vllm_measured_llmd_pr205": (
                 0.9914, 0.9969, 0.9988, 0.9988, 0.9996, 0.9999, 1.0, 1.0002, 1.0002, 1.0002,
