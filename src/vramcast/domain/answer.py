@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vramcast.domain.model import Noun
+from vramcast.domain.price import Cost
 from vramcast.domain.program import Basis
 
 
@@ -64,6 +65,20 @@ class Change(Noun, frozen=True):
     concurrency: float | None = None  # serving: sequences of the context asked for that then fit at once
 
 
+class StepTime(Noun, frozen=True):
+    """How long one optimizer step takes on the slowest rank, and what the time goes to."""
+
+    step_s: float
+    tokens_per_s: float  # of the whole cluster
+    tokens_per_s_per_gpu: float
+    model_flops_per_s_per_gpu: float  # without what recomputation repeats
+    mfu: float | None = None  # of the card's dense data-sheet rate in the precision computed in
+    seconds: dict[str, float] = {}  # cause -> part of step_s that nothing else hides; they add up to step_s
+    bound: str = ""  # the cause with the largest part
+    sources: tuple[str, ...] = ()  # what rates and links rest on
+    assumptions: tuple[str, ...] = ()
+
+
 class Answer(Noun, frozen=True):
     """The answer to one training question. The fullest role comes first."""
 
@@ -75,6 +90,8 @@ class Answer(Noun, frozen=True):
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
+    time: StepTime | None = None
+    cost: Cost | None = None
 
     @property
     def fullest(self) -> RankAnswer:

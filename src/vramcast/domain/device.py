@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramcast.domain.model import Noun
+from vramcast.domain.price import Price
 from vramcast.errors import InvalidSpec
 
 FALLBACK_CONTEXT_BYTES = 500 << 20
@@ -70,12 +71,25 @@ RATED_DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 """Dtypes that data sheets give a rate for."""
 
 
+class Network(Noun, frozen=True):
+    """What connects machines."""
+
+    bytes_per_s: int  # of one machine, one direction, all its adapters together
+    rdma: str | None = None  # "InfiniBand", "RoCE", "EFA", "eRDMA"; None: TCP
+    source: str = ""
+
+
 class Cluster(Noun, frozen=True):
-    """`num_nodes` machines with `gpus_per_node` equal cards."""
+    """`num_nodes` machines with `gpus_per_node` equal cards. What is not known of the machines is None."""
 
     gpu: Gpu
     gpus_per_node: int
     num_nodes: int = 1
+    instance: str | None = None  # what is rented: "aws:p5.48xlarge"
+    network: Network | None = None
+    host_bytes: int | None = None  # main memory of one machine
+    nvme_bytes: int | None = None  # local disks of one machine
+    price: Price | None = None  # of one machine; where there are several, the one the question asks for
 
     def __post_init__(self) -> None:
         if self.gpus_per_node < 1 or self.num_nodes < 1 or self.count > LARGEST_CLUSTER:

@@ -1,0 +1,89 @@
+"""What a search is asked, and what it says: plans in order of a goal, what nearly fits, and why the winner wins."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from vramcast.domain.answer import Answer, Change
+from vramcast.domain.model import Noun
+from vramcast.errors import InvalidSpec
+
+
+class Goal(StrEnum):
+    """What makes one plan better than another."""
+
+    FASTEST = "fastest"  # most tokens per second
+    CHEAPEST = "cheapest"  # least money per token, and so per run
+    FEWEST_GPUS = "fewest-gpus"
+    LEAST_MEMORY = "least-memory"  # most room on the fullest card
+
+
+class Limits(Noun, frozen=True):
+    """What a plan must keep to. None: no such limit."""
+
+    headroom: float = 0.0  # share of the card's capacity that stays free, 0 to 1
+    budget: float | None = None  # money of the whole run, in `currency`
+    currency: str | None = None  # prices in another one are left out, never converted
+    deadline_hours: float | None = None  # of the whole run
+    run_tokens: int | None = None  # tokens the run trains on
+    max_gpus: int | None = None
+    time_to_first_token_s: float | None = None  # serving
+    tokens_per_s_per_user: float | None = None  # serving
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.headroom < 1:
+            raise InvalidSpec(f"headroom={self.headroom!r} must be a share from 0 to below 1, for example 0.05")
+        if self.run_tokens is None and (self.budget is not None or self.deadline_hours is not None):
+            raise InvalidSpec("a budget or a deadline of a run needs its length; give --tokens, for example --tokens 1T")
+
+
+class Point(Noun, frozen=True):
+    """One plan in the picture of cost against speed."""
+
+    what: str  # options in which it differs
+    gpus: int
+    tokens_per_s: float
+    cost_per_million_tokens: float  # in `unit`
+    unit: str  # "USD", "CNY", or "GPU-hours" where no price is known
+    on_front: bool  # no other plan is both faster and cheaper
+
+
+class Technique(Noun, frozen=True):
+    """One way to save memory, computed for the case in question."""
+
+    name: str  # "ZeRO 3"
+    change: str  # the options that switch it on
+    device_bytes: int  # fullest card with it and nothing else changed
+    saves_bytes: int  # may be negative
+    fits: bool
+    slowdown: float | None  # step time relative to without, -1: 0.25 is a quarter slower
+    when: str  # when to use it, in words
+    needs: str  # what it needs, in words
+
+
+class Decision(Noun, frozen=True):
+    """One step on the way from the smallest set-up to one that fits."""
+
+    question: str  # "Does it fit on one card as it is?"
+    finding: str  # "no: 151 GiB of 79 GiB"
+    action: str  # "shard the optimizer states"
+
+
+class PlanAnswer(Noun, frozen=True):
+    """The answer to one search. `plans` is empty where nothing fits; then `nearest_failing` and `change` say why."""
+
+    question: dict[str, Any]
+    plans: tuple[Answer, ...]  # best first
+    labels: tuple[str, ...]  # the options of each plan, as the command line writes them
+    num_plans: int  # looked at
+    num_fitting: int
+    nearest_failing: Answer | None = None
+    nearest_label: str = ""
+    change: Change | None = None  # the smallest change that makes the nearest failing plan fit
+    reasons: tuple[str, ...] = ()  # why the winner wins
+    front: tuple[Point, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    techniques: tuple[Technique, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

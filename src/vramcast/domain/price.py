@@ -1,0 +1,38 @@
+"""What a machine costs, and what a job costs on it. No currency is ever converted into another."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from vramcast.domain.model import Noun
+from vramcast.errors import InvalidSpec
+
+Tariff = Literal["on-demand", "spot"]
+
+
+class Price(Noun, frozen=True):
+    """One published or given price of one machine for one hour."""
+
+    per_hour: float  # of the whole machine, in `currency`
+    currency: str  # ISO 4217: "USD", "CNY"
+    tariff: Tariff = "on-demand"
+    region: str = ""  # "us-east-1", "cn-beijing"
+    date: str = ""  # ISO date the price was read
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.per_hour < 1e6:
+            raise InvalidSpec(f"price per hour {self.per_hour!r} must be more than 0 and less than 1,000,000")
+        if len(self.currency) != 3 or not self.currency.isascii() or not self.currency.isupper():
+            raise InvalidSpec(f"currency {self.currency[:20]!r} must be an ISO 4217 code such as USD or CNY")
+
+
+class Cost(Noun, frozen=True):
+    """What a job costs, in the currency of its price. What was not asked for or is not known is None."""
+
+    price: Price  # of one machine
+    machines: int  # rented for it
+    per_hour: float  # all of them
+    per_million_tokens: float | None = None  # trained, or generated
+    per_run: float | None = None  # of the number of tokens the question names
+    run_hours: float | None = None
