@@ -6,7 +6,9 @@ from enum import StrEnum
 from typing import Any
 
 from vramcast.domain.answer import Answer, Change
-from vramcast.domain.model import Noun
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.model import Model, Noun
 from vramcast.errors import InvalidSpec
 
 
@@ -36,6 +38,40 @@ class Limits(Noun, frozen=True):
             raise InvalidSpec(f"headroom={self.headroom!r} must be a share from 0 to below 1, for example 0.05")
         if self.run_tokens is None and (self.budget is not None or self.deadline_hours is not None):
             raise InvalidSpec("a budget or a deadline of a run needs its length; give --tokens, for example --tokens 1T")
+
+
+class Space(Noun, frozen=True):
+    """Every training plan a search looks at: the product of its axes, without the combinations no engine has.
+
+    An axis of degrees that is empty stands for every value that divides what it splits. What is not an axis is fixed by
+    `plan` and `workload`; their own values of the axes are ignored.
+    """
+
+    model: Model
+    workload: Workload  # length, images, objective
+    global_batch: int  # samples of one optimizer step over all ranks
+    clusters: tuple[Cluster, ...]  # one for every number of machines looked at
+    engines: tuple[str, ...] = ("megatron",)
+    engine_options: dict[str, str | int | float | bool] = {}
+    plan: Plan = Plan()
+    tp: tuple[int, ...] = ()
+    pp: tuple[int, ...] = ()
+    cp: tuple[int, ...] = ()
+    ep: tuple[int, ...] = ()
+    etp: tuple[int, ...] = ()
+    virtual_stages: tuple[int, ...] = ()
+    micro_batches: tuple[int, ...] = ()  # samples of a micro-batch
+    shards: tuple[Shards, ...] = tuple(Shards)
+    recompute: tuple[Recompute, ...] = tuple(Recompute)  # of FULL also only some layers of a stage
+    offload_optimizer: tuple[str, ...] = ("none",)
+    offload_parameters: tuple[str, ...] = ("none",)
+    precisions: tuple[Precision, ...] = (Precision.MIXED_BF16,)
+    optimizers: tuple[str, ...] = ("adamw",)
+
+    def __post_init__(self) -> None:
+        for name in ("clusters", "engines", "shards", "recompute", "offload_optimizer", "precisions", "optimizers"):
+            if not getattr(self, name):
+                raise InvalidSpec(f"nothing is left of {name.replace('_', ' ')}; allow at least one")
 
 
 class Point(Noun, frozen=True):
