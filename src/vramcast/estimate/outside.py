@@ -20,7 +20,7 @@ def outside_tensors(job: Job) -> tuple[Tensor, ...]:
     communicators = communicator_count(job)
     if not communicators:
         return (context,)
-    per_communicator = gpu.nccl_bytes or FALLBACK_NCCL_BYTES
+    per_communicator = communicator_bytes(gpu)
     nccl = Tensor(
         name="NCCL communicators",
         num_bytes=communicators * per_communicator,
@@ -44,6 +44,11 @@ def context_tensor(gpu: Gpu) -> Tensor:
         formula=f"one {gpu.arch} process",
         source="catalogue/contexts.csv",
     )
+
+
+def communicator_bytes(gpu: Gpu) -> int:
+    """Buffers of one NCCL communicator [bytes]."""
+    return gpu.nccl_bytes or FALLBACK_NCCL_BYTES
 
 
 def communicator_count(job: Job) -> int:

@@ -47,8 +47,8 @@ class ChunkBuilder:
         """Programs of one chunk: embedding, layers, head, as far as it owns them."""
         forward: list[Node] = []
         backward: list[Node] = []
-        head = self._head(chunk)
-        pieces = [*self._embedding(chunk), *self._layers(chunk)]
+        head = [(1, self.head())] if chunk.head else []
+        pieces = [*([(1, self.embedding())] if chunk.embedding else []), *self._layers(chunk)]
         if self.encoder is not None:
             forward += self.encoder.forward
         for count, lowered in (*pieces, *head):
@@ -68,9 +68,8 @@ class ChunkBuilder:
             backward.insert(0, Alloc(self.gradient))  # received
         return ChunkPrograms(tuple(forward), tuple(backward))
 
-    def _embedding(self, chunk: Chunk) -> list[tuple[int, Lowered]]:
-        if not chunk.embedding:
-            return []
+    def embedding(self) -> Lowered:
+        """Programs of the embedding."""
         model, context = self.context.model, self.context
         graph = embedding_graph(
             self.shape,
@@ -79,11 +78,10 @@ class ChunkBuilder:
             positions=model.main.positions,
             boundary=self.hidden,
         )
-        return [(1, lower(graph, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient))]
+        return lower(graph, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient)
 
-    def _head(self, chunk: Chunk) -> list[tuple[int, Lowered]]:
-        if not chunk.head:
-            return []
+    def head(self) -> Lowered:
+        """Programs of final norm, output projection and loss."""
         model, context = self.context.model, self.context
         sizes = HeadSizes(
             hidden=model.hidden,
@@ -94,7 +92,7 @@ class ChunkBuilder:
         )
         graph = head_graph(self.shape, sizes, boundary=self.hidden)
         lowered = lower(graph, weight_gradients=WeightGradients.TRANSIENT, gradient=self.gradient)
-        return [(1, _with_loss_gradient(graph, lowered))]
+        return _with_loss_gradient(graph, lowered)
 
     def _layers(self, chunk: Chunk) -> list[tuple[int, Lowered]]:
         plan = self.context.job.plan
@@ -110,7 +108,7 @@ class ChunkBuilder:
 
     def _run(self, run: Run, recomputed: int) -> list[tuple[int, Lowered]]:
         counts = ((recomputed, True), (run.count - recomputed, False))
-        return [(count, self._layer(run.layer, whole)) for count, whole in counts if count]
+        return [(count, self.layer(run.layer, recomputed=whole)) for count, whole in counts if count]
 
     def dummy_gradients(self, chunk: Chunk) -> dict[str, Tensor]:
         """What TransformerEngine hands to autograd where products add into the gradient buffer: one uninitialised
@@ -123,7 +121,8 @@ class ChunkBuilder:
             for tensor in self.weight_gradients[run.layer]
         }
 
-    def _layer(self, layer: Layer, recomputed: bool) -> Lowered:
+    def layer(self, layer: Layer, *, recomputed: bool) -> Lowered:
+        """Programs of one layer; `recomputed` as a whole."""
         if (layer, recomputed) not in self.layers:
             model = self.context.model
             graph = layer_graph(

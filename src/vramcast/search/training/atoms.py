@@ -1,0 +1,181 @@
+"""The pieces a pipeline stage is put together from, each built by the engine itself, once for every shape it can have.
+
+An atom is the extent of one layer's, the embedding's or the head's programs. It depends on the degrees inside a stage
+and on the micro-batch; the number of layers, stages, micro-batches and data-parallel ranks only repeat and join atoms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from vramcast.domain.job import Job, Recompute
+from vramcast.domain.model import Layer, MoE, Run
+from vramcast.domain.program import extent
+from vramcast.engines.megatron.chunk import ChunkBuilder
+from vramcast.engines.megatron.context import Context
+from vramcast.engines.megatron.run import weights_of
+from vramcast.engines.megatron.stages import Chunk
+from vramcast.engines.megatron.workspaces import buffers, inputs, workspaces
+from vramcast.operators.lowering import Lowered
+from vramcast.search.training.degrees import Grid
+from vramcast.search.training.extents import Counts, Extents, tabulate
+from vramcast.search.training.states import WeightGroup
+
+Shape = tuple[int, ...]
+
+
+class Passes(NamedTuple):
+    """Forward and backward of a piece of a stage, for every shape."""
+
+    forward: Extents
+    backward: Extents
+
+
+class Piece(NamedTuple):
+    """What a stage is made of."""
+
+    kind: str  # "layer", "embedding" or "head"
+    layer: Layer | None = None
+    recomputed: bool = False  # as a whole
+    modules: tuple[str, ...] = ()  # parts of it that are recomputed
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the degrees of expert parallelism matter."""
+        return self.layer is not None and isinstance(self.layer.channel, MoE)
+
+
+EMBEDDING = Piece("embedding")
+HEAD = Piece("head")  # on another rank than the embedding: with a copy of a tied weight
+HEAD_BESIDE_EMBEDDING = Piece("head beside embedding")
+
+
+class Atoms:
+    """Atoms of one model under one choice of everything that is not numeric; arrays are degrees x micro-batches."""
+
+    def __init__(self, job: Job, grid: Grid, micro_batches: tuple[int, ...]) -> None:
+        self.job = job
+        self.grid = grid
+        self.micro_batches = micro_batches
+        self._builders: dict[tuple[Shape, int, tuple[str, ...]], ChunkBuilder] = {}
+        self._passes: dict[Piece, Passes] = {}
+        self._weights: dict[Piece, list[WeightGroup]] = {}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of every array of bytes."""
+        return len(self.grid), len(self.micro_batches)
+
+    def context(self, index: int, batch: int = 0) -> Context:
+        """The engine's view of one shape."""
+        return self._builder(index, batch).context
+
+    def _builder(self, index: int, batch: int, modules: tuple[str, ...] = ()) -> ChunkBuilder:
+        degrees = self.grid.at(index)
+        key = (degrees, batch, modules)
+        if key not in self._builders:
+            tp, cp, ep, etp = degrees
+            plan = replace(
+                self.job.plan, tp=tp, cp=cp, ep=ep, etp=etp, pp=1, virtual_stages=1, recompute_modules=modules,
+                recompute=Recompute.SELECTIVE if modules else Recompute.NONE,
+            )
+            workload = replace(self.job.workload, micro_batch=self.micro_batches[batch])
+            self._builders[key] = ChunkBuilder(Context(replace(self.job, plan=plan, workload=workload)))
+        return self._builders[key]
+
+    def _key(self, piece: Piece, index: int) -> Shape:
+        """What of the degrees a piece sees."""
+        tp, cp, ep, etp = self.grid.at(index)
+        return (tp, cp, ep, etp) if piece.sparse else (tp, cp)
+
+    def passes(self, piece: Piece) -> Passes:
+        """Extents of a piece at every shape; shapes that differ in what the piece does not see share theirs."""
+        if piece not in self._passes:
+            seen: dict[tuple[Shape, int], tuple[int, ...]] = {}
+            found = np.empty((4, *self.shape), np.int64)
+            for index, batch in np.ndindex(*self.shape):
+                key = (self._key(piece, index), batch)
+                if key not in seen:
+                    lowered = _lowered(self._builder(index, batch, piece.modules), piece)
+                    seen[key] = (*extent(lowered.forward), *extent(lowered.backward))
+                found[:, index, batch] = seen[key]
+            self._passes[piece] = Passes(Extents(found[0], found[1]), Extents(found[2], found[3]))
+        return self._passes[piece]
+
+    @cached_property
+    def stream(self) -> Counts:
+        """The hidden states a stage receives or sends, and their gradient [bytes]."""
+        return self._each(lambda index, batch: self._builder(index, batch).hidden.block_bytes)
+
+    @cached_property
+    def inputs(self) -> Counts:
+        """What a micro-batch reads where there is an embedding or a head [bytes]."""
+        return self._each(lambda *at: sum(tensor.block_bytes for tensor in inputs(self.context(*at))))
+
+    def lasting(self, *, embedding: bool, head: bool, layers: Iterable[Layer]) -> Counts:
+        """Workspaces, global buffers and dummy gradients of a stage with such parts [bytes]."""
+        chunk = Chunk(runs=tuple(Run(count=1, layer=layer) for layer in layers), embedding=embedding, head=head)
+        dummies = np.array([[self._dummy_bytes(chunk, index)] for index in range(len(self.grid))], np.int64)
+
+        def fixed(index: int, batch: int) -> int:
+            context = self.context(index, batch)
+            return sum(tensor.block_bytes for tensor in (*workspaces(context, [chunk]), *buffers(context, [chunk])))
+
+        return self._each(fixed) + dummies
+
+    def _dummy_bytes(self, chunk: Chunk, index: int) -> int:
+        """Each shape of a weight has one dummy gradient, however many layers use it."""
+        together: dict[str, int] = {}
+        for run in chunk.runs:
+            together |= self._dummies[self._key(Piece("layer", run.layer), index), run.layer]
+        return sum(together.values())
+
+    @cached_property
+    def _dummies(self) -> Mapping[tuple[Shape, Layer], dict[str, int]]:
+        found: dict[tuple[Shape, Layer], dict[str, int]] = {}
+        for layer in dict.fromkeys(run.layer for run in self.job.model.main.runs):
+            for index in range(len(self.grid)):
+                key = (self._key(Piece("layer", layer), index), layer)
+                if key not in found:
+                    builder = self._builder(index, 0)
+                    builder.layer(layer, recomputed=False)
+                    tensors = builder.dummy_gradients(Chunk(runs=(Run(count=1, layer=layer),)))
+                    found[key] = {shape: tensor.block_bytes for shape, tensor in tensors.items()}
+        return found
+
+    def weights(self, piece: Piece) -> list[WeightGroup]:
+        """The weights of one piece, for all degrees."""
+        if piece not in self._weights:
+            chunk = _chunk_of(piece)
+            left_out = len(self.weights(EMBEDDING)) if piece == HEAD_BESIDE_EMBEDDING else 0
+            rows = [weights_of(self.context(index), [chunk], stage=0)[left_out:] for index in range(len(self.grid))]
+            self._weights[piece] = [
+                WeightGroup(
+                    np.array([weight.elements for weight in column], np.int64),
+                    np.array([weight.count for weight in column], np.int64),
+                    column[0].expert, column[0].matrix,
+                )
+                for column in zip(*rows, strict=True)
+            ]
+        return self._weights[piece]
+
+    def _each(self, value: Callable[[int, int], int]) -> Counts:
+        return tabulate(self.shape, value)
+
+
+def _chunk_of(piece: Piece) -> Chunk:
+    runs = () if piece.layer is None else (Run(count=1, layer=piece.layer),)
+    return Chunk(
+        runs=runs, embedding=piece in (EMBEDDING, HEAD_BESIDE_EMBEDDING), head=piece in (HEAD, HEAD_BESIDE_EMBEDDING)
+    )
+
+
+def _lowered(builder: ChunkBuilder, piece: Piece) -> Lowered:
+    if piece.layer is not None:
+        return builder.layer(piece.layer, recomputed=piece.recomputed)
+    return builder.embedding() if piece.kind == "embedding" else builder.head()

@@ -1,0 +1,122 @@
+"""Degrees of parallelism to look at, and the pipeline stages they allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job, Plan
+from vramcast.domain.model import MoE
+from vramcast.domain.planning import Space
+from vramcast.errors import VramcastError
+from vramcast.estimate.checks import check
+from vramcast.search.training.extents import Counts
+
+UNEVEN: Final = 2
+"""Sizes of a middle stage that are looked at where layers do not divide evenly."""
+
+
+class Grid(NamedTuple):
+    """Combinations of tensor, context and expert degrees, one in each element of the arrays."""
+
+    tp: Counts
+    cp: Counts
+    ep: Counts
+    etp: Counts
+
+    def __len__(self) -> int:
+        return int(self.tp.shape[0])
+
+    def at(self, index: int) -> tuple[int, int, int, int]:
+        """One combination."""
+        return int(self.tp[index]), int(self.cp[index]), int(self.ep[index]), int(self.etp[index])
+
+
+class Stages(NamedTuple):
+    """A pipeline of `pp` ranks with `chunks` pieces each."""
+
+    pp: int
+    chunks: int
+    first: int | None  # layers of the first stage; None: all stages alike
+    last: int | None
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def possible(space: Space, cluster: Cluster, axis: str) -> list[int]:
+    """The degrees of an axis that divide the cards and what they split."""
+    given = getattr(space, axis)
+    limit = cluster.gpus_per_node if axis == "tp" and not given else cluster.count
+    found = []
+    for degree in divisors(cluster.count):
+        if (given and degree not in given) or degree > limit:
+            continue
+        job = Job(
+            model=space.model, workload=replace(space.workload, micro_batch=1, grad_accum=1), cluster=cluster,
+            plan=Plan(**{axis: degree}), engine="megatron",
+        )
+        try:
+            check(job)
+        except VramcastError:
+            continue
+        found.append(degree)
+    return found
+
+
+def grid(space: Space, cluster: Cluster) -> Grid:
+    """All combinations of tp, cp, ep and etp that one cluster can hold."""
+    sparse = any(isinstance(run.layer.channel, MoE) for run in space.model.main.runs)
+    experts = possible(space, cluster, "ep") if sparse else [1]
+    rows = [
+        (tp, cp, ep, etp)
+        for tp in possible(space, cluster, "tp")
+        for cp in possible(space, cluster, "cp")
+        for ep in experts
+        for etp in (_inside_experts(space, tp, sparse))
+        if cluster.count % (tp * cp) == 0 and cluster.count % (ep * etp) == 0
+    ]
+    columns = np.array(rows, np.int64).reshape(-1, 4).T
+    return Grid(*columns)
+
+
+def _inside_experts(space: Space, tp: int, sparse: bool) -> tuple[int, ...]:
+    """Tensor parallelism of experts: none, or as everywhere."""
+    if not sparse:
+        return (tp,)
+    return tuple(etp for etp in dict.fromkeys((1, tp)) if not space.etp or etp in space.etp)
+
+
+def pipelines(space: Space, cluster: Cluster) -> Iterator[Stages]:
+    """Every number of stages and chunks with the layers they get.
+
+    Stages are alike where they divide the layers; else the first and the last have fewer than those between.
+    """
+    layers = space.model.num_layers
+    for pp in divisors(cluster.count):
+        if (space.pp and pp not in space.pp) or pp > layers:
+            continue
+        for chunks in space.virtual_stages or divisors(layers):
+            if pp * chunks > layers or (chunks > 1 and pp == 1):
+                continue
+            if layers % (pp * chunks) == 0:
+                yield Stages(pp, chunks, None, None)
+            else:
+                yield from _uneven(layers, pp, chunks)
+
+
+def _uneven(layers: int, pp: int, chunks: int) -> Iterator[Stages]:
+    smallest = -(-layers // pp)
+    for middle in range(smallest, smallest + UNEVEN):
+        ends = layers - middle * (pp - 2)
+        for first in range(1, middle + 1):
+            last = ends - first
+            if 1 <= last <= middle and not any(count % chunks for count in (first, last, middle)):
+                yield Stages(pp, chunks, first, last)

@@ -1,0 +1,235 @@
+"""Every plan of a Megatron run on one cluster: its highest live memory, exactly, thousands of plans at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards
+from vramcast.domain.model import MoE, MultiLatentAttention
+from vramcast.domain.planning import Space
+from vramcast.engines.megatron.context import Context
+from vramcast.engines.megatron.run import state_rules
+from vramcast.errors import Unsupported, VramcastError
+from vramcast.estimate.outside import communicator_bytes, context_tensor
+from vramcast.search.training.atoms import Atoms
+from vramcast.search.training.degrees import Grid, Stages, divisors, grid, pipelines
+from vramcast.search.training.extents import Counts
+from vramcast.search.training.schedules import distinct, moments
+from vramcast.search.training.stages import (
+    Recomputation,
+    Role,
+    chunk_passes,
+    lasting_of_role,
+    roles,
+    step_peak,
+    weights_of_role,
+)
+from vramcast.search.training.states import HeldStates, Ranks, held_states
+
+LARGEST_MICRO_BATCH: Final = 16
+"""Samples of a micro-batch beyond which a search looks only when told to."""
+
+SELECTIVE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "dense": (("core_attn",), ("layernorm",), ("mlp",), ("layernorm", "mlp")),
+    "moe": (("core_attn",), ("layernorm",), ("moe_act",), ("layernorm", "moe_act")),
+    "mla": (("mla_up_proj",), ("layernorm", "moe_act", "mla_up_proj")),
+}
+"""Modules that selective recomputation drops, by what the model has [Megatron-LM --recompute-modules]."""
+
+Mask = NDArray[np.bool_]
+
+
+class Variant(NamedTuple):
+    """How states are kept."""
+
+    shards: Shards
+    optimizer: str
+    offload_optimizer: str
+
+
+class Block(NamedTuple):
+    """Plans that differ in numbers only. Axes of the arrays: variants, degrees, micro-batches."""
+
+    job: Job  # what all of them share
+    grid: Grid
+    micro_batches: tuple[int, ...]
+    variants: tuple[Variant, ...]
+    stages: Stages
+    recomputation: Recomputation
+    grad_accum: Counts  # degrees x micro-batches
+    live_bytes: Counts  # fullest rank, highest point of the run
+    possible: Mask
+
+    def job_at(self, variant: int, degrees: int, batch: int) -> Job:
+        """The question of one plan."""
+        tp, cp, ep, etp = self.grid.at(degrees)
+        states, stages, again = self.variants[variant], self.stages, self.recomputation
+        sparse = any(isinstance(run.layer.channel, MoE) for run in self.job.model.main.runs)
+        plan = replace(
+            self.job.plan, tp=tp, cp=cp, ep=ep, etp=etp if sparse else None, pp=stages.pp,
+            virtual_stages=stages.chunks, schedule="interleaved" if stages.chunks > 1 else "1f1b",
+            first_stage_layers=stages.first, last_stage_layers=stages.last, shards=states.shards,
+            optimizer=states.optimizer, offload_optimizer=states.offload_optimizer, recompute=again.kind,
+            recompute_modules=again.modules, recompute_layers=again.layers or None,
+        )
+        accumulation = int(self.grad_accum[degrees, batch])
+        workload = replace(self.job.workload, micro_batch=self.micro_batches[batch], grad_accum=accumulation)
+        return replace(self.job, plan=plan, workload=workload)
+
+
+def blocks(space: Space, cluster: Cluster) -> Iterator[Block]:
+    """Every plan of a space on one cluster under Megatron-Core.
+
+    Raises: Unsupported for models that Megatron does not pipeline
+    """
+    if len(space.model.stacks) > 1:
+        raise Unsupported(f"{space.model.name}: plans of several stacks are not searched for megatron")
+    degrees = grid(space, cluster)
+    if not len(degrees):
+        return
+    for precision in space.precisions:
+        job = Job(
+            model=space.model, workload=space.workload, cluster=cluster, engine="megatron",
+            engine_options=space.engine_options, plan=replace(space.plan, precision=precision),
+        )
+        variants = tuple(_variants(space, job))
+        if variants:
+            yield from _Search(space, job, degrees, variants).blocks()
+
+
+def _variants(space: Space, job: Job) -> Iterator[Variant]:
+    """The ways to keep states that the engine has."""
+    for found in product(space.shards, space.optimizers, space.offload_optimizer):
+        variant = Variant(*found)
+        try:
+            Context(_with(job, variant))
+        except VramcastError:
+            continue
+        yield variant
+
+
+def _with(job: Job, variant: Variant) -> Job:
+    return replace(job, plan=replace(job.plan, **variant._asdict(), tp=1, pp=1, cp=1, ep=1, etp=None))
+
+
+def selective_modules(job: Job) -> tuple[tuple[str, ...], ...]:
+    """Sets of modules worth recomputing: those of the plan, or all that its model has."""
+    if job.plan.recompute_modules:
+        return (job.plan.recompute_modules,)
+    layers = [run.layer for run in job.model.main.runs]
+    sparse = any(isinstance(layer.channel, MoE) for layer in layers)
+    latent = any(isinstance(layer.mixer, MultiLatentAttention) for layer in layers)
+    return SELECTIVE["moe" if sparse else "dense"] + (SELECTIVE["mla"] if latent else ())
+
+
+class _Search:
+    """One precision on one cluster."""
+
+    def __init__(self, space: Space, job: Job, degrees: Grid, variants: tuple[Variant, ...]) -> None:
+        self.space = space
+        self.job = job
+        self.grid = degrees
+        self.variants = variants
+        largest = min(space.global_batch, LARGEST_MICRO_BATCH)
+        self.micro_batches = space.micro_batches or tuple(n for n in divisors(space.global_batch) if n <= largest)
+        self.atoms = Atoms(job, degrees, self.micro_batches)
+
+    def blocks(self) -> Iterator[Block]:
+        for stages in pipelines(self.space, self.job.cluster):
+            grad_accum, possible = self._accumulation(stages)
+            if not possible.any():
+                continue
+            stage_roles = roles(self.job, stages)
+            fixed = [self._fixed(role, stages) for role in stage_roles]
+            for recomputation in self._recomputations(stage_roles):
+                live = np.zeros((len(self.variants), *self.atoms.shape), np.int64)
+                for role, (load_peak, steady) in zip(stage_roles, fixed, strict=True):
+                    peak = self._step_peak(role, stages, recomputation, grad_accum, possible)
+                    live = np.maximum(live, np.maximum(load_peak, steady + peak))
+                live += self._outside(stages)
+                yield Block(
+                    self.job, self.grid, self.micro_batches, self.variants, stages, recomputation, grad_accum, live,
+                    possible,
+                )
+
+    def _data_parallel(self, stages: Stages) -> Counts:
+        """Ranks, context parallelism not counted in; 0 where the degrees do not divide the cards."""
+        model_parallel = self.grid.tp * self.grid.cp * stages.pp
+        whole = self.job.cluster.count % (self.grid.ep * self.grid.etp * stages.pp) == 0
+        return np.where(whole & (self.job.cluster.count % model_parallel == 0), self.job.cluster.count // model_parallel, 0)
+
+    def _accumulation(self, stages: Stages) -> tuple[Counts, Mask]:
+        """Micro-batches of a step, and where the batch divides evenly."""
+        dp = self._data_parallel(stages)[:, None]
+        batch = dp * np.array(self.micro_batches, np.int64)
+        safe = np.maximum(batch, 1)
+        count = self.space.global_batch // safe
+        possible = (batch > 0) & (count > 0) & (self.space.global_batch % safe == 0)
+        if stages.chunks > 1:
+            possible &= count % stages.pp == 0  # schedules.py: micro-batches come in groups of the pipeline's ranks
+        return np.where(possible, count, 1), possible
+
+    def _fixed(self, role: Role, stages: Stages) -> tuple[Counts, Counts]:
+        """Peak of the load, and what lies below every step: variants x degrees x micro-batches [bytes]."""
+        lasting = lasting_of_role(self.atoms, role)
+        weights = weights_of_role(self.atoms, role)
+        found = [held_states(weights, rules, ranks) for rules, ranks in self._rules(stages)]
+        load = np.stack([states.load_peak for states in found])[:, :, None]
+        steady = np.stack([states.steady for states in found])[:, :, None] + lasting
+        return load, steady
+
+    def _rules(self, stages: Stages) -> Iterator[tuple[object, Ranks]]:
+        dp = np.maximum(self._data_parallel(stages), 1)
+        grid = self.grid
+        for variant in self.variants:
+            context = Context(_with(self.job, variant))
+            instances = context.options.optimizer_instances
+            expert_dp = np.maximum(1, dp * grid.cp * grid.tp // (grid.ep * grid.etp))
+            divided = context.distributed_optimizer
+            one = np.ones_like(dp)
+            ranks = Ranks(
+                np.maximum(1, dp * grid.cp // instances) if divided else one,
+                np.maximum(1, expert_dp // instances) if divided else one,
+            )
+            yield state_rules(context), ranks
+
+    def _recomputations(self, stage_roles: list[Role]) -> Iterator[Recomputation]:
+        allowed = self.space.recompute
+        longest = max(chunk.num_layers for role in stage_roles for chunk in role.chunks)
+        if Recompute.NONE in allowed:
+            yield Recomputation()
+        if Recompute.SELECTIVE in allowed:
+            for modules in selective_modules(self.job):
+                yield Recomputation(modules=modules)
+        if Recompute.FULL in allowed:
+            for layers in range(1, longest + 1):
+                yield Recomputation(layers=layers)
+
+    def _step_peak(
+        self, role: Role, stages: Stages, recomputation: Recomputation, grad_accum: Counts, possible: Mask
+    ) -> Counts:
+        passes = [chunk_passes(self.atoms, chunk, recomputation) for chunk in role.chunks]
+        need = np.frompyfunc(lambda n: distinct(n, stages=stages.pp, chunks=stages.chunks), 1, 1)
+        classes = need(grad_accum).astype(np.int64)
+        found = np.zeros_like(grad_accum)
+        for number in np.unique(classes[possible]):
+            schedule = moments(
+                stage=role.stage, stages=stages.pp, chunks=stages.chunks, micro_batches=int(number)
+            )
+            found = np.where(classes == number, step_peak(passes, schedule), found)
+        return found
+
+    def _outside(self, stages: Stages) -> Counts:
+        """CUDA context and communicators [bytes]."""
+        gpu = self.job.cluster.gpu
+        grid = self.grid
+        degrees = (self._data_parallel(stages), grid.tp, np.int64(stages.pp), grid.cp, grid.ep)
+        count = sum((degree > 1).astype(np.int64) for degree in degrees)
+        return context_tensor(gpu).num_bytes + count[:, None] * communicator_bytes(gpu)

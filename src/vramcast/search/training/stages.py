@@ -1,0 +1,123 @@
+"""Live memory of one pipeline rank at its highest point, for every shape at once, joined from atoms.
+
+Equal to `domain.program.extent` of the engine's own programs (`engines.megatron.run`), which a property test holds.
+The highest point of a run is that of the steady step, or the moment in which the model is built and moves into the
+buffers: the first step allocates the same as a later one, and only then its moments, which stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from vramcast.domain.job import Job, Plan, Recompute
+from vramcast.domain.model import Layer
+from vramcast.engines.megatron.context import Context
+from vramcast.engines.megatron.stages import Chunk, chunks_of
+from vramcast.search.training.atoms import EMBEDDING, HEAD, HEAD_BESIDE_EMBEDDING, Atoms, Passes, Piece
+from vramcast.search.training.degrees import Stages
+from vramcast.search.training.extents import Counts, Extents, freed, held, joined
+from vramcast.search.training.schedules import Moment
+from vramcast.search.training.states import WeightGroup
+
+
+class Role(NamedTuple):
+    """A pipeline rank that no other one needs more than: the first of those with the same chunks."""
+
+    stage: int
+    chunks: tuple[Chunk, ...]
+
+
+class Recomputation(NamedTuple):
+    """What is computed again in backward."""
+
+    modules: tuple[str, ...] = ()  # parts of every layer
+    layers: int = 0  # whole layers of each chunk, from the first
+
+    @property
+    def kind(self) -> Recompute:
+        """As a plan says it."""
+        return Recompute.FULL if self.layers else Recompute.SELECTIVE if self.modules else Recompute.NONE
+
+
+def roles(job: Job, stages: Stages) -> list[Role]:
+    """The ranks that decide. Later ranks with the same chunks hold fewer micro-batches, never more."""
+    plan = Plan(
+        pp=stages.pp, virtual_stages=stages.chunks, first_stage_layers=stages.first, last_stage_layers=stages.last,
+        precision=job.plan.precision, optimizer=job.plan.optimizer, shards=job.plan.shards,
+    )
+    cluster = replace(job.cluster, gpus_per_node=stages.pp, num_nodes=1)
+    one = replace(job, plan=plan, cluster=cluster)
+    found: dict[tuple[Chunk, ...], Role] = {}
+    for stage, chunks in enumerate(chunks_of(Context(one))):
+        found.setdefault(tuple(chunks), Role(stage, tuple(chunks)))
+    return list(found.values())
+
+
+def chunk_passes(atoms: Atoms, chunk: Chunk, recomputation: Recomputation) -> Passes:
+    """One micro-batch forward and backward through a chunk [engines.megatron.chunk, `ChunkBuilder.build`]."""
+    pieces = [(count, atoms.passes(piece)) for count, piece in _pieces(chunk, recomputation)]
+    forward = [passes.forward.times(count) for count, passes in pieces]
+    backward = [passes.backward.times(count) for count, passes in reversed(pieces)]
+    if not chunk.embedding:
+        forward.insert(0, held(atoms.stream))
+        backward.append(freed(atoms.stream))
+    if not chunk.head:
+        forward.append(freed(atoms.stream))
+        backward.insert(0, held(atoms.stream))
+    if chunk.embedding or chunk.head:
+        forward.insert(0, held(atoms.inputs))
+        backward.append(freed(atoms.inputs))
+    return Passes(joined(*forward), joined(*backward))
+
+
+def _pieces(chunk: Chunk, recomputation: Recomputation) -> Iterator[tuple[int, Piece]]:
+    if chunk.embedding:
+        yield 1, EMBEDDING
+    left = recomputation.layers
+    for run in chunk.runs:
+        whole = min(run.count, left)
+        left -= whole
+        if whole:
+            yield whole, Piece("layer", run.layer, recomputed=True)
+        if run.count > whole:
+            yield run.count - whole, Piece("layer", run.layer, modules=recomputation.modules)
+    if chunk.head:
+        yield 1, HEAD
+
+
+def step_peak(passes: Sequence[Passes], moments: Sequence[Moment]) -> Counts:
+    """The highest point of a step, without what lives through the run [bytes]."""
+    highest: Counts = np.int64(0)  # type: ignore[assignment]
+    for moment in moments:
+        own = passes[moment.slot.chunk]
+        now: Extents = own.forward if moment.slot.forward else own.backward
+        base = sum(count * chunk.forward.net for count, chunk in zip(moment.held, passes, strict=True))
+        highest = np.maximum(highest, base + now.peak)
+    return highest
+
+
+def weights_of_role(atoms: Atoms, role: Role) -> list[WeightGroup]:
+    """Weights of all chunks of a rank, in the order the model registers them."""
+    found: list[WeightGroup] = []
+    for chunk in role.chunks:
+        if chunk.embedding:
+            found += atoms.weights(EMBEDDING)
+        for run in chunk.runs:
+            groups = atoms.weights(Piece("layer", run.layer))
+            found += [group._replace(copies=group.copies * run.count) for group in groups]
+        if chunk.head:
+            found += atoms.weights(HEAD_BESIDE_EMBEDDING if chunk.embedding else HEAD)
+    return found
+
+
+def lasting_of_role(atoms: Atoms, role: Role) -> Counts:
+    """What lives through the run beside states [bytes]."""
+    layers: list[Layer] = list(dict.fromkeys(run.layer for chunk in role.chunks for run in chunk.runs))
+    return atoms.lasting(
+        embedding=any(chunk.embedding for chunk in role.chunks), head=any(chunk.head for chunk in role.chunks),
+        layers=layers,
+    )
