@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,11 +22,17 @@ from vramcast.engines.megatron.run import weights_of
 from vramcast.engines.megatron.stages import Chunk
 from vramcast.engines.megatron.workspaces import buffers, inputs, workspaces
 from vramcast.operators.lowering import Lowered
+from vramcast.search.training.affine import NotAffine, affine
 from vramcast.search.training.degrees import Grid
 from vramcast.search.training.extents import Counts, Extents, tabulate
 from vramcast.search.training.states import WeightGroup
 
 Shape = tuple[int, ...]
+Place = tuple[int, int]
+"""Index of the degrees and of the micro-batch."""
+
+PROBES: Final = 3
+"""Builds behind a line: two that it goes through, one that confirms it."""
 
 
 class Passes(NamedTuple):
@@ -64,6 +70,7 @@ class Atoms:
         self.micro_batches = micro_batches
         self._builders: dict[tuple[Shape, int, tuple[str, ...]], ChunkBuilder] = {}
         self._passes: dict[Piece, Passes] = {}
+        self._lasting: dict[Chunk, Counts] = {}
         self._weights: dict[Piece, list[WeightGroup]] = {}
 
     @property
@@ -94,18 +101,58 @@ class Atoms:
         return (tp, cp, ep, etp) if piece.sparse else (tp, cp)
 
     def passes(self, piece: Piece) -> Passes:
-        """Extents of a piece at every shape; shapes that differ in what the piece does not see share theirs."""
+        """Extents of a piece at every shape."""
         if piece not in self._passes:
-            seen: dict[tuple[Shape, int], tuple[int, ...]] = {}
             found = np.empty((4, *self.shape), np.int64)
-            for index, batch in np.ndindex(*self.shape):
-                key = (self._key(piece, index), batch)
-                if key not in seen:
-                    lowered = _lowered(self._builder(index, batch, piece.modules), piece)
-                    seen[key] = (*extent(lowered.forward), *extent(lowered.backward))
-                found[:, index, batch] = seen[key]
+            for places in self._alike(piece).values():
+                at = tuple(np.array(places).T)
+                forward, backward = self._extents(piece, places)
+                found[(slice(None), *at)] = (*forward, *backward)
             self._passes[piece] = Passes(Extents(found[0], found[1]), Extents(found[2], found[3]))
         return self._passes[piece]
+
+    def _alike(self, piece: Piece) -> dict[Shape, list[Place]]:
+        """Shapes at which a piece differs in its number of tokens only; in whether there is context parallelism, too,
+        not in its degree."""
+        found: dict[Shape, list[Place]] = {}
+        for index, batch in np.ndindex(*self.shape):
+            tp, cp, *experts = self._key(piece, index)
+            found.setdefault((tp, int(cp > 1), *experts), []).append((index, batch))
+        return found
+
+    def _extents(self, piece: Piece, places: list[Place]) -> tuple[Extents, Extents]:
+        """Forward and backward at so many shapes: from two builds where a third one confirms them, else from all."""
+        tokens = np.array([self.context(*place).tokens for place in places], np.int64)
+        chosen = {int(number): place for number, place in zip(tokens, places, strict=True)}
+        if len(chosen) < PROBES + 1:
+            return self._built(piece, places)
+        numbers = sorted(chosen)
+        low, high, between = numbers[0], numbers[-1], numbers[len(numbers) // 2]
+        small, large, check = (self._lower(piece, chosen[number]) for number in (low, high, between))
+        try:
+            forward = affine(small.forward, large.forward, (low, high))
+            backward = affine(small.backward, large.backward, (low, high))
+        except NotAffine:
+            return self._built(piece, places)
+        one = np.array([between], np.int64)
+        for line, program in ((forward, check.forward), (backward, check.backward)):
+            if tuple(int(value[0]) for value in line.extents(one)) != extent(program):
+                return self._built(piece, places)
+        return forward.extents(tokens), backward.extents(tokens)
+
+    def _built(self, piece: Piece, places: list[Place]) -> tuple[Extents, Extents]:
+        built = [self._lower(piece, place) for place in places]
+        forward, backward = (
+            np.array([extent(program) for program in programs], np.int64).T
+            for programs in ([lowered.forward for lowered in built], [lowered.backward for lowered in built])
+        )
+        return Extents(*forward), Extents(*backward)
+
+    def _lower(self, piece: Piece, place: Place) -> Lowered:
+        builder = self._builder(*place, piece.modules)
+        if piece.layer is not None:
+            return builder.layer(piece.layer, recomputed=piece.recomputed)
+        return builder.embedding() if piece == EMBEDDING else builder.head()
 
     @cached_property
     def stream(self) -> Counts:
@@ -120,6 +167,11 @@ class Atoms:
     def lasting(self, *, embedding: bool, head: bool, layers: Iterable[Layer]) -> Counts:
         """Workspaces, global buffers and dummy gradients of a stage with such parts [bytes]."""
         chunk = Chunk(runs=tuple(Run(count=1, layer=layer) for layer in layers), embedding=embedding, head=head)
+        if chunk not in self._lasting:
+            self._lasting[chunk] = self._lasting_bytes(chunk)
+        return self._lasting[chunk]
+
+    def _lasting_bytes(self, chunk: Chunk) -> Counts:
         dummies = np.array([[self._dummy_bytes(chunk, index)] for index in range(len(self.grid))], np.int64)
 
         def fixed(index: int, batch: int) -> int:
@@ -165,7 +217,17 @@ class Atoms:
         return self._weights[piece]
 
     def _each(self, value: Callable[[int, int], int]) -> Counts:
-        return tabulate(self.shape, value)
+        """A figure that expert parallelism does not change, at every shape."""
+        seen: dict[Shape, int] = {}
+
+        def once(index: int, batch: int) -> int:
+            tp, cp, _, _ = self.grid.at(index)
+            key = (tp, cp, batch)
+            if key not in seen:
+                seen[key] = value(index, batch)
+            return seen[key]
+
+        return tabulate(self.shape, once)
 
 
 def _chunk_of(piece: Piece) -> Chunk:
@@ -173,9 +235,3 @@ def _chunk_of(piece: Piece) -> Chunk:
     return Chunk(
         runs=runs, embedding=piece in (EMBEDDING, HEAD_BESIDE_EMBEDDING), head=piece in (HEAD, HEAD_BESIDE_EMBEDDING)
     )
-
-
-def _lowered(builder: ChunkBuilder, piece: Piece) -> Lowered:
-    if piece.layer is not None:
-        return builder.layer(piece.layer, recomputed=piece.recomputed)
-    return builder.embedding() if piece.kind == "embedding" else builder.head()

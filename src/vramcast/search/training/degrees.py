@@ -82,6 +82,7 @@ def grid(space: Space, cluster: Cluster) -> Grid:
         for ep in experts
         for etp in (_inside_experts(space, tp, sparse))
         if cluster.count % (tp * cp) == 0 and cluster.count % (ep * etp) == 0
+        and space.workload.seq_len % (tp * cp) == 0  # sequence parallelism divides what context parallelism leaves
     ]
     columns = np.array(rows, np.int64).reshape(-1, 4).T
     return Grid(*columns)

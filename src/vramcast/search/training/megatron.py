@@ -21,7 +21,7 @@ from vramcast.estimate.outside import communicator_bytes, context_tensor
 from vramcast.search.training.atoms import Atoms
 from vramcast.search.training.degrees import Grid, Stages, divisors, grid, pipelines
 from vramcast.search.training.extents import Counts
-from vramcast.search.training.schedules import distinct, moments
+from vramcast.search.training.schedules import enough, moments
 from vramcast.search.training.stages import (
     Recomputation,
     Role,
@@ -216,8 +216,7 @@ class _Search:
         self, role: Role, stages: Stages, recomputation: Recomputation, grad_accum: Counts, possible: Mask
     ) -> Counts:
         passes = [chunk_passes(self.atoms, chunk, recomputation) for chunk in role.chunks]
-        need = np.frompyfunc(lambda n: distinct(n, stages=stages.pp, chunks=stages.chunks), 1, 1)
-        classes = need(grad_accum).astype(np.int64)
+        classes = np.minimum(grad_accum, enough(stages=stages.pp, chunks=stages.chunks))
         found = np.zeros_like(grad_accum)
         for number in np.unique(classes[possible]):
             schedule = moments(

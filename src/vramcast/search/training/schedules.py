@@ -32,7 +32,7 @@ def moments(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tupl
         stage: from 0 [index]
         stages: pipeline ranks [count]
         chunks: model chunks of each rank [count]
-        micro_batches: of the step, at least the result of `distinct` [count]
+        micro_batches: of the step; more than `enough` change nothing [count]
     """
     if chunks == 1:
         slots = one_forward_one_backward(stage=stage, stages=stages, micro_batches=micro_batches)
@@ -46,13 +46,13 @@ def moments(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tupl
     return tuple(Moment(held, slot) for slot, seen in by_slot.items() for held in _undominated(seen))
 
 
-def distinct(micro_batches: int, *, stages: int, chunks: int) -> int:
-    """The smallest number of micro-batches whose step reaches the same highest point.
+def enough(*, stages: int, chunks: int) -> int:
+    """Micro-batches beyond which no more of them are held at once.
 
-    >>> distinct(512, stages=8, chunks=1), distinct(4, stages=8, chunks=1), distinct(512, stages=8, chunks=2)
-    (8, 4, 24)
+    >>> enough(stages=8, chunks=1), enough(stages=8, chunks=2)
+    (8, 24)
     """
-    return min(micro_batches, stages if chunks == 1 else PERIODS * stages)
+    return stages if chunks == 1 else PERIODS * stages
 
 
 def _walk(slots: Slots, chunks: int) -> Iterator[Moment]:
