@@ -1,29 +1,27 @@
 """A program whose tensors grow with the tokens of a micro-batch, read once and evaluated for any number of them.
 
-Two builds of a program at different token counts have the same nodes, and each tensor's bytes lie on a line. Between
-them the extent is a maximum of sums: one for every node, of the tensors alive behind it, each rounded to its block.
+Two builds of a program at different token counts have the same nodes, and each tensor's bytes lie on a line. The extent
+is then a maximum of sums: one for every node, of the tensors alive behind it, each rounded to its block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vramcast.domain.program import ALLOCATION_GRANULARITY, Alloc, Loop, Program
-from vramcast.search.training.extents import Counts, Extents
-
-Step = tuple[int, int]
-"""Sign and requested bytes of one allocation or free."""
+from vramcast.domain.program import ALLOCATION_GRANULARITY, Alloc, Loop, Node, Program
+from vramcast.search.training.extents import NOTHING, Counts, Extents
 
 
 class NotAffine(Exception):
     """Two builds of a program are not one program at two sizes."""
 
 
-class Affine(NamedTuple):
+class Run(NamedTuple):
     """Blocks in program order: (fixed + slope * tokens) / divisor bytes each, allocated (1) or freed (-1)."""
 
     sign: NDArray[np.int64]
@@ -33,11 +31,34 @@ class Affine(NamedTuple):
 
     def extents(self, tokens: Counts) -> Extents:
         """Net change and highest point at every number of tokens."""
-        exact = self.fixed[:, None] + self.slope[:, None] * tokens.reshape(1, -1)
+        exact = self.fixed[:, None] + self.slope[:, None] * tokens
         blocks = -(-exact // (self.divisor * ALLOCATION_GRANULARITY)) * ALLOCATION_GRANULARITY
         live = np.cumsum(self.sign[:, None] * blocks, axis=0)
-        peak = np.maximum(live.max(axis=0), 0)
-        return Extents(live[-1].reshape(tokens.shape), peak.reshape(tokens.shape))
+        return Extents(live[-1], np.maximum(live.max(axis=0), 0))
+
+
+class Repeat(NamedTuple):
+    """A loop."""
+
+    count: int
+    body: Affine
+
+    def extents(self, tokens: Counts) -> Extents:
+        """Net change and highest point at every number of tokens."""
+        return self.body.extents(tokens).times(self.count)
+
+
+class Affine(NamedTuple):
+    """A program as runs of blocks and loops of them."""
+
+    parts: tuple[Run | Repeat, ...]
+
+    def extents(self, tokens: Counts) -> Extents:
+        """Net change and highest point at every number of tokens (one axis)."""
+        whole = NOTHING
+        for part in self.parts:
+            whole = whole.then(part.extents(tokens))
+        return whole
 
 
 def affine(small: Program, large: Program, tokens: tuple[int, int]) -> Affine:
@@ -49,24 +70,32 @@ def affine(small: Program, large: Program, tokens: tuple[int, int]) -> Affine:
 
     Raises: NotAffine when the builds differ in more than sizes
     """
-    left, right = list(_steps(small)), list(_steps(large))
-    if len(left) != len(right) or any(a[0] != b[0] for a, b in zip(left, right, strict=True)):
+    if len(small) != len(large):
         raise NotAffine
-    divisor = tokens[1] - tokens[0]
-    sign = np.array([step[0] for step in left], np.int64)
-    first, second = (np.array([step[1] for step in steps], np.int64) for steps in (left, right))
+    pairs = zip(small, large, strict=True)
+    return Affine(tuple(part for loops, group in groupby(pairs, _is_loop) for part in _parts(loops, group, tokens)))
+
+
+def _is_loop(pair: tuple[Node, Node]) -> bool:
+    if type(pair[0]) is not type(pair[1]):
+        raise NotAffine
+    return isinstance(pair[0], Loop)
+
+
+def _parts(loops: bool, group: Iterator[tuple[Node, Node]], tokens: tuple[int, int]) -> Iterator[Run | Repeat]:
+    if not loops:
+        yield _run(list(group), tokens)
+        return
+    for left, right in group:
+        assert isinstance(left, Loop) and isinstance(right, Loop)
+        if left.count != right.count:
+            raise NotAffine
+        yield Repeat(left.count, affine(left.body, right.body, tokens))
+
+
+def _run(pairs: list[tuple[Node, Node]], tokens: tuple[int, int]) -> Run:
+    low, high = tokens
+    first, second = (np.array([pair[side].tensor.num_bytes for pair in pairs], np.int64) for side in (0, 1))  # type: ignore[union-attr]
+    sign = np.array([1 if isinstance(pair[0], Alloc) else -1 for pair in pairs], np.int64)
     slope = second - first
-    return Affine(sign, first * divisor - slope * tokens[0], slope, divisor)
-
-
-def _steps(program: Program) -> Iterator[Step]:
-    """Allocations and frees in order, repeats unrolled: the programs of a layer have few."""
-    for node in program:
-        if isinstance(node, Loop):
-            for _ in range(node.count):
-                yield from _steps(node.body)
-        else:
-            yield 1 if isinstance(node, Alloc) else -1, node.tensor.num_bytes
-
-
-__all__ = ["Affine", "NotAffine", "affine"]
+    return Run(sign, first * (high - low) - slope * low, slope, high - low)

@@ -24,7 +24,7 @@ class Extents(NamedTuple):
 
     def times(self, count: int) -> Extents:
         """So many repeats: the highest point lies in the first or in the last one."""
-        if count == 0:
+        if count <= 0:
             return NOTHING
         return Extents(count * self.net, np.maximum(self.peak, (count - 1) * self.net + self.peak))
 

@@ -1,0 +1,132 @@
+"""Every plan of an engine whose programs are not joined from atoms: whole programs, read as lines over micro-batches.
+
+The categorical choices and degrees are tried one by one, which for engines without deep pipelines are hundreds. What
+the engine refuses is no plan. Without a pipeline the number of micro-batches of a step repeats a body that leaves
+nothing behind, so programs of one choice differ in the micro-batch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job, Plan, Shards
+from vramcast.domain.planning import Space
+from vramcast.domain.program import Program, extent
+from vramcast.errors import VramcastError
+from vramcast.estimate.outside import outside_tensors
+from vramcast.estimate.training import rank_programs
+from vramcast.search.training.affine import NotAffine, affine
+from vramcast.search.training.degrees import divisors, possible
+from vramcast.search.training.extents import Counts
+
+LARGEST_MICRO_BATCH: Final = 64
+"""Samples of a micro-batch beyond which a search looks only when told to."""
+
+PROBES: Final = 3
+"""Builds behind a line: two that it goes through, one that confirms it."""
+
+
+class Choice(NamedTuple):
+    """Plans of one engine that differ in the micro-batch only."""
+
+    jobs: tuple[Job, ...]
+    live_bytes: Counts  # fullest rank, highest point of the run
+
+
+def choices(space: Space, cluster: Cluster, engine: str) -> Iterator[Choice]:
+    """Every plan of a space on one cluster under one engine."""
+    for plan in _plans(space, cluster):
+        base = Job(
+            model=space.model, workload=space.workload, cluster=cluster, engine=engine,
+            engine_options=space.engine_options, plan=plan,
+        )
+        jobs = tuple(_jobs(space, base))
+        if jobs:
+            try:
+                yield Choice(jobs, live_bytes(jobs))
+            except VramcastError:
+                continue  # the engine has no such plan
+
+
+def _plans(space: Space, cluster: Cluster) -> Iterator[Plan]:
+    degrees = {axis: possible(space, cluster, axis) for axis in ("tp", "pp", "cp", "ep")}
+    for tp, pp, cp, ep in product(*degrees.values()):
+        if cluster.count % (tp * pp * cp):
+            continue
+        for chunks in space.virtual_stages or ((1, 2) if pp > 1 else (1,)):
+            if chunks > 1 and pp == 1:
+                continue
+            plan = replace(
+                space.plan, tp=tp, pp=pp, cp=cp, ep=ep, virtual_stages=chunks,
+                schedule="interleaved" if chunks > 1 else "1f1b",
+            )
+            yield from _kept_states(space, plan, ranks=cluster.count // (tp * pp))
+
+
+def _kept_states(space: Space, plan: Plan, *, ranks: int) -> Iterator[Plan]:
+    """Shardings, recomputation, offload, precision and optimizer."""
+    shards = space.shards if ranks > 1 else (Shards.NOTHING,)
+    axes = (
+        shards, space.recompute, space.offload_optimizer, space.offload_parameters, space.precisions, space.optimizers,
+    )
+    names = ("shards", "recompute", "offload_optimizer", "offload_parameters", "precision", "optimizer")
+    for values in product(*axes):
+        yield replace(plan, **dict(zip(names, values, strict=True)))
+
+
+def _jobs(space: Space, base: Job) -> Iterator[Job]:
+    """The micro-batches that divide the batch."""
+    dp = base.data_parallel
+    for micro_batch in space.micro_batches or divisors(min(space.global_batch, LARGEST_MICRO_BATCH)):
+        if space.global_batch % (dp * micro_batch) == 0:
+            accumulation = space.global_batch // (dp * micro_batch)
+            workload = replace(base.workload, micro_batch=micro_batch, grad_accum=accumulation)
+            yield replace(base, workload=workload)
+
+
+def live_bytes(jobs: tuple[Job, ...]) -> Counts:
+    """Highest live memory of each job's fullest rank, with what lies beside the allocator [bytes]."""
+    lined = [index for index, job in enumerate(jobs) if job.workload.grad_accum > 1 and job.plan.pp == 1]
+    if len(lined) <= PROBES:
+        return np.array([_built(job) for job in jobs], np.int64)
+    found = np.empty(len(jobs), np.int64)
+    for index in set(range(len(jobs))).difference(lined):
+        found[index] = _built(jobs[index])
+    found[lined] = _on_lines([jobs[index] for index in lined])
+    return found
+
+
+def _built(job: Job) -> int:
+    return max(extent(program).peak + beside for program, beside in _runs(job))
+
+
+def _runs(job: Job) -> Iterator[tuple[Program, int]]:
+    """The whole run of every rank role, and what lies beside the allocator [bytes]."""
+    fixed = sum(tensor.num_bytes for tensor in outside_tensors(job))
+    for program in rank_programs(job):
+        run = tuple(node for nodes in program.phases.values() for node in nodes)
+        yield run, fixed + sum(tensor.num_bytes for tensor in program.outside)
+
+
+def _on_lines(jobs: list[Job]) -> Counts:
+    """From the builds of the smallest and the largest micro-batch, where that of another one confirms them."""
+    batches = np.array([job.workload.micro_batch for job in jobs], np.int64)
+    few = [replace(job, workload=replace(job.workload, grad_accum=2)) for job in (jobs[0], jobs[-1])]
+    middle = len(jobs) // 2
+    peaks = []
+    try:
+        for (small, beside), (large, _) in zip(_runs(few[0]), _runs(few[1]), strict=True):
+            line = affine(small, large, (int(batches[0]), int(batches[-1])))
+            peaks.append(line.extents(batches).peak + beside)
+    except (NotAffine, ValueError):  # another structure, or other roles
+        return np.array([_built(job) for job in jobs], np.int64)
+    found = np.maximum.reduce(peaks)
+    if int(found[middle]) != _built(jobs[middle]):
+        return np.array([_built(job) for job in jobs], np.int64)
+    return found
