@@ -18,7 +18,10 @@ class Slot(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """Slots before, during and after the steady state; the steady part repeats `repeats` times."""
+    """Slots before, during and after the steady state; the steady part repeats `repeats` times.
+
+    Where its length is no multiple of what repeats, the rest of the steady state is counted to the end.
+    """
 
     warmup: tuple[Slot, ...]
     steady: tuple[Slot, ...]
@@ -62,11 +65,15 @@ def interleaved(
     steady: list[Slot] = []
     for index in range(total - warmup):
         steady += [Slot(True, forwards[warmup + index]), Slot(False, backwards[index])]
+    period, repeats = len(steady), 1
+    if micro_batches % group == 0 and len(steady) >= 2 * group * chunks:
+        period = 2 * group * chunks  # a group of micro-batches through all chunks, forward and backward
+        repeats = len(steady) // period
     return Slots(
         tuple(Slot(True, chunk) for chunk in forwards[:warmup]),
-        tuple(steady),
-        1,
-        tuple(Slot(False, chunk) for chunk in backwards[total - warmup :]),
+        tuple(steady[:period]),
+        repeats,
+        (*steady[period * repeats :], *(Slot(False, chunk) for chunk in backwards[total - warmup :])),
     )
 
 

@@ -26,7 +26,7 @@ from vramcast.parallel.fsdp import (
     release,
     sharded_gradients,
 )
-from vramcast.parallel.pipeline import Slots, interleaved, one_forward_one_backward
+from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
 from vramcast.states.steps import clip_program, state_program, step_program, weight_program
 from vramcast.units import MIB
 
@@ -209,14 +209,21 @@ def _pipeline_phases(setting: Setting, built: list[Pieces], slots: Slots) -> Map
     buffers = tuple(tensor for piece in built for tensor in (*piece.received, *piece.returned))
     output = _kept_output(setting, built)
     begun: set[int] = set()
-    order = (*slots.warmup, *(slot for _ in range(slots.repeats) for slot in slots.steady), *slots.cooldown)
-    for slot in order:
-        piece = built[slot.chunk]
-        if slot.forward:
-            nodes += [*_pass_forward(piece), *(map(Alloc, output) if piece.head else ())]
-        else:
-            nodes += _pass_backward(piece, first=slot.chunk not in begun)
-            begun.add(slot.chunk)
+
+    def passes(slots_in_turn: tuple[Slot, ...]) -> Iterator[Node]:
+        for slot in slots_in_turn:
+            piece = built[slot.chunk]
+            if slot.forward:
+                yield from (*_pass_forward(piece), *(map(Alloc, output) if piece.head else ()))
+            else:
+                yield from _pass_backward(piece, first=slot.chunk not in begun)
+                begun.add(slot.chunk)
+
+    nodes += passes(slots.warmup)
+    if slots.repeats:
+        nodes += passes(slots.steady)  # the first round makes the gradients that the others add to
+        nodes.append(Loop(slots.repeats - 1, tuple(passes(slots.steady)), label="micro-batches"))
+    nodes += passes(slots.cooldown)
     nodes += _pipeline_reduce(built)
     nodes += [Loop(setting.micro_batches, tuple(map(Free, output)))] if output else []
     nodes += [*map(Free, inputs)]
