@@ -13,8 +13,6 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from vramcast.units import round_up
-
 ALLOCATION_GRANULARITY: Final = 512
 """Every block of the caching allocator is a multiple of this [bytes] (kMinBlockSize)."""
 
@@ -61,7 +59,7 @@ class Tensor(Struct, frozen=True, eq=False, kw_only=True):
     @property
     def block_bytes(self) -> int:
         """Bytes the caching allocator counts for it, slack of large blocks left out."""
-        return round_up(self.num_bytes, ALLOCATION_GRANULARITY)
+        return -(-self.num_bytes // ALLOCATION_GRANULARITY) * ALLOCATION_GRANULARITY  # a search asks 10^8 times
 
     @property
     def path(self) -> str:
@@ -112,6 +110,11 @@ class Extent(NamedTuple):
 
 def extent(program: Program) -> Extent:
     """Net change and peak of allocated bytes, starting from zero [bytes]."""
+    return _extent(program, {})
+
+
+def _extent(program: Program, bodies: dict[int, Extent]) -> Extent:
+    """As `extent`; a body that several loops share is read once."""
     net = peak = 0
     for node in program:
         if isinstance(node, Alloc):
@@ -119,10 +122,15 @@ def extent(program: Program) -> Extent:
         elif isinstance(node, Free):
             net -= node.tensor.block_bytes
         else:
-            inner = extent(node.body).times(node.count)
-            peak = max(peak, net + inner.peak)
+            inner = bodies.get(id(node.body))
+            if inner is None:
+                inner = bodies[id(node.body)] = _extent(node.body, bodies)
+            inner = inner.times(node.count)
+            if net + inner.peak > peak:
+                peak = net + inner.peak
             net += inner.net
-        peak = max(peak, net)
+        if net > peak:
+            peak = net
     return Extent(net, peak)
 
 

@@ -208,22 +208,7 @@ def _pipeline_phases(setting: Setting, built: list[Pieces], slots: Slots) -> Map
                                               *(Free(u.gathered) for u in stage.units if u.shared))))
     buffers = tuple(tensor for piece in built for tensor in (*piece.received, *piece.returned))
     output = _kept_output(setting, built)
-    begun: set[int] = set()
-
-    def passes(slots_in_turn: tuple[Slot, ...]) -> Iterator[Node]:
-        for slot in slots_in_turn:
-            piece = built[slot.chunk]
-            if slot.forward:
-                yield from (*_pass_forward(piece), *(map(Alloc, output) if piece.head else ()))
-            else:
-                yield from _pass_backward(piece, first=slot.chunk not in begun)
-                begun.add(slot.chunk)
-
-    nodes += passes(slots.warmup)
-    if slots.repeats:
-        nodes += passes(slots.steady)  # the first round makes the gradients that the others add to
-        nodes.append(Loop(slots.repeats - 1, tuple(passes(slots.steady)), label="micro-batches"))
-    nodes += passes(slots.cooldown)
+    nodes += _passes(built, slots, output)
     nodes += _pipeline_reduce(built)
     nodes += [Loop(setting.micro_batches, tuple(map(Free, output)))] if output else []
     nodes += [*map(Free, inputs)]
@@ -235,6 +220,27 @@ def _pipeline_phases(setting: Setting, built: list[Pieces], slots: Slots) -> Map
     # receive buffers of every micro-batch are made once [pipelining `_prepare_forward_infra`]
     phases[Phase.LOAD] += (Loop(setting.micro_batches, tuple(map(Alloc, buffers)), label="receive buffers"),)
     return phases
+
+
+def _passes(built: list[Pieces], slots: Slots, output: tuple[Tensor, ...]) -> Iterator[Node]:
+    """All slots; each chunk's first backward makes the gradients that later ones add to."""
+    begun: set[int] = set()
+    forwards = [(*_pass_forward(piece), *(map(Alloc, output) if piece.head else ())) for piece in built]
+    firsts, laters = ([_pass_backward(piece, first=first) for piece in built] for first in (True, False))
+
+    def run(turn: tuple[Slot, ...]) -> Iterator[Node]:
+        for slot in turn:
+            if slot.forward:
+                yield from forwards[slot.chunk]
+            else:
+                yield from (laters if slot.chunk in begun else firsts)[slot.chunk]
+                begun.add(slot.chunk)
+
+    yield from run(slots.warmup)
+    if slots.repeats:
+        yield from run(slots.steady)
+        yield Loop(slots.repeats - 1, tuple(run(slots.steady)), label="micro-batches")
+    yield from run(slots.cooldown)
 
 
 def _kept_output(setting: Setting, built: list[Pieces]) -> tuple[Tensor, ...]:
