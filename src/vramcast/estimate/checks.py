@@ -61,6 +61,8 @@ def check(job: Job) -> None:
         _fits("ep", plan.ep, f"num_experts={moe.num_experts} of {model.name}", _divisor_of(moe.num_experts))
     length = job.workload.seq_len
     _fits("cp", plan.cp, f"seq-len={length}", _divisor_of(length))
+    if experts:
+        _check_expert_group(job)
     if plan.pp * plan.virtual_stages > model.num_layers:
         raise InvalidSpec(
             f"pp={plan.pp} x virtual-stages={plan.virtual_stages} are more stages than the {model.num_layers} layers "
@@ -69,6 +71,19 @@ def check(job: Job) -> None:
     ranks = job.data_parallel * plan.cp
     if plan.shard_group is not None and ranks % plan.shard_group:
         _fits("shard-group", plan.shard_group, f"the {ranks} data-parallel ranks", _divisor_of(ranks))
+
+
+def _check_expert_group(job: Job) -> None:
+    """Experts spread over ranks of one pipeline stage: Megatron-LM core/parallel_state.py, torchtitan parallel_dims.py."""
+    plan = job.plan
+    stage = job.cluster.count // plan.pp
+    group = plan.ep * (plan.etp or 1)
+    if stage % group:
+        inner = f" x etp={plan.etp}" if plan.etp else ""
+        raise InvalidSpec(
+            f"ep={plan.ep}{inner} = {group} does not divide the {stage} GPUs of a pipeline stage; "
+            f"use a divisor of {stage}, or more GPUs"
+        )
 
 
 def refuse_ignored(job: Job) -> None:

@@ -105,9 +105,11 @@ def blocks(space: Space, cluster: Cluster) -> Iterator[Block]:
 
 
 def _variants(space: Space, job: Job) -> Iterator[Variant]:
-    """The ways to keep states that the engine has."""
+    """The ways to keep states that the engine has; its FSDP, which replaces its pipeline, only where it is asked for."""
     for found in product(space.shards, space.optimizers, space.offload_optimizer):
         variant = Variant(*found)
+        if variant.shards is Shards.EVERYTHING and not job.engine_options.get("fsdp"):
+            continue
         try:
             Context(_with(job, variant))
         except VramcastError:
@@ -215,12 +217,14 @@ class _Search:
     def _step_peak(
         self, role: Role, stages: Stages, recomputation: Recomputation, grad_accum: Counts, possible: Mask
     ) -> Counts:
-        passes = [chunk_passes(self.atoms, chunk, recomputation) for chunk in role.chunks]
+        different = list(dict.fromkeys(role.chunks))
+        passes = [chunk_passes(self.atoms, chunk, recomputation) for chunk in different]
+        kinds = tuple(map(different.index, role.chunks))
         classes = np.minimum(grad_accum, enough(stages=stages.pp, chunks=stages.chunks))
         found = np.zeros_like(grad_accum)
         for number in np.unique(classes[possible]):
             schedule = moments(
-                stage=role.stage, stages=stages.pp, chunks=stages.chunks, micro_batches=int(number)
+                stage=role.stage, stages=stages.pp, kinds=kinds, micro_batches=int(number)
             )
             found = np.where(classes == number, step_peak(passes, schedule), found)
         return found

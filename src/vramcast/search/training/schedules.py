@@ -2,7 +2,7 @@
 
 Between two passes a stage holds some number of micro-batches of each of its chunks; the peak of a step is the largest,
 over all passes, of what is held then plus the peak of that pass. A moment at which no chunk holds more than at another
-moment of the same pass cannot be the highest one and is dropped, which leaves one to three moments for each pass.
+moment of the same pass cannot be the highest one and is dropped. Chunks that are alike count together.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ PERIODS: Final = 3
 
 
 class Moment(NamedTuple):
-    """A pass about to start, and how many micro-batches of each chunk are held."""
+    """A pass about to start, and how many micro-batches of each kind of chunk are held."""
 
     held: tuple[int, ...]
-    slot: Slot
+    slot: Slot  # its chunk is a kind, too
 
 
 @cache
-def moments(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Moment, ...]:
+def moments(*, stage: int, stages: int, kinds: tuple[int, ...], micro_batches: int) -> tuple[Moment, ...]:
     """The moments of a step among which the highest one is.
 
     Args:
         stage: from 0 [index]
         stages: pipeline ranks [count]
-        chunks: model chunks of each rank [count]
+        kinds: of each model chunk of the rank, from 0; chunks of one kind are alike [index]
         micro_batches: of the step; more than `enough` change nothing [count]
     """
+    chunks = len(kinds)
     if chunks == 1:
         slots = one_forward_one_backward(stage=stage, stages=stages, micro_batches=micro_batches)
     else:
@@ -41,7 +42,7 @@ def moments(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tupl
             stage=stage, stages=stages, micro_batches=micro_batches, chunks=chunks, group=stages
         )
     by_slot: dict[Slot, set[tuple[int, ...]]] = {}
-    for moment in _walk(slots, chunks):
+    for moment in _walk(slots, kinds):
         by_slot.setdefault(moment.slot, set()).add(moment.held)
     return tuple(Moment(held, slot) for slot, seen in by_slot.items() for held in _undominated(seen))
 
@@ -55,11 +56,12 @@ def enough(*, stages: int, chunks: int) -> int:
     return stages if chunks == 1 else PERIODS * stages
 
 
-def _walk(slots: Slots, chunks: int) -> Iterator[Moment]:
-    held = [0] * chunks
+def _walk(slots: Slots, kinds: tuple[int, ...]) -> Iterator[Moment]:
+    held = [0] * (max(kinds) + 1)
     for slot in (*slots.warmup, *slots.steady * min(slots.repeats, 2), *slots.cooldown):
-        yield Moment(tuple(held), slot)
-        held[slot.chunk] += 1 if slot.forward else -1
+        kind = kinds[slot.chunk]
+        yield Moment(tuple(held), Slot(slot.forward, kind))
+        held[kind] += 1 if slot.forward else -1
 
 
 def _undominated(seen: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:

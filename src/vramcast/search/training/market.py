@@ -1,0 +1,43 @@
+"""Which clusters can be compared: their size, and prices in one currency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vramcast.domain.device import Cluster
+from vramcast.domain.planning import Goal, Limits
+from vramcast.errors import InvalidSpec
+
+
+def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple[list[Cluster], list[str]]:
+    """The clusters to look at, and what was left out.
+
+    Raises: InvalidSpec where the limits leave nothing, or prices in several currencies would have to be compared
+    """
+    warnings: list[str] = []
+    kept = [cluster for cluster in clusters if limits.max_gpus is None or cluster.count <= limits.max_gpus]
+    if not kept:
+        smallest = min(cluster.count for cluster in clusters)
+        raise InvalidSpec(
+            f"max-gpus={limits.max_gpus} leaves no cluster: the smallest given has {smallest} GPUs; allow {smallest}"
+        )
+    if limits.budget is None and goal is not Goal.CHEAPEST:
+        return kept, warnings
+    priced = [cluster for cluster in kept if cluster.price is not None]
+    if not priced:
+        if limits.budget is not None:
+            raise InvalidSpec("a budget needs prices, and none of the machines has one; give --price, for example 2.5usd")
+        return kept, ["no price is known: costs are GPU-hours"]
+    if len(priced) < len(kept):
+        names = ", ".join(cluster.instance or cluster.name for cluster in kept if cluster.price is None)
+        warnings.append(f"left out for want of a price: {names}")
+    currencies = {cluster.price.currency for cluster in priced if cluster.price}
+    wanted = limits.currency or (next(iter(currencies)) if len(currencies) == 1 else None)
+    if wanted is None:
+        raise InvalidSpec(f"prices in {' and '.join(sorted(currencies))} are not compared; choose with --currency")
+    found = [cluster for cluster in priced if cluster.price and cluster.price.currency == wanted]
+    if not found:
+        raise InvalidSpec(f"no machine has a price in {wanted}; there are prices in {', '.join(sorted(currencies))}")
+    if len(found) < len(priced):
+        warnings.append(f"left out: {len(priced) - len(found)} machines priced in another currency than {wanted}")
+    return found, warnings

@@ -1,0 +1,51 @@
+"""The plans of one engine on one cluster, from whichever way its programs are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job
+from vramcast.domain.planning import Space
+from vramcast.estimate.step_time import step_time
+from vramcast.search.training.direct import Choice, choices
+from vramcast.search.training.megatron import Block, blocks
+from vramcast.search.training.pool import Plans
+
+
+_NOTHING = np.empty(0)
+
+
+def plans_on(space: Space, cluster: Cluster, engine: str) -> Iterator[Plans]:
+    """Every plan, in batches.
+
+    Raises: Unsupported where the engine cannot run the model at all
+    """
+    if engine == "megatron" and len(space.model.stacks) == 1:
+        for block in blocks(space, cluster):
+            yield _of_block(block)
+    else:
+        for choice in choices(space, cluster, engine):
+            yield _of_choice(choice)
+
+
+def _of_block(block: Block) -> Plans:
+    shape = block.live_bytes.shape
+    places = np.flatnonzero(np.broadcast_to(block.possible, shape))
+    bare = block._replace(live_bytes=_NOTHING, step_s=_NOTHING)  # a kept plan must not keep all the others
+
+    def job_at(place: int) -> Job:
+        variant, degrees, batch = (int(index) for index in np.unravel_index(places[place], shape))
+        return bare.job_at(variant, degrees, batch)
+
+    return Plans(block.job.cluster, block.live_bytes.ravel()[places], block.step_s.ravel()[places], job_at)
+
+
+def _of_choice(choice: Choice) -> Plans:
+    seconds = np.array([step_time(job).step_s for job in choice.jobs])
+    return Plans(choice.jobs[0].cluster, choice.live_bytes, seconds, choice.jobs.__getitem__)
+
+
+__all__ = ["plans_on"]

@@ -1,0 +1,200 @@
+"""The best training plans for a goal: every plan of a space is looked at, the best go through the engine's own answer.
+
+A plan whose live tensors alone exceed the card cannot fit, which the compiled programs say exactly for all plans. What
+is left is taken in the order of the goal and answered in full, allocator included, until enough plans fit: the first
+that does is the best of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.domain.answer import Answer, Change
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job
+from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Space
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.estimate.training import answer, needed_bytes, question
+from vramcast.search.training.labels import label, signature
+from vramcast.search.training.market import comparable
+from vramcast.search.training.plans import plans_on
+from vramcast.search.training.pool import Candidate, Pool, Rule
+from vramcast.search.training.reasons import points, reasons_of
+
+POOL: Final = 2048
+"""Plans kept of each cluster for the full answer."""
+
+MORE_MACHINES: Final = (2, 4, 8, 16, 32, 64)
+"""Multiples of the machines given that are tried where nothing fits."""
+
+
+class Found(NamedTuple):
+    """One plan that fits, answered in full."""
+
+    candidate: Candidate
+    job: Job
+    answer: Answer
+
+
+def search(space: Space, limits: Limits, goal: Goal, *, top: int = 10) -> PlanAnswer:
+    """The best plans of a space.
+
+    Args:
+        space: what may be varied
+        limits: what a plan must keep to
+        goal: what makes one better
+        top: plans to answer in full; those that differ only in recomputation or micro-batch count as one
+
+    Raises: InvalidSpec where the space holds no possible plan at all
+    """
+    clusters, warnings = comparable(space.clusters, limits, goal)
+    looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len))
+    looked.look(clusters)
+    if not looked.num_plans:
+        raise InvalidSpec(looked.nothing_possible(clusters))
+    fitting = looked.best(top)
+    nearest = looked.nearest_failing(fitting)
+    return PlanAnswer(
+        question=_question(space, limits, goal),
+        plans=tuple(found.answer for found in fitting),
+        labels=tuple(label(found.job) for found in fitting),
+        num_plans=looked.num_plans,
+        num_fitting=sum(pool.num_fitting for pool in looked.pools),
+        nearest_failing=answer(nearest) if nearest else None,
+        nearest_label=label(nearest) if nearest else "",
+        change=looked.change(nearest, alone=not fitting) if nearest else None,
+        reasons=tuple(looked.reasons(fitting[0])) if fitting else (),
+        front=looked.front(),
+        warnings=tuple(warnings),
+    )
+
+
+class _Search:
+    """What was seen of a space so far."""
+
+    def __init__(self, space: Space, rule: Rule) -> None:
+        self.space = space
+        self.rule = rule
+        self.pools: list[Pool] = []  # by the goal, one for each cluster
+        self.fastest: list[Pool] = []  # by speed, for the picture
+        self.refusals: list[str] = []
+        self._needed: dict[tuple[int, int], int] = {}
+
+    @property
+    def num_plans(self) -> int:
+        """Plans that were possible, whether they fit or not."""
+        return sum(pool.num_plans for pool in self.pools)
+
+    def look(self, clusters: Iterable[Cluster]) -> None:
+        """Every plan on these clusters."""
+        by_speed = self.rule._replace(goal=Goal.FASTEST)
+        for cluster in clusters:
+            pool = speed = Pool(self.rule, cluster, POOL)
+            if self.rule.goal is not Goal.FASTEST:
+                speed = Pool(by_speed, cluster, POOL)
+            for engine in self.space.engines:
+                try:
+                    for plans in plans_on(self.space, cluster, engine):
+                        for each in {id(pool): pool, id(speed): speed}.values():
+                            each.add(plans)
+                except Unsupported as reason:
+                    self.refusals.append(str(reason))
+            pool.trim()
+            speed.trim()
+            self.pools.append(pool)
+            self.fastest.append(speed)
+
+    def needed(self, candidate: Candidate) -> int:
+        """Device bytes of a plan, allocator included."""
+        key = (id(candidate.job_at), candidate.place)
+        if key not in self._needed:
+            self._needed[key] = needed_bytes(candidate.job)
+        return self._needed[key]
+
+    def fits(self, candidate: Candidate) -> bool:
+        """Whether a plan fits, allocator and headroom included."""
+        return self.needed(candidate) <= self.rule.capacity_bytes(candidate.job.cluster)
+
+    def best(self, top: int) -> list[Found]:
+        """The best plans that fit, no two alike."""
+        fitting: list[Found] = []
+        seen: set[tuple[object, ...]] = set()
+        for candidate in merge(*(pool.best for pool in self.pools), key=lambda candidate: candidate.value):
+            job = candidate.job
+            if signature(job) in seen or not self.fits(candidate):
+                continue
+            seen.add(signature(job))
+            fitting.append(Found(candidate, job, answer(job)))
+            if len(fitting) == top:
+                break
+        return fitting
+
+    def nearest_failing(self, fitting: list[Found]) -> Job | None:
+        """Of the plans that would be better than the best, or of all where none fits, the one that misses by least."""
+        limit = fitting[0].candidate.value if fitting else float("inf")
+        missing: list[tuple[float, Candidate]] = []
+        for pool in self.pools:
+            missing += [(candidate.live_bytes / pool.capacity, candidate) for candidate in pool.failing]
+            missing += [
+                (self.needed(candidate) / pool.capacity, candidate)
+                for candidate in pool.best
+                if (id(candidate.job_at), candidate.place) in self._needed and not self.fits(candidate)
+            ]
+        better = [item for item in missing if item[1].value < limit]
+        return min(better, key=lambda item: item[0])[1].job if better else None
+
+    def change(self, job: Job, *, alone: bool) -> Change | None:
+        """The smallest change that makes a plan fit: one option of it, or where nothing fits more machines."""
+        fitting = [change for change in answer(job).changes if change.fits]
+        if fitting:
+            return fitting[0]
+        return self._more_machines(job) if alone else None
+
+    def _more_machines(self, job: Job) -> Change | None:
+        for factor in MORE_MACHINES:
+            larger = replace(job.cluster, num_nodes=job.cluster.num_nodes * factor)
+            wider = _Search(replace(self.space, engines=(job.engine,)), self.rule._replace(goal=Goal.LEAST_MEMORY))
+            wider.look([larger])
+            fitting = wider.best(1)
+            if fitting:
+                needed = fitting[0].answer.fullest.needed_bytes
+                cost = f"{factor} times the GPUs"
+                return Change(change=label(fitting[0].job), device_bytes=needed, fits=True, cost=cost)
+        return None
+
+    def reasons(self, best: Found) -> Iterator[str]:
+        """Why the best plan is the best."""
+        others = list(merge(*(pool.best for pool in self.pools), key=lambda candidate: candidate.value))
+        yield from reasons_of(best.job, best.candidate.value, others, self.rule, self.fits)
+
+    def front(self) -> tuple[Point, ...]:
+        """The fastest plan of each cluster, by what it costs."""
+        found = (next(filter(self.fits, pool.best), None) for pool in self.fastest)
+        return points([candidate for candidate in found if candidate is not None], self.rule)
+
+    def nothing_possible(self, clusters: Iterable[Cluster]) -> str:
+        """Why there is no plan to look at."""
+        names = ", ".join(cluster.name for cluster in clusters)
+        refused = "; ".join(dict.fromkeys(self.refusals))[:300]
+        batch = f"global-batch={self.space.global_batch} is no multiple of any number of data-parallel ranks"
+        return (
+            f"no plan of {', '.join(self.space.engines)} is possible for {self.space.model.name} on {names}: "
+            f"{refused or batch + ' that the allowed degrees leave'}"
+        )
+
+
+def _question(space: Space, limits: Limits, goal: Goal) -> dict[str, Any]:
+    """What was asked, as plain data."""
+    import msgspec
+
+    first = Job(model=space.model, workload=space.workload, plan=space.plan, cluster=space.clusters[0])
+    plain = question(first)
+    plain |= {
+        "gpus": [cluster.name for cluster in space.clusters], "engine": list(space.engines), "goal": goal.value,
+        "global_batch": space.global_batch, "limits": msgspec.to_builtins(limits),
+    }
+    return plain

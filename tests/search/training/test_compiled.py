@@ -1,0 +1,92 @@
+"""The compiled form of a plan is its program's own peak, to the byte."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from vramcast.api import job_of
+from vramcast.domain.job import Job, Precision, Shards
+from vramcast.domain.planning import Space
+from vramcast.domain.program import extent
+from vramcast.errors import VramcastError
+from vramcast.estimate.outside import outside_tensors
+from vramcast.estimate.training import rank_programs
+from vramcast.search.training.direct import choices
+from vramcast.search.training.megatron import blocks
+
+MEGATRON = [
+    ("llama-3.1-8b", "4x8xh100-sxm-80gb", 64, {"offload_optimizer": ("none", "cpu")}),
+    ("deepseek-v3", "64x8xh100-sxm-80gb", 1024, {"optimizers": ("adamw", "muon", "sgd")}),
+    ("mixtral-8x7b", "3x8xa100-sxm4-80gb", 96, {"precisions": (Precision.MIXED_BF16, Precision.FP32)}),
+    ("kimi-k2", "128x8xh200-sxm-141gb", 2048, {"shards": (Shards.NOTHING, Shards.OPTIMIZER)}),
+    ("gpt2", "4xt4", 48, {"precisions": (Precision.MIXED_FP16,)}),
+    ("llama-3.1-8b", "8xh100-sxm-80gb", 32, {"engine_options": {"precision_aware": True, "moments": "fp8"}}),
+    ("llama-3.1-8b", "8xh100-sxm-80gb", 32, {"engine_options": {"fsdp": True}, "pp": (1,)}),
+]
+
+
+def space_of(model: str, gpus: str, global_batch: int, **axes: object) -> Space:
+    job = job_of({"model": model, "gpus": gpus, "engine": "megatron", "seq-len": "4k" if model != "gpt2" else "1k"})
+    return Space(
+        model=job.model, workload=job.workload, global_batch=global_batch, clusters=(job.cluster,),
+        **axes,  # type: ignore[arg-type]
+    )
+
+
+def live_bytes(job: Job) -> int:
+    """The peak of the whole run, read from the engine's programs."""
+    beside = outside_tensors(job)
+    return max(
+        extent(tuple(node for nodes in program.phases.values() for node in nodes)).peak
+        + sum(tensor.num_bytes for tensor in (*beside, *program.outside))
+        for program in rank_programs(job)
+    )
+
+
+@pytest.mark.parametrize(("model", "gpus", "batch", "axes"), MEGATRON)
+def test_every_sampled_megatron_plan_has_the_peak_of_its_program(
+    model: str, gpus: str, batch: int, axes: dict[str, object]
+) -> None:
+    space = space_of(model, gpus, batch, **axes)
+    dice = random.Random(17)
+    checked = 0
+    for block in blocks(space, space.clusters[0]):
+        if dice.random() > 0.1 and checked:
+            continue
+        degrees, size = dice.choice(np.argwhere(block.possible))
+        variant = dice.randrange(len(block.variants))
+        job = block.job_at(variant, int(degrees), int(size))
+        assert block.live_bytes[variant, degrees, size] == live_bytes(job), job.plan
+        checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "gpus"),
+    [
+        ("torchtitan", "llama-3.1-8b", "8xh100-sxm-80gb"), ("deepspeed", "llama-3.1-8b", "8xa100-sxm4-80gb"),
+        ("pytorch", "llama-3.2-1b", "a100-sxm4-80gb"), ("huggingface", "gpt2", "4xt4"),
+    ],
+)
+def test_every_sampled_plan_of_other_engines_has_the_peak_of_its_program(engine: str, model: str, gpus: str) -> None:
+    space = space_of(model, gpus, 64, pp=(1, 2), precisions=(Precision.MIXED_BF16, Precision.AMP_FP16))
+    dice = random.Random(3)
+    found = list(choices(space, space.clusters[0], engine))
+    assert found
+    for choice in dice.sample(found, min(12, len(found))):
+        index = dice.randrange(len(choice.jobs))
+        assert choice.live_bytes[index] == live_bytes(choice.jobs[index]), choice.jobs[index].plan
+
+
+def test_a_plan_the_engine_refuses_is_no_plan() -> None:
+    space = space_of("llama-3.1-8b", "8xh100-sxm-80gb", 64)
+    for choice in choices(space, space.clusters[0], "deepspeed"):
+        for job in choice.jobs:
+            try:
+                rank_programs(job)
+            except VramcastError as error:
+                pytest.fail(f"{job.plan}: {error}")
