@@ -74,7 +74,7 @@ def check(job: Job) -> None:
 
 
 def _check_expert_group(job: Job) -> None:
-    """Experts spread over ranks of one pipeline stage: Megatron-LM core/parallel_state.py, torchtitan parallel_dims.py."""
+    """Experts lie on ranks of one pipeline stage [Megatron-LM core/parallel_state.py, torchtitan parallel_dims.py]."""
     plan = job.plan
     stage = job.cluster.count // plan.pp
     group = plan.ep * (plan.etp or 1)

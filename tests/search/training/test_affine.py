@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-np = pytest.importorskip("numpy")
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor, extent
 from vramcast.search.training.affine import NotAffine, affine

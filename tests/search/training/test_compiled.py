@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
-
-np = pytest.importorskip("numpy")
 
 from vramcast.api import job_of
 from vramcast.domain.job import Job, Precision, Shards

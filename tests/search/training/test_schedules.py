@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("numpy")
 
 from vramcast.parallel.pipeline import Slots, interleaved, one_forward_one_backward
 from vramcast.search.training.schedules import enough, moments

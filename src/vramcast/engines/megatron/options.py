@@ -123,6 +123,10 @@ def _check(job: Job, options: Options) -> None:
         raise Unsupported("PEFT is not modelled for megatron; use engine huggingface or unsloth")
     if plan.offload_parameters != "none":
         raise Unsupported("megatron keeps its weights on the GPU; use engine deepspeed to offload parameters")
+    if plan.offload_optimizer != "none" and plan.shards is Shards.NOTHING:
+        raise InvalidSpec(  # training/arguments.py asks for the precision-aware optimizer, which is a distributed one
+            "megatron offloads a distributed optimizer only; add --shards optimizer"
+        )
     if plan.offload_activations:
         raise Unsupported("activation offload is not modelled for megatron; use --recompute full")
     if options.cuda_graphs:

@@ -40,12 +40,12 @@ class Run(NamedTuple):
 class Repeat(NamedTuple):
     """A loop."""
 
-    count: int
+    times: int
     body: Affine
 
     def extents(self, tokens: Counts) -> Extents:
         """Net change and highest point at every number of tokens."""
-        return self.body.extents(tokens).times(self.count)
+        return self.body.extents(tokens).times(self.times)
 
 
 class Affine(NamedTuple):

@@ -61,7 +61,7 @@ def possible(space: Space, cluster: Cluster, axis: str) -> list[int]:
             continue
         job = Job(
             model=space.model, workload=replace(space.workload, micro_batch=1, grad_accum=1), cluster=cluster,
-            plan=Plan(**{axis: degree}), engine="megatron",
+            plan=replace(Plan(), **{axis: degree}), engine="megatron",
         )
         try:
             check(job)
@@ -83,6 +83,7 @@ def grid(space: Space, cluster: Cluster) -> Grid:
         for etp in (_inside_experts(space, tp, sparse))
         if cluster.count % (tp * cp) == 0 and cluster.count % (ep * etp) == 0
         and space.workload.seq_len % (tp * cp) == 0  # sequence parallelism divides what context parallelism leaves
+        and (cp == 1 or space.workload.seq_len % (2 * cp) == 0)  # two pieces a rank: training/arguments.py
     ]
     columns = np.array(rows, np.int64).reshape(-1, 4).T
     return Grid(*columns)

@@ -126,7 +126,7 @@ def _on_lines(jobs: list[Job]) -> Counts:
             peaks.append(line.extents(batches).peak + beside)
     except (NotAffine, ValueError):  # another structure, or other roles
         return np.array([_built(job) for job in jobs], np.int64)
-    found = np.maximum.reduce(peaks)
+    found: Counts = np.maximum.reduce(peaks)
     if int(found[middle]) != _built(jobs[middle]):
         return np.array([_built(job) for job in jobs], np.int64)
     return found

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Counts = NDArray[np.int64]
-"""Bytes or counts, one for each plan."""
+Counts = Any
+"""Bytes or counts, one for each plan: an array of int64, or one number that stands for all of them."""
 
 
 class Extents(NamedTuple):
@@ -29,7 +28,7 @@ class Extents(NamedTuple):
         return Extents(count * self.net, np.maximum(self.peak, (count - 1) * self.net + self.peak))
 
 
-NOTHING = Extents(np.int64(0), np.int64(0))  # type: ignore[arg-type]  # broadcasts against any plans
+NOTHING = Extents(np.int64(0), np.int64(0))
 
 
 def held(num_bytes: Counts) -> Extents:
@@ -39,7 +38,7 @@ def held(num_bytes: Counts) -> Extents:
 
 def freed(num_bytes: Counts) -> Extents:
     """A free."""
-    return Extents(-num_bytes, np.int64(0))  # type: ignore[arg-type]
+    return Extents(-num_bytes, np.int64(0))
 
 
 def joined(*pieces: Extents) -> Extents:

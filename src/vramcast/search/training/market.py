@@ -26,7 +26,7 @@ def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple
     priced = [cluster for cluster in kept if cluster.price is not None]
     if not priced:
         if limits.budget is not None:
-            raise InvalidSpec("a budget needs prices, and none of the machines has one; give --price, for example 2.5usd")
+            raise InvalidSpec("a budget needs prices, and no machine has one; give --price, for example --price 2.5usd")
         return kept, ["no price is known: costs are GPU-hours"]
     if len(priced) < len(kept):
         names = ", ".join(cluster.instance or cluster.name for cluster in kept if cluster.price is None)

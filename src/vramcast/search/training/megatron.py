@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.model import MoE, MultiLatentAttention
 from vramcast.domain.planning import Space
 from vramcast.engines.megatron.context import Context
@@ -31,7 +31,8 @@ from vramcast.search.training.stages import (
     step_peak,
     weights_of_role,
 )
-from vramcast.search.training.states import HeldStates, Ranks, held_states
+from vramcast.search.training.states import Ranks, held_states
+from vramcast.states.megatron import StateRules
 
 LARGEST_MICRO_BATCH: Final = 16
 """Samples of a micro-batch beyond which a search looks only when told to."""
@@ -105,7 +106,7 @@ def blocks(space: Space, cluster: Cluster) -> Iterator[Block]:
 
 
 def _variants(space: Space, job: Job) -> Iterator[Variant]:
-    """The ways to keep states that the engine has; its FSDP, which replaces its pipeline, only where it is asked for."""
+    """The ways to keep states that the engine has; its FSDP only where it is asked for."""
     for found in product(space.shards, space.optimizers, space.offload_optimizer):
         variant = Variant(*found)
         if variant.shards is Shards.EVERYTHING and not job.engine_options.get("fsdp"):
@@ -164,8 +165,9 @@ class _Search:
     def _data_parallel(self, stages: Stages) -> Counts:
         """Ranks, context parallelism not counted in; 0 where the degrees do not divide the cards."""
         model_parallel = self.grid.tp * self.grid.cp * stages.pp
-        whole = self.job.cluster.count % (self.grid.ep * self.grid.etp * stages.pp) == 0
-        return np.where(whole & (self.job.cluster.count % model_parallel == 0), self.job.cluster.count // model_parallel, 0)
+        cards = self.job.cluster.count
+        whole = (cards % model_parallel == 0) & (cards % (self.grid.ep * self.grid.etp * stages.pp) == 0)
+        return np.where(whole, cards // model_parallel, 0)
 
     def _accumulation(self, stages: Stages) -> tuple[Counts, Mask]:
         """Micro-batches of a step, and where the batch divides evenly."""
@@ -187,7 +189,7 @@ class _Search:
         steady = np.stack([states.steady for states in found])[:, :, None] + lasting
         return load, steady
 
-    def _rules(self, stages: Stages) -> Iterator[tuple[object, Ranks]]:
+    def _rules(self, stages: Stages) -> Iterator[tuple[StateRules, Ranks]]:
         dp = np.maximum(self._data_parallel(stages), 1)
         grid = self.grid
         for variant in self.variants:
@@ -234,5 +236,5 @@ class _Search:
         gpu = self.job.cluster.gpu
         grid = self.grid
         degrees = (self._data_parallel(stages), grid.tp, np.int64(stages.pp), grid.cp, grid.ep)
-        count = sum((degree > 1).astype(np.int64) for degree in degrees)
+        count: Counts = sum((degree > 1).astype(np.int64) for degree in degrees)
         return context_tensor(gpu).num_bytes + count[:, None] * communicator_bytes(gpu)

@@ -14,7 +14,6 @@ from vramcast.search.training.direct import Choice, choices
 from vramcast.search.training.megatron import Block, blocks
 from vramcast.search.training.pool import Plans
 
-
 _NOTHING = np.empty(0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from vramcast.domain.job import Job
 from vramcast.domain.planning import Goal, Limits
 from vramcast.search.training.extents import Counts
 
-Seconds = NDArray[np.float64]
+Seconds = Any
+"""An array of float64, one for each plan."""
 
 
 class Plans(NamedTuple):
@@ -138,4 +139,5 @@ class Pool:
 
 def _candidate(plans: Plans, values: Seconds, index: np.intp) -> Candidate:
     place = int(index)
-    return Candidate(float(values[place]), int(plans.live_bytes[place]), float(plans.step_s[place]), place, plans.job_at)
+    value, live_bytes, step_s = float(values[place]), int(plans.live_bytes[place]), float(plans.step_s[place])
+    return Candidate(value, live_bytes, step_s, place, plans.job_at)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.domain.job import Job
 from vramcast.domain.planning import Goal, Point
 from vramcast.search.training.labels import label
@@ -36,41 +38,45 @@ TRIES: Final = 4
 """Plans of one kind that are put through the allocator before the search for a reason gives up."""
 
 
-def reasons_of(best: Job, value: float, others: list[Candidate], rule: Rule, fits: Callable[[Candidate], bool]) -> Iterator[str]:
+def reasons_of(
+    best: Candidate, others: list[Candidate], rule: Rule, fits: Callable[[Candidate], bool]
+) -> Iterator[str]:
     """One sentence for every respect in which another choice was possible.
 
     Args:
         best: the winner
-        value: what the goal made of it
         others: candidates in the order of the goal
         rule: the goal
         fits: whether a candidate fits, allocator included
     """
+    winner = best.job
     jobs = [(candidate, candidate.job) for candidate in others]
     for words, option, look in RESPECTS:
-        own = look(best)
+        own = look(winner)
         different = [(candidate, job) for candidate, job in jobs if look(job) != own]
         found = next((pair for pair in different[:TRIES] if fits(pair[0])), None)
         if found is not None:
-            share = found[0].value / value - 1
-            yield f"{words}: the best with --{option} {look(found[1])} instead of {own} is {WORSE[rule.goal].format(share=share)}"
+            worse = WORSE[rule.goal].format(share=found[0].value / best.value - 1)
+            yield f"{words}: the best with --{option} {look(found[1])} instead of {own} is {worse}"
 
 
 def points(found: Iterable[Candidate], rule: Rule) -> tuple[Point, ...]:
     """Cost against speed; a point is on the front where no other is faster and cheaper."""
-    rows = []
-    for candidate in found:
-        job = candidate.job
-        price = job.cluster.price
-        cost = rule.rate(job.cluster) * candidate.step_s / 3600 / rule.tokens * 1e6
-        rows.append((job, rule.tokens / candidate.step_s, cost, price.currency if price else "GPU-hours"))
-    return tuple(
-        Point(
-            what=label(job), gpus=job.cluster.count, tokens_per_s=speed, cost_per_million_tokens=cost, unit=unit,
-            on_front=not any(
-                other_unit == unit and other_speed >= speed and other_cost <= cost and (other_speed, other_cost) != (speed, cost)
-                for _, other_speed, other_cost, other_unit in rows
-            ),
-        )
-        for job, speed, cost, unit in rows
+    points = [_point(candidate, rule) for candidate in found]
+    return tuple(replace(point, on_front=not any(_beats(other, point) for other in points)) for point in points)
+
+
+def _point(candidate: Candidate, rule: Rule) -> Point:
+    job = candidate.job
+    cost = rule.rate(job.cluster) * candidate.step_s / 3600 / rule.tokens * 1e6
+    return Point(
+        what=label(job), gpus=job.cluster.count, tokens_per_s=rule.tokens / candidate.step_s,
+        cost_per_million_tokens=cost, unit=job.cluster.price.currency if job.cluster.price else "GPU-hours",
+        on_front=True,
     )
+
+
+def _beats(one: Point, other: Point) -> bool:
+    """Faster and not dearer, or cheaper and not slower."""
+    mine, theirs = ((point.tokens_per_s, -point.cost_per_million_tokens) for point in (one, other))
+    return one.unit == other.unit and mine != theirs and mine[0] >= theirs[0] and mine[1] >= theirs[1]

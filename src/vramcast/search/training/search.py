@@ -169,7 +169,7 @@ class _Search:
     def reasons(self, best: Found) -> Iterator[str]:
         """Why the best plan is the best."""
         others = list(merge(*(pool.best for pool in self.pools), key=lambda candidate: candidate.value))
-        yield from reasons_of(best.job, best.candidate.value, others, self.rule, self.fits)
+        yield from reasons_of(best.candidate, others, self.rule, self.fits)
 
     def front(self) -> tuple[Point, ...]:
         """The fastest plan of each cluster, by what it costs."""

@@ -91,7 +91,7 @@ def _pieces(chunk: Chunk, recomputation: Recomputation) -> Iterator[tuple[int, P
 
 def step_peak(passes: Sequence[Passes], moments: Sequence[Moment]) -> Counts:
     """The highest point of a step, without what lives through the run [bytes]."""
-    highest: Counts = np.int64(0)  # type: ignore[assignment]
+    highest: Counts = np.int64(0)
     for moment in moments:
         own = passes[moment.slot.chunk]
         now: Extents = own.forward if moment.slot.forward else own.backward

@@ -74,19 +74,17 @@ def held_states(weights: Sequence[WeightGroup], rules: StateRules, ranks: Ranks)
 
 def sum_of(weights: Sequence[WeightGroup], width: int) -> Counts:
     """Blocks of all tensors with `width` bytes an element."""
-    return sum(  # type: ignore[return-value]
-        (_blocks(weight.elements * width) * weight.copies for weight in weights), start=np.int64(0)
-    )
+    return sum(_blocks(weight.elements * width) * weight.copies for weight in weights)
 
 
 def _blocks(num_bytes: Counts) -> Counts:
-    return round_up(num_bytes, ALLOCATION_GRANULARITY)  # type: ignore[arg-type,return-value]  # integer arithmetic
+    return round_up(num_bytes, ALLOCATION_GRANULARITY)
 
 
 def _buffers(group: Sequence[WeightGroup], rules: StateRules, ranks: Counts) -> Counts:
     """Parameter and gradient buffers."""
     elements = _buffer_elements(group, rules, ranks)
-    share = ceil_div(elements, ranks)  # type: ignore[arg-type]
+    share = ceil_div(elements, ranks)
     total: Counts = np.zeros_like(ranks)
     if rules.distributed:
         total = total + _blocks((share if rules.weights_divided else elements) * rules.weight_bytes)
@@ -99,22 +97,22 @@ def _buffer_elements(group: Sequence[WeightGroup], rules: StateRules, ranks: Cou
     if not rules.distributed:
         return sum((weight.elements * weight.copies for weight in group), start=np.zeros_like(ranks))
     used: Counts = sum((_aligned(weight.elements) * weight.copies for weight in group), start=np.zeros_like(ranks))
-    return round_up(used, np.lcm(ranks, BUFFER_ALIGNMENT))  # type: ignore[arg-type,return-value]
+    return round_up(used, np.lcm(ranks, BUFFER_ALIGNMENT))
 
 
 def _aligned(elements: Counts) -> Counts:
-    return round_up(elements, PARAMETER_ALIGNMENT)  # type: ignore[arg-type,return-value]
+    return round_up(elements, PARAMETER_ALIGNMENT)
 
 
 def _main_parameters(shards: Sequence[WeightGroup], rules: StateRules) -> Counts:
     if rules.main_parameters and not (rules.precision_aware and rules.weight_bytes == 2):
         return sum_of(shards, 4)
-    return np.int64(0)  # type: ignore[return-value]
+    return np.int64(0)
 
 
 def _first_step(shards: Sequence[WeightGroup], rules: StateRules) -> Counts:
     """Moments, and fp32 gradients kept between steps."""
-    total: Counts = np.int64(0)  # type: ignore[assignment]
+    total: Counts = np.int64(0)
     if rules.precision_aware and rules.weight_bytes == 2:
         total = total + sum_of(shards, 2)
     if rules.gradient_bytes == 2 and not rules.precision_aware:
@@ -128,7 +126,7 @@ def _first_step(shards: Sequence[WeightGroup], rules: StateRules) -> Counts:
 def _slices(group: Sequence[WeightGroup], ranks: Counts) -> Iterator[WeightGroup]:
     """The pieces of weights in the last rank's slice of the buffer, where weights lie in reverse order."""
     used: Counts = sum((_aligned(weight.elements) * weight.copies for weight in group), start=np.zeros_like(ranks))
-    elements: Counts = round_up(used, np.lcm(ranks, BUFFER_ALIGNMENT))  # type: ignore[arg-type,assignment]
+    elements: Counts = round_up(used, np.lcm(ranks, BUFFER_ALIGNMENT))
     start = elements - elements // ranks
     position = np.zeros_like(ranks)
     for weight in reversed(group):
