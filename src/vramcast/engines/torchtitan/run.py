@@ -149,13 +149,16 @@ def _pipeline_ranks(setting: Setting) -> Iterator[RankProgram]:
     chunks = plan.virtual_stages
     cuts = _cuts(len(layers), plan.pp * chunks)
     known = setting.known._replace(split_root=True)  # units of their own or not: all weights stay gathered
+    alike: dict[tuple[int, Span], Pieces] = {}  # stages between the ends share their pieces
     for stage in range(plan.pp):
         built = []
         for chunk in range(chunks):
             index = chunk * plan.pp + stage
             own = layers[cuts[index] : cuts[index + 1]]
             span = Span(_runs(own), first=index == 0, last=index == plan.pp * chunks - 1)
-            built.append(pieces_of(setting._replace(known=known), span))
+            if (chunk, span) not in alike:
+                alike[chunk, span] = pieces_of(setting._replace(known=known), span)
+            built.append(alike[chunk, span])
         slots = _slots(setting, stage)
         role = f"stage {stage + 1} of {plan.pp}"
         yield RankProgram(
