@@ -17,6 +17,7 @@ from vramcast.domain.planning import Space
 from vramcast.engines.megatron.context import Context
 from vramcast.engines.megatron.run import state_rules
 from vramcast.errors import Unsupported, VramcastError
+from vramcast.estimate.checks import check
 from vramcast.estimate.outside import communicator_bytes, context_tensor
 from vramcast.search.training.atoms import Atoms
 from vramcast.search.training.degrees import Grid, Stages, divisors, grid, pipelines
@@ -112,6 +113,7 @@ def _variants(space: Space, job: Job) -> Iterator[Variant]:
         if variant.shards is Shards.EVERYTHING and not job.engine_options.get("fsdp"):
             continue
         try:
+            check(_with(job, variant))
             Context(_with(job, variant))
         except VramcastError:
             continue
