@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Job, Recompute
 from vramcast.domain.model import Layer
-from vramcast.errors import Unsupported
+from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.training_styles import Recipe, recipe_of
 from vramcast.parallel.layout import Layout
 from vramcast.timing.composition import Pipeline, Step, overlapped, step
@@ -31,6 +31,23 @@ from vramcast.timing.training.states import update_s
 
 EMPTY: Final = Passes(Parts(), Parts())
 
+BOUNDS: Final[dict[str, tuple[str, ...]]] = {
+    "compute": ("products", "attention"),
+    "memory": ("pointwise", "optimizer"),
+    "communication": ("tensor", "context", "expert", "gradients", "gathered"),
+    "pipeline": ("pipeline",),
+    "launch": ("launch", "host"),
+    "offload": ("offload",),
+}
+"""What a step can be bound by -> the parts that count towards it."""
+
+
+class Timed(NamedTuple):
+    """A step's time, or why there is none."""
+
+    time: StepTime | None
+    assumptions: tuple[str, ...]
+
 
 class Timing(NamedTuple):
     """Everything a step is put together from."""
@@ -47,6 +64,15 @@ class Stage(NamedTuple):
 
     passes: Passes
     elements: Elements
+
+
+def timed(job: Job) -> Timed:
+    """The time of a step, or the sentence that says why it is not known."""
+    try:
+        found = step_time(job)
+    except VramcastError as reason:
+        return Timed(None, (f"no step time: {reason}",))
+    return Timed(found, found.assumptions)
 
 
 def step_time(job: Job) -> StepTime:
@@ -194,7 +220,7 @@ def _answer(timing: Timing, stages: list[Stage], found: Step) -> StepTime:
     parts = slowest.forward.plus(slowest.backward)
     causes = {name: micro * value for name, value in parts._asdict().items()}
     known = micro * parts.total
-    causes |= {"pipeline": found.busy - known + found.bubble, "gradients": found.gradients, "weights": found.weights,
+    causes |= {"pipeline": found.busy - known + found.bubble, "gradients": found.gradients, "gathered": found.weights,
                "optimizer": found.optimizer, "offload": found.offload, "host": found.host}
     seconds = {name: float(value) for name, value in causes.items() if value > 0}
     total = sum(seconds.values())
@@ -208,7 +234,7 @@ def _answer(timing: Timing, stages: list[Stage], found: Step) -> StepTime:
         model_flops_per_s_per_gpu=flops,
         mfu=flops / timing.machine.rates.peak,
         seconds=seconds,
-        bound=max(seconds, key=lambda name: seconds[name]),
+        bound=max(BOUNDS, key=lambda name: sum(seconds.get(cause, 0.0) for cause in BOUNDS[name])),
         sources=(*timing.machine.rates.sources, *timing.machine.fabric.sources),
         assumptions=timing.machine.fabric.assumptions,
     )
