@@ -49,3 +49,15 @@ def format_bytes(num_bytes: int) -> str:
         if size >= factor:
             return f"{sign}{size / factor:.2f} {unit}"
     return f"{sign}{size} bytes"
+
+
+def format_seconds(seconds: float) -> str:
+    """Three digits: '2.31 s', '84.5 ms', '2 h'.
+
+    >>> format_seconds(2.314), format_seconds(0.0845), format_seconds(7200)
+    ('2.31 s', '84.5 ms', '2 h')
+    """
+    for unit, factor in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3)):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}" if seconds / factor < 1000 else f"{seconds / factor:,.0f} {unit}"
+    return f"{seconds * 1e6:.3g} us"

@@ -74,7 +74,7 @@ class StepTime(Noun, frozen=True):
     model_flops_per_s_per_gpu: float  # without what recomputation repeats
     mfu: float | None = None  # of the card's dense data-sheet rate in the precision computed in
     seconds: dict[str, float] = {}  # cause -> part of step_s that nothing else hides; they add up to step_s
-    bound: str = ""  # the cause with the largest part
+    bound: str = ""  # what the largest part is: "compute", "memory", "communication", "pipeline", "launch", "offload"
     sources: tuple[str, ...] = ()  # what rates and links rest on
     assumptions: tuple[str, ...] = ()
 

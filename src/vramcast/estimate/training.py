@@ -19,6 +19,7 @@ from vramcast.estimate.changes import single_changes
 from vramcast.estimate.checks import check
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.step_time import timed
 
 ENGINES: Final[dict[str, str]] = {
     "pytorch": "vramcast.engines.pytorch",
@@ -35,7 +36,7 @@ ENGINES: Final[dict[str, str]] = {
 
 
 def answer(job: Job) -> Answer:
-    """Memory of one training plan on every rank role.
+    """Memory of one training plan on every rank role, and the time of its step.
 
     Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
     """
@@ -43,15 +44,17 @@ def answer(job: Job) -> Answer:
     ranks = sorted((_rank_answer(job, program) for program in programs), key=lambda rank: -rank.needed_bytes)
     capacity = job.cluster.gpu.visible_bytes
     fits = ranks[0].needed_bytes <= capacity
+    clock = timed(job)
     return Answer(
         question=question(job),
         fits=fits,
         capacity_bytes=capacity,
         ranks=tuple(ranks),
         num_parameters=count_parameters(job.model).total,
-        assumptions=_unique(text for program in programs for text in program.assumptions),
+        assumptions=_unique((*(text for program in programs for text in program.assumptions), *clock.assumptions)),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
         changes=() if fits else single_changes(job, measure=needed_bytes),
+        time=clock.time,
     )
 
 

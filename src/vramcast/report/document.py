@@ -17,6 +17,7 @@ from vramcast.domain.answer import (
     RankAnswer,
     ServeAnswer,
     Speed,
+    StepTime,
     Tried,
 )
 
@@ -38,6 +39,8 @@ def document(answer: Answer) -> dict[str, Any]:
         "warnings": list(answer.warnings),
         "changes": [_change(change) for change in answer.changes],
     }
+    if answer.time is not None:
+        plain["time"] = _present(answer.time)
     if isinstance(answer, ServeAnswer):
         plain |= _serving(answer)
     return plain
@@ -85,7 +88,7 @@ def _found(found: Found) -> dict[str, Any]:
     return {"found": known, "tried": [_present(tried) for tried in found.tried]}
 
 
-def _present(noun: Speed | Tried) -> dict[str, Any]:
+def _present(noun: Speed | StepTime | Tried) -> dict[str, Any]:
     return {name: value for name, value in asdict(noun).items() if value not in (None, "")}
 
 

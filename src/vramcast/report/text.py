@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Final
 
-from vramcast.domain.answer import Answer, Found, LedgerEntry, RankAnswer, ServeAnswer, Speed, Tried
+from vramcast.domain.answer import Answer, Found, LedgerEntry, RankAnswer, ServeAnswer, Speed, StepTime, Tried
 from vramcast.report.messages import Words
-from vramcast.units import format_bytes
+from vramcast.units import format_bytes, format_seconds
 
 SHOWN_PER_CATEGORY: Final = 4
 """Entries of a category before the rest is summed up; --explain shows all."""
@@ -32,6 +32,8 @@ def render(answer: Answer, words: Words, *, all_ranks: bool = False, explain: bo
         lines += [words("token_counts"), *(f"  {name:<32}{count:>14,}" for name, count in counts.items()), ""]
     if explain and isinstance(answer, ServeAnswer) and answer.speed is not None:
         lines += [words("where_time_goes"), *where_time_goes(answer.speed, words), ""]
+    if explain and answer.time is not None:
+        lines += [words("where_time_goes"), *where_step_goes(answer.time, words), ""]
     if not answer.fits and answer.changes:
         lines += [words("changes"), *changes(answer, words), ""]
     for key, texts in (("assumed", answer.assumptions), ("warnings", answer.warnings)):
@@ -71,6 +73,8 @@ def verdict(answer: Answer, words: Words) -> Iterator[str]:
         gpus=asked["gpus"],
         engine=asked["engine"],
     )
+    if answer.time is not None:
+        yield "  " + step_time(answer.time, words)
     if isinstance(answer, ServeAnswer):
         yield from (f"  {line}" for line in serving(answer, words))
 
@@ -145,6 +149,24 @@ def where_time_goes(speed: Speed, words: Words) -> Iterator[str]:
         if shown:
             yield f"  {words(key)}: {shown}"
     yield from (f"  {words('source')}: {text}" for text in speed.sources)
+
+
+def step_time(time: StepTime, words: Words) -> str:
+    """Seconds of a step, throughput, utilisation, and what it waits for."""
+    return words(
+        "step_time" if time.mfu is None else "step_time_mfu",
+        step=format_seconds(time.step_s),
+        rate=f"{time.tokens_per_s:,.0f}",
+        mfu=f"{time.mfu or 0:.0%}",
+        bound=words(f"bound.{time.bound}"),
+    )
+
+
+def where_step_goes(time: StepTime, words: Words) -> Iterator[str]:
+    """Parts of a step, largest first; they add up to it. Then what the rates rest on."""
+    for cause, seconds in sorted(time.seconds.items(), key=lambda item: -item[1]):
+        yield f"  {words(f'cause.{cause}'):<{NAME_WIDTH}}{format_seconds(seconds):>12}{seconds / time.step_s:>6.0%}"
+    yield from (f"  {words('source')}: {text}" for text in time.sources)
 
 
 def ledger(rank: RankAnswer, words: Words, *, explain: bool) -> Iterator[str]:

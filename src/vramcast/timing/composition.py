@@ -1,0 +1,132 @@
+"""From the seconds of a stage's passes to the seconds of a step: arithmetic that takes floats and NumPy arrays alike.
+
+Nothing here branches on a number; what is chosen by name (the schedule) is a row of a table. `estimate.step_time` and
+the search call the same functions, so they cannot disagree. Stable: every name of this module and its keywords.
+
+Symbols:  m micro-batches   p stages   v virtual stages   F, B one micro-batch's forward and backward on a stage
+[1F1B] Narayanan et al., arXiv:2104.04473, section 2.2: bubble (p - 1)(F + B), with v chunks a v-th of it
+[ZB] Qi et al., arXiv:2401.10241, table 1: ZB-H1 leaves (p - 1)(F + B - 2 W), where W is the weight gradients' part
+[DualPipe] DeepSeek-V3, arXiv:2412.19437, table 2: (p / 2 - 1)(F&B + B - 3 W)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+Number = Any
+"""A float or an array of floats; mypy cannot say "both operands of the same kind" without a class for arrays."""
+
+WEIGHT_SHARE: Final = 0.5
+"""W of B: the products of a backward pass give the weights' gradients half of their operations."""
+
+
+def larger(a: Number, b: Number) -> Number:
+    """The maximum, element by element.
+
+    >>> larger(2.0, 3.0)
+    3.0
+    """
+    return (a + b + abs(a - b)) / 2
+
+
+def positive(a: Number) -> Number:
+    """`a` where it is above zero, else zero."""
+    return (a + abs(a)) / 2
+
+
+class Pipeline(NamedTuple):
+    """Seconds of one micro-batch through the stages; with one stage all totals equal the slowest.
+
+    forward, backward: of all stages together, one after the other
+    slowest_forward, slowest_backward: of the stage with the largest sum of both
+    """
+
+    forward: Number
+    backward: Number
+    slowest_forward: Number
+    slowest_backward: Number
+    micro_batches: Number
+    stages: Number = 1
+    virtual_stages: Number = 1
+
+    @property
+    def busy(self) -> Number:
+        """The slowest stage's own work in a step."""
+        return self.micro_batches * (self.slowest_forward + self.slowest_backward)
+
+    @property
+    def others(self) -> Number:
+        """One micro-batch on all stages but the slowest: what fills and drains the pipeline."""
+        return self.forward + self.backward - self.slowest_forward - self.slowest_backward
+
+
+def one_forward_one_backward(pipeline: Pipeline) -> Number:
+    """Seconds the slowest stage waits, under 1F1B; GPipe waits as long [1F1B]."""
+    return pipeline.others
+
+
+def interleaved(pipeline: Pipeline) -> Number:
+    """With v chunks a stage begins after a v-th of the work [1F1B]."""
+    return pipeline.others / pipeline.virtual_stages
+
+
+def zero_bubble(pipeline: Pipeline) -> Number:
+    """Weight gradients fill what 1F1B leaves idle [ZB]."""
+    forward = pipeline.forward - pipeline.slowest_forward
+    backward = pipeline.backward - pipeline.slowest_backward
+    return forward + backward * (1 - 2 * WEIGHT_SHARE)
+
+
+def dualpipe(pipeline: Pipeline) -> Number:
+    """Micro-batches enter from both ends [DualPipe]."""
+    forward = pipeline.forward - pipeline.slowest_forward
+    backward = pipeline.backward - pipeline.slowest_backward
+    share = positive(pipeline.stages / 2 - 1) / larger(pipeline.stages - 1, 1)
+    return share * (forward + backward * (2 - 3 * WEIGHT_SHARE))
+
+
+BUBBLES: Final[dict[str, Callable[[Pipeline], Number]]] = {
+    "1f1b": one_forward_one_backward,
+    "gpipe": one_forward_one_backward,
+    "interleaved": interleaved,
+    "zero-bubble": zero_bubble,
+    "dualpipe": dualpipe,
+}
+"""Schedule -> seconds of a step in which the slowest stage has nothing to do."""
+
+
+def overlapped(communication: Number, behind: Number, *, hidden: Number) -> Number:
+    """Seconds of a transfer that stick out.
+
+    Args:
+        communication: of the transfer on its own [s]
+        behind: work that runs meanwhile [s]
+        hidden: share of the transfer that can overlap at all; 0: nothing does
+    """
+    return communication * (1 - hidden) + positive(communication * hidden - behind)
+
+
+class Step(NamedTuple):
+    """Seconds of one optimizer step, cause by cause; the sum is the step."""
+
+    busy: Number  # the slowest stage's passes
+    bubble: Number
+    gradients: Number  # reducing them over data-parallel ranks, what sticks out
+    weights: Number  # gathering updated or sharded weights, what sticks out
+    optimizer: Number  # clipping and update
+    offload: Number  # transfers to and from the host, what sticks out
+    host: Number  # what the process does between two steps
+
+    @property
+    def total(self) -> Number:
+        """Seconds of the step."""
+        return sum(self)
+
+
+def step(
+    pipeline: Pipeline, *, schedule: str, gradients: Number = 0.0, weights: Number = 0.0, optimizer: Number = 0.0,
+    offload: Number = 0.0, host: Number = 0.0,
+) -> Step:
+    """One optimizer step. `gradients`, `weights` and `offload` are what sticks out of `overlapped`."""
+    return Step(pipeline.busy, BUBBLES[schedule](pipeline), gradients, weights, optimizer, offload, host)

@@ -1,0 +1,161 @@
+"""Seconds of one residual layer for one micro-batch: the atom that steps are made of.
+
+Stable: `layer_passes(layer, hidden=, shape=, machine=, recompute=, modules=)`.
+
+[Megatron] Megatron-LM core/tensor_parallel/layers.py `LinearWithGradAccumulationAndAsyncCommunication`: backward
+gathers the input again under the product for x, and reduces that product's result under the product for W.
+[Ring] Liu et al., arXiv:2310.01889: keys and values travel under the attention of the piece before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vramcast.domain.job import Recompute
+from vramcast.domain.model import Attention, Layer, MoE, MultiLatentAttention
+from vramcast.timing.composition import positive
+from vramcast.timing.training.operators import Operator, layer_operators
+from vramcast.timing.training.parts import Machine, Parts, Passes, Shape
+from vramcast.timing.training.rates import DENSE_TRAFFIC, GROUPED_TRAFFIC, KERNEL_S
+
+MODULES: Final[dict[str, frozenset[str]]] = {
+    "core_attn": frozenset({"core"}),
+    "layernorm": frozenset({"norm"}),
+    "mla_up_proj": frozenset({"up_proj"}),
+    "moe_act": frozenset({"gate"}),
+    "mlp": frozenset({"channel", "gate"}),
+    "moe": frozenset({"channel", "gate", "router"}),
+    "shared_experts": frozenset({"shared"}),
+}
+"""Module of selective recomputation -> parts of the layer that run again."""
+
+
+def layer_passes(
+    layer: Layer, *, hidden: int, shape: Shape, machine: Machine, recompute: Recompute = Recompute.NONE,
+    modules: tuple[str, ...] = (),
+) -> Passes:
+    """Forward and backward of one layer.
+
+    Args:
+        layer: its parts
+        hidden: H
+        shape: the micro-batch and the degrees
+        machine: card, links, engine
+        recompute: what backward computes again; SELECTIVE: `modules`
+        modules: keys of MODULES
+    """
+    operators = list(layer_operators(layer, hidden=hidden, shape=shape, style=machine.style))
+    forward = _sum(operators, machine, backward=False)
+    backward = _sum(operators, machine, backward=True)
+    forward = forward.plus(_transfers(layer, hidden, shape, machine, forward))
+    backward = backward.plus(_transfers(layer, hidden, shape, machine, backward, backward=True))
+    if recompute is Recompute.FULL:
+        backward = backward.plus(forward)
+    elif recompute is Recompute.SELECTIVE:
+        parts = frozenset[str]().union(*(MODULES.get(module, frozenset()) for module in modules))
+        again = [operator for operator in operators if operator.part in parts]
+        backward = backward.plus(_sum(again, machine, backward=False))
+    return Passes(forward, backward)
+
+
+def _sum(operators: list[Operator], machine: Machine, *, backward: bool) -> Parts:
+    """All operators, and how long the card waits for the host where that is the slower one."""
+    total, kernels = Parts(), 0.0
+    for operator in operators:
+        total = total.plus(seconds(operator, machine, backward=backward))
+        kernels += operator.backward_kernels if backward else operator.kernels
+    return total._replace(launch=float(positive(kernels * machine.style.launch_s - total.total)))
+
+
+def seconds(operator: Operator, machine: Machine, *, backward: bool) -> Parts:
+    """One operator on the card."""
+    rates = machine.rates
+    flops = operator.backward_flops if backward else operator.flops
+    moved = (operator.backward_bytes if backward else operator.bytes) / rates.bytes_per_s
+    start = KERNEL_S * (operator.backward_kernels if backward else operator.kernels)
+    match operator.kind:
+        case "product":
+            return Parts(products=max(moved, flops / rates.products + DENSE_TRAFFIC * moved) + start)
+        case "grouped":
+            return Parts(products=flops / rates.products + GROUPED_TRAFFIC * moved + start)
+        case "attention":
+            rate = rates.attention_backward if backward else rates.attention_forward
+            return Parts(attention=max(moved, flops / rate) + start)
+        case _:
+            return Parts(pointwise=moved + start)
+
+
+def _transfers(
+    layer: Layer, hidden: int, shape: Shape, machine: Machine, own: Parts, *, backward: bool = False
+) -> Parts:
+    return Parts(
+        tensor=_tensor(layer, hidden, shape, machine, own, backward=backward),
+        context=_context(layer, shape, machine, own, backward=backward),
+        expert=_expert(layer, hidden, shape, machine),
+    )
+
+
+def _tensor(layer: Layer, hidden: int, shape: Shape, machine: Machine, own: Parts, *, backward: bool) -> float:
+    """Every part gathers its input and reduces its output, or sums it without sequence parallelism [Megatron]."""
+    if shape.tp == 1:
+        return 0.0
+    style, fabric = machine.style, machine.fabric
+    size = shape.tokens * hidden * style.width
+    routed = isinstance(layer.channel, MoE)
+    parts = (layer.mixer is not None) + (layer.channel is not None and not routed)
+    if isinstance(layer.channel, MoE) and layer.channel.shared_width:
+        parts += 1
+    if not shape.sequence_parallel:
+        one = fabric.collective("all-reduce", ranks=shape.tp).seconds(size)
+        hidden_under = own.products / 2 if backward and style.tensor_overlap else 0.0
+        return parts * one if not hidden_under else float(positive(parts * one - hidden_under))
+    gather = fabric.collective("all-gather", ranks=shape.tp).seconds(size)
+    scatter = fabric.collective("reduce-scatter", ranks=shape.tp).seconds(size)
+    if not backward:
+        return parts * (gather + scatter)
+    under = own.products if style.tensor_overlap else 0.0
+    return parts * gather + float(positive(parts * (gather + scatter) - under))
+
+
+def _context(layer: Layer, shape: Shape, machine: Machine, own: Parts, *, backward: bool) -> float:
+    """Keys and values go round under attention; or heads are exchanged for positions before and after it."""
+    mixer = layer.mixer
+    if shape.cp == 1 or not isinstance(mixer, (Attention, MultiLatentAttention)):
+        return 0.0
+    query, key = _widths(mixer, shape)
+    rows = shape.tokens * machine.style.width
+    fabric = machine.fabric
+    match shape.cp_kind:
+        case "ulysses":
+            route = fabric.all_to_all(ranks=shape.cp, stride=shape.tp)
+            return 4 * route.latency_s + rows * 2 * (query + key) * route.s_per_byte
+        case "allgather":
+            route = fabric.collective("all-gather", ranks=shape.cp, stride=shape.tp)
+            return (2 if backward else 1) * route.seconds(rows * shape.cp * 2 * key)
+        case _:
+            route = fabric.send(stride=shape.tp)
+            passes = (2 if backward else 1) * (shape.cp - 1)
+            return float(positive(passes * route.seconds(rows * 2 * key) - own.attention))
+
+
+def _widths(mixer: Attention | MultiLatentAttention, shape: Shape) -> tuple[float, float]:
+    """Elements of a token's queries and of its keys on one rank."""
+    if isinstance(mixer, Attention):
+        return (mixer.num_heads * mixer.head_dim / shape.tp,
+                max(1.0, mixer.num_kv_heads / shape.tp) * mixer.head_dim)
+    width = mixer.num_heads * (mixer.qk_nope_dim + mixer.qk_rope_dim + mixer.v_head_dim) / 2 / shape.tp
+    return width, width
+
+
+def _expert(layer: Layer, hidden: int, shape: Shape, machine: Machine) -> float:
+    """Tokens to their experts and back; under tensor parallelism inside experts also to its other ranks."""
+    if not isinstance(layer.channel, MoE) or machine.style.expert_overlap:
+        return 0.0
+    moe, found = layer.channel, 0.0
+    size = shape.tokens / shape.tp * moe.top_k * (moe.latent_width or hidden) * machine.style.width
+    if shape.ep > 1:
+        found += 2 * machine.fabric.all_to_all(ranks=shape.ep, stride=shape.etp).seconds(size)
+    if shape.etp > 1:
+        gather = machine.fabric.collective("all-gather", ranks=shape.etp)
+        found += 2 * gather.seconds(size * shape.etp)
+    return found

@@ -1,0 +1,215 @@
+"""What one layer does in a training step: operations and bytes of every operator, forward and backward.
+
+Symbols:  T tokens of a rank   H hidden   F feed-forward width   D head width   k experts per token
+[autograd] y = x W^T: backward multiplies twice, for x and for W: pytorch tools/autograd/derivatives.yaml `mm`.
+[FA2] Dao, arXiv:2307.08691, section 2: backward of attention recomputes the scores, 5 products where forward has 2.
+[TE] TransformerEngine: norms, gates and rotary embedding are one kernel each way.
+[permute] Megatron-LM core/transformer/moe/token_dispatcher.py: tokens are sorted by rank, sent, sorted by expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Final, NamedTuple
+
+from vramcast.blocks.parameters import layer_parameters
+from vramcast.domain.model import (
+    MLP,
+    Attention,
+    Layer,
+    LinearAttention,
+    Mamba,
+    Mixer,
+    MoE,
+    MultiLatentAttention,
+    Parameter,
+)
+from vramcast.parallel.layout import Layout
+from vramcast.states.weights import local_shape
+from vramcast.timing.layers import FUSED
+from vramcast.timing.training.parts import Shape, Style
+
+FP32: Final = 4
+
+
+class Operator(NamedTuple):
+    """One operator of a layer on one rank."""
+
+    name: str  # "attention.q", "norm"
+    kind: str  # "product", "grouped", "attention", "pointwise"
+    part: str  # "mixer", "channel" or "norm": what selective recomputation names
+    flops: float = 0.0  # forward
+    bytes: float = 0.0  # forward
+    backward_flops: float = 0.0
+    backward_bytes: float = 0.0
+    kernels: float = 1.0  # forward
+    backward_kernels: float = 2.0
+
+
+def layer_operators(layer: Layer, *, hidden: int, shape: Shape, style: Style) -> Iterator[Operator]:
+    """Products, attention and the pointwise rest of one residual layer; transfers are `timing.training.transfers`'."""
+    yield from _products(layer, hidden, shape, style)
+    yield from _mixing(layer.mixer, shape, style)
+    yield from _pointwise(layer, hidden, shape, style)
+
+
+def _layout(layer: Layer, shape: Shape) -> Layout:
+    kv_heads = layer.mixer.num_kv_heads if isinstance(layer.mixer, Attention) else 0
+    return Layout(tp=shape.tp, ep=shape.ep, etp=shape.etp, kv_heads=kv_heads)
+
+
+def _products(layer: Layer, hidden: int, shape: Shape, style: Style) -> Iterator[Operator]:
+    parameters = [p for p in layer_parameters(layer, hidden=hidden) if len(p.shape) > 1 and p.kind != "norm"]
+    paths = {parameter.path for parameter in parameters}
+    for parameter in parameters:
+        if parameter.kind == "conv":
+            continue  # short convolutions are counted with their scan
+        merged = style.fused and FUSED.get(parameter.path) in paths
+        yield _product(parameter, layer, shape, style, merged=merged)
+
+
+def _product(parameter: Parameter, layer: Layer, shape: Shape, style: Style, *, merged: bool) -> Operator:
+    """y = x W^T and its two products backward; one kernel with another that reads the same x."""
+    local = local_shape(parameter, _layout(layer, shape))
+    columns = local[-1]
+    rows_out = prod(local[:-1]) if not parameter.expert else prod(local[1:-1])
+    weights = prod(local)
+    rows = shape.tokens
+    if parameter.expert and isinstance(layer.channel, MoE):
+        # every rank of the expert group sends its tokens: T k E_local / E from each of ep ranks
+        rows = shape.tokens * layer.channel.top_k * shape.etp / shape.tp
+    flops = 2.0 * rows * rows_out * columns
+    moved = rows * ((0 if merged else columns) + rows_out) * style.width
+    read = weights * style.width * 1.0
+    written = weights * (2 * style.gradient if style.gradient else 3 * style.width)
+    casts = weights * (FP32 + style.width) if style.casts else 0.0
+    return Operator(
+        parameter.path, "grouped" if parameter.expert else "product", _part(parameter.path), flops, moved + read + casts,
+        flops * (2.0 if style.trains else 1.0), (2 * moved + read + written) if style.trains else moved + read,
+        kernels=0.0 if merged else 1.0, backward_kernels=0.0 if merged else (2.0 if style.trains else 1.0),
+    )
+
+
+def _part(path: str) -> str:
+    return "channel" if path.startswith(("mlp", "moe")) else "mixer"
+
+
+def _mixing(mixer: Mixer | None, shape: Shape, style: Style) -> Iterator[Operator]:
+    match mixer:
+        case Attention():
+            heads, kv_heads = mixer.num_heads / shape.tp, max(1.0, mixer.num_kv_heads / shape.tp)
+            widths = (mixer.head_dim, mixer.v_head_dim or mixer.head_dim)
+            yield _attention(shape, style, heads, kv_heads, widths, mixer.window)
+        case MultiLatentAttention():
+            heads = mixer.num_heads / shape.tp
+            widths = (mixer.qk_nope_dim + mixer.qk_rope_dim, mixer.v_head_dim)
+            yield _attention(shape, style, heads, heads, widths, None)
+        case Mamba():
+            yield _scan(shape, style, 6.0 * mixer.inner_dim * mixer.state_dim, mixer.inner_dim)
+        case LinearAttention():
+            inner = mixer.num_v_heads * mixer.v_head_dim
+            yield _scan(shape, style, 2.0 * inner * (3 * mixer.k_head_dim + 2 * SCAN_CHUNK), inner)
+
+
+SCAN_CHUNK: Final = 64
+"""Tokens of a chunk in linear-attention kernels [fla-org/flash-linear-attention]."""
+
+
+def attended(seq_len: int, window: int | None) -> float:
+    """Keys a query meets on average under a causal mask.
+
+    >>> attended(4096, None), attended(4096, 1024)
+    (2048.5, 896.125)
+    """
+    if window is None or window >= seq_len:
+        return (seq_len + 1) / 2
+    return (window * (window + 1) / 2 + (seq_len - window) * window) / seq_len
+
+
+def _attention(
+    shape: Shape, style: Style, heads: float, kv_heads: float, widths: tuple[int, int], window: int | None
+) -> Operator:
+    """Flash attention; the masked half is not computed [FA2]."""
+    flops = 2.0 * shape.tokens * attended(shape.seq_len, window) * heads * sum(widths)
+    moved = shape.tokens * (heads + kv_heads) * sum(widths) * style.width
+    return Operator(
+        "attention.scores", "attention", "core", flops, moved, 2.5 * flops, 3 * moved, kernels=1.0, backward_kernels=2.0
+    )
+
+
+def _scan(shape: Shape, style: Style, flops: float, inner: int) -> Operator:
+    rows = shape.tokens / shape.tp
+    moved = 6.0 * rows * inner * style.width
+    return Operator("scan", "attention", "core", flops * rows, moved, 2.5 * flops * rows, 3 * moved, 4.0, 8.0)
+
+
+def _elements(name: str, part: str, forward: float, backward: float, kernels: float = 1.0) -> Operator:
+    return Operator(
+        name, "pointwise", part, bytes=forward, backward_bytes=backward, kernels=kernels, backward_kernels=kernels
+    )
+
+
+def _pointwise(layer: Layer, hidden: int, shape: Shape, style: Style) -> Iterator[Operator]:
+    """[TE] Reads and writes: a norm 2 forward and 3 backward, a sum 3 and 3, a gate 3 and 5, a rotation 2 and 2."""
+    size = shape.residual_tokens * hidden * style.residual
+    for part in (layer.mixer, layer.channel):
+        if part is None:
+            continue
+        norms = 2 if layer.post_norms else 1
+        yield _elements("norm", "norm", 2 * norms * size, 3 * norms * size, norms)
+        yield _elements("residual", "residual", 3 * size, 3 * size)
+    yield from _mixer_pointwise(layer.mixer, shape, style)
+    yield from _channel_pointwise(layer.channel, hidden, shape, style)
+
+
+def _mixer_pointwise(mixer: Mixer | None, shape: Shape, style: Style) -> Iterator[Operator]:
+    rows = shape.tokens * style.width
+    match mixer:
+        case Attention():
+            heads = mixer.num_heads / shape.tp
+            kv_heads = max(1.0, mixer.num_kv_heads / shape.tp)
+            if mixer.rope:
+                turned = (heads + kv_heads) * mixer.head_dim * rows
+                yield _elements("rotary", "mixer", 2 * turned, 2 * turned, 2)
+            if mixer.qk_norm != "none":
+                yield _elements("query and key norm", "mixer", *(n * rows * (heads + kv_heads) * mixer.head_dim
+                                                                 for n in (2, 3)), 2)
+            # gradients of queries, keys and values are joined for the product backward
+            joined = (heads + 2 * kv_heads) * mixer.head_dim * rows
+            yield _elements("queries, keys, values", "mixer", 0.0, 2 * joined)
+        case MultiLatentAttention():
+            heads = mixer.num_heads / shape.tp
+            ranks = mixer.kv_lora_rank + (mixer.q_lora_rank or 0)
+            yield _elements("latent norms", "up_proj", 2 * rows * ranks, 3 * rows * ranks, 2)
+            # rotated halves are joined with the others: queries and keys are written anew
+            joined = heads * (mixer.qk_nope_dim + mixer.qk_rope_dim) * rows
+            yield _elements("rotary and joined heads", "up_proj", 4 * joined, 4 * joined, 6)
+        case Mamba():
+            yield _elements("gated norm", "mixer", 3 * rows * mixer.inner_dim / shape.tp,
+                            5 * rows * mixer.inner_dim / shape.tp)
+        case LinearAttention():
+            inner = mixer.num_v_heads * mixer.v_head_dim / shape.tp
+            yield _elements("gated norm", "mixer", 3 * rows * inner, 5 * rows * inner)
+
+
+def _channel_pointwise(channel: MLP | MoE | None, hidden: int, shape: Shape, style: Style) -> Iterator[Operator]:
+    if isinstance(channel, MLP):
+        yield _gate(channel, shape.tokens * style.width * channel.width / shape.tp, "mlp")
+    elif isinstance(channel, MoE):
+        own = shape.tokens / shape.tp  # tokens a rank routes: sequence parallelism goes with experts
+        yield _elements("routing", "router", 4.0 * own * channel.num_experts * FP32,
+                        4.0 * own * channel.num_experts * FP32, 12)
+        chosen = own * channel.top_k
+        width = (channel.latent_width or hidden) * style.width
+        moved = (6 * chosen + 2 * own) * width  # [permute] there and back
+        yield _elements("permute", "channel", moved, moved, 8)
+        yield _gate(channel.expert, chosen * channel.expert.width * style.width, "expert gate")
+        if channel.shared_width:
+            yield _gate(channel.expert, shape.tokens * style.width * channel.shared_width / shape.tp, "mlp")
+
+
+def _gate(mlp: MLP, size: float, name: str) -> Operator:
+    """One or two inputs of a width, one output."""
+    forward, backward = (3.0, 5.0) if mlp.gated else (2.0, 3.0)
+    return _elements(name, "gate", forward * size, backward * size)

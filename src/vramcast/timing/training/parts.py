@@ -1,0 +1,94 @@
+"""What the pieces of a step are counted in: seconds by what they go to, one micro-batch on one rank.
+
+Stable: `Parts`, `Passes`, `Shape`, `Machine`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from vramcast.timing.training.fabric import Fabric
+from vramcast.timing.training.rates import Rates
+
+
+class Parts(NamedTuple):
+    """Seconds of one pass, by cause; they add up to the pass."""
+
+    products: float = 0.0  # matrix products
+    attention: float = 0.0  # softmax(QK)V, scans
+    pointwise: float = 0.0  # norms, gates, residuals, casts, routing, losses
+    tensor: float = 0.0  # waiting for tensor-parallel ranks
+    context: float = 0.0  # waiting for context-parallel ranks
+    expert: float = 0.0  # waiting for expert-parallel ranks
+    launch: float = 0.0  # waiting for the host to start kernels
+
+    @property
+    def total(self) -> float:
+        """Seconds of the pass."""
+        return sum(self)
+
+    def plus(self, other: Parts, times: float = 1.0) -> Parts:
+        """Both, the other one `times` over."""
+        return Parts(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+class Passes(NamedTuple):
+    """One piece of the network, forward and backward. `backward` holds what is recomputed in it."""
+
+    forward: Parts
+    backward: Parts
+
+    def plus(self, other: Passes, times: float = 1.0) -> Passes:
+        """Both, the other one `times` over."""
+        return Passes(self.forward.plus(other.forward, times), self.backward.plus(other.backward, times))
+
+    @property
+    def total(self) -> float:
+        """Seconds of both passes."""
+        return self.forward.total + self.backward.total
+
+
+class Shape(NamedTuple):
+    """One micro-batch and the degrees it is divided by."""
+
+    sequences: int
+    seq_len: int  # of the whole sequence [tokens]
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1  # tensor parallelism inside experts
+    sequence_parallel: bool = False
+    cp_kind: str = "ring"
+
+    @property
+    def tokens(self) -> float:
+        """Rows of the products of one rank."""
+        return self.sequences * self.seq_len / self.cp
+
+    @property
+    def residual_tokens(self) -> float:
+        """Rows of the residual stream of one rank."""
+        return self.tokens / self.tp if self.sequence_parallel else self.tokens
+
+
+class Style(NamedTuple):
+    """How an engine runs the network."""
+
+    fused: bool = True  # norms, gates and rotary embedding are one kernel each
+    launch_s: float = 0.0  # host time of one kernel; 0: the host is never waited for
+    width: int = 2  # bytes of an activation inside the layer
+    residual: int = 2  # bytes of an element of the residual stream
+    casts: bool = False  # autocast: weights are cast from fp32 once a micro-batch
+    gradient: int = 4  # bytes of an element of a gradient that products add to in place; 0: separate additions
+    tensor_overlap: bool = False  # transfers of tensor parallelism run under products, backward
+    expert_overlap: bool = False  # transfers of expert parallelism run under another micro-batch
+    trains: bool = True  # False: weights are frozen
+    grouped: bool = True  # experts run in grouped products
+
+
+class Machine(NamedTuple):
+    """A card, its links and how the engine uses them."""
+
+    rates: Rates
+    fabric: Fabric
+    style: Style
