@@ -6,15 +6,16 @@ Atoms (`timing.training`: a layer, the embedding, the head on one micro-batch) a
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from vramcast.domain.answer import StepTime
-from vramcast.domain.job import Job, Recompute
+from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.model import Layer
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.training_styles import Recipe, recipe_of
 from vramcast.parallel.layout import Layout
-from vramcast.timing.composition import Pipeline, Step, overlapped, step
+from vramcast.timing.composition import Number, Pipeline, Step, of_largest, overlapped, step
 from vramcast.timing.training.ends import (
     Elements,
     embedding_elements,
@@ -23,7 +24,7 @@ from vramcast.timing.training.ends import (
     head_passes,
     layer_elements,
 )
-from vramcast.timing.training.fabric import fabric_of
+from vramcast.timing.training.fabric import NOTHING, Fabric, Route, fabric_of
 from vramcast.timing.training.layer import layer_passes
 from vramcast.timing.training.parts import Machine, Parts, Passes, Shape
 from vramcast.timing.training.rates import rates_of
@@ -60,10 +61,21 @@ class Timing(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """One pipeline rank: its passes over one micro-batch and its weights."""
+    """One pipeline rank: its passes over one micro-batch and its weights. Numbers or arrays of them."""
 
-    passes: Passes
+    forward: Number
+    backward: Number
     elements: Elements
+    count: int = 1  # equal stages
+
+
+class Exchange(NamedTuple):
+    """What travels between ranks. Routes of dense weights, then of experts; numbers or arrays of them."""
+
+    sent_s: Number  # one micro-batch to the next stage
+    reduce: tuple[Route, Route]
+    gather: tuple[Route, Route]
+    owners: tuple[Number, Number]  # ranks that share the update of a weight
 
 
 def timed(job: Job) -> Timed:
@@ -81,8 +93,12 @@ def step_time(job: Job) -> StepTime:
     Raises: Unsupported with one sentence for what is not timed.
     """
     timing = _timing(job)
-    stages = [_stage(timing, index) for index in range(job.plan.pp)]
-    return _answer(timing, stages, _compose(timing, stages))
+    passes = [_passes(timing, index) for index in range(job.plan.pp)]
+    stages = [
+        Stage(found.forward.total, found.backward.total, elements) for found, elements in passes
+    ]
+    step = compose(job, timing.recipe, stages, exchange_of(timing), timing.machine.rates.bytes_per_s)
+    return _answer(timing, max((found for found, _ in passes), key=lambda found: found.total), step)
 
 
 def _timing(job: Job) -> Timing:
@@ -102,27 +118,22 @@ def _timing(job: Job) -> Timing:
     return Timing(job, recipe, Machine(rates, fabric_of(cluster), recipe.style), shape, layout)
 
 
-def _stage(timing: Timing, index: int) -> Stage:
-    job, model = timing.job, timing.job.model
-    counts = _layers(timing, index)
-    left = job.plan.recompute_layers
+def _passes(timing: Timing, index: int) -> tuple[Passes, Elements]:
+    """One micro-batch on one pipeline rank, and the rank's weights."""
+    model = timing.job.model
     passes, elements = EMPTY, Elements()
-    for layer, count in counts.items():
-        repeated = count if left is None else min(count, left)
-        left = None if left is None else left - repeated
-        for number, recompute in ((repeated, job.plan.recompute), (count - repeated, Recompute.NONE)):
-            if number:
-                passes = passes.plus(_layer(timing, layer, recompute), number)
+    for (layer, recompute), count in _pieces(timing.job, index).items():
+        passes = passes.plus(_layer(timing, layer, recompute), count)
         elements = elements.plus(layer_elements(layer, hidden=model.hidden, layout=timing.layout), count)
     if index == 0:
         passes = passes.plus(embedding_passes(model, shape=timing.shape, machine=timing.machine))
         elements = elements.plus(embedding_elements(model, layout=timing.layout))
-    if index == job.plan.pp - 1:
+    if index == timing.job.plan.pp - 1:
         passes = passes.plus(
             head_passes(model, shape=timing.shape, machine=timing.machine, loss=timing.recipe.loss)
         )
         elements = elements.plus(head_elements(model, layout=timing.layout))
-    return Stage(passes, elements)
+    return passes, elements
 
 
 def _layer(timing: Timing, layer: Layer, recompute: Recompute) -> Passes:
@@ -132,15 +143,29 @@ def _layer(timing: Timing, layer: Layer, recompute: Recompute) -> Passes:
     )
 
 
-def _layers(timing: Timing, index: int) -> dict[Layer, int]:
-    """Layers of one pipeline rank and how many of each."""
-    model, plan = timing.job.model, timing.job.plan
-    counts = _counts(model.num_layers, plan.pp, plan.first_stage_layers, plan.last_stage_layers)
-    start = sum(counts[:index])
-    found: dict[Layer, int] = {}
-    for layer in model.main.layers[start : start + counts[index]]:
-        found[layer] = found.get(layer, 0) + 1
+def _pieces(job: Job, index: int) -> dict[tuple[Layer, Recompute], int]:
+    """Layers of one pipeline rank, how many of each; `recompute_layers` counts within each of its chunks."""
+    model, plan = job.model, job.plan
+    stages = _counts(model.num_layers, plan.pp, plan.first_stage_layers, plan.last_stage_layers)
+    found: dict[tuple[Layer, Recompute], int] = {}
+    for start, stop in _chunks(stages, index, plan.virtual_stages):
+        left = stop - start if plan.recompute_layers is None else plan.recompute_layers
+        for place, layer in enumerate(model.main.layers[start:stop]):
+            key = (layer, plan.recompute if place < left else Recompute.NONE)
+            found[key] = found.get(key, 0) + 1
     return found
+
+
+def _chunks(stages: list[int], index: int, chunks: int) -> Iterator[tuple[int, int]]:
+    """First layer and end of every chunk of a rank: the data goes round the ranks chunk by chunk."""
+    if any(count % chunks for count in stages):  # not every engine divides stages evenly
+        start = sum(stages[:index])
+        yield start, start + stages[index]
+        return
+    round_layers = sum(stages) // chunks
+    for chunk in range(chunks):
+        start = chunk * round_layers + sum(stages[:index]) // chunks
+        yield start, start + stages[index] // chunks
 
 
 def _counts(layers: int, stages: int, first: int | None, last: int | None) -> list[int]:
@@ -152,70 +177,85 @@ def _counts(layers: int, stages: int, first: int | None, last: int | None) -> li
     return [*([first] if first is not None else []), *middle, *([last] if last is not None else [])]
 
 
-def _compose(timing: Timing, stages: list[Stage]) -> Step:
-    job, recipe, fabric = timing.job, timing.recipe, timing.machine.fabric
-    plan, micro = job.plan, job.workload.grad_accum
-    slowest = max(stages, key=lambda stage: stage.passes.total)
-    sent = fabric.send(stride=timing.layout.tp * timing.layout.cp * timing.layout.dp).seconds(
-        timing.shape.residual_tokens * job.model.hidden * recipe.style.width
-    ) if plan.pp > 1 else 0.0
+def exchange_of(timing: Timing) -> Exchange:
+    """What travels in a step of one plan."""
+    plan, layout, fabric = timing.job.plan, timing.layout, timing.machine.fabric
+    stride = layout.tp * layout.cp * layout.dp
+    size = timing.shape.residual_tokens * timing.job.model.hidden * timing.recipe.style.width
+    sharded = plan.shards is not Shards.NOTHING
+    groups = ((layout.dp * layout.cp, layout.tp), (layout.expert_dp, layout.ep * layout.etp))
+    pattern = "reduce-scatter" if sharded else "all-reduce"
+    dense, expert = groups
+    return Exchange(
+        sent_s=fabric.send(stride=stride).seconds(size) if plan.pp > 1 else 0.0,
+        reduce=(_route(fabric, pattern, dense), _route(fabric, pattern, expert)),
+        gather=(
+            _route(fabric, "all-gather", dense) if sharded else NOTHING,
+            _route(fabric, "all-gather", expert) if sharded else NOTHING,
+        ),
+        owners=(dense[0], expert[0]) if sharded else (1, 1),
+    )
+
+
+def _route(fabric: Fabric, pattern: str, group: tuple[int, int]) -> Route:
+    ranks, stride = group
+    return fabric.collective(pattern, ranks=ranks, stride=stride)
+
+
+def compose(job: Job, recipe: Recipe, stages: Sequence[Stage], exchange: Exchange, bytes_per_s: float) -> Step:
+    """One optimizer step from its stages; every figure may be an array over plans.
+
+    Args:
+        job: what all plans share: schedule, sharding, stages, micro-batches (these may be an array, too)
+        recipe: how the engine runs them
+        stages: pipeline ranks, equal ones once
+        exchange: routes between ranks
+        bytes_per_s: of the card's memory
+    """
+    plan, micro, sent = job.plan, job.workload.grad_accum, exchange.sent_s
+    passes = [stage.forward + stage.backward for stage in stages]
+    weights = [stage.elements.dense + stage.elements.expert for stage in stages]
     pipeline = Pipeline(
-        forward=sum(stage.passes.forward.total + sent for stage in stages),
-        backward=sum(stage.passes.backward.total + sent for stage in stages),
-        slowest_forward=slowest.passes.forward.total + sent,
-        slowest_backward=slowest.passes.backward.total + sent,
+        forward=sum(stage.count * (stage.forward + sent) for stage in stages),
+        backward=sum(stage.count * (stage.backward + sent) for stage in stages),
+        slowest_forward=of_largest(passes, [stage.forward for stage in stages]) + sent,
+        slowest_backward=of_largest(passes, [stage.backward for stage in stages]) + sent,
         micro_batches=micro, stages=plan.pp, virtual_stages=plan.virtual_stages,
     )
-    heaviest = max(stages, key=lambda stage: sum(stage.elements))
-    gradients, weights = _exchanged(timing, heaviest.elements, slowest.passes)
-    share = _owned(timing, heaviest.elements)
+    heaviest = Elements(
+        of_largest(weights, [stage.elements.dense for stage in stages]),
+        of_largest(weights, [stage.elements.expert for stage in stages]),
+    )
+    gradients, gathered = _exchanged(job, recipe, heaviest, pipeline, exchange)
+    share = sum(count / ranks for count, ranks in zip(heaviest, exchange.owners, strict=True))
     schedule = "interleaved" if plan.virtual_stages > 1 and plan.schedule == "1f1b" else plan.schedule
     return step(
-        pipeline, schedule=schedule, gradients=gradients, weights=weights,
-        optimizer=update_s(share, update=recipe.update, bytes_per_s=timing.machine.rates.bytes_per_s),
-        host=recipe.host_s,
+        pipeline, schedule=schedule, gradients=gradients, weights=gathered,
+        optimizer=update_s(share, update=recipe.update, bytes_per_s=bytes_per_s), host=recipe.host_s,
     )
 
 
-def _groups(timing: Timing) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Ranks and stride of the data-parallel group of dense weights, and of that of experts."""
-    layout = timing.layout
-    return (layout.dp * layout.cp, layout.tp), (layout.expert_dp, layout.ep * layout.etp)
-
-
-def _owned(timing: Timing, elements: Elements) -> float:
-    """Weights whose update is this rank's."""
-    if timing.job.plan.shards == "nothing":
-        return sum(elements)
-    return sum(count / ranks for count, (ranks, _) in zip(elements, _groups(timing), strict=True))
-
-
-def _exchanged(timing: Timing, elements: Elements, passes: Passes) -> tuple[float, float]:
+def _exchanged(
+    job: Job, recipe: Recipe, elements: Elements, pipeline: Pipeline, exchange: Exchange
+) -> tuple[Number, Number]:
     """Seconds of reducing gradients and of gathering weights that stick out of a step."""
-    job, recipe, fabric = timing.job, timing.recipe, timing.machine.fabric
-    micro = job.workload.grad_accum
-    sharded = job.plan.shards != "nothing"
-    pattern = "reduce-scatter" if sharded else "all-reduce"
     reduce_s = gather_s = 0.0
-    for count, (ranks, stride) in zip(elements, _groups(timing), strict=True):
-        if count:
-            reduced = fabric.collective(pattern, ranks=ranks, stride=stride)
-            reduce_s += reduced.seconds(count * recipe.gradient_bytes)
-            gathered = fabric.collective("all-gather", ranks=ranks, stride=stride)
-            gather_s += gathered.seconds(count * recipe.weight_bytes) if sharded else 0.0
-    forward, backward = passes.forward.total, passes.backward.total
+    for count, reduced, gathered in zip(elements, exchange.reduce, exchange.gather, strict=True):
+        reduce_s = reduce_s + (count > 0) * reduced.seconds(count * recipe.gradient_bytes)
+        gather_s = gather_s + (count > 0) * gathered.seconds(count * recipe.weight_bytes)
+    forward, backward = pipeline.slowest_forward - exchange.sent_s, pipeline.slowest_backward - exchange.sent_s
     if not recipe.each_micro_batch:
         return (overlapped(reduce_s, backward, hidden=recipe.gradients_hidden),
                 overlapped(gather_s, forward, hidden=recipe.weights_hidden))
-    again = 1 if job.plan.shards == "everything" and job.plan.reshard_after_forward else 0
+    micro = job.workload.grad_accum
+    again = 1 if job.plan.shards is Shards.EVERYTHING and job.plan.reshard_after_forward else 0
     first = overlapped(gather_s, forward, hidden=recipe.weights_hidden)
     second = overlapped(reduce_s + again * gather_s, backward, hidden=recipe.gradients_hidden)
     return micro * second, micro * first
 
 
-def _answer(timing: Timing, stages: list[Stage], found: Step) -> StepTime:
+def _answer(timing: Timing, slowest: Passes, found: Step) -> StepTime:
     job = timing.job
-    slowest = max(stages, key=lambda stage: stage.passes.total).passes
     micro = job.workload.grad_accum
     parts = slowest.forward.plus(slowest.backward)
     causes = {name: micro * value for name, value in parts._asdict().items()}

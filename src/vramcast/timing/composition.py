@@ -11,7 +11,7 @@ Symbols:  m micro-batches   p stages   v virtual stages   F, B one micro-batch's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 Number = Any
@@ -33,6 +33,19 @@ def larger(a: Number, b: Number) -> Number:
 def positive(a: Number) -> Number:
     """`a` where it is above zero, else zero."""
     return (a + abs(a)) / 2
+
+
+def of_largest(keys: Sequence[Number], values: Sequence[Number]) -> Number:
+    """The value whose key is the largest, the first of equals.
+
+    >>> of_largest([1.0, 3.0, 2.0], [10.0, 30.0, 20.0])
+    30.0
+    """
+    key, value = keys[0], values[0]
+    for other, candidate in zip(keys[1:], values[1:], strict=True):
+        more = (other > key) * 1.0
+        key, value = key + (other - key) * more, value + (candidate - value) * more
+    return value
 
 
 class Pipeline(NamedTuple):

@@ -9,11 +9,12 @@ gathers the input again under the product for x, and reduces that product's resu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import Attention, Layer, MoE, MultiLatentAttention
-from vramcast.timing.composition import positive
+from vramcast.timing.composition import Number, larger, positive
 from vramcast.timing.training.operators import Operator, layer_operators
 from vramcast.timing.training.parts import Machine, Parts, Passes, Shape
 from vramcast.timing.training.rates import DENSE_TRAFFIC, GROUPED_TRAFFIC, KERNEL_S
@@ -30,32 +31,47 @@ MODULES: Final[dict[str, frozenset[str]]] = {
 """Module of selective recomputation -> parts of the layer that run again."""
 
 
+Recomputed = tuple[Recompute, tuple[str, ...]]
+"""What backward computes again; of SELECTIVE the modules, keys of MODULES."""
+
+
 def layer_passes(
     layer: Layer, *, hidden: int, shape: Shape, machine: Machine, recompute: Recompute = Recompute.NONE,
     modules: tuple[str, ...] = (),
 ) -> Passes:
-    """Forward and backward of one layer.
+    """Forward and backward of one layer under one way to recompute it."""
+    return passes_of_layer(layer, ((recompute, modules),), hidden=hidden, shape=shape, machine=machine)[0]
+
+
+def passes_of_layer(
+    layer: Layer, choices: Sequence[Recomputed], *, hidden: int, shape: Shape, machine: Machine
+) -> list[Passes]:
+    """Forward and backward of one layer under each of several ways to recompute it.
 
     Args:
         layer: its parts
+        choices: what backward computes again
         hidden: H
-        shape: the micro-batch and the degrees
+        shape: the micro-batch, which may be an array of them, and the degrees
         machine: card, links, engine
-        recompute: what backward computes again; SELECTIVE: `modules`
-        modules: keys of MODULES
     """
     operators = list(layer_operators(layer, hidden=hidden, shape=shape, style=machine.style))
     forward = _sum(operators, machine, backward=False)
     backward = _sum(operators, machine, backward=True)
     forward = forward.plus(_transfers(layer, hidden, shape, machine, forward))
     backward = backward.plus(_transfers(layer, hidden, shape, machine, backward, backward=True))
+    return [Passes(forward, backward.plus(_again(operators, forward, choice, machine))) for choice in choices]
+
+
+def _again(operators: list[Operator], forward: Parts, choice: Recomputed, machine: Machine) -> Parts:
+    """What is computed a second time."""
+    recompute, modules = choice
     if recompute is Recompute.FULL:
-        backward = backward.plus(forward)
-    elif recompute is Recompute.SELECTIVE:
-        parts = frozenset[str]().union(*(MODULES.get(module, frozenset()) for module in modules))
-        again = [operator for operator in operators if operator.part in parts]
-        backward = backward.plus(_sum(again, machine, backward=False))
-    return Passes(forward, backward)
+        return forward
+    if recompute is Recompute.NONE:
+        return Parts()
+    parts = frozenset[str]().union(*(MODULES.get(module, frozenset()) for module in modules))
+    return _sum([operator for operator in operators if operator.part in parts], machine, backward=False)
 
 
 def _sum(operators: list[Operator], machine: Machine, *, backward: bool) -> Parts:
@@ -64,7 +80,7 @@ def _sum(operators: list[Operator], machine: Machine, *, backward: bool) -> Part
     for operator in operators:
         total = total.plus(seconds(operator, machine, backward=backward))
         kernels += operator.backward_kernels if backward else operator.kernels
-    return total._replace(launch=float(positive(kernels * machine.style.launch_s - total.total)))
+    return total._replace(launch=positive(kernels * machine.style.launch_s - total.total))
 
 
 def seconds(operator: Operator, machine: Machine, *, backward: bool) -> Parts:
@@ -75,12 +91,12 @@ def seconds(operator: Operator, machine: Machine, *, backward: bool) -> Parts:
     start = KERNEL_S * (operator.backward_kernels if backward else operator.kernels)
     match operator.kind:
         case "product":
-            return Parts(products=max(moved, flops / rates.products + DENSE_TRAFFIC * moved) + start)
+            return Parts(products=larger(moved, flops / rates.products + DENSE_TRAFFIC * moved) + start)
         case "grouped":
             return Parts(products=flops / rates.products + GROUPED_TRAFFIC * moved + start)
         case "attention":
             rate = rates.attention_backward if backward else rates.attention_forward
-            return Parts(attention=max(moved, flops / rate) + start)
+            return Parts(attention=larger(moved, flops / rate) + start)
         case _:
             return Parts(pointwise=moved + start)
 
@@ -95,7 +111,7 @@ def _transfers(
     )
 
 
-def _tensor(layer: Layer, hidden: int, shape: Shape, machine: Machine, own: Parts, *, backward: bool) -> float:
+def _tensor(layer: Layer, hidden: int, shape: Shape, machine: Machine, own: Parts, *, backward: bool) -> Number:
     """Every part gathers its input and reduces its output, or sums it without sequence parallelism [Megatron]."""
     if shape.tp == 1:
         return 0.0
@@ -108,16 +124,16 @@ def _tensor(layer: Layer, hidden: int, shape: Shape, machine: Machine, own: Part
     if not shape.sequence_parallel:
         one = fabric.collective("all-reduce", ranks=shape.tp).seconds(size)
         hidden_under = own.products / 2 if backward and style.tensor_overlap else 0.0
-        return parts * one if not hidden_under else float(positive(parts * one - hidden_under))
+        return positive(parts * one - hidden_under)
     gather = fabric.collective("all-gather", ranks=shape.tp).seconds(size)
     scatter = fabric.collective("reduce-scatter", ranks=shape.tp).seconds(size)
     if not backward:
         return parts * (gather + scatter)
     under = own.products if style.tensor_overlap else 0.0
-    return parts * gather + float(positive(parts * (gather + scatter) - under))
+    return parts * gather + positive(parts * (gather + scatter) - under)
 
 
-def _context(layer: Layer, shape: Shape, machine: Machine, own: Parts, *, backward: bool) -> float:
+def _context(layer: Layer, shape: Shape, machine: Machine, own: Parts, *, backward: bool) -> Number:
     """Keys and values go round under attention; or heads are exchanged for positions before and after it."""
     mixer = layer.mixer
     if shape.cp == 1 or not isinstance(mixer, (Attention, MultiLatentAttention)):
@@ -135,7 +151,7 @@ def _context(layer: Layer, shape: Shape, machine: Machine, own: Parts, *, backwa
         case _:
             route = fabric.send(stride=shape.tp)
             passes = (2 if backward else 1) * (shape.cp - 1)
-            return float(positive(passes * route.seconds(rows * 2 * key) - own.attention))
+            return positive(passes * route.seconds(rows * 2 * key) - own.attention)
 
 
 def _widths(mixer: Attention | MultiLatentAttention, shape: Shape) -> tuple[float, float]:
@@ -147,7 +163,7 @@ def _widths(mixer: Attention | MultiLatentAttention, shape: Shape) -> tuple[floa
     return width, width
 
 
-def _expert(layer: Layer, hidden: int, shape: Shape, machine: Machine) -> float:
+def _expert(layer: Layer, hidden: int, shape: Shape, machine: Machine) -> Number:
     """Tokens to their experts and back; under tensor parallelism inside experts also to its other ranks."""
     if not isinstance(layer.channel, MoE) or machine.style.expert_overlap:
         return 0.0
