@@ -92,7 +92,7 @@ def step_time(job: Job) -> StepTime:
 
     Raises: Unsupported with one sentence for what is not timed.
     """
-    timing = _timing(job)
+    timing = timing_of(job)
     passes = [_passes(timing, index) for index in range(job.plan.pp)]
     stages = [
         Stage(found.forward.total, found.backward.total, elements) for found, elements in passes
@@ -101,7 +101,11 @@ def step_time(job: Job) -> StepTime:
     return _answer(timing, max((found for found, _ in passes), key=lambda found: found.total), step)
 
 
-def _timing(job: Job) -> Timing:
+def timing_of(job: Job) -> Timing:
+    """The job as steps are timed.
+
+    Raises: Unsupported for what is not timed
+    """
     plan, cluster = job.plan, job.cluster
     if len(job.model.stacks) > 1:
         raise Unsupported(f"models of several stacks are not timed, and {job.model.name} has {len(job.model.stacks)}")

@@ -95,7 +95,7 @@ class Atoms:
             self._builders[key] = ChunkBuilder(Context(replace(self.job, plan=plan, workload=workload)))
         return self._builders[key]
 
-    def _key(self, piece: Piece, index: int) -> Shape:
+    def seen_by(self, piece: Piece, index: int) -> Shape:
         """What of the degrees a piece sees."""
         tp, cp, ep, etp = self.grid.at(index)
         return (tp, cp, ep, etp) if piece.sparse else (tp, cp)
@@ -116,7 +116,7 @@ class Atoms:
         not in its degree."""
         found: dict[Shape, list[Place]] = {}
         for index, batch in np.ndindex(*self.shape):
-            tp, cp, *experts = self._key(piece, index)
+            tp, cp, *experts = self.seen_by(piece, index)
             found.setdefault((tp, int(cp > 1), *experts), []).append((index, batch))
         return found
 
@@ -184,7 +184,7 @@ class Atoms:
         """Each shape of a weight has one dummy gradient, however many layers use it."""
         together: dict[str, int] = {}
         for run in chunk.runs:
-            together |= self._dummies[self._key(Piece("layer", run.layer), index), run.layer]
+            together |= self._dummies[self.seen_by(Piece("layer", run.layer), index), run.layer]
         return sum(together.values())
 
     @cached_property
@@ -192,7 +192,7 @@ class Atoms:
         found: dict[tuple[Shape, Layer], dict[str, int]] = {}
         for layer in dict.fromkeys(run.layer for run in self.job.model.main.runs):
             for index in range(len(self.grid)):
-                key = (self._key(Piece("layer", layer), index), layer)
+                key = (self.seen_by(Piece("layer", layer), index), layer)
                 if key not in found:
                     builder = self._builder(index, 0)
                     builder.layer(layer, recomputed=False)

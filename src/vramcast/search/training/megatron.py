@@ -19,6 +19,7 @@ from vramcast.engines.megatron.run import state_rules
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.checks import check
 from vramcast.estimate.outside import communicator_bytes, context_tensor
+from vramcast.estimate.training_styles import recipe_of
 from vramcast.search.training.atoms import Atoms
 from vramcast.search.training.degrees import Grid, Stages, divisors, grid, pipelines
 from vramcast.search.training.extents import Counts
@@ -32,6 +33,7 @@ from vramcast.search.training.stages import (
     step_peak,
     weights_of_role,
 )
+from vramcast.search.training.times import Seconds, Times
 from vramcast.search.training.states import Ranks, held_states
 from vramcast.states.megatron import StateRules
 
@@ -67,6 +69,7 @@ class Block(NamedTuple):
     recomputation: Recomputation
     grad_accum: Counts  # degrees x micro-batches
     live_bytes: Counts  # fullest rank, highest point of the run
+    step_s: Seconds
     possible: Mask
 
     def job_at(self, variant: int, degrees: int, batch: int) -> Job:
@@ -145,6 +148,10 @@ class _Search:
         largest = min(space.global_batch, LARGEST_MICRO_BATCH)
         self.micro_batches = space.micro_batches or tuple(n for n in divisors(space.global_batch) if n <= largest)
         self.atoms = Atoms(job, degrees, self.micro_batches)
+        ways = [(Recompute.NONE, ()), (Recompute.FULL, ())]
+        self.times = Times(self.atoms, [*ways, *((Recompute.SELECTIVE, modules) for modules in selective_modules(job))])
+        jobs = [_with(job, variant) for variant in variants]
+        self.recipes = [(each, recipe_of(each)) for each in jobs]
 
     def blocks(self) -> Iterator[Block]:
         for stages in pipelines(self.space, self.job.cluster):
@@ -161,8 +168,18 @@ class _Search:
                 live += self._outside(stages)
                 yield Block(
                     self.job, self.grid, self.micro_batches, self.variants, stages, recomputation, grad_accum, live,
-                    possible,
+                    self._step_s(stages, stage_roles, recomputation, grad_accum), possible,
                 )
+
+    def _step_s(
+        self, stages: Stages, stage_roles: list[Role], recomputation: Recomputation, grad_accum: Counts
+    ) -> Seconds:
+        """Seconds of a step: variants x degrees x micro-batches."""
+        timed = [self.times.stage(role, recomputation) for role in stage_roles]
+        dp = self._data_parallel(stages)
+        return np.stack([
+            self.times.step_s(stages, timed, job, recipe, grad_accum, dp) for job, recipe in self.recipes
+        ])
 
     def _data_parallel(self, stages: Stages) -> Counts:
         """Ranks, context parallelism not counted in; 0 where the degrees do not divide the cards."""

@@ -25,10 +25,11 @@ from vramcast.search.training.states import WeightGroup
 
 
 class Role(NamedTuple):
-    """A pipeline rank that no other one needs more than: the first of those with the same chunks."""
+    """Pipeline ranks with the same chunks; the first of them needs the most memory."""
 
     stage: int
     chunks: tuple[Chunk, ...]
+    count: int
 
 
 class Recomputation(NamedTuple):
@@ -53,15 +54,16 @@ def roles(job: Job, stages: Stages) -> list[Role]:
     one = replace(job, plan=plan, cluster=cluster)
     found: dict[tuple[Chunk, ...], Role] = {}
     for stage, chunks in enumerate(chunks_of(Context(one))):
-        found.setdefault(tuple(chunks), Role(stage, tuple(chunks)))
+        first = found.get(tuple(chunks), Role(stage, tuple(chunks), 0))
+        found[tuple(chunks)] = first._replace(count=first.count + 1)
     return list(found.values())
 
 
 def chunk_passes(atoms: Atoms, chunk: Chunk, recomputation: Recomputation) -> Passes:
     """One micro-batch forward and backward through a chunk [engines.megatron.chunk, `ChunkBuilder.build`]."""
-    pieces = [(count, atoms.passes(piece)) for count, piece in _pieces(chunk, recomputation)]
-    forward = [passes.forward.times(count) for count, passes in pieces]
-    backward = [passes.backward.times(count) for count, passes in reversed(pieces)]
+    passed = [(count, atoms.passes(piece)) for count, piece in pieces(chunk, recomputation)]
+    forward = [passes.forward.times(count) for count, passes in passed]
+    backward = [passes.backward.times(count) for count, passes in reversed(passed)]
     if not chunk.embedding:
         forward.insert(0, held(atoms.stream))
         backward.append(freed(atoms.stream))
@@ -74,7 +76,8 @@ def chunk_passes(atoms: Atoms, chunk: Chunk, recomputation: Recomputation) -> Pa
     return Passes(joined(*forward), joined(*backward))
 
 
-def _pieces(chunk: Chunk, recomputation: Recomputation) -> Iterator[tuple[int, Piece]]:
+def pieces(chunk: Chunk, recomputation: Recomputation) -> Iterator[tuple[int, Piece]]:
+    """What a chunk is made of, in the order of forward, and how many of each."""
     if chunk.embedding:
         yield 1, EMBEDDING
     left = recomputation.layers
