@@ -169,7 +169,7 @@ def test_bad_rows_are_refused_naming_file_and_row(changes: dict[str, str], messa
         (TEXT.replace("tdp_w", "tdp_kw", 1), "unknown columns tdp_kw"),
         ("\n".join((HEADER.replace(",tdp_w", ""), FIRST)), "missing columns tdp_w"),
         ("\n".join((HEADER.replace("tdp_w", "vendor"), FIRST)), "duplicate columns vendor"),
-        ("\n".join((HEADER, FIRST, SECOND, FIRST)), "the name stands twice"),
+        ("\n".join((HEADER, FIRST, SECOND, FIRST)), "line 4: p4 stands in line 2 already"),
         ("\n".join((HEADER, FIRST + ",1")), "cells for"),
         ("", "missing columns"),
     ],

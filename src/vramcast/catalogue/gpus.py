@@ -7,13 +7,13 @@ the total by `derived_visible_bytes`, on the safe side.
 
 from __future__ import annotations
 
-import csv
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from vramcast.catalogue.contexts import context_bytes, nccl_bytes
+from vramcast.catalogue.tables import read_table
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.units import GB, GIB, MIB
@@ -141,32 +141,9 @@ def parse_gpus(text: str) -> Cluster:
 def read_rows(text: str, *, file: str) -> dict[str, dict[str, str]]:
     """The rows of a table of cards by name, as text.
 
-    Raises: SourceError naming file and row, for unknown, missing or duplicate columns, cells and names
+    Raises: SourceError naming file and line, for unknown, missing or duplicate columns, cells and names
     """
-    lines = csv.reader(text.splitlines(), strict=True)
-    try:
-        header = next(lines, [])
-        _check_header(header, file)
-        rows: dict[str, dict[str, str]] = {}
-        for cells in lines:
-            where = f"{file}: row {cells[0] if cells else lines.line_num!r}"
-            if len(cells) != len(header):
-                raise SourceError(f"{where}: {len(cells)} cells for {len(header)} columns")
-            row = dict(zip(header, cells, strict=True))
-            if row["name"] in rows:
-                raise SourceError(f"{where}: the name stands twice")
-            rows[row["name"]] = row
-    except csv.Error as error:
-        raise SourceError(f"{file}: line {lines.line_num}: {error}") from error
-    return rows
-
-
-def _check_header(header: list[str], file: str) -> None:
-    duplicate = sorted({name for name in header if header.count(name) > 1})
-    unknown, missing = sorted(set(header) - COLUMNS), sorted(COLUMNS - set(header))
-    for what, names in (("duplicate", duplicate), ("unknown", unknown), ("missing", missing)):
-        if names:
-            raise SourceError(f"{file}: {what} columns {', '.join(names)}")
+    return {row["name"]: row.cells for row in read_table(text, file=file, columns=COLUMNS, key=("name",))}
 
 
 def gpu_from_row(row: dict[str, str], *, file: str) -> Gpu:
