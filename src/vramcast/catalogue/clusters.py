@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -129,52 +129,73 @@ def _nearer(unknown: UnknownName, otherwise: VramcastError | None) -> VramcastEr
     return otherwise
 
 
-def priced(cluster: Cluster, market: Market, *, strict: bool = False) -> Cluster:
+class PriceLists(NamedTuple):
+    """The tables a price is looked up in."""
+
+    own: Prices  # the user's; it wins
+    known: Prices  # shipped and refreshed
+
+
+def price_lists(market: Market) -> PriceLists:
+    """The user's table and the known ones.
+
+    Raises: SourceError naming file and line for a wrong row
+    """
+    from vramcast.catalogue.prices import Prices, known_prices
+
+    return PriceLists(own_prices(market) if market.prices is not None else Prices({}), known_prices())
+
+
+def priced(cluster: Cluster, market: Market, lists: PriceLists | None = None, *, strict: bool = False) -> Cluster:
     """The cluster with the price of one machine.
 
     Args:
         cluster: as resolved
         market: tariff, region, currency, the user's own price and tables
+        lists: what to look prices up in; read where a list is needed and none is given
         strict: refuse where a price is asked for in so many words and none is known
 
     Raises: InvalidSpec where strict and there is no such price
     """
     if market.price is not None:
-        from vramcast.catalogue.given import parse_price
-
-        price = parse_price(
-            market.price, gpus_per_node=cluster.gpus_per_node, tariff=market.tariff, region=market.region or ""
-        )
-        if market.currency not in (None, price.currency):
-            raise InvalidSpec(f"price={market.price} is not in {market.currency}, and nothing is converted")
-        return replace(cluster, price=price)
+        return replace(cluster, price=_given(market.price, cluster, market))
+    asked = strict and bool(market.spot or market.region or market.currency)
     if cluster.instance is None:
-        if strict and (market.spot or market.region or market.currency):
+        if asked:
             raise InvalidSpec(
                 f"{cluster.name} has no list price; name a machine such as aws:p5.48xlarge, or give --price 2.5usd"
             )
         return cluster
-    found = _listed(cluster, market)
+    lists = lists or price_lists(market)
+    found = _listed(cluster, market, lists)
     if found is not None:
         return replace(cluster, price=found)
-    if strict and (market.spot or market.region or market.currency):
-        raise InvalidSpec(_why_not(cluster.instance, market))
+    if asked:
+        raise InvalidSpec(_why_not(cluster.instance, market, lists))
     note = f"no public price of {cluster.instance} is known; give --price, for example --price 2.5usd"
     return replace(cluster, price=None, notes=(*cluster.notes, note))
 
 
-def _listed(cluster: Cluster, market: Market) -> Price | None:
-    """The price a user's file has, else that of an own cluster, else that of the catalogue."""
-    from vramcast.catalogue.prices import Wanted, choose, known_prices
+def _given(text: str, cluster: Cluster, market: Market) -> Price:
+    from vramcast.catalogue.given import parse_price
+
+    price = parse_price(
+        text, gpus_per_node=cluster.gpus_per_node, tariff=market.tariff, region=market.region or ""
+    )
+    if market.currency not in (None, price.currency):
+        raise InvalidSpec(f"price={text[:40]} is not in {market.currency}, and nothing is converted")
+    return price
+
+
+def _listed(cluster: Cluster, market: Market, lists: PriceLists) -> Price | None:
+    """The price a user's table has, else that of an own cluster, else that of the catalogue."""
+    from vramcast.catalogue.prices import Wanted, choose
 
     wanted, instance = Wanted(market.tariff, market.region, market.currency), str(cluster.instance)
-    if market.prices is not None:
-        found = choose(instance, own_prices(market).of(instance), wanted)
-        if found is not None:
-            return found
-    if cluster.price is not None:
-        return choose(instance, [cluster.price], wanted)
-    return choose(instance, known_prices().of(instance), wanted)
+    found = choose(instance, lists.own.of(instance), wanted)
+    if found is not None:
+        return found
+    return choose(instance, [cluster.price] if cluster.price else lists.known.of(instance), wanted)
 
 
 def own_prices(market: Market) -> Prices:
@@ -198,11 +219,9 @@ def own_prices(market: Market) -> Prices:
     return Prices(named)
 
 
-def _why_not(instance: str, market: Market) -> str:
+def _why_not(instance: str, market: Market, lists: PriceLists) -> str:
     """What prices of a machine there are instead of the one asked for."""
-    from vramcast.catalogue.prices import known_prices
-
-    known = known_prices().of(instance)
+    known = [*lists.own.of(instance), *lists.known.of(instance)]
     parts = [market.tariff, *(part for part in (market.region, market.currency) if part)]
     asked = f"no price of {instance} is known for {', '.join(parts)}"
     if not known:

@@ -17,6 +17,7 @@ from vramcast.domain.rank import RankProgram
 from vramcast.errors import UnknownName
 from vramcast.estimate.changes import single_changes
 from vramcast.estimate.checks import check
+from vramcast.estimate.cost import with_cost
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.ranks import rank_answer
 
@@ -43,7 +44,7 @@ def answer(job: Job) -> Answer:
     ranks = sorted((_rank_answer(job, program) for program in programs), key=lambda rank: -rank.needed_bytes)
     capacity = job.cluster.gpu.visible_bytes
     fits = ranks[0].needed_bytes <= capacity
-    return Answer(
+    found = Answer(
         question=question(job),
         fits=fits,
         capacity_bytes=capacity,
@@ -53,6 +54,7 @@ def answer(job: Job) -> Answer:
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
         changes=() if fits else single_changes(job, measure=needed_bytes),
     )
+    return with_cost(found, job.cluster, run_tokens=job.run_tokens)
 
 
 def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
@@ -98,9 +100,11 @@ def rank_programs(job: Job) -> tuple[RankProgram, ...]:
 def question(job: Job) -> dict[str, Any]:
     """The job as plain data, defaults written out; the model and the card by name."""
     plain: dict[str, Any] = {"model": job.model.name, "gpus": job.cluster.name, "engine": job.engine}
+    if job.cluster.instance:
+        plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
     plain["workload"] = _plain(job.workload)
     plain["plan"] = _plain(job.plan)
-    for name in ("engine_options", "alloc_conf", "env"):
+    for name in ("engine_options", "alloc_conf", "env", "run_tokens"):
         if getattr(job, name):
             plain[name] = getattr(job, name)
     return plain
