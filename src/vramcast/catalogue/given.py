@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.catalogue.tables import read_text
+from vramcast.catalogue.tables import DATE, read_text
 from vramcast.domain.device import Cluster, Network
 from vramcast.domain.model import Noun
 from vramcast.domain.price import Price, Tariff
@@ -113,6 +113,8 @@ def _built(name: str, own: OwnCluster) -> Cluster:
         raise InvalidSpec(f"rdma={own.rdma[:40]!r} must be one of {', '.join(RDMA_KINDS)}, with network_gb_per_s")
     if (own.link is None) != (own.link_gb_per_s is None) or not re.fullmatch(r"(?!PCIe).*|PCIe[3-6]", own.link or ""):
         raise InvalidSpec("link and link_gb_per_s must be given together; PCIe with its generation, for example PCIe4")
+    if own.price_date and not DATE.fullmatch(own.price_date):
+        raise InvalidSpec(f"price_date={own.price_date[:40]!r} must be a date like 2026-11-20")
     price = None if own.price is None else parse_price(own.price, gpus_per_node=own.gpus_per_node, region=own.region)
     if price is not None and own.price_date:
         from msgspec.structs import replace

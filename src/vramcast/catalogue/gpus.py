@@ -8,6 +8,7 @@ the total by `derived_visible_bytes`, on the safe side.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -112,6 +113,49 @@ def search_gpus(text: str) -> tuple[Gpu, ...]:
         for name, row in _rows().items()
         if all(word in " ".join(row[field] for field in fields).lower() for word in words)
     )
+
+
+def named_gpus(names: Iterable[str]) -> tuple[Gpu, ...]:
+    """The cards of several whole names or aliases, or of one whole name; none where one is only part of a name."""
+    names = tuple(names)
+    if len(names) == 1 and names[0] not in _rows():
+        return ()
+    try:
+        return tuple(load_gpu(name) for name in names)
+    except UnknownName:
+        return ()
+
+
+ORDERS: Final[dict[str, Callable[[Gpu], Any]]] = {
+    "memory": lambda gpu: -gpu.visible_bytes,
+    "bandwidth": lambda gpu: -(gpu.bandwidth_bytes_per_s or 0),
+    "bf16": lambda gpu: -(gpu.bf16_flops or 0),
+    "name": lambda gpu: gpu.name,
+}
+
+
+def filter_gpus(
+    cards: Iterable[Gpu], *, vendor: str | None = None, generation: str | None = None,
+    min_memory_gb: float | None = None, sort: str | None = None,
+) -> tuple[Gpu, ...]:
+    """Cards of a vendor and generation with at least so much usable memory, sorted.
+
+    Raises: UnknownName for a vendor, a generation or an order that no card has
+    """
+    cards = tuple(cards)
+    for kind, text, field in (("vendor", vendor, "vendor"), ("generation", generation, "arch")):
+        if text is None:
+            continue
+        known = sorted({row[field] for row in _rows().values()})
+        if not any(text.lower() in name.lower() for name in known):
+            raise UnknownName.of(kind, text, [name.lower() for name in known])
+        cards = tuple(card for card in cards if text.lower() in getattr(card, field).lower())
+    cards = tuple(card for card in cards if card.visible_bytes >= (min_memory_gb or 0) * GB)
+    if sort is None:
+        return cards
+    if sort not in ORDERS:
+        raise UnknownName.of("order", sort, ORDERS)
+    return tuple(sorted(cards, key=ORDERS[sort]))
 
 
 def parse_gpus(text: str) -> Cluster:
