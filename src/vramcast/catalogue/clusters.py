@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MACHINES: Final = re.compile(r"(\d{1,7})\s*[x*×]\s*(.+)", re.IGNORECASE)
 """A number of machines and what they are."""
 
+COUNTS: Final = re.compile(r"(?:\d{1,7}\s*[x*×]\s*){1,2}", re.IGNORECASE)
+"""Numbers of machines and of cards before the name of a card."""
+
 
 class Market(Noun, frozen=True, kw_only=True):
     """How a question prices machines, and what it knows of its own ones."""
@@ -99,8 +102,9 @@ def _coded(text: str) -> Cluster | None:
     """Cards under a code of PAI."""
     from vramcast.catalogue.instances import card_of_code
 
-    before, code = re.fullmatch(r"((?:\d{1,7}\s*[x*×]\s*){0,2})(.*)", text.strip(), re.IGNORECASE | re.DOTALL).groups()
-    found = card_of_code(code)
+    numbers = COUNTS.match(text.strip())
+    before = numbers[0] if numbers else ""
+    found = card_of_code(text.strip()[len(before) :])
     if found is None:
         return None
     return replace(parse_gpus(before + found[0]), notes=(found[1],))

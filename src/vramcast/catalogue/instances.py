@@ -86,9 +86,10 @@ class Instance(Noun, frozen=True, kw_only=True):
         """The card as it is built into this machine: its slice, and the link to its neighbours here."""
         gpu = load_gpu(self.gpu)
         if self.parts > 1:
-            name = f"1/{self.parts} {gpu.name}"
-            visible = self.visible_bytes
-            return replace(gpu, name=name, visible_bytes=visible, visible_is_measured=False, smi_total_bytes=None, **UNRATED)
+            return replace(
+                gpu, name=f"1/{self.parts} {gpu.name}", visible_bytes=self.visible_bytes, visible_is_measured=False,
+                smi_total_bytes=None, **UNRATED,
+            )
         return linked(gpu, self.link, self.link_bytes_per_s)
 
     def cluster(self, num_nodes: int = 1) -> Cluster:
@@ -129,7 +130,8 @@ def load_instance(text: str) -> Instance:
     provider, colon, name = text.strip().lower().rpartition(":")
     if colon and provider not in PROVIDERS:
         raise UnknownName.of("provider", provider, PROVIDERS)
-    found = [full for full in _index().get(PREFIXES.sub("", name), ()) if full.startswith(f"{provider}:" if colon else "")]
+    start = provider + colon
+    found = [full for full in _index().get(PREFIXES.sub("", name), ()) if full.startswith(start)]
     if not found:
         raise UnknownName.of("instance", text.strip(), [*_rows(), *_index()])
     if len(found) > 1:

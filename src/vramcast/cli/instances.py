@@ -24,7 +24,7 @@ SORTS = ("price", "price-per-gpu", "memory", "gpus", "name")
 @click.option("--currency", help="priced in this currency; none is converted")
 @click.option("--prices", help="a file of your own prices (CSV)")
 @click.option("--hardware", help="a file of your own clusters (TOML), listed with the others")
-@click.option("--sort", type=click.Choice(SORTS), help="cheapest or largest first; by default as the catalogue has them")
+@click.option("--sort", type=click.Choice(SORTS), help="cheapest or largest first; else as listed")
 @json_option
 @language_option
 def command(

@@ -17,7 +17,9 @@ EXIT_DOES_NOT_FIT = 1
 
 @click.command("serve")
 @click.argument("model", required=False)
-@click.option("--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE", help="2xl40s, 8xh100-sxm-80gb, t4, aws:g6e.12xlarge")
+@click.option(
+    "--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE", help="2xl40s, 8xh100-sxm-80gb, t4, aws:g6e.12xlarge"
+)
 @question_options(SERVE_OPTIONS)
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"

@@ -16,7 +16,10 @@ EXIT_DOES_NOT_FIT = 1
 
 @click.command("train")
 @click.argument("model", required=False)
-@click.option("--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE", help="8xh100-sxm-80gb, 4x8xa100-sxm-80gb, t4, aws:p5.48xlarge, 4xaws:p5.48xlarge")
+@click.option(
+    "--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE",
+    help="8xh100-sxm-80gb, 4x8xa100-sxm-80gb, t4, aws:p5.48xlarge, 4xaws:p5.48xlarge",
+)
 @question_options(OPTIONS)
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"

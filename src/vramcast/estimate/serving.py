@@ -18,8 +18,8 @@ from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
 from vramcast.engines.serving.checks import refuse_ignored
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.estimate.cost import with_cost
 from vramcast.estimate.corrections import applicable, effects
+from vramcast.estimate.cost import with_cost
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.ranks import rank_answer
 from vramcast.estimate.speed import timed

@@ -173,7 +173,7 @@ def parse_amount(name: str, value: object) -> int:
     if match is None or isinstance(value, bool):
         raise InvalidSpec(f"{name}={str(value)[:40]!r} must be a number such as 300M, 15B or 1.5T")
     fraction = match[2] or ""
-    amount = int(match[1] + fraction) * AMOUNTS[match[3]] // 10 ** len(fraction)
+    amount: int = int(match[1] + fraction) * AMOUNTS[match[3]] // 10 ** len(fraction)
     if not 1 <= amount <= LARGEST_AMOUNT:
         raise InvalidSpec(f"{name}={str(value)[:40]!r} must be from 1 to 10^18")
     return amount

@@ -15,7 +15,7 @@ from vramcast.units import GB, format_bytes
 
 def gpu_table(cards: Sequence[Gpu], words: Words) -> str:
     """One row per card."""
-    header = tuple(words(key) for key in ("gpu", "generation", "nameplate", "usable")) + ("GB/s", words("link"))
+    header = (words("gpu"), words("generation"), words("nameplate"), words("usable"), "GB/s", words("link"))
     rows = [
         (
             card.name,

@@ -136,11 +136,11 @@ def update_report(outcomes: Sequence[Outcome], words: Words, *, path: str) -> st
             lines.append(words("not_updated", provider=outcome.provider, reason=outcome.failure))
             continue
         lines.append(
-            words("updated", provider=outcome.provider, count=outcome.count, regions=outcome.regions,
+            words("updated", provider=outcome.provider, count=outcome.prices, regions=outcome.regions,
                   source=outcome.source)
         )
         lines += [words("left_out", reason=reason) for reason in outcome.left_out]
-    if any(outcome.count for outcome in outcomes):
+    if any(outcome.prices for outcome in outcomes):
         lines.append(words("written_to", path=path))
     return "\n".join(lines) + "\n"
 

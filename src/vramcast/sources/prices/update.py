@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
     provider: str
     source: str = ""
-    count: int = 0  # prices read
+    prices: int = 0  # that were read
     regions: int = 0
     left_out: tuple[str, ...] = ()
     failure: str = ""  # why nothing was changed
