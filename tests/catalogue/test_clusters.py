@@ -66,6 +66,24 @@ def test_cards_and_machines_are_named_alike(text: str, name: str, cards: int) ->
     assert (again.name, again.gpu, again.price) == (cluster.name, cluster.gpu, cluster.price)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0xh100", "must have 1 to 1000000"),
+        ("h101", "unknown GPU 'h101'; did you mean h100"),
+        ("p5.48xlarg", "unknown instance 'p5.48xlarg'; did you mean p5.48xlarge"),
+        ("aws:p5.48xlarg", "did you mean aws:p5.48xlarge"),
+        ("asw:p5.48xlarge", "unknown provider 'asw'; did you mean aws"),
+        ("8xgu60", "reads like a card code of PAI"),
+        ("0xp5.48xlarge", "must have 1 to 1000000"),
+    ],
+)
+def test_what_names_nothing_is_answered_by_what_comes_near(text: str, words: str) -> None:
+    with pytest.raises(VramcastError) as caught:
+        cluster_of(text)
+    assert words in str(caught.value)
+
+
 def test_a_machine_brings_network_memory_disks_and_price() -> None:
     cluster = cluster_of("2xaws:p5.48xlarge")
     assert cluster.network is not None and cluster.network.rdma == "EFA"

@@ -127,10 +127,11 @@ def _machines(text: str, otherwise: VramcastError | None = None) -> Cluster:
 
 
 def _nearer(unknown: UnknownName, otherwise: VramcastError | None) -> VramcastError:
-    """The error that says more: the one of the cards, unless only a machine's name comes near."""
-    if otherwise is None or ("did you mean" in str(unknown) and "did you mean" not in str(otherwise)):
+    """The error that says more: the one of the cards, unless no card's name comes near and a machine's does."""
+    if otherwise is None:
         return unknown
-    return otherwise
+    near = isinstance(otherwise, UnknownName) and "did you mean" not in str(otherwise)
+    return unknown if near and "did you mean" in str(unknown) else otherwise
 
 
 class PriceLists(NamedTuple):

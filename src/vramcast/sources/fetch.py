@@ -48,7 +48,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def read_url(
-    url: str, *, most: int, token: str = "", first: int | None = None, seconds: float = DEADLINE_SECONDS
+    url: str, *, most: int, token: str = "", first: int | None = None, seconds: float | None = None
 ) -> bytes:
     """A file of at most `most` bytes, or `most` bytes of it from `first` on.
 
@@ -57,7 +57,7 @@ def read_url(
         most: largest body; a longer whole file is refused, a longer part is cut [bytes]
         token: sent as bearer token to the address's own host only
         first: where a part begins; None for the whole file [bytes]
-        seconds: longest time for the body
+        seconds: longest time for the body, DEADLINE_SECONDS where none is given
 
     Raises: Refused for an error status, SourceError where no answer can be used
     """
@@ -65,7 +65,7 @@ def read_url(
     headers = {"User-Agent": "vramcast", "Accept-Encoding": "identity"}
     if first is not None:
         headers["Range"] = f"bytes={first}-{first + most - 1}"
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + (seconds or DEADLINE_SECONDS)
     try:
         with _open(url, headers, token) as answer:
             if first and answer.status != 206:
