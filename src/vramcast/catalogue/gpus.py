@@ -7,13 +7,14 @@ the total by `derived_visible_bytes`, on the safe side.
 
 from __future__ import annotations
 
-import csv
 import re
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from vramcast.catalogue.contexts import context_bytes, nccl_bytes
+from vramcast.catalogue.tables import read_table
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.units import GB, GIB, MIB
@@ -114,6 +115,49 @@ def search_gpus(text: str) -> tuple[Gpu, ...]:
     )
 
 
+def named_gpus(names: Iterable[str]) -> tuple[Gpu, ...]:
+    """The cards of several whole names or aliases, or of one whole name; none where one is only part of a name."""
+    names = tuple(names)
+    if len(names) == 1 and names[0] not in _rows():
+        return ()
+    try:
+        return tuple(load_gpu(name) for name in names)
+    except UnknownName:
+        return ()
+
+
+ORDERS: Final[dict[str, Callable[[Gpu], Any]]] = {
+    "memory": lambda gpu: -gpu.visible_bytes,
+    "bandwidth": lambda gpu: -(gpu.bandwidth_bytes_per_s or 0),
+    "bf16": lambda gpu: -(gpu.bf16_flops or 0),
+    "name": lambda gpu: gpu.name,
+}
+
+
+def filter_gpus(
+    cards: Iterable[Gpu], *, vendor: str | None = None, generation: str | None = None,
+    min_memory_gb: float | None = None, sort: str | None = None,
+) -> tuple[Gpu, ...]:
+    """Cards of a vendor and generation with at least so much usable memory, sorted.
+
+    Raises: UnknownName for a vendor, a generation or an order that no card has
+    """
+    cards = tuple(cards)
+    for kind, text, field in (("vendor", vendor, "vendor"), ("generation", generation, "arch")):
+        if text is None:
+            continue
+        known = sorted({row[field] for row in _rows().values()})
+        if not any(text.lower() in name.lower() for name in known):
+            raise UnknownName.of(kind, text, [name.lower() for name in known])
+        cards = tuple(card for card in cards if text.lower() in getattr(card, field).lower())
+    cards = tuple(card for card in cards if card.visible_bytes >= (min_memory_gb or 0) * GB)
+    if sort is None:
+        return cards
+    if sort not in ORDERS:
+        raise UnknownName.of("order", sort, ORDERS)
+    return tuple(sorted(cards, key=ORDERS[sort]))
+
+
 def parse_gpus(text: str) -> Cluster:
     """Cards as the command line writes them: "h100", "8xh100", "2x8xh100" (two machines of eight).
 
@@ -141,32 +185,9 @@ def parse_gpus(text: str) -> Cluster:
 def read_rows(text: str, *, file: str) -> dict[str, dict[str, str]]:
     """The rows of a table of cards by name, as text.
 
-    Raises: SourceError naming file and row, for unknown, missing or duplicate columns, cells and names
+    Raises: SourceError naming file and line, for unknown, missing or duplicate columns, cells and names
     """
-    lines = csv.reader(text.splitlines(), strict=True)
-    try:
-        header = next(lines, [])
-        _check_header(header, file)
-        rows: dict[str, dict[str, str]] = {}
-        for cells in lines:
-            where = f"{file}: row {cells[0] if cells else lines.line_num!r}"
-            if len(cells) != len(header):
-                raise SourceError(f"{where}: {len(cells)} cells for {len(header)} columns")
-            row = dict(zip(header, cells, strict=True))
-            if row["name"] in rows:
-                raise SourceError(f"{where}: the name stands twice")
-            rows[row["name"]] = row
-    except csv.Error as error:
-        raise SourceError(f"{file}: line {lines.line_num}: {error}") from error
-    return rows
-
-
-def _check_header(header: list[str], file: str) -> None:
-    duplicate = sorted({name for name in header if header.count(name) > 1})
-    unknown, missing = sorted(set(header) - COLUMNS), sorted(COLUMNS - set(header))
-    for what, names in (("duplicate", duplicate), ("unknown", unknown), ("missing", missing)):
-        if names:
-            raise SourceError(f"{file}: {what} columns {', '.join(names)}")
+    return {row["name"]: row.cells for row in read_table(text, file=file, columns=COLUMNS, key=("name",))}
 
 
 def gpu_from_row(row: dict[str, str], *, file: str) -> Gpu:

@@ -1,4 +1,4 @@
-"""`vramcast gpus`: search the catalogue, or show one card."""
+"""`vramcast gpus`: the catalogue of cards; list, filter, compare."""
 
 from __future__ import annotations
 
@@ -7,50 +7,53 @@ import json
 import click
 import msgspec
 
-from vramcast.cli.shared import json_option
-from vramcast.units import GB, format_bytes
+from vramcast.cli.shared import json_option, language_option, words_of
+
+SORTS = ("memory", "bandwidth", "bf16", "name")
 
 
 @click.command("gpus")
-@click.argument("text", required=False, default="")
+@click.argument("names", nargs=-1)
+@click.option("--vendor", help="NVIDIA, AMD, Huawei, Intel ...")
+@click.option("--generation", "--arch", help="Hopper, Ada, CDNA3 ...")
+@click.option("--min-memory", metavar="GB", type=float, help="usable memory")
+@click.option("--sort", type=click.Choice(SORTS), help="largest or fastest first; by default as the catalogue has them")
 @json_option
-def command(text: str, as_json: bool) -> int:
-    """Cards that vramcast knows; TEXT is part of a name, or a whole name for its details and sources."""
-    from vramcast.catalogue.gpus import gpu_names, load_gpu, search_gpus
-    from vramcast.errors import UnknownName
-    from vramcast.report.text import table
+@language_option
+def command(
+    names: tuple[str, ...], vendor: str | None, generation: str | None, min_memory: float | None, sort: str | None,
+    as_json: bool, lang: str | None,
+) -> int:
+    """Cards that vramcast knows; NAMES are parts of a name, one whole name for its details and sources, or several
+    whole names to set side by side.
 
-    exact = text in gpu_names()
-    cards = [load_gpu(text)] if exact else list(search_gpus(text))
+    \b
+    vramcast gpus --vendor nvidia --min-memory 80 --sort bandwidth
+    vramcast gpus h20-96gb h100-sxm-80gb a800
+    """
+    from vramcast.catalogue.gpus import filter_gpus, gpu_names, load_gpu, named_gpus, search_gpus
+    from vramcast.errors import UnknownName
+    from vramcast.report.gpus import comparison, details, gpu_table
+
+    words = words_of(lang)
+    filtered = vendor is not None or generation is not None or min_memory is not None or sort is not None
+    cards = () if filtered else named_gpus(names)
+    exact = bool(cards)
+    if not exact:
+        cards = filter_gpus(
+            search_gpus(" ".join(names)), vendor=vendor, generation=generation, min_memory_gb=min_memory, sort=sort
+        )
     if not cards:
-        raise UnknownName.of("GPU", text, gpu_names())
+        for name in names if len(names) > 1 else ():
+            load_gpu(name)
+        raise UnknownName.of("GPU", " ".join(names) or "of that kind", gpu_names())
     if as_json:
         plain = [
             {name: value for name, value in msgspec.to_builtins(card).items() if value is not None} for card in cards
         ]
         click.echo(json.dumps({"schema": 1, "gpus": plain}, indent=1))
-        return 0
-    if exact:
-        facts = msgspec.to_builtins(cards[0]).items()
-        click.echo(table([(name, _fact(name, value)) for name, value in facts if value is not None]), nl=False)
-        return 0
-    header = ("gpu", "generation", "on the box", "usable", "GB/s", "link")
-    rows = [
-        (
-            card.name,
-            card.arch,
-            card.memory_nameplate,
-            format_bytes(card.visible_bytes),
-            f"{card.bandwidth_bytes_per_s // GB:,}" if card.bandwidth_bytes_per_s else "",
-            card.link or "PCIe",
-        )
-        for card in cards
-    ]
-    click.echo(table([header, *rows], right=frozenset({2, 3, 4})), nl=False)
+    elif not exact:
+        click.echo(gpu_table(cards, words), nl=False)
+    else:
+        click.echo(details(cards[0]) if len(cards) == 1 else comparison(cards, words), nl=False)
     return 0
-
-
-def _fact(name: str, value: object) -> str:
-    if name.endswith("_bytes") and isinstance(value, int):
-        return f"{value:,} ({format_bytes(value)})"
-    return f"{value:,}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)

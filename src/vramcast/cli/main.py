@@ -18,6 +18,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "layers": ("vramcast.cli.layers", "parameters and memory of a model, layer by layer"),
     "models": ("vramcast.cli.models", "the catalogue of models"),
     "gpus": ("vramcast.cli.gpus", "the catalogue of GPUs"),
+    "instances": ("vramcast.cli.instances", "machines for rent and reference boxes, with prices"),
+    "prices": ("vramcast.cli.prices", "what machines cost, and how old the figures are"),
     "completion": ("vramcast.cli.completion", "shell completion"),
 }
 

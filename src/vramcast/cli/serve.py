@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ EXIT_DOES_NOT_FIT = 1
 
 @click.command("serve")
 @click.argument("model", required=False)
-@click.option("--gpus", metavar="[NODESx]COUNTxGPU", help="2xl40s, 8xh100-sxm-80gb, t4")
+@click.option(
+    "--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE", help="2xl40s, 8xh100-sxm-80gb, t4, aws:g6e.12xlarge"
+)
 @question_options(SERVE_OPTIONS)
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
@@ -73,14 +76,15 @@ def command(
 
         before = read_job(job_file, SERVE_OPTIONS) if job_file else {}
         write_job(save, before | {name: value for name, value in given.items() if value is not None})
+    today = date.today()
     if as_json:
         from vramcast.report.document import to_json
 
-        click.echo(to_json(result))
+        click.echo(to_json(result, today=today))
     else:
         from vramcast.report.text import render
 
-        text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain)
+        text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain, today=today)
         click.echo(coloured(text, fits=result.fits), nl=False)
     return 0 if result.fits else EXIT_DOES_NOT_FIT
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ EXIT_DOES_NOT_FIT = 1
 
 @click.command("train")
 @click.argument("model", required=False)
-@click.option("--gpus", metavar="[NODESx]COUNTxGPU", help="8xh100-sxm-80gb, 4x8xa100-sxm-80gb, t4")
+@click.option(
+    "--gpus", metavar="[NODESx]COUNTxGPU|[COUNTx]INSTANCE",
+    help="8xh100-sxm-80gb, 4x8xa100-sxm-80gb, t4, aws:p5.48xlarge, 4xaws:p5.48xlarge",
+)
 @question_options(OPTIONS)
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
@@ -55,13 +59,14 @@ def command(
         from vramcast.question.files import read_job, write_job
 
         write_job(save, (read_job(job_file) if job_file else {}) | {k: v for k, v in given.items() if v is not None})
+    today = date.today()
     if as_json:
         from vramcast.report.document import to_json
 
-        click.echo(to_json(result))
+        click.echo(to_json(result, today=today))
     else:
         from vramcast.report.text import render
 
-        text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain)
+        text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain, today=today)
         click.echo(coloured(text, fits=result.fits), nl=False)
     return 0 if result.fits else EXIT_DOES_NOT_FIT

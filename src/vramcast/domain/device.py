@@ -90,6 +90,7 @@ class Cluster(Noun, frozen=True):
     host_bytes: int | None = None  # main memory of one machine
     nvme_bytes: int | None = None  # local disks of one machine
     price: Price | None = None  # of one machine; where there are several, the one the question asks for
+    notes: tuple[str, ...] = ()  # what is assumed about the machine
 
     def __post_init__(self) -> None:
         if self.gpus_per_node < 1 or self.num_nodes < 1 or self.count > LARGEST_CLUSTER:
@@ -104,6 +105,8 @@ class Cluster(Noun, frozen=True):
 
     @property
     def name(self) -> str:
-        """As the command line writes it: '8xh100-sxm-80gb', '2x8xh100-sxm-80gb'."""
+        """As the command line writes it: '8xh100-sxm-80gb', '2x8xh100-sxm-80gb', '2xaws:p5.48xlarge'."""
         nodes = f"{self.num_nodes}x" if self.num_nodes > 1 else ""
+        if self.instance is not None:
+            return nodes + self.instance
         return f"{nodes}{self.gpus_per_node}x{self.gpu.name}"

@@ -175,6 +175,7 @@ class Job(Noun, frozen=True):
     engine_options: dict[str, str | int | float | bool] = {}
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF
     env: dict[str, str] = {}  # memory-relevant environment (CUBLAS_WORKSPACE_CONFIG ...)
+    run_tokens: int | None = None  # of the whole run, where the question names it
 
     @property
     def data_parallel(self) -> int:

@@ -19,6 +19,7 @@ from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, Se
 from vramcast.engines.serving.checks import refuse_ignored
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.corrections import applicable, effects
+from vramcast.estimate.cost import with_cost
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.ranks import rank_answer
 from vramcast.estimate.speed import timed
@@ -77,7 +78,7 @@ def answer(job: ServeJob | PipelineJob) -> ServeAnswer:
     shortfall = _shortfall(job, deployment, capacity)
     fits = ranks[0].needed_bytes <= visible and not shortfall
     speed = timed(job) if isinstance(job, ServeJob) else None
-    return ServeAnswer(
+    found = ServeAnswer(
         question=question(job),
         fits=fits,
         capacity_bytes=visible,
@@ -98,6 +99,7 @@ def answer(job: ServeJob | PipelineJob) -> ServeAnswer:
         speed=speed.speed if speed else None,
         shortfall=shortfall,
     )
+    return with_cost(found, job.cluster)
 
 
 def _calibrated(job: ServeJob | PipelineJob, deployment: Deployment) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -328,6 +330,8 @@ def question(job: ServeJob | PipelineJob) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "model": _subject(job), "gpus": job.cluster.name, "engine": f"{job.engine}@{version}"
     }
+    if job.cluster.instance:
+        plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
     plain["requests"] = _plain(job.requests) | ({"context": job.context} if isinstance(job, ServeJob) else {})
     plain["plan"] = _plain(job.plan)
     if job.engine_options:

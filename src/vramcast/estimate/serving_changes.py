@@ -68,8 +68,12 @@ def _weights(*names: str) -> Callable[[ServeJob, Capacity | None], tuple[str, Se
 
 
 def _more_cards(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
-    """Twice the cards, in one tensor-parallel group; engines without it spread their layers."""
-    cluster = replace(job.cluster, gpus_per_node=2 * job.cluster.gpus_per_node)
+    """Twice the cards, in one tensor-parallel group; engines without it spread their layers.
+
+    Where a type of machine is named, two of it: it has as many cards as it has.
+    """
+    field = "num_nodes" if job.cluster.instance else "gpus_per_node"
+    cluster = replace(job.cluster, **{field: 2 * getattr(job.cluster, field)})
     if job.engine not in (*TENSOR_PARALLEL, *GGML_ENGINES, "transformers"):
         return None
     words = f"--gpus {cluster.name} --tp {2 * job.plan.tp}"

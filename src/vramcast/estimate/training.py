@@ -17,6 +17,7 @@ from vramcast.domain.rank import RankProgram
 from vramcast.errors import UnknownName
 from vramcast.estimate.changes import single_changes
 from vramcast.estimate.checks import check
+from vramcast.estimate.cost import with_cost
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.ranks import rank_answer
 from vramcast.estimate.step_time import timed
@@ -45,7 +46,7 @@ def answer(job: Job) -> Answer:
     capacity = job.cluster.gpu.visible_bytes
     fits = ranks[0].needed_bytes <= capacity
     clock = timed(job)
-    return Answer(
+    found = Answer(
         question=question(job),
         fits=fits,
         capacity_bytes=capacity,
@@ -56,6 +57,7 @@ def answer(job: Job) -> Answer:
         changes=() if fits else single_changes(job, measure=needed_bytes),
         time=clock.time,
     )
+    return with_cost(found, job.cluster, run_tokens=job.run_tokens)
 
 
 def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
@@ -101,9 +103,11 @@ def rank_programs(job: Job) -> tuple[RankProgram, ...]:
 def question(job: Job) -> dict[str, Any]:
     """The job as plain data, defaults written out; the model and the card by name."""
     plain: dict[str, Any] = {"model": job.model.name, "gpus": job.cluster.name, "engine": job.engine}
+    if job.cluster.instance:
+        plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
     plain["workload"] = _plain(job.workload)
     plain["plan"] = _plain(job.plan)
-    for name in ("engine_options", "alloc_conf", "env"):
+    for name in ("engine_options", "alloc_conf", "env", "run_tokens"):
         if getattr(job, name):
             plain[name] = getattr(job, name)
     return plain

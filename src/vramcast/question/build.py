@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from vramcast.catalogue.gpus import parse_gpus
+from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.job import Job, Peft, Plan, Precision, Shards, Workload, require_count
 from vramcast.domain.model import Model, Run
@@ -46,7 +46,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     values = {name: parse(name, value) for name, value in given.items() if name not in ("model", "gpus")}
     if "gpus" not in given:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")
-    cluster = parse_gpus(str(given["gpus"]))
+    cluster = cluster_of(str(given["gpus"]), market_of(values))
     engine = values.get("engine", "pytorch" if cluster.count == 1 else "torchtitan")
     plan = _plan(values, engine, cluster.count)
     workload = _workload(values, plan, cluster.count)
@@ -58,7 +58,16 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         engine=engine,
         engine_options=engine_options(values.get("engine-option", ())),
         alloc_conf=values.get("alloc-conf", ""),
+        run_tokens=values.get("tokens"),
     )
+
+
+def market_of(values: Mapping[str, Any], table: Mapping[str, Option] = OPTIONS) -> Market:
+    """How a question prices machines."""
+    fields = section(values, "market", table)
+    if "currency" in fields:
+        fields["currency"] = fields["currency"].upper()
+    return Market(**fields)
 
 
 def _refuse_unknown(given: Mapping[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,7 @@ class Kind(StrEnum):
     FLAG = "flag"
     NAMES = "names"  # comma-separated
     NUMBER = "number"
+    AMOUNT = "amount"  # whole number in decimal units, "1T" and "15B"
 
 
 class Option(NamedTuple):
@@ -44,6 +46,9 @@ ENGINES: Final = (
 )
 ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
 SUFFIXES: Final = {"k": 1024, "m": 1024**2}
+AMOUNT: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kmbt]?)", re.ASCII)
+AMOUNTS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+LARGEST_AMOUNT: Final = 10**18
 
 
 def _choice(section: str, field: str, help_: str, choices: Any) -> Option:
@@ -60,6 +65,16 @@ MODEL_OPTIONS: Final[dict[str, Option]] = {
     "vocab": Option("model", "vocab", Kind.COUNT, "without MODEL: vocabulary"),
 }
 """A model by numbers, or cut."""
+
+MARKET_OPTIONS: Final[dict[str, Option]] = {
+    "price": Option("market", "price", Kind.TEXT, "2.5usd per GPU and hour, 98.32usd/node per machine and hour"),
+    "spot": Option("market", "spot", Kind.FLAG, "spot prices instead of on-demand ones"),
+    "region": Option("market", "region", Kind.TEXT, "region of the price: us-east-1, cn-beijing"),
+    "currency": Option("market", "currency", Kind.TEXT, "use prices in this currency only; none is converted"),
+    "prices": Option("market", "prices", Kind.TEXT, "a file of your own prices (CSV, see vramcast prices --help)"),
+    "hardware": Option("market", "hardware", Kind.TEXT, "a file of your own clusters (TOML), named by --gpus"),
+}
+"""What machines cost, and which there are beside those of the catalogue."""
 
 OPTIONS: Final[dict[str, Option]] = {
     "engine": _choice(
@@ -123,8 +138,10 @@ OPTIONS: Final[dict[str, Option]] = {
         "peft", "base", "storage of the frozen weights", ("full", "nf4", "nf4-dq", "int8", "gptq-int4", "awq-int4")
     ),
     "adapter-dtype": _choice("peft", "adapter_dtype", "dtype of the adapters", ("fp32", "bf16", "fp16")),
+    "tokens": Option("job", "run_tokens", Kind.AMOUNT, "tokens of the whole run (1T = 10^12), for its cost"),
     "alloc-conf": Option("job", "alloc_conf", Kind.TEXT, "PYTORCH_CUDA_ALLOC_CONF"),
     "engine-option": Option("job", "engine_options", Kind.NAMES, "key=value for the engine (repeatable)"),
+    **MARKET_OPTIONS,
     **MODEL_OPTIONS,
 }
 """Name as users write it -> where it goes. `gpus` and `model` are the two that are always there."""
@@ -146,6 +163,22 @@ def parse_count(name: str, value: object) -> int:
     return int(digits) * factor
 
 
+def parse_amount(name: str, value: object) -> int:
+    """A whole number in decimal units, as runs are measured: '1T' is 10^12, '1.5B' 1500000000.
+
+    >>> parse_amount("tokens", "1.5B")
+    1500000000
+    """
+    match = AMOUNT.fullmatch(str(value).strip().lower().replace("_", "").replace(",", ""))
+    if match is None or isinstance(value, bool):
+        raise InvalidSpec(f"{name}={str(value)[:40]!r} must be a number such as 300M, 15B or 1.5T")
+    fraction = match[2] or ""
+    amount: int = int(match[1] + fraction) * AMOUNTS[match[3]] // 10 ** len(fraction)
+    if not 1 <= amount <= LARGEST_AMOUNT:
+        raise InvalidSpec(f"{name}={str(value)[:40]!r} must be from 1 to 10^18")
+    return amount
+
+
 def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -> Any:
     """A value as its option wants it; the options of `train` where no other table is given.
 
@@ -165,6 +198,8 @@ def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -
             return _parse_names(name, value)
         case Kind.NUMBER:
             return _parse_number(name, value)
+        case Kind.AMOUNT:
+            return parse_amount(name, value)
     if not isinstance(value, str) or len(value) > 1000:
         raise InvalidSpec(f"{name} must be a text of at most 1000 characters")
     return value
@@ -194,4 +229,6 @@ def _parse_number(name: str, value: object) -> float:
     return number
 
 
-__all__ = ["ENGINES", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "parse", "parse_count"]
+__all__ = [
+    "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "parse", "parse_amount", "parse_count",
+]

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vramcast.catalogue.gpus import parse_gpus
+from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Draft, PipelineJob, Requests, ServeJob, ServePlan, Version
 from vramcast.engines.serving.checks import divides
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.serving import ENGINES, PIPELINE_ENGINES
-from vramcast.question.build import Resolve, checkpoint_of, converted, engine_options, section
-from vramcast.question.options import parse
+from vramcast.question.build import Resolve, checkpoint_of, converted, engine_options, market_of, section
+from vramcast.question.options import MARKET_OPTIONS, parse
 from vramcast.question.serving_options import SERVE_OPTIONS
 
 DEFAULT_PIPELINE_ENGINE: Final = "diffusers"
 
 PIPELINE_OPTIONS: Final = frozenset(
     ("engine", "concurrency", "height", "width", "frames", "weights", "dtype", "attention", "offload", "tiling",
-     "slicing", "engine-option")
+     "slicing", "engine-option", *MARKET_OPTIONS)
 )
 """What a question about a diffusion pipeline can say."""
 
@@ -58,7 +58,7 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
     values = {name: parse(name, value, SERVE_OPTIONS) for name, value in given.items() if name not in ("model", "gpus")}
     if "gpus" not in given and goal_of(given) != ANY_CARD:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 2xl40s, or --find smallest-gpu")
-    cluster = parse_gpus(str(given.get("gpus", STAND_IN)))
+    cluster = cluster_of(str(given.get("gpus", STAND_IN)), market_of(values, SERVE_OPTIONS))
     engine, version = parse_engine(values.get("engine") or default_engine(given.get("model")))
     if engine in PIPELINE_ENGINES:
         return _pipeline_job(given.get("model"), values, cluster, engine, version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any, Final
 
 from msgspec.structs import asdict
@@ -20,12 +21,13 @@ from vramcast.domain.answer import (
     StepTime,
     Tried,
 )
+from vramcast.report.price import cost_document
 
 SCHEMA: Final = 1
 
 
-def document(answer: Answer) -> dict[str, Any]:
-    """Plain data of the answer."""
+def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
+    """Plain data of the answer; `today` is what the age of a price counts from."""
     plain: dict[str, Any] = {
         "schema": SCHEMA,
         "question": answer.question,
@@ -43,6 +45,8 @@ def document(answer: Answer) -> dict[str, Any]:
         plain["time"] = _present(answer.time)
     if isinstance(answer, ServeAnswer):
         plain |= _serving(answer)
+    if answer.cost is not None:
+        plain["price"] = cost_document(answer.cost, today)
     return plain
 
 
@@ -92,9 +96,9 @@ def _present(noun: Speed | StepTime | Tried) -> dict[str, Any]:
     return {name: value for name, value in asdict(noun).items() if value not in (None, "")}
 
 
-def to_json(answer: Answer) -> str:
+def to_json(answer: Answer, *, today: date | None = None) -> str:
     """The document as text."""
-    return json.dumps(document(answer), indent=1, ensure_ascii=False)
+    return json.dumps(document(answer, today=today), indent=1, ensure_ascii=False)
 
 
 def _peak(peak: Peak) -> dict[str, int]:

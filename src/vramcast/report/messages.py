@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.report.log_messages import LOG_MESSAGES
+from vramcast.report.market_messages import MARKET_MESSAGES
 
 LANGUAGES: Final = ("en", "zh")
 
@@ -179,6 +180,7 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "phase.serving": {"en": "serving", "zh": "服务"},
     "phase.checkpoint": {"en": "checkpoint", "zh": "保存检查点"},
     **LOG_MESSAGES,
+    **MARKET_MESSAGES,
 }
 """Key -> language -> text. Both languages have every key and the same placeholders; a test says so."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import date
 from itertools import groupby
 from typing import Final
 
 from vramcast.domain.answer import Answer, Found, LedgerEntry, RankAnswer, ServeAnswer, Speed, StepTime, Tried
 from vramcast.report.messages import Words
+from vramcast.report.price import cost_lines
 from vramcast.units import format_bytes, format_seconds
 
 SHOWN_PER_CATEGORY: Final = 4
@@ -16,10 +18,12 @@ SHOWN_PER_CATEGORY: Final = 4
 NAME_WIDTH: Final = 66
 
 
-def render(answer: Answer, words: Words, *, all_ranks: bool = False, explain: bool = False) -> str:
-    """The whole report."""
+def render(
+    answer: Answer, words: Words, *, all_ranks: bool = False, explain: bool = False, today: date | None = None
+) -> str:
+    """The whole report; `today` is what the age of a price counts from."""
     found = answer.found if isinstance(answer, ServeAnswer) else None
-    lines = [*search(found, words), *verdict(answer, words), ""]
+    lines = [*search(found, words), *verdict(answer, words, today=today), ""]
     if found is not None:
         lines += [words("tried", count=found.num_tried), *tried(found, words), ""]
     total = sum(rank.count for rank in answer.ranks)
@@ -42,8 +46,8 @@ def render(answer: Answer, words: Words, *, all_ranks: bool = False, explain: bo
     return "\n".join(lines).rstrip() + "\n"
 
 
-def verdict(answer: Answer, words: Words) -> Iterator[str]:
-    """Fits or not, the three levels, and what was asked."""
+def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Iterator[str]:
+    """Fits or not, the three levels, what was asked, and what it costs."""
     needed, capacity = answer.fullest.needed_bytes, answer.capacity_bytes
     shown = {"needed": format_bytes(needed), "capacity": format_bytes(capacity)}
     if answer.fits:
@@ -70,13 +74,14 @@ def verdict(answer: Answer, words: Words) -> Iterator[str]:
         "question",
         model=asked["model"],
         parameters=f"{answer.num_parameters:,}",
-        gpus=asked["gpus"],
+        gpus=f"{asked['gpus']} ({asked['cards']})" if "cards" in asked else asked["gpus"],
         engine=asked["engine"],
     )
     if answer.time is not None:
         yield "  " + step_time(answer.time, words)
     if isinstance(answer, ServeAnswer):
         yield from (f"  {line}" for line in serving(answer, words))
+    yield from (f"  {line}" for line in cost_lines(answer.cost, words, instance=asked["gpus"], today=today))
 
 
 def search(found: Found | None, words: Words) -> Iterator[str]:

@@ -54,7 +54,7 @@ def smallest_gpu(job: ServeJob, cards: Iterable[Gpu]) -> Iterator[Candidate]:
     for gpu in sorted(fitting, key=lambda gpu: (gpu.visible_bytes, gpu.bandwidth_bytes_per_s or 0, gpu.name)):
         if job.plan.weights is not None and not has_kernel(job.plan.weights, gpu):
             continue
-        cluster = replace(job.cluster, gpu=gpu)
+        cluster = Cluster(gpu=gpu, gpus_per_node=job.cluster.gpus_per_node, num_nodes=job.cluster.num_nodes)
         moved = replace(job, cluster=cluster)
         what = f"--gpus {cluster.name}"
         dtype = dtype_on(gpu, job.plan.dtype or job.model.dtype)

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Final
 
@@ -24,6 +25,10 @@ DEADLINE_SECONDS: Final = 60.0
 MOST_REDIRECTS: Final = 5
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 CHUNK: Final = 64 << 10
+LONGEST_LINE: Final = 1 << 20
+FAILURES: Final = (urllib.error.URLError, HTTPException, OSError, ValueError)
+"""What goes wrong on the way; an error status is a URLError."""
+
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -42,7 +47,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """No request follows."""
 
 
-def read_url(url: str, *, most: int, token: str = "", first: int | None = None) -> bytes:
+def read_url(
+    url: str, *, most: int, token: str = "", first: int | None = None, seconds: float | None = None
+) -> bytes:
     """A file of at most `most` bytes, or `most` bytes of it from `first` on.
 
     Args:
@@ -50,6 +57,7 @@ def read_url(url: str, *, most: int, token: str = "", first: int | None = None) 
         most: largest body; a longer whole file is refused, a longer part is cut [bytes]
         token: sent as bearer token to the address's own host only
         first: where a part begins; None for the whole file [bytes]
+        seconds: longest time for the body, DEADLINE_SECONDS where none is given
 
     Raises: Refused for an error status, SourceError where no answer can be used
     """
@@ -57,17 +65,53 @@ def read_url(url: str, *, most: int, token: str = "", first: int | None = None) 
     headers = {"User-Agent": "vramcast", "Accept-Encoding": "identity"}
     if first is not None:
         headers["Range"] = f"bytes={first}-{first + most - 1}"
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + (seconds or DEADLINE_SECONDS)
     try:
         with _open(url, headers, token) as answer:
             if first and answer.status != 206:
                 raise SourceError(f"{host} does not serve parts of files, so headers cannot be read")
             return _body(answer, most, whole=first is None, host=host, deadline=deadline)
-    except urllib.error.HTTPError as error:
-        raise Refused(f"{host} answered with status {error.code}", status=error.code) from None
-    except (urllib.error.URLError, HTTPException, OSError, ValueError) as error:
-        reason = str(getattr(error, "reason", error))[:100].replace("\n", " ")
-        raise SourceError(f"{host} cannot be reached ({reason or type(error).__name__})") from None
+    except FAILURES as error:
+        raise _failed(host, error) from None
+
+
+def read_lines(url: str, *, most: int, seconds: float) -> Iterator[str]:
+    """The lines of a text of at most `most` bytes, as they arrive: a list of hundreds of megabytes is never held.
+
+    Args:
+        url: http or https address
+        most: largest body [bytes]
+        seconds: longest time for all of it
+
+    Raises: Refused for an error status, SourceError where no answer can be used
+    """
+    host = _checked(url).netloc
+    headers = {"User-Agent": "vramcast", "Accept-Encoding": "identity"}
+    deadline, count, rest = time.monotonic() + seconds, 0, b""
+    try:
+        with _open(url, headers, "") as answer:
+            while chunk := answer.read1(CHUNK):
+                count += len(chunk)
+                *whole, rest = (rest + chunk).split(b"\n")
+                if count > most or len(rest) > LONGEST_LINE:
+                    raise SourceError(f"{host} sends more than {most} bytes, or than {LONGEST_LINE} in one line")
+                if time.monotonic() > deadline:
+                    raise SourceError(f"{host} took more than {seconds:.0f} s for one list")
+                yield from (line.decode("utf-8", errors="replace") + "\n" for line in whole)
+            stated = answer.headers.get("Content-Length", "")
+            if stated.isdecimal() and count < int(stated[:20]):
+                raise SourceError(f"{host} broke off after {count} bytes")
+    except FAILURES as error:
+        raise _failed(host, error) from None
+    if rest:
+        yield rest.decode("utf-8", errors="replace")
+
+
+def _failed(host: str, error: Exception) -> SourceError:
+    if isinstance(error, urllib.error.HTTPError):
+        return Refused(f"{host} answered with status {error.code}", status=error.code)
+    reason = str(getattr(error, "reason", error))[:100].replace("\n", " ")
+    return SourceError(f"{host} cannot be reached ({reason or type(error).__name__})")
 
 
 def _open(url: str, headers: dict[str, str], token: str) -> HTTPResponse:

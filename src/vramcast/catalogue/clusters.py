@@ -1,0 +1,237 @@
+"""What `--gpus` names: cards, machines for rent, own clusters; with network, host memory and price.
+
+    8xh100-sxm-80gb   64xh100   2x8xa100     cards
+    aws:p5.48xlarge   4xaws:p5.48xlarge   p5.48xlarge   ecs.gn7i-c16g1.4xlarge     machines
+    8xgu8t                                   cards under a PAI code
+    mybox   2xmybox                          machines of a file of own hardware
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.catalogue.gpus import parse_gpus
+from vramcast.domain.device import Cluster
+from vramcast.domain.model import Noun
+from vramcast.domain.price import Price, Tariff
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
+
+if TYPE_CHECKING:
+    from vramcast.catalogue.prices import Prices
+
+MACHINES: Final = re.compile(r"(\d{1,7})\s*[x*×]\s*(.+)", re.IGNORECASE)
+"""A number of machines and what they are."""
+
+COUNTS: Final = re.compile(r"(?:\d{1,7}\s*[x*×]\s*){1,2}", re.IGNORECASE)
+"""Numbers of machines and of cards before the name of a card."""
+
+
+class Market(Noun, frozen=True, kw_only=True):
+    """How a question prices machines, and what it knows of its own ones."""
+
+    price: str | None = None  # "2.5usd" a card and hour, "98.32usd/node" a machine and hour
+    spot: bool = False
+    region: str | None = None
+    currency: str | None = None  # prices in another one are not used
+    prices: str | None = None  # path of a table like prices.csv
+    hardware: str | None = None  # path of a file of own clusters
+
+    def __post_init__(self) -> None:
+        if self.currency is not None and not re.fullmatch(r"[A-Z]{3}", self.currency):
+            raise InvalidSpec(f"currency={self.currency[:20]!r} must be an ISO 4217 code such as USD or CNY")
+
+    @property
+    def tariff(self) -> Tariff:
+        """Spot or on-demand."""
+        return "spot" if self.spot else "on-demand"
+
+
+NO_MARKET: Final = Market()
+
+
+def cluster_of(text: str, market: Market = NO_MARKET) -> Cluster:
+    """The cluster that a text names, with its price as far as one is known.
+
+    Raises: InvalidSpec or UnknownName for a text that names none, InvalidSpec where a price asked for is not known,
+        SourceError naming file and line for a wrong row of the user's files
+    """
+    return priced(resolve(text, own_clusters(market)), market, strict=True)
+
+
+def own_clusters(market: Market) -> dict[str, Cluster]:
+    """The clusters of the user's file by name in lower case."""
+    if market.hardware is None:
+        return {}
+    from vramcast.catalogue.given import read_clusters
+
+    return {name.lower(): cluster for name, cluster in read_clusters(Path(market.hardware)).items()}
+
+
+def resolve(text: str, own: dict[str, Cluster]) -> Cluster:
+    """The cluster of a text, without a price from the catalogue.
+
+    Raises: InvalidSpec or UnknownName for a text that names none
+    """
+    if text.strip().lower() in own:
+        return own[text.strip().lower()]
+    match = MACHINES.fullmatch(text.strip())
+    count, name = (int(match[1]), match[2]) if match else (1, text)
+    if name.strip().lower() in own:
+        return _some_of(own[name.strip().lower()], count)
+    if ":" in text:
+        return _machines(text)
+    try:
+        return parse_gpus(text)
+    except UnknownName as unknown:
+        return _coded(text) or _machines(text, unknown)
+    except InvalidSpec as wrong:
+        return _machines(text, wrong)
+
+
+def _some_of(cluster: Cluster, count: int) -> Cluster:
+    if not 1 <= count <= cluster.num_nodes:
+        raise InvalidSpec(f"{cluster.instance} has {cluster.num_nodes} machines, {count} are asked for")
+    return replace(cluster, num_nodes=count)
+
+
+def _coded(text: str) -> Cluster | None:
+    """Cards under a code of PAI."""
+    from vramcast.catalogue.instances import card_of_code
+
+    numbers = COUNTS.match(text.strip())
+    before = numbers[0] if numbers else ""
+    found = card_of_code(text.strip()[len(before) :])
+    if found is None:
+        return None
+    return replace(parse_gpus(before + found[0]), notes=(found[1],))
+
+
+def _machines(text: str, otherwise: VramcastError | None = None) -> Cluster:
+    """A machine's name, or a number of machines; names of machines may begin with a number themselves."""
+    from vramcast.catalogue.instances import load_instance
+
+    try:
+        return load_instance(text).cluster()
+    except UnknownName as unknown:
+        match = MACHINES.fullmatch(text.strip())
+        if match is None:
+            raise _nearer(unknown, otherwise) from None
+    try:
+        return load_instance(match[2]).cluster(int(match[1]))
+    except UnknownName as unknown:
+        raise _nearer(unknown, otherwise) from None
+
+
+def _nearer(unknown: UnknownName, otherwise: VramcastError | None) -> VramcastError:
+    """The error that says more: the one of the cards, unless no card's name comes near and a machine's does."""
+    if otherwise is None:
+        return unknown
+    near = isinstance(otherwise, UnknownName) and "did you mean" not in str(otherwise)
+    return unknown if near and "did you mean" in str(unknown) else otherwise
+
+
+class PriceLists(NamedTuple):
+    """The tables a price is looked up in."""
+
+    own: Prices  # the user's; it wins
+    known: Prices  # shipped and refreshed
+
+
+def price_lists(market: Market) -> PriceLists:
+    """The user's table and the known ones.
+
+    Raises: SourceError naming file and line for a wrong row
+    """
+    from vramcast.catalogue.prices import Prices, known_prices
+
+    return PriceLists(own_prices(market) if market.prices is not None else Prices({}), known_prices())
+
+
+def priced(cluster: Cluster, market: Market, lists: PriceLists | None = None, *, strict: bool = False) -> Cluster:
+    """The cluster with the price of one machine.
+
+    Args:
+        cluster: as resolved
+        market: tariff, region, currency, the user's own price and tables
+        lists: what to look prices up in; read where a list is needed and none is given
+        strict: refuse where a price is asked for in so many words and none is known
+
+    Raises: InvalidSpec where strict and there is no such price
+    """
+    if market.price is not None:
+        return replace(cluster, price=_given(market.price, cluster, market))
+    asked = strict and bool(market.spot or market.region or market.currency)
+    if cluster.instance is None:
+        if asked:
+            raise InvalidSpec(
+                f"{cluster.name} has no list price; name a machine such as aws:p5.48xlarge, or give --price 2.5usd"
+            )
+        return cluster
+    lists = lists or price_lists(market)
+    found = _listed(cluster, market, lists)
+    if found is not None:
+        return replace(cluster, price=found)
+    if asked:
+        raise InvalidSpec(_why_not(cluster.instance, market, lists))
+    note = f"no public price of {cluster.instance} is known; give --price, for example --price 2.5usd"
+    return replace(cluster, price=None, notes=(*cluster.notes, note))
+
+
+def _given(text: str, cluster: Cluster, market: Market) -> Price:
+    from vramcast.catalogue.given import parse_price
+
+    price = parse_price(
+        text, gpus_per_node=cluster.gpus_per_node, tariff=market.tariff, region=market.region or ""
+    )
+    if market.currency not in (None, price.currency):
+        raise InvalidSpec(f"price={text[:40]} is not in {market.currency}, and nothing is converted")
+    return price
+
+
+def _listed(cluster: Cluster, market: Market, lists: PriceLists) -> Price | None:
+    """The price a user's table has, else that of an own cluster, else that of the catalogue."""
+    from vramcast.catalogue.prices import Wanted, choose
+
+    wanted, instance = Wanted(market.tariff, market.region, market.currency), str(cluster.instance)
+    found = choose(instance, lists.own.of(instance), wanted)
+    if found is not None:
+        return found
+    return choose(instance, [cluster.price] if cluster.price else lists.known.of(instance), wanted)
+
+
+def own_prices(market: Market) -> Prices:
+    """The table of prices that the user names; a machine may be written as `--gpus` takes it.
+
+    Raises: SourceError naming file and line for a wrong row, and for a machine that nobody knows
+    """
+    from vramcast.catalogue.instances import load_instance
+    from vramcast.catalogue.prices import Prices, read_prices
+    from vramcast.catalogue.tables import read_text
+
+    path, own = Path(str(market.prices)), own_clusters(market)
+    named = {}
+    for key, row in read_prices(read_text(path), file=str(path)).rows.items():
+        cluster = own.get(key[0].lower())
+        try:
+            name = str(cluster.instance) if cluster else load_instance(key[0]).full_name
+        except VramcastError as error:
+            raise SourceError(f"{row.where}: {error}") from None
+        named[(name, *key[1:])] = row
+    return Prices(named)
+
+
+def _why_not(instance: str, market: Market, lists: PriceLists) -> str:
+    """What prices of a machine there are instead of the one asked for."""
+    known = [*lists.own.of(instance), *lists.known.of(instance)]
+    parts = [market.tariff, *(part for part in (market.region, market.currency) if part)]
+    asked = f"no price of {instance} is known for {', '.join(parts)}"
+    if not known:
+        return f"{asked}, nor any other; give --price, for example --price 2.5usd"
+    tariffs = ", ".join(sorted({f"{price.tariff} in {price.currency}" for price in known}))
+    regions = sorted({price.region for price in known if price.tariff == market.tariff})
+    where = f" ({', '.join(regions[:12])})" if market.region and regions else ""
+    return f"{asked}; known are {tariffs}{where}; no currency is converted, --price takes your own"

@@ -1,0 +1,152 @@
+"""What users say about their own machines: prices on the command line, clusters in a file.
+
+    [clusters.mybox]                  # vramcast train MODEL --hardware boxes.toml --gpus mybox
+    gpu = "h100-sxm-80gb"
+    gpus_per_node = 8
+    num_nodes = 4
+    network_gb_per_s = 400            # of one machine, one direction, all adapters together
+    rdma = "InfiniBand"
+    host_memory_gib = 2048
+    price = "2.10usd"                 # per card and hour; "16.80usd/node" per machine
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.catalogue.tables import DATE, read_text
+from vramcast.domain.device import Cluster, Network
+from vramcast.domain.model import Noun
+from vramcast.domain.price import Price, Tariff
+from vramcast.errors import InvalidSpec, SourceError, UnknownName
+from vramcast.units import GB, GIB
+
+GIVEN_PRICE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]{3})(?:/(gpu|card|node|machine))?", re.IGNORECASE)
+PER_MACHINE: Final = ("node", "machine")
+
+NAME: Final = re.compile(r"[a-z][a-z0-9._-]{0,63}", re.IGNORECASE)
+"""Letters first, so that a count can stand before it."""
+
+RDMA_KINDS: Final = ("InfiniBand", "RoCE", "EFA", "eRDMA")
+
+
+class OwnCluster(Noun, frozen=True, kw_only=True):
+    """The keys of one cluster in a file of own hardware."""
+
+    gpu: str
+    gpus_per_node: int
+    num_nodes: int = 1
+    network_gb_per_s: float | None = None
+    rdma: str | None = None
+    link: str | None = None  # between the cards of a machine; by default as the card's data sheet says
+    link_gb_per_s: float | None = None
+    host_memory_gib: float | None = None
+    nvme_gb: float | None = None
+    price: str | None = None
+    region: str = ""
+    price_date: str = ""
+
+
+def parse_price(text: str, *, gpus_per_node: int, tariff: Tariff = "on-demand", region: str = "") -> Price:
+    """The price of one machine as a user writes it: per card and hour, or per machine.
+
+    >>> parse_price("2.5usd", gpus_per_node=8).per_hour, parse_price("98.32 USD/node", gpus_per_node=8).per_hour
+    (20.0, 98.32)
+    """
+    match = GIVEN_PRICE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidSpec(
+            f"price={text[:40]!r} must read like 2.5usd (per GPU and hour) or 98.32usd/node (per machine and hour)"
+        )
+    per_hour = float(match[1]) * (1 if (match[3] or "").lower() in PER_MACHINE else gpus_per_node)
+    return Price(per_hour=per_hour, currency=match[2].upper(), tariff=tariff, region=region, source="given by the user")
+
+
+def read_clusters(path: Path) -> dict[str, Cluster]:
+    """The clusters of a file of own hardware, by name.
+
+    Raises: SourceError naming file and line
+    """
+    import tomllib
+
+    text = read_text(path)
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SourceError(f"{path}: not TOML: {str(error)[:200]}") from None
+    tables = document.pop("clusters", None)
+    if document:
+        raise SourceError(f"{path}: line {_line(text, next(iter(document)))}: only [clusters.NAME] tables are read")
+    if not isinstance(tables, dict) or not tables:
+        raise SourceError(f"{path}: no cluster in it; begin with [clusters.mybox] and gpu = \"h100-sxm-80gb\"")
+    return {name: _cluster(name, table, text, path) for name, table in tables.items()}
+
+
+def _cluster(name: str, table: Any, text: str, path: Path) -> Cluster:
+    import msgspec
+
+    try:
+        if not NAME.fullmatch(name):
+            raise InvalidSpec("a cluster's name has letters, digits, '.', '_' and '-', a letter first")
+        own = msgspec.convert(table, OwnCluster)
+        return _built(name, own)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        field = re.search(r"`\$\.(\w+)`", message) or re.search(r"unknown field `(\w+)`", message)
+        line = _line(text, name, field[1] if field else "")
+        raise SourceError(f"{path}: line {line}: cluster {name[:64]}: {message[:200]}") from None
+    except (InvalidSpec, UnknownName) as error:
+        raise SourceError(f"{path}: line {_line(text, name)}: cluster {name[:64]}: {error}") from None
+
+
+def _built(name: str, own: OwnCluster) -> Cluster:
+    from vramcast.catalogue.instances import linked
+
+    for field in ("network_gb_per_s", "link_gb_per_s", "host_memory_gib", "nvme_gb"):
+        value = getattr(own, field)
+        if value is not None and not 0 < value < 1e9:
+            raise InvalidSpec(f"{field}={value!r} must be more than 0")
+    if own.rdma is not None and (own.rdma not in RDMA_KINDS or own.network_gb_per_s is None):
+        raise InvalidSpec(f"rdma={own.rdma[:40]!r} must be one of {', '.join(RDMA_KINDS)}, with network_gb_per_s")
+    if (own.link is None) != (own.link_gb_per_s is None) or not re.fullmatch(r"(?!PCIe).*|PCIe[3-6]", own.link or ""):
+        raise InvalidSpec("link and link_gb_per_s must be given together; PCIe with its generation, for example PCIe4")
+    if own.price_date and not DATE.fullmatch(own.price_date):
+        raise InvalidSpec(f"price_date={own.price_date[:40]!r} must be a date like 2026-11-20")
+    price = None if own.price is None else parse_price(own.price, gpus_per_node=own.gpus_per_node, region=own.region)
+    if price is not None and own.price_date:
+        from msgspec.structs import replace
+
+        price = replace(price, date=own.price_date)
+    return Cluster(
+        gpu=linked(load_gpu(own.gpu), own.link, _scaled(own.link_gb_per_s, GB)),
+        gpus_per_node=own.gpus_per_node,
+        num_nodes=own.num_nodes,
+        instance=name,
+        network=_network(own),
+        host_bytes=_scaled(own.host_memory_gib, GIB),
+        nvme_bytes=_scaled(own.nvme_gb, GB),
+        price=price,
+    )
+
+
+def _network(own: OwnCluster) -> Network | None:
+    rate = _scaled(own.network_gb_per_s, GB)
+    return None if rate is None else Network(bytes_per_s=rate, rdma=own.rdma, source="given by the user")
+
+
+def _scaled(value: float | None, unit: int) -> int | None:
+    return None if value is None else round(value * unit)
+
+
+def _line(text: str, name: str, key: str = "") -> int:
+    """Where a table, or a key of it, stands in a file."""
+    lines = text.splitlines()
+    start = next((number for number, line in enumerate(lines) if re.search(rf"\b{re.escape(name)}\b", line)), 0)
+    if key:
+        for number, line in enumerate(lines[start:], start):
+            if re.match(rf"\s*{re.escape(key)}\s*=", line):
+                return number + 1
+    return start + 1

@@ -1,0 +1,64 @@
+"""What a job costs: machines by the hour, and from the speed money per token and per run. No currency is converted."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from vramcast.domain.answer import Answer, ServeAnswer
+from vramcast.domain.device import Cluster
+from vramcast.domain.price import Cost
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+SECONDS_PER_HOUR = 3600
+
+
+def cost_of(cluster: Cluster, *, tokens_per_s: float | None = None, run_tokens: int | None = None) -> Cost | None:
+    """The cost of a cluster at a speed; None where no price is known.
+
+    Leaves out storage, traffic, start-up, failures, and hours that are paid for and not used.
+
+    Args:
+        cluster: machines and the price of one of them
+        tokens_per_s: of all machines together, None where not known
+        run_tokens: length of the whole run, None where the question names none [count]
+
+    Returns: cost per hour, and where speed and length are known per million tokens and per run
+
+    >>> from vramcast.domain.device import Gpu
+    >>> from vramcast.domain.price import Price
+    >>> machine = Cluster(gpu=Gpu(name="x", vendor="v", arch="a", visible_bytes=1), gpus_per_node=8, num_nodes=2,
+    ...     price=Price(per_hour=36.0, currency="USD"))
+    >>> cost = cost_of(machine, tokens_per_s=20_000, run_tokens=10**9)
+    >>> cost.per_hour, cost.per_million_tokens, cost.per_run
+    (72.0, 1.0, 1000.0)
+    """
+    price = cluster.price
+    if price is None:
+        return None
+    per_hour = price.per_hour * cluster.num_nodes
+    cost = Cost(price=price, machines=cluster.num_nodes, per_hour=per_hour)
+    if not tokens_per_s:
+        return cost
+    per_token = per_hour / SECONDS_PER_HOUR / tokens_per_s
+    cost = replace(cost, per_million_tokens=1e6 * per_token)
+    if run_tokens is None:
+        return cost
+    hours = run_tokens / tokens_per_s / SECONDS_PER_HOUR
+    return replace(cost, run_hours=hours, per_run=hours * per_hour)
+
+
+def with_cost(answer: AnswerT, cluster: Cluster, *, run_tokens: int | None = None) -> AnswerT:
+    """An answer with what the cluster costs at the speed the answer gives, and what is assumed of its machines."""
+    cost = cost_of(cluster, tokens_per_s=_tokens_per_s(answer), run_tokens=run_tokens)
+    assumptions = tuple(dict.fromkeys((*answer.assumptions, *cluster.notes)))
+    return replace(answer, cost=cost, assumptions=assumptions)
+
+
+def _tokens_per_s(answer: Answer) -> float | None:
+    """Tokens trained or generated per second by all machines."""
+    if isinstance(answer, ServeAnswer):
+        return answer.speed.tokens_per_s if answer.speed is not None else None
+    return answer.time.tokens_per_s if answer.time is not None else None

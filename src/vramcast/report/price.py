@@ -1,0 +1,67 @@
+"""What a job costs, as lines of a report and as JSON; the age of a price is shown wherever the price is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from typing import Any
+
+from vramcast.domain.price import Cost, Price
+from vramcast.report.messages import Words
+
+
+def cost_lines(cost: Cost | None, words: Words, *, instance: str, today: date | None) -> Iterator[str]:
+    """Money per hour, then per million tokens and per run as far as they are known."""
+    if cost is None:
+        return
+    price = cost.price
+    parts = (instance, price.region, words(f"tariff.{price.tariff}"), dated(price, words, today))
+    yield words("cost_per_hour", amount=money(cost.per_hour, price.currency), of=", ".join(filter(None, parts)))
+    if cost.per_million_tokens is not None:
+        yield words("cost_per_tokens", amount=money(cost.per_million_tokens, price.currency))
+    if cost.per_run is not None and cost.run_hours is not None:
+        yield words("cost_per_run", amount=money(cost.per_run, price.currency), hours=f"{cost.run_hours:,.1f}")
+
+
+def dated(price: Price, words: Words, today: date | None) -> str:
+    """The day a price was read, and how long ago that is."""
+    days = age_days(price, today)
+    if not price.date:
+        return words("price_given")
+    return words("price_of", date=price.date) if days is None else words("price_age", date=price.date, days=days)
+
+
+def age_days(price: Price, today: date | None) -> int | None:
+    """Days since a price was read; None where either day is not known."""
+    if today is None or not price.date:
+        return None
+    return max(0, (today - date.fromisoformat(price.date)).days)
+
+
+def money(amount: float, currency: str) -> str:
+    """Two decimals, or four significant digits of small amounts.
+
+    >>> money(1234.5, "USD"), money(0.01234567, "CNY")
+    ('1,234.50 USD', '0.01235 CNY')
+    """
+    return f"{amount:,.2f} {currency}" if amount >= 1 else f"{amount:.4g} {currency}"
+
+
+def cost_document(cost: Cost, today: date | None) -> dict[str, Any]:
+    """The `"price"` of the JSON answer; what is not known is absent."""
+    price = cost.price
+    plain: dict[str, Any] = {
+        "per_hour": cost.per_hour,
+        "currency": price.currency,
+        "tariff": price.tariff,
+        "machines": cost.machines,
+        "machine_per_hour": price.per_hour,
+        "per_million_tokens": cost.per_million_tokens,
+        "per_run": cost.per_run,
+        "run_hours": cost.run_hours,
+        "region": price.region or None,
+        "date": price.date or None,
+        "age_days": age_days(price, today),
+        "source": price.source or None,
+    }
+    return {name: value for name, value in plain.items() if value is not None}

@@ -1,0 +1,1 @@
+"""Public lists of prices that need no key, one module per provider."""

@@ -1,0 +1,184 @@
+"""Machines: every row holds against its card and its siblings, names resolve, broken tables are refused."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.catalogue import instances as module
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.catalogue.instances import (
+    PROVIDERS,
+    Instance,
+    card_of_code,
+    instances,
+    load_instance,
+    read_instances,
+)
+from vramcast.catalogue.prices import shipped_prices
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
+
+BAD = Path(__file__).parent / "bad"
+MACHINES = instances()
+
+
+def named(machine: Instance) -> str:
+    return machine.full_name
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=named)
+def test_the_memory_of_a_machine_is_that_of_its_card(machine: Instance) -> None:
+    nameplate = float(load_gpu(machine.gpu).memory_nameplate.split()[0])
+    assert machine.memory_gb == pytest.approx(nameplate / machine.parts, rel=0.03)
+    assert machine.source and machine.checked
+
+
+@pytest.mark.parametrize("machine", [m for m in MACHINES if m.gpus > 1], ids=named)
+def test_the_link_of_a_machine_is_one_its_cards_have(machine: Instance) -> None:
+    gpu = load_gpu(machine.gpu)
+    assert machine.link is not None and machine.link_bytes_per_s is not None
+    if machine.link.startswith("PCIe"):
+        assert machine.link == f"PCIe{gpu.pcie_generation}"
+    else:
+        assert gpu.link is not None and gpu.link.startswith(machine.link.split()[0])
+        assert machine.link_bytes_per_s == gpu.link_bytes_per_s
+
+
+def test_every_provider_and_every_alibaba_family_is_there() -> None:
+    assert {machine.provider for machine in MACHINES} == set(PROVIDERS)
+    families = {m.name.split(".")[1].split("-")[0] for m in MACHINES if m.provider == "alibaba"}
+    listed = "gn8v gn8is gn7e gn7i gn7 gn6i gn6e gn6v gn7s gn5i gn5 ebmgn9g ebmgn9ge ebmgn9gc ebmgn8v ebmgn8ia ebmgn8is"
+    assert set(listed.split()) | {"ebmgn7e", "ebmgn7i", "ebmgn7", "ebmgn6e", "ebmgn6v", "ebmgn6i"} <= families
+
+
+def test_a_gpu_hour_costs_about_as_much_as_that_of_the_same_card_beside_it() -> None:
+    """Up to twice, or more where a machine has as many more processors for each card."""
+    siblings: dict[tuple[str, ...], list[tuple[float, float, str]]] = defaultdict(list)
+    for name, price in shipped_prices():
+        machine = load_instance(name)
+        cards = machine.gpus / machine.parts
+        key = (machine.provider, machine.gpu, price.region, price.tariff, price.currency)
+        siblings[key].append((price.per_hour / cards, (machine.vcpus or 1) / cards, name))
+    for key, group in siblings.items():
+        cheapest = min(group)
+        for per_hour, vcpus, name in group:
+            assert per_hour / cheapest[0] <= max(2.0, vcpus / cheapest[1]), (key, name, per_hour, cheapest)
+
+
+def test_families_whose_price_is_not_public_have_none() -> None:
+    priced = {name for name, _ in shipped_prices()}
+    assert not [name for name in priced if "gn8" in name or "gn9" in name or name.startswith(("pai:", "onprem:"))]
+
+
+def test_rows_checked_more_than_a_year_ago_are_listed() -> None:
+    """A list, not a failure: it shows in the summary of the run what should be read again."""
+    today = date.today()
+    old = [m.full_name for m in MACHINES if (today - date.fromisoformat(m.checked)).days > 365]
+    stale = sum((today - date.fromisoformat(price.date)).days > 365 for _, price in shipped_prices())
+    if old or stale:
+        pytest.skip(f"checked more than a year ago: {len(old)} machines {old[:5]}, {stale} prices; see vramcast prices "
+                    "--older-than 365")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("aws:p5.48xlarge", "aws:p5.48xlarge"),
+        ("P5.48xlarge", "aws:p5.48xlarge"),
+        ("alibaba:ecs.gn7i-c16g1.4xlarge", "alibaba:ecs.gn7i-c16g1.4xlarge"),
+        ("gn7i-c16g1.4xlarge", "alibaba:ecs.gn7i-c16g1.4xlarge"),
+        ("ND96isr_H100_v5", "azure:Standard_ND96isr_H100_v5"),
+        ("ml.gu8tf.8.46xlarge", "pai:ml.gu8tf.8.46xlarge"),
+        ("dgx-h100", "onprem:dgx-h100"),
+    ],
+)
+def test_names_resolve_with_and_without_their_provider(text: str, name: str) -> None:
+    assert load_instance(text).full_name == name
+
+
+def test_a_name_of_two_providers_must_say_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = {"p5.48xlarge": ("aws:p5.48xlarge", "onprem:p5.48xlarge")}
+    monkeypatch.setattr(module, "_index", lambda: twins)
+    with pytest.raises(InvalidSpec, match=r"several providers; use aws:p5\.48xlarge or onprem"):
+        load_instance("p5.48xlarge")
+    assert load_instance("aws:p5.48xlarge").provider == "aws"
+
+
+def test_unknown_names_are_answered_with_their_neighbours() -> None:
+    with pytest.raises(UnknownName, match=r"did you mean p5\.48xlarge"):
+        load_instance("p5.48xlarg")
+    with pytest.raises(UnknownName, match="unknown provider 'asw'"):
+        load_instance("asw:p5.48xlarge")
+
+
+def test_a_slice_of_a_card_keeps_its_share_of_memory_and_no_rates() -> None:
+    slice_, whole = load_instance("g6f.large").card(), load_gpu("l4")
+    assert slice_.visible_bytes == whole.visible_bytes // 8
+    assert slice_.bandwidth_bytes_per_s is None and slice_.bf16_flops is None
+    assert slice_.visible_bytes < 2861 << 20  # what the AWS API says
+
+
+def test_bridges_that_join_pairs_do_not_connect_four_cards() -> None:
+    assert load_instance("NC48ads_A100_v4").card().link == "NVLink3 bridge"
+    four = load_instance("NC96ads_A100_v4").card()
+    assert (four.link, four.pcie_generation) == (None, 4)
+
+
+def test_a_card_without_a_bridge_in_its_machine_is_on_pcie() -> None:
+    assert load_gpu("rtx-a6000").link is not None
+    assert load_instance("gpu_2x_a6000").card().link is None
+
+
+def test_the_fabric_of_an_azure_machine_is_its_infiniband() -> None:
+    network = load_instance("ND96isr_H100_v5").network
+    assert network is not None
+    assert (network.bytes_per_s, network.rdma) == (8 * 400 * 10**9 // 8, "InfiniBand")
+
+
+def test_card_codes_resolve_with_their_caveat_or_say_what_is_not_known() -> None:
+    found = card_of_code("gu108")
+    assert found is not None and found[0] == "h800-sxm-80gb" and "not published" in found[1]
+    assert card_of_code("h100") is None
+    for code in ("L20X", "GU60"):
+        with pytest.raises(InvalidSpec, match="has not been published; name the card"):
+            card_of_code(code)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unknown_column", "line 1: unknown columns watts"),
+        ("missing_column", "line 1: missing columns source"),
+        ("duplicate_row", "line 3: aws, p5.48xlarge stands in line 2 already"),
+        ("short_row", "line 2: 3 cells for 17 columns"),
+        ("card", "line 2: unknown GPU 'h1000'"),
+        ("slice", "line 2: slice='0.25' must be written like 1/4"),
+        ("rdma", "line 2: rdma='Infiniband' must be one of"),
+        ("rdma_without_network", "line 2: rdma='EFA' without network_gbit_per_s"),
+        ("link", "line 2: link and link_gb_per_s must both be given"),
+        ("provider", "line 2: provider='amazon' must be one of alibaba"),
+        ("date", "line 2: checked='20.11.2026' must be a date"),
+        ("number", "line 2: host_gib='-5' must be a positive number"),
+        ("quote", "line 2:"),
+    ],
+)
+def test_bad_tables_of_machines_are_refused_naming_file_and_line(name: str, message: str) -> None:
+    path = BAD / f"bad_instances_{name}.csv"
+    with pytest.raises(SourceError) as caught:
+        read_instances(path.read_text(encoding="utf-8"), file=path.name)
+    assert f"{path.name}: {message}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_look_up(text: str) -> None:
+    for look_up in (load_instance, card_of_code):
+        try:
+            look_up(text)
+        except VramcastError as error:
+            assert "\n" not in str(error)
