@@ -37,7 +37,7 @@ class Limits(Noun, frozen=True):
         if not 0 <= self.headroom < 1:
             raise InvalidSpec(f"headroom={self.headroom!r} must be a share from 0 to below 1, for example 0.05")
         if self.run_tokens is None and (self.budget is not None or self.deadline_hours is not None):
-            raise InvalidSpec("a budget or a deadline needs the length of the run; give --tokens, for example --tokens 1T")
+            raise InvalidSpec("a budget or a deadline needs the length of the run: give --tokens, such as --tokens 1T")
 
 
 class Space(Noun, frozen=True):

@@ -66,7 +66,7 @@ class Stage(NamedTuple):
     forward: Number
     backward: Number
     elements: Elements
-    count: int = 1  # equal stages
+    alike: int = 1  # equal stages
 
 
 class Exchange(NamedTuple):
@@ -220,8 +220,8 @@ def compose(job: Job, recipe: Recipe, stages: Sequence[Stage], exchange: Exchang
     passes = [stage.forward + stage.backward for stage in stages]
     weights = [stage.elements.dense + stage.elements.expert for stage in stages]
     pipeline = Pipeline(
-        forward=sum(stage.count * (stage.forward + sent) for stage in stages),
-        backward=sum(stage.count * (stage.backward + sent) for stage in stages),
+        forward=sum(stage.alike * (stage.forward + sent) for stage in stages),
+        backward=sum(stage.alike * (stage.backward + sent) for stage in stages),
         slowest_forward=of_largest(passes, [stage.forward for stage in stages]) + sent,
         slowest_backward=of_largest(passes, [stage.backward for stage in stages]) + sent,
         micro_batches=micro, stages=plan.pp, virtual_stages=plan.virtual_stages,

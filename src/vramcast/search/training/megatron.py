@@ -33,8 +33,8 @@ from vramcast.search.training.stages import (
     step_peak,
     weights_of_role,
 )
-from vramcast.search.training.times import Seconds, Times
 from vramcast.search.training.states import Ranks, held_states
+from vramcast.search.training.times import Seconds, Times
 from vramcast.states.megatron import StateRules
 
 LARGEST_MICRO_BATCH: Final = 16

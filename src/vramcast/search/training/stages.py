@@ -29,7 +29,7 @@ class Role(NamedTuple):
 
     stage: int
     chunks: tuple[Chunk, ...]
-    count: int
+    alike: int
 
 
 class Recomputation(NamedTuple):
@@ -55,7 +55,7 @@ def roles(job: Job, stages: Stages) -> list[Role]:
     found: dict[tuple[Chunk, ...], Role] = {}
     for stage, chunks in enumerate(chunks_of(Context(one))):
         first = found.get(tuple(chunks), Role(stage, tuple(chunks), 0))
-        found[tuple(chunks)] = first._replace(count=first.count + 1)
+        found[tuple(chunks)] = first._replace(alike=first.alike + 1)
     return list(found.values())
 
 

@@ -59,7 +59,7 @@ class Times:
         job = self.atoms.job
         plan = replace(job.plan, tp=tp, cp=cp, ep=ep, etp=etp, pp=1)
         timing = timing_of(replace(job, plan=plan))
-        batches = np.array(self.atoms.micro_batches, np.float64)
+        batches: Any = np.array(self.atoms.micro_batches, np.float64)
         return timing._replace(shape=timing.shape._replace(sequences=batches))
 
     def passes(self, piece: Piece) -> PassTimes:
@@ -104,8 +104,8 @@ class Times:
     def elements(self, piece: Piece) -> Elements:
         """Weights of a piece on one rank; arrays of one column."""
         if piece not in self._elements:
-            rows = [_elements(piece, timing) for timing in self.timings]
-            self._elements[piece] = Elements(*(np.array([[row[kind]] for row in rows]) for kind in (0, 1)))
+            rows: Any = np.array([_elements(piece, timing) for timing in self.timings])
+            self._elements[piece] = Elements(rows[:, :1], rows[:, 1:])
         return self._elements[piece]
 
     def stage(self, role: Role, recomputation: Recomputation) -> Stage:
@@ -118,7 +118,7 @@ class Times:
                 times = self.passes(piece)
                 forward, backward = forward + count * times.forward, backward + count * times.backward
                 elements = elements.plus(self.elements(piece), count)
-        return Stage(forward, backward, elements, role.count)
+        return Stage(forward, backward, elements, role.alike)
 
     def step_s(
         self, stages: Stages, roles: Sequence[Stage], job: Job, recipe: Recipe, grad_accum: Counts, dp: Counts
@@ -138,7 +138,7 @@ class Times:
             schedule="interleaved" if stages.chunks > 1 else "1f1b",
         )
         # `compose` multiplies by the number of micro-batches wherever it stands: an array does as well
-        whole = replace(job, plan=plan, workload=_Workload(grad_accum))  # type: ignore[arg-type]
+        whole = replace(job, plan=plan, workload=_Workload(grad_accum))
         exchange = self._exchange(job, stages.pp, dp)
         return compose(whole, recipe, roles, exchange, self.timings[0].machine.rates.bytes_per_s).total
 
