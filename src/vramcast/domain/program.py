@@ -188,18 +188,21 @@ def _node_extent(node: Node) -> Extent:
 def events(program: Program, *, steady_repeats: int = 2) -> Iterator[tuple[Tensor, bool]]:
     """The program unrolled: (tensor, True) where it is allocated, (tensor, False) where it is freed.
 
-    A loop that leaves everything as it found it (micro-batches, steps) is cut to `steady_repeats` rounds: later
-    rounds meet the allocator in the same state.
+    Of a loop that leaves everything as it found it (micro-batches, steps) only some rounds are played.
     """
     for node in program:
         if isinstance(node, Loop):
-            rounds = node.count
-            if rounds > steady_repeats and not live_at_end(node.body):
-                rounds = steady_repeats
-            for _ in range(rounds):
+            for _ in range(played_rounds(node, steady_repeats)):
                 yield from events(node.body, steady_repeats=steady_repeats)
         else:
             yield node.tensor, isinstance(node, Alloc)
+
+
+def played_rounds(loop: Loop, steady_repeats: int = 2) -> int:
+    """Rounds of a loop worth playing: after `steady_repeats` balanced ones later rounds meet memory in the same state."""
+    if loop.count > steady_repeats and not live_at_end(loop.body):
+        return steady_repeats
+    return loop.count
 
 
 def total_bytes(live: Mapping[Tensor, int]) -> int:
