@@ -21,7 +21,7 @@ from vramcast.errors import InvalidSpec
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="what every question says (repeatable)")
 @click.option("--workers", type=click.IntRange(min=1), help="processes; by default one per core")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", help="this machine, or a Ray cluster")
-@click.option("--address", help="of the Ray cluster: auto, HOST:PORT, ray://HOST:PORT; by default RAY_ADDRESS")
+@click.option("--address", help="of the Ray cluster: auto, HOST:PORT; by default RAY_ADDRESS, else this machine")
 @click.option("--limit", type=click.IntRange(min=1), help="most questions a product may have; by default 1,000,000")
 @click.option("--restart", is_flag=True, help="ask everything again instead of going on from the journal")
 @click.option("--quiet", is_flag=True, help="no progress")

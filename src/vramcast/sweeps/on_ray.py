@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -17,6 +18,8 @@ QUEUED: Final = 2
 
 RETRIES: Final = 3
 """How often Ray gives a chunk to another process when one dies or its machine is lost."""
+
+CONNECT_SECONDS: Final = 5.0
 
 WAIT_SECONDS: Final = 1.0
 """Longest wait before signals are looked at."""
@@ -34,6 +37,7 @@ def start(settings: Settings, *, size: int) -> Iterator[Engine]:
         raise SourceError("--engine ray needs Ray; install it with pip install 'vramcast[ray]'") from None
     ours = not ray.is_initialized()
     if ours:
+        _reach(settings.address or "")
         try:
             ray.init(address=settings.address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -44,6 +48,20 @@ def start(settings: Settings, *, size: int) -> Iterator[Engine]:
     finally:
         if ours:
             ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Ray itself tries for minutes to reach a HOST:PORT where nobody listens.
+
+    Raises: SourceError when nobody does
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise SourceError(f"Ray at {address} cannot be used: {error}") from None
 
 
 def answer_on_node(chunk: Chunk, version: str) -> Answered:
