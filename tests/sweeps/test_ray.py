@@ -29,6 +29,7 @@ def test_a_machine_with_another_version_is_refused() -> None:
         answer_on_node((), "0.0.1")
 
 
+@pytest.mark.libraries
 @pytest.mark.parametrize(("address", "says"), [
     ("127.0.0.1:1", "Ray at 127.0.0.1:1 cannot be used"), ("auto", "Could not find any running Ray instance"),
 ])
@@ -48,6 +49,7 @@ def title(pid: int) -> bytes:
         return b""
 
 
+@pytest.mark.libraries
 def test_a_worker_of_a_cluster_that_is_killed_costs_nothing(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     many, out, whole = tmp_path / "many.toml", tmp_path / "out.csv", tmp_path / "whole.csv"
@@ -79,6 +81,7 @@ def _deadly() -> None:
     worker._models._resolve = lambda name: os._exit(9) if name == "deadly" else resolve(name)
 
 
+@pytest.mark.libraries
 def test_a_question_that_kills_every_process_of_a_cluster_gets_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

@@ -259,7 +259,7 @@ def test_a_journal_of_other_questions_or_another_version_is_refused(many: Path, 
     vramcast.sweep(many, out=out, workers=1)
     before = out.read_bytes()
     many.write_text(MANY.replace('"t4"', '"l4"'))
-    with pytest.raises(SourceError, match="holds answers of other questions than many.toml has now"):
+    with pytest.raises(SourceError, match=r"holds answers of other questions than many\.toml has now"):
         vramcast.sweep(many, out=out, workers=1)
     journal = tmp_path / "out.csv.journal"
     first, *others = lines_of(journal)
@@ -337,6 +337,7 @@ def test_a_full_disk_keeps_the_answers_and_the_results_of_before(
     assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.libraries
 def test_parquet_holds_what_csv_holds(many: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     results = vramcast.sweep(many, out=tmp_path / "out.parquet", workers=1)
@@ -359,3 +360,11 @@ def test_wrong_options_get_one_sentence(tmp_path: Path, arguments: list[str], sa
     assert done.returncode in (2, 4)
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_documented_file_is_answered_whole() -> None:
+    results = vramcast.sweep(Path(__file__).parents[2] / "docs" / "examples" / "sweep.toml", workers=1)
+    assert len(results) == 49
+    assert not results.errors
+    assert results.fitting
+    assert results.failing

@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from vramcast import __version__
 from vramcast.errors import VramcastError
+from vramcast.version import __version__
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "train": ("vramcast.cli.train", "memory of one training plan"),

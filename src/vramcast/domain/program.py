@@ -200,7 +200,7 @@ def events(program: Program, *, steady_repeats: int = 2) -> list[tuple[Tensor, b
 
 
 def played_rounds(loop: Loop, steady_repeats: int = 2) -> int:
-    """Rounds of a loop worth playing: after `steady_repeats` balanced ones later rounds meet memory in the same state."""
+    """Rounds of a loop worth playing: after some balanced ones the next meets memory in the state the last one met."""
     if loop.count > steady_repeats and not live_at_end(loop.body):
         return steady_repeats
     return loop.count

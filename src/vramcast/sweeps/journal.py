@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
-from vramcast import __version__
 from vramcast.errors import SourceError
 from vramcast.sweeps.columns import Row
 from vramcast.sweeps.spec import Sweep
+from vramcast.version import __version__
 
 FORMAT: Final = 1
 SYNC_SECONDS: Final = 2.0

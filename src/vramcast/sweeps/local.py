@@ -119,8 +119,8 @@ class _Pool:
             self._pool.submit(os.getpid).result()
         except BrokenProcessPool:
             raise SourceError(
-                "worker processes cannot start: a script must call vramcast.sweep under `if __name__ == \"__main__\":`; "
-                "or use workers=1"
+                "worker processes cannot start: a script must call vramcast.sweep under "
+                "`if __name__ == \"__main__\":`, or use workers=1"
             ) from None
 
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final
 
-from vramcast import __version__
 from vramcast.errors import SourceError
 from vramcast.sweeps.engines import Engine, Settings
 from vramcast.sweeps.worker import Answered, Chunk, answer_chunk
+from vramcast.version import __version__
 
 QUEUED: Final = 2
 """Chunks per core that are under way: one at work, one waiting."""

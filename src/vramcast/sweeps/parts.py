@@ -49,7 +49,8 @@ class Part(NamedTuple):
     @property
     def names(self) -> set[str]:
         """Everything that its questions say."""
-        return {name for alternatives in (*self.axes, self.rows, (self.defaults,)) for one in alternatives for name in one}
+        said = (*(one for axis in self.axes for one in axis), *self.rows, self.defaults)
+        return {name for one in said for name in one}
 
 
 def part_of(tables: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> Part:
@@ -179,7 +180,7 @@ def _commands(part: Part) -> set[str]:
     found = [part.defaults.get("command"), *(one["command"] for one in alternatives if "command" in one)]
     commands = {str(command) for command in found if command is not None}
     if not commands:
-        raise InvalidSpec(f"{part.where}: which command? give command = {' or '.join(map(repr, COMMANDS))} in [defaults]")
+        raise InvalidSpec(f"{part.where}: which command? give command = {' or '.join(COMMANDS)} in [defaults]")
     for command in commands:
         if command not in COMMANDS:
             raise UnknownName(f"{part.where}: {UnknownName.of('command', command, COMMANDS)}")

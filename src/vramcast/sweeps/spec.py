@@ -79,7 +79,8 @@ def _from_tables(
         parts = [part_of(shared, defaults, name)]
     else:
         if set(shared) - {"defaults"}:
-            raise InvalidSpec(f"{name}: beside [[part]] only [defaults] can stand, not {', '.join(sorted(map(str, shared)))}")
+            others = ", ".join(sorted(map(str, set(shared) - {"defaults"})))
+            raise InvalidSpec(f"{name}: beside [[part]] only [defaults] can stand, not {others}")
         written = tables["part"]
         if not isinstance(written, list) or not written or not all(isinstance(part, dict) for part in written):
             raise InvalidSpec(f"{name}: part must be a list of tables, [[part]]")

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from vramcast import __version__
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
 from vramcast.sources.resolve import resolve_checkpoint
 from vramcast.sweeps.columns import Row, answer_row, question_row
 from vramcast.sweeps.commands import COMMANDS, Question, normalised
+from vramcast.version import __version__
 
 MOST_MODELS: Final = 512
 """Models a process keeps; the oldest go first [count]."""
