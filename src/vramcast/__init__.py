@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vramcast.version import __version__
+
 if TYPE_CHECKING:
     from vramcast.api import reconcile, serve, train
+    from vramcast.sweeps.run import sweep
 
-__all__ = ["__version__", "reconcile", "serve", "train"]
+__all__ = ["__version__", "reconcile", "serve", "sweep", "train"]
 
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from vramcast import api
 
         return getattr(api, name)
+    if name == "sweep":
+        from vramcast.sweeps.run import sweep
+
+        return sweep
     raise AttributeError(f"module 'vramcast' has no attribute {name!r}")

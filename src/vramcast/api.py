@@ -68,18 +68,21 @@ def serve(
     return shown_serving(serve_answer(given, file=file))
 
 
-def serve_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> ServeAnswer:
+def serve_answer(
+    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None,
+    with_changes: bool = True,
+) -> ServeAnswer:
     """The answer to a serving question on top of a job file: of its plan, or of the plan it asks to find."""
     from vramcast.domain.serving import PipelineJob
     from vramcast.question.serving import build_serving, goal_of
     from vramcast.question.serving_options import SERVE_OPTIONS
 
-    merged, resolve = _question(options, file, SERVE_OPTIONS)
-    goal, job = goal_of(merged), build_serving(merged, resolve=resolve)
+    merged, found = _question(options, file, SERVE_OPTIONS)
+    goal, job = goal_of(merged), build_serving(merged, resolve=resolve or found)
     if goal is None or isinstance(job, PipelineJob):
         from vramcast.estimate.serving import answer
 
-        return answer(job)
+        return answer(job, with_changes=with_changes)
     from vramcast.catalogue.gpus import gpu_names, load_gpu
     from vramcast.search.serving import find
 
@@ -127,13 +130,15 @@ def reconciliation_of(
     return found
 
 
-def job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> Job:
-    """The training job that options ask for, on top of a job file."""
+def job_of(
+    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
+) -> Job:
+    """The training job that options ask for, on top of a job file; `resolve` finds models in another way than usual."""
     from vramcast.question.build import build_job
     from vramcast.question.options import OPTIONS
 
-    merged, resolve = _question(options, file, OPTIONS)
-    return build_job(merged, resolve=resolve)
+    merged, found = _question(options, file, OPTIONS)
+    return build_job(merged, resolve=resolve or found)
 
 
 def serve_job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> ServeJob | PipelineJob:

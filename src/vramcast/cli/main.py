@@ -9,12 +9,13 @@ from typing import Final
 
 import click
 
-from vramcast import __version__
 from vramcast.errors import VramcastError
+from vramcast.version import __version__
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "train": ("vramcast.cli.train", "memory of one training plan"),
     "serve": ("vramcast.cli.serve", "memory, KV capacity and concurrency of one serving plan"),
+    "sweep": ("vramcast.cli.sweep", "thousands of questions from a file, resumable, on one machine or a Ray cluster"),
     "layers": ("vramcast.cli.layers", "parameters and memory of a model, layer by layer"),
     "models": ("vramcast.cli.models", "the catalogue of models"),
     "gpus": ("vramcast.cli.gpus", "the catalogue of GPUs"),

@@ -7,7 +7,7 @@ A tensor allocated n times and freed m times has n - m live instances; the insta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -185,21 +185,25 @@ def _node_extent(node: Node) -> Extent:
     return extent(node.body).times(node.count)
 
 
-def events(program: Program, *, steady_repeats: int = 2) -> Iterator[tuple[Tensor, bool]]:
+def events(program: Program, *, steady_repeats: int = 2) -> list[tuple[Tensor, bool]]:
     """The program unrolled: (tensor, True) where it is allocated, (tensor, False) where it is freed.
 
-    A loop that leaves everything as it found it (micro-batches, steps) is cut to `steady_repeats` rounds: later
-    rounds meet the allocator in the same state.
+    Of a loop that leaves everything as it found it (micro-batches, steps) only some rounds are played.
     """
+    found: list[tuple[Tensor, bool]] = []
     for node in program:
         if isinstance(node, Loop):
-            rounds = node.count
-            if rounds > steady_repeats and not live_at_end(node.body):
-                rounds = steady_repeats
-            for _ in range(rounds):
-                yield from events(node.body, steady_repeats=steady_repeats)
+            found += events(node.body, steady_repeats=steady_repeats) * played_rounds(node, steady_repeats)
         else:
-            yield node.tensor, isinstance(node, Alloc)
+            found.append((node.tensor, isinstance(node, Alloc)))
+    return found
+
+
+def played_rounds(loop: Loop, steady_repeats: int = 2) -> int:
+    """Rounds of a loop worth playing: after some balanced ones the next meets memory in the state the last one met."""
+    if loop.count > steady_repeats and not live_at_end(loop.body):
+        return steady_repeats
+    return loop.count
 
 
 def total_bytes(live: Mapping[Tensor, int]) -> int:

@@ -61,8 +61,12 @@ PIPELINE_ENGINES: Final = ("diffusers", "stable-diffusion.cpp")
 """Engines that run diffusion pipelines; the others run language models."""
 
 
-def answer(job: ServeJob | PipelineJob) -> ServeAnswer:
+def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAnswer:
     """Memory, capacity and verdict of one serving plan.
+
+    Args:
+        job: the question
+        with_changes: of a plan that does not fit, whether to compute what would make it fit: most of the work
 
     Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
     """
@@ -93,7 +97,7 @@ def answer(job: ServeJob | PipelineJob) -> ServeAnswer:
         warnings=_unique(
             chain(ignored, idle, _cautions(job), deployment.warnings, *(rank.warnings for rank in programs))
         ),
-        changes=() if fits or isinstance(job, PipelineJob) else _changes(job),
+        changes=() if fits or not with_changes or isinstance(job, PipelineJob) else _changes(job),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
         speed=speed.speed if speed else None,

@@ -7,12 +7,16 @@ c10/cuda/CUDACachingAllocator.cpp, `BlockPool::blocks` is ordered by stream]: ea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from hashlib import blake2b
+from typing import Final, NamedTuple
 
 from vramcast.allocator import Allocator, Settings
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Program, Tensor, events
+from vramcast.domain.program import Alloc, Loop, Program, Tensor, events, played_rounds
 from vramcast.errors import OutOfMemory
+
+MOST_KNOWN: Final = 1 << 14
+"""Runs whose marks are kept, about 10 MB of them [count]."""
 
 
 class Simulated(NamedTuple):
@@ -20,6 +24,10 @@ class Simulated(NamedTuple):
 
     allocated_bytes: int  # with rounding and the slack of large blocks
     reserved_bytes: int
+
+
+_known: dict[bytes, dict[Phase, Simulated]] = {}
+"""Marks of runs without a capacity, by what decides them; the oldest go first."""
 
 
 def simulate(
@@ -36,6 +44,21 @@ def simulate(
     Returns: the high-water marks of each phase [bytes]
     Raises: OutOfMemory when a request cannot be served within the capacity
     """
+    if capacity_bytes is not None:
+        return _simulated(phases, alloc_conf, capacity_bytes)
+    # Many questions of a search or sweep differ in cards or ranks alone, and their ranks do the same to memory.
+    key = _digest(phases, alloc_conf)
+    if key not in _known:
+        marks = _simulated(phases, alloc_conf, None)
+        if len(_known) >= MOST_KNOWN:
+            del _known[next(iter(_known))]
+        _known[key] = marks
+    return dict(_known[key])
+
+
+def _simulated(
+    phases: Mapping[Phase, Program], alloc_conf: str, capacity_bytes: int | None
+) -> dict[Phase, Simulated]:
     device = _Device(Settings.parse(alloc_conf) if alloc_conf else Settings(), capacity_bytes)
     marks: dict[Phase, Simulated] = {}
     for phase, program in phases.items():
@@ -45,6 +68,31 @@ def simulate(
         reserved = sum(allocator.peak_reserved_bytes for allocator in device.streams.values())
         marks[phase] = Simulated(allocated, reserved if capacity_bytes is None else min(reserved, capacity_bytes))
     return marks
+
+
+def _digest(phases: Mapping[Phase, Program], alloc_conf: str) -> bytes:
+    """What decides the marks of a run: sizes and streams in order, which tensor is which, and the settings."""
+    numbers: dict[Tensor, int] = {}
+    parts: list[object] = [alloc_conf]
+    for phase, program in phases.items():
+        parts.append(phase.value)
+        _describe(program, numbers, parts)
+    return blake2b(repr(parts).encode(), digest_size=20).digest()
+
+
+def _describe(program: Program, numbers: dict[Tensor, int], parts: list[object]) -> None:
+    for node in program:
+        if isinstance(node, Loop):
+            parts.append(f"{played_rounds(node)}(")
+            _describe(node.body, numbers, parts)
+            parts.append(")")
+            continue
+        tensor = node.tensor
+        number = numbers.get(tensor)
+        if number is None:
+            numbers[tensor] = number = len(numbers)
+            parts.append((tensor.num_bytes, tensor.stream))
+        parts.append(number if isinstance(node, Alloc) else -1 - number)
 
 
 class _Device:

@@ -36,8 +36,12 @@ ENGINES: Final[dict[str, str]] = {
 """Module of each engine; imported when asked for, so that a question pays for one engine only."""
 
 
-def answer(job: Job) -> Answer:
+def answer(job: Job, *, with_changes: bool = True) -> Answer:
     """Memory of one training plan on every rank role, and the time of its step.
+
+    Args:
+        job: the question
+        with_changes: of a plan that does not fit, whether to compute what would make it fit: most of the work
 
     Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
     """
@@ -54,7 +58,7 @@ def answer(job: Job) -> Answer:
         num_parameters=count_parameters(job.model).total,
         assumptions=_unique((*(text for program in programs for text in program.assumptions), *clock.assumptions)),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
-        changes=() if fits else single_changes(job, measure=needed_bytes),
+        changes=() if fits or not with_changes else single_changes(job, measure=needed_bytes),
         time=clock.time,
     )
     return with_cost(found, job.cluster, run_tokens=job.run_tokens)

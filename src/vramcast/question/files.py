@@ -20,15 +20,7 @@ def read_job(path: Path, table: Mapping[str, Option] = OPTIONS) -> dict[str, Any
 
     Raises: SourceError when it cannot be read, UnknownName for a key that is no option.
     """
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise SourceError(f"{path}: a job file has at most {LARGEST_FILE} bytes")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise SourceError(f"{path}: not a text file") from None
-    values = _toml(text, path) if path.suffix == ".toml" else _yaml(text, path)
+    values, _ = read_document(path, largest=LARGEST_FILE)
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise SourceError(f"{path}: a job file is a table of options, one per line")
     known = (*ALWAYS, *table)
@@ -36,6 +28,27 @@ def read_job(path: Path, table: Mapping[str, Option] = OPTIONS) -> dict[str, Any
         if key not in known:
             raise UnknownName(f"{path}: {UnknownName.of('option', key, known)}")
     return values
+
+
+def read_document(path: Path, *, largest: int) -> tuple[Any, bytes]:
+    """What a TOML file (else YAML) holds, and its bytes.
+
+    Args:
+        path: a name that ends in .toml is TOML
+        largest: a larger file is refused [bytes]
+
+    Raises: SourceError when it cannot be read
+    """
+    try:
+        if path.stat().st_size > largest:
+            raise SourceError(f"{path}: such a file has at most {largest} bytes")
+        content = path.read_bytes()
+        text = content.decode("utf-8")
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise SourceError(f"{path}: not a text file") from None
+    return (_toml if path.suffix.lower() == ".toml" else _yaml)(text, path), content
 
 
 def _toml(text: str, path: Path) -> Any:
@@ -52,7 +65,7 @@ def _yaml(text: str, path: Path) -> Any:
 
     try:
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise SourceError(f"{path}: aliases are not allowed in a job file")
+            raise SourceError(f"{path}: aliases are not allowed")
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise SourceError(f"{path}: not YAML: {' '.join(str(error).split())[:200]}") from None

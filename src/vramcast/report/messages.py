@@ -179,6 +179,18 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "phase.warm-up": {"en": "warm-up", "zh": "预热"},
     "phase.serving": {"en": "serving", "zh": "服务"},
     "phase.checkpoint": {"en": "checkpoint", "zh": "保存检查点"},
+    "sweep_progress": {
+        "en": "{done} of {total} questions, {rate} per second, {left} left",
+        "zh": "已完成 {done}/{total} 个问题，每秒 {rate} 个，剩余 {left}",
+    },
+    "sweep_resumed": {
+        "en": "{done} of {total} questions were answered before",
+        "zh": "此前已回答 {done}/{total} 个问题",
+    },
+    "sweep_result": {
+        "en": "{total} questions: {fitting} fit, {failing} do not, {errors} cannot be answered",
+        "zh": "{total} 个问题：{fitting} 个放得下，{failing} 个放不下，{errors} 个无法回答",
+    },
     **LOG_MESSAGES,
     **MARKET_MESSAGES,
 }

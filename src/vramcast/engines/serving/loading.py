@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from vramcast.allocator import Allocator
 from vramcast.domain.program import Alloc, Category, Loop, Program, Tensor
 
@@ -21,8 +23,13 @@ def reserved_bytes(program: Program) -> int:
     >>> reserved_bytes((Loop(40, (Alloc(weight),), label="layers"),)) // mib
     560
     """
+    return _reserved_by(tuple((count, tensor.num_bytes) for tensor, count in tensors_of(program) if tensor.num_bytes))
+
+
+@lru_cache(maxsize=1024)
+def _reserved_by(equal: tuple[tuple[int, int], ...]) -> int:
+    """The same of (number, size) pairs; questions about one model often differ in everything but its weights."""
     allocator = Allocator()
-    equal = [(count, tensor.num_bytes) for tensor, count in tensors_of(program) if tensor.num_bytes]
     for index in range(max((count for count, _ in equal), default=0)):
         for count, num_bytes in equal:
             if index < count:

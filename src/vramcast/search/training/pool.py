@@ -116,7 +116,7 @@ class Pool:
 
     def trim(self) -> None:
         """Forget all but the best."""
-        self.best.sort(key=lambda candidate: candidate.value)
+        self.best.sort(key=rank_of)
         if len(self.best) > self.size:
             self.complete = False
             del self.best[self.size :]
@@ -135,6 +135,13 @@ class Pool:
         for candidate in found:
             if not self.failing or candidate.live_bytes < self.failing[-1].live_bytes:
                 self.failing.append(candidate)
+
+
+def rank_of(candidate: Candidate) -> tuple[float, int]:
+    """By the goal; of plans that are equal in it, the one divided in fewer ways comes first."""
+    plan = candidate.job.plan
+    degrees = (plan.tp, plan.pp, plan.cp, plan.ep, plan.virtual_stages)
+    return float(f"{candidate.value:.5g}"), sum(degree.bit_length() for degree in degrees)
 
 
 def _candidate(plans: Plans, values: Seconds, index: np.intp) -> Candidate:

@@ -18,11 +18,11 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Space
 from vramcast.errors import InvalidSpec, Unsupported
-from vramcast.estimate.training import answer, needed_bytes, question
+from vramcast.estimate.training import answer, question
 from vramcast.search.training.labels import label, signature
 from vramcast.search.training.market import comparable
 from vramcast.search.training.plans import plans_on
-from vramcast.search.training.pool import Candidate, Pool, Rule
+from vramcast.search.training.pool import Candidate, Pool, Rule, rank_of
 from vramcast.search.training.reasons import points, reasons_of
 
 POOL: Final = 2048
@@ -57,16 +57,17 @@ def search(space: Space, limits: Limits, goal: Goal, *, top: int = 10) -> PlanAn
     if not looked.num_plans:
         raise InvalidSpec(looked.nothing_possible(clusters))
     fitting = looked.best(top)
-    nearest = looked.nearest_failing(fitting)
+    missing = looked.nearest_failing(fitting)
+    nearest = answer(missing) if missing else None
     return PlanAnswer(
         question=_question(space, limits, goal),
         plans=tuple(found.answer for found in fitting),
         labels=tuple(label(found.job) for found in fitting),
         num_plans=looked.num_plans,
         num_fitting=sum(pool.num_fitting for pool in looked.pools),
-        nearest_failing=answer(nearest) if nearest else None,
-        nearest_label=label(nearest) if nearest else "",
-        change=looked.change(nearest, alone=not fitting) if nearest else None,
+        nearest_failing=nearest,
+        nearest_label=label(missing) if missing else "",
+        change=looked.change(missing, nearest, alone=not fitting) if missing and nearest else None,
         reasons=tuple(looked.reasons(fitting[0])) if fitting else (),
         front=looked.front(),
         warnings=tuple(warnings),
@@ -82,7 +83,7 @@ class _Search:
         self.pools: list[Pool] = []  # by the goal, one for each cluster
         self.fastest: list[Pool] = []  # by speed, for the picture
         self.refusals: list[str] = []
-        self._needed: dict[tuple[int, int], int] = {}
+        self._answers: dict[tuple[int, int], Answer] = {}
 
     @property
     def num_plans(self) -> int:
@@ -108,27 +109,28 @@ class _Search:
             self.pools.append(pool)
             self.fastest.append(speed)
 
-    def needed(self, candidate: Candidate) -> int:
-        """Device bytes of a plan, allocator included."""
+    def answered(self, candidate: Candidate) -> Answer:
+        """The full answer of a plan, allocator included."""
         key = (id(candidate.job_at), candidate.place)
-        if key not in self._needed:
-            self._needed[key] = needed_bytes(candidate.job)
-        return self._needed[key]
+        if key not in self._answers:
+            self._answers[key] = answer(candidate.job, with_changes=False)
+        return self._answers[key]
 
     def fits(self, candidate: Candidate) -> bool:
         """Whether a plan fits, allocator and headroom included."""
-        return self.needed(candidate) <= self.rule.capacity_bytes(candidate.job.cluster)
+        found = self.answered(candidate)
+        return found.fullest.needed_bytes <= self.rule.capacity_bytes(candidate.job.cluster)
 
     def best(self, top: int) -> list[Found]:
         """The best plans that fit, no two alike."""
         fitting: list[Found] = []
         seen: set[tuple[object, ...]] = set()
-        for candidate in merge(*(pool.best for pool in self.pools), key=lambda candidate: candidate.value):
+        for candidate in merge(*(pool.best for pool in self.pools), key=rank_of):
             job = candidate.job
             if signature(job) in seen or not self.fits(candidate):
                 continue
             seen.add(signature(job))
-            fitting.append(Found(candidate, job, answer(job)))
+            fitting.append(Found(candidate, job, self.answered(candidate)))
             if len(fitting) == top:
                 break
         return fitting
@@ -140,16 +142,16 @@ class _Search:
         for pool in self.pools:
             missing += [(candidate.live_bytes / pool.capacity, candidate) for candidate in pool.failing]
             missing += [
-                (self.needed(candidate) / pool.capacity, candidate)
+                (self.answered(candidate).fullest.needed_bytes / pool.capacity, candidate)
                 for candidate in pool.best
-                if (id(candidate.job_at), candidate.place) in self._needed and not self.fits(candidate)
+                if (id(candidate.job_at), candidate.place) in self._answers and not self.fits(candidate)
             ]
         better = [item for item in missing if item[1].value < limit]
         return min(better, key=lambda item: item[0])[1].job if better else None
 
-    def change(self, job: Job, *, alone: bool) -> Change | None:
+    def change(self, job: Job, failing: Answer, *, alone: bool) -> Change | None:
         """The smallest change that makes a plan fit: one option of it, or where nothing fits more machines."""
-        fitting = [change for change in answer(job).changes if change.fits]
+        fitting = [change for change in failing.changes if change.fits]
         if fitting:
             return fitting[0]
         return self._more_machines(job) if alone else None
@@ -168,7 +170,7 @@ class _Search:
 
     def reasons(self, best: Found) -> Iterator[str]:
         """Why the best plan is the best."""
-        others = list(merge(*(pool.best for pool in self.pools), key=lambda candidate: candidate.value))
+        others = list(merge(*(pool.best for pool in self.pools), key=rank_of))
         yield from reasons_of(best.candidate, others, self.rule, self.fits)
 
     def front(self) -> tuple[Point, ...]:

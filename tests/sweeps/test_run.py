@@ -1,0 +1,370 @@
+"""Answers of a sweep are those of the single commands, and none is lost or computed twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vramcast
+from vramcast.errors import InvalidSpec, SourceError
+from vramcast.sweeps import run as running
+from vramcast.sweeps.journal import Journal
+
+RUN = [sys.executable, "-m", "vramcast"]
+SECONDS = 60
+
+MANY = """
+[[part]]
+[part.defaults]
+command = "train"
+engine = "torchtitan"
+gpus = "8xh100-sxm-80gb"
+[part.axes]
+model = ["llama-3.2-1b", "qwen3-8b", "no-such-model"]
+seq-len = ["1k", "2k", "4k", "8k"]
+micro-batch = [1, 2, 4, 8]
+tp = [1, 2, 3]
+
+[[part]]
+[part.defaults]
+command = "serve"
+[part.axes]
+model = ["llama-3.1-8b", "qwen3-32b"]
+gpus = ["h100", "2xl40s", "t4"]
+context = ["4k", "16k"]
+concurrency = [1, 8, 64]
+"""
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A sweep of 180 questions that takes seconds."""
+    path = tmp_path / "many.toml"
+    path.write_text(MANY)
+    return path
+
+
+def command(*arguments: object) -> list[str]:
+    return [*RUN, "sweep", *map(str, arguments), "--lang", "en"]
+
+
+def finished(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+def lines_of(journal: Path) -> list[bytes]:
+    return journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes started by one, and by those."""
+    direct = [int(task) for task in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child for each in direct for child in (each, *children_of(each))]
+
+
+def is_worker(pid: int) -> bool:
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+ASKED: list[tuple[str, list[str]]] = [
+    ("train", ["llama-3.2-1b", "--gpus", "8xh100-sxm-80gb", "--engine", "torchtitan", "--seq-len", "8k"]),
+    ("train", ["llama-3.1-8b", "--gpus", "a100-sxm-80gb", "--micro-batch", "4"]),
+    ("train", ["qwen3-30b-a3b", "--gpus", "16xh100", "--engine", "megatron", "--ep", "8", "--recompute", "full"]),
+    ("serve", ["llama-3.1-8b", "--gpus", "2xl40s", "--context", "32k", "--concurrency", "16"]),
+    ("serve", ["qwen3-32b", "--gpus", "h100", "--engine", "sglang", "--kv-dtype", "fp8"]),
+    ("serve", ["llama-3.1-70b", "--gpus", "l40s", "--context", "8k", "--find", "fewest-gpus"]),
+    ("serve", ["flux.1-dev", "--gpus", "rtx-4090", "--height", "1024", "--width", "1024", "--offload", "model"]),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), ASKED, ids=lambda value: value if isinstance(value, str) else value[0])
+def test_an_answer_is_that_of_the_single_command(name: str, arguments: list[str]) -> None:
+    single = subprocess.run([*RUN, name, *arguments, "--json"], capture_output=True, text=True, check=False)
+    expected = json.loads(single.stdout)
+    options = dict(zip((key.removeprefix("--") for key in arguments[1::2]), arguments[2::2], strict=True))
+    (row,) = vramcast.sweep({"rows": [{"command": name, "model": arguments[0], **options}]}, workers=1)
+    peak, capacity, times = expected["peak"], expected.get("capacity", {}), expected.get("time", {})
+    wanted: dict[str, Any] = {
+        "fits": expected["fits"],
+        **{level: peak[level] for level in ("allocated_bytes", "reserved_bytes", "device_bytes")},
+        "interval_low_bytes": peak["interval_bytes"][0],
+        "interval_high_bytes": peak["interval_bytes"][1],
+        "needed_bytes": expected["needed_bytes"],
+        "capacity_bytes": expected["capacity_bytes"],
+        "parameters": expected["parameters"],
+        "kv_tokens": capacity.get("kv_tokens"),
+        "max_concurrency": capacity.get("concurrency"),
+        "longest_context": capacity.get("longest_context"),
+        "found": str(expected["found"]["value"]) if "found" in expected else None,
+        "shortfall": expected.get("shortfall"),
+        "warnings": "; ".join(expected["warnings"]) or None,
+        **{key: times.get(key) for key in ("step_s", "tokens_per_s", "time_to_first_token_s", "mfu")},
+    }
+    assert {key: row.get(key) for key in wanted} == wanted
+
+
+def test_questions_that_cannot_be_answered_say_why_and_stop_nothing(many: Path) -> None:
+    results = vramcast.sweep(many, workers=1)
+    rows = list(results)
+    assert len(rows) == len(results) == 180
+    assert results.fitting + results.failing + sum(results.errors.values()) == 180
+    unknown = [row for row in rows if row["model"] == "no-such-model"]
+    assert len(unknown) == 48
+    assert all("fits" not in row and row["message"] for row in unknown)
+    assert results.errors == {"InvalidSpec": 48, "UnknownName": 32}  # tp=3 divides no 8 GPUs, whatever the model
+    assert all(row["error"] == "InvalidSpec" for row in rows if row.get("tp") == 3)
+    assert rows[0]["seq-len"] == 1024
+
+
+def test_two_workers_write_the_very_file_of_one(many: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+    assert finished(many, "--out", one, "--workers", 1, "--quiet").returncode == 0
+    done = finished(many, "--out", two, "--workers", 2)
+    assert done.returncode == 0, done.stderr
+    assert one.read_bytes() == two.read_bytes()
+    assert done.stdout.startswith("180 questions: ")
+    assert "180 of 180 questions" in done.stderr
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sweep_killed_midway_goes_on_where_it_was(many: Path, tmp_path: Path, workers: int) -> None:
+    out, whole = tmp_path / "out.csv", tmp_path / "whole.csv"
+    journal = tmp_path / "out.csv.journal"
+    process = subprocess.Popen(command(many, "--out", out, "--workers", workers, "--quiet"))
+    wait_for(lambda: len(lines_of(journal)) > 20)
+    workers_of = [pid for pid in children_of(process.pid) if is_worker(pid)]
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(map(is_worker, workers_of)))  # nobody is left behind
+    kept = [line for line in lines_of(journal) if line.endswith(b"\n")]
+    assert 20 < len(kept) < 181
+    assert not out.exists()
+    with journal.open("ab") as file:
+        file.write(b'{"place":3,"key":"00')  # as a crash in the middle of a write leaves it
+    done = finished(many, "--out", out, "--workers", workers)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(kept) - 1} of 180 questions were answered before" in done.stderr
+    lines = lines_of(journal)
+    assert lines[: len(kept)] == kept
+    assert sorted(json.loads(line)["place"] for line in lines[1:]) == list(range(180))
+    assert finished(many, "--out", whole, "--workers", 1).returncode == 0
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_finished_sweep_computes_nothing_when_it_is_asked_again(many: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    vramcast.sweep(many, out=out, workers=1)
+    before, journal = out.read_bytes(), (tmp_path / "out.jsonl.journal").read_bytes()
+    out.unlink()
+    vramcast.sweep(many, out=out, workers=1)
+    assert out.read_bytes() == before
+    assert (tmp_path / "out.jsonl.journal").read_bytes() == journal
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_is_answered_and_says_so(many: Path, tmp_path: Path, number: signal.Signals) -> None:
+    out, journal = tmp_path / "out.csv", tmp_path / "out.csv.journal"
+    process = subprocess.Popen(
+        command(many, "--out", out, "--workers", 2, "--quiet"), stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )
+    wait_for(lambda: len(lines_of(journal)) > 10)
+    os.killpg(process.pid, number)  # as a terminal does: workers are told too
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert "questions are answered and kept in out.csv.journal" in said
+    assert "Traceback" not in said
+    kept = lines_of(journal)
+    assert 10 < len(kept) < 181
+    assert all(line.endswith(b"\n") for line in kept)
+    assert finished(many, "--out", out, "--quiet").returncode == 0
+    assert lines_of(journal)[: len(kept)] == kept
+
+
+def test_sigterm_to_the_sweep_alone_ends_it_in_order(many: Path, tmp_path: Path) -> None:
+    out, journal = tmp_path / "out.csv", tmp_path / "out.csv.journal"
+    process = subprocess.Popen(
+        command(many, "--out", out, "--workers", 2, "--quiet"), stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: len(lines_of(journal)) > 10)
+    process.terminate()
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert said.count("\n") == 1
+    assert "the same command goes on from there" in said
+
+
+def test_a_worker_that_is_killed_costs_nothing(many: Path, tmp_path: Path) -> None:
+    out, whole = tmp_path / "out.csv", tmp_path / "whole.csv"
+    journal = tmp_path / "out.csv.journal"
+    process = subprocess.Popen(command(many, "--out", out, "--workers", 2, "--quiet"))
+    wait_for(lambda: len(lines_of(journal)) > 10)
+    os.kill(next(pid for pid in children_of(process.pid) if is_worker(pid)), signal.SIGKILL)
+    assert process.wait(timeout=SECONDS) == 0
+    assert sorted(json.loads(line)["place"] for line in lines_of(journal)[1:]) == list(range(180))
+    vramcast.sweep(many, out=whole, workers=1)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_question_that_kills_every_process_gets_a_row_and_the_others_their_answers(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, vramcast\n"
+        "from vramcast.sweeps import worker\n"
+        "from vramcast.domain.checkpoint import Checkpoint\n"
+        "resolve = worker.resolve_checkpoint\n"
+        "worker._models._resolve = lambda name: os._exit(9) if name == 'deadly' else resolve(name)\n"
+        "if __name__ == '__main__':\n"
+        "    tables = {'defaults': {'command': 'train', 'gpus': 'h100', 'engine': 'megatron'},\n"
+        "              'axes': {'model': ['llama-3.2-1b', 'deadly'], 'seq-len': [512, 1024, 2048]}}\n"
+        "    for row in vramcast.sweep(tables, workers=2):\n"
+        "        print(row['model'], row.get('error', row.get('fits')))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.stdout.splitlines() == ["llama-3.2-1b True"] * 3 + ["deadly WorkerDied"] * 3, done.stderr
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import vramcast\n"
+        "vramcast.sweep({'rows': [{'command': 'train', 'model': 'llama-3.2-1b', 'gpus': 'h100'}] * 4}, workers=2)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode != 0
+    assert "SourceError: worker processes cannot start" in done.stderr
+
+
+def test_a_journal_of_other_questions_or_another_version_is_refused(many: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    vramcast.sweep(many, out=out, workers=1)
+    before = out.read_bytes()
+    many.write_text(MANY.replace('"t4"', '"l4"'))
+    with pytest.raises(SourceError, match=r"holds answers of other questions than many\.toml has now"):
+        vramcast.sweep(many, out=out, workers=1)
+    journal = tmp_path / "out.csv.journal"
+    first, *others = lines_of(journal)
+    journal.write_bytes(first.replace(vramcast.__version__.encode(), b"0.0.1") + b"".join(others))
+    with pytest.raises(SourceError, match=r"holds answers of vramcast 0\.0\.1"):
+        vramcast.sweep(many, out=out, workers=1)
+    assert out.read_bytes() == before
+    journal.write_text("my notes\n")
+    for restart in (False, True):
+        with pytest.raises(SourceError, match="is no journal"):
+            vramcast.sweep(many, out=out, workers=1, restart=restart)
+    assert journal.read_text() == "my notes\n"
+
+
+def test_damaged_lines_of_a_journal_are_asked_again(many: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    vramcast.sweep(many, out=out, workers=1)
+    before, journal = out.read_bytes(), tmp_path / "out.csv.journal"
+    lines = lines_of(journal)
+    lines[5], lines[9] = b"\0" * (len(lines[5]) - 1) + b"\n", b'{"place": 7}\n'
+    journal.write_bytes(b"".join(lines))
+    vramcast.sweep(many, out=out, workers=1)
+    assert out.read_bytes() == before
+    assert len(lines_of(journal)) == len(lines) + 2
+
+
+def test_two_sweeps_cannot_write_the_same_output(many: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    read = running.read_sweep(many, defaults={})
+    journal = Journal(tmp_path / "out.csv.journal", read)
+    done = finished(many, "--out", out)
+    journal.close()
+    assert done.returncode == 5
+    assert "another sweep is writing it" in done.stderr
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed(many: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for out, says in (
+        (tmp_path / "out.txt", "results are written as .csv, .jsonl, .parquet"),
+        (tmp_path / "none" / "out.csv", "there is no folder"),
+        (tmp_path / "folder.csv", "is a folder"),
+        (Path("/proc/out.csv"), "cannot be written"),
+    ):
+        with pytest.raises((InvalidSpec, SourceError), match=says):
+            vramcast.sweep(many, out=out, workers=1)
+    questions = tmp_path / "questions.csv"
+    questions.write_text("command,model,gpus\ntrain,llama-3.2-1b,h100\n")
+    with pytest.raises(InvalidSpec, match="is the file of the questions"):
+        vramcast.sweep(questions, out=questions, workers=1)
+
+
+def test_without_pyarrow_parquet_is_refused_with_what_would_work(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramcast.sweeps.output.find_spec", lambda name: None)
+    with pytest.raises(SourceError, match=r"pip install 'vramcast\[sweep\]', or write --out out.csv"):
+        vramcast.sweep(many, out=tmp_path / "out.parquet", workers=1)
+
+
+def test_a_full_disk_keeps_the_answers_and_the_results_of_before(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.csv"
+    out.write_text("before")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(running.write_results.__globals__["WRITERS"], ".csv", full)
+    with pytest.raises(SourceError, match=r"No space left on device\); the answers are kept"):
+        vramcast.sweep(many, out=out, workers=1)
+    assert out.read_text() == "before"
+    assert len(lines_of(tmp_path / "out.csv.journal")) == 181
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.libraries
+def test_parquet_holds_what_csv_holds(many: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    results = vramcast.sweep(many, out=tmp_path / "out.parquet", workers=1)
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table.column_names == list(results.columns)
+    assert [{key: value for key, value in row.items() if value is not None} for row in table.to_pylist()] == [
+        {key: row[key] for key in results.columns if key in row} for row in results
+    ]
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--set", "command"], "must be written NAME=VALUE"),
+    (["--set", "comand=train"], "unknown option 'comand'; did you mean command"),
+    (["--engine", "local", "--address", "auto"], "add --engine ray"),
+])
+def test_wrong_options_get_one_sentence(tmp_path: Path, arguments: list[str], says: str) -> None:
+    questions = tmp_path / "questions.csv"
+    questions.write_text("command,model,gpus\ntrain,llama-3.2-1b,h100\n")
+    done = finished(questions, "--out", tmp_path / "out.csv", *arguments)
+    assert done.returncode in (2, 4)
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_documented_file_is_answered_whole() -> None:
+    results = vramcast.sweep(Path(__file__).parents[2] / "docs" / "examples" / "sweep.toml", workers=1)
+    assert len(results) == 49
+    assert not results.errors
+    assert results.fitting
+    assert results.failing
