@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from vramcast.domain.job import Job, Loss, Precision, Recompute, Shards
+from msgspec.structs import replace
+
+from vramcast.blocks.sizes import Sizes
+from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
+from vramcast.operators.linear import Numerics
 from vramcast.timing.training.parts import Style
 from vramcast.timing.training.states import Update
+
+
+MEGATRON_SCORES: Final = 13.0
+"""Bytes of a score: the product writes 2, the fused softmax reads and writes 4, dropout 5 with its mask, a read of 2."""
+
+EAGER_SCORES: Final = 30.0
+"""The same one operator after the other: scaled, masked, softmax in fp32, cast, dropped."""
 
 
 class Recipe(NamedTuple):
@@ -43,7 +54,8 @@ def _megatron(job: Job) -> Recipe:
     return Recipe(
         style=Style(
             width=width, residual=width, gradient=int(gradient), launch_s=4e-6,
-            tensor_overlap=options.tp_comm_overlap or True, expert_overlap=options.overlap_moe_comm,
+            tensor_overlap=True, expert_overlap=options.overlap_moe_comm,
+            eager_scores=MEGATRON_SCORES if plan.attention is AttentionKernel.EAGER else 0.0,
         ),
         update=Update(copy=0.0 if whole else 2.0, clips=options.clip_grad),
         loss=Loss.EAGER if options.cross_entropy == "unfused" else Loss.FUSED,
@@ -57,6 +69,28 @@ def _megatron(job: Job) -> Recipe:
     )
 
 
+LAUNCH_S: Final[dict[str, float]] = {"Ampere": 15e-6, "Hopper": 9e-6, "Blackwell": 8e-6}
+"""Host time of one operator by the card's generation, which stands for that of its host."""
+
+
+def _sizes(job: Job) -> Sizes:
+    """Element widths and implementations, as the engine's own memory program has them."""
+    from vramcast.engines.eager.question import recipe_of as eager_recipe
+
+    plan = job.plan
+    if job.engine in ("torchtitan", "torchtune") or plan.tp > 1 or plan.shards is Shards.EVERYTHING:
+        kind = "compiled" if plan.compile else "eager"
+        return Sizes(
+            batch=1, seq_len=job.workload.seq_len, hidden=job.model.hidden, numerics=Numerics(2, 2, 2, 2),
+            norm="compiled" if plan.compile else "torch", activation=kind, rope="compiled" if plan.compile else "complex",
+        )
+    whole = replace(job, plan=replace(plan, pp=1))
+    return eager_recipe(whole, autocast=job.engine in ("huggingface", "unsloth") and plan.precision in AUTOCAST).sizes
+
+
+AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
+
+
 def _eager(job: Job) -> Recipe:
     """PyTorch and the trainers on top of it: operators one by one."""
     plan = job.plan
@@ -67,8 +101,9 @@ def _eager(job: Job) -> Recipe:
     sharded = plan.shards is Shards.EVERYTHING
     return Recipe(
         style=Style(
-            fused=plan.compile, launch_s=6e-6, width=width, residual=4 if amp else width, casts=amp and not sharded,
-            gradient=0, trains=plan.peft is None,
+            fused=plan.compile, sizes=_sizes(job), launch_s=LAUNCH_S.get(job.cluster.gpu.arch, 12e-6), width=width,
+            residual=4 if amp and not sharded else width, gradient=0,
+            eager_scores=EAGER_SCORES if plan.attention is AttentionKernel.EAGER else 0.0,
         ),
         update=Update(
             weight=4.0 if amp or whole or master else 2.0, gradient=4.0 if amp or whole or master else 2.0,

@@ -15,8 +15,7 @@ from vramcast.domain.job import Loss
 from vramcast.domain.model import Head, Layer, Model, Parameter
 from vramcast.parallel.layout import Layout
 from vramcast.timing.training.layer import seconds
-from vramcast.timing.training.operators import Operator
-from vramcast.timing.training.parts import Machine, Parts, Passes, Shape
+from vramcast.timing.training.parts import Machine, Operator, Parts, Passes, Shape
 
 LOGIT_BYTES: Final[dict[Loss, tuple[float, float]]] = {
     Loss.EAGER: (22.0, 22.0),  # cast to fp32, log-softmax, its gradient, cast back

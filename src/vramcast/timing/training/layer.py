@@ -15,9 +15,12 @@ from typing import Final
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import Attention, Layer, MoE, MultiLatentAttention
 from vramcast.timing.composition import Number, larger, positive
-from vramcast.timing.training.operators import Operator, layer_operators
-from vramcast.timing.training.parts import Machine, Parts, Passes, Shape
+from vramcast.timing.training.operators import layer_operators
+from vramcast.timing.training.parts import Machine, Operator, Parts, Passes, Shape
 from vramcast.timing.training.rates import DENSE_TRAFFIC, GROUPED_TRAFFIC, KERNEL_S
+
+BACKWARD_LAUNCH: Final = 0.5
+"""Host time of a kernel that autograd's C++ starts, relative to one that Python starts."""
 
 MODULES: Final[dict[str, frozenset[str]]] = {
     "core_attn": frozenset({"core"}),
@@ -80,20 +83,26 @@ def _sum(operators: list[Operator], machine: Machine, *, backward: bool) -> Part
     for operator in operators:
         total = total.plus(seconds(operator, machine, backward=backward))
         kernels += operator.backward_kernels if backward else operator.kernels
-    return total._replace(launch=positive(kernels * machine.style.launch_s - total.total))
+    hosted = kernels * machine.style.launch_s * (BACKWARD_LAUNCH if backward else 1.0)
+    return total._replace(launch=positive(hosted - total.total))
 
 
 def seconds(operator: Operator, machine: Machine, *, backward: bool) -> Parts:
     """One operator on the card."""
     rates = machine.rates
     flops = operator.backward_flops if backward else operator.flops
-    moved = (operator.backward_bytes if backward else operator.bytes) / rates.bytes_per_s
+    num_bytes = (
+        operator.backward_bytes + operator.backward_weight_bytes if backward else operator.bytes + operator.weight_bytes
+    )
+    moved = num_bytes / rates.bytes_per_s
     start = KERNEL_S * (operator.backward_kernels if backward else operator.kernels)
     match operator.kind:
         case "product":
             return Parts(products=larger(moved, flops / rates.products + DENSE_TRAFFIC * moved) + start)
         case "grouped":
             return Parts(products=flops / rates.products + GROUPED_TRAFFIC * moved + start)
+        case "scores":
+            return Parts(attention=flops / rates.whole + moved + start)
         case "attention":
             rate = rates.attention_backward if backward else rates.attention_forward
             return Parts(attention=larger(moved, flops / rate) + start)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final
 
 from vramcast.blocks.parameters import layer_parameters
 from vramcast.domain.model import (
@@ -28,30 +28,22 @@ from vramcast.domain.model import (
 from vramcast.parallel.layout import Layout
 from vramcast.states.weights import local_shape
 from vramcast.timing.layers import FUSED
-from vramcast.timing.training.parts import Shape, Style
+from vramcast.timing.training.parts import Operator, Shape, Style, part_of
 
 FP32: Final = 4
 
 
-class Operator(NamedTuple):
-    """One operator of a layer on one rank."""
-
-    name: str  # "attention.q", "norm"
-    kind: str  # "product", "grouped", "attention", "pointwise"
-    part: str  # "mixer", "channel" or "norm": what selective recomputation names
-    flops: float = 0.0  # forward
-    bytes: float = 0.0  # forward
-    backward_flops: float = 0.0
-    backward_bytes: float = 0.0
-    kernels: float = 1.0  # forward
-    backward_kernels: float = 2.0
-
-
 def layer_operators(layer: Layer, *, hidden: int, shape: Shape, style: Style) -> Iterator[Operator]:
     """Products, attention and the pointwise rest of one residual layer; transfers are `timing.training.transfers`'."""
-    yield from _products(layer, hidden, shape, style)
+    if style.sizes is not None:
+        from vramcast.timing.training.tape import taped  # blocks take 10 ms that engines with fused kernels do not need
+
+        sizes = style.sizes._replace(hidden=hidden, tp=shape.tp, sequence_parallel=shape.sequence_parallel)
+        yield from (operator.times(shape.tokens) for operator in taped(layer, sizes))
+    else:
+        yield from _products(layer, hidden, shape, style)
+        yield from _pointwise(layer, hidden, shape, style)
     yield from _mixing(layer.mixer, shape, style)
-    yield from _pointwise(layer, hidden, shape, style)
 
 
 def _layout(layer: Layer, shape: Shape) -> Layout:
@@ -81,18 +73,13 @@ def _product(parameter: Parameter, layer: Layer, shape: Shape, style: Style, *, 
         rows = shape.tokens * layer.channel.top_k * shape.etp / shape.tp
     flops = 2.0 * rows * rows_out * columns
     moved = rows * ((0 if merged else columns) + rows_out) * style.width
-    read = weights * style.width * 1.0
+    read = weights * style.width
     written = weights * (2 * style.gradient if style.gradient else 3 * style.width)
-    casts = weights * (FP32 + style.width) if style.casts else 0.0
     return Operator(
-        parameter.path, "grouped" if parameter.expert else "product", _part(parameter.path), flops, moved + read + casts,
-        flops * (2.0 if style.trains else 1.0), (2 * moved + read + written) if style.trains else moved + read,
-        kernels=0.0 if merged else 1.0, backward_kernels=0.0 if merged else (2.0 if style.trains else 1.0),
+        parameter.path, "grouped" if parameter.expert else "product", part_of(parameter.path), flops, moved, 2 * flops,
+        2 * moved, kernels=0.0 if merged else 1.0, backward_kernels=0.0 if merged else 2.0, weight_bytes=float(read),
+        backward_weight_bytes=float(read + written),
     )
-
-
-def _part(path: str) -> str:
-    return "channel" if path.startswith(("mlp", "moe")) else "mixer"
 
 
 def _mixing(mixer: Mixer | None, shape: Shape, style: Style) -> Iterator[Operator]:
@@ -130,7 +117,11 @@ def attended(seq_len: int, window: int | None) -> float:
 def _attention(
     shape: Shape, style: Style, heads: float, kv_heads: float, widths: tuple[int, int], window: int | None
 ) -> Operator:
-    """Flash attention; the masked half is not computed [FA2]."""
+    """Flash attention does not compute the masked half [FA2]; materialised scores are written and read whole."""
+    if style.eager_scores:
+        scores = shape.tokens * shape.seq_len * heads
+        flops, moved = 2.0 * scores * sum(widths), scores * style.eager_scores
+        return Operator("attention.scores", "scores", "core", flops, moved, 2 * flops, 1.5 * moved, 5.0, 9.0)
     flops = 2.0 * shape.tokens * attended(shape.seq_len, window) * heads * sum(widths)
     moved = shape.tokens * (heads + kv_heads) * sum(widths) * style.width
     return Operator(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from vramcast.blocks.sizes import Sizes
 from vramcast.timing.training.fabric import Fabric
 from vramcast.timing.training.rates import Rates
 
@@ -71,11 +72,47 @@ class Shape(NamedTuple):
         return self.tokens / self.tp if self.sequence_parallel else self.tokens
 
 
+class Operator(NamedTuple):
+    """One operator of a layer on one rank; what `tape` and `operators` describe for one token is multiplied by them."""
+
+    name: str  # "attention.q", "norm"
+    kind: str  # "product", "grouped", "attention", "pointwise"
+    part: str  # what selective recomputation names: "core", "norm", "gate", "up_proj", "mixer", "channel" ...
+    flops: float = 0.0  # forward
+    bytes: float = 0.0  # forward, weights left out
+    backward_flops: float = 0.0
+    backward_bytes: float = 0.0
+    kernels: float = 1.0  # forward
+    backward_kernels: float = 2.0
+    weight_bytes: float = 0.0  # read or written however many tokens there are
+    backward_weight_bytes: float = 0.0
+
+    def times(self, tokens: float) -> Operator:
+        """The operator on so many tokens, where it describes one."""
+        return self._replace(
+            flops=self.flops * tokens, bytes=self.bytes * tokens, backward_flops=self.backward_flops * tokens,
+            backward_bytes=self.backward_bytes * tokens,
+        )
+
+
+def part_of(path: str) -> str:
+    """The part of a layer that a weight or a value belongs to.
+
+    >>> part_of("mlp.gate"), part_of("attention.q"), part_of("mixer_norm.out")
+    ('channel', 'mixer', 'norm')
+    """
+    if "norm" in path:
+        return "norm"
+    return "channel" if path.startswith(("mlp", "moe", "channel")) else "mixer"
+
+
 class Style(NamedTuple):
     """How an engine runs the network."""
 
     fused: bool = True  # norms, gates and rotary embedding are one kernel each
-    launch_s: float = 0.0  # host time of one kernel; 0: the host is never waited for
+    sizes: Sizes | None = None  # implementations of an engine that runs operators one by one: they are on its tape
+    eager_scores: float = 0.0  # bytes moved for every score of attention that is materialised, forward; 0: flash
+    launch_s: float = 0.0  # host time of one kernel forward; backward, in C++, a half of it
     width: int = 2  # bytes of an activation inside the layer
     residual: int = 2  # bytes of an element of the residual stream
     casts: bool = False  # autocast: weights are cast from fp32 once a micro-batch

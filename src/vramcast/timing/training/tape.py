@@ -1,0 +1,76 @@
+"""Operators of a layer as eager engines run them, read off the tape that memory comes from.
+
+The tape (`blocks.transformer.decoder_layer`) is written once for a few tokens; everything on it but attention grows
+with the tokens, so that bytes and operations for one token serve every micro-batch.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.transformer import decoder_layer
+from vramcast.domain.model import Layer, MultiLatentAttention
+from vramcast.operators.graph import Operator as Taped
+from vramcast.timing.training.parts import Operator, part_of
+
+TOKENS: Final = 64
+"""Rows of the tape for every rank of a tensor-parallel group."""
+
+NOTHING_MOVES: Final = frozenset({"hold", "slice", "view", "chunk", "promote"})
+
+TRANSFERS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+
+ATTENTION: Final = frozenset({
+    "flash_attention", "efficient_attention", "cudnn_attention", "repeat_kv", "scan", "causal_conv1d", "matmul",
+    "attention.softmax", "softmax", "scale", "mask",
+})
+"""Counted by `timing.training.operators`, for they grow with the square of the sequence."""
+
+
+@lru_cache(maxsize=512)
+def taped(layer: Layer, sizes: Sizes) -> tuple[Operator, ...]:
+    """Bytes and operations of one token for every operator but attention and transfers.
+
+    Args:
+        layer: its parts; an indexer's few vectors are left out
+        sizes: element widths and implementations; batch and length do not matter
+    """
+    from msgspec.structs import replace
+
+    mixer = layer.mixer
+    if isinstance(mixer, MultiLatentAttention) and mixer.indexer_heads:
+        layer = replace(layer, mixer=replace(mixer, indexer_heads=0))
+    rows = TOKENS * sizes.tp
+    tape = decoder_layer(layer, sizes._replace(batch=1, seq_len=rows, keys=None, caches=False))
+    return tuple(
+        _operator(found, rows, sizes)
+        for found in tape.operators
+        if found.name not in NOTHING_MOVES | TRANSFERS | ATTENTION
+    )
+
+
+def _operator(found: Taped, rows: int, sizes: Sizes) -> Operator:
+    width = sizes.numerics.compute
+    moved = sum(value.num_bytes for value in (*found.inputs, *found.outputs))
+    flows = found.differentiable and not found.passes_gradient
+    gradients = sum(value.gradient_bytes for value in (*found.inputs, *found.outputs)) if flows else 0
+    back = gradients + sum(value.num_bytes for value in found.saved) if gradients else 0
+    path = found.outputs[0].name if found.outputs else found.name
+    if not found.flops:
+        return Operator(
+            found.name, "pointwise", part_of(path), bytes=moved / rows, backward_bytes=back / rows,
+            backward_kernels=float(back > 0),
+        )
+    learns = bool(found.weight_gradients or found.saved_weight_gradients)
+    passes = learns + (found.inputs[0].gradient_bytes > 0)
+    weight = found.flops / 2 / rows  # elements
+    # a weight is read in every product; under autocast it is cast from fp32 first, once for both passes
+    cast = (sizes.numerics.weight + width) * weight if sizes.numerics.autocast and not sizes.frozen else 0.0
+    written = 3 * width * weight if learns else 0.0
+    return Operator(
+        path, "product", part_of(path), found.flops / rows, moved / rows, passes * found.flops / rows, passes * moved / rows,
+        kernels=1.0 + (cast > 0), backward_kernels=float(passes + learns),
+        weight_bytes=width * weight + cast, backward_weight_bytes=passes * width * weight + written,
+    )
