@@ -27,12 +27,16 @@ RESPECTS: Final[tuple[tuple[str, str, Callable[[Job], object]], ...]] = (
     ("micro-batch", "micro-batch", lambda job: job.workload.micro_batch),
 )
 
-WORSE: Final[dict[Goal, str]] = {
-    Goal.FASTEST: "{share:.1%} slower",
-    Goal.CHEAPEST: "{share:.1%} dearer",
-    Goal.FEWEST_GPUS: "not better",
-    Goal.LEAST_MEMORY: "{share:.1%} more memory",
+WORSE: Final[dict[Goal, tuple[str, str]]] = {
+    Goal.FASTEST: ("{share:.1%} slower", "{times:.1f} times as slow"),
+    Goal.CHEAPEST: ("{share:.1%} dearer", "{times:.1f} times as dear"),
+    Goal.FEWEST_GPUS: ("not better", "{times:.0f} times the GPUs"),
+    Goal.LEAST_MEMORY: ("{share:.1%} more memory", "{times:.1f} times the memory"),
 }
+"""Goal -> how much worse another plan is, for shares and for multiples."""
+
+EQUAL: Final = 5e-4
+"""Plans closer than this are alike: no reason to name."""
 
 TRIES: Final = 4
 """Plans of one kind that are put through the allocator before the search for a reason gives up."""
@@ -55,8 +59,9 @@ def reasons_of(
         own = look(winner)
         different = [(candidate, job) for candidate, job in jobs if look(job) != own]
         found = next((pair for pair in different[:TRIES] if fits(pair[0])), None)
-        if found is not None:
-            worse = WORSE[rule.goal].format(share=found[0].value / best.value - 1)
+        times = found[0].value / best.value if found else 1.0
+        if found is not None and times > 1 + EQUAL:
+            worse = WORSE[rule.goal][times >= 2].format(share=times - 1, times=times)
             yield f"{words}: the best with --{option} {look(found[1])} instead of {own} is {worse}"
 
 

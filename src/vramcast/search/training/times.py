@@ -51,7 +51,7 @@ class Times:
         self.timings = [self._timing(index) for index in range(len(atoms.grid))]
         self._passes: dict[Piece, PassTimes] = {}
         self._elements: dict[Piece, Elements] = {}
-        self._exchanges: dict[tuple[Any, int], list[Exchange]] = {}
+        self._exchanges: dict[tuple[Any, int], Exchange] = {}
 
     def _timing(self, index: int) -> Any:
         """The plan of one combination of degrees, its micro-batch an array of all of them."""
@@ -150,8 +150,8 @@ class Times:
                 plan = replace(timing.job.plan, pp=pp, shards=job.plan.shards)
                 layout = replace(timing.layout, pp=pp, dp=max(1, int(ranks)))
                 rows.append(exchange_of(timing._replace(job=replace(timing.job, plan=plan), layout=layout)))
-            self._exchanges[key] = rows
-        return _stacked(self._exchanges[key], self.atoms.shape[1])
+            self._exchanges[key] = _stacked(rows, self.atoms.shape[1])
+        return self._exchanges[key]
 
 
 class _Workload(NamedTuple):
