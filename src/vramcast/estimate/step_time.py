@@ -150,7 +150,7 @@ def _layer(timing: Timing, layer: Layer, recompute: Recompute) -> Passes:
 def _pieces(job: Job, index: int) -> dict[tuple[Layer, Recompute], int]:
     """Layers of one pipeline rank, how many of each; `recompute_layers` counts within each of its chunks."""
     model, plan = job.model, job.plan
-    stages = _counts(model.num_layers, plan.pp, plan.first_stage_layers, plan.last_stage_layers)
+    stages = _stage_layers(job)
     found: dict[tuple[Layer, Recompute], int] = {}
     for start, stop in _chunks(stages, index, plan.virtual_stages):
         left = stop - start if plan.recompute_layers is None else plan.recompute_layers
@@ -170,6 +170,17 @@ def _chunks(stages: list[int], index: int, chunks: int) -> Iterator[tuple[int, i
     for chunk in range(chunks):
         start = chunk * round_layers + sum(stages[:index]) // chunks
         yield start, start + stages[index] // chunks
+
+
+def _stage_layers(job: Job) -> list[int]:
+    """Layers of every pipeline rank."""
+    plan = job.plan
+    placed = str(job.engine_options.get("stage_layers", ""))
+    if placed and plan.virtual_stages == 1:
+        from vramcast.engines.megatron.stages import placed_layers
+
+        return placed_layers(placed)
+    return _counts(job.model.num_layers, plan.pp, plan.first_stage_layers, plan.last_stage_layers)
 
 
 def _counts(layers: int, stages: int, first: int | None, last: int | None) -> list[int]:

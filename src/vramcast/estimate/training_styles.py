@@ -13,7 +13,6 @@ from vramcast.operators.linear import Numerics
 from vramcast.timing.training.parts import Style
 from vramcast.timing.training.states import Update
 
-
 MEGATRON_SCORES: Final = 13.0
 """Bytes of a score: the product writes 2, the fused softmax reads and writes 4, dropout 5 with its mask, a read of 2."""
 

@@ -29,7 +29,7 @@ def stage_layers(context: Context) -> list[int]:
     """Number of layers of every virtual stage, in the order the data meets them."""
     plan, total = context.job.plan, context.model.num_layers
     if context.options.stage_layers:
-        counts = [int(part) for part in context.options.stage_layers.split(",")]
+        counts = placed_layers(context.options.stage_layers)
         if len(counts) != plan.pp * plan.virtual_stages or sum(counts) != total:
             raise InvalidSpec(f"stage_layers={context.options.stage_layers} does not place {total} layers on "
                               f"pp={plan.pp} x virtual_stages={plan.virtual_stages} stages")
@@ -42,6 +42,18 @@ def stage_layers(context: Context) -> list[int]:
     inner = _even(rest, middle, plan.pp) if middle else []
     counts = ([first] if first is not None else []) + inner + ([last] if last is not None else [])
     return [count // plan.virtual_stages for _ in range(plan.virtual_stages) for count in counts]
+
+
+def placed_layers(text: str) -> list[int]:
+    """Layers of every virtual stage as the option `stage_layers` writes them.
+
+    >>> placed_layers("3-4-4-3"), placed_layers("3,4,4,3")
+    ([3, 4, 4, 3], [3, 4, 4, 3])
+    """
+    parts = text.replace(",", "-").split("-")
+    if not all(part.isdecimal() and len(part) < 6 for part in parts):
+        raise InvalidSpec(f"stage_layers={text[:60]!r} must be the layers of every stage, such as 3-4-4-3")
+    return [int(part) for part in parts]
 
 
 def _even(total: int, stages: int, pp: int) -> list[int]:

@@ -28,6 +28,7 @@ WRITTEN: Final[tuple[tuple[str, Callable[[Job], object]], ...]] = (
     ("optimizer", lambda job: job.plan.optimizer),
     ("micro-batch", lambda job: job.workload.micro_batch),
     ("grad-accum", lambda job: job.workload.grad_accum),
+    ("engine-option", lambda job: ",".join(f"{name}={_text(value)}" for name, value in job.engine_options.items())),
 )
 """Options in the order in which people read a plan."""
 
@@ -35,6 +36,11 @@ ALWAYS: Final = ("engine", "shards", "micro-batch", "grad-accum")
 """Written whatever their value: engines and questions have defaults of their own."""
 
 _DEFAULT: Final = Plan()
+
+
+def _text(value: object) -> str:
+    """An engine option as the command line writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def options(job: Job) -> dict[str, str]:

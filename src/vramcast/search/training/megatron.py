@@ -137,6 +137,17 @@ def selective_modules(job: Job) -> tuple[tuple[str, ...], ...]:
     return SELECTIVE["moe" if sparse else "dense"] + (SELECTIVE["mla"] if latent else ())
 
 
+def sharing(job: Job, degrees: Grid, dp: Counts) -> tuple[StateRules, Ranks]:
+    """How a job keeps its states, and the ranks that divide them for every combination of degrees."""
+    context = Context(job)
+    expert_dp = np.maximum(1, dp * degrees.cp * degrees.tp // (degrees.ep * degrees.etp))
+    if not context.distributed_optimizer:
+        return state_rules(context), Ranks(np.ones_like(dp), np.ones_like(dp))
+    instances = context.options.optimizer_instances
+    dense, expert = (np.maximum(1, ranks // instances) for ranks in (dp * degrees.cp, expert_dp))
+    return state_rules(context), Ranks(dense, expert)
+
+
 class _Search:
     """One precision on one cluster."""
 
@@ -203,25 +214,12 @@ class _Search:
         """Peak of the load, and what lies below every step: variants x degrees x micro-batches [bytes]."""
         lasting = lasting_of_role(self.atoms, role)
         weights = weights_of_role(self.atoms, role)
-        found = [held_states(weights, rules, ranks) for rules, ranks in self._rules(stages)]
+        dp = np.maximum(self._data_parallel(stages), 1)
+        shared = [sharing(job, self.grid, dp) for job, _ in self.recipes]
+        found = [held_states(weights, rules, ranks) for rules, ranks in shared]
         load = np.stack([states.load_peak for states in found])[:, :, None]
         steady = np.stack([states.steady for states in found])[:, :, None] + lasting
         return load, steady
-
-    def _rules(self, stages: Stages) -> Iterator[tuple[StateRules, Ranks]]:
-        dp = np.maximum(self._data_parallel(stages), 1)
-        grid = self.grid
-        for variant in self.variants:
-            context = Context(_with(self.job, variant))
-            instances = context.options.optimizer_instances
-            expert_dp = np.maximum(1, dp * grid.cp * grid.tp // (grid.ep * grid.etp))
-            divided = context.distributed_optimizer
-            one = np.ones_like(dp)
-            ranks = Ranks(
-                np.maximum(1, dp * grid.cp // instances) if divided else one,
-                np.maximum(1, expert_dp // instances) if divided else one,
-            )
-            yield state_rules(context), ranks
 
     def _recomputations(self, stage_roles: list[Role]) -> Iterator[Recomputation]:
         allowed = self.space.recompute

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
 
 from vramcast.domain.answer import Answer, Change
@@ -19,14 +20,18 @@ from vramcast.domain.job import Job
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Space
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, question
+from vramcast.search.training.balance import balanced
 from vramcast.search.training.labels import label, signature
 from vramcast.search.training.market import comparable
 from vramcast.search.training.plans import plans_on
-from vramcast.search.training.pool import Candidate, Pool, Rule, rank_of
+from vramcast.search.training.pool import Candidate, Plans, Pool, Rule, rank_of
 from vramcast.search.training.reasons import points, reasons_of
 
 POOL: Final = 2048
 """Plans kept of each cluster for the full answer."""
+
+SPLIT: Final = 4
+"""Plans at the head of the table whose layers are split anew."""
 
 MORE_MACHINES: Final = (2, 4, 8, 16, 32, 64)
 """Multiples of the machines given that are tried where nothing fits."""
@@ -56,7 +61,7 @@ def search(space: Space, limits: Limits, goal: Goal, *, top: int = 10) -> PlanAn
     looked.look(clusters)
     if not looked.num_plans:
         raise InvalidSpec(looked.nothing_possible(clusters))
-    fitting = looked.best(top)
+    fitting = looked.with_balanced(looked.best(top))
     missing = looked.nearest_failing(fitting)
     nearest = answer(missing) if missing else None
     return PlanAnswer(
@@ -134,6 +139,25 @@ class _Search:
             if len(fitting) == top:
                 break
         return fitting
+
+    def with_balanced(self, fitting: list[Found]) -> list[Found]:
+        """The best plans, pipelines among the first of them also with their layers split best."""
+        if self.rule.goal is Goal.LEAST_MEMORY:
+            return fitting
+        found = [better for plan in fitting[:SPLIT] if (better := self._balanced(plan)) is not None]
+        return sorted((*found, *fitting), key=lambda plan: plan.candidate.value)
+
+    def _balanced(self, plan: Found) -> Found | None:
+        capacity = self.rule.capacity_bytes(plan.job.cluster)
+        job = balanced(plan.job, capacity)
+        if job is None:
+            return None
+        found = answer(job, with_changes=False)
+        if found.time is None or found.fullest.needed_bytes > capacity:
+            return None
+        live_bytes, step_s = plan.candidate.live_bytes, found.time.step_s
+        alone = Plans(job.cluster, np.array([live_bytes]), np.array([step_s]), (job,).__getitem__)
+        return Found(Candidate(float(self.rule.values(alone)[0]), live_bytes, step_s, 0, alone.job_at), job, found)
 
     def nearest_failing(self, fitting: list[Found]) -> Job | None:
         """Of the plans that would be better than the best, or of all where none fits, the one that misses by least."""

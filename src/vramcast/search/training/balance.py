@@ -1,0 +1,244 @@
+"""Uneven pipeline stages, chosen exactly: the split of the layers whose slowest stage is fastest and whose stages fit.
+
+A step takes (m - 1) times the slowest stage and once all stages together, whose sum no split changes: the slowest stage
+is what to make small. Even stages are not best where the ends carry more (a head over a large vocabulary), or where the
+first stages, which hold the most micro-batches, must recompute while the last ones need not.
+
+A split is a path: from layer 0 to the last one, one piece a stage. For a limit on the seconds of a piece the question
+is whether a unit can flow along pieces that fit and keep to the limit; the program is a network's, so its corners are
+whole and a linear program answers exactly. The smallest limit is found by bisection over the seconds that occur.
+[HiGHS] Huangfu and Hall, Mathematical Programming Computation 10, 2018
+[recompute] Megatron-LM training/arguments.py: --recompute-num-layers is one number for every stage, which a stage with
+fewer layers uses up.   [layout] --pipeline-model-parallel-layout takes any number of layers for each stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from vramcast.domain.job import Job, Recompute
+from vramcast.engines.megatron.stages import Chunk, runs_of
+from vramcast.errors import Unsupported
+from vramcast.estimate.outside import outside_tensors
+from vramcast.estimate.step_time import step_time
+from vramcast.search.training.atoms import Atoms
+from vramcast.search.training.degrees import Grid
+from vramcast.search.training.megatron import sharing
+from vramcast.search.training.schedules import moments
+from vramcast.search.training.stages import (
+    Recomputation,
+    Role,
+    chunk_passes,
+    lasting_of_role,
+    step_peak,
+    weights_of_role,
+)
+from vramcast.search.training.states import held_states
+from vramcast.search.training.times import Times
+from vramcast.timing.training.layer import Recomputed
+
+PAYS: Final = 0.002
+"""Share of a step that must be gained: less is beyond what step times are known to."""
+
+
+class Piece(NamedTuple):
+    """Layers of one stage."""
+
+    stage: int
+    start: int
+    layers: int
+
+
+Cost = Callable[[Piece], float | None]
+"""Seconds of a piece, None where it does not fit."""
+
+
+def balanced(job: Job, capacity_bytes: int) -> Job | None:
+    """The plan with its layers split best, or None where that gains nothing.
+
+    Args:
+        job: a Megatron plan
+        capacity_bytes: live bytes a card may hold
+
+    Raises: Unsupported where HiGHS is not installed
+    """
+    plan = job.plan
+    if job.engine != "megatron" or plan.pp == 1 or plan.virtual_stages > 1 or len(job.model.stacks) > 1:
+        return None
+    modules = plan.recompute_modules if plan.recompute is Recompute.SELECTIVE else ()
+    most = 0 if plan.recompute is Recompute.SELECTIVE else -(-job.model.num_layers // plan.pp) + 1
+    limited, unlimited = _Pieces(job, capacity_bytes), _Pieces(job, None)
+    best, best_s = None, step_time(job).step_s * (1 - PAYS)
+    for recomputed in range(most + 1):
+        again = Recomputation(modules, recomputed)
+        anything = best_split(plan.pp, job.model.num_layers, unlimited.cost(again))
+        if anything is None or step_time(_planned(job, anything, recomputed)).step_s >= best_s:
+            break  # more recomputation only makes every piece slower
+        layers = best_split(plan.pp, job.model.num_layers, limited.cost(again))
+        if layers is not None:
+            proposed = _planned(job, layers, recomputed)
+            seconds = step_time(proposed).step_s
+            best, best_s = (proposed, seconds) if seconds < best_s else (best, best_s)
+    return best
+
+
+def _planned(job: Job, layers: tuple[int, ...], recomputed: int) -> Job:
+    """The job with its stages of so many layers."""
+    again = {"recompute": Recompute.FULL, "recompute_layers": recomputed} if recomputed else {}
+    if not recomputed and job.plan.recompute is Recompute.FULL:
+        again = {"recompute": Recompute.NONE, "recompute_layers": None}
+    plan = replace(job.plan, first_stage_layers=None, last_stage_layers=None, **again)
+    options = {**job.engine_options, "stage_layers": "-".join(map(str, layers))}
+    return replace(job, plan=plan, engine_options=options)
+
+
+def best_split(stages: int, layers: int, cost: Cost) -> tuple[int, ...] | None:
+    """Layers of every stage such that the slowest stage is fastest, None where no split fits.
+
+    Raises: Unsupported where HiGHS is not installed
+
+    >>> best_split(3, 7, lambda piece: piece.layers + (1.5 if piece.stage == 2 else 0.0))
+    (3, 3, 1)
+    """
+    pieces = [(piece, seconds) for piece in _reachable(stages, layers) if (seconds := cost(piece)) is not None]
+    network = _Network(pieces, stages, layers)
+    limits = sorted({seconds for _, seconds in pieces})
+    if not limits or network.path(limits[-1]) is None:
+        return None
+    low, high = 0, len(limits) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if network.path(limits[middle]) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return network.path(limits[low])
+
+
+def _reachable(stages: int, layers: int) -> Iterator[Piece]:
+    """Pieces that leave every other stage at least one layer."""
+    for stage in range(stages):
+        after = stages - 1 - stage
+        for start in range(stage, 1 if stage == 0 else layers - after):
+            stops = range(layers, layers + 1) if after == 0 else range(start + 1, layers - after + 1)
+            for stop in stops:
+                yield Piece(stage, start, stop - start)
+
+
+class _Network:
+    """Pieces as arcs from (stage, first layer) to (next stage, next layer); a path is a split."""
+
+    def __init__(self, pieces: list[tuple[Piece, float]], stages: int, layers: int) -> None:
+        self.pieces = [piece for piece, _ in pieces]
+        self.seconds = np.array([seconds for _, seconds in pieces])
+        self.ends = ((0, 0), (stages, layers))
+        nodes = dict.fromkeys(node for piece in self.pieces for node in _ends_of(piece))
+        self.rows = {node: row for row, node in enumerate((*nodes, *(end for end in self.ends if end not in nodes)))}
+        self.solver = self._built()
+
+    def _built(self) -> Any:
+        """What flows into a node flows out of it; one unit enters at the first layer and leaves behind the last."""
+        highs = _highs()
+        lp = highs.HighsLp()
+        columns, rows = len(self.pieces), len(self.rows)
+        balance = np.zeros(rows)
+        balance[self.rows[self.ends[0]]], balance[self.rows[self.ends[1]]] = 1.0, -1.0
+        lp.num_col_, lp.num_row_ = columns, rows
+        # of splits with the same slowest stage the most even one
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = self.seconds**2, np.zeros(columns), np.ones(columns)
+        lp.row_lower_ = lp.row_upper_ = balance
+        lp.a_matrix_.format_ = highs.MatrixFormat.kColwise
+        lp.a_matrix_.start_ = np.arange(0, 2 * columns + 1, 2)
+        lp.a_matrix_.index_ = np.array([self.rows[node] for piece in self.pieces for node in _ends_of(piece)])
+        lp.a_matrix_.value_ = np.tile([1.0, -1.0], columns)
+        solver = highs.Highs()
+        solver.setOptionValue("output_flag", False)
+        solver.passModel(lp)
+        return solver
+
+    def path(self, limit_s: float) -> tuple[int, ...] | None:
+        """The most even split whose pieces keep to a limit, None where there is none."""
+        columns = len(self.pieces)
+        open_ = np.where(self.seconds <= limit_s, 1.0, 0.0)
+        self.solver.changeColsBounds(columns, np.arange(columns, dtype=np.int32), np.zeros(columns), open_)
+        self.solver.run()
+        if self.solver.getModelStatus() != _highs().HighsModelStatus.kOptimal:
+            return None
+        flow = np.array(self.solver.getSolution().col_value)
+        return tuple(piece.layers for piece in sorted(self.pieces[index] for index in np.flatnonzero(flow > 0.5)))
+
+
+def _ends_of(piece: Piece) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (piece.stage, piece.start), (piece.stage + 1, piece.start + piece.layers)
+
+
+def _highs() -> Any:
+    try:
+        import highspy
+    except ImportError:
+        raise Unsupported("uneven stages need HiGHS: pip install 'vramcast[search]'") from None
+    return highspy
+
+
+class _Pieces:
+    """Seconds and live bytes of every piece a stage can have, from the atoms of one plan."""
+
+    def __init__(self, job: Job, capacity_bytes: int | None) -> None:
+        plan = job.plan
+        etp = plan.tp if plan.etp is None else plan.etp
+        degrees = (np.array([degree], np.int64) for degree in (plan.tp, plan.cp, plan.ep, etp))
+        self.job = job
+        outside_bytes = sum(tensor.num_bytes for tensor in outside_tensors(job))
+        self.capacity = None if capacity_bytes is None else capacity_bytes - outside_bytes
+        self.layers = job.model.main.layers
+        self.atoms = Atoms(job, Grid(*degrees), (job.workload.micro_batch,))
+        ways: list[Recomputed] = [(Recompute.NONE, ()), (Recompute.FULL, ())]
+        if plan.recompute_modules:
+            ways.append((Recompute.SELECTIVE, plan.recompute_modules))
+        self.times = Times(self.atoms, ways)
+        self.rules, self.ranks = sharing(job, self.atoms.grid, np.array([job.data_parallel], np.int64))
+        self._states: dict[tuple[Chunk, ...], tuple[int, int]] = {}
+        self._costs: dict[tuple[Role, Recomputation], float | None] = {}
+
+    def cost(self, recomputation: Recomputation) -> Cost:
+        """Seconds of a piece under one way to recompute."""
+        pp = self.job.plan.pp
+
+        def seconds(piece: Piece) -> float | None:
+            runs = runs_of(self.layers[piece.start : piece.start + piece.layers])
+            chunk = Chunk(runs=runs, embedding=piece.stage == 0, head=piece.stage == pp - 1)
+            key = (Role(piece.stage, (chunk,), 1), recomputation)
+            if key not in self._costs:
+                self._costs[key] = self._seconds(*key)
+            return self._costs[key]
+
+        return seconds
+
+    def _seconds(self, role: Role, recomputation: Recomputation) -> float | None:
+        if self.capacity is not None and self._live(role, recomputation) > self.capacity:
+            return None
+        stage = self.times.stage(role, recomputation)
+        return float((stage.forward + stage.backward)[0, 0])
+
+    def _live(self, role: Role, recomputation: Recomputation) -> int:
+        """The highest point of the run in the allocator [bytes]."""
+        load_peak, steady = self._fixed(role)
+        passes = [chunk_passes(self.atoms, chunk, recomputation) for chunk in role.chunks]
+        schedule = moments(
+            stage=role.stage, stages=self.job.plan.pp, kinds=(0,), micro_batches=self.job.workload.grad_accum
+        )
+        return max(load_peak, steady + int(step_peak(passes, schedule)[0, 0]))
+
+    def _fixed(self, role: Role) -> tuple[int, int]:
+        """Peak of the load, and what lies below every step [bytes]."""
+        if role.chunks not in self._states:
+            states = held_states(weights_of_role(self.atoms, role), self.rules, self.ranks)
+            lasting = int(lasting_of_role(self.atoms, role)[0, 0])
+            self._states[role.chunks] = int(states.load_peak[0]), int(states.steady[0]) + lasting
+        return self._states[role.chunks]
+
+
