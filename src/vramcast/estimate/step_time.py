@@ -6,16 +6,16 @@ Atoms (`timing.training`: a layer, the embedding, the head on one micro-batch) a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.model import Layer
 from vramcast.errors import Unsupported, VramcastError
-from vramcast.estimate.training_styles import Recipe, recipe_of
+from vramcast.estimate.training_styles import HIDDEN, Recipe, recipe_of
 from vramcast.parallel.layout import Layout
-from vramcast.timing.composition import Number, Pipeline, Step, of_largest, overlapped, step
+from vramcast.timing.composition import EXCHANGES, Number, Pipeline, Step, Transfers, of_largest, overlapped, step
 from vramcast.timing.training.ends import (
     Elements,
     embedding_elements,
@@ -25,18 +25,26 @@ from vramcast.timing.training.ends import (
     layer_elements,
 )
 from vramcast.timing.training.fabric import NOTHING, Fabric, Route, fabric_of
+from vramcast.timing.training.host import host_of, update_on_host_s
 from vramcast.timing.training.layer import layer_passes
 from vramcast.timing.training.parts import Machine, Parts, Passes, Shape
-from vramcast.timing.training.rates import rates_of
-from vramcast.timing.training.states import update_s
+from vramcast.timing.training.rates import OVERLAP_LOSS, Rates, rates_of
+from vramcast.timing.training.states import spread_of, update_s
 
 EMPTY: Final = Passes(Parts(), Parts())
+
+WAITS: Final[dict[bool, Callable[[Number, Number], Number]]] = {
+    False: lambda sent, work: sent,
+    True: lambda sent, work: overlapped(sent, work, hidden=HIDDEN, loss=OVERLAP_LOSS),
+}
+"""Whether a rank has several chunks -> what sticks out of sending a micro-batch on: one chunk's output travels under the
+next chunk's pass [Megatron-LM training/arguments.py: overlap_p2p_comm, on where stages are interleaved]."""
 
 BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "compute": ("products", "attention"),
     "memory": ("pointwise", "optimizer"),
     "communication": ("tensor", "context", "expert", "gradients", "gathered"),
-    "pipeline": ("pipeline",),
+    "pipeline": ("pipeline", "stragglers"),
     "launch": ("launch", "host"),
     "offload": ("offload",),
 }
@@ -76,6 +84,8 @@ class Exchange(NamedTuple):
     reduce: tuple[Route, Route]
     gather: tuple[Route, Route]
     owners: tuple[Number, Number]  # ranks that share the update of a weight
+    copies: tuple[Route, Route] = (NOTHING, NOTHING)  # between ranks with the same shard, where there are several
+    saved_bytes: Number = 0.0  # activations of a micro-batch that go to the host
 
 
 def timed(job: Job) -> Timed:
@@ -97,7 +107,7 @@ def step_time(job: Job) -> StepTime:
     stages = [
         Stage(found.forward.total, found.backward.total, elements) for found, elements in passes
     ]
-    step = compose(job, timing.recipe, stages, exchange_of(timing), timing.machine.rates.bytes_per_s)
+    step = compose(job, timing.recipe, stages, exchange_of(timing), timing.machine.rates)
     return _answer(timing, max((found for found, _ in passes), key=lambda found: found.total), step)
 
 
@@ -107,12 +117,14 @@ def timing_of(job: Job) -> Timing:
     Raises: Unsupported for what is not timed
     """
     plan, cluster = job.plan, job.cluster
+    if job.workload.objective not in ("pretrain", "sft"):
+        raise Unsupported(f"objective={job.workload.objective} is not timed; pretrain and sft are")
     if len(job.model.stacks) > 1:
         raise Unsupported(f"models of several stacks are not timed, and {job.model.name} has {len(job.model.stacks)}")
-    rates = rates_of(cluster.gpu, plan.precision)
+    recipe = recipe_of(job)
+    rates = rates_of(cluster.gpu, plan.precision, attention=recipe.style.attention)
     if rates is None:
         raise Unsupported(f"the catalogue has no bandwidth or no {plan.precision} rate of {cluster.gpu.name}")
-    recipe = recipe_of(job)
     etp = plan.etp if plan.etp is not None else plan.tp
     shape = Shape(
         job.workload.micro_batch, job.workload.seq_len, plan.tp, plan.cp, plan.ep, etp, recipe.sequence_parallel,
@@ -126,7 +138,7 @@ def _passes(timing: Timing, index: int) -> tuple[Passes, Elements]:
     """One micro-batch on one pipeline rank, and the rank's weights."""
     model = timing.job.model
     passes, elements = EMPTY, Elements()
-    for (layer, recompute), count in _pieces(timing.job, index).items():
+    for (layer, recompute), count in _pieces(timing, index).items():
         passes = passes.plus(_layer(timing, layer, recompute), count)
         elements = elements.plus(layer_elements(layer, hidden=model.hidden, layout=timing.layout), count)
     if index == 0:
@@ -147,10 +159,12 @@ def _layer(timing: Timing, layer: Layer, recompute: Recompute) -> Passes:
     )
 
 
-def _pieces(job: Job, index: int) -> dict[tuple[Layer, Recompute], int]:
+def _pieces(timing: Timing, index: int) -> dict[tuple[Layer, Recompute], int]:
     """Layers of one pipeline rank, how many of each; `recompute_layers` counts within each of its chunks."""
-    model, plan = job.model, job.plan
-    stages = _stage_layers(job)
+    model, plan = timing.job.model, timing.job.plan
+    stages = list(timing.recipe.stage_layers) or _counts(
+        model.num_layers, plan.pp, plan.first_stage_layers, plan.last_stage_layers
+    )
     found: dict[tuple[Layer, Recompute], int] = {}
     for start, stop in _chunks(stages, index, plan.virtual_stages):
         left = stop - start if plan.recompute_layers is None else plan.recompute_layers
@@ -172,17 +186,6 @@ def _chunks(stages: list[int], index: int, chunks: int) -> Iterator[tuple[int, i
         yield start, start + stages[index] // chunks
 
 
-def _stage_layers(job: Job) -> list[int]:
-    """Layers of every pipeline rank."""
-    plan = job.plan
-    placed = str(job.engine_options.get("stage_layers", ""))
-    if placed and plan.virtual_stages == 1:
-        from vramcast.engines.megatron.stages import placed_layers
-
-        return placed_layers(placed)
-    return _counts(job.model.num_layers, plan.pp, plan.first_stage_layers, plan.last_stage_layers)
-
-
 def _counts(layers: int, stages: int, first: int | None, last: int | None) -> list[int]:
     """Layers of every stage; where they do not divide, the first stages get one more."""
     given = (first or 0) + (last or 0)
@@ -198,9 +201,10 @@ def exchange_of(timing: Timing) -> Exchange:
     stride = layout.tp * layout.cp * layout.dp
     size = timing.shape.residual_tokens * timing.job.model.hidden * timing.recipe.style.width
     sharded = plan.shards is not Shards.NOTHING
-    groups = ((layout.dp * layout.cp, layout.tp), (layout.expert_dp, layout.ep * layout.etp))
+    whole = layout.dp * layout.cp
+    shard = min(plan.shard_group or whole, whole) if sharded else whole
     pattern = "reduce-scatter" if sharded else "all-reduce"
-    dense, expert = groups
+    dense, expert = (shard, layout.tp), (layout.expert_dp, layout.ep * layout.etp)
     return Exchange(
         sent_s=fabric.send(stride=stride).seconds(size) if plan.pp > 1 else 0.0,
         reduce=(_route(fabric, pattern, dense), _route(fabric, pattern, expert)),
@@ -209,6 +213,8 @@ def exchange_of(timing: Timing) -> Exchange:
             _route(fabric, "all-gather", expert) if sharded else NOTHING,
         ),
         owners=(dense[0], expert[0]) if sharded else (1, 1),
+        copies=(_route(fabric, "all-reduce", (whole // shard, layout.tp * shard)), NOTHING),
+        saved_bytes=_saved_bytes(timing) if plan.offload_activations else 0.0,
     )
 
 
@@ -217,7 +223,15 @@ def _route(fabric: Fabric, pattern: str, group: tuple[int, int]) -> Route:
     return fabric.collective(pattern, ranks=ranks, stride=stride)
 
 
-def compose(job: Job, recipe: Recipe, stages: Sequence[Stage], exchange: Exchange, bytes_per_s: float) -> Step:
+def _saved_bytes(timing: Timing) -> Number:
+    """What the layers of a rank keep for backward: their inputs, or 34 bytes a token and width without recomputation
+    [Korthikanti et al., arXiv:2205.05198, equation 1, scores left out]."""
+    job = timing.job
+    widths = 2.0 if job.plan.recompute is Recompute.FULL else 34.0 / job.plan.tp
+    return job.model.num_layers / job.plan.pp * timing.shape.residual_tokens * job.model.hidden * widths
+
+
+def compose(job: Job, recipe: Recipe, stages: Sequence[Stage], exchange: Exchange, rates: Rates) -> Step:
     """One optimizer step from its stages; every figure may be an array over plans.
 
     Args:
@@ -225,48 +239,81 @@ def compose(job: Job, recipe: Recipe, stages: Sequence[Stage], exchange: Exchang
         recipe: how the engine runs them
         stages: pipeline ranks, equal ones once
         exchange: routes between ranks
-        bytes_per_s: of the card's memory
+        rates: of the card
     """
-    plan, micro, sent = job.plan, job.workload.grad_accum, exchange.sent_s
+    plan, sent = job.plan, exchange.sent_s * job.plan.virtual_stages
     passes = [stage.forward + stage.backward for stage in stages]
     weights = [stage.elements.dense + stage.elements.expert for stage in stages]
+    slowest_forward = of_largest(passes, [stage.forward for stage in stages])
+    slowest_backward = of_largest(passes, [stage.backward for stage in stages])
+    waits = WAITS[plan.virtual_stages > 1]
     pipeline = Pipeline(
         forward=sum(stage.alike * (stage.forward + sent) for stage in stages),
         backward=sum(stage.alike * (stage.backward + sent) for stage in stages),
-        slowest_forward=of_largest(passes, [stage.forward for stage in stages]) + sent,
-        slowest_backward=of_largest(passes, [stage.backward for stage in stages]) + sent,
-        micro_batches=micro, stages=plan.pp, virtual_stages=plan.virtual_stages,
+        slowest_forward=slowest_forward + waits(sent, slowest_forward),
+        slowest_backward=slowest_backward + waits(sent, slowest_backward),
+        micro_batches=job.workload.grad_accum, stages=plan.pp, virtual_stages=plan.virtual_stages,
     )
-    heaviest = Elements(
+    held = Elements(
         of_largest(weights, [stage.elements.dense for stage in stages]),
         of_largest(weights, [stage.elements.expert for stage in stages]),
     )
-    gradients, gathered = _exchanged(job, recipe, heaviest, pipeline, exchange)
-    share = sum(count / ranks for count, ranks in zip(heaviest, exchange.owners, strict=True))
+    learning = held if recipe.learning is None else Elements(recipe.learning)
+    owned = sum(count / ranks for count, ranks in zip(learning, exchange.owners, strict=True))
+    gradients, gathered = _exchanged(job, recipe, held, learning, pipeline, exchange)
     schedule = "interleaved" if plan.virtual_stages > 1 and plan.schedule == "1f1b" else plan.schedule
     return step(
         pipeline, schedule=schedule, gradients=gradients, weights=gathered,
-        optimizer=update_s(share, update=recipe.update, bytes_per_s=bytes_per_s), host=recipe.host_s,
+        optimizer=_updated(job, recipe, owned, rates),
+        offload=_offloaded(job, recipe, held, owned, pipeline, exchange), host=recipe.host_s,
+        spread=spread_of(job.cluster.num_nodes),
     )
 
 
 def _exchanged(
-    job: Job, recipe: Recipe, elements: Elements, pipeline: Pipeline, exchange: Exchange
+    job: Job, recipe: Recipe, held: Elements, learning: Elements, pipeline: Pipeline, exchange: Exchange
 ) -> tuple[Number, Number]:
     """Seconds of reducing gradients and of gathering weights that stick out of a step."""
     reduce_s = gather_s = 0.0
-    for count, reduced, gathered in zip(elements, exchange.reduce, exchange.gather, strict=True):
-        reduce_s = reduce_s + (count > 0) * reduced.seconds(count * recipe.gradient_bytes)
+    for count, reduced, copied in zip(learning, exchange.reduce, exchange.copies, strict=True):
+        some = count > 0
+        reduce_s = reduce_s + some * reduced.seconds(count * recipe.gradient_bytes)
+        # the shares of one copy are summed with those of the other copies
+        reduce_s = reduce_s + some * copied.seconds(count * recipe.gradient_bytes / exchange.owners[0])
+    for count, gathered in zip(held if recipe.exchanged == "everything" else learning, exchange.gather, strict=True):
         gather_s = gather_s + (count > 0) * gathered.seconds(count * recipe.weight_bytes)
-    forward, backward = pipeline.slowest_forward - exchange.sent_s, pipeline.slowest_backward - exchange.sent_s
-    if not recipe.each_micro_batch:
-        return (overlapped(reduce_s, backward, hidden=recipe.gradients_hidden),
-                overlapped(gather_s, forward, hidden=recipe.weights_hidden))
-    micro = job.workload.grad_accum
-    again = 1 if job.plan.shards is Shards.EVERYTHING and job.plan.reshard_after_forward else 0
-    first = overlapped(gather_s, forward, hidden=recipe.weights_hidden)
-    second = overlapped(reduce_s + again * gather_s, backward, hidden=recipe.gradients_hidden)
-    return micro * second, micro * first
+    return EXCHANGES[recipe.exchanged](
+        Transfers(
+            reduce_s, gather_s, pipeline.slowest_forward, pipeline.slowest_backward, job.workload.grad_accum, recipe.gradients_hidden,
+            recipe.weights_hidden, OVERLAP_LOSS, int(job.plan.reshard_after_forward),
+        )
+    )
+
+
+def _updated(job: Job, recipe: Recipe, owned: Number, rates: Rates) -> Number:
+    """Seconds of the update of a rank's weights, on the card or on the host."""
+    where = job.plan.offload_optimizer
+    if where != "none":
+        return update_on_host_s(owned, host_of(job.cluster), disk=where == "nvme")
+    return update_s(owned, update=recipe.update, bytes_per_s=rates.bytes_per_s, flops_per_s=rates.whole)
+
+
+def _offloaded(
+    job: Job, recipe: Recipe, held: Elements, owned: Number, pipeline: Pipeline, exchange: Exchange
+) -> Number:
+    """Seconds of transfers over PCIe that stick out: gradients and weights, sharded weights, saved activations."""
+    plan, micro, host = job.plan, job.workload.grad_accum, host_of(job.cluster)
+    moved: Number = exchange.saved_bytes / host.pcie
+    if plan.offload_parameters != "none":
+        rate = host.disks if plan.offload_parameters == "nvme" else host.pcie
+        moved = moved + sum(
+            count / ranks for count, ranks in zip(held, exchange.owners, strict=True)
+        ) * recipe.weight_bytes / rate
+    passes = (pipeline.slowest_forward, pipeline.slowest_backward)
+    under = sum(overlapped(moved, work, hidden=HIDDEN, loss=OVERLAP_LOSS) for work in passes)
+    if plan.offload_optimizer == "none":
+        return micro * under
+    return micro * under + owned * (recipe.gradient_bytes + recipe.weight_bytes) / host.pcie
 
 
 def _answer(timing: Timing, slowest: Passes, found: Step) -> StepTime:
@@ -276,7 +323,8 @@ def _answer(timing: Timing, slowest: Passes, found: Step) -> StepTime:
     causes = {name: micro * value for name, value in parts._asdict().items()}
     known = micro * parts.total
     causes |= {"pipeline": found.busy - known + found.bubble, "gradients": found.gradients, "gathered": found.weights,
-               "optimizer": found.optimizer, "offload": found.offload, "host": found.host}
+               "optimizer": found.optimizer, "offload": found.offload, "host": found.host,
+               "stragglers": found.stragglers}
     seconds = {name: float(value) for name, value in causes.items() if value > 0}
     total = sum(seconds.values())
     tokens = job.workload.tokens * micro * job.data_parallel

@@ -20,7 +20,6 @@ from vramcast.estimate.checks import check
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.ranks import rank_answer
-from vramcast.estimate.step_time import timed
 
 ENGINES: Final[dict[str, str]] = {
     "pytorch": "vramcast.engines.pytorch",
@@ -49,6 +48,8 @@ def answer(job: Job, *, with_changes: bool = True) -> Answer:
     ranks = sorted((_rank_answer(job, program) for program in programs), key=lambda rank: -rank.needed_bytes)
     capacity = job.cluster.gpu.visible_bytes
     fits = ranks[0].needed_bytes <= capacity
+    from vramcast.estimate.step_time import timed  # questions of memory alone, the search's, never need it
+
     clock = timed(job)
     found = Answer(
         question=question(job),

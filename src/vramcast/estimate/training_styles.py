@@ -1,23 +1,47 @@
-"""How each training engine runs a step: fused kernels, overlap, where gradients and weights travel."""
+"""How each training engine runs a step: kernels, overlap, what data-parallel ranks exchange and when.
+
+[TE] TransformerEngine pytorch/module/_common.py, cpp_extensions: inputs are quantised as they are and transposed.
+[Megatron] Megatron-LM training/arguments.py: overlap-grad-reduce and overlap-param-gather are off by default.
+[FSDP2] pytorch torch/distributed/fsdp/_fully_shard: gathers are prefetched one layer ahead, reductions run behind.
+[DDP] pytorch torch/nn/parallel/distributed.py: buckets are reduced while backward goes on, in the last micro-batch.
+[ZeRO] deepspeed runtime/zero/stage_1_and_2.py: stage 2 reduces gradients after every micro-batch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
-from vramcast.blocks.sizes import Sizes
-from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
-from vramcast.operators.linear import Numerics
+from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
+from vramcast.states.optimizers import optimizer
 from vramcast.timing.training.parts import Style
-from vramcast.timing.training.states import Update
+from vramcast.timing.training.states import Update, orthogonalisation_flops
 
 MEGATRON_SCORES: Final = 13.0
-"""Bytes of a score: the product writes 2, the fused softmax reads and writes 4, dropout 5 with its mask, a read of 2."""
+"""Bytes of a score: the product writes 2, the fused softmax moves 4, dropout 5 with its mask, then 2 are read."""
 
 EAGER_SCORES: Final = 30.0
 """The same one operator after the other: scaled, masked, softmax in fp32, cast, dropped."""
+
+CONVERTED_BYTES: Final = 3.0
+"""Of an element cast to 8 bits: 2 read, 1 written as it is and 1 transposed; the product then reads 1 where it would
+read 2 [TE]."""
+
+HIDDEN: Final = 0.9
+"""Share of a bucketed transfer that can overlap: the first or last bucket has nothing to run under."""
+
+MEGATRON_LAUNCH_S: Final = 4e-6
+"""Host time of one kernel of fused modules, of which few are started from Python one by one; assumed."""
+
+LAUNCH_S: Final[dict[str, float]] = {"Ampere": 15e-6, "Hopper": 9e-6, "Blackwell": 8e-6}
+"""Host time of one eager operator by the card's generation, which stands for that of its host: between what inference
+shows (`timing.execution.LAUNCH_S`, 19 and 11 us) and 7 us of an operator without Python."""
+
+OTHER_LAUNCH_S: Final = 12e-6
+
+AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
+WHOLE: Final = (Precision.FP32, Precision.TF32, Precision.FP64)
+MASTER: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP8)
 
 
 class Recipe(NamedTuple):
@@ -30,10 +54,12 @@ class Recipe(NamedTuple):
     weight_bytes: float  # of an element that they gather
     gradients_hidden: float  # share of the gradients' reduction that can run under backward
     weights_hidden: float  # share of the weights' gathering that can run under passes
-    each_micro_batch: bool  # gradients are reduced after every micro-batch, weights gathered before every pass
+    exchanged: str  # key of `composition.EXCHANGES`
     sequence_parallel: bool
-    modules: tuple[str, ...]  # of selective recomputation
+    modules: tuple[str, ...] = ()  # of selective recomputation
     host_s: float = 2e-3  # between two steps
+    learning: float | None = None  # weights that learn, where not all do
+    stage_layers: tuple[int, ...] = ()  # layers of every pipeline rank, where the engine is told
 
 
 def recipe_of(job: Job) -> Recipe:
@@ -45,82 +71,116 @@ def _megatron(job: Job) -> Recipe:
     from vramcast.engines.megatron.options import options_of
 
     plan, options = job.plan, options_of(job)
-    gradient = 2.0 if plan.precision is Precision.MIXED_FP16 or options.accumulate_in_fp32 is False else 4.0
-    sequence = plan.sequence_parallel if plan.sequence_parallel is not None else True
     whole = plan.precision is Precision.FP32
     width = 4 if whole else 2
+    in_fp32 = options.accumulate_in_fp32
+    gradient = 4.0 if (plan.precision is not Precision.MIXED_FP16 if in_fp32 is None else in_fp32) else 2.0
     fsdp = options.fsdp or plan.shards is Shards.EVERYTHING
+    style = Style(
+        width=width, residual=width, launch_s=MEGATRON_LAUNCH_S,
+        attention="cudnn" if (job.cluster.gpu.sm or 80) >= 90 else "flash",
+        gradient_bytes=2 * gradient if options.gradient_accumulation_fusion else width,
+        summed_bytes=0.0 if options.gradient_accumulation_fusion else width + 2 * gradient,
+        dispatch=options.dispatcher == "flex", expert_overlap=options.overlap_moe_comm,
+        tensor_overlap="both" if options.tp_comm_overlap else "backward",
+        converted_bytes=CONVERTED_BYTES if plan.precision is Precision.FP8 else 0.0,
+        eager_scores=MEGATRON_SCORES if options.attention_backend in ("unfused", "local") else 0.0,
+    )
     return Recipe(
-        style=Style(
-            width=width, residual=width, gradient=int(gradient), launch_s=4e-6,
-            tensor_overlap=True, expert_overlap=options.overlap_moe_comm,
-            eager_scores=MEGATRON_SCORES if plan.attention is AttentionKernel.EAGER else 0.0,
-        ),
-        update=Update(copy=0.0 if whole else 2.0, clips=options.clip_grad),
+        style=style,
+        update=_update(job, copy=0.0 if whole else 2.0, kernel="fused")._replace(clips=options.clip_grad),
         loss=Loss.EAGER if options.cross_entropy == "unfused" else Loss.FUSED,
         gradient_bytes=gradient,
         weight_bytes=1.0 if options.fp8_param_gather else float(width),
-        gradients_hidden=0.9 if options.overlap_grad_reduce or fsdp else 0.0,
-        weights_hidden=0.9 if options.overlap_param_gather or fsdp else 0.0,
-        each_micro_batch=fsdp,
-        sequence_parallel=sequence and plan.tp > 1,
+        gradients_hidden=HIDDEN if options.overlap_grad_reduce or fsdp else 0.0,
+        weights_hidden=HIDDEN if options.overlap_param_gather or fsdp else 0.0,
+        exchanged="everything" if fsdp else "once",
+        sequence_parallel=plan.sequence_parallel is not False and plan.tp > 1,
         modules=plan.recompute_modules or ("core_attn",),
+        stage_layers=_stage_layers(options.stage_layers, plan.pp),
     )
 
 
-LAUNCH_S: Final[dict[str, float]] = {"Ampere": 15e-6, "Hopper": 9e-6, "Blackwell": 8e-6}
-"""Host time of one operator by the card's generation, which stands for that of its host."""
+def _stage_layers(text: str, stages: int) -> tuple[int, ...]:
+    """Layers of every rank, from those of every virtual stage."""
+    from vramcast.engines.megatron.stages import placed_layers
 
-
-def _sizes(job: Job) -> Sizes:
-    """Element widths and implementations, as the engine's own memory program has them."""
-    from vramcast.engines.eager.question import recipe_of as eager_recipe
-
-    plan = job.plan
-    if job.engine in ("torchtitan", "torchtune") or plan.tp > 1 or plan.shards is Shards.EVERYTHING:
-        kind = "compiled" if plan.compile else "eager"
-        return Sizes(
-            batch=1, seq_len=job.workload.seq_len, hidden=job.model.hidden, numerics=Numerics(2, 2, 2, 2),
-            norm="compiled" if plan.compile else "torch", activation=kind, rope="compiled" if plan.compile else "complex",
-        )
-    whole = replace(job, plan=replace(plan, pp=1))
-    return eager_recipe(whole, autocast=job.engine in ("huggingface", "unsloth") and plan.precision in AUTOCAST).sizes
-
-
-AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
+    counts = placed_layers(text) if text else []
+    return tuple(sum(counts[rank::stages]) for rank in range(stages)) if counts else ()
 
 
 def _eager(job: Job) -> Recipe:
-    """PyTorch and the trainers on top of it: operators one by one."""
+    """PyTorch and the trainers on top of it: operators one by one, or compiled."""
     plan = job.plan
-    whole = plan.precision in (Precision.FP32, Precision.TF32, Precision.FP64)
-    amp = plan.precision in (Precision.AMP_BF16, Precision.AMP_FP16)
-    width = 4 if whole else 2
-    master = plan.precision in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP8)
     sharded = plan.shards is Shards.EVERYTHING
+    whole, autocast = plan.precision in WHOLE, plan.precision in AUTOCAST
+    in_fp32 = whole or autocast or plan.precision in MASTER
+    width = 4 if whole else 2
     return Recipe(
-        style=Style(
-            fused=plan.compile, sizes=_sizes(job), launch_s=LAUNCH_S.get(job.cluster.gpu.arch, 12e-6), width=width,
-            residual=4 if amp and not sharded else width, gradient=0,
-            eager_scores=EAGER_SCORES if plan.attention is AttentionKernel.EAGER else 0.0,
-        ),
-        update=Update(
-            weight=4.0 if amp or whole or master else 2.0, gradient=4.0 if amp or whole or master else 2.0,
-            states=8.0 if amp or whole or master else 4.0, copy=2.0 if master else 0.0,
-            kernel=plan.optimizer_kernel or "foreach",
-        ),
-        loss=plan.loss or Loss.EAGER,
-        gradient_bytes=4.0 if amp or whole else 2.0,
+        style=_eager_style(job, width),
+        update=_update(job, copy=2.0 if plan.precision in MASTER else 0.0, kernel=plan.optimizer_kernel or "foreach",
+                       width=4.0 if in_fp32 else 2.0),
+        loss=plan.loss or (Loss.COMPILED if plan.compile else Loss.EAGER),
+        gradient_bytes=4.0 if autocast or whole else 2.0,
         weight_bytes=float(width),
-        gradients_hidden=0.9,
-        weights_hidden=0.9 if sharded else 0.0,
-        each_micro_batch=plan.shards in (Shards.EVERYTHING, Shards.OPTIMIZER_AND_GRADIENTS),
+        gradients_hidden=HIDDEN,
+        weights_hidden=HIDDEN if sharded else 0.0,
+        exchanged=EXCHANGED[plan.shards],
         sequence_parallel=plan.tp > 1,
-        modules=plan.recompute_modules or ("core_attn",),
+        modules=("per-operator",),
+        learning=None if plan.peft is None else _learning(job),
     )
 
 
-RECIPES: Final[dict[str, Callable[[Job], Recipe]]] = {"megatron": _megatron}
-"""Engine -> its recipe; the others run PyTorch eagerly."""
+EXCHANGED: Final[dict[Shards, str]] = {
+    Shards.NOTHING: "once",  # [DDP]
+    Shards.OPTIMIZER: "once",
+    Shards.OPTIMIZER_AND_GRADIENTS: "gradients",  # [ZeRO]
+    Shards.EVERYTHING: "everything",  # [FSDP2]
+}
+"""What is split -> key of `composition.EXCHANGES`."""
 
-__all__ = ["Recipe", "Recompute", "recipe_of"]
+
+def _eager_style(job: Job, width: int) -> Style:
+    from vramcast.engines.eager.question import recipe_of as eager_recipe
+
+    plan = job.plan
+    if job.engine in ("torchtitan", "torchtune"):
+        from vramcast.blocks.sizes import Sizes
+        from vramcast.operators.linear import Numerics
+
+        kind = "compiled" if plan.compile else "eager"
+        sizes = Sizes(
+            batch=1, seq_len=job.workload.seq_len, hidden=job.model.hidden, numerics=Numerics(2, 2, 2, 2),
+            norm="compiled" if plan.compile else "torch", activation=kind,
+            rope="compiled" if plan.compile else "complex",
+        )
+    else:
+        trainer = job.engine in ("huggingface", "unsloth") and plan.precision in AUTOCAST
+        sizes = eager_recipe(job, autocast=trainer).sizes
+    return Style(
+        fused=plan.compile, sizes=sizes, launch_s=LAUNCH_S.get(job.cluster.gpu.arch, OTHER_LAUNCH_S), width=width,
+        residual=sizes.numerics.residual, gradient_bytes=3.0 * width,  # the head's
+        eager_scores=EAGER_SCORES if plan.attention is AttentionKernel.EAGER else 0.0,
+        trains=plan.peft is None or "head" in plan.peft.modules_to_save,
+    )
+
+
+def _update(job: Job, *, copy: float, kernel: str, width: float = 4.0) -> Update:
+    """What the optimizer's step reads and writes of one weight."""
+    rule, hidden = optimizer(job.plan.optimizer), job.model.hidden
+    states = sum(state.num_bytes for state in rule.state_tensors((hidden, hidden), width=int(width))) / hidden**2
+    flops = orthogonalisation_flops(hidden, hidden) if rule.orthogonalises else 0.0
+    return Update(weight=width, gradient=width, states=states, copy=copy, kernel=kernel, flops=flops)
+
+
+def _learning(job: Job) -> float:
+    """Weights of adapters and of modules trained whole, as the memory program counts them."""
+    from vramcast.engines.eager.question import recipe_of as eager_recipe
+    from vramcast.engines.eager.recipe import elements, weights
+
+    return float(elements(weights(eager_recipe(job)), learning_only=True))
+
+
+RECIPES: Final[dict[str, Callable[[Job], Recipe]]] = {"megatron": _megatron}
+"""Engine -> its recipe; the others run PyTorch's operators."""

@@ -96,6 +96,7 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "cause.optimizer": {"en": "clipping and optimizer step", "zh": "梯度裁剪与优化器更新"},
     "cause.offload": {"en": "transfers to and from the host", "zh": "主机与显卡间传输"},
     "cause.host": {"en": "host between two steps", "zh": "步间主机开销"},
+    "cause.stragglers": {"en": "waiting for the slowest machine", "zh": "等待最慢的机器"},
     "cause.gathered": {"en": "gathering weights, what nothing hides", "zh": "收集权重（未被掩盖部分）"},
     "bound.pipeline": {"en": "the pipeline", "zh": "流水线"},
     "bound.offload": {"en": "offloading", "zh": "卸载"},

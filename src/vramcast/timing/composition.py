@@ -109,15 +109,66 @@ BUBBLES: Final[dict[str, Callable[[Pipeline], Number]]] = {
 """Schedule -> seconds of a step in which the slowest stage has nothing to do."""
 
 
-def overlapped(communication: Number, behind: Number, *, hidden: Number) -> Number:
-    """Seconds of a transfer that stick out.
+def overlapped(communication: Number, behind: Number, *, hidden: Number, loss: Number = 0.0) -> Number:
+    """Seconds that a transfer adds to a step.
 
     Args:
         communication: of the transfer on its own [s]
         behind: work that runs meanwhile [s]
         hidden: share of the transfer that can overlap at all; 0: nothing does
+        loss: share of what overlaps by which the work becomes longer
     """
-    return communication * (1 - hidden) + positive(communication * hidden - behind)
+    excess = positive(communication * hidden - behind)
+    return communication * (1 - hidden) + excess + loss * (communication * hidden - excess)
+
+
+class Transfers(NamedTuple):
+    """Transfers of one micro-batch's or one step's gradients and weights among data-parallel ranks [s].
+
+    reduce, gather: all gradients and all weights of a rank, on their own
+    forward, backward: of the slowest stage on one micro-batch, which transfers can run under
+    gradients_hidden, weights_hidden: shares that can overlap at all
+    loss: share of what overlaps by which the passes become longer
+    again: 1 where weights are gathered for backward once more, else 0
+    """
+
+    reduce: Number
+    gather: Number
+    forward: Number
+    backward: Number
+    micro_batches: Number
+    gradients_hidden: Number
+    weights_hidden: Number
+    loss: Number
+    again: Number = 0
+
+
+def once(transfers: Transfers) -> tuple[Number, Number]:
+    """Gradients behind the last backward, updated weights before the next forward."""
+    return (
+        overlapped(transfers.reduce, transfers.backward, hidden=transfers.gradients_hidden, loss=transfers.loss),
+        overlapped(transfers.gather, transfers.forward, hidden=transfers.weights_hidden, loss=transfers.loss),
+    )
+
+
+def gradients_each(transfers: Transfers) -> tuple[Number, Number]:
+    """Gradients after every micro-batch, because nobody keeps them whole; weights once."""
+    gradients, weights = once(transfers)
+    return transfers.micro_batches * gradients, weights
+
+
+def everything_each(transfers: Transfers) -> tuple[Number, Number]:
+    """Weights before every pass, gradients after every backward; both run under the layers before and behind."""
+    moved = transfers.reduce + transfers.again * transfers.gather
+    backward = overlapped(moved, transfers.backward, hidden=transfers.gradients_hidden, loss=transfers.loss)
+    forward = overlapped(transfers.gather, transfers.forward, hidden=transfers.weights_hidden, loss=transfers.loss)
+    return transfers.micro_batches * backward, transfers.micro_batches * forward
+
+
+EXCHANGES: Final[dict[str, Callable[[Transfers], tuple[Number, Number]]]] = {
+    "once": once, "gradients": gradients_each, "everything": everything_each,
+}
+"""What is exchanged with every micro-batch -> seconds that gradients and weights add to a step."""
 
 
 class Step(NamedTuple):
@@ -130,6 +181,7 @@ class Step(NamedTuple):
     optimizer: Number  # clipping and update
     offload: Number  # transfers to and from the host, what sticks out
     host: Number  # what the process does between two steps
+    stragglers: Number = 0.0  # waiting for the slowest machine
 
     @property
     def total(self) -> Number:
@@ -139,7 +191,17 @@ class Step(NamedTuple):
 
 def step(
     pipeline: Pipeline, *, schedule: str, gradients: Number = 0.0, weights: Number = 0.0, optimizer: Number = 0.0,
-    offload: Number = 0.0, host: Number = 0.0,
+    offload: Number = 0.0, host: Number = 0.0, spread: Number = 0.0,
 ) -> Step:
-    """One optimizer step. `gradients`, `weights` and `offload` are what sticks out of `overlapped`."""
-    return Step(pipeline.busy, BUBBLES[schedule](pipeline), gradients, weights, optimizer, offload, host)
+    """One optimizer step.
+
+    Args:
+        pipeline: seconds of the passes
+        schedule: key of BUBBLES
+        gradients, weights, offload: what sticks out of `overlapped` [s]
+        optimizer, host: [s]
+        spread: share by which the slowest machine is slower than the mean one, `timing.training.states.spread_of`
+    """
+    bubble = BUBBLES[schedule](pipeline)
+    waiting = spread * (pipeline.busy + bubble + gradients + weights)
+    return Step(pipeline.busy, bubble, gradients, weights, optimizer, offload, host, waiting)

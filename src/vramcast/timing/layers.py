@@ -8,25 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Final
 
 from vramcast.blocks.parameters import layer_parameters
 from vramcast.domain.model import Attention, Layer, MoE, Parameter
 from vramcast.parallel.layout import Layout
 from vramcast.states.storage import format_for, format_of
 from vramcast.states.weights import local_shape
+from vramcast.timing.merged import FUSED
 from vramcast.timing.mixing import mixing
 from vramcast.timing.pointwise import pointwise
 from vramcast.timing.work import Placement, Setting, Work, collective
-
-FUSED: Final[dict[str, str]] = {
-    "attention.k": "attention.q", "attention.v": "attention.q", "attention.kv_a": "attention.q_a",
-    "mlp.up": "mlp.gate", "moe.shared.up": "moe.shared.gate", "moe.experts.up": "moe.experts.gate",
-    "linear_attention.k": "linear_attention.q",
-    "linear_attention.v": "linear_attention.q", "linear_attention.gate": "linear_attention.q",
-    "linear_attention.decay": "linear_attention.beta",
-}
-"""Products that engines compute in one kernel with another, where the layer has that other one."""
 
 
 def layer_work(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:

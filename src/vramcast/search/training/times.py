@@ -140,7 +140,7 @@ class Times:
         # `compose` multiplies by the number of micro-batches wherever it stands: an array does as well
         whole = replace(job, plan=plan, workload=_Workload(grad_accum))
         exchange = self._exchange(job, stages.pp, dp)
-        return compose(whole, recipe, roles, exchange, self.timings[0].machine.rates.bytes_per_s).total
+        return compose(whole, recipe, roles, exchange, self.timings[0].machine.rates).total
 
     def _exchange(self, job: Job, pp: int, dp: Counts) -> Exchange:
         key = (job.plan.shards, pp)

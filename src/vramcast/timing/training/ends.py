@@ -65,18 +65,17 @@ def head_passes(model: Model, *, shape: Shape, machine: Machine, loss: Loss) -> 
     flops = 2.0 * shape.tokens * hidden * columns
     weights = hidden * columns
     moved = shape.tokens * (hidden + columns) * style.width
-    written = weights * (2 * style.gradient if style.gradient else 3 * style.width)
+    written = weights * style.gradient_bytes if style.trains else 0.0
+    passes = 2 if style.trains else 1
     # no recipe converts the head: its operations are counted at the rate of 16 bits
     slower = machine.rates.products / machine.rates.whole
     product = Operator(
-        "head", "product", "head", flops * slower, moved + weights * style.width, 2 * flops * slower,
-        2 * moved + weights * style.width + written,
+        "head", "product", "head", flops * slower, moved + weights * style.width, passes * flops * slower,
+        passes * moved + weights * style.width + written,
     )
     forward, backward = LOGIT_BYTES[loss]
     logits = shape.tokens * columns
     entropy = Operator("loss", "pointwise", "loss", bytes=forward * logits, backward_bytes=backward * logits, kernels=4)
-    if loss is Loss.FUSED_LINEAR:
-        product = product._replace(backward_flops=product.backward_flops)
     waiting = 0.0
     if shape.tp > 1:
         waiting = 3 * machine.fabric.collective("all-reduce", ranks=shape.tp).seconds(4 * shape.tokens)

@@ -9,6 +9,7 @@ Symbols:  n ranks of a group   q of them on one machine   g cards of a machine  
 q / g.
 [SimuMax] MooreThreads/SimuMax @4dcaae5 configs/system/b200_bf16_ceperm.json: NCCL on 8 x B200 reaches 67 to 80 % of the
 link, 8 us a rank and 23 us once.
+[DeepEP] deepseek-ai/DeepEP README.md: tokens cross the network once for every machine, then NVLink.
 """
 
 from __future__ import annotations
@@ -29,17 +30,23 @@ class Share(NamedTuple):
     source: str
 
 
-LINK_SHARE: Final = Share(0.75, "[SimuMax] B200 0.67 to 0.80 of NVLink")
+LINK_SHARE: Final = Share(0.75, "[SimuMax] B200 0.72 to 0.80 of NVLink in rings")
+EXCHANGE_SHARE: Final = Share(0.65, "[SimuMax] B200 0.64 of NVLink in all-to-all")
 PCIE_SHARE: Final = Share(0.6, "[SimuMax] a100_pcie.json: 0.64 to 0.70 of 32 GB/s for 2 and 4 cards, 0.4 for 8")
 NETWORK_SHARE: Final = Share(0.8, "assumed: RDMA adapters reach four fifths")
 TCP_SHARE: Final = Share(0.5, "assumed: sockets reach half")
 
-RANK_LATENCY_S: Final = 4e-6
-"""Of one step of a ring over NVLink or PCIe."""
-NODE_LATENCY_S: Final = 10e-6
-"""Of one step between machines."""
-START_S: Final = 10e-6
-"""Start of a collective on all ranks."""
+RANK_LATENCY_S: Final = 8e-6
+"""Of one step of a ring over NVLink or PCIe: 8.0 to 9.2 us [SimuMax]."""
+NODE_LATENCY_S: Final = 15e-6
+"""Of one step between machines, assumed."""
+START_S: Final = 23e-6
+"""Of a collective, whatever the number of ranks: 22 to 26 us [SimuMax]."""
+SEND_S: Final = 16e-6
+"""Of a message between two ranks [SimuMax]."""
+
+LINK_DOMAINS: Final[dict[str, int]] = {"gb200": 72, "gb300": 72}
+"""Beginning of a card's name -> cards that NVLink connects beyond one machine (NVL72 racks)."""
 
 ASSUMED_ADAPTER: Final[dict[str, float]] = {"Volta": 12.5e9, "Ampere": 25e9, "Hopper": 50e9, "Blackwell": 50e9}
 """Where the network is not known: adapter of one card by its generation, one direction [bytes/s]."""
@@ -64,7 +71,7 @@ NOTHING: Final = Route(0.0, 0.0)
 class Fabric(NamedTuple):
     """The links of a cluster, one direction, achieved [bytes/s]."""
 
-    node_cards: int
+    node_cards: int  # cards that the link connects
     link: float  # of one card to the others of its machine
     adapter: float  # of one card to other machines: the machine's network divided among its cards
     sources: tuple[str, ...] = ()
@@ -89,15 +96,31 @@ class Fabric(NamedTuple):
         if ranks == 1:
             return NOTHING
         inside = self._inside(ranks, stride)
-        seconds = max((inside - 1) / ranks / self.link, (1 - inside / ranks) / self.adapter)
+        near = (inside - 1) / ranks / self.link * LINK_SHARE.value / EXCHANGE_SHARE.value
         latency = START_S + RANK_LATENCY_S * (inside - 1) + (NODE_LATENCY_S if inside < ranks else 0.0)
-        return Route(latency, seconds)
+        return Route(latency, max(near, (1 - inside / ranks) / self.adapter))
+
+    def dispatch(self, *, ranks: int, stride: int, copies: int) -> Route:
+        """Tokens to their experts, each sent once to a machine however many of its experts it chose [DeepEP].
+
+        Args:
+            ranks, stride: as above
+            copies: experts of a token; b counts every copy
+        """
+        if ranks == 1:
+            return NOTHING
+        inside = self._inside(ranks, stride)
+        machines = ranks / inside
+        met = machines * (1 - (1 - 1 / machines) ** copies)  # distinct machines of a token's experts
+        near = (inside - 1) / inside / self.link * LINK_SHARE.value / EXCHANGE_SHARE.value
+        far = met * (1 - 1 / machines) / copies / self.adapter
+        return Route(START_S + (NODE_LATENCY_S if machines > 1 else 0.0), max(near, far))
 
     def send(self, *, stride: int) -> Route:
         """One rank to the next."""
         if 2 * stride <= self.node_cards:
-            return Route(START_S, 1 / self.link)
-        return Route(START_S + NODE_LATENCY_S, 1 / self.adapter)
+            return Route(SEND_S, 1 / self.link)
+        return Route(SEND_S + NODE_LATENCY_S, 1 / self.adapter)
 
     def _inside(self, ranks: int, stride: int) -> int:
         """Ranks of the group on one machine."""
@@ -108,6 +131,8 @@ def fabric_of(cluster: Cluster) -> Fabric:
     """The links of a cluster; an assumed adapter where its network is not known."""
     link, source = _link(cluster.gpu)
     sources, assumptions = [source], []
+    reached = next((cards for name, cards in LINK_DOMAINS.items() if cluster.gpu.name.startswith(name)), 0)
+    domain = max(cluster.gpus_per_node, min(reached, cluster.count))
     network = cluster.network
     if network is not None:
         share = NETWORK_SHARE if network.rdma else TCP_SHARE
@@ -116,15 +141,16 @@ def fabric_of(cluster: Cluster) -> Fabric:
     else:
         rate = ASSUMED_ADAPTER.get(cluster.gpu.arch.split()[0], OTHER_ADAPTER)
         adapter = rate * NETWORK_SHARE.value
-        if cluster.num_nodes > 1:
+        if cluster.count > domain:
             assumptions.append(f"network of {rate * 8e-9:,.0f} Gb/s RDMA for each card; the question names none")
-    return Fabric(cluster.gpus_per_node, link, adapter, tuple(sources), tuple(assumptions))
+    return Fabric(domain, link, adapter, tuple(sources), tuple(assumptions))
 
 
 def _link(gpu: Gpu) -> tuple[float, str]:
     if gpu.link_bytes_per_s:
-        rate = gpu.link_bytes_per_s / 2
-        return rate * LINK_SHARE.value, f"{gpu.link} at {LINK_SHARE.value:.0%} of {rate / 1e9:,.0f} GB/s ({LINK_SHARE.source})"
-    generation = gpu.pcie_generation or 4
-    rate = PCIE_BYTES_PER_S.get(generation, PCIE_BYTES_PER_S[4])
-    return rate * PCIE_SHARE.value, f"PCIe {generation} at {PCIE_SHARE.value:.0%} of {rate / 1e9:,.0f} GB/s ({PCIE_SHARE.source})"
+        name, rate, share = str(gpu.link), gpu.link_bytes_per_s / 2, LINK_SHARE
+    else:
+        generation = gpu.pcie_generation or 4
+        name, share = f"PCIe {generation}", PCIE_SHARE
+        rate = PCIE_BYTES_PER_S.get(generation, PCIE_BYTES_PER_S[4])
+    return rate * share.value, f"{name} at {share.value:.0%} of {rate / 1e9:,.0f} GB/s a direction ({share.source})"

@@ -14,10 +14,10 @@ from typing import Final
 
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import Attention, Layer, MoE, MultiLatentAttention
-from vramcast.timing.composition import Number, larger, positive
+from vramcast.timing.composition import Number, larger, overlapped, positive
 from vramcast.timing.training.operators import layer_operators
 from vramcast.timing.training.parts import Machine, Operator, Parts, Passes, Shape
-from vramcast.timing.training.rates import DENSE_TRAFFIC, GROUPED_TRAFFIC, KERNEL_S
+from vramcast.timing.training.rates import DENSE_TRAFFIC, GROUPED_TRAFFIC, KERNEL_S, OVERLAP_LOSS
 
 BACKWARD_LAUNCH: Final = 0.5
 """Host time of a kernel that autograd's C++ starts, relative to one that Python starts."""
@@ -33,6 +33,9 @@ MODULES: Final[dict[str, frozenset[str]]] = {
 }
 """Module of selective recomputation -> parts of the layer that run again."""
 
+
+PER_OPERATOR: Final = ("per-operator",)
+"""Selective recomputation of engines that keep single operators' outputs."""
 
 Recomputed = tuple[Recompute, tuple[str, ...]]
 """What backward computes again; of SELECTIVE the modules, keys of MODULES."""
@@ -61,18 +64,23 @@ def passes_of_layer(
     operators = list(layer_operators(layer, hidden=hidden, shape=shape, style=machine.style))
     forward = _sum(operators, machine, backward=False)
     backward = _sum(operators, machine, backward=True)
-    forward = forward.plus(_transfers(layer, hidden, shape, machine, forward))
-    backward = backward.plus(_transfers(layer, hidden, shape, machine, backward, backward=True))
+    expert = Parts(expert=_expert(layer, hidden, shape, machine, (forward.total + backward.total) / 2))
+    forward = forward.plus(_transfers(layer, hidden, shape, machine, forward)).plus(expert)
+    backward = backward.plus(_transfers(layer, hidden, shape, machine, backward, backward=True)).plus(expert)
     return [Passes(forward, backward.plus(_again(operators, forward, choice, machine))) for choice in choices]
 
 
 def _again(operators: list[Operator], forward: Parts, choice: Recomputed, machine: Machine) -> Parts:
-    """What is computed a second time."""
+    """What is computed a second time: a layer, modules, or every operator but attention and each second product
+    [torchtitan distributed/activation_checkpoint.py, `_apply_op_sac`]."""
     recompute, modules = choice
     if recompute is Recompute.FULL:
         return forward
     if recompute is Recompute.NONE:
         return Parts()
+    if modules == PER_OPERATOR:
+        whole = _sum(operators, machine, backward=False)
+        return whole._replace(products=whole.products / 2, attention=0.0)
     parts = frozenset[str]().union(*(MODULES.get(module, frozenset()) for module in modules))
     return _sum([operator for operator in operators if operator.part in parts], machine, backward=False)
 
@@ -116,7 +124,6 @@ def _transfers(
     return Parts(
         tensor=_tensor(layer, hidden, shape, machine, own, backward=backward),
         context=_context(layer, shape, machine, own, backward=backward),
-        expert=_expert(layer, hidden, shape, machine),
     )
 
 
@@ -131,15 +138,20 @@ def _tensor(layer: Layer, hidden: int, shape: Shape, machine: Machine, own: Part
     if isinstance(layer.channel, MoE) and layer.channel.shared_width:
         parts += 1
     if not shape.sequence_parallel:
-        one = fabric.collective("all-reduce", ranks=shape.tp).seconds(size)
-        hidden_under = own.products / 2 if backward and style.tensor_overlap else 0.0
-        return positive(parts * one - hidden_under)
+        summed = parts * fabric.collective("all-reduce", ranks=shape.tp).seconds(size)
+        return _under(summed, own.products / 2) if backward and style.tensor_overlap else summed
     gather = fabric.collective("all-gather", ranks=shape.tp).seconds(size)
-    scatter = fabric.collective("reduce-scatter", ranks=shape.tp).seconds(size)
+    both = parts * (gather + fabric.collective("reduce-scatter", ranks=shape.tp).seconds(size))
+    if style.tensor_overlap == "both":
+        return _under(both + (parts * gather if backward else 0.0), own.products)
     if not backward:
-        return parts * (gather + scatter)
-    under = own.products if style.tensor_overlap else 0.0
-    return parts * gather + positive(parts * (gather + scatter) - under)
+        return both
+    return parts * gather + (_under(both, own.products) if style.tensor_overlap else both)
+
+
+def _under(transfer: Number, work: Number) -> Number:
+    """What a transfer that runs under other work costs."""
+    return overlapped(transfer, work, hidden=1.0, loss=OVERLAP_LOSS)
 
 
 def _context(layer: Layer, shape: Shape, machine: Machine, own: Parts, *, backward: bool) -> Number:
@@ -160,7 +172,7 @@ def _context(layer: Layer, shape: Shape, machine: Machine, own: Parts, *, backwa
         case _:
             route = fabric.send(stride=shape.tp)
             passes = (2 if backward else 1) * (shape.cp - 1)
-            return positive(passes * route.seconds(rows * 2 * key) - own.attention)
+            return _under(passes * route.seconds(rows * 2 * key), own.attention)
 
 
 def _widths(mixer: Attention | MultiLatentAttention, shape: Shape) -> tuple[float, float]:
@@ -172,15 +184,22 @@ def _widths(mixer: Attention | MultiLatentAttention, shape: Shape) -> tuple[floa
     return width, width
 
 
-def _expert(layer: Layer, hidden: int, shape: Shape, machine: Machine) -> Number:
-    """Tokens to their experts and back; under tensor parallelism inside experts also to its other ranks."""
-    if not isinstance(layer.channel, MoE) or machine.style.expert_overlap:
+def _expert(layer: Layer, hidden: int, shape: Shape, machine: Machine, work: Number) -> Number:
+    """Tokens to their experts and back; under tensor parallelism inside experts also to its other ranks.
+
+    Where that overlaps it runs under a pass of another micro-batch, `work` seconds long.
+    """
+    if not isinstance(layer.channel, MoE):
         return 0.0
-    moe, found = layer.channel, 0.0
+    moe, fabric = layer.channel, machine.fabric
+    found: Number = 0.0
     size = shape.tokens / shape.tp * moe.top_k * (moe.latent_width or hidden) * machine.style.width
     if shape.ep > 1:
-        found += 2 * machine.fabric.all_to_all(ranks=shape.ep, stride=shape.etp).seconds(size)
+        if machine.style.dispatch:
+            route = fabric.dispatch(ranks=shape.ep, stride=shape.etp, copies=moe.top_k)
+        else:
+            route = fabric.all_to_all(ranks=shape.ep, stride=shape.etp)
+        found = found + 2 * route.seconds(size)
     if shape.etp > 1:
-        gather = machine.fabric.collective("all-gather", ranks=shape.etp)
-        found += 2 * gather.seconds(size * shape.etp)
-    return found
+        found = found + 2 * fabric.collective("all-gather", ranks=shape.etp).seconds(size * shape.etp)
+    return _under(found, work) if machine.style.expert_overlap else found

@@ -27,7 +27,7 @@ from vramcast.domain.model import (
 )
 from vramcast.parallel.layout import Layout
 from vramcast.states.weights import local_shape
-from vramcast.timing.layers import FUSED
+from vramcast.timing.merged import FUSED
 from vramcast.timing.training.parts import Operator, Shape, Style, part_of
 
 FP32: Final = 4
@@ -58,27 +58,41 @@ def _products(layer: Layer, hidden: int, shape: Shape, style: Style) -> Iterator
         if parameter.kind == "conv":
             continue  # short convolutions are counted with their scan
         merged = style.fused and FUSED.get(parameter.path) in paths
-        yield _product(parameter, layer, shape, style, merged=merged)
+        rows, out, columns, weights = _sizes(parameter, layer, shape)
+        entering, kernels = (0.0, 0.0) if merged else (rows * columns, 1.0)
+        product = _product(parameter, style, entering, rows * out, weights, flops=2.0 * rows * out * columns)
+        yield product._replace(kernels=kernels, backward_kernels=2 * kernels)
+        if style.summed_bytes:
+            yield Operator(
+                f"{parameter.path}.gradient", "pointwise", "gradient", kernels=0.0, backward_kernels=1.0,
+                backward_weight_bytes=weights * style.summed_bytes,
+            )
+        if style.converted_bytes:
+            yield Operator(  # inputs forward, gradients of outputs backward, as they are and transposed
+                "conversion", "pointwise", part_of(parameter.path), bytes=entering * style.converted_bytes,
+                backward_bytes=rows * out * style.converted_bytes, kernels=2 * kernels,
+            )
 
 
-def _product(parameter: Parameter, layer: Layer, shape: Shape, style: Style, *, merged: bool) -> Operator:
-    """y = x W^T and its two products backward; one kernel with another that reads the same x."""
+def _sizes(parameter: Parameter, layer: Layer, shape: Shape) -> tuple[float, int, int, int]:
+    """Rows, output and input features of a product on one rank, and its weights."""
     local = local_shape(parameter, _layout(layer, shape))
-    columns = local[-1]
-    rows_out = prod(local[:-1]) if not parameter.expert else prod(local[1:-1])
-    weights = prod(local)
-    rows = shape.tokens
-    if parameter.expert and isinstance(layer.channel, MoE):
-        # every rank of the expert group sends its tokens: T k E_local / E from each of ep ranks
-        rows = shape.tokens * layer.channel.top_k * shape.etp / shape.tp
-    flops = 2.0 * rows * rows_out * columns
-    moved = rows * ((0 if merged else columns) + rows_out) * style.width
-    read = weights * style.width
-    written = weights * (2 * style.gradient if style.gradient else 3 * style.width)
+    if not (parameter.expert and isinstance(layer.channel, MoE)):
+        return shape.tokens, prod(local[:-1]), local[-1], prod(local)
+    # every rank of the expert group sends its tokens: T k E_local / E from each of ep ranks
+    rows = shape.tokens * layer.channel.top_k * shape.etp / shape.tp
+    return rows, prod(local[1:-1]), local[-1], prod(local)
+
+
+def _product(
+    parameter: Parameter, style: Style, entering: float, leaving: float, weights: int, *, flops: float
+) -> Operator:
+    """y = x W^T and its two products backward; in the kernel of another one that reads the same x, x is not counted."""
+    moved = (entering + leaving) * style.width
+    read = float(weights * style.width)
     return Operator(
         parameter.path, "grouped" if parameter.expert else "product", part_of(parameter.path), flops, moved, 2 * flops,
-        2 * moved, kernels=0.0 if merged else 1.0, backward_kernels=0.0 if merged else 2.0, weight_bytes=float(read),
-        backward_weight_bytes=float(read + written),
+        2 * moved, weight_bytes=read, backward_weight_bytes=read + weights * style.gradient_bytes,
     )
 
 
@@ -164,8 +178,8 @@ def _mixer_pointwise(mixer: Mixer | None, shape: Shape, style: Style) -> Iterato
                 turned = (heads + kv_heads) * mixer.head_dim * rows
                 yield _elements("rotary", "mixer", 2 * turned, 2 * turned, 2)
             if mixer.qk_norm != "none":
-                yield _elements("query and key norm", "mixer", *(n * rows * (heads + kv_heads) * mixer.head_dim
-                                                                 for n in (2, 3)), 2)
+                normed = (heads + kv_heads) * mixer.head_dim * rows
+                yield _elements("query and key norm", "mixer", 2 * normed, 3 * normed, 2)
             # gradients of queries, keys and values are joined for the product backward
             joined = (heads + 2 * kv_heads) * mixer.head_dim * rows
             yield _elements("queries, keys, values", "mixer", 0.0, 2 * joined)

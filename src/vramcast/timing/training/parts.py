@@ -5,11 +5,13 @@ Stable: `Parts`, `Passes`, `Shape`, `Machine`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from vramcast.blocks.sizes import Sizes
 from vramcast.timing.training.fabric import Fabric
 from vramcast.timing.training.rates import Rates
+
+if TYPE_CHECKING:
+    from vramcast.blocks.sizes import Sizes
 
 
 class Parts(NamedTuple):
@@ -115,12 +117,14 @@ class Style(NamedTuple):
     launch_s: float = 0.0  # host time of one kernel forward; backward, in C++, a half of it
     width: int = 2  # bytes of an activation inside the layer
     residual: int = 2  # bytes of an element of the residual stream
-    casts: bool = False  # autocast: weights are cast from fp32 once a micro-batch
-    gradient: int = 4  # bytes of an element of a gradient that products add to in place; 0: separate additions
-    tensor_overlap: bool = False  # transfers of tensor parallelism run under products, backward
+    gradient_bytes: float = 8.0  # written and read where a product's weight gradient is added to the sum
+    summed_bytes: float = 0.0  # moved to add it in a kernel of its own
+    attention: str = "flash"  # kernel of softmax(QK)V
+    tensor_overlap: str = ""  # passes whose tensor-parallel transfers run under products: "", "backward", "both"
+    converted_bytes: float = 0.0  # moved to convert an element that enters a product in 8 bits, forward and backward
     expert_overlap: bool = False  # transfers of expert parallelism run under another micro-batch
-    trains: bool = True  # False: weights are frozen
-    grouped: bool = True  # experts run in grouped products
+    dispatch: bool = False  # tokens are sent once to every machine, not once to every expert
+    trains: bool = True  # False: the head's weights are frozen
 
 
 class Machine(NamedTuple):

@@ -3,6 +3,7 @@
 A product takes flops / rate and a share of its traffic that nothing hides; products of many experts at once hide none.
 [SimuMax] MooreThreads/SimuMax @4dcaae5 configs/system: 514 products on B200 and 183 on A100 PCIe, 120 grouped products
 and 44 attention calls; least squares, median miss 5 and 1.5 %.
+[FA3] Shah et al., arXiv:2407.08608, figures 5 and 6.
 """
 
 from __future__ import annotations
@@ -22,29 +23,44 @@ class Share(NamedTuple):
 
 
 PRODUCTS: Final[dict[tuple[str, str], Share]] = {
-    ("Blackwell", "16"): Share(0.49, "[SimuMax] B200, 16-bit products of 2 to 70 Tflop"),
-    ("Ampere", "16"): Share(0.78, "[SimuMax] A100 PCIe"),
-    ("Hopper", "16"): Share(0.66, "assumed until fitted"),
+    ("Blackwell", "16"): Share(0.47, "[SimuMax] B200 0.49 product by product; 0.47 fits whole steps of megatron-b200"),
+    ("Ampere", "16"): Share(0.76, "[SimuMax] A100 PCIe 0.78; 0.74 fits mpt-a100-40gb of truth/step_times.csv"),
+    ("Hopper", "16"): Share(0.66, "fitted: truth/step_times.csv, between mpt-h100 0.58 and kempnerforge-h200 0.78"),
+    ("Hopper", "8"): Share(0.72, "fitted: bridge-llama-h100 of truth/step_times.csv"),
+    ("Blackwell", "8"): Share(0.65, "[MAMF] B200 3432.5 of 4500, 0.85 of it over a whole step"),
+    ("Blackwell Ultra", "16"): Share(0.58, "assumed: as much above Blackwell as with 8 bits"),
+    ("Blackwell Ultra", "8"): Share(0.77, "fitted: bridge-llama-gb300 of truth/step_times.csv"),
 }
 """Architecture and operand bits -> share of the data sheet that large products sustain."""
 
 SUSTAINED: Final = Share(0.85, "assumed: of the best product anybody measured, over a whole step")
 
-DENSE_TRAFFIC: Final = 0.4
+DENSE_TRAFFIC: Final = 0.5
 """Share of a dense product's traffic that adds to its operations [SimuMax]."""
 
 GROUPED_TRAFFIC: Final = 1.2
 """The same of grouped products [SimuMax]."""
 
-ATTENTION: Final[dict[str, tuple[float, float]]] = {
-    "Blackwell": (0.45, 0.38), "Hopper": (0.5, 0.38), "Ampere": (0.58, 0.48), "Ada": (0.55, 0.45),
+ATTENTION: Final[dict[tuple[str, str], tuple[float, float]]] = {
+    ("Blackwell", "cudnn"): (0.45, 0.38),  # [SimuMax] 64 heads of 4,096 positions
+    ("Blackwell", "flash"): (0.22, 0.18),  # FlashAttention 2 has no kernel of its own there; assumed as on Hopper
+    ("Hopper", "cudnn"): (0.52, 0.42),  # [FA3] table of cuDNN 9: 480 to 640 TFLOPS forward, 400 to 500 backward
+    ("Hopper", "flash"): (0.36, 0.28),  # [FA3] FlashAttention 2: 350 and 280 TFLOPS
+    ("Ampere", "flash"): (0.60, 0.50),  # [SimuMax] A100: 185 and 150 TFLOPS
+    ("Ada", "flash"): (0.55, 0.45),  # assumed as on Ampere
 }
-"""Architecture -> share of the data sheet that flash attention reaches forward and backward, masked half not counted."""
+"""Architecture and kernel -> share of the data sheet forward and backward, the masked half not counted."""
 
 OTHER_ATTENTION: Final = (0.45, 0.35)
 
+MEMORY: Final[dict[str, Share]] = {"Blackwell": Share(0.67, "[SimuMax] B200, pointwise kernels of a training step")}
+"""Architecture -> share of the data sheet's bandwidth; others as in `timing.achieved`."""
+
 KERNEL_S: Final = 4e-6
 """Start and end of one kernel on the card."""
+
+OVERLAP_LOSS: Final = 0.5
+"""Share of a transfer by which the work it runs under becomes longer: it takes processors, memory and power."""
 
 
 class Rates(NamedTuple):
@@ -59,16 +75,23 @@ class Rates(NamedTuple):
     sources: tuple[str, ...]
 
 
-def rates_of(gpu: Gpu, precision: Precision) -> Rates | None:
-    """Rates in a recipe of dtypes; None where the data sheet is not known."""
+def rates_of(gpu: Gpu, precision: Precision, *, attention: str = "flash") -> Rates | None:
+    """Rates in a recipe of dtypes; None where the data sheet is not known.
+
+    Args:
+        gpu: the card
+        precision: the recipe
+        attention: kernel of softmax(QK)V, "flash" or "cudnn"
+    """
     dtype = COMPUTED_IN[precision]
     peak = gpu.flops_per_s(dtype) or gpu.flops_per_s(FALLBACK[dtype])
     whole = gpu.flops_per_s(WHOLE[dtype]) or peak
     if not peak or not whole or not gpu.bandwidth_bytes_per_s:
         return None
     share, whole_share = _share(gpu, dtype), _share(gpu, WHOLE[dtype])
-    memory = BANDWIDTH.get(gpu.vendor, OTHER_BANDWIDTH)
-    forward, backward = ATTENTION.get(gpu.arch.split()[0], OTHER_ATTENTION)
+    arch = gpu.arch.split()[0]
+    memory = MEMORY.get(arch) or BANDWIDTH.get(gpu.vendor, OTHER_BANDWIDTH)
+    forward, backward = ATTENTION.get((arch, attention)) or ATTENTION.get((arch, "flash")) or OTHER_ATTENTION
     return Rates(
         products=peak * share.value, whole=whole * whole_share.value, attention_forward=whole * forward,
         attention_backward=whole * backward, bytes_per_s=gpu.bandwidth_bytes_per_s * memory.value, peak=peak,
@@ -96,8 +119,9 @@ BITS: Final = {"fp8": "8", "bf16": "16", "fp16": "16", "tf32": "16", "fp32": "32
 
 
 def _share(gpu: Gpu, dtype: str) -> Share:
+    for arch in (gpu.arch, gpu.arch.split()[0]):  # "Blackwell Ultra", "Blackwell"
+        if (arch, BITS[dtype]) in PRODUCTS:
+            return PRODUCTS[arch, BITS[dtype]]
     key = (gpu.arch.split()[0], BITS[dtype])
-    if key in PRODUCTS:
-        return PRODUCTS[key]
     best = MATMUL.get(key) or MATMUL.get((key[0], "16")) or OTHER_MATMUL
     return Share(best.value * SUSTAINED.value, f"{best.source}; {SUSTAINED.source}")

@@ -3,24 +3,32 @@
 Stable: `Update`, `update_s`, `update_bytes`.
 
 [fused] apex csrc/multi_tensor_adam.cu and torch fused AdamW: every tensor is read and written once.
-[foreach] pytorch torch/optim/adamw.py `_multi_tensor_adamw`: one kernel for every operation, 20 passes over fp32 tensors.
+[foreach] pytorch torch/optim/adamw.py `_multi_tensor_adamw`: a kernel for every operation, 20 passes over fp32
+tensors.
 [clip] torch.nn.utils.clip_grad_norm_: gradients are read once for the norm, and read and written once to scale them.
-[CPUAdam] Ren et al., arXiv:2101.06840 (ZeRO-Offload), table 3: 10 billion weights take 2.57 s with CPU-Adam on two Xeon
-8168: 0.26 ns a weight, which are 28 bytes: 109 GB/s.
+[muon] Jordan et al., kellerjordan.github.io/posts/muon: five Newton-Schulz steps of three products each.
 """
 
 from __future__ import annotations
 
+from math import log, sqrt
 from typing import Any, Final, NamedTuple
 
 KERNEL_FACTOR: Final[dict[str, float]] = {"fused": 1.0, "foreach": 2.8, "loop": 2.8}
 """Implementation -> passes over the states relative to one [foreach]."""
 
-HOST_BYTES_PER_S: Final = 109e9
-"""What CPU-Adam moves [CPUAdam]."""
+DEVIATION: Final = 0.015
+"""Standard deviation of machines' speed: MegaScale, arXiv:2402.15627, section 5.2, shows a spread of a few percent and
+stragglers of 10 %; fitted on the growth of mpt-h100's steps from 16 to 64 machines in truth/step_times.csv."""
 
-NVME_BYTES_PER_S: Final = 6e9
-"""Assumed: two local disks, read and written at once."""
+
+def spread_of(machines: int) -> float:
+    """How much slower than the mean the slowest of so many machines is: the expected maximum of as many normal values.
+
+    >>> round(spread_of(1), 3), round(spread_of(64), 3)
+    (0.0, 0.043)
+    """
+    return DEVIATION * sqrt(2 * log(machines))
 
 
 class Update(NamedTuple):
@@ -32,6 +40,7 @@ class Update(NamedTuple):
     copy: float = 2.0  # 16-bit weight written from it; 0: none
     kernel: str = "fused"
     clips: bool = True
+    flops: float = 0.0  # of one weight: orthogonalisation
 
 
 def update_bytes(update: Update) -> float:
@@ -45,6 +54,16 @@ def update_bytes(update: Update) -> float:
     return states * KERNEL_FACTOR[update.kernel] + clipping
 
 
-def update_s(elements: Any, *, update: Update, bytes_per_s: float) -> Any:
+def orthogonalisation_flops(rows: int, columns: int) -> float:
+    """Operations of Newton-Schulz for every element of a matrix: five times X X^T, its square, and their sum with X.
+
+    >>> orthogonalisation_flops(4096, 4096) / 4096
+    30.0
+    """
+    short, long = min(rows, columns), max(rows, columns)
+    return 5 * (4.0 * short * short * long + 2.0 * short**3) / (rows * columns)
+
+
+def update_s(elements: Any, *, update: Update, bytes_per_s: float, flops_per_s: float) -> Any:
     """Seconds of clipping and update of so many weights; floats or arrays."""
-    return elements * (update_bytes(update) / bytes_per_s)
+    return elements * (update_bytes(update) / bytes_per_s + update.flops / flops_per_s)

@@ -6,6 +6,7 @@ with the tokens, so that bytes and operations for one token serve every micro-ba
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -44,11 +45,25 @@ def taped(layer: Layer, sizes: Sizes) -> tuple[Operator, ...]:
         layer = replace(layer, mixer=replace(mixer, indexer_heads=0))
     rows = TOKENS * sizes.tp
     tape = decoder_layer(layer, sizes._replace(batch=1, seq_len=rows, keys=None, caches=False))
-    return tuple(
-        _operator(found, rows, sizes)
-        for found in tape.operators
-        if found.name not in NOTHING_MOVES | TRANSFERS | ATTENTION
-    )
+    found = [
+        _operator(taped_one, rows, sizes)
+        for taped_one in tape.operators
+        if taped_one.name not in NOTHING_MOVES | TRANSFERS | ATTENTION
+    ]
+    return (*found, *_sums(tape.operators, rows, sizes))
+
+
+def _sums(operators: list[Taped], rows: int, sizes: Sizes) -> Iterator[Operator]:
+    """Weight gradients are cast to the weight's dtype under autocast and added to those of earlier micro-batches."""
+    width, kept = sizes.numerics.compute, sizes.numerics.weight
+    moved = 3.0 * kept + (width + kept if kept != width else 0)
+    for found in operators:
+        if found.flops and (found.weight_gradients or found.saved_weight_gradients):
+            path = found.outputs[0].name
+            yield Operator(
+                f"{path}.gradient", "pointwise", "gradient", kernels=0.0, backward_kernels=1.0 + (kept != width),
+                backward_weight_bytes=moved * found.flops / 2 / rows,
+            )
 
 
 def _operator(found: Taped, rows: int, sizes: Sizes) -> Operator:
@@ -58,6 +73,9 @@ def _operator(found: Taped, rows: int, sizes: Sizes) -> Operator:
     gradients = sum(value.gradient_bytes for value in (*found.inputs, *found.outputs)) if flows else 0
     back = gradients + sum(value.num_bytes for value in found.saved) if gradients else 0
     path = found.outputs[0].name if found.outputs else found.name
+    if found.name == "unpack" or found.name == "quantised_linear":
+        beside = 2.0 * sum(tensor.num_bytes for tensor in found.temporaries)  # written and read
+        return _unpacked(found, path, rows, moved=moved, beside=beside, width=width)
     if not found.flops:
         return Operator(
             found.name, "pointwise", part_of(path), bytes=moved / rows, backward_bytes=back / rows,
@@ -68,9 +86,20 @@ def _operator(found: Taped, rows: int, sizes: Sizes) -> Operator:
     weight = found.flops / 2 / rows  # elements
     # a weight is read in every product; under autocast it is cast from fp32 first, once for both passes
     cast = (sizes.numerics.weight + width) * weight if sizes.numerics.autocast and not sizes.frozen else 0.0
-    written = 3 * width * weight if learns else 0.0
+    written = width * weight if learns else 0.0
     return Operator(
-        path, "product", part_of(path), found.flops / rows, moved / rows, passes * found.flops / rows, passes * moved / rows,
-        kernels=1.0 + (cast > 0), backward_kernels=float(passes + learns),
+        path, "product", part_of(path), found.flops / rows, moved / rows, passes * found.flops / rows,
+        passes * moved / rows, kernels=1.0 + (cast > 0), backward_kernels=float(passes),
         weight_bytes=width * weight + cast, backward_weight_bytes=passes * width * weight + written,
+    )
+
+
+def _unpacked(found: Taped, path: str, rows: int, *, moved: int, beside: float, width: int) -> Operator:
+    """A product with weights of few bits, or the step before it that unpacks them: again in backward."""
+    kernels = 1.0 + 2 * len(found.temporaries)
+    weight = width * found.flops / 2 / rows
+    return Operator(
+        path, "product" if found.flops else "pointwise", part_of(path), found.flops / rows, moved / rows if found.flops
+        else 0.0, found.flops / rows, moved / rows if found.flops else 0.0, kernels, kernels,
+        weight_bytes=beside + weight, backward_weight_bytes=beside + weight,
     )
