@@ -89,6 +89,8 @@ ASKED: list[tuple[str, list[str]]] = [
     ("train", ["llama-3.2-1b", "--gpus", "8xh100-sxm-80gb", "--engine", "torchtitan", "--seq-len", "8k"]),
     ("train", ["llama-3.1-8b", "--gpus", "a100-sxm-80gb", "--micro-batch", "4"]),
     ("train", ["qwen3-30b-a3b", "--gpus", "16xh100", "--engine", "megatron", "--ep", "8", "--recompute", "full"]),
+    ("train", ["llama-3.1-8b", "--gpus", "8xh100-sxm-80gb", "--price", "2.5usd", "--tokens", "1T"]),
+    ("train", ["llama-3.1-8b", "--gpus", "aws:p5.48xlarge", "--shards", "everything"]),
     ("serve", ["llama-3.1-8b", "--gpus", "2xl40s", "--context", "32k", "--concurrency", "16"]),
     ("serve", ["qwen3-32b", "--gpus", "h100", "--engine", "sglang", "--kv-dtype", "fp8"]),
     ("serve", ["llama-3.1-70b", "--gpus", "l40s", "--context", "8k", "--find", "fewest-gpus"]),
@@ -102,7 +104,7 @@ def test_an_answer_is_that_of_the_single_command(name: str, arguments: list[str]
     expected = json.loads(single.stdout)
     options = dict(zip((key.removeprefix("--") for key in arguments[1::2]), arguments[2::2], strict=True))
     (row,) = vramcast.sweep({"rows": [{"command": name, "model": arguments[0], **options}]}, workers=1)
-    peak, capacity, times = expected["peak"], expected.get("capacity", {}), expected.get("time", {})
+    peak, capacity, times, price = (expected.get(key, {}) for key in ("peak", "capacity", "time", "price"))
     wanted: dict[str, Any] = {
         "fits": expected["fits"],
         **{level: peak[level] for level in ("allocated_bytes", "reserved_bytes", "device_bytes")},
@@ -118,6 +120,8 @@ def test_an_answer_is_that_of_the_single_command(name: str, arguments: list[str]
         "shortfall": expected.get("shortfall"),
         "warnings": "; ".join(expected["warnings"]) or None,
         **{key: times.get(key) for key in ("step_s", "tokens_per_s", "time_to_first_token_s", "mfu")},
+        **{f"price_{key}": price.get(key) for key in ("per_hour", "per_million_tokens", "per_run", "currency", "date")},
+        "run_hours": price.get("run_hours"),
     }
     assert {key: row.get(key) for key in wanted} == wanted
 

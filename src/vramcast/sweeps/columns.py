@@ -77,7 +77,10 @@ ANSWERED: Final[dict[str, Column]] = {
     "price_per_hour": Column(float, _part("cost", "per_hour")),
     "price_per_million_tokens": Column(float, _part("cost", "per_million_tokens")),
     "price_per_run": Column(float, _part("cost", "per_run")),
+    "run_hours": Column(float, _part("cost", "run_hours")),
     "price_currency": Column(str, _price("currency")),
+    "price_tariff": Column(str, _price("tariff")),
+    "price_region": Column(str, _price("region")),
     "price_date": Column(str, _price("date")),
     "found": Column(str, _found),
     "shortfall": Column(str, _shortfall),
@@ -89,7 +92,7 @@ highest phase."""
 FAILED: Final[dict[str, type]] = {"error": str, "message": str}
 """Class and sentence of a question that cannot be answered."""
 
-TYPES: Final[dict[Kind, type]] = {Kind.COUNT: int, Kind.NUMBER: float, Kind.FLAG: bool}
+TYPES: Final[dict[Kind, type]] = {Kind.COUNT: int, Kind.AMOUNT: int, Kind.NUMBER: float, Kind.FLAG: bool}
 """Of a question's own columns; all other kinds are text."""
 
 
