@@ -8,12 +8,11 @@ import json
 import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tools.snapshots import installed, sources
 from tools.snapshots.installed import Found
-
-FOLDER: Final = Path(__file__).resolve().parents[2] / "src" / "vramcast" / "catalogue" / "formats"
+from tools.snapshots.sources import FORMATS
 
 
 def rendered(found: Found, *, read: str, before: dict[str, Any]) -> str:
@@ -74,7 +73,7 @@ def main() -> int:
     folders = {name: Path(folder) for name, _, folder in (text.partition("=") for text in given.source)}
     failed = False
     for name in given.formats or known:
-        path = FOLDER / f"{name}.json"
+        path = FORMATS / f"{name}.json"
         before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         found = found_of(name, folders)
         if found is None:

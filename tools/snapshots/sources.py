@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +16,10 @@ from typing import Any, Final
 
 from tools.snapshots.installed import Found, Sections
 from tools.snapshots.names import Section, classes, entry, literal_aliases, of_class
+
+
+FORMATS: Final = Path(__file__).resolve().parents[2] / "src" / "vramcast" / "catalogue" / "formats"
+"""Where the snapshots lie."""
 
 
 def release(folder: Path) -> str:
@@ -65,18 +70,44 @@ def vllm(folder: Path) -> Found:
     return Found("vllm", release(folder), "class EngineArgs, read as source", {"EngineArgs": found})
 
 
+SGLANG_INSTEAD: Final = {
+    "enable_dp_attention": "no option of the command line any more; use attn_dp_size",
+    "disable_cuda_graph": "no option of the command line any more; use disable_prefill_cuda_graph and "
+                          "disable_decode_cuda_graph",
+}
+"""Option that is gone -> what does the same now."""
+
+
 def sglang(folder: Path) -> Found:
     """Fields of the structs that make up ServerArgs; those without an option on the command line are left out."""
     names: Section = {}
+    hidden: set[str] = set()
     for path in sorted((folder / "sglang" / "srt" / "arg_groups" / "fields").glob("*.py")):
         for node in classes(path).values():
-            hidden = {
-                item.target.id for item in node.body
-                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-                and "no_cli=True" in ast.unparse(item.annotation)
-            }
-            names |= {name: e for name, e in of_class(node).items() if name not in hidden}
-    return Found("sglang", release(folder), "structs of srt/arg_groups/fields, read as source", {"ServerArgs": names})
+            found = of_class(node)
+            for item in node.body:
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                    hidden |= _sglang_option(item, found)
+            names |= found
+    kept = {name: e for name, e in names.items() if name not in hidden}
+    removed = {name: SGLANG_INSTEAD.get(name, "no option of the command line") for name in sorted(hidden)
+               if name[0] != "_"}
+    how = "structs of srt/arg_groups/fields, read as source"
+    return Found("sglang", release(folder), how, {"ServerArgs": kept}, {"ServerArgs": removed})
+
+
+def _sglang_option(item: ast.AnnAssign, found: Section) -> set[str]:
+    """Puts other spellings into the entry; the names that are no option."""
+    name = ast.unparse(item.target)
+    calls = [n for n in ast.walk(item.annotation) if isinstance(n, ast.Call) and ast.unparse(n.func) == "Arg"]
+    words = {word.arg: word.value for call in calls for word in call.keywords}
+    if "no_cli" in words:
+        return {name}
+    given = ast.literal_eval(words["aliases"]) if "aliases" in words else []
+    given += [ast.literal_eval(words["cli_name"])] if "cli_name" in words else []
+    if given and name in found:
+        found[name]["aliases"] = [text.lstrip("-").replace("-", "_") for text in given]
+    return set()
 
 
 def llamafactory(folder: Path) -> Found:
@@ -88,7 +119,10 @@ def llamafactory(folder: Path) -> Found:
         for name, node in classes(path).items():
             if name != "EvaluationArguments":
                 found |= of_class(node, aliases)
-    how = "dataclasses of hparams, read as source; names of TrainingArguments come beside them"
+    trainer = json.loads((FORMATS / "transformers.json").read_text(encoding="utf-8"))
+    for name, known in trainer["sections"]["TrainingArguments"].items():
+        found.setdefault(name, known)
+    how = f"dataclasses of hparams, read as source, and TrainingArguments of transformers {trainer['version']}"
     return Found("llamafactory", release(folder), how, {"arguments": found})
 
 
