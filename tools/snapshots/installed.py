@@ -225,6 +225,8 @@ def kubernetes() -> Found:
         model = getattr(kubeflow, name, None) or getattr(client, name)
         sections[name] = {}
         for field, text in model.openapi_types.items():
+            if text.startswith("dict(str, Kubeflow"):  # a table of tables: checked where it is written
+                waiting.append(text.removeprefix("dict(str, ").removesuffix(")"))
             inner = text.removeprefix("list[").removesuffix("]")
             is_model = hasattr(client, inner) or hasattr(kubeflow, inner)
             wire = model.attribute_map[field]

@@ -64,10 +64,14 @@ def torchtitan(folder: Path) -> Found:
 
 
 def vllm(folder: Path) -> Found:
-    """Fields of EngineArgs; names of types are looked up in vllm/config."""
-    aliases = literal_aliases(folder / "vllm" / "config")
-    found = of_class(classes(folder / "vllm" / "engine" / "arg_utils.py")["EngineArgs"], aliases)
-    return Found("vllm", release(folder), "class EngineArgs, read as source", {"EngineArgs": found})
+    """Fields of EngineArgs and of the server's own arguments; names of types are looked up in vllm/config."""
+    package = folder / "vllm"
+    aliases = literal_aliases(package / "config")
+    engine = of_class(classes(package / "engine" / "arg_utils.py")["EngineArgs"], aliases)
+    frontend = classes(package / "entrypoints" / "common" / "cli_args.py")
+    server = of_class(frontend["BaseFrontendArgs"]) | of_class(frontend["FrontendArgs"])
+    sections = {"EngineArgs": engine, "FrontendArgs": server}
+    return Found("vllm", release(folder), "classes EngineArgs and FrontendArgs, read as source", sections)
 
 
 SGLANG_INSTEAD: Final = {

@@ -35,18 +35,11 @@ WHOLE_MODELS: Final = ("pp", "ep")
 def write(order: Order) -> tuple[File, ...]:
     """The file that the plan's framework asks for."""
     job = order.job
-    if job.engine in ("deepspeed", "huggingface") and uses_deepspeed(order):
+    if deepspeed.is_used(job):
         return _written(order, "DEEPSPEED", _deepspeed(order))
     if job.plan.shards is Shards.NOTHING or job.cluster.count == 1:
         return _written(order, "NO" if job.cluster.count == 1 else "MULTI_GPU", ())
     return write_fsdp1(order) if job.engine == "litgpt" else write_fsdp2(order)
-
-
-def uses_deepspeed(order: Order) -> bool:
-    """Whether the engine answers with DeepSpeed: always, or the Trainer where the plan shards."""
-    job = order.job
-    sharded = job.plan.shards is not Shards.NOTHING and job.data_parallel > 1
-    return bool(job.engine == "deepspeed" or job.engine_options.get("deepspeed") or sharded)
 
 
 def write_fsdp2(order: Order) -> tuple[File, ...]:
@@ -68,7 +61,7 @@ def _written(order: Order, kind: str, nested: Table) -> tuple[File, ...]:
         raise Unsupported("Accelerate splits by tp and cp beside FSDP2 only; use --shards everything")
     table = (*_machines(order, kind), *nested, *_compile(order))
     parts = (Part("accelerate", "config"),)
-    text = yaml_text(table, head=head_of(order).replace("# ", "").rstrip() + f"\naccelerate launch --config_file {NAME}")
+    text = yaml_text(table, head=head_of(order, f"accelerate launch --config_file {NAME} YOUR_SCRIPT.py"))
     return (File(NAME, text, parts, frozenset(order.ask.said)),)
 
 

@@ -11,10 +11,11 @@ import msgspec.structs
 from vramcast.domain.job import Job, Peft, Plan, Workload
 from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan
 
-ALWAYS: Final = ("precision", "optimizer", "attention", "shards", "seq_len", "micro_batch", "grad_accum")
+ALWAYS: Final = ("precision", "optimizer", "attention", "seq_len", "micro_batch", "grad_accum")
 """Settings that have no neutral value: some file must say them, whatever they are."""
 
-FOLDS: Final = (Plan(), Workload(), Peft(), ServePlan(), Requests(), Draft())
+NEUTRAL: Final = {Job: (Plan(), Workload()), ServeJob: (ServePlan(), Requests())}
+"""What every framework does anyway, by what is asked."""
 
 
 class Asked:
@@ -57,7 +58,8 @@ def _fields(noun: Any) -> dict[str, Any]:
 
 def needed(job: Job | ServeJob) -> dict[str, Any]:
     """The settings that differ from what every framework does anyway, and those that always have to be said."""
-    neutral = {name: value for noun in FOLDS for name, value in _fields(noun).items()} | {"alloc_conf": ""}
+    nouns = NEUTRAL[type(job)]
+    neutral = {name: value for noun in nouns for name, value in _fields(noun).items()} | {"alloc_conf": ""}
     for part, noun in (("peft", Peft()), ("draft", Draft())):
         neutral |= {f"{part}.{name}": value for name, value in _fields(noun).items()}
     return {name: value for name, value in settings_of(job).items() if _has_to_be_said(name, value, neutral)}

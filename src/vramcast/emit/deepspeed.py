@@ -35,16 +35,25 @@ NVME: Final = "/local_nvme"
 
 
 def write(order: Order) -> tuple[File, ...]:
-    """The one file.
+    """The one file; none where the plan runs without DeepSpeed.
 
     Raises: Unsupported for what DeepSpeed's ZeRO does not have
     """
+    if not is_used(order.job):
+        return ()
     table = (*_batch(order), *_precision(order), _zero(order), *_optimizer(order), *_rest(order))
     text = json.dumps(plain(table), indent=2) + "\n"
     order.ask.also("optimizer_kernel")  # DeepSpeed's own fused step, whatever is asked
     notes = _notes(order)
     parts = (Part("deepspeed", "config"),)
     return (File(NAME, text, parts, frozenset(order.ask.said), notes, tuple(reasons(table))),)
+
+
+def is_used(job: Job) -> bool:
+    """Whether the engine answers with DeepSpeed: its own always, the Trainer where the plan shards."""
+    sharded = job.plan.shards is not Shards.NOTHING and job.data_parallel > 1
+    trainer = job.engine == "huggingface" and (sharded or bool(job.engine_options.get("deepspeed")))
+    return job.engine == "deepspeed" or trainer
 
 
 def _batch(order: Order) -> Table:

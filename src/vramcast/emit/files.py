@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Any, Final, NamedTuple
 
-from vramcast.catalogue.formats import load_format, problems
+from vramcast.catalogue.formats import Format, load_format, problems
 from vramcast.emit.asked import Asked
 from vramcast.emit.shell import options_in, words_of
 
@@ -15,11 +15,12 @@ PLACEHOLDER: Final = "TO-BE-FILLED-IN"
 
 
 class Part(NamedTuple):
-    """Where a snapshot's section stands in a file that is read back."""
+    """Where names of a snapshot stand in a file that is read back."""
 
     format: str  # name of the snapshot
     section: str
-    path: tuple[str | int, ...] = ()  # keys to it from the top
+    path: tuple[str | int, ...] = ()  # keys to them from the top
+    further: tuple[str, ...] = ()  # other sections whose names stand among them
 
 
 class File(NamedTuple):
@@ -39,8 +40,7 @@ class Order(NamedTuple):
 
     job: Any  # Job or ServeJob
     ask: Asked
-    formats: tuple[str, ...]  # what is written beside this file
-    image: str = ""  # container image for the launchers; empty: one that has the framework
+    beside: tuple[File, ...] = ()  # files of the frameworks, for a launcher
 
 
 def read_back(file: File) -> Any:
@@ -83,21 +83,30 @@ def defects(file: File) -> list[str]:
         inner = values
         for key in part.path:
             inner = inner[key]
-        if file.name.endswith(".sh"):
-            inner = typed_options(part, inner)
-        found += [f"{file.name}: {text}" for text in problems(load_format(part.format), part.section, inner)]
+        known = load_format(part.format)
+        by_section: dict[str, dict[str, Any]] = {part.section: {}}
+        for name, value in inner.items():
+            section, key, typed = _placed(known, part, name, value, words=file.name.endswith(".sh"))
+            by_section.setdefault(section, {})[key] = typed
+        found += [f"{file.name}: {text}" for section, names in by_section.items()
+                  for text in problems(known, section, names)]
     return found
 
 
-def typed_options(part: Part, options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a command line with their values as the snapshot's kinds want them."""
-    known = load_format(part.format)
-    found: dict[str, Any] = {}
-    for name, value in options.items():
-        key = name if known.find(part.section, name) else name.replace("-", "_")
-        entry = known.find(part.section, key)
-        found[key] = _typed(value, entry.kind) if entry is not None else value
-    return found
+def _placed(known: Format, part: Part, name: str, value: Any, *, words: bool) -> tuple[str, str, Any]:
+    """The section that knows a name, the name as it stands there, and the value as its kind wants it.
+
+    Options of a command line are words: dashes for underscores, `--no-` before what is switched off, numbers as text.
+    """
+    for section in (part.section, *part.further):
+        for key in (name, name.replace("-", "_")) if words else (name,):
+            entry = known.find(section, key)
+            if entry is not None:
+                return section, key, _typed(value, entry.kind) if words else value
+        off = known.find(section, name.removeprefix("no-").replace("-", "_"))
+        if words and name.startswith("no-") and off is not None and off.kind == "bool":
+            return section, name.removeprefix("no-").replace("-", "_"), False
+    return part.section, name, value
 
 
 def _typed(value: Any, kind: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Final
 
 from vramcast.emit.files import Order
 from vramcast.emit.lines import Line, Table
-from vramcast.emit.shell import HEAD, array, commented, exports
+from vramcast.emit.shell import HEAD, array, commented, comments, exports
 
 RUN: Final = "run.sh"
 
@@ -17,9 +17,16 @@ TORCHRUN: Final = (
 """The line; what runs comes behind it."""
 
 
+ACCELERATE: Final = (
+    'accelerate launch --config_file accelerate.yaml --num_machines "$NNODES" --machine_rank "$NODE_RANK" \\\n'
+    '  --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" \\\n'
+)
+"""The same where Accelerate's file says how weights are shared."""
+
+
 def run_script(order: Order, program: str, options: Table = (), *, style: str = "--{}", starter: str = TORCHRUN) -> str:
     """The whole script: where this machine stands, the environment, the options, the command."""
-    parts = [HEAD + head_of(order) + "set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")"', _place(order)]
+    parts = [HEAD + comments(head_of(order)) + "set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")"', _place(order)]
     variables = environment(order)
     if variables:
         parts.append(exports(variables))
@@ -29,15 +36,15 @@ def run_script(order: Order, program: str, options: Table = (), *, style: str = 
     return "\n\n".join(parts) + "\n"
 
 
-def head_of(order: Order) -> str:
-    """What the plan is of, as comments."""
+def head_of(order: Order, *more: str) -> str:
+    """What a file is for, a line for every sentence."""
     cluster = order.job.cluster
-    what = f"# {order.job.model.name} on {cluster.name}, planned for {order.job.engine}.\n"
+    what = [f"{order.job.model.name} on {cluster.name}, planned for {order.job.engine}."]
     if cluster.price is not None:
         price = cluster.price
         where = ", ".join(part for part in (cluster.instance, price.region, price.tariff, price.date) if part)
-        what += f"# {price.per_hour * cluster.num_nodes:.2f} {price.currency} an hour for all machines ({where}).\n"
-    return what
+        what.append(f"{price.per_hour * cluster.num_nodes:.2f} {price.currency} an hour for all machines ({where}).")
+    return "\n".join((*what, *more))
 
 
 def _place(order: Order) -> str:

@@ -9,7 +9,6 @@ from typing import Final
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute
 from vramcast.emit import deepspeed
-from vramcast.emit.accelerate import uses_deepspeed
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
 from vramcast.emit.lines import Line, Table
@@ -33,9 +32,6 @@ BITS: Final = {"nf4": 4, "nf4-dq": 4, "int8": 8}
 
 METHODS: Final = ("lora", "dora")
 
-FROM_ITS_OWN: Final = "llamafactory"
-FROM_TRANSFORMERS: Final = "transformers"
-
 
 def write(order: Order) -> tuple[File, ...]:
     """The one file; `llamafactory-cli train` reads it.
@@ -53,7 +49,7 @@ def write(order: Order) -> tuple[File, ...]:
     order.ask.also("option.padded", "option.auto", "option.deepspeed", "option.shifted_loss")
     own = (*_model(order), *_method(order), *_data(order))
     arguments = _arguments(order)
-    head = head_of(order).replace("# ", "").rstrip() + "\nFORCE_TORCHRUN=1 llamafactory-cli train " + NAME
+    head = head_of(order, f"FORCE_TORCHRUN=1 llamafactory-cli train {NAME}")
     text = yaml_text((*own, *arguments), head=head)
     parts = (Part("llamafactory", "arguments"),)
     return (File(NAME, text, parts, frozenset(order.ask.said)),)
@@ -63,7 +59,6 @@ def _model(order: Order) -> Table:
     ask, plan = order.ask, order.job.plan
     lines = [
         Line("model_name_or_path", hub_id(order.job.model)),
-        Line("trust_remote_code", True),
         Line("flash_attn", KERNELS[AttentionKernel(ask("attention"))], f"attention kernel: {plan.attention.value}"),
     ]
     if ask("recompute") == Recompute.NONE:
@@ -121,7 +116,7 @@ def _method(order: Order) -> Table:
 
 
 def _pure(order: Order) -> Table:
-    if order.ask("precision") == Precision.BF16 and not uses_deepspeed(order):
+    if order.ask("precision") == Precision.BF16 and not deepspeed.is_used(order.job):
         return (Line("pure_bf16", True, "weights, gradients and states in bf16"),)
     return ()
 
@@ -150,14 +145,14 @@ def _arguments(order: Order) -> Table:
         *_precision(order),
     ]
     name, kernel = ask("optimizer"), ask("optimizer_kernel")
-    if not (uses_deepspeed(order) and name in deepspeed.OPTIMIZERS):
+    if not (deepspeed.is_used(order.job) and name in deepspeed.OPTIMIZERS):
         if name not in OPTIMIZERS or kernel == "loop" or (kernel == "fused" and name != "adamw"):
             raise Unsupported(f"LLaMA-Factory has no optimizer {name} with kernel {kernel}; use {', '.join(OPTIMIZERS)}")
         optim = "adamw_torch_fused" if kernel == "fused" else OPTIMIZERS[name][0]
         lines.append(Line("optim", optim, f"{name}, as planned"))
     if ask("compile"):
         lines.append(Line("torch_compile", True))
-    if uses_deepspeed(order):
+    if deepspeed.is_used(order.job):
         lines.append(Line("deepspeed", deepspeed.NAME, "ZeRO and offload stand there"))
     return tuple(lines)
 

@@ -68,8 +68,8 @@ def write(order: Order) -> tuple[File, ...]:
         *_recompute(order, options), *_moe(job, options), *_options(options), *_run(order),
     )
     text = run_script(order, f'"${{MEGATRON:-.}}/{entry_script(job.model)}"', table)
-    notes = [f"{RUN}: {', '.join(found)} of {job.model.name} have no argument here"
-             for found in [unsaid_features(job.model)] if found]
+    notes = [f"{RUN}: {job.model.name} has {text}, for which there is no argument here"
+             for text in unsaid_features(job.model)]
     if job.workload.objective == "sft":
         notes.append(f"{RUN}: pre-training and fine-tuning take the same memory; name your own data")
     part = Part("megatron", "arguments")

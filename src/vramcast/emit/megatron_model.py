@@ -231,11 +231,11 @@ def unsaid_features(model: Model) -> tuple[str, ...]:
                   ("further weights", layer.extra))
         found |= {name: None for name, is_there in checks if is_there}
     if _rotary_unknown(model):
-        found["the base of its rotary embedding"] = None
+        found["a rotary embedding of a base that the plan does not know"] = None
     return tuple(found)
 
 
 def _rotary_unknown(model: Model) -> bool:
-    lines = _ends(model)
-    names = {line.name: line.value for line in lines}
-    return names.get("position-embedding-type") == "rope" and "rotary-base" not in names
+    """A config that names no base has transformers' default of 10,000, which is Megatron's too."""
+    names = {line.name: line.value for line in _ends(model)}
+    return names.get("position-embedding-type") == "rope" and not _config(model)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision
 from vramcast.domain.model import Head
 from vramcast.emit.files import Order
 from vramcast.emit.model_names import hub_id, module_names
+from vramcast.emit.shell import commented
 from vramcast.errors import Unsupported
 
 WEIGHT_DTYPES: Final = {
@@ -85,16 +87,17 @@ def build_model_lines(order: Order, *, dtype: str) -> str:
     job: Job = order.job
     name = auto_class(job)
     base = order.ask("peft.base", "full")
+    attention = attention_of(order)
     lines = [
         "def build_model():",
         f'    """{job.model.name} as planned: {order.ask("precision")}, attention {order.ask("attention")}."""',
         f"    from transformers import {name}" + (", BitsAndBytesConfig" if base in BASES else ""),
         "",
         f"    model = {name}.from_pretrained(",
-        f"        MODEL, dtype=torch.{dtype}, attn_implementation={attention_of(order)!r},",
+        f'        MODEL, dtype=torch.{dtype}, attn_implementation="{attention}",',
     ]
     if base in BASES:
-        lines.append(f"        quantization_config=BitsAndBytesConfig({BASES[base]}),  # frozen weights: {base}")
+        lines += [f"        # frozen weights: {base}", f"        quantization_config=BitsAndBytesConfig({BASES[base]}),"]
     lines += ["    )", *_adapter_lines(order), "    return model"]
     return "\n".join(lines) + "\n"
 
@@ -165,8 +168,7 @@ LOSSES: Final[dict[Loss, tuple[str, ...]]] = {
         "    hidden = model.get_decoder()(input_ids=tokens).last_hidden_state[:, :-1].flatten(0, 1)",
         "    head, labels, parts = model.get_output_embeddings(), tokens[:, 1:].flatten(), []",
         "    for rows, targets in zip(hidden.chunk(LOSS_CHUNKS), labels.chunk(LOSS_CHUNKS)):",
-        "        part = lambda rows, targets: F.cross_entropy(head(rows).float(), targets, reduction='sum')",
-        "        parts.append(checkpoint(part, rows, targets, use_reentrant=False))",
+        "        parts.append(checkpoint(chunk_loss, head, rows, targets, use_reentrant=False))",
         "    return torch.stack(parts).sum() / labels.numel()",
     ),
 }
@@ -178,6 +180,11 @@ BEFORE_LOSS: Final = {
         "def compiled_cross_entropy(logits, tokens):\n"
         '    """Upcast and softmax in one kernel."""\n'
         "    return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())\n\n\n"
+    ),
+    Loss.CHUNKED: (
+        "def chunk_loss(head, rows, targets):\n"
+        '    """Summed loss of some positions; their logits are freed and computed again in backward."""\n'
+        '    return F.cross_entropy(head(rows).float(), targets, reduction="sum")\n\n\n'
     ),
 }
 
@@ -227,4 +234,5 @@ def model_id(order: Order) -> str:
 
 def constant(name: str, value: Any, why: str) -> str:
     """One constant of a script with its reason."""
-    return f"{f'{name} = {value!r}':<46}# {why}"
+    text = json.dumps(value) if isinstance(value, str) else repr(value)
+    return commented(f"{name} = {text}", why)

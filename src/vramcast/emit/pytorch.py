@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.job import Job, Loss, Precision, Recompute, Shards
+from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
 from vramcast.emit.deepspeed import LEARNING_RATE
 from vramcast.emit.files import File, Order
 from vramcast.emit.launch import RUN, run_script
@@ -89,6 +89,7 @@ def _script(order: Order) -> str:
         dtype = COMPUTE_DTYPES.get(precision, dtype)
     return TEXT.format(
         title=f"{job.model.name} on {job.cluster.name} with PyTorch alone",
+        imports=_imports(order, loss),
         constants=_constants(order, precision, loss),
         build=build_model_lines(order, dtype=dtype),
         kernel=kernel_lines(order),
@@ -101,6 +102,13 @@ def _script(order: Order) -> str:
         if precision is Precision.TF32 else "",
         compiled="    model = torch.compile(model)  # as planned\n" if ask("compile") else "",
     )
+
+
+def _imports(order: Order, loss: Loss) -> str:
+    lines = ""
+    if order.ask("attention") != AttentionKernel.EAGER:
+        lines += "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+    return lines + ("from torch.utils.checkpoint import checkpoint\n" if loss is Loss.CHUNKED else "")
 
 
 def _constants(order: Order, precision: Precision, loss: Loss) -> str:
@@ -188,9 +196,7 @@ import torch
 import torch.nn.functional as F
 from torch import distributed
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
-
+{imports}
 {constants}
 
 
@@ -240,8 +246,6 @@ def step(model, optimizer, scaler, data, device):
     for index in range(GRAD_ACCUM):
         last = index == GRAD_ACCUM - 1
         waits = model.no_sync() if hasattr(model, "no_sync") and not last else contextlib.nullcontext()
-        if hasattr(model, "set_requires_gradient_sync"):
-            model.set_requires_gradient_sync(last)
         with waits:
             with {autocast}, attention_kernel():
                 loss = loss_of(model, next(data)) / GRAD_ACCUM

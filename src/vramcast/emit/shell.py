@@ -43,9 +43,14 @@ def _option(line: Line, style: str) -> str:
     return name if line.value is True else f"{name} {quoted(line.value)}".strip()
 
 
+def comments(text: str) -> str:
+    """Every line of a text as a comment."""
+    return "".join(f"# {line}\n" for line in text.splitlines())
+
+
 def commented(text: str, why: str) -> str:
     """The line with its reason behind it."""
-    return f"{text:<{COMMENT_COLUMN}}# {' '.join(why.split())}" if why else text
+    return f"{text:<{COMMENT_COLUMN - 1}} # {' '.join(why.split())}" if why else text
 
 
 def exports(variables: Iterable[Line]) -> str:

@@ -192,7 +192,7 @@ def _registry(order: Order) -> str:
         compiled = bool(order.job.plan.compile)
         converters = f", converters=[Float8LinearConverter.Config(model_compile_enabled={compiled})]"
     chunked = _chunked(order)
-    cross_entropy = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
+    cross_entropy = "CrossEntropyLoss.Config(global_vocab_size=vocab)"
     return TEXT.format(
         title=f"{order.job.model.name} as planned for {order.job.cluster.name}",
         module=flavour.module, flavour=flavour.name, backend=_attention(order), converters=converters,
@@ -239,16 +239,20 @@ from torchtitan.trainer import Trainer
 def planned() -> Trainer.Config:
     """Network, loss, optimizer and recomputation; batch and degrees stand in run.sh."""
     model_spec = model_registry("{flavour}", attn_backend="{backend}"{converters})
+    vocab = decoder_vocab_size(model_spec)
     learning = {{"lr": {rate}, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}}  # not part of the plan
     return Trainer.Config(
         model_spec=model_spec,
-        hf_assets_path="./assets/hf/{assets}",  # tokenizer and weights, as scripts/download_hf_assets.py puts them
-        loss={loss},  # {loss_why}
+        # tokenizer and weights, as torchtitan's scripts/download_hf_assets.py puts them
+        hf_assets_path="./assets/hf/{assets}",
+        # {loss_why}
+        loss={loss},
         optimizer=OptimizersContainer.Config(
             param_groups=[ParamGroupConfig(pattern=r".*", optimizer_name="{name}", optimizer_kwargs=learning)]
         ),
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=200),
         dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
-        activation_checkpoint={policy},  # recomputation: {recompute}
+        # recomputation: {recompute}
+        activation_checkpoint={policy},
     )
 '''

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.job import Job, Loss, Precision, Recompute
+from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
 from vramcast.emit import deepspeed
-from vramcast.emit.accelerate import uses_deepspeed
 from vramcast.emit.files import File, Order, Part
-from vramcast.emit.launch import RUN, head_of, run_script
+from vramcast.emit.launch import ACCELERATE, RUN, TORCHRUN, head_of, run_script
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.python_parts import (
     COMPUTE_DTYPES,
@@ -59,15 +58,20 @@ def write(order: Order) -> tuple[File, ...]:
         raise Unsupported("the Trainer's arguments split over data-parallel ranks only; use tp=pp=cp=ep=1")
     order.ask.also("objective")
     table = training_arguments(order)
-    text = yaml_text(table, head=head_of(order).replace("# ", "").rstrip())
+    text = yaml_text(table, head=head_of(order))
     script = _script(order)
-    run = run_script(order, f"{SCRIPT} {NAME}")
+    run = run_script(order, f"{SCRIPT} {NAME}", starter=ACCELERATE if _is_fsdp(job) else TORCHRUN)
     said = frozenset(order.ask.said)
     return (
         File(NAME, text, (Part("transformers", "TrainingArguments"),), said),
         File(SCRIPT, script, (), said, _notes(order)),
         File(RUN, run, (), said, executable=True),
     )
+
+
+def _is_fsdp(job: Job) -> bool:
+    """Whether the ranks share weights without DeepSpeed: then Accelerate's file says how."""
+    return job.plan.shards is not Shards.NOTHING and job.cluster.count > 1 and not deepspeed.is_used(job)
 
 
 def training_arguments(order: Order) -> Table:
@@ -88,7 +92,7 @@ def training_arguments(order: Order) -> Table:
     ]
     if ask("compile"):
         lines.append(Line("torch_compile", True, "kernels of norms, activations and the loss are fused"))
-    if uses_deepspeed(order):
+    if deepspeed.is_used(order.job):
         lines.append(Line("deepspeed", deepspeed.NAME, "ZeRO and offload stand there"))
     return tuple(lines)
 
@@ -96,7 +100,7 @@ def training_arguments(order: Order) -> Table:
 def precision_lines(order: Order) -> list[Line]:
     """Autocast, or the dtype DeepSpeed trains in."""
     precision = Precision(order.ask("precision"))
-    zero = uses_deepspeed(order)
+    zero = deepspeed.is_used(order.job)
     if precision is Precision.FP8:
         raise Unsupported("the Trainer has no fp8 of its own; use --engine megatron or torchtitan")
     width = COMPUTE_DTYPES.get(precision)
@@ -126,7 +130,7 @@ def recompute_lines(order: Order) -> list[Line]:
 def _optimizer(order: Order) -> list[Line]:
     name, _, rank = str(order.ask("optimizer")).partition(":")
     kernel = order.ask("optimizer_kernel")
-    if uses_deepspeed(order) and name in deepspeed.OPTIMIZERS:
+    if deepspeed.is_used(order.job) and name in deepspeed.OPTIMIZERS:
         return []  # the DeepSpeed file builds it
     if name not in OPTIMIZERS:
         raise Unsupported(f"the Trainer has no optimizer {name}; use {', '.join(OPTIMIZERS)}")
@@ -161,7 +165,7 @@ def _loss(order: Order) -> list[Line]:
 def weights_dtype(order: Order) -> str:
     """What the checkpoint is loaded in: a frozen base under autocast stays in 16 bits."""
     precision = Precision(order.ask("precision"))
-    if uses_deepspeed(order):
+    if deepspeed.is_used(order.job):
         return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
     if order.job.plan.peft is not None:
         return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
@@ -186,6 +190,8 @@ def _script(order: Order) -> str:
     return SCRIPT_TEXT.format(
         title=f"{job.model.name} on {job.cluster.name} with Hugging Face's Trainer", constants=constants, build=build,
         kernel=kernel_lines(order), arguments=NAME,
+        imports="" if ask("attention") == AttentionKernel.EAGER else
+        "from torch.nn.attention import SDPBackend, sdpa_kernel\n",
     )
 
 
@@ -201,8 +207,7 @@ import os
 import sys
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
+{imports}
 {constants}
 
 

@@ -49,7 +49,7 @@ EMITTERS: Final[dict[str, Emitter]] = {
         "Accelerate's YAML with FSDP1",
     ),
     "transformers": Emitter(
-        "transformers", "write", HUGGING_FACE, ("pytorch", "litgpt"), "framework",
+        "transformers", "write", (*HUGGING_FACE, "litgpt"), ("pytorch",), "framework",
         "TrainingArguments as YAML, and a script with the Trainer",
     ),
     "llamafactory": Emitter(
@@ -161,17 +161,24 @@ def _built(
     notes: list[str] = []
     for name in sorted(chosen, key=lambda name: EMITTERS[name].kind):
         emitter = EMITTERS[name]
-        order = Order(job, Asked(job), tuple(found))
+        beside = tuple(found.values()) if emitter.kind == "launcher" else ()
+        order = Order(job, Asked(job), beside)
         write: Callable[[Order], tuple[File, ...]] = getattr(
             import_module(f"vramcast.emit.{emitter.module}"), emitter.function
         )
         try:
-            for file in write(order):
-                found.setdefault(file.name, file)
+            files = write(order)
         except Unsupported as error:
             if strict:
                 raise
             notes.append(f"no {name}: {error}")
+            continue
+        if not files and strict:
+            raise Unsupported(f"format {name} has nothing to say of this plan: it runs without")
+        for file in files:
+            if file.name in found:
+                raise InvalidSpec(f"format {name} and another of those chosen both write {file.name}; choose one of them")
+            found[file.name] = file
     if not any(EMITTERS[name].kind == "framework" for name in chosen) and strict:
         notes.append("launchers alone: they start run.sh, which --format of a framework writes")
     if not found:

@@ -107,4 +107,4 @@ def _float(value: float) -> str:
 
 
 def _with_reason(text: str, why: str) -> str:
-    return f"{text:<{COMMENT_COLUMN}}# {' '.join(why.split())}" if why else text
+    return f"{text:<{COMMENT_COLUMN - 1}} # {' '.join(why.split())}" if why else text
