@@ -114,7 +114,7 @@ def accelerate() -> Found:
     config = importlib.import_module("accelerate.commands.config.config_args").ClusterConfig
     parser = importlib.import_module("accelerate.commands.launch").launch_command_parser()
     launch = {
-        action.dest: entry(kind=_option_kind(action), choices=action.choices or (), default=action.default)
+        action.dest: entry(kind=_option_kind(action), choices=_choices(action), default=action.default)
         for action in parser._actions if action.dest != "help"
     }
     sections: Sections = {"config": {f.name: entry(kind=of_type(f.type)[0]) for f in dataclasses.fields(config)}}
@@ -128,6 +128,11 @@ def accelerate() -> Found:
     _point(sections, "config", tuple(name for name in sections if name.endswith("_config")))
     how = "ClusterConfig, and the options of accelerate launch for what is nested"
     return Found("accelerate", version("accelerate"), how, sections)
+
+
+def _choices(action: Any) -> list[Any]:
+    """What an option takes; numbers as the YAML file holds them."""
+    return [int(text) if str(text).isdecimal() else text for text in action.choices or ()]
 
 
 def _option_kind(action: Any) -> str:
@@ -215,7 +220,8 @@ KUBERNETES_ROOTS: Final = ("KubeflowOrgV1PyTorchJob", "V1Deployment", "V1Service
 
 def kubernetes() -> Found:
     """PyTorchJob, Deployment, Service and ConfigMap: models of the Kubeflow and Kubernetes clients."""
-    kubeflow, client = (importlib.import_module(name) for name in ("kubeflow.training.models", "kubernetes.client.models"))
+    kubeflow = importlib.import_module("kubeflow.training.models")
+    client = importlib.import_module("kubernetes.client.models")
     sections: Sections = {}
     waiting = list(KUBERNETES_ROOTS)
     while waiting:

@@ -17,7 +17,6 @@ from typing import Any, Final
 from tools.snapshots.installed import Found, Sections
 from tools.snapshots.names import Section, classes, entry, literal_aliases, of_class
 
-
 FORMATS: Final = Path(__file__).resolve().parents[2] / "src" / "vramcast" / "catalogue" / "formats"
 """Where the snapshots lie."""
 
@@ -51,7 +50,7 @@ TORCHTITAN_CLASSES: Final = {
 
 
 def torchtitan(folder: Path) -> Found:
-    """Dataclasses of the configuration; the models with their sizes, as `models/<module>/config_registry.py` has them."""
+    """Dataclasses of the configuration; the functions of every `models/<module>/config_registry.py`."""
     package = folder / "torchtitan"
     sections: Sections = {}
     for section, (file, name) in TORCHTITAN_CLASSES.items():
@@ -151,8 +150,7 @@ def megatron(folder: Path) -> Found:
 
 
 LLAMACPP_OPTION: Final = re.compile(
-    r"add_opt\(common_arg\(\s*\{(?P<names>[^}]*)\},\s*(?P<value>\"(?:[^\"\\]|\\.)*\",\s*(?=[\w\"(]))?(?P<rest>.*?)\n    \)",
-    re.S,
+    r"add_opt\(common_arg\(\s*\{(?P<names>[^}]*)\},(?P<rest>.*?)\n    \)", re.S
 )
 
 
@@ -167,7 +165,7 @@ def llamacpp(folder: Path) -> Found:
         if not long:
             continue
         handler = re.search(r"\]\(common_params & \w*(?:, (?P<type>[\w:& ]+?) ?\w*)?\)", match["rest"])
-        kind = {"int": "int", "const std::string &": "any"}.get((handler and handler["type"] or "").strip(), "flag")
+        kind = {"int": "int", "const std::string &": "any"}.get(((handler and handler["type"]) or "").strip(), "flag")
         names[long[0]] = entry(kind=kind, aliases=[*long[1:], *short])
     return Found("llama.cpp", release(folder), "options of common/arg.cpp, read as source", {"arguments": names})
 
@@ -193,9 +191,10 @@ def _click_options(function: ast.FunctionDef) -> Iterator[tuple[str, dict[str, A
             continue
         options = [item.value.removeprefix("--") for item in call.args if isinstance(item, ast.Constant)]
         words = {word.arg: word.value for word in call.keywords}
-        kind = {"int": "int", "float": "number", "str": "text"}.get(ast.unparse(words["type"]) if "type" in words else "")
-        flag = "is_flag" in words
-        yield options[0], entry(kind="flag" if flag else kind or "any", aliases=dict.fromkeys(options[1:]))
+        given = ast.unparse(words["type"]) if "type" in words else ""
+        kind = {"int": "int", "float": "number", "str": "text"}.get(given, "any")
+        kind = "flag" if "is_flag" in words else kind
+        yield options[0], entry(kind=kind, aliases=dict.fromkeys(options[1:]))
 
 
 READERS: Final[dict[str, Callable[[Path], Found]]] = {

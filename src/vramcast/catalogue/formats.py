@@ -30,7 +30,7 @@ KINDS: Final[dict[str, tuple[type, ...]]] = {
     "list": (list, tuple),
     "map": (dict,),
 }
-"""Kind -> types of values as JSON or YAML read them; "any" takes everything. A flag takes no value on a command line."""
+"""Kind -> types of values as JSON or YAML read them; "any" takes everything, a flag no value on a command line."""
 
 
 class Name(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

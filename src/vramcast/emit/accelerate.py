@@ -56,7 +56,7 @@ def _written(order: Order, kind: str, nested: Table) -> tuple[File, ...]:
     plan = order.job.plan
     for name in WHOLE_MODELS:
         if getattr(plan, name) > 1:
-            raise Unsupported(f"Accelerate's file has no {name}={getattr(plan, name)}; use --format megatron or torchtitan")
+            raise Unsupported(f"Accelerate's file has no {name}; use {name}=1, or --format megatron or torchtitan")
     if kind != "FSDP" and plan.tp * plan.cp > 1:
         raise Unsupported("Accelerate splits by tp and cp beside FSDP2 only; use --shards everything")
     table = (*_machines(order, kind), *nested, *_compile(order))
@@ -192,4 +192,4 @@ def _offload_and_recompute(order: Order) -> list[Line]:
 def _compile(order: Order) -> Table:
     if not order.ask("compile"):
         return ()
-    return (Line("dynamo_config", (Line("dynamo_backend", "INDUCTOR", "torch.compile, as planned"),)),)
+    return (Line("dynamo_config", (Line("dynamo_backend", "inductor", "torch.compile, as planned"),)),)

@@ -130,6 +130,8 @@ def _offload(order: Order, stage: int) -> list[Line]:
             continue
         if name == "offload_param" and stage != 3:
             raise Unsupported("DeepSpeed offloads parameters with ZeRO 3 only; add --zero 3")
+        if device == "nvme" and stage != 3:
+            raise Unsupported("DeepSpeed offloads to disks with ZeRO 3 only; add --zero 3, or offload to cpu")
         lines = [Line("device", device, f"the plan keeps them on the {'host' if device == 'cpu' else 'local disks'}")]
         if device == "nvme":
             lines.append(Line("nvme_path", NVME, "where the local disks are mounted"))
@@ -161,8 +163,7 @@ def _notes(order: Order) -> tuple[str, ...]:
     found = []
     precision = order.ask("precision")
     if precision in ("bf16", "fp16", "amp-bf16", "amp-fp16"):
-        found.append(f"{NAME}: DeepSpeed keeps an fp32 copy of the weights with --precision {precision}; so the plan was "
-                     "computed")
+        found.append(f"{NAME}: with --precision {precision} DeepSpeed keeps an fp32 copy too; so the plan was computed")
     if order.job.plan.shards is Shards.NOTHING and order.job.data_parallel > 1:
         found.append(f"{NAME}: the plan was computed with ZeRO 1, which is what DeepSpeed's 16-bit optimizers do least")
     return tuple(found)

@@ -12,9 +12,9 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.serving import ServeJob
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
-from vramcast.emit.launchers import image_of, server_line, slug, start_command
+from vramcast.emit.launchers import image_of, slug, start_command
 from vramcast.emit.lines import Line, Table
-from vramcast.emit.serving import PORT
+from vramcast.emit.serving import PORT, SERVE
 from vramcast.emit.yaml_text import yaml_documents
 from vramcast.errors import Unsupported
 
@@ -45,8 +45,9 @@ def _pytorchjob(order: Order) -> tuple[File, ...]:
     )
     job = (Line("apiVersion", "kubeflow.org/v1"), Line("kind", "PyTorchJob"),
            Line("metadata", (Line("name", slug(order.job)),)), Line("spec", spec))
+    where = (1, "spec", "pytorchReplicaSpecs")
     parts = (Part("kubernetes", "V1ConfigMap", (0,)), Part("kubernetes", "KubeflowOrgV1PyTorchJob", (1,)),
-             *(Part("kubernetes", "KubeflowOrgV1ReplicaSpec", (1, "spec", "pytorchReplicaSpecs", role.name)) for role in roles))
+             *(Part("kubernetes", "KubeflowOrgV1ReplicaSpec", (*where, role.name)) for role in roles))
     text = yaml_documents([_config_map(order), job], head=_head(order, PYTORCHJOB))
     return (File(PYTORCHJOB, text, parts),)
 
@@ -80,8 +81,8 @@ def _resources(order: Order) -> Table:
     cluster: Cluster = order.job.cluster
     name = RESOURCES.get(cluster.gpu.vendor)
     if name is None:
-        raise Unsupported(f"no device plugin is known for cards of {cluster.gpu.vendor}; use --format pai-dlc or skypilot")
-    return (Line("limits", (Line(name, cluster.gpus_per_node, f"{cluster.gpu.name}, one machine"),)),)
+        raise Unsupported(f"no device plugin is known for cards of {cluster.gpu.vendor}; use --format pai-dlc")
+    return (Line("limits", (Line(name, str(cluster.gpus_per_node), f"{cluster.gpu.name}, one machine"),)),)
 
 
 def _mounts() -> list[Table]:
@@ -132,12 +133,14 @@ def _deployment(order: Order) -> tuple[File, ...]:
     if job.cluster.num_nodes > 1:
         raise Unsupported("a Deployment's pod lives on one machine; use fewer GPUs, or start serve.sh on every machine")
     name = slug(job)
+    if not any(file.name == SERVE for file in order.beside):
+        raise Unsupported("a Deployment needs its server; choose its format too, for example --format vllm")
     probe = (Line("httpGet", (Line("path", "/health"), Line("port", PORT))), Line("initialDelaySeconds", 60),
              Line("failureThreshold", 120, "large checkpoints take minutes to load"))
     container = (
         Line("name", "server"), Line("image", image_of(order)),
         Line("workingDir", FOLDER),
-        Line("command", ["bash", "-c", server_line(order)]),
+        Line("command", ["bash", SERVE]),
         Line("ports", [(Line("containerPort", PORT),)]),
         Line("resources", _resources(order)),
         Line("readinessProbe", probe),

@@ -10,6 +10,9 @@ from vramcast.emit.shell import HEAD, array, commented, comments, exports
 
 RUN: Final = "run.sh"
 
+IN_THE_FOLDER: Final = 'cd "$(dirname "${BASH_SOURCE[0]}")"'
+"""Files are named as they lie beside the script."""
+
 TORCHRUN: Final = (
     'torchrun --nnodes "$NNODES" --node-rank "$NODE_RANK" --nproc-per-node "$GPUS_PER_NODE" \\\n'
     '  --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\\n'
@@ -24,14 +27,18 @@ ACCELERATE: Final = (
 """The same where Accelerate's file says how weights are shared."""
 
 
-def run_script(order: Order, program: str, options: Table = (), *, style: str = "--{}", starter: str = TORCHRUN) -> str:
+def run_script(
+    order: Order, program: str, options: Table = (), *, starter: str = TORCHRUN, variables: Table = ()
+) -> str:
     """The whole script: where this machine stands, the environment, the options, the command."""
-    parts = [HEAD + comments(head_of(order)) + "set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")"', _place(order)]
-    variables = environment(order)
+    parts = [HEAD + comments(head_of(order)) + "set -euo pipefail", IN_THE_FOLDER, _place(order)]
+    given = environment(order)
+    named = {line.name for line in given}
+    variables = (*given, *(line for line in variables if line.name not in named))
     if variables:
         parts.append(exports(variables))
     if options:
-        parts.append(array("ARGS", options, style=style))
+        parts.append(array("ARGS", options))
     parts.append(starter + f"  {program}" + (' "${ARGS[@]}" "$@"' if options else ' "$@"'))
     return "\n\n".join(parts) + "\n"
 

@@ -68,5 +68,9 @@ def server_line(order: Order) -> str:
     script = next((file for file in order.beside if file.name == "serve.sh"), None)
     if script is None:
         raise Unsupported("a service needs its server; choose its format too, for example --format vllm")
-    command = script.text.rstrip().rpartition("\n")[2]
+    before = "".join(
+        f"printf %s {quoted(file.text)} > {file.name} && "
+        for file in order.beside if file is not script and file.name in script.text
+    )
+    command = before + script.text.rstrip().rpartition("\n")[2]
     return command.replace('"${ARGS[@]}"', quoted(words_of(script.text, "ARGS"))).replace(' "$@"', "")

@@ -147,7 +147,8 @@ def _arguments(order: Order) -> Table:
     name, kernel = ask("optimizer"), ask("optimizer_kernel")
     if not (deepspeed.is_used(order.job) and name in deepspeed.OPTIMIZERS):
         if name not in OPTIMIZERS or kernel == "loop" or (kernel == "fused" and name != "adamw"):
-            raise Unsupported(f"LLaMA-Factory has no optimizer {name} with kernel {kernel}; use {', '.join(OPTIMIZERS)}")
+            kinds = ", ".join(OPTIMIZERS)
+            raise Unsupported(f"LLaMA-Factory has no optimizer {name} with kernel {kernel}; use {kinds}")
         optim = "adamw_torch_fused" if kernel == "fused" else OPTIMIZERS[name][0]
         lines.append(Line("optim", optim, f"{name}, as planned"))
     if ask("compile"):

@@ -61,19 +61,28 @@ def write(order: Order) -> tuple[File, ...]:
     """
     job: Job = order.job
     options = options_of(job)
-    network = model_arguments(job.model)
+    network = model_arguments(job.model, seq_len=job.workload.seq_len)
     order.ask.also(*(f"option.{name}" for name in Options.__struct_fields__), "objective", "attention", "loss")
     table = (
         *network, *_batch(order), *_precision(order, options), *_parallel(order, options), *_optimizer(order, options),
         *_recompute(order, options), *_moe(job, options), *_options(options), *_run(order),
     )
-    text = run_script(order, f'"${{MEGATRON:-.}}/{entry_script(job.model)}"', table)
+    program = f'"${{MEGATRON:-.}}/{entry_script(job.model)}"'
+    text = run_script(order, program, table, variables=_variables(job))
     notes = [f"{RUN}: {job.model.name} has {text}, for which there is no argument here"
              for text in unsaid_features(job.model)]
     if job.workload.objective == "sft":
         notes.append(f"{RUN}: pre-training and fine-tuning take the same memory; name your own data")
     part = Part("megatron", "arguments")
     return (File(RUN, text, (part,), frozenset(order.ask.said), tuple(notes), executable=True),)
+
+
+def _variables(job: Job) -> Table:
+    """What Megatron-LM insists on [mlm `validate_args`]: FSDP wants several connections, splits inside a layer one."""
+    if job.plan.tp * job.plan.cp == 1 or job.engine_options.get("fsdp") or job.plan.shards is Shards.EVERYTHING:
+        return ()
+    why = "with tp or cp kernels must start in the order they are queued, before Blackwell"
+    return (Line("CUDA_DEVICE_MAX_CONNECTIONS", 1, why),)
 
 
 def _batch(order: Order) -> Table:
@@ -92,7 +101,7 @@ def _precision(order: Order, options: Options) -> Table:
         Precision.FP32: [],
         Precision.MIXED_FP16: [Line("fp16", True, "16-bit weights, fp32 copy in the optimizer")],
         Precision.MIXED_BF16: [Line("bf16", True, "16-bit weights, fp32 copy in the optimizer")],
-        Precision.FP8: [Line("bf16", True, "weights and what is not a product"), Line("fp8-format", "hybrid", "products")],
+        Precision.FP8: [Line("bf16", True, "what is not a product"), Line("fp8-format", "hybrid", "products")],
     }[precision]
     if precision is Precision.FP8:
         lines += [Line("fp8-recipe", options.fp8_recipe)] if options.fp8_recipe else []
@@ -184,7 +193,8 @@ def _optimizer(order: Order, options: Options) -> Table:
         lines.append(Line("use-precision-aware-optimizer", True, "states in the dtypes named here"))
         lines += [Line("exp-avg-dtype", options.moments), Line("exp-avg-sq-dtype", options.moments)]
     if device == "cpu":
-        lines += [Line("optimizer-cpu-offload", True, "states wait on the host"), Line("optimizer-offload-fraction", 1.0)]
+        lines += [Line("optimizer-cpu-offload", True, "states wait on the host"),
+                  Line("optimizer-offload-fraction", 1.0)]
     if options.optimizer == "sgd":
         lines.append(Line("sgd-momentum", 0.9))
     if not options.clip_grad:
@@ -230,10 +240,16 @@ def _moe(job: Job, options: Options) -> Table:
 def _options(options: Options) -> Table:
     lines = [Line(argument, True) for field, value, argument in SWITCHES if getattr(options, field) is value]
     lines += [Line(argument, getattr(options, field), why) for field, argument, why in VALUES]
+    if options.cross_entropy == "te":
+        raise Unsupported(
+            "Megatron-LM has switched off TransformerEngine's fused cross entropy; use --engine-option "
+            "cross_entropy=native, or --loss eager"
+        )
     if options.cross_entropy != "unfused":
         lines += [Line("cross-entropy-loss-fusion", True), Line("cross-entropy-fusion-impl", options.cross_entropy)]
     if options.defer_embedding_wgrad:
-        lines += [Line("defer-embedding-wgrad-compute", True), Line("wgrad-deferral-limit", options.defer_embedding_wgrad)]
+        lines += [Line("defer-embedding-wgrad-compute", True),
+                  Line("wgrad-deferral-limit", options.defer_embedding_wgrad)]
     return tuple(lines)
 
 

@@ -1,6 +1,7 @@
 """A network as Megatron-LM's arguments.
 
-[mlm] Megatron-LM megatron/training/arguments.py at d98e8a64; hybrid patterns: core/models/hybrid/hybrid_layer_allocation.py
+[mlm] Megatron-LM megatron/training/arguments.py at d98e8a64; hybrid patterns:
+core/models/hybrid/hybrid_layer_allocation.py
 """
 
 from __future__ import annotations
@@ -40,8 +41,12 @@ def is_hybrid(model: Model) -> bool:
                for layer in (run.layer for run in model.main.runs))
 
 
-def model_arguments(model: Model) -> Table:
+def model_arguments(model: Model, *, seq_len: int) -> Table:
     """Every argument that describes the network.
+
+    Args:
+        model: the network
+        seq_len: positions of a sample, which it must have room for [tokens]
 
     Raises: Unsupported for networks that Megatron-LM's decoder scripts do not build
     """
@@ -55,7 +60,7 @@ def model_arguments(model: Model) -> Table:
     lines += _mamba(model, [mixer for mixer in mixers if isinstance(mixer, Mamba)])
     lines += _channels(model, channels)
     lines += _norms(model, layers)
-    return (*lines, *_ends(model))
+    return (*lines, *_ends(model, seq_len))
 
 
 def _depth(model: Model) -> list[Line]:
@@ -67,11 +72,10 @@ def _depth(model: Model) -> list[Line]:
 
 def _letter(layer: Layer, model: Model) -> str:
     part = layer.mixer if layer.channel is None else layer.channel if layer.mixer is None else None
-    letters = {Mamba: "M", Attention: "*", MLP: "-", MoE: "E"}
-    letter = letters.get(type(part))
-    if letter is None:
-        raise Unsupported(f"{model.name}: Megatron's hybrid patterns have single mixers or channels only")
-    return letter
+    for kind, letter in ((Mamba, "M"), (Attention, "*"), (MLP, "-"), (MoE, "E")):
+        if isinstance(part, kind):
+            return letter
+    raise Unsupported(f"{model.name}: Megatron's hybrid patterns have single mixers or channels only")
 
 
 def _attention(model: Model, mixers: list[Any]) -> list[Line]:
@@ -183,13 +187,14 @@ def _norms(model: Model, layers: tuple[Layer, ...]) -> list[Line]:
     return lines if biased else [*lines, Line("disable-bias-linear", True)]
 
 
-def _ends(model: Model) -> list[Line]:
+def _ends(model: Model, seq_len: int) -> list[Line]:
     rope = any(getattr(layer.mixer, "rope", True) for layer in model.main.layers if layer.mixer is not None)
     kind = "learned_absolute" if model.main.positions else "rope" if rope else "none"
-    context = model.main.positions or model.context
+    if model.main.positions and model.main.positions < seq_len:
+        raise Unsupported(f"{model.name} has {model.main.positions} learned positions; use --seq-len up to that")
+    context = model.main.positions or max(model.context or 0, seq_len)
     lines = [Line("vocab-size", model.vocab), Line("position-embedding-type", kind)]
-    if context is not None:
-        lines.append(Line("max-position-embeddings", context, "longest position trained"))
+    lines.append(Line("max-position-embeddings", context, "longest position trained"))
     if kind == "rope":
         lines += _rotary(model)
     if not model.tied:
@@ -227,9 +232,9 @@ def unsaid_features(model: Model) -> tuple[str, ...]:
             checks = (("sliding windows", mixer.window), ("capped scores", mixer.softcap),
                       ("position biases", mixer.position_bias != "none"))
             found |= {name: None for name, is_there in checks if is_there}
-        checks = (("norms behind each part", layer.post_norms), ("parallel attention and feed-forward", layer.parallel),
-                  ("further weights", layer.extra))
-        found |= {name: None for name, is_there in checks if is_there}
+        more = (("norms behind each part", layer.post_norms), ("parallel attention and feed-forward", layer.parallel),
+                ("further weights", bool(layer.extra)))
+        found |= {name: None for name, is_there in more if is_there}
     if _rotary_unknown(model):
         found["a rotary embedding of a base that the plan does not know"] = None
     return tuple(found)
@@ -237,5 +242,5 @@ def unsaid_features(model: Model) -> tuple[str, ...]:
 
 def _rotary_unknown(model: Model) -> bool:
     """A config that names no base has transformers' default of 10,000, which is Megatron's too."""
-    names = {line.name: line.value for line in _ends(model)}
-    return names.get("position-embedding-type") == "rope" and not _config(model)
+    rope = any(isinstance(run.layer.mixer, Attention) and run.layer.mixer.rope for run in model.main.runs)
+    return rope and not model.main.positions and not _config(model)

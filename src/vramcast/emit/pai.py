@@ -38,7 +38,8 @@ def write_dlc(order: Order) -> tuple[File, ...]:
     text = json.dumps(plain(table), indent=2, ensure_ascii=False) + "\n"
     if len(text.encode()) > LARGEST_BODY:
         raise Unsupported(f"the job has {len(text.encode())} bytes; PAI-DLC takes {LARGEST_BODY}")
-    body = File(DLC_JSON, text, (Part("pai-dlc", "CreateJobRequest"),), reasons=tuple(reasons(table)), notes=_notes(order))
+    parts = (Part("pai-dlc", "CreateJobRequest"),)
+    body = File(DLC_JSON, text, parts, reasons=tuple(reasons(table)), notes=_notes(order))
     submit = HEAD + "set -euo pipefail\n\n" + array("ARGS", _submit(order)) + '\n\npai dlc job submit "${ARGS[@]}"\n'
     return body, File(DLC_SUBMIT, submit, executable=True)
 
@@ -96,7 +97,8 @@ def _worker(order: Order) -> Table:
                      Line("SharedMemory", _host(cluster), "data loaders and NCCL")]
         lines.append(Line("ResourceConfig", tuple(resources)))
     if cluster.price is not None and cluster.price.tariff == "spot":
-        lines.append(Line("SpotSpec", (Line("SpotStrategy", "SpotAsPriceGo", "the price of the plan is a spot price"),)))
+        strategy = Line("SpotStrategy", "SpotAsPriceGo", "the price of the plan is a spot price")
+        lines.append(Line("SpotSpec", (strategy,)))
     return tuple(lines)
 
 
@@ -151,8 +153,10 @@ def write_eas(order: Order) -> tuple[File, ...]:
         Line("instances", [(Line("type", instance or PLACEHOLDER, f"{job.cluster.count} x {job.cluster.gpu.name}"),)]),
     ))
     table: Table = (
-        Line("metadata", (Line("name", slug(job).replace("-", "_")), Line("instance", 1, "copies of the deployment"),
-                          Line("workspace_id", PLACEHOLDER), Line("shm_size", 100, "shared memory of the ranks [GiB]"))),
+        Line("metadata", (
+            Line("name", slug(job).replace("-", "_")), Line("instance", 1, "copies of the deployment"),
+            Line("workspace_id", PLACEHOLDER), Line("shm_size", 100, "shared memory of the ranks [GiB]"),
+        )),
         Line("cloud", (computing,)),
         Line("containers", [(Line("image", image_of(order)), Line("script", server_line(order)), Line("port", PORT))]),
     )

@@ -97,7 +97,8 @@ def build_model_lines(order: Order, *, dtype: str) -> str:
         f'        MODEL, dtype=torch.{dtype}, attn_implementation="{attention}",',
     ]
     if base in BASES:
-        lines += [f"        # frozen weights: {base}", f"        quantization_config=BitsAndBytesConfig({BASES[base]}),"]
+        stored = BASES[base].replace(", bnb_4bit_use", ",\n            bnb_4bit_use")
+        lines += [f"        # frozen weights: {base}", f"        quantization_config=BitsAndBytesConfig({stored}),"]
     lines += ["    )", *_adapter_lines(order), "    return model"]
     return "\n".join(lines) + "\n"
 
@@ -133,7 +134,8 @@ def _adapter_call(order: Order, method: str) -> tuple[str, str]:
     if method == "ia3":
         ask.also("peft.rank", "peft.dropout")
         feed = [name for name in targets if name in module_names(model, ("mlp.down",))]
-        return f"IA3Config(task_type={task}, target_modules={targets!r}, feedforward_modules={feed!r}{extra})", "IA3Config"
+        call = f"IA3Config(task_type={task}, target_modules={targets!r}, feedforward_modules={feed!r}{extra})"
+        return call, "IA3Config"
     rank = ask("peft.rank")
     dora = ", use_dora=True" if method == "dora" else ""
     call = (

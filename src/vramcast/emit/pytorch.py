@@ -51,7 +51,7 @@ def _check(order: Order) -> None:
     job: Job = order.job
     plan = job.plan
     if plan.tp * plan.pp * plan.cp * plan.ep > 1:
-        raise Unsupported("the PyTorch script splits over data-parallel ranks only; use --format torchtitan or megatron")
+        raise Unsupported("the PyTorch script splits over data-parallel ranks only; use tp=pp=cp=ep=1")
     if plan.shards not in (Shards.NOTHING, Shards.EVERYTHING):
         raise Unsupported(f"PyTorch's FSDP2 does not shard {plan.shards} only; use --shards everything")
     if plan.precision is Precision.FP8:
@@ -66,7 +66,7 @@ def _check(order: Order) -> None:
 
 def fully_sharded(order: Order) -> bool:
     """Whether weights, gradients and states are split."""
-    return order.ask("shards") == Shards.EVERYTHING and order.job.cluster.count > 1
+    return bool(order.ask("shards") == Shards.EVERYTHING and order.job.cluster.count > 1)
 
 
 def loss_of(order: Order) -> Loss:
@@ -153,7 +153,8 @@ def _ddp_lines(order: Order) -> str:
     return (
         "    if not distributed.is_initialized():\n        return model\n"
         "    ids = [torch.cuda.current_device()] if device == \"cuda\" else None\n"
-        f"    return torch.nn.parallel.DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view={views})\n"
+        "    return torch.nn.parallel.DistributedDataParallel(\n"
+        f"        model, device_ids=ids, gradient_as_bucket_view={views}\n    )\n"
     )
 
 

@@ -7,12 +7,11 @@ starts the same deployment.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
 from vramcast.emit.files import File, Order, Part
-from vramcast.emit.launch import head_of
+from vramcast.emit.launch import IN_THE_FOLDER, head_of
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.model_names import hub_id, is_cut
 from vramcast.emit.shell import HEAD, array, commented, comments, exports
@@ -74,7 +73,8 @@ def write_vllm(order: Order) -> tuple[File, ...]:
     if not ask("graphs"):
         lines.append(Line("enforce-eager", True, "no CUDA graphs"))
     lines += [*_vllm_lora(order), *_vllm_draft(order), *_vllm_options(order)]
-    return _script(order, "vllm serve", tuple(lines), Part("vllm", "EngineArgs", further=("FrontendArgs",)), _nodes(job, vllm=True))
+    part = Part("vllm", "EngineArgs", further=("FrontendArgs",))
+    return _script(order, "vllm serve", tuple(lines), part, _nodes(job, vllm=True))
 
 
 def _vllm_lora(order: Order) -> list[Line]:
@@ -103,10 +103,9 @@ def _vllm_draft(order: Order) -> list[Line]:
 def _vllm_options(order: Order) -> list[Line]:
     """Engine options that are options of the command line."""
     ask = order.ask
-    names = {"language-model-only": "language-model-only", "graph-sizes": None, "images": None, "hybrid-manager": None}
     lines = []
     if ask("option.language-model-only"):
-        lines.append(Line(str(names["language-model-only"]), True, "towers are not loaded"))
+        lines.append(Line("language-model-only", True, "towers are not loaded"))
     if ask("option.images") is not None:
         lines.append(Line("limit-mm-per-prompt", json.dumps({"image": ask("option.images")}), "images in a prompt"))
     elif ask("images"):
@@ -178,7 +177,7 @@ def _sglang_draft(order: Order) -> list[Line]:
     if kind not in SGLANG_DRAFTS:
         raise Unsupported(f"SGLang has no drafts by {kind}; use {', '.join(SGLANG_DRAFTS)}")
     lines = [Line("speculative-algorithm", SGLANG_DRAFTS[kind], f"{kind} proposes tokens"),
-             Line("speculative-num-draft-tokens", ask("draft.tokens") + 1, "proposed at once, and the one that is sure")]
+             Line("speculative-num-draft-tokens", ask("draft.tokens") + 1, "proposed at once, and the sure one")]
     if kind not in ("mtp", "ngram"):
         lines.append(Line("speculative-num-steps", ask("draft.tokens")))
         lines.append(Line("speculative-eagle-topk", 1))
@@ -202,7 +201,7 @@ def write_tensorrt_llm(order: Order) -> tuple[File, ...]:
     if not settings.pytorch:
         raise Unsupported("commands are written for TensorRT-LLM 1.0 and later, which serves without a built engine")
     if ask("dp") > 1 or ask("draft.kind") is not None or ask("lora_slots"):
-        raise Unsupported("copies, drafts and adapters of TensorRT-LLM are not written here; use --engine vllm or sglang")
+        raise Unsupported("copies, drafts and adapters of TensorRT-LLM are not written here; use --engine vllm")
     ask.also("max_sequences", "batched_tokens", "memory_fraction", "lora_rank", "cache_bytes", "block_tokens")
     lines = [
         Line("backend", "pytorch"), *_degrees(order, ("tp_size", "pp_size")),
@@ -316,7 +315,7 @@ def _weights_note(order: Order) -> tuple[str, ...]:
     found = []
     weights, job = order.ask("weights"), order.job
     if weights is not None and weights not in QUANTISED.get(job.engine, {}) and weights not in DTYPES:
-        found.append(f"{SERVE}: name a checkpoint of {job.model.name} that is stored as {weights}; the one named is not")
+        found.append(f"{SERVE}: name a checkpoint of {job.model.name} stored as {weights}; the one named is not")
     if is_cut(job.model):
         found.append(f"{SERVE}: the plan is of {job.model.name}; the checkpoint named has all layers")
     return tuple(found)
@@ -336,11 +335,8 @@ def _nodes(job: ServeJob, *, vllm: bool = False) -> Table:
 def _script(order: Order, command: str, lines: Table, part: Part, nodes: Table) -> tuple[File, ...]:
     lines = (*lines, Line("host", "0.0.0.0"), Line("port", PORT))
     text = _text(order, command, lines, nodes)
-    words = lines[0].name == ""  # the checkpoint is an argument, not an option
-    parts = (part,)
-    said = frozenset(order.ask.said)
-    assert words or command != "vllm serve"
-    return (File(SERVE, text, parts, said, _weights_note(order), executable=True),)
+    notes = _weights_note(order)
+    return (File(SERVE, text, (part,), frozenset(order.ask.said), notes, executable=True),)
 
 
 def _text(order: Order, command: str, lines: Table, nodes: Table = ()) -> str:
@@ -349,7 +345,7 @@ def _text(order: Order, command: str, lines: Table, nodes: Table = ()) -> str:
         for name, value in order.ask.settings.items()
         if order.job.engine == "vllm" and name.removeprefix("option.") in VLLM_VARIABLES
     ]
-    parts = [HEAD + comments(head_of(order)) + "set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")"']
+    parts = [HEAD + comments(head_of(order)) + "set -euo pipefail", IN_THE_FOLDER]
     if nodes:
         parts.append("\n".join(commented(text, why) for text, why in PLACE))
     if variables:
@@ -359,5 +355,3 @@ def _text(order: Order, command: str, lines: Table, nodes: Table = ()) -> str:
     parts.append(f'{command} "${{ARGS[@]}}"{more} "$@"')
     return "\n\n".join(parts) + "\n"
 
-
-Writer = Callable[[Order], tuple[File, ...]]

@@ -22,7 +22,7 @@ def quoted(value: Any) -> str:
     return shlex.quote(str(value))
 
 
-def array(name: str, options: Table, *, style: str = "--{}") -> str:
+def array(name: str, options: Table) -> str:
     """A bash array of options, one per line with its reason.
 
     A value of True is an option without a value, None and False leave it out.
@@ -33,13 +33,13 @@ def array(name: str, options: Table, *, style: str = "--{}") -> str:
       --flag
     )
     """
-    rows = [f"  {_option(line, style)}" for line in options if line.value is not None and line.value is not False]
+    rows = [f"  {_option(line)}" for line in options if line.value is not None and line.value is not False]
     reasons = [line.why for line in options if line.value is not None and line.value is not False]
     return "\n".join([f"{name}=(", *map(commented, rows, reasons), ")"])
 
 
-def _option(line: Line, style: str) -> str:
-    name = style.format(line.name) if line.name else ""
+def _option(line: Line) -> str:
+    name = f"--{line.name}" if line.name else ""
     return name if line.value is True else f"{name} {quoted(line.value)}".strip()
 
 

@@ -53,8 +53,8 @@ def flavour_of(order: Order) -> Flavour:
             size = match[1] if match.groups() and match[1] else ""
             return Flavour(module, flavour.format(upper=size.upper(), lower=size))
     raise Unsupported(
-        f"torchtitan has no flavour for {order.job.model.name}; use llama-3.1-8b, qwen3-32b, deepseek-v3, gpt-oss-20b and "
-        "their kin, or --format accelerate-fsdp2"
+        f"torchtitan has no flavour for {order.job.model.name}; use llama-3.1-8b, qwen3-32b, deepseek-v3, gpt-oss-20b "
+        "and their kin, or --format accelerate-fsdp2"
     )
 
 
@@ -164,13 +164,26 @@ def _pipeline(order: Order) -> Table:
     ask.also("schedule")
     size = ask("option.pipeline_microbatch_size", 1)
     if pp > 1:
-        per_stage = ceil_div(job.model.num_layers + 2, pp * chunks)
         lines += [
             Line(p + "schedule", SCHEDULES[min(chunks, 2)], "as planned"),
             Line(p + "microbatch_size", size, "samples that travel together"),
-            Line(p + "layers_per_stage", per_stage, f"{job.model.num_layers} layers and two ends over {pp * chunks} stages"),
+            *_stages(job, pp * chunks),
         ]
     return tuple(lines)
+
+
+def _stages(job: Job, stages: int) -> Table:
+    """One stage per rank, and two of interleaved schedules, are torchtitan's own choice; more must be said."""
+    if job.plan.virtual_stages <= 2:
+        return ()
+    work = job.model.num_layers + 2  # embedding and head count as a layer each
+    per_stage = ceil_div(work, stages)
+    if ceil_div(work, per_stage) != stages:
+        raise Unsupported(
+            f"torchtitan divides {work} layers and ends by layers per stage, which never gives {stages} stages; use "
+            "--virtual-stages 1 or 2"
+        )
+    return (Line("parallelism.pipeline_parallel_layers_per_stage", per_stage, f"{work} layers and ends, {stages} stages"),)
 
 
 def _compile(order: Order) -> Table:

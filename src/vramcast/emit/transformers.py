@@ -77,12 +77,12 @@ def _is_fsdp(job: Job) -> bool:
 def training_arguments(order: Order) -> Table:
     """The fields of TrainingArguments that the plan decides."""
     ask = order.ask
-    micro, steps = ask("micro_batch"), ask("grad_accum")
+    micro, steps, ranks = ask("micro_batch"), ask("grad_accum"), order.job.data_parallel
     lines = [
         Line("output_dir", "output"),
         Line("per_device_train_batch_size", micro, "samples per forward on one GPU"),
         Line("gradient_accumulation_steps", steps,
-             f"{micro} x {steps} x {order.job.data_parallel} ranks = {micro * steps * order.job.data_parallel} samples a step"),
+             f"{micro} x {steps} x {ranks} ranks = {micro * steps * ranks} samples a step"),
         Line("num_train_epochs", 1.0, "not part of the plan"),
         Line("learning_rate", deepspeed.LEARNING_RATE, "not part of the plan: set your own"),
         *precision_lines(order),
@@ -106,7 +106,7 @@ def precision_lines(order: Order) -> list[Line]:
     width = COMPUTE_DTYPES.get(precision)
     if zero and precision in (Precision.BF16, Precision.FP16):
         width = WEIGHT_DTYPES[precision]
-    why = f"{precision.value}: 16-bit weights under DeepSpeed" if zero else f"{precision.value}: autocast over fp32 weights"
+    why = f"{precision.value}: {'16-bit weights under DeepSpeed' if zero else 'autocast over fp32 weights'}"
     lines = [Line({"bfloat16": "bf16", "float16": "fp16"}[width], True, why)] if width else []
     if precision is Precision.TF32:
         lines.append(Line("tf32", True, "matrix products of fp32 tensors run in TF32"))

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
-from vramcast.domain.serving import ServeJob
+from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.emit.asked import Asked, needed, option_of
 from vramcast.emit.files import File, Order, defects
 from vramcast.emit.readme import readme
@@ -58,7 +58,9 @@ EMITTERS: Final[dict[str, Emitter]] = {
     "torchtitan": Emitter(
         "torchtitan", "write", ("torchtitan",), (), "framework", "a registry function and torchtitan's command line"
     ),
-    "megatron": Emitter("megatron", "write", ("megatron",), (), "framework", "Megatron-LM's arguments, the network's too"),
+    "megatron": Emitter(
+        "megatron", "write", ("megatron",), (), "framework", "Megatron-LM's arguments, the network's too"
+    ),
     "pytorch": Emitter(
         "pytorch", "write", ("pytorch",), ("torchtitan", "torchtune", "litgpt"), "framework",
         "a training script of PyTorch alone: autocast, recomputation, DDP or FSDP2",
@@ -73,7 +75,8 @@ EMITTERS: Final[dict[str, Emitter]] = {
         "pai", "write_dlc", TRAINERS, (), "launcher", "PAI-DLC: CreateJob as JSON, and the command of the pai CLI"
     ),
     "kubernetes": Emitter(
-        "kubernetes", "write", (*TRAINERS, *SERVERS), (), "launcher", "Kubernetes: PyTorchJob v1, or Deployment and Service"
+        "kubernetes", "write", (*TRAINERS, *SERVERS), (), "launcher",
+        "Kubernetes: PyTorchJob v1, or a Deployment and its Service",
     ),
     "trainjob": Emitter("kubernetes", "write_trainjob", TRAINERS, (), "launcher", "Kubernetes: TrainJob v1alpha1"),
     "skypilot": Emitter(
@@ -92,7 +95,7 @@ class Written(NamedTuple):
 
 
 def write_configs(
-    job: Job | ServeJob, directory: Path, *, formats: Iterable[str] = (), force: bool = False,
+    job: Job | ServeJob | PipelineJob, directory: Path, *, formats: Iterable[str] = (), force: bool = False,
     answer: Answer | None = None,
 ) -> Written:
     """Write a plan as the files of the tools that run it.
@@ -113,7 +116,7 @@ def write_configs(
 
 
 def files_of(
-    job: Job | ServeJob, formats: tuple[str, ...] = (), *, answer: Answer | None = None
+    job: Job | ServeJob | PipelineJob, formats: tuple[str, ...] = (), *, answer: Answer | None = None
 ) -> tuple[tuple[File, ...], tuple[str, ...]]:
     """The files of a plan, checked against the snapshots, and what is to be said of them.
 
@@ -122,6 +125,7 @@ def files_of(
     chosen = formats or formats_for(job.engine)
     for name in chosen:
         _check(name, job.engine)
+    assert not isinstance(job, PipelineJob)  # no format is for the engines of pipelines
     files, notes = _built(job, chosen, strict=bool(formats))
     problems = [text for file in files for text in defects(file)]
     if problems:
@@ -138,9 +142,10 @@ def formats_for(engine: str) -> tuple[str, ...]:
     Raises: Unsupported for an engine without any format
     """
     chosen = tuple(name for name, emitter in EMITTERS.items() if engine in emitter.engines)
-    if not any(EMITTERS[name].kind == "framework" for name in chosen):
-        with_formats = dict.fromkeys(e for emitter in EMITTERS.values() if emitter.kind == "framework" for e in emitter.engines)
-        raise Unsupported(f"no configuration files are written for engine {engine}; use {', '.join(with_formats)}")
+    frameworks = [emitter for emitter in EMITTERS.values() if emitter.kind == "framework"]
+    if not any(engine in emitter.engines for emitter in frameworks):
+        known = dict.fromkeys(name for emitter in frameworks for name in emitter.engines)
+        raise Unsupported(f"no configuration files are written for engine {engine}; use {', '.join(known)}")
     return chosen
 
 
@@ -149,8 +154,8 @@ def _check(name: str, engine: str) -> None:
         raise UnknownName.of("format", name, EMITTERS)
     emitter = EMITTERS[name]
     if engine not in (*emitter.engines, *emitter.also):
-        fitting = [other for other, e in EMITTERS.items() if engine in (*e.engines, *e.also)]
-        raise InvalidSpec(f"format {name} is not for plans of engine {engine}; use {', '.join(fitting) or 'another engine'}")
+        fitting = ", ".join(other for other, e in EMITTERS.items() if engine in (*e.engines, *e.also))
+        raise InvalidSpec(f"format {name} is not for plans of engine {engine}; use {fitting or 'another engine'}")
 
 
 def _built(
@@ -177,7 +182,7 @@ def _built(
             raise Unsupported(f"format {name} has nothing to say of this plan: it runs without")
         for file in files:
             if file.name in found:
-                raise InvalidSpec(f"format {name} and another of those chosen both write {file.name}; choose one of them")
+                raise InvalidSpec(f"format {name} and another one chosen both write {file.name}; choose one of them")
             found[file.name] = file
     if not any(EMITTERS[name].kind == "framework" for name in chosen) and strict:
         notes.append("launchers alone: they start run.sh, which --format of a framework writes")
@@ -189,8 +194,10 @@ def _built(
 def unsaid(job: Job | ServeJob, files: Iterable[File]) -> tuple[str, ...]:
     """The settings of a plan that none of the files says, one sentence each."""
     said = frozenset().union(*(file.said for file in files))
-    missing = [(name, value) for name, value in needed(job).items() if name not in said]
-    return tuple(f"{option_of(name)}={_shown(value)} stands in none of the files: set it by hand" for name, value in missing)
+    return tuple(
+        f"{option_of(name)}={_shown(value)} stands in none of the files: set it by hand"
+        for name, value in needed(job).items() if name not in said
+    )
 
 
 def _shown(value: object) -> str:
