@@ -32,6 +32,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def one_line(text: str) -> str:
+    """A text for a comment: one line, nothing that a reader would choke on."""
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())
+
+
 def reasons(table: Table, path: str = "") -> list[tuple[str, str]]:
     """Path of a value -> its reason, for files that cannot hold comments."""
     found: list[tuple[str, str]] = []

@@ -13,7 +13,7 @@ from vramcast.domain.serving import ServeJob
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import IN_THE_FOLDER, head_of
 from vramcast.emit.lines import Line, Table
-from vramcast.emit.model_names import hub_id, is_cut
+from vramcast.emit.model_names import hub_id
 from vramcast.emit.shell import HEAD, array, commented, comments, exports
 from vramcast.emit.yaml_text import yaml_text
 from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
@@ -316,8 +316,6 @@ def _weights_note(order: Order) -> tuple[str, ...]:
     weights, job = order.ask("weights"), order.job
     if weights is not None and weights not in QUANTISED.get(job.engine, {}) and weights not in DTYPES:
         found.append(f"{SERVE}: name a checkpoint of {job.model.name} stored as {weights}; the one named is not")
-    if is_cut(job.model):
-        found.append(f"{SERVE}: the plan is of {job.model.name}; the checkpoint named has all layers")
     return tuple(found)
 
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any, Final
 
-from vramcast.emit.lines import Line, Table
+from vramcast.emit.lines import Line, Table, one_line
 
 COMMENT_COLUMN: Final = 58
 
@@ -50,7 +50,7 @@ def comments(text: str) -> str:
 
 def commented(text: str, why: str) -> str:
     """The line with its reason behind it."""
-    return f"{text:<{COMMENT_COLUMN - 1}} # {' '.join(why.split())}" if why else text
+    return f"{text:<{COMMENT_COLUMN - 1}} # {one_line(why)}" if why else text
 
 
 def exports(variables: Iterable[Line]) -> str:

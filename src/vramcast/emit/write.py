@@ -11,7 +11,8 @@ from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.emit.asked import Asked, needed, option_of
-from vramcast.emit.files import File, Order, defects
+from vramcast.emit.files import PLACEHOLDER, File, Order, defects
+from vramcast.emit.model_names import hub_id, is_cut
 from vramcast.emit.readme import readme
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 
@@ -130,10 +131,20 @@ def files_of(
     problems = [text for file in files for text in defects(file)]
     if problems:
         raise RuntimeError("; ".join(problems))  # our own slip: a name that its tool does not know
-    notes += tuple(text for file in files for text in file.notes)
+    notes += tuple(text for file in files for text in file.notes) + _model_notes(job)
     notes += unsaid(job, files)
     notes = tuple(dict.fromkeys(notes))
     return (*files, readme(job, files, notes, answer)), notes
+
+
+def _model_notes(job: Job | ServeJob) -> tuple[str, ...]:
+    """Where the checkpoint that files name is not the network of the plan."""
+    found = []
+    if is_cut(job.model) and job.engine != "megatron":
+        found.append(f"the plan is of {job.model.name}; the checkpoint that the files name has all of them")
+    if hub_id(job.model) == PLACEHOLDER:
+        found.append(f"no checkpoint is known for {job.model.name}: replace {PLACEHOLDER} by its path or hub id")
+    return tuple(found)
 
 
 def formats_for(engine: str) -> tuple[str, ...]:
@@ -166,6 +177,8 @@ def _built(
     notes: list[str] = []
     for name in sorted(chosen, key=lambda name: EMITTERS[name].kind):
         emitter = EMITTERS[name]
+        if emitter.kind == "launcher" and not found and not strict:
+            raise Unsupported("; ".join(notes))  # nothing that could be started
         beside = tuple(found.values()) if emitter.kind == "launcher" else ()
         order = Order(job, Asked(job), beside)
         write: Callable[[Order], tuple[File, ...]] = getattr(
@@ -184,10 +197,8 @@ def _built(
             if file.name in found:
                 raise InvalidSpec(f"format {name} and another one chosen both write {file.name}; choose one of them")
             found[file.name] = file
-    if not any(EMITTERS[name].kind == "framework" for name in chosen) and strict:
+    if strict and not any(EMITTERS[name].kind == "framework" for name in chosen):
         notes.append("launchers alone: they start run.sh, which --format of a framework writes")
-    if not found:
-        raise Unsupported("; ".join(notes))
     return tuple(found.values()), tuple(notes)
 
 

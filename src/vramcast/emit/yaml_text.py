@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final
 
-from vramcast.emit.lines import Line, Table
+from vramcast.emit.lines import Line, Table, one_line
 
 PLAIN: Final = re.compile(r"[A-Za-z_./][\w./@+-]*")
 """Texts that need no quotes, unless YAML reads them as something else."""
@@ -75,7 +74,7 @@ def _value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(item) for item in value) + "]" if value or isinstance(value, list) else "{}"
     if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
+        return "{" + ", ".join(f"{_scalar(name)}: {_value(item)}" for name, item in value.items()) + "}"
     return _scalar(value)
 
 
@@ -91,7 +90,25 @@ def _scalar(value: Any) -> str:
     text = str(value)
     if PLAIN.fullmatch(text) and text.lower() not in OTHER_THINGS and text.strip(".") and not text.startswith(".."):
         return text
-    return json.dumps(text)
+    return quoted(text)
+
+
+def quoted(text: str) -> str:
+    r"""A text between double quotes; what YAML does not take as it stands is escaped.
+
+    >>> print(quoted('a "b"' + chr(8)))
+    "a \"b\"\x08"
+    """
+    return '"' + "".join(_escaped(character) for character in text) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _float(value: float) -> str:
@@ -107,4 +124,4 @@ def _float(value: float) -> str:
 
 
 def _with_reason(text: str, why: str) -> str:
-    return f"{text:<{COMMENT_COLUMN - 1}} # {' '.join(why.split())}" if why else text
+    return f"{text:<{COMMENT_COLUMN - 1}} # {one_line(why)}" if why else text
