@@ -14,7 +14,7 @@ from vramcast.errors import Unsupported
 def test_vllm_writes_defaults_of_the_planned_version_out() -> None:
     job = serving("llama-3.1-8b", "2xl40s", engine="vllm@0.19", context="32k", concurrency=16, kv_dtype="fp8")
     found = values(job, "serve.sh")
-    assert found["gpu-memory-utilization"] == "0.9"  # 0.92 from 0.33 on
+    assert found["gpu-memory-utilization"] == "0.9"  # 0.92 from 0.20 on
     assert (found["tensor-parallel-size"], found["max-model-len"]) == ("2", "32768")
     assert found["kv-cache-dtype"] == "fp8" and found["enable-prefix-caching"] is True
     assert words_of(files(job)["serve.sh"].text, "ARGS")[0] == "meta-llama/Llama-3.1-8B-Instruct"

@@ -168,8 +168,8 @@ def _fsdp_lines(order: Order, precision: Precision) -> str:
     )
     group = ask("shard_group")
     mesh = (
-        f"    mesh = init_device_mesh(device, (ranks // {group}, {group}))  # copies x ranks that share one\n" if group
-        else "    mesh = init_device_mesh(device, (ranks,))  # every rank holds a piece\n"
+        f'    mesh = init_device_mesh(device, (ranks // {group}, {group}), mesh_dim_names=("copies", "pieces"))\n' if group
+        else '    mesh = init_device_mesh(device, (ranks,), mesh_dim_names=("pieces",))\n'
     )
     return (
         "    if not distributed.is_initialized():\n        return model\n"
@@ -235,6 +235,18 @@ def spread(model, device):
 {loss}
 
 
+class WithLoss(torch.nn.Module):
+    """The network and its loss in one forward: what shares weights over ranks gathers them around it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens):
+        """The loss of a batch."""
+        return loss_of(self.model, tokens)
+
+
 def batches(vocab, device):
     """Random tokens of the planned shape, without end."""
     while True:
@@ -249,7 +261,7 @@ def step(model, optimizer, scaler, data, device):
         waits = model.no_sync() if hasattr(model, "no_sync") and not last else contextlib.nullcontext()
         with waits:
             with {autocast}, attention_kernel():
-                loss = loss_of(model, next(data)) / GRAD_ACCUM
+                loss = model(next(data)) / GRAD_ACCUM
             scaler.scale(loss).backward()
         total += loss.item()
     scaler.step(optimizer)
@@ -268,7 +280,7 @@ def main(model=None, steps=3, device="cuda"):
     model.train()
     vocab = model.config.get_text_config().vocab_size
     recompute(model)
-    model = spread(model, device)
+    model = spread(WithLoss(model), device)
 {compiled}    optimizer = build_optimizer(model)
     scaler = torch.amp.GradScaler(device, enabled=SCALED and device == "cuda")
     data, losses = batches(vocab, device), []
