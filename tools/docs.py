@@ -20,6 +20,7 @@ BLOCK: Final = re.compile(
     r"^```console(?P<lines> lines=\d+)?\n\$ (?P<command>vramcast [^\n]*)\n(?P<output>.*?)^```$", re.M | re.S
 )
 ACCURACY: Final = re.compile(r"<!-- accuracy -->\n.*?<!-- /accuracy -->", re.S)
+FORMATS: Final = re.compile(r"<!-- (?P<what>formats|example) -->\n.*?<!-- /(?P=what) -->", re.S)
 SERVING_ACCURACY: Final = re.compile(r"<!-- serving accuracy -->\n.*?<!-- /serving accuracy -->", re.S)
 TRUTH_FILES: Final = ("megatron_b200.jsonl", "training.jsonl", "kernels.jsonl")
 SERVING_FILE: Final = "inference.jsonl"
@@ -51,7 +52,16 @@ def documents() -> list[Path]:
 def regenerated(text: str) -> str:
     """The document with every command's present output; `lines=N` keeps the first N lines of it."""
     text = ACCURACY.sub(_fresh_accuracy, BLOCK.sub(_fresh_block, text))
+    text = FORMATS.sub(_fresh_formats, text)
     return SERVING_ACCURACY.sub(_fresh_serving_accuracy, text)
+
+
+def _fresh_formats(match: re.Match[str]) -> str:
+    """The table of formats that are written, and a file as an example."""
+    from tools.formats import example, formats_table
+
+    what = match["what"]
+    return f"<!-- {what} -->\n{formats_table() if what == 'formats' else example()}<!-- /{what} -->"
 
 
 def _fresh_accuracy(match: re.Match[str]) -> str:

@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from vramcast.cli.shared import coloured, json_option, language_option, question_options, words_of
+from vramcast.cli.shared import (
+    Writing,
+    coloured,
+    json_option,
+    language_option,
+    question_options,
+    words_of,
+    write_options,
+)
 from vramcast.errors import InvalidSpec
 from vramcast.question.serving_options import SERVE_OPTIONS
 
@@ -34,6 +42,7 @@ EXIT_DOES_NOT_FIT = 1
 @click.option(
     "--save-calibration", type=click.Path(path_type=Path), help="with --reconcile: write what --calibration reads"
 )
+@write_options
 @json_option
 @language_option
 def command(
@@ -45,6 +54,9 @@ def command(
     explain: bool,
     log: Path | None,
     save_calibration: Path | None,
+    directory: Path | None,
+    formats: tuple[str, ...],
+    force: bool,
     as_json: bool,
     lang: str | None,
     **values: Any,
@@ -62,13 +74,16 @@ def command(
     vramcast serve --reconcile vllm.log --gpus h100-sxm-80gb
     """
     given = _given(model, gpus, values)
+    writing = Writing(directory, formats, force).checked()
+    if directory is not None and (log is not None or "find" in given):
+        raise InvalidSpec("--write writes the plan that the options say; give it without --find and --reconcile")
     if log is not None:
         if "find" in given:
             raise InvalidSpec("--find looks for a plan, --reconcile compares the one of a log; give one of them")
         return _reconciled(log, given, job_file, save_calibration, as_json=as_json, lang=lang)
     if save_calibration is not None:
         raise InvalidSpec("--save-calibration needs --reconcile LOG: it saves what a log teaches")
-    from vramcast.api import serve_answer
+    from vramcast.api import serve_answer, serve_job_of
 
     result = serve_answer(given, file=job_file)
     if save is not None:
@@ -86,6 +101,8 @@ def command(
 
         text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain, today=today)
         click.echo(coloured(text, fits=result.fits), nl=False)
+    if directory is not None:
+        writing.write(serve_job_of(given, file=job_file), result, words_of(lang), as_json=as_json)
     return 0 if result.fits else EXIT_DOES_NOT_FIT
 
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from vramcast.errors import InvalidSpec
 from vramcast.question.options import Kind, Option
 from vramcast.report.messages import LANGUAGES, Words, language_of
+
+if TYPE_CHECKING:
+    from vramcast.domain.answer import Answer
+    from vramcast.domain.job import Job
+    from vramcast.domain.serving import PipelineJob, ServeJob
 
 Command = Callable[..., Any]
 
@@ -23,6 +30,45 @@ def language_option(command: Command) -> Command:
 def json_option(command: Command) -> Command:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="the same answer as JSON")(command)
+
+
+def write_options(command: Command) -> Command:
+    """`--write`, `--format` and `--force`: the plan as files of the tools that run it."""
+    command = click.option("--force", is_flag=True, help="with --write: overwrite files that are there")(command)
+    command = click.option(
+        "--format", "formats", metavar="NAME", multiple=True,
+        help="with --write: only this format (repeatable): deepspeed, accelerate, pai-dlc ...; see docs/formats.md",
+    )(command)
+    return click.option(
+        "--write", "directory", type=click.Path(path_type=Path), metavar="DIR",
+        help="write ready-to-run configuration files into a folder",
+    )(command)
+
+
+class Writing(NamedTuple):
+    """Where files go, and which."""
+
+    directory: Path | None
+    formats: tuple[str, ...]
+    force: bool
+
+    def checked(self) -> Writing:
+        """The same; an option that needs --write and stands without it is refused."""
+        if self.directory is None and (self.formats or self.force):
+            raise InvalidSpec("--format and --force say what --write does; give --write DIR")
+        return self
+
+    def write(self, job: Job | ServeJob | PipelineJob, answer: Answer, words: Words, *, as_json: bool) -> None:
+        """Write the plan's files, and say which; beside JSON on standard error."""
+        if self.directory is None:
+            return
+        from vramcast.emit.write import write_configs
+
+        written = write_configs(job, self.directory, formats=self.formats, force=self.force, answer=answer)
+        names = ", ".join(path.name for path in written.files)
+        click.echo(words("written", directory=self.directory, names=names), err=as_json)
+        for note in written.notes:
+            click.echo(f"  {note}", err=as_json)
 
 
 def words_of(language: str | None) -> Words:

@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from vramcast.cli.shared import coloured, json_option, language_option, question_options, words_of
+from vramcast.cli.shared import (
+    Writing,
+    coloured,
+    json_option,
+    language_option,
+    question_options,
+    words_of,
+    write_options,
+)
 from vramcast.question.options import OPTIONS
 
 EXIT_DOES_NOT_FIT = 1
@@ -27,6 +35,7 @@ EXIT_DOES_NOT_FIT = 1
 @click.option("--save", type=click.Path(path_type=Path), help="write the question as a job file")
 @click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")
 @click.option("--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry")
+@write_options
 @json_option
 @language_option
 def command(
@@ -36,6 +45,9 @@ def command(
     save: Path | None,
     all_ranks: bool,
     explain: bool,
+    directory: Path | None,
+    formats: tuple[str, ...],
+    force: bool,
     as_json: bool,
     lang: str | None,
     **values: Any,
@@ -47,6 +59,7 @@ def command(
 
     \b
     vramcast train llama-3.1-8b --gpus 8xh100-sxm-80gb --engine torchtitan --seq-len 8k
+    vramcast train qwen3-8b --gpus 8xa100-sxm4-80gb --engine deepspeed --zero 3 --write configs
     """
     from vramcast.api import job_of
     from vramcast.estimate.training import answer
@@ -54,7 +67,9 @@ def command(
     given = {"model": model, "gpus": gpus} | {
         name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
     }
-    result = answer(job_of(given, file=job_file))
+    writing = Writing(directory, formats, force).checked()
+    job = job_of(given, file=job_file)
+    result = answer(job)
     if save is not None:
         from vramcast.question.files import read_job, write_job
 
@@ -69,4 +84,5 @@ def command(
 
         text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain, today=today)
         click.echo(coloured(text, fits=result.fits), nl=False)
+    writing.write(job, result, words_of(lang), as_json=as_json)
     return 0 if result.fits else EXIT_DOES_NOT_FIT

@@ -192,6 +192,7 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "{total} questions: {fitting} fit, {failing} do not, {errors} cannot be answered",
         "zh": "{total} 个问题：{fitting} 个放得下，{failing} 个放不下，{errors} 个无法回答",
     },
+    "written": {"en": "written to {directory}: {names}", "zh": "已写入 {directory}：{names}"},
     **LOG_MESSAGES,
     **MARKET_MESSAGES,
 }

@@ -1,0 +1,268 @@
+"""Hugging Face Trainer: the arguments as YAML, and the script that reads them.
+
+[HF] transformers training_args.py `TrainingArguments`, names as in its snapshot; `OptimizerNames` for the optimizers
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
+from vramcast.emit import deepspeed
+from vramcast.emit.files import File, Order, Part
+from vramcast.emit.launch import ACCELERATE, RUN, TORCHRUN, head_of, run_script
+from vramcast.emit.lines import Line, Table
+from vramcast.emit.python_parts import (
+    COMPUTE_DTYPES,
+    WEIGHT_DTYPES,
+    build_model_lines,
+    constant,
+    kernel_lines,
+    model_id,
+)
+from vramcast.emit.yaml_text import yaml_text
+from vramcast.errors import Unsupported
+
+NAME: Final = "training_args.yaml"
+SCRIPT: Final = "train_trainer.py"
+
+OPTIMIZERS: Final[dict[str, tuple[str, str]]] = {
+    "adamw": ("adamw_torch", ""), "sgd": ("sgd", ""), "sgd-momentum": ("sgd", "momentum=0.9"),
+    "adafactor": ("adafactor", ""), "adagrad": ("adagrad", ""), "rmsprop": ("rmsprop", ""),
+    "adamw-8bit": ("adamw_bnb_8bit", ""), "paged-adamw-8bit": ("paged_adamw_8bit", ""),
+    "paged-adamw": ("paged_adamw_32bit", ""), "adamw-4bit": ("adamw_torch_4bit", ""),
+    "lion": ("lion_32bit", ""), "lion-8bit": ("lion_8bit", ""), "paged-lion": ("paged_lion_32bit", ""),
+    "paged-lion-8bit": ("paged_lion_8bit", ""), "galore": ("galore_adamw", ""), "apollo": ("apollo_adamw", ""),
+    "lomo": ("lomo", ""), "adalomo": ("adalomo", ""), "schedulefree-adamw": ("schedule_free_adamw", ""),
+    "schedulefree-sgd": ("schedule_free_sgd", ""),
+}
+"""Optimizer -> `optim` and `optim_args`."""
+
+LOW_RANK: Final = ("galore", "apollo")
+"""Optimizers that project the matrices of named modules."""
+
+LIGER_LOSSES: Final = {Loss.FUSED: "cross_entropy", Loss.FUSED_LINEAR: "fused_linear_cross_entropy"}
+
+TRAINER_OBJECTIVES: Final = ("pretrain", "sft")
+
+
+def write(order: Order) -> tuple[File, ...]:
+    """Arguments, script and the line that starts them.
+
+    Raises: Unsupported for what the Trainer does not do
+    """
+    job: Job = order.job
+    if job.workload.objective not in TRAINER_OBJECTIVES:
+        raise Unsupported(f"the Trainer optimises no {job.workload.objective}; use --format llamafactory")
+    if job.plan.tp * job.plan.pp * job.plan.cp * job.plan.ep > 1:
+        raise Unsupported("the Trainer's arguments split over data-parallel ranks only; use tp=pp=cp=ep=1")
+    order.ask.also("objective")
+    table = training_arguments(order)
+    text = yaml_text(table, head=head_of(order))
+    script = _script(order)
+    run = run_script(order, f"{SCRIPT} {NAME}", starter=ACCELERATE if _is_fsdp(job) else TORCHRUN)
+    said = frozenset(order.ask.said)
+    return (
+        File(NAME, text, (Part("transformers", "TrainingArguments"),), said),
+        File(SCRIPT, script, (), said, _notes(order)),
+        File(RUN, run, (), said, executable=True),
+    )
+
+
+def _is_fsdp(job: Job) -> bool:
+    """Whether the ranks share weights without DeepSpeed: then Accelerate's file says how."""
+    return job.plan.shards is not Shards.NOTHING and job.cluster.count > 1 and not deepspeed.is_used(job)
+
+
+def training_arguments(order: Order) -> Table:
+    """The fields of TrainingArguments that the plan decides."""
+    ask = order.ask
+    micro, steps, ranks = ask("micro_batch"), ask("grad_accum"), order.job.data_parallel
+    lines = [
+        Line("output_dir", "output"),
+        Line("per_device_train_batch_size", micro, "samples per forward on one GPU"),
+        Line("gradient_accumulation_steps", steps,
+             f"{micro} x {steps} x {ranks} ranks = {micro * steps * ranks} samples a step"),
+        Line("num_train_epochs", 1.0, "not part of the plan"),
+        Line("learning_rate", deepspeed.LEARNING_RATE, "not part of the plan: set your own"),
+        *precision_lines(order),
+        *recompute_lines(order),
+        *_optimizer(order),
+        *_loss(order),
+    ]
+    if ask("compile"):
+        lines.append(Line("torch_compile", True, "kernels of norms, activations and the loss are fused"))
+    if deepspeed.is_used(order.job):
+        lines.append(Line("deepspeed", deepspeed.NAME, "ZeRO and offload stand there"))
+    return tuple(lines)
+
+
+def precision_lines(order: Order) -> list[Line]:
+    """Autocast, or the dtype DeepSpeed trains in."""
+    precision = Precision(order.ask("precision"))
+    zero = deepspeed.is_used(order.job)
+    if precision is Precision.FP8:
+        raise Unsupported("the Trainer has no fp8 of its own; use --engine megatron or torchtitan")
+    width = COMPUTE_DTYPES.get(precision)
+    if zero and precision in (Precision.BF16, Precision.FP16):
+        width = WEIGHT_DTYPES[precision]
+    why = f"{precision.value}: {'16-bit weights under DeepSpeed' if zero else 'autocast over fp32 weights'}"
+    lines = [Line({"bfloat16": "bf16", "float16": "fp16"}[width], True, why)] if width else []
+    if precision is Precision.TF32:
+        lines.append(Line("tf32", True, "matrix products of fp32 tensors run in TF32"))
+    return lines
+
+
+def recompute_lines(order: Order) -> list[Line]:
+    """Recomputation of whole layers."""
+    recompute = Recompute(order.ask("recompute"))
+    if recompute is Recompute.SELECTIVE:
+        raise Unsupported("the Trainer recomputes whole layers only; use --recompute full")
+    if recompute is Recompute.NONE:
+        return [Line("gradient_checkpointing", False, "layers keep what backward needs")]
+    reentrant = bool(order.ask("option.reentrant", False))
+    return [
+        Line("gradient_checkpointing", True, "layers keep only their input and run again in backward"),
+        Line("gradient_checkpointing_kwargs", (Line("use_reentrant", reentrant, "the variant that was computed"),)),
+    ]
+
+
+def _optimizer(order: Order) -> list[Line]:
+    name, _, rank = str(order.ask("optimizer")).partition(":")
+    kernel = order.ask("optimizer_kernel")
+    if deepspeed.is_used(order.job) and name in deepspeed.OPTIMIZERS:
+        return []  # the DeepSpeed file builds it
+    if name not in OPTIMIZERS:
+        raise Unsupported(f"the Trainer has no optimizer {name}; use {', '.join(OPTIMIZERS)}")
+    optim, arguments = OPTIMIZERS[name]
+    if optim == "adamw_torch" and kernel == "fused":
+        optim = "adamw_torch_fused"
+    elif kernel in ("fused", "loop"):
+        raise Unsupported(f"the Trainer does not choose the kernel of {name}; leave --optimizer-kernel out")
+    lines = [Line("optim", optim, f"{name}, as planned")]
+    if name in LOW_RANK:
+        lines.append(Line("optim_target_modules", "all-linear", "every matrix is projected"))
+        arguments = f"rank={rank}" if rank else arguments
+    return lines + ([Line("optim_args", arguments)] if arguments else [])
+
+
+def _loss(order: Order) -> list[Line]:
+    loss = order.ask("loss")
+    if loss in (None, Loss.EAGER):
+        return []
+    if loss not in LIGER_LOSSES:
+        if loss == Loss.COMPILED and order.job.plan.compile:
+            return []
+        raise Unsupported(f"the Trainer has no loss {loss}; use eager, fused or fused_linear, or --engine pytorch")
+    switches = tuple(
+        Line(name, name == LIGER_LOSSES[Loss(loss)])
+        for name in ("cross_entropy", "fused_linear_cross_entropy", "rms_norm", "swiglu", "rope")
+    )
+    return [Line("use_liger_kernel", True, "one kernel computes the loss"),
+            Line("liger_kernel_config", switches, "only the loss: the rest was computed as PyTorch's own")]
+
+
+def weights_dtype(order: Order) -> str:
+    """What the checkpoint is loaded in: a frozen base under autocast stays in 16 bits."""
+    precision = Precision(order.ask("precision"))
+    if deepspeed.is_used(order.job):
+        return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
+    if order.job.plan.peft is not None:
+        return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
+    return WEIGHT_DTYPES[precision]
+
+
+def _notes(order: Order) -> tuple[str, ...]:
+    ask, found = order.ask, []
+    ask.also("option.padded", "option.shifted_loss", "option.auto", "option.deepspeed")
+    if order.job.plan.peft is not None and order.job.plan.peft.base in ("gptq-int4", "awq-int4"):
+        found.append(f"{SCRIPT}: MODEL must be a checkpoint already quantised to {order.job.plan.peft.base}")
+    return tuple(found)
+
+
+def _script(order: Order) -> str:
+    ask, job = order.ask, order.job
+    build = build_model_lines(order, dtype=weights_dtype(order))
+    constants = "\n".join((
+        constant("MODEL", model_id(order), "the checkpoint"),
+        constant("SEQ_LEN", ask("seq_len"), "positions of a sample"),
+    ))
+    return SCRIPT_TEXT.format(
+        title=f"{job.model.name} on {job.cluster.name} with Hugging Face's Trainer", constants=constants, build=build,
+        kernel=kernel_lines(order), arguments=NAME,
+        imports="" if ask("attention") == AttentionKernel.EAGER else
+        "from torch.nn.attention import SDPBackend, sdpa_kernel\n",
+    )
+
+
+SCRIPT_TEXT: Final = '''\
+"""{title}.
+
+`bash run.sh` trains on random tokens of the planned length, which shows memory and speed; set DATA to a file of
+JSON lines with a "text" field to train on that.
+"""
+
+import contextlib
+import os
+import sys
+
+import torch
+{imports}
+{constants}
+
+
+{build}
+
+def attention_kernel():
+    """Where attention runs."""
+{kernel}
+
+class RandomTokens(torch.utils.data.Dataset):
+    """Samples of the planned length."""
+
+    def __init__(self, vocab, samples=4096):
+        self.vocab, self.samples = vocab, samples
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        tokens = torch.randint(self.vocab, (SEQ_LEN,), generator=torch.Generator().manual_seed(index))
+        return {{"input_ids": tokens, "labels": tokens.clone()}}
+
+
+def dataset_of(model):
+    """The file that DATA names, cut and padded to the planned length; random tokens without one."""
+    if "DATA" not in os.environ:
+        return RandomTokens(model.config.get_text_config().vocab_size)
+    from datasets import load_dataset
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+
+    def tokens(row):
+        found = tokenizer(row["text"], truncation=True, max_length=SEQ_LEN, padding="max_length")
+        found["labels"] = [
+            token if seen else -100 for token, seen in zip(found["input_ids"], found["attention_mask"])
+        ]
+        return found
+
+    rows = load_dataset("json", data_files=os.environ["DATA"], split="train")
+    return rows.map(tokens, remove_columns=rows.column_names)
+
+
+def main(path="{arguments}"):
+    """Train with the arguments of the YAML file."""
+    from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+    (arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file(path)
+    model = build_model()
+    trainer = Trainer(model=model, args=arguments, train_dataset=dataset_of(model))
+    with attention_kernel():
+        trainer.train()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])
+'''

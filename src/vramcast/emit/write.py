@@ -1,0 +1,231 @@
+"""Which files a plan asks for, and the folder they are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from vramcast.domain.answer import Answer
+from vramcast.domain.job import Job
+from vramcast.domain.serving import PipelineJob, ServeJob
+from vramcast.emit.asked import Asked, needed, option_of
+from vramcast.emit.files import PLACEHOLDER, File, Order, defects
+from vramcast.emit.model_names import hub_id, is_cut
+from vramcast.emit.readme import readme
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
+
+README: Final = "README.md"
+
+
+class Emitter(NamedTuple):
+    """One format."""
+
+    module: str  # of vramcast.emit
+    function: str
+    engines: tuple[str, ...]  # whose plans are written in it unasked
+    also: tuple[str, ...]  # whose plans can be written in it
+    kind: str  # "framework": says the plan; "launcher": starts it
+    text: str  # what it is, for documents
+
+
+HUGGING_FACE: Final = ("huggingface", "deepspeed")
+TRAINERS: Final = ("pytorch", "huggingface", "unsloth", "deepspeed", "torchtitan", "torchtune", "litgpt", "megatron",
+                   "colossalai")
+SERVERS: Final = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
+
+EMITTERS: Final[dict[str, Emitter]] = {
+    "deepspeed": Emitter("deepspeed", "write", HUGGING_FACE, (), "framework", "DeepSpeed's JSON"),
+    "accelerate": Emitter(
+        "accelerate", "write", (*HUGGING_FACE, "litgpt"), ("pytorch", "torchtitan", "torchtune"), "framework",
+        "Accelerate's YAML: DeepSpeed, FSDP or DDP as the plan's engine has it",
+    ),
+    "accelerate-fsdp2": Emitter(
+        "accelerate", "write_fsdp2", (), ("torchtitan", "torchtune", "litgpt", "pytorch"), "framework",
+        "Accelerate's YAML with FSDP2",
+    ),
+    "accelerate-fsdp1": Emitter(
+        "accelerate", "write_fsdp1", (), ("torchtitan", "torchtune", "litgpt", "pytorch"), "framework",
+        "Accelerate's YAML with FSDP1",
+    ),
+    "transformers": Emitter(
+        "transformers", "write", (*HUGGING_FACE, "litgpt"), ("pytorch",), "framework",
+        "TrainingArguments as YAML, and a script with the Trainer",
+    ),
+    "llamafactory": Emitter(
+        "llamafactory", "write", (*HUGGING_FACE, "unsloth"), ("pytorch", "litgpt"), "framework", "LLaMA-Factory's YAML",
+    ),
+    "torchtitan": Emitter(
+        "torchtitan", "write", ("torchtitan",), (), "framework", "a registry function and torchtitan's command line"
+    ),
+    "megatron": Emitter(
+        "megatron", "write", ("megatron",), (), "framework", "Megatron-LM's arguments, the network's too"
+    ),
+    "pytorch": Emitter(
+        "pytorch", "write", ("pytorch",), ("torchtitan", "torchtune", "litgpt"), "framework",
+        "a training script of PyTorch alone: autocast, recomputation, DDP or FSDP2",
+    ),
+    "vllm": Emitter("serving", "write_vllm", ("vllm",), (), "framework", "vLLM's command"),
+    "sglang": Emitter("serving", "write_sglang", ("sglang",), (), "framework", "SGLang's command"),
+    "tensorrt-llm": Emitter(
+        "serving", "write_tensorrt_llm", ("tensorrt-llm",), (), "framework", "trtllm-serve's command and its file"
+    ),
+    "llama.cpp": Emitter("serving", "write_llamacpp", ("llama.cpp",), (), "framework", "llama-server's command"),
+    "pai-dlc": Emitter(
+        "pai", "write_dlc", TRAINERS, (), "launcher", "PAI-DLC: CreateJob as JSON, and the command of the pai CLI"
+    ),
+    "kubernetes": Emitter(
+        "kubernetes", "write", (*TRAINERS, *SERVERS), (), "launcher",
+        "Kubernetes: PyTorchJob v1, or a Deployment and its Service",
+    ),
+    "trainjob": Emitter("kubernetes", "write_trainjob", TRAINERS, (), "launcher", "Kubernetes: TrainJob v1alpha1"),
+    "skypilot": Emitter(
+        "skypilot", "write", (*TRAINERS, *SERVERS), (), "launcher", "SkyPilot: a task, or a service"
+    ),
+    "pai-eas": Emitter("pai", "write_eas", SERVERS, (), "launcher", "PAI-EAS: a service as JSON"),
+}
+"""Name of a format -> who writes it and for whom."""
+
+
+class Written(NamedTuple):
+    """What came of writing."""
+
+    files: tuple[Path, ...]
+    notes: tuple[str, ...]  # what no file says, and what to know of those there are
+
+
+def write_configs(
+    job: Job | ServeJob | PipelineJob, directory: Path, *, formats: Iterable[str] = (), force: bool = False,
+    answer: Answer | None = None,
+) -> Written:
+    """Write a plan as the files of the tools that run it.
+
+    Args:
+        job: the question, with its cluster
+        directory: where to; made when it is not there
+        formats: keys of EMITTERS; none: those of the job's engine, and launchers
+        force: overwrite files that are there
+        answer: its memory and time stand in the README, where given
+
+    Raises: UnknownName for a format, Unsupported for a plan that one asked for cannot say, SourceError where files
+        are there already or cannot be written
+    """
+    files, notes = files_of(job, tuple(formats), answer=answer)
+    _write(directory, files, force=force)
+    return Written(tuple(directory / file.name for file in files), notes)
+
+
+def files_of(
+    job: Job | ServeJob | PipelineJob, formats: tuple[str, ...] = (), *, answer: Answer | None = None
+) -> tuple[tuple[File, ...], tuple[str, ...]]:
+    """The files of a plan, checked against the snapshots, and what is to be said of them.
+
+    Raises: as `write_configs`
+    """
+    chosen = formats or formats_for(job.engine)
+    for name in chosen:
+        _check(name, job.engine)
+    assert not isinstance(job, PipelineJob)  # no format is for the engines of pipelines
+    files, notes = _built(job, chosen, strict=bool(formats))
+    problems = [text for file in files for text in defects(file)]
+    if problems:
+        raise RuntimeError("; ".join(problems))  # our own slip: a name that its tool does not know
+    notes += tuple(text for file in files for text in file.notes) + _model_notes(job)
+    notes += unsaid(job, files)
+    notes = tuple(dict.fromkeys(notes))
+    return (*files, readme(job, files, notes, answer)), notes
+
+
+def _model_notes(job: Job | ServeJob) -> tuple[str, ...]:
+    """Where the checkpoint that files name is not the network of the plan."""
+    found = []
+    if is_cut(job.model) and job.engine != "megatron":
+        found.append(f"the plan is of {job.model.name}; the checkpoint that the files name has all of them")
+    if hub_id(job.model) == PLACEHOLDER:
+        found.append(f"no checkpoint is known for {job.model.name}: replace {PLACEHOLDER} by its path or hub id")
+    return tuple(found)
+
+
+def formats_for(engine: str) -> tuple[str, ...]:
+    """What is written unasked.
+
+    Raises: Unsupported for an engine without any format
+    """
+    chosen = tuple(name for name, emitter in EMITTERS.items() if engine in emitter.engines)
+    frameworks = [emitter for emitter in EMITTERS.values() if emitter.kind == "framework"]
+    if not any(engine in emitter.engines for emitter in frameworks):
+        known = dict.fromkeys(name for emitter in frameworks for name in emitter.engines)
+        raise Unsupported(f"no configuration files are written for engine {engine}; use {', '.join(known)}")
+    return chosen
+
+
+def _check(name: str, engine: str) -> None:
+    if name not in EMITTERS:
+        raise UnknownName.of("format", name, EMITTERS)
+    emitter = EMITTERS[name]
+    if engine not in (*emitter.engines, *emitter.also):
+        fitting = ", ".join(other for other, e in EMITTERS.items() if engine in (*e.engines, *e.also))
+        raise InvalidSpec(f"format {name} is not for plans of engine {engine}; use {fitting or 'another engine'}")
+
+
+def _built(
+    job: Job | ServeJob, chosen: tuple[str, ...], *, strict: bool
+) -> tuple[tuple[File, ...], tuple[str, ...]]:
+    """Files by name, a framework's before the launchers'; formats nobody asked for may refuse."""
+    found: dict[str, File] = {}
+    notes: list[str] = []
+    for name in sorted(chosen, key=lambda name: EMITTERS[name].kind):
+        emitter = EMITTERS[name]
+        if emitter.kind == "launcher" and not found and not strict:
+            raise Unsupported("; ".join(notes))  # nothing that could be started
+        beside = tuple(found.values()) if emitter.kind == "launcher" else ()
+        order = Order(job, Asked(job), beside)
+        write: Callable[[Order], tuple[File, ...]] = getattr(
+            import_module(f"vramcast.emit.{emitter.module}"), emitter.function
+        )
+        try:
+            files = write(order)
+        except Unsupported as error:
+            if strict:
+                raise
+            notes.append(f"no {name}: {error}")
+            continue
+        if not files and strict:
+            raise Unsupported(f"format {name} has nothing to say of this plan: it runs without")
+        for file in files:
+            if file.name in found:
+                raise InvalidSpec(f"format {name} and another one chosen both write {file.name}; choose one of them")
+            found[file.name] = file
+    if strict and not any(EMITTERS[name].kind == "framework" for name in chosen):
+        notes.append("launchers alone: they start run.sh, which --format of a framework writes")
+    return tuple(found.values()), tuple(notes)
+
+
+def unsaid(job: Job | ServeJob, files: Iterable[File]) -> tuple[str, ...]:
+    """The settings of a plan that none of the files says, one sentence each."""
+    said = frozenset().union(*(file.said for file in files))
+    return tuple(
+        f"{option_of(name)}={_shown(value)} stands in none of the files: set it by hand"
+        for name, value in needed(job).items() if name not in said
+    )
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _write(directory: Path, files: Iterable[File], *, force: bool) -> None:
+    """All files or none: what is there already is only overwritten when that is asked for."""
+    there = [file.name for file in files if (directory / file.name).exists()]
+    if there and not force:
+        raise SourceError(f"{directory}: {', '.join(there)} {'is' if len(there) == 1 else 'are'} there already; "
+                          "--force overwrites, or name another folder")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            path = directory / file.name
+            path.write_text(file.text, encoding="utf-8")
+            path.chmod(0o755 if file.executable else 0o644)
+    except OSError as error:
+        raise SourceError(f"{error.filename or directory}: {error.strerror or error}") from None

@@ -1,0 +1,209 @@
+"""Snapshots read as source: from an unpacked wheel or a checkout, without importing anything heavy."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tools.snapshots.installed import Found, Sections
+from tools.snapshots.names import Section, classes, entry, literal_aliases, of_class
+
+FORMATS: Final = Path(__file__).resolve().parents[2] / "src" / "vramcast" / "catalogue" / "formats"
+"""Where the snapshots lie."""
+
+
+def release(folder: Path) -> str:
+    """Version of an unpacked wheel, else the tag or commit of a checkout.
+
+    Raises: SystemExit where it is neither: a snapshot must say what it is of
+    """
+    for path in folder.glob("*.dist-info/METADATA"):
+        return re.findall(r"^Version: (.*)$", path.read_text(encoding="utf-8"), re.M)[0]
+    for command in (["describe", "--tags", "--exact-match"], ["rev-parse", "--short=8", "HEAD"]):
+        done = subprocess.run(["git", "-C", str(folder), *command], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return done.stdout.strip()
+    raise SystemExit(f"{folder} is neither an unpacked wheel nor a checkout")
+
+
+TORCHTITAN_CLASSES: Final = {
+    "training": ("config/configs.py", "TrainingConfig"),
+    "parallelism": ("config/configs.py", "ParallelismConfig"),
+    "compile": ("config/configs.py", "CompileConfig"),
+    "comm": ("config/configs.py", "CommConfig"),
+    "debug": ("config/configs.py", "DebugConfig"),
+    "optimizer": ("components/optimizer/optimizer.py", "OptimizersContainer.Config"),
+    "loss": ("components/loss.py", "ChunkedLossWrapper.Config"),
+    "selective_ac": ("distributed/activation_checkpoint.py", "SelectiveAC.Config"),
+    "full_ac": ("distributed/activation_checkpoint.py", "FullAC.Config"),
+}
+"""Section of the command line -> file and class that declare it."""
+
+
+def torchtitan(folder: Path) -> Found:
+    """Dataclasses of the configuration; the functions of every `models/<module>/config_registry.py`."""
+    package = folder / "torchtitan"
+    sections: Sections = {}
+    for section, (file, name) in TORCHTITAN_CLASSES.items():
+        sections[section] = of_class(classes(package / file)[name])
+    for registry in sorted(package.glob("models/*/config_registry.py")):
+        tree = ast.parse(registry.read_text(encoding="utf-8"))
+        names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+        sections[f"models/{registry.parent.name}"] = {name: entry() for name in names}
+    return Found("torchtitan", release(folder), "dataclasses of its configuration, read as source", sections)
+
+
+def vllm(folder: Path) -> Found:
+    """Fields of EngineArgs and of the server's own arguments; names of types are looked up in vllm/config."""
+    package = folder / "vllm"
+    aliases = literal_aliases(package / "config")
+    engine = of_class(classes(package / "engine" / "arg_utils.py")["EngineArgs"], aliases)
+    frontend = classes(package / "entrypoints" / "common" / "cli_args.py")
+    server = of_class(frontend["BaseFrontendArgs"]) | of_class(frontend["FrontendArgs"])
+    sections = {"EngineArgs": engine, "FrontendArgs": server}
+    return Found("vllm", release(folder), "classes EngineArgs and FrontendArgs, read as source", sections)
+
+
+SGLANG_INSTEAD: Final = {
+    "enable_dp_attention": "no option of the command line any more; use attn_dp_size",
+    "disable_cuda_graph": "no option of the command line any more; use disable_prefill_cuda_graph and "
+                          "disable_decode_cuda_graph",
+}
+"""Option that is gone -> what does the same now."""
+
+
+def sglang(folder: Path) -> Found:
+    """Fields of the structs that make up ServerArgs; those without an option on the command line are left out."""
+    names: Section = {}
+    hidden: set[str] = set()
+    for path in sorted((folder / "sglang" / "srt" / "arg_groups" / "fields").glob("*.py")):
+        for node in classes(path).values():
+            found = of_class(node)
+            for item in node.body:
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                    hidden |= _sglang_option(item, found)
+            names |= found
+    kept = {name: e for name, e in names.items() if name not in hidden}
+    removed = {name: SGLANG_INSTEAD.get(name, "no option of the command line") for name in sorted(hidden)
+               if name[0] != "_"}
+    how = "structs of srt/arg_groups/fields, read as source"
+    return Found("sglang", release(folder), how, {"ServerArgs": kept}, {"ServerArgs": removed})
+
+
+def _sglang_option(item: ast.AnnAssign, found: Section) -> set[str]:
+    """Puts other spellings into the entry; the names that are no option."""
+    name = ast.unparse(item.target)
+    calls = [n for n in ast.walk(item.annotation) if isinstance(n, ast.Call) and ast.unparse(n.func) == "Arg"]
+    words = {word.arg: word.value for call in calls for word in call.keywords}
+    if "no_cli" in words:
+        return {name}
+    given = ast.literal_eval(words["aliases"]) if "aliases" in words else []
+    given += [ast.literal_eval(words["cli_name"])] if "cli_name" in words else []
+    if given and name in found:
+        found[name]["aliases"] = [text.lstrip("-").replace("-", "_") for text in given]
+    return set()
+
+
+def llamafactory(folder: Path) -> Found:
+    """The dataclasses of hparams; transformers' own TrainingArguments come beside them."""
+    hparams = folder / "llamafactory" / "hparams"
+    aliases = literal_aliases(folder / "llamafactory" / "extras")
+    found: Section = {}
+    for path in sorted(hparams.glob("*_args.py")):
+        for name, node in classes(path).items():
+            if name != "EvaluationArguments":
+                found |= of_class(node, aliases)
+    trainer = json.loads((FORMATS / "transformers.json").read_text(encoding="utf-8"))
+    for name, known in trainer["sections"]["TrainingArguments"].items():
+        found.setdefault(name, known)
+    how = f"dataclasses of hparams, read as source, and TrainingArguments of transformers {trainer['version']}"
+    return Found("llamafactory", release(folder), how, {"arguments": found})
+
+
+def megatron(folder: Path) -> Found:
+    """The options of Megatron-LM's own parser; needs PyTorch and Triton, no GPU."""
+    sys.path.insert(0, str(folder))
+    if not hasattr(typing, "override"):  # Megatron-LM asks for Python 3.12
+        typing.override = lambda function: function  # type: ignore[attr-defined]
+    module = importlib.import_module("megatron.training.arguments")
+    parser = module.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
+    names: Section = {}
+    for action in parser._actions:
+        options = [text.removeprefix("--") for text in action.option_strings if text.startswith("--")]
+        if not options or options == ["help"]:
+            continue
+        kind = {int: "int", float: "number", str: "text"}.get(action.type, "any")
+        kind = "flag" if action.nargs == 0 else "list" if action.nargs in ("+", "*") else kind
+        default = None if action.nargs == 0 else getattr(action.default, "name", action.default)
+        choices = [getattr(choice, "name", choice) for choice in action.choices or ()]
+        names[options[0]] = entry(kind=kind, default=default, choices=choices, aliases=options[1:])
+    return Found("Megatron-LM", release(folder), "add_megatron_arguments on an ArgumentParser", {"arguments": names})
+
+
+LLAMACPP_OPTION: Final = re.compile(
+    r"add_opt\(common_arg\(\s*\{(?P<names>[^}]*)\},(?P<rest>.*?)\n    \)", re.S
+)
+
+
+def llamacpp(folder: Path) -> Found:
+    """The options of common/arg.cpp; what an option takes is the type its handler is called with."""
+    text = (folder / "common" / "arg.cpp").read_text(encoding="utf-8")
+    names: Section = {}
+    for match in LLAMACPP_OPTION.finditer(text):
+        options = re.findall(r'"(-[^"]+)"', match["names"])
+        long = [name.removeprefix("--") for name in options if name.startswith("--")]
+        short = [name.removeprefix("-") for name in options if not name.startswith("--")]
+        if not long:
+            continue
+        handler = re.search(r"\]\(common_params & \w*(?:, (?P<type>[\w:& ]+?) ?\w*)?\)", match["rest"])
+        kind = {"int": "int", "const std::string &": "any"}.get(((handler and handler["type"]) or "").strip(), "flag")
+        names[long[0]] = entry(kind=kind, aliases=[*long[1:], *short])
+    return Found("llama.cpp", release(folder), "options of common/arg.cpp, read as source", {"arguments": names})
+
+
+def tensorrt_llm(folder: Path) -> Found:
+    """The options of `trtllm-serve serve`, and the fields of KvCacheConfig for the file beside it."""
+    path = folder / "tensorrt_llm" / "commands" / "serve.py"
+    serve = next(
+        node for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name == "serve"
+    )
+    names = dict(_click_options(serve))
+    arguments = classes(folder / "tensorrt_llm" / "llmapi" / "llm_args.py")
+    sections: Sections = {"options": names, "kv_cache_config": of_class(arguments["KvCacheConfig"])}
+    sections["config"] = of_class(arguments["BaseLlmArgs"]) | of_class(arguments["TorchLlmArgs"])
+    sections["config"]["kv_cache_config"] = entry(section="kv_cache_config")
+    return Found("tensorrt-llm", release(folder), "options of trtllm-serve and its arguments, read as source", sections)
+
+
+def _click_options(function: ast.FunctionDef) -> Iterator[tuple[str, dict[str, Any]]]:
+    for call in function.decorator_list:
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "click.option":
+            continue
+        options = [item.value.removeprefix("--") for item in call.args if isinstance(item, ast.Constant)]
+        words = {word.arg: word.value for word in call.keywords}
+        given = ast.unparse(words["type"]) if "type" in words else ""
+        kind = {"int": "int", "float": "number", "str": "text"}.get(given, "any")
+        kind = "flag" if "is_flag" in words else kind
+        yield options[0], entry(kind=kind, aliases=dict.fromkeys(options[1:]))
+
+
+READERS: Final[dict[str, Callable[[Path], Found]]] = {
+    "torchtitan": torchtitan,
+    "vllm": vllm,
+    "sglang": sglang,
+    "llamafactory": llamafactory,
+    "megatron": megatron,
+    "llamacpp": llamacpp,
+    "tensorrt-llm": tensorrt_llm,
+}
+"""Format -> how its source is read."""
