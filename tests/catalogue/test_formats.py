@@ -62,8 +62,11 @@ def test_an_unknown_format_is_named_with_its_neighbours() -> None:
 
 @pytest.mark.parametrize(
     ("name", "section", "gone"),
-    [("transformers", "TrainingArguments", "warmup_ratio"), ("vllm", "EngineArgs", "swap_space"),
-     ("sglang", "ServerArgs", "enable_dp_attention")],
+    [
+        ("transformers", "TrainingArguments", "warmup_ratio"),
+        ("vllm", "EngineArgs", "swap_space"),
+        ("sglang", "ServerArgs", "enable_dp_attention"),
+    ],
 )
 def test_what_newer_versions_dropped_is_remembered(name: str, section: str, gone: str) -> None:
     (found,) = problems(load_format(name), section, {gone: 1})

@@ -21,11 +21,24 @@ def test_vllm_writes_defaults_of_the_planned_version_out() -> None:
 
 
 def test_vllm_says_drafts_adapters_and_what_is_switched_off() -> None:
-    job = serving("llama-3.1-8b", "h100", engine="vllm@0.33", context="8k", draft="eagle3", draft_tokens=3,
-                  lora_slots=4, lora_rank=32, graphs=False, prefix_caching=False, cache_bytes=2**33)
+    job = serving(
+        "llama-3.1-8b",
+        "h100",
+        engine="vllm@0.33",
+        context="8k",
+        draft="eagle3",
+        draft_tokens=3,
+        lora_slots=4,
+        lora_rank=32,
+        graphs=False,
+        prefix_caching=False,
+        cache_bytes=2**33,
+    )
     found = values(job, "serve.sh")
     assert json.loads(found["speculative-config"]) == {
-        "method": "eagle3", "num_speculative_tokens": 3, "model": "DRAFT-CHECKPOINT",
+        "method": "eagle3",
+        "num_speculative_tokens": 3,
+        "model": "DRAFT-CHECKPOINT",
     }
     assert (found["max-loras"], found["max-lora-rank"]) == ("4", "32") and found["enforce-eager"] is True
     assert found["no-enable-prefix-caching"] is True and found["kv-cache-memory-bytes"] == str(2**33)
@@ -66,8 +79,16 @@ def test_tensorrt_llm_puts_what_has_no_option_into_its_file() -> None:
 
 
 def test_llamacpp_says_cache_types_layers_and_slots() -> None:
-    job = serving("qwen3-32b", "2xrtx-4090", engine="llama.cpp", weights="q4_k_m", context="16k", concurrency=2,
-                  kv_dtype="q8_0", gpu_layers=40)
+    job = serving(
+        "qwen3-32b",
+        "2xrtx-4090",
+        engine="llama.cpp",
+        weights="q4_k_m",
+        context="16k",
+        concurrency=2,
+        kv_dtype="q8_0",
+        gpu_layers=40,
+    )
     found = values(job, "serve.sh")
     assert found["model"] == "qwen3-32b-q4_k_m.gguf" and found["ctx-size"] == "32768" and found["parallel"] == "2"
     assert found["gpu-layers"] == "40" and found["cache-type-k"] == found["cache-type-v"] == "q8_0"

@@ -13,8 +13,17 @@ from vramcast.errors import Unsupported
 
 
 def test_deepspeed_says_batch_precision_stage_and_offload() -> None:
-    job = training("llama-3.1-8b", "2x8xh100", engine="deepspeed", zero="3", micro_batch=2, grad_accum=4,
-                   offload_optimizer="cpu", offload_parameters="nvme", engine_option="overlap_comm=false")
+    job = training(
+        "llama-3.1-8b",
+        "2x8xh100",
+        engine="deepspeed",
+        zero="3",
+        micro_batch=2,
+        grad_accum=4,
+        offload_optimizer="cpu",
+        offload_parameters="nvme",
+        engine_option="overlap_comm=false",
+    )
     found = values(job, "ds_config.json")
     assert (found["train_batch_size"], found["train_micro_batch_size_per_gpu"]) == (2 * 4 * 16, 2)
     assert found["gradient_accumulation_steps"] == 4 and found["bf16"] == {"enabled": True}
@@ -56,11 +65,23 @@ def test_the_trainer_without_sharding_runs_without_deepspeed() -> None:
 
 @pytest.mark.parametrize(
     ("base", "wanted"),
-    [("nf4", ("load_in_4bit=True", '"nf4"')), ("nf4-dq", ("bnb_4bit_use_double_quant=True",)), ("int8", ("load_in_8bit=True",))],
+    [
+        ("nf4", ("load_in_4bit=True", '"nf4"')),
+        ("nf4-dq", ("bnb_4bit_use_double_quant=True",)),
+        ("int8", ("load_in_8bit=True",)),
+    ],
 )
 def test_adapters_over_a_quantised_base_are_in_the_script(base: str, wanted: tuple[str, ...]) -> None:
-    job = training("llama-3.2-1b", "a10", engine="huggingface", peft="dora", base_weights=base, lora_rank=16,
-                   lora_targets="attention.q,mlp.up", modules_to_save="head")
+    job = training(
+        "llama-3.2-1b",
+        "a10",
+        engine="huggingface",
+        peft="dora",
+        base_weights=base,
+        lora_rank=16,
+        lora_targets="attention.q,mlp.up",
+        modules_to_save="head",
+    )
     text = files(job)["train_trainer.py"].text
     for part in (*wanted, "r=16", "use_dora=True", "'q_proj', 'up_proj'", "modules_to_save=['lm_head']"):
         assert part in text
@@ -81,8 +102,16 @@ def test_llamafactory_says_the_stage_and_what_it_would_do_unasked() -> None:
 
 
 def test_fsdp2_says_mesh_resharding_offload_and_recomputation() -> None:
-    job = training("llama-3.1-8b", "2x8xh100", engine="torchtitan", tp=2, shard_group=4, recompute="full",
-                   offload_parameters="cpu", reshard_after_forward=False)
+    job = training(
+        "llama-3.1-8b",
+        "2x8xh100",
+        engine="torchtitan",
+        tp=2,
+        shard_group=4,
+        recompute="full",
+        offload_parameters="cpu",
+        reshard_after_forward=False,
+    )
     found = values(job, "accelerate.yaml", "accelerate-fsdp2")
     assert found["fsdp_config"]["fsdp_version"] == 2 and found["fsdp_config"]["fsdp_reshard_after_forward"] is False
     assert found["fsdp_config"]["fsdp_offload_params"] is True
@@ -98,8 +127,21 @@ def test_fsdp1_says_its_strategy() -> None:
 
 
 def test_torchtitan_says_every_degree_batch_loss_and_policy() -> None:
-    job = training("llama-3.1-70b", "4x8xh100", engine="torchtitan", tp=2, pp=4, cp=2, micro_batch=8, grad_accum=2,
-                   schedule="interleaved", virtual_stages=2, loss="eager", recompute="full", compile=True)
+    job = training(
+        "llama-3.1-70b",
+        "4x8xh100",
+        engine="torchtitan",
+        tp=2,
+        pp=4,
+        cp=2,
+        micro_batch=8,
+        grad_accum=2,
+        schedule="interleaved",
+        virtual_stages=2,
+        loss="eager",
+        recompute="full",
+        compile=True,
+    )
     found = values(job, "run.sh")
     assert found["training"]["local_batch_size"] == "8" and found["training"]["global_batch_size"] == "32"
     parallel = found["parallelism"]
@@ -112,29 +154,66 @@ def test_torchtitan_says_every_degree_batch_loss_and_policy() -> None:
 
 
 def test_torchtitan_refuses_a_network_it_does_not_have() -> None:
-    with pytest.raises(Unsupported, match="no flavour for mistral-7b-v0.1"):
+    with pytest.raises(Unsupported, match=r"no flavour for mistral-7b-v0\.1"):
         files(training("mistral-7b-v0.1", "8xh100", engine="torchtitan"))
 
 
 def test_megatron_says_the_network_and_the_plan() -> None:
-    job = training("deepseek-v3", "16x8xh100", engine="megatron", tp=2, pp=8, ep=8, first_stage_layers=7,
-                   last_stage_layers=6, recompute="full", recompute_layers=4, grad_accum=32)
+    job = training(
+        "deepseek-v3",
+        "16x8xh100",
+        engine="megatron",
+        tp=2,
+        pp=8,
+        ep=8,
+        first_stage_layers=7,
+        last_stage_layers=6,
+        recompute="full",
+        recompute_layers=4,
+        grad_accum=32,
+    )
     found = values(job, "run.sh")
     wanted = {
-        "num-layers": "61", "hidden-size": "7168", "q-lora-rank": "1536", "num-experts": "256", "moe-router-topk": "8",
-        "moe-layer-freq": "([0]*3+[1]*58)", "tensor-model-parallel-size": "2", "pipeline-model-parallel-size": "8",
-        "expert-model-parallel-size": "8", "decoder-first-pipeline-num-layers": "7", "global-batch-size": "256",
-        "decoder-last-pipeline-num-layers": "6", "recompute-granularity": "full", "recompute-num-layers": "4",
-        "sequence-parallel": True, "use-distributed-optimizer": True, "bf16": True, "mtp-num-layers": "1",
+        "num-layers": "61",
+        "hidden-size": "7168",
+        "q-lora-rank": "1536",
+        "num-experts": "256",
+        "moe-router-topk": "8",
+        "moe-layer-freq": "([0]*3+[1]*58)",
+        "tensor-model-parallel-size": "2",
+        "pipeline-model-parallel-size": "8",
+        "expert-model-parallel-size": "8",
+        "decoder-first-pipeline-num-layers": "7",
+        "global-batch-size": "256",
+        "decoder-last-pipeline-num-layers": "6",
+        "recompute-granularity": "full",
+        "recompute-num-layers": "4",
+        "sequence-parallel": True,
+        "use-distributed-optimizer": True,
+        "bf16": True,
+        "mtp-num-layers": "1",
     }
     assert {name: found[name] for name in wanted} == wanted
     assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in files(job)["run.sh"].text
 
 
 def test_megatron_says_selective_modules_offload_and_interleaving() -> None:
-    job = training("llama-3.1-70b", "8x8xh100", engine="megatron", tp=4, pp=4, virtual_stages=5, cp=2,
-                   schedule="interleaved", cp_kind="ulysses", grad_accum=8, recompute="selective",
-                   recompute_modules="core_attn,mlp", offload_optimizer="cpu", precision="fp8")
+    job = training(
+        "llama-3.1-70b",
+        "8x8xh100",
+        engine="megatron",
+        tp=4,
+        pp=4,
+        virtual_stages=5,
+        cp=2,
+        schedule="interleaved",
+        cp_kind="ulysses",
+        grad_accum=8,
+        recompute="selective",
+        recompute_modules="core_attn,mlp",
+        offload_optimizer="cpu",
+        precision="fp8",
+    )
     found = values(job, "run.sh")
     assert found["recompute-modules"] == ["core_attn", "mlp"] and found["num-virtual-stages-per-pipeline-rank"] == "5"
     assert found["cp-comm-type"] == "a2a" and found["optimizer-cpu-offload"] is True and found["fp8-format"] == "hybrid"
@@ -156,8 +235,19 @@ def test_megatron_refuses_what_it_switched_off_itself() -> None:
 
 
 def test_pytorch_says_its_constants_and_kernels() -> None:
-    job = training("qwen3-0.6b", "8xh100", engine="pytorch", micro_batch=3, grad_accum=2, seq_len=2048,
-                   precision="amp-fp16", recompute="full", recompute_layers=5, optimizer_kernel="fused", attention="cudnn")
+    job = training(
+        "qwen3-0.6b",
+        "8xh100",
+        engine="pytorch",
+        micro_batch=3,
+        grad_accum=2,
+        seq_len=2048,
+        precision="amp-fp16",
+        recompute="full",
+        recompute_layers=5,
+        optimizer_kernel="fused",
+        attention="cudnn",
+    )
     file = files(job)["train.py"]
     found = constants(file)
     assert (found["MICRO_BATCH"], found["GRAD_ACCUM"], found["SEQ_LEN"]) == (3, 2, 2048)

@@ -66,7 +66,10 @@ def test_skypilot_rents_the_instance_region_and_tariff_of_the_plan() -> None:
     found = values(rented("aws:p4de.24xlarge", price=price), "skypilot.yaml")
     assert found["num_nodes"] == 2
     assert found["resources"] == {
-        "infra": "aws/us-east-1", "instance_type": "p4de.24xlarge", "accelerators": "A100-80GB:8", "use_spot": True,
+        "infra": "aws/us-east-1",
+        "instance_type": "p4de.24xlarge",
+        "accelerators": "A100-80GB:8",
+        "use_spot": True,
         "network_tier": "best",
     }
     assert "bash run.sh" in found["run"]

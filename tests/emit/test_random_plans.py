@@ -20,30 +20,107 @@ from vramcast.estimate.training import rank_programs
 
 POWERS = st.sampled_from([1, 2, 4, 8])
 COMMON = {
-    "seq_len": st.sampled_from([128, 1024, 4096]), "micro_batch": st.sampled_from([1, 2, 8]), "grad_accum": POWERS,
-    "recompute": st.sampled_from(["none", "full", "selective"]), "zero": st.sampled_from(["0", "1", "2", "3"]),
+    "seq_len": st.sampled_from([128, 1024, 4096]),
+    "micro_batch": st.sampled_from([1, 2, 8]),
+    "grad_accum": POWERS,
+    "recompute": st.sampled_from(["none", "full", "selective"]),
+    "zero": st.sampled_from(["0", "1", "2", "3"]),
     "optimizer": st.sampled_from(["adamw", "sgd", "adamw-8bit", "lion", "muon", "adafactor"]),
     "precision": st.sampled_from(["fp32", "tf32", "amp-bf16", "amp-fp16", "mixed-bf16", "mixed-fp16", "bf16", "fp8"]),
-    "loss": st.sampled_from(["eager", "fused", "fused_linear", "chunked", "compiled"]), "compile": st.booleans(),
-    "offload_optimizer": st.sampled_from(["none", "cpu", "nvme"]), "offload_parameters": st.sampled_from(["none", "cpu"]),
-    "attention": st.sampled_from(["flash", "efficient", "cudnn", "eager"]), "tp": POWERS, "pp": POWERS, "cp": POWERS,
-    "ep": POWERS, "virtual_stages": st.sampled_from([1, 2]), "shard_group": POWERS, "recompute_layers": st.integers(1, 4),
-    "peft": st.sampled_from(["lora", "dora"]), "base_weights": st.sampled_from(["full", "nf4", "int8"]),
+    "loss": st.sampled_from(["eager", "fused", "fused_linear", "chunked", "compiled"]),
+    "compile": st.booleans(),
+    "offload_optimizer": st.sampled_from(["none", "cpu", "nvme"]),
+    "offload_parameters": st.sampled_from(["none", "cpu"]),
+    "attention": st.sampled_from(["flash", "efficient", "cudnn", "eager"]),
+    "tp": POWERS,
+    "pp": POWERS,
+    "cp": POWERS,
+    "ep": POWERS,
+    "virtual_stages": st.sampled_from([1, 2]),
+    "shard_group": POWERS,
+    "recompute_layers": st.integers(1, 4),
+    "peft": st.sampled_from(["lora", "dora"]),
+    "base_weights": st.sampled_from(["full", "nf4", "int8"]),
     "cp_kind": st.sampled_from(["ring", "ulysses"]),
 }
 """Options of a plan; each plan takes a few, so that many are valid."""
 
 ENGINES = {
-    "megatron": ("tp", "pp", "cp", "ep", "grad_accum", "recompute", "recompute_layers", "virtual_stages", "cp_kind",
-                 "offload_optimizer", "precision", "micro_batch", "seq_len", "zero"),
-    "torchtitan": ("tp", "pp", "cp", "ep", "grad_accum", "recompute", "compile", "loss", "shard_group", "micro_batch",
-                   "seq_len", "offload_parameters", "virtual_stages"),
-    "deepspeed": ("zero", "grad_accum", "recompute", "recompute_layers", "loss", "compile", "optimizer", "precision",
-                  "offload_optimizer", "offload_parameters", "attention", "peft", "micro_batch", "seq_len"),
-    "huggingface": ("zero", "grad_accum", "recompute", "loss", "compile", "optimizer", "precision", "attention", "peft",
-                    "base_weights", "micro_batch", "seq_len"),
-    "pytorch": ("grad_accum", "recompute", "recompute_layers", "loss", "compile", "optimizer", "precision", "attention",
-                "peft", "base_weights", "micro_batch", "seq_len"),
+    "megatron": (
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "grad_accum",
+        "recompute",
+        "recompute_layers",
+        "virtual_stages",
+        "cp_kind",
+        "offload_optimizer",
+        "precision",
+        "micro_batch",
+        "seq_len",
+        "zero",
+    ),
+    "torchtitan": (
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "grad_accum",
+        "recompute",
+        "compile",
+        "loss",
+        "shard_group",
+        "micro_batch",
+        "seq_len",
+        "offload_parameters",
+        "virtual_stages",
+    ),
+    "deepspeed": (
+        "zero",
+        "grad_accum",
+        "recompute",
+        "recompute_layers",
+        "loss",
+        "compile",
+        "optimizer",
+        "precision",
+        "offload_optimizer",
+        "offload_parameters",
+        "attention",
+        "peft",
+        "micro_batch",
+        "seq_len",
+    ),
+    "huggingface": (
+        "zero",
+        "grad_accum",
+        "recompute",
+        "loss",
+        "compile",
+        "optimizer",
+        "precision",
+        "attention",
+        "peft",
+        "base_weights",
+        "micro_batch",
+        "seq_len",
+    ),
+    "pytorch": (
+        "grad_accum",
+        "recompute",
+        "recompute_layers",
+        "loss",
+        "compile",
+        "optimizer",
+        "precision",
+        "attention",
+        "peft",
+        "base_weights",
+        "micro_batch",
+        "seq_len",
+    ),
     "unsloth": ("grad_accum", "recompute", "optimizer", "precision", "peft", "base_weights", "micro_batch", "seq_len"),
 }
 
@@ -67,40 +144,78 @@ def batch(job: Job) -> int:
 Said = Callable[[Job], dict[str, Any]]
 
 SAID: dict[str, tuple[str, Said]] = {
-    "megatron": ("run.sh", lambda job: {
-        "tensor-model-parallel-size": str(job.plan.tp), "pipeline-model-parallel-size": str(job.plan.pp),
-        "context-parallel-size": str(job.plan.cp), "micro-batch-size": str(job.workload.micro_batch),
-        "global-batch-size": str(batch(job)), "seq-length": str(job.workload.seq_len),
-        "hidden-size": str(job.model.hidden), "num-layers": str(job.model.num_layers),
-    } | ({"recompute-granularity": job.plan.recompute.value} if job.plan.recompute != "none" else {})),
-    "torchtitan": ("run.sh", lambda job: {
-        "training.local_batch_size": str(job.workload.micro_batch), "training.global_batch_size": str(batch(job)),
-        "training.seq_len": str(job.workload.seq_len), "parallelism.tensor_parallel_degree": str(job.plan.tp),
-        "parallelism.pipeline_parallel_degree": str(job.plan.pp),
-        "parallelism.context_parallel_degree": str(job.plan.cp), "parallelism.expert_parallel_degree": str(job.plan.ep),
-    }),
-    "deepspeed": ("ds_config.json", lambda job: {
-        "train_batch_size": batch(job), "train_micro_batch_size_per_gpu": job.workload.micro_batch,
-        "gradient_accumulation_steps": job.workload.grad_accum,
-    }),
-    "huggingface": ("training_args.yaml", lambda job: {
-        "per_device_train_batch_size": job.workload.micro_batch,
-        "gradient_accumulation_steps": job.workload.grad_accum, "gradient_checkpointing": job.plan.recompute == "full",
-    }),
-    "pytorch": ("train.py", lambda job: {
-        "SEQ_LEN": job.workload.seq_len, "MICRO_BATCH": job.workload.micro_batch, "GRAD_ACCUM": job.workload.grad_accum,
-    }),
-    "unsloth": ("llamafactory.yaml", lambda job: {
-        "per_device_train_batch_size": job.workload.micro_batch, "cutoff_len": job.workload.seq_len, "use_unsloth": True,
-    }),
+    "megatron": (
+        "run.sh",
+        lambda job: (
+            {
+                "tensor-model-parallel-size": str(job.plan.tp),
+                "pipeline-model-parallel-size": str(job.plan.pp),
+                "context-parallel-size": str(job.plan.cp),
+                "micro-batch-size": str(job.workload.micro_batch),
+                "global-batch-size": str(batch(job)),
+                "seq-length": str(job.workload.seq_len),
+                "hidden-size": str(job.model.hidden),
+                "num-layers": str(job.model.num_layers),
+            }
+            | ({"recompute-granularity": job.plan.recompute.value} if job.plan.recompute != "none" else {})
+        ),
+    ),
+    "torchtitan": (
+        "run.sh",
+        lambda job: {
+            "training.local_batch_size": str(job.workload.micro_batch),
+            "training.global_batch_size": str(batch(job)),
+            "training.seq_len": str(job.workload.seq_len),
+            "parallelism.tensor_parallel_degree": str(job.plan.tp),
+            "parallelism.pipeline_parallel_degree": str(job.plan.pp),
+            "parallelism.context_parallel_degree": str(job.plan.cp),
+            "parallelism.expert_parallel_degree": str(job.plan.ep),
+        },
+    ),
+    "deepspeed": (
+        "ds_config.json",
+        lambda job: {
+            "train_batch_size": batch(job),
+            "train_micro_batch_size_per_gpu": job.workload.micro_batch,
+            "gradient_accumulation_steps": job.workload.grad_accum,
+        },
+    ),
+    "huggingface": (
+        "training_args.yaml",
+        lambda job: {
+            "per_device_train_batch_size": job.workload.micro_batch,
+            "gradient_accumulation_steps": job.workload.grad_accum,
+            "gradient_checkpointing": job.plan.recompute == "full",
+        },
+    ),
+    "pytorch": (
+        "train.py",
+        lambda job: {
+            "SEQ_LEN": job.workload.seq_len,
+            "MICRO_BATCH": job.workload.micro_batch,
+            "GRAD_ACCUM": job.workload.grad_accum,
+        },
+    ),
+    "unsloth": (
+        "llamafactory.yaml",
+        lambda job: {
+            "per_device_train_batch_size": job.workload.micro_batch,
+            "cutoff_len": job.workload.seq_len,
+            "use_unsloth": True,
+        },
+    ),
 }
 """Engine -> its main file and what that must hold."""
 
 
 def held(file: File) -> dict[str, Any]:
     found: dict[str, Any] = constants(file) if file.name.endswith(".py") else read_back(file)
-    nested = {f"{section}.{name}": value for section, names in found.items() if isinstance(names, dict)
-              for name, value in names.items()}
+    nested = {
+        f"{section}.{name}": value
+        for section, names in found.items()
+        if isinstance(names, dict)
+        for name, value in names.items()
+    }
     return found | nested
 
 
@@ -130,23 +245,38 @@ def test_files_of_any_valid_training_plan_hold_it(options: dict[str, Any]) -> No
 
 
 SERVING = {
-    "vllm": ("serve.sh", "max-model-len"), "sglang": ("serve.sh", "context-length"),
-    "tensorrt-llm": ("serve.sh", "max_seq_len"), "llama.cpp": ("serve.sh", "ctx-size"),
+    "vllm": ("serve.sh", "max-model-len"),
+    "sglang": ("serve.sh", "context-length"),
+    "tensorrt-llm": ("serve.sh", "max_seq_len"),
+    "llama.cpp": ("serve.sh", "ctx-size"),
 }
 
 SERVE_OPTIONS = {
-    "kv_dtype": st.sampled_from(["auto", "fp8", "q8_0"]), "graphs": st.booleans(), "prefix_caching": st.booleans(),
-    "memory_fraction": st.sampled_from([0.7, 0.9]), "max_sequences": st.integers(1, 64), "block_tokens": st.sampled_from([16, 32]),
-    "lora_slots": st.integers(0, 3), "draft": st.sampled_from(["eagle", "mtp", "ngram"]), "draft_tokens": st.integers(1, 3),
-    "weights": st.sampled_from(["fp8", "int4", "q4_k_m"]), "dtype": st.sampled_from(["bf16", "fp16"]), "pp": POWERS,
-    "gpu_layers": st.integers(0, 10), "batched_tokens": st.sampled_from([2048, 8192]), "dp": st.sampled_from([1, 2]),
+    "kv_dtype": st.sampled_from(["auto", "fp8", "q8_0"]),
+    "graphs": st.booleans(),
+    "prefix_caching": st.booleans(),
+    "memory_fraction": st.sampled_from([0.7, 0.9]),
+    "max_sequences": st.integers(1, 64),
+    "block_tokens": st.sampled_from([16, 32]),
+    "lora_slots": st.integers(0, 3),
+    "draft": st.sampled_from(["eagle", "mtp", "ngram"]),
+    "draft_tokens": st.integers(1, 3),
+    "weights": st.sampled_from(["fp8", "int4", "q4_k_m"]),
+    "dtype": st.sampled_from(["bf16", "fp16"]),
+    "pp": POWERS,
+    "gpu_layers": st.integers(0, 10),
+    "batched_tokens": st.sampled_from([2048, 8192]),
+    "dp": st.sampled_from([1, 2]),
 }
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(
-    st.sampled_from(list(SERVING)), st.sampled_from(["llama-3.2-1b", "qwen3-30b-a3b"]), st.sampled_from(["h100", "4xh100"]),
-    st.lists(st.sampled_from(list(SERVE_OPTIONS)), max_size=4, unique=True), st.data(),
+    st.sampled_from(list(SERVING)),
+    st.sampled_from(["llama-3.2-1b", "qwen3-30b-a3b"]),
+    st.sampled_from(["h100", "4xh100"]),
+    st.lists(st.sampled_from(list(SERVE_OPTIONS)), max_size=4, unique=True),
+    st.data(),
 )
 def test_files_of_any_valid_serving_plan_hold_it(
     engine: str, model: str, gpus: str, names: list[str], data: st.DataObject

@@ -16,20 +16,33 @@ from vramcast.emit.yaml_text import yaml_documents, yaml_text
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-(10**12), 10**12), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=40),
-    st.sampled_from(["no", "on", "null", "~", "1e5", "0x1F", "12:30", "a: b", "- x", "# c", "'", '"', "", " lead", "x\ny\n", "*"]),
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**12), 10**12),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=40),
+    st.sampled_from(
+        ["no", "on", "null", "~", "1e5", "0x1F", "12:30", "a: b", "- x", "# c", "'", '"', "", " lead", "x\ny\n", "*"]
+    ),
 )
 
 
 def tables(values: Any) -> Any:
-    lines = st.lists(st.tuples(NAMES, values, st.text(max_size=20)), min_size=1, max_size=4, unique_by=lambda line: line[0])
+    lines = st.lists(
+        st.tuples(NAMES, values, st.text(max_size=20)), min_size=1, max_size=4, unique_by=lambda line: line[0]
+    )
     return lines.map(lambda found: tuple(Line(*line) for line in found))
 
 
-TABLES = tables(st.recursive(
-    SCALARS, lambda inner: st.one_of(tables(inner), st.lists(SCALARS, max_size=3), st.lists(tables(inner), min_size=1, max_size=2)),
-    max_leaves=8,
-))
+TABLES = tables(
+    st.recursive(
+        SCALARS,
+        lambda inner: st.one_of(
+            tables(inner), st.lists(SCALARS, max_size=3), st.lists(tables(inner), min_size=1, max_size=2)
+        ),
+        max_leaves=8,
+    )
+)
 
 
 @given(TABLES)
@@ -63,12 +76,22 @@ def test_bash_arrays_hold_the_words_they_were_written_from(options: list[tuple[s
 
 
 def test_bash_itself_splits_an_array_as_it_is_read_back() -> None:
-    table = (Line("text", "it's $HOME # no `comment`", "a reason with ' and $(x)"), Line("flag", True), Line("off", False),
-             Line("sizes", [1, 2]))
+    table = (
+        Line("text", "it's $HOME # no `comment`", "a reason with ' and $(x)"),
+        Line("flag", True),
+        Line("off", False),
+        Line("sizes", [1, 2]),
+    )
     script = "\n" + array("ARGS", table) + "\n"
-    done = subprocess.run(["bash", "-c", script + 'printf "%s\\n" "${ARGS[@]}"'], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script + 'printf "%s\\n" "${ARGS[@]}"'], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines() == words_of(script, "ARGS")
-    assert options_in(words_of(script, "ARGS")) == {"text": "it's $HOME # no `comment`", "flag": True, "sizes": ["1", "2"]}
+    assert options_in(words_of(script, "ARGS")) == {
+        "text": "it's $HOME # no `comment`",
+        "flag": True,
+        "sizes": ["1", "2"],
+    }
 
 
 @pytest.mark.parametrize("value", [True, 3, "two words", ["a", "b c"]])

@@ -1,4 +1,4 @@
-"""Emitted files through the parsers of the tools they are for, where these are installed: `pip install '.[validate]'`."""
+"""Emitted files through the parsers of their own tools, where they are installed: `pip install .[validate]`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,26 @@ from vramcast.emit.files import File, read_back
 from vramcast.emit.shell import words_of
 
 TRAINING: dict[str, Job] = {
-    "zero3": training("llama-3.1-8b", "2x8xh100", engine="deepspeed", zero="3", recompute="full", offload_optimizer="cpu",
-                      offload_parameters="nvme", micro_batch=2, grad_accum=4),
-    "zero2": training("qwen3-8b", "4xa100", engine="deepspeed", zero="2", precision="mixed-fp16", optimizer="adamw-8bit"),
-    "zero1": training("gpt2", "2xt4", engine="deepspeed", zero="1", precision="fp32", optimizer="adam", compile=True,
-                      seq_len=1024),
-    "trainer": training("llama-3.1-8b", "8xa100", engine="huggingface", recompute="full", peft="lora", base_weights="nf4"),
+    "zero3": training(
+        "llama-3.1-8b",
+        "2x8xh100",
+        engine="deepspeed",
+        zero="3",
+        recompute="full",
+        offload_optimizer="cpu",
+        offload_parameters="nvme",
+        micro_batch=2,
+        grad_accum=4,
+    ),
+    "zero2": training(
+        "qwen3-8b", "4xa100", engine="deepspeed", zero="2", precision="mixed-fp16", optimizer="adamw-8bit"
+    ),
+    "zero1": training(
+        "gpt2", "2xt4", engine="deepspeed", zero="1", precision="fp32", optimizer="adam", compile=True, seq_len=1024
+    ),
+    "trainer": training(
+        "llama-3.1-8b", "8xa100", engine="huggingface", recompute="full", peft="lora", base_weights="nf4"
+    ),
     "liger": training("qwen3-0.6b", "h100", engine="huggingface", optimizer="adafactor", loss="fused_linear"),
     "fsdp1": training("llama-3.2-1b", "4xa10", engine="litgpt", zero="3"),
     "ddp": training("qwen3-0.6b", "8xh100", engine="pytorch", precision="amp-fp16"),
@@ -149,10 +163,14 @@ def test_torchtitan_takes_its_command_line(tmp_path: Path) -> None:
         pytest.skip("torchtitan is not installed")
     found = files(TRAINING["fsdp2"])
     write_all(found, tmp_path)
-    code = ("import sys; sys.path.insert(0, '.'); from torchtitan.config import ConfigManager; "
-            "print(ConfigManager().parse_args(sys.argv[1:]).parallelism.data_parallel_replicate_degree)")
+    code = (
+        "import sys; sys.path.insert(0, '.'); from torchtitan.config import ConfigManager; "
+        "print(ConfigManager().parse_args(sys.argv[1:]).parallelism.data_parallel_replicate_degree)"
+    )
     words = words_of(found["run.sh"].text, "ARGS")
-    done = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == "2"
 
@@ -160,7 +178,9 @@ def test_torchtitan_takes_its_command_line(tmp_path: Path) -> None:
 PYTORCH: dict[str, Job] = {
     "one": training("qwen3-0.6b", "h100", engine="pytorch", precision="amp-bf16", recompute="full", grad_accum=2),
     "partly": training("qwen3-0.6b", "h100", engine="pytorch", precision="bf16", recompute="full", recompute_layers=1),
-    "eager": training("qwen3-0.6b", "h100", engine="pytorch", precision="fp32", attention="eager", optimizer="sgd-momentum"),
+    "eager": training(
+        "qwen3-0.6b", "h100", engine="pytorch", precision="fp32", attention="eager", optimizer="sgd-momentum"
+    ),
     "ddp": training("qwen3-0.6b", "2xh100", engine="pytorch", precision="amp-fp16", grad_accum=2),
     "fsdp2": training("qwen3-0.6b", "2xh100", engine="torchtitan", recompute="full"),
     "hsdp": training("qwen3-0.6b", "2xh100", engine="torchtitan", shard_group=1, loss="eager"),
@@ -173,7 +193,8 @@ import train
 train.SEQ_LEN, train.MICRO_BATCH = 16, 2
 torch.manual_seed(0)
 config = transformers.Qwen3Config(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-    num_attention_heads=4, num_key_value_heads=2, head_dim=8, attn_implementation='eager' if 'eager' in sys.argv else 'sdpa')
+    num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+    attn_implementation='eager' if 'eager' in sys.argv else 'sdpa')
 losses = train.main(transformers.Qwen3ForCausalLM(config).to(getattr(torch, sys.argv[1])), steps=2, device='cpu')
 assert len(losses) == 2 and all(0 < loss < 10 for loss in losses), losses
 """
@@ -190,8 +211,18 @@ def test_the_pytorch_script_trains_a_small_model_on_cpu(key: str, tmp_path: Path
     dtype = "bfloat16" if job.plan.precision == "bf16" else "float32"
     command = [sys.executable, "toy.py", dtype, *(["eager"] if key == "eager" else [])]
     if job.cluster.count > 1:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.cluster.count),
-                   "--master-port", str(29600 + list(PYTORCH).index(key)), *command[1:]]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(job.cluster.count),
+            "--master-port",
+            str(29600 + list(PYTORCH).index(key)),
+            *command[1:],
+        ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr[-3000:]

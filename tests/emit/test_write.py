@@ -22,9 +22,25 @@ LAUNCHERS = {"pai_dlc_job.json", "pai_dlc_submit.sh", "pytorchjob.yaml", "trainj
     ("engine", "gpus", "options", "wanted"),
     [
         ("pytorch", "h100", {}, {"train.py", "run.sh"}),
-        ("huggingface", "8xh100", {}, {"accelerate.yaml", "training_args.yaml", "train_trainer.py", "run.sh", "llamafactory.yaml"}),
-        ("deepspeed", "8xh100", {"zero": "3"},
-         {"ds_config.json", "accelerate.yaml", "training_args.yaml", "train_trainer.py", "run.sh", "llamafactory.yaml"}),
+        (
+            "huggingface",
+            "8xh100",
+            {},
+            {"accelerate.yaml", "training_args.yaml", "train_trainer.py", "run.sh", "llamafactory.yaml"},
+        ),
+        (
+            "deepspeed",
+            "8xh100",
+            {"zero": "3"},
+            {
+                "ds_config.json",
+                "accelerate.yaml",
+                "training_args.yaml",
+                "train_trainer.py",
+                "run.sh",
+                "llamafactory.yaml",
+            },
+        ),
         ("torchtitan", "8xh100", {}, {"vramcast_plan.py", "run.sh"}),
         ("megatron", "8xh100", {"tp": 2}, {"run.sh"}),
         ("unsloth", "h100", {"peft": "lora"}, {"llamafactory.yaml"}),
@@ -45,7 +61,7 @@ def test_a_serving_plan_is_a_command_and_services(engine: str) -> None:
 
 @pytest.mark.parametrize(("engine", "gpus"), [("torchtune", "8xh100"), ("colossalai", "8xh100")])
 def test_an_engine_without_a_format_is_refused_with_those_that_have_one(engine: str, gpus: str) -> None:
-    with pytest.raises(Unsupported, match="use .*deepspeed"):
+    with pytest.raises(Unsupported, match=r"use .*deepspeed"):
         files(training("llama-3.1-8b", gpus, engine=engine))
 
 
@@ -98,7 +114,8 @@ def test_every_setting_that_differs_from_the_neutral_one_is_said_or_told() -> No
 
 def test_environment_and_allocator_settings_reach_the_script() -> None:
     job = msgspec.structs.replace(
-        training("llama-3.2-1b", "h100", engine="pytorch"), alloc_conf="expandable_segments:True",
+        training("llama-3.2-1b", "h100", engine="pytorch"),
+        alloc_conf="expandable_segments:True",
         env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
     )
     text = files(job)["run.sh"].text
@@ -116,7 +133,11 @@ def test_the_readme_holds_verdict_settings_and_reasons_of_files_without_comments
 
 
 def test_a_name_that_its_tool_does_not_know_is_a_defect() -> None:
-    file = File("run.sh", "\nARGS=(\n  --tensor-parallel 8\n  --recompute-granularity some\n)\n", (Part("megatron", "arguments"),))
+    file = File(
+        "run.sh",
+        "\nARGS=(\n  --tensor-parallel 8\n  --recompute-granularity some\n)\n",
+        (Part("megatron", "arguments"),),
+    )
     found = defects(file)
     assert "run.sh: tensor-parallel: Megatron-LM d98e8a64 knows no such name" in found[0]
     assert "run.sh: recompute-granularity: 'some' is none of full, selective" in found[1]
@@ -124,4 +145,12 @@ def test_a_name_that_its_tool_does_not_know_is_a_defect() -> None:
 
 def test_every_framework_format_is_held_against_a_snapshot_or_compiled() -> None:
     with_snapshot = {emitter.module for name, emitter in EMITTERS.items() if name in format_names()}
-    assert with_snapshot >= {"deepspeed", "accelerate", "transformers", "llamafactory", "torchtitan", "megatron", "serving"}
+    assert with_snapshot >= {
+        "deepspeed",
+        "accelerate",
+        "transformers",
+        "llamafactory",
+        "torchtitan",
+        "megatron",
+        "serving",
+    }

@@ -168,8 +168,8 @@ def _fsdp_lines(order: Order, precision: Precision) -> str:
     )
     group = ask("shard_group")
     mesh = (
-        f'    mesh = init_device_mesh(device, (ranks // {group}, {group}), mesh_dim_names=("copies", "pieces"))\n' if group
-        else '    mesh = init_device_mesh(device, (ranks,), mesh_dim_names=("pieces",))\n'
+        f'    mesh = init_device_mesh(device, (ranks // {group}, {group}), mesh_dim_names=("copies", "pieces"))\n'
+        if group else '    mesh = init_device_mesh(device, (ranks,), mesh_dim_names=("pieces",))\n'
     )
     return (
         "    if not distributed.is_initialized():\n        return model\n"

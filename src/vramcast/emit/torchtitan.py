@@ -183,7 +183,8 @@ def _stages(job: Job, stages: int) -> Table:
             f"torchtitan divides {work} layers and ends by layers per stage, which never gives {stages} stages; use "
             "--virtual-stages 1 or 2"
         )
-    return (Line("parallelism.pipeline_parallel_layers_per_stage", per_stage, f"{work} layers and ends, {stages} stages"),)
+    why = f"{work} layers and ends over {stages} stages"
+    return (Line("parallelism.pipeline_parallel_layers_per_stage", per_stage, why),)
 
 
 def _compile(order: Order) -> Table:
