@@ -1,0 +1,227 @@
+"""From options to a search: the space of plans, its limits, and what was assumed where nothing was said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from vramcast.catalogue.gpus import parse_gpus
+from vramcast.domain.answer import Answer
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job, Peft, Plan, Precision, Recompute, Shards, Workload, require_count
+from vramcast.domain.model import Model
+from vramcast.domain.planning import Goal, Limits, Space
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.question.amounts import parse_hours, parse_money, parse_share, parse_tokens
+from vramcast.question.build import (
+    ENGINE_DEFAULTS,
+    Resolve,
+    build_job,
+    checkpoint_of,
+    converted,
+    engine_options,
+    refuse_peft_details,
+    section,
+)
+from vramcast.question.options import ENGINES, OPTIONS, ZERO, parse, parse_count
+from vramcast.question.plan_options import AXES, PLAN_OPTIONS, TECHNIQUES, Allowance
+
+DEFAULT_BATCH: Final = 256
+"""Samples of an optimizer step where nothing is said and the cards are fewer."""
+
+DEFAULT_TOP: Final = 10
+
+COUNTED: Final = ("tp", "pp", "cp", "ep", "etp", "virtual-stages", "micro-batch")
+"""Axes of numbers; the others are names."""
+
+ENUMERATED: Final[dict[str, type[Precision] | type[Recompute] | type[Shards]]] = {
+    "precisions": Precision, "recompute": Recompute, "shards": Shards,
+}
+
+SEVERAL_GPUS: Final = ("torchtitan", "deepspeed", "megatron")
+"""Engines that are looked at where nobody names one and there are several cards."""
+
+
+class PlanQuestion(NamedTuple):
+    """One search."""
+
+    space: Space
+    limits: Limits
+    goal: Goal
+    top: int  # plans in the table
+    assumptions: tuple[str, ...]
+
+
+def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQuestion:
+    """The search that a set of options asks for.
+
+    Args:
+        options: option names as in `PLAN_OPTIONS`, plus `model`
+        resolve: turns the text of `model` into a network and what its headers say
+
+    Raises: InvalidSpec or UnknownName with one sentence.
+    """
+    values = parsed(options)
+    model = checkpoint_of(options.get("model"), values, resolve, PLAN_OPTIONS).model
+    limits = _limits(values)
+    clusters = clusters_of(values)
+    engines = tuple(values.get("engine", ())) or _default_engines(clusters)
+    assumed = [] if "engine" in values else [f"engines looked at: {', '.join(engines)}; --engine names others"]
+    batch = values.get("global-batch")
+    if batch is None:
+        batch = _default_batch(clusters)
+        assumed.append(f"global batch of {batch} samples; --global-batch says otherwise")
+    space = _space(values, model, clusters, engines, require_count("global-batch", batch))
+    goal = Goal(values.get("goal", Goal.FASTEST))
+    top = require_count("top", values.get("top", DEFAULT_TOP))
+    return PlanQuestion(space, limits, goal, top, tuple(assumed))
+
+
+def parsed(options: Mapping[str, object]) -> dict[str, Any]:
+    """Every option read, and refused where it contradicts another one.
+
+    Raises: InvalidSpec or UnknownName with one sentence.
+    """
+    given = {name: value for name, value in options.items() if value is not None and name != "model"}
+    for name in given:
+        if name not in PLAN_OPTIONS:
+            raise UnknownName.of("option", name, ("model", *PLAN_OPTIONS))
+    if "zero" in given and "shards" in given:
+        raise InvalidSpec("--zero and --shards say the same; give one of them")
+    refuse_peft_details(given)
+    values = {name: parse(name, value, PLAN_OPTIONS) for name, value in given.items()}
+    return values | {name: _axis(name, values[name]) for name in AXES if name in values}
+
+
+def _axis(name: str, items: tuple[str, ...]) -> tuple[Any, ...]:
+    """The values of one axis."""
+    if not items:
+        raise InvalidSpec(f"--{name} names nothing; give at least one value or leave it out")
+    if name in COUNTED:
+        return tuple(require_count(name, parse_count(name, item)) for item in items)
+    if name == "engine":
+        for item in items:
+            if item not in ENGINES:
+                raise UnknownName.of("engine", item, ENGINES)
+    return tuple(dict.fromkeys(parse(name, item) for item in items))
+
+
+def clusters_of(values: Mapping[str, Any]) -> tuple[Cluster, ...]:
+    """The machines a question names, each once, those with more cards than allowed left out."""
+    if not values.get("on"):
+        raise InvalidSpec("on what? give --on, for example --on 8xh100-sxm-80gb --on 8xa100-sxm4-80gb")
+    found = {cluster.name: cluster for cluster in map(parse_gpus, values["on"])}
+    return tuple(found.values())
+
+
+def _default_engines(clusters: Iterable[Cluster]) -> tuple[str, ...]:
+    """PyTorch alone where no cluster has several cards."""
+    several = any(cluster.count > 1 for cluster in clusters)
+    single = any(cluster.count == 1 for cluster in clusters)
+    return (("pytorch",) if single else ()) + (SEVERAL_GPUS if several else ())
+
+
+def _default_batch(clusters: Iterable[Cluster]) -> int:
+    """At least a sample for every card of the largest cluster, a power of two."""
+    largest = max(cluster.count for cluster in clusters)
+    return max(DEFAULT_BATCH, 1 << (largest - 1).bit_length())
+
+
+def _limits(values: Mapping[str, Any]) -> Limits:
+    budget = parse_money("budget", values["budget"]) if "budget" in values else None
+    return Limits(
+        headroom=parse_share("headroom", values.get("headroom", 0)),
+        budget=budget.amount if budget else None,
+        currency=budget.currency if budget else None,
+        deadline_hours=parse_hours("deadline", values["deadline"]) if "deadline" in values else None,
+        run_tokens=parse_tokens("tokens", values["tokens"]) if "tokens" in values else None,
+        max_gpus=require_count("max-gpus", values["max-gpus"]) if "max-gpus" in values else None,
+    )
+
+
+def _space(
+    values: Mapping[str, Any], model: Model, clusters: tuple[Cluster, ...], engines: tuple[str, ...], batch: int
+) -> Space:
+    fixed: dict[str, Any] = section(values, "plan", PLAN_OPTIONS)
+    if "peft" in values:
+        fixed["peft"] = Peft(**section(values, "peft", PLAN_OPTIONS))
+    axes = {field: kind for name, field in AXES.items() if (kind := values.get(name)) and name != "engine"}
+    axes.setdefault("precisions", tuple(dict.fromkeys(_own_precision(engine) for engine in engines)))
+    return Space(
+        model=model,
+        workload=converted(Workload, section(values, "workload", PLAN_OPTIONS)),
+        global_batch=batch,
+        clusters=clusters,
+        engines=engines,
+        engine_options=engine_options(values.get("engine-option", ())),
+        plan=converted(Plan, fixed),
+        **_with_techniques(axes, values),
+    )
+
+
+def _own_precision(engine: str) -> Precision:
+    """What an engine trains in where nothing is said."""
+    return Precision(ENGINE_DEFAULTS.get(engine, {}).get("precision", Precision.MIXED_BF16))
+
+
+def _with_techniques(axes: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The axes as `--allow` and `--forbid` leave them.
+
+    Raises: UnknownName for a technique, InvalidSpec for one that options both ask for and exclude
+    """
+    allow, forbid = values.get("allow", ()), values.get("forbid", ())
+    for name in (*allow, *forbid):
+        if name not in TECHNIQUES:
+            raise UnknownName.of("technique", name, TECHNIQUES)
+    if both := set(allow) & set(forbid):
+        raise InvalidSpec(f"--allow {min(both)} and --forbid {min(both)} contradict each other; give one of them")
+    for name, row in TECHNIQUES.items():
+        if name in forbid:
+            axes[row.field] = _without(name, row, axes.get(row.field, ()))
+        elif name in allow:
+            axes[row.field] = tuple(dict.fromkeys((*axes.get(row.field, row.default), *row.adds)))
+    return {
+        field: tuple(map(ENUMERATED[field], items)) if field in ENUMERATED else items for field, items in axes.items()
+    }
+
+
+def _without(name: str, row: Allowance, asked: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What is left of an axis without a technique."""
+    left = tuple(item for item in asked or row.default if item not in row.adds) if row.adds else row.default
+    if not left or (asked and not set(left) & set(asked)):
+        raise InvalidSpec(f"--forbid {name} leaves nothing of {', '.join(map(str, asked))}; give one of them")
+    return left
+
+
+def fixed_job(options: Mapping[str, object], cluster: Cluster, *, resolve: Resolve) -> Job:
+    """The one plan that options describe on one cluster, as `train` would read them.
+
+    Raises: InvalidSpec where an option has several values
+    """
+    values = parsed(options)
+    given: dict[str, object] = {"model": options.get("model"), "gpus": cluster.name}
+    for name in values:
+        if name in AXES and len(values[name]) > 1:
+            raise InvalidSpec(f"--find {values.get('find')} looks at one plan; give one value of --{name}")
+        if name in OPTIONS and name != "tokens":
+            given[name] = values[name][0] if name in AXES else options[name]
+    if "zero" in given:
+        given["zero"] = next(stage for stage, shards in ZERO.items() if shards == given["zero"])
+    if "global-batch" in given and "micro-batch" not in given:
+        given["micro-batch"] = 1
+    return build_job(given, resolve=resolve)
+
+
+def job_of(space: Space, answer: Answer) -> Job:
+    """The job behind one answer of a search."""
+    asked = answer.question
+    cluster = next(cluster for cluster in space.clusters if cluster.name == asked["gpus"])
+    return Job(
+        model=space.model,
+        workload=converted(Workload, asked["workload"]),
+        plan=converted(Plan, asked["plan"]),
+        cluster=cluster,
+        engine=asked["engine"],
+        engine_options=space.engine_options,
+        alloc_conf=asked.get("alloc_conf", ""),
+    )
