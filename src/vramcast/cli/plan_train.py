@@ -65,6 +65,10 @@ def command(
 
 def _searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explain: bool, lang: str | None) -> str:
     """The answer of a search as text or JSON, its picture written."""
+    if picture is not None:
+        from vramcast.report.picture import write_picture
+
+        write_picture(picture, result.front, words_of(lang))
     if as_json:
         from vramcast.report.plan_document import to_json
 

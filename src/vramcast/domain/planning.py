@@ -108,6 +108,7 @@ class Decision(Noun, frozen=True):
     yes: bool  # the answer to the question
     device_bytes: int | None = None  # what the finding compares
     capacity_bytes: int | None = None  # with what
+    host_bytes: int | None = None  # main memory it takes in each machine, where it offloads
     options: str = ""  # of `vramcast train`, that ask the same
 
 

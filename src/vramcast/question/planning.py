@@ -10,7 +10,7 @@ from vramcast.domain.answer import Answer
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Peft, Plan, Precision, Recompute, Shards, Workload, require_count
 from vramcast.domain.model import Model
-from vramcast.domain.planning import Goal, Limits, Space
+from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.amounts import parse_hours, parse_money, parse_share, parse_tokens
 from vramcast.question.build import (
@@ -212,15 +212,25 @@ def fixed_job(options: Mapping[str, object], cluster: Cluster, *, resolve: Resol
     return build_job(given, resolve=resolve)
 
 
+def cluster_of_best(space: Space, found: PlanAnswer) -> Cluster:
+    """The machines of the winner, else of the plan nearest to fitting."""
+    best = found.plans[0] if found.plans else found.nearest_failing
+    return _cluster_of(space, best) if best is not None else space.clusters[0]
+
+
+def _cluster_of(space: Space, answer: Answer) -> Cluster:
+    name = answer.question["gpus"]
+    return next((cluster for cluster in space.clusters if cluster.name == name), space.clusters[0])
+
+
 def job_of(space: Space, answer: Answer) -> Job:
     """The job behind one answer of a search."""
     asked = answer.question
-    cluster = next(cluster for cluster in space.clusters if cluster.name == asked["gpus"])
     return Job(
         model=space.model,
         workload=converted(Workload, asked["workload"]),
         plan=converted(Plan, asked["plan"]),
-        cluster=cluster,
+        cluster=_cluster_of(space, answer),
         engine=asked["engine"],
         engine_options=space.engine_options,
         alloc_conf=asked.get("alloc_conf", ""),

@@ -6,6 +6,7 @@ from typing import Final
 
 from vramcast.report.log_messages import LOG_MESSAGES
 from vramcast.report.market_messages import MARKET_MESSAGES
+from vramcast.report.plan_messages import PLAN_MESSAGES
 
 LANGUAGES: Final = ("en", "zh")
 
@@ -193,6 +194,7 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     },
     **LOG_MESSAGES,
     **MARKET_MESSAGES,
+    **PLAN_MESSAGES,
 }
 """Key -> language -> text. Both languages have every key and the same placeholders; a test says so."""
 

@@ -16,7 +16,7 @@ from vramcast.domain.planning import Decision
 from vramcast.errors import VramcastError
 from vramcast.estimate.training import needed_bytes
 from vramcast.estimate.variants import on_engine, options_between, with_plan
-from vramcast.units import format_bytes
+from vramcast.units import ceil_div, format_bytes
 
 STATE_BYTES: Final = 16
 """A parameter under Adam in mixed precision: 2 + 2 for weight and gradient, 4 + 4 + 4 for its copy and two moments, or
@@ -25,7 +25,15 @@ STATE_BYTES: Final = 16
 OFFLOADED_BYTES: Final = 12
 """What the optimizer keeps of a parameter, in main memory where it is offloaded [same]."""
 
+WEIGHT_BYTES: Final = 2
+
 MOST_MACHINES: Final = 1024
+
+TAKE: Final = "take it"
+COPY: Final = "copy it to every card for speed"
+SHARD: Final = "shard them"
+NOT_STATES: Final = "activations and temporaries are what is too large"
+USE_MORE: Final = "use that many"
 
 
 class Step(NamedTuple):
@@ -160,16 +168,14 @@ def _asked(job: Job, steps: tuple[Step, ...]) -> Iterator[Decision]:
 
 
 def _decision(step: Step, job: Job, built: Job, needed: int, capacity: int) -> Decision:
-    fits = needed <= capacity
-    more = "" if fits else "at least "
-    finding = f"{'yes' if fits else 'no'}: {more}{format_bytes(needed)} of {format_bytes(capacity)}"
-    action = step.otherwise
-    if fits:
-        action = "take it" if job.cluster.count == built.cluster.count else "copy it to every card for speed"
-        action = f"{action}{_in_main_memory(built)}"
+    fits, host = needed <= capacity, _host_bytes(built)
+    finding = f"{'yes:' if fits else 'no: at least'} {format_bytes(needed)} of {format_bytes(capacity)}"
+    if host is not None:
+        finding += f", and {format_bytes(host)} of main memory in each machine"
+    take = TAKE if job.cluster.count == built.cluster.count else COPY
     return Decision(
-        name=step.name, question=step.question, finding=finding, action=action, yes=fits, device_bytes=needed,
-        capacity_bytes=capacity, options=options_between(_bare(job), built),
+        name=step.name, question=step.question, finding=finding, action=take if fits else step.otherwise, yes=fits,
+        device_bytes=needed, capacity_bytes=capacity, host_bytes=host, options=options_between(_bare(job), built),
     )
 
 
@@ -178,15 +184,12 @@ def _bare(job: Job) -> Job:
     return with_plan(job, shards=Shards.NOTHING)
 
 
-def _in_main_memory(job: Job) -> str:
-    """What an offloaded plan needs beside its cards."""
+def _host_bytes(job: Job) -> int | None:
+    """Main memory of one machine that an offloaded plan takes [bytes]."""
     if job.plan.offload_optimizer == "none":
-        return ""
-    weights = 0 if job.plan.offload_parameters == "none" else 2
-    total = count_parameters(job.model).total * (OFFLOADED_BYTES + weights)
-    there = job.cluster.host_bytes
-    have = "" if there is None else f", of {format_bytes(there)}"
-    return f"; it takes {format_bytes(-(-total // job.cluster.num_nodes))} of main memory in each machine{have}"
+        return None
+    weights = 0 if job.plan.offload_parameters == "none" else WEIGHT_BYTES
+    return ceil_div(count_parameters(job.model).total * (OFFLOADED_BYTES + weights), job.cluster.num_nodes)
 
 
 def _size(job: Job) -> Decision:
@@ -198,7 +201,7 @@ def _size(job: Job) -> Decision:
         name="size",
         question=f"Is it above the {limit:.1f}B parameters whose states fill a card ({STATE_BYTES} bytes each)?",
         finding=f"{'yes' if above else 'no'}: {number / 1e9:.2f}B parameters, {format_bytes(states)} of states",
-        action="shard them" if above else "activations and temporaries are what is too large",
+        action=SHARD if above else NOT_STATES,
         yes=above, device_bytes=states, capacity_bytes=capacity,
     )
 
@@ -218,7 +221,7 @@ def _more_machines(job: Job) -> Iterator[Decision]:
             yield Decision(
                 name="more", question="How many of these machines would do, with ZeRO 3 and full recomputation?",
                 finding=f"{machines}: {format_bytes(needed)} of {format_bytes(capacity)}",
-                action=f"use {larger.cluster.name}", yes=True, device_bytes=needed, capacity_bytes=capacity,
+                action=USE_MORE, yes=True, device_bytes=needed, capacity_bytes=capacity,
                 options=options_between(_bare(job), larger),
             )
             return
