@@ -109,7 +109,7 @@ def plan_train_answer(options: Mapping[str, Any], *, file: str | Path | None = N
     from vramcast.search.training.search import search
 
     found = search(asked.space, asked.limits, asked.goal, top=asked.top)
-    found = explained(found, asked.space, cluster_of_best(asked.space, found))
+    found = explained(found, asked.space, asked.limits, cluster_of_best(asked.space, found))
     return replace(found, assumptions=(*found.assumptions, *asked.assumptions))
 
 

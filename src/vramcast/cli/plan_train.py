@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def _searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explai
     if as_json:
         from vramcast.report.plan_document import to_json
 
-        return to_json(result)
+        return to_json(result, today=date.today())
     from vramcast.report.plan import render
 
-    return render(result, words_of(lang), explain=explain)
+    return render(result, words_of(lang), explain=explain, today=date.today())

@@ -12,9 +12,10 @@ FULL_PRECISION: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
 
 SIXTEEN_BITS: Final[dict[str, Precision]] = {
     "deepspeed": Precision.MIXED_BF16, "colossalai": Precision.MIXED_BF16, "megatron": Precision.MIXED_BF16,
-    "torchtune": Precision.BF16, "litgpt": Precision.BF16,
+    "torchtitan": Precision.MIXED_BF16, "torchtune": Precision.BF16, "litgpt": Precision.BF16,
 }
-"""Engine -> the recipe it computes in 16 bits with, where that is not torch.autocast."""
+"""Engine -> the recipe it computes in 16 bits with, where that is not torch.autocast. FSDP's own casts, torchtitan's,
+are the same under either name."""
 
 PEFT_OPTIONS: Final = {
     "method": "peft", "rank": "lora-rank", "targets": "lora-targets", "dropout": "lora-dropout", "base": "base-weights",

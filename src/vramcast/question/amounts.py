@@ -1,4 +1,4 @@
-"""Money, durations, shares and lengths of runs as users write them: "100000usd", "30d", "5%", "1.5T"."""
+"""Money, durations and shares as users write them: "100000usd", "30d", "5%"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from vramcast.errors import InvalidSpec
 
 NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([a-z% ]*)", re.ASCII)
-DECIMAL: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+DECIMAL: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 HOURS: Final = {"m": Decimal(1) / 60, "h": Decimal(1), "d": Decimal(24), "w": Decimal(168)}
 LARGEST: Final = 10**18
 """No amount a user can mean is larger."""
@@ -34,7 +34,7 @@ def parse_money(name: str, value: object) -> Money:
     """
     number, letters = _split(name, value, "an amount with its currency, for example 100000usd or 1.5m cny")
     unit, currency = letters[:-3], letters[-3:]
-    if len(currency) != 3 or unit not in DECIMAL or unit == "t":
+    if len(currency) != 3 or unit not in DECIMAL:
         raise InvalidSpec(
             f"{name}={_shown(value)} must be an amount with its currency, for example 100000usd or 1.5m cny"
         )
@@ -70,21 +70,6 @@ def parse_share(name: str, value: object) -> float:
     if share >= 1:
         raise InvalidSpec(f"{name}={_shown(value)} must be below 100%, for example 5% or 0.05")
     return float(share)
-
-
-def parse_tokens(name: str, value: object) -> int:
-    """The length of a run in decimal units, as runs are measured: "1T" is 10^12.
-
-    >>> parse_tokens("tokens", "1.5B")
-    1500000000
-
-    Raises: InvalidSpec that says how to write it
-    """
-    number, unit = _split(name, value, "a number of tokens, for example 300M, 15B or 1.5T")
-    if unit not in DECIMAL:
-        raise InvalidSpec(f"{name}={_shown(value)} must be a number of tokens, for example 300M, 15B or 1.5T")
-    tokens = int(number * DECIMAL[unit])
-    return int(_positive(name, value, Decimal(tokens)))
 
 
 def _split(name: str, value: object, wanted: str) -> tuple[Decimal, str]:

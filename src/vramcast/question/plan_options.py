@@ -70,14 +70,14 @@ def _as_axis(option: Option) -> Option:
 
 
 PLAN_OPTIONS: Final[dict[str, Option]] = {
-    "on": _search("on", Kind.NAMES, "what to look at: 8xh100-sxm-80gb, 2x8xa100-sxm4-80gb (repeatable)"),
+    "on": _search("on", Kind.NAMES, "what to look at: 8xh100-sxm-80gb, h100, aws:p5.48xlarge, aws, any (repeatable)"),
     "goal": _search("goal", Kind.CHOICE, "what makes a plan better (fastest)", tuple(str(goal) for goal in Goal)),
     "find": _search("find", Kind.CHOICE, "the inverse question: what fits, instead of which plan is best", FINDS),
     "budget": _search("budget", Kind.TEXT, "most money of the run, with currency: 100000usd; needs --tokens"),
     "deadline": _search("deadline", Kind.TEXT, "longest time of the run: 12h, 30d; needs --tokens"),
-    "tokens": _search("tokens", Kind.TEXT, "length of the run: 300B, 1T"),
+    "tokens": _search("tokens", Kind.AMOUNT, "length of the run: 300B, 1T"),
     "headroom": _search("headroom", Kind.TEXT, "share of each card that stays free: 5%"),
-    "max-gpus": _search("max_gpus", Kind.COUNT, "most GPUs of a plan"),
+    "max-gpus": _search("max_gpus", Kind.COUNT, "most GPUs of a plan; where --on leaves the number of machines open, up to it"),
     "allow": _search("allow", Kind.NAMES, f"techniques to try too: {_names(allowed=False)}"),
     "forbid": _search("forbid", Kind.NAMES, f"techniques not to try: {_names(allowed=True)}"),
     "top": _search("top", Kind.COUNT, "plans in the table (10)"),

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from vramcast.catalogue.gpus import parse_gpus
+from msgspec.structs import replace
+
+from vramcast.catalogue.offers import offers
 from vramcast.domain.answer import Answer
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Peft, Plan, Precision, Recompute, Shards, Workload, require_count
 from vramcast.domain.model import Model
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.question.amounts import parse_hours, parse_money, parse_share, parse_tokens
+from vramcast.estimate.variants import sixteen_bits
+from vramcast.question.amounts import parse_hours, parse_money, parse_share
 from vramcast.question.build import (
-    ENGINE_DEFAULTS,
     Resolve,
     build_job,
     checkpoint_of,
     converted,
     engine_options,
+    market_of,
     refuse_peft_details,
     section,
 )
@@ -107,11 +110,26 @@ def _axis(name: str, items: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def clusters_of(values: Mapping[str, Any]) -> tuple[Cluster, ...]:
-    """The machines a question names, each once, those with more cards than allowed left out."""
+    """The machines a question names, in every number of them that it leaves open and --max-gpus allows.
+
+    Raises: InvalidSpec where there are none
+    """
     if not values.get("on"):
-        raise InvalidSpec("on what? give --on, for example --on 8xh100-sxm-80gb --on 8xa100-sxm4-80gb")
-    found = {cluster.name: cluster for cluster in map(parse_gpus, values["on"])}
+        raise InvalidSpec("on what? give --on, for example --on 8xh100-sxm-80gb --on aws:p5.48xlarge")
+    most = values.get("max-gpus")
+    found: dict[str, Cluster] = {}
+    for machine, counts in offers(",".join(values["on"]), market_of(values, PLAN_OPTIONS)):
+        for count in counts or _numbers(machine.gpus_per_node, most):
+            cluster = replace(machine, num_nodes=count)
+            found[cluster.name] = cluster
+    if not found:
+        raise InvalidSpec(f"max-gpus={most} leaves none of the machines of --on {', '.join(values['on'])[:60]}")
     return tuple(found.values())
+
+
+def _numbers(cards: int, most: int | None) -> list[int]:
+    """Powers of two of a machine with so many cards: one, where nothing says how many GPUs there may be."""
+    return [1 << power for power in range(20) if cards << power <= (most or cards)]
 
 
 def _default_engines(clusters: Iterable[Cluster]) -> tuple[str, ...]:
@@ -132,9 +150,9 @@ def _limits(values: Mapping[str, Any]) -> Limits:
     return Limits(
         headroom=parse_share("headroom", values.get("headroom", 0)),
         budget=budget.amount if budget else None,
-        currency=budget.currency if budget else None,
+        currency=budget.currency if budget else market_of(values, PLAN_OPTIONS).currency,
         deadline_hours=parse_hours("deadline", values["deadline"]) if "deadline" in values else None,
-        run_tokens=parse_tokens("tokens", values["tokens"]) if "tokens" in values else None,
+        run_tokens=values.get("tokens"),
         max_gpus=require_count("max-gpus", values["max-gpus"]) if "max-gpus" in values else None,
     )
 
@@ -146,7 +164,7 @@ def _space(
     if "peft" in values:
         fixed["peft"] = Peft(**section(values, "peft", PLAN_OPTIONS))
     axes = {field: kind for name, field in AXES.items() if (kind := values.get(name)) and name != "engine"}
-    axes.setdefault("precisions", tuple(dict.fromkeys(_own_precision(engine) for engine in engines)))
+    axes.setdefault("precisions", tuple(dict.fromkeys(sixteen_bits(engine) for engine in engines)))
     return Space(
         model=model,
         workload=converted(Workload, section(values, "workload", PLAN_OPTIONS)),
@@ -157,11 +175,6 @@ def _space(
         plan=converted(Plan, fixed),
         **_with_techniques(axes, values),
     )
-
-
-def _own_precision(engine: str) -> Precision:
-    """What an engine trains in where nothing is said."""
-    return Precision(ENGINE_DEFAULTS.get(engine, {}).get("precision", Precision.MIXED_BF16))
 
 
 def _with_techniques(axes: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

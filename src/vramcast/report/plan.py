@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import date
 from typing import Final
 
 from vramcast.domain.answer import Answer
@@ -10,6 +11,7 @@ from vramcast.domain.planning import Decision, PlanAnswer, Technique
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
 from vramcast.report.plan_words import decision_words, technique_words
+from vramcast.report.price import dated, money
 from vramcast.report.text import table
 from vramcast.units import format_bytes
 
@@ -17,10 +19,10 @@ SHOWN_TECHNIQUES: Final = 0.01
 """Techniques that save less than this share are left to --explain."""
 
 
-def render(answer: PlanAnswer, words: Words, *, explain: bool = False) -> str:
-    """The whole report."""
+def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: date | None = None) -> str:
+    """The whole report; `today` is what the age of a price counts from."""
     sections: list[tuple[str, Iterable[str]]] = [
-        ("", _winner(answer, words)),
+        ("", _winner(answer, words, today)),
         ("plan.table", _plans(answer, words)),
         ("plan.reasons", (f"  - {text}" for text in answer.reasons)),
         ("plan.nearest", _nearest(answer, words)),
@@ -38,7 +40,7 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _winner(answer: PlanAnswer, words: Words) -> Iterator[str]:
+def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[str]:
     """One line that says which plan, one that says what it comes to."""
     if not answer.plans:
         yield words("plan.nothing_fits", count=f"{answer.num_plans:,}")
@@ -46,6 +48,8 @@ def _winner(answer: PlanAnswer, words: Words) -> Iterator[str]:
     best = answer.plans[0]
     yield words("plan.best", goal=words(f"goal.{answer.question['goal']}"), label=answer.labels[0])
     yield "  " + ", ".join(summary(best, words))
+    if best.cost is not None:
+        yield f"  {dated(best.cost.price, words, today)}"
     yield "  " + words("plan.counts", plans=f"{answer.num_plans:,}", fitting=f"{answer.num_fitting:,}")
 
 
@@ -175,12 +179,3 @@ def seconds(value: float) -> str:
     if value < 1:
         return f"{1000 * value:.3g} ms"
     return f"{value:.2f} s" if value < 10 else f"{value:,.1f} s"
-
-
-def money(amount: float, currency: str) -> str:
-    """Two decimals, or four significant digits of small amounts.
-
-    >>> money(1234.5, "USD"), money(0.01234567, "CNY")
-    ('1,234.50 USD', '0.01235 CNY')
-    """
-    return f"{amount:,.2f} {currency}" if amount >= 1 else f"{amount:.4g} {currency}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any
 
 import msgspec
@@ -11,19 +12,19 @@ from vramcast.domain.planning import PlanAnswer
 from vramcast.report.document import SCHEMA, change_document, document
 
 
-def plan_document(answer: PlanAnswer) -> dict[str, Any]:
+def plan_document(answer: PlanAnswer, *, today: date | None = None) -> dict[str, Any]:
     """Plain data: `"plans"` are answers as `vramcast train --json` prints them, best first."""
     plain: dict[str, Any] = {
         "schema": SCHEMA,
         "question": answer.question,
-        "plans": [_part(document(plan)) for plan in answer.plans],
+        "plans": [_part(document(plan, today=today)) for plan in answer.plans],
         "labels": list(answer.labels),
         "num_plans": answer.num_plans,
         "num_fitting": answer.num_fitting,
         "reasons": list(answer.reasons),
     }
     if answer.nearest_failing is not None:
-        plain["nearest_failing"] = _part(document(answer.nearest_failing))
+        plain["nearest_failing"] = _part(document(answer.nearest_failing, today=today))
         plain["nearest_label"] = answer.nearest_label
     if answer.change is not None:
         plain["change"] = change_document(answer.change)
@@ -32,9 +33,9 @@ def plan_document(answer: PlanAnswer) -> dict[str, Any]:
     return plain | {"assumptions": list(answer.assumptions), "warnings": list(answer.warnings)}
 
 
-def to_json(answer: PlanAnswer) -> str:
+def to_json(answer: PlanAnswer, *, today: date | None = None) -> str:
     """The document as text."""
-    return json.dumps(plan_document(answer), indent=1, ensure_ascii=False)
+    return json.dumps(plan_document(answer, today=today), indent=1, ensure_ascii=False)
 
 
 def _part(plain: dict[str, Any]) -> dict[str, Any]:

@@ -1,28 +1,34 @@
-"""A search's answer with the way there and the techniques of its case."""
+"""A search's answer with the way there, the techniques of its case, and what its plans cost over the whole run."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from vramcast.domain.device import Cluster
-from vramcast.domain.planning import PlanAnswer, Space
+from vramcast.domain.planning import Limits, PlanAnswer, Space
+from vramcast.estimate.cost import with_cost
 from vramcast.search.decisions import decisions
 from vramcast.search.plain import plain_job
-from vramcast.search.techniques import Pace, techniques
+from vramcast.search.techniques import techniques
 
 
-def explained(answer: PlanAnswer, space: Space, cluster: Cluster, *, pace: Pace | None = None) -> PlanAnswer:
+def explained(answer: PlanAnswer, space: Space, limits: Limits, cluster: Cluster) -> PlanAnswer:
     """The answer with decision path and technique table.
 
     Args:
         answer: what a search found
         space: what it looked at
+        limits: what its plans keep to
         cluster: the machines to explain it on
-        pace: how long a step takes; None where that is not to be computed
     """
     job = plain_job(space, cluster)
-    table = techniques(job, pace=pace)
+    table = techniques(job)
     refused = (f"not in the table of techniques: {text}" for text in table.refused)
+    clusters = {cluster.name: cluster for cluster in space.clusters}
+    plans = tuple(
+        with_cost(plan, clusters[plan.question["gpus"]], run_tokens=limits.run_tokens) for plan in answer.plans
+    )
     return replace(
-        answer, decisions=decisions(job), techniques=table.techniques, assumptions=(*answer.assumptions, *refused)
+        answer, plans=plans, decisions=decisions(job), techniques=table.techniques,
+        assumptions=(*answer.assumptions, *refused),
     )

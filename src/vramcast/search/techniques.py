@@ -10,6 +10,7 @@ from vramcast.domain.job import Job
 from vramcast.domain.planning import Technique
 from vramcast.errors import VramcastError
 from vramcast.estimate import techniques as ways
+from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import device_bytes
 from vramcast.estimate.variants import on_engine, options_between
 
@@ -33,7 +34,7 @@ class _Pair(NamedTuple):
     without_bytes: int
 
 
-def techniques(job: Job, *, pace: Pace | None = None) -> Table:
+def techniques(job: Job, *, pace: Pace = step_time) -> Table:
     """All techniques that apply to a job, each switched on alone.
 
     Where the job's own engine does not have one, the first engine that has it answers, and is compared with its own
@@ -41,7 +42,7 @@ def techniques(job: Job, *, pace: Pace | None = None) -> Table:
 
     Args:
         job: the case, fitting or not
-        pace: how long a step takes; None where that is not to be computed
+        pace: how long a step takes
     """
     sizes: dict[tuple[object, ...], int] = {}
 
@@ -91,7 +92,7 @@ def _pair(job: Job, way: ways.Technique, measured: Callable[[Job], int]) -> _Pai
     return None
 
 
-def _row(job: Job, way: ways.Technique, pair: _Pair, pace: Pace | None) -> Technique:
+def _row(job: Job, way: ways.Technique, pair: _Pair, pace: Pace) -> Technique:
     already = pair.with_it == job
     return Technique(
         name=way.name,
@@ -99,15 +100,20 @@ def _row(job: Job, way: ways.Technique, pair: _Pair, pace: Pace | None) -> Techn
         device_bytes=pair.device_bytes,
         saves_bytes=pair.without_bytes - pair.device_bytes,
         fits=pair.device_bytes <= job.cluster.gpu.visible_bytes,
-        slowdown=None if pace is None else _slowdown(pair, pace),
+        slowdown=_slowdown(pair, pace),
         when=way.when,
         needs=way.needs,
     )
 
 
 def _slowdown(pair: _Pair, pace: Pace) -> float | None:
-    """Time per token with it over without it, less one; None where either is not known."""
+    """Time per token with it over without it, less one.
+
+    None where either is not known, and where both are the same to the last digit: then what the technique changes is
+    not part of the model of time.
+    """
     try:
-        return pace(pair.without).tokens_per_s / pace(pair.with_it).tokens_per_s - 1
+        before, after = pace(pair.without).tokens_per_s, pace(pair.with_it).tokens_per_s
     except VramcastError:
         return None
+    return None if before == after else before / after - 1
