@@ -101,9 +101,15 @@ def plan(
 def plan_train_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> PlanAnswer | Answer:
     """The answer to a search for training plans on top of a job file, or to the inverse question it asks."""
     from vramcast.question.plan_options import PLAN_OPTIONS
-    from vramcast.question.planning import build_planning, cluster_of_best
+    from vramcast.question.planning import build_inverse, build_planning, cluster_of_best, goal_of
 
     merged, resolve = _question(options, file, PLAN_OPTIONS)
+    goal = goal_of(merged)
+    if goal is not None:
+        from vramcast.catalogue.models import text_decoders
+        from vramcast.search.inverse import find
+
+        return find(goal, build_inverse(merged, resolve=resolve, models=text_decoders))
     asked = build_planning(merged, resolve=resolve)
     from vramcast.search.explained import explained
     from vramcast.search.training.search import search

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vramcast.cli.shared import coloured, json_option, language_option, question_options, words_of
+from vramcast.errors import InvalidSpec
 from vramcast.question.plan_options import PLAN_OPTIONS
 
 if TYPE_CHECKING:
+    from vramcast.domain.answer import Answer
     from vramcast.domain.planning import PlanAnswer
 
 EXIT_DOES_NOT_FIT = 1
@@ -59,7 +61,9 @@ def command(
         text = _searched(result, picture, as_json=as_json, explain=explain, lang=lang)
         fits = bool(result.plans)
     else:
-        text, fits = "", result.fits
+        if picture is not None:
+            raise InvalidSpec("--picture shows a search, not the answer of --find; leave out one of them")
+        text, fits = _found(result, as_json=as_json, explain=explain, lang=lang), _is_found(result)
     click.echo(text if as_json else coloured(text, fits=fits), nl=as_json)
     return 0 if fits else EXIT_DOES_NOT_FIT
 
@@ -77,3 +81,18 @@ def _searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explai
     from vramcast.report.plan import render
 
     return render(result, words_of(lang), explain=explain, today=date.today())
+
+
+def _found(result: Answer, *, as_json: bool, explain: bool, lang: str | None) -> str:
+    """The answer of an inverse question as text or JSON."""
+    if as_json:
+        from vramcast.report.document import to_json
+
+        return to_json(result, today=date.today())
+    from vramcast.report.text import render
+
+    return render(result, words_of(lang), explain=explain, today=date.today())
+
+
+def _is_found(result: Answer) -> bool:
+    return result.found is not None and result.found.what is not None

@@ -77,7 +77,7 @@ PLAN_OPTIONS: Final[dict[str, Option]] = {
     "deadline": _search("deadline", Kind.TEXT, "longest time of the run: 12h, 30d; needs --tokens"),
     "tokens": _search("tokens", Kind.AMOUNT, "length of the run: 300B, 1T"),
     "headroom": _search("headroom", Kind.TEXT, "share of each card that stays free: 5%"),
-    "max-gpus": _search("max_gpus", Kind.COUNT, "most GPUs of a plan; where --on leaves the number of machines open, up to it"),
+    "max-gpus": _search("max_gpus", Kind.COUNT, "most GPUs of a plan: several machines where --on names a kind"),
     "allow": _search("allow", Kind.NAMES, f"techniques to try too: {_names(allowed=False)}"),
     "forbid": _search("forbid", Kind.NAMES, f"techniques not to try: {_names(allowed=True)}"),
     "top": _search("top", Kind.COUNT, "plans in the table (10)"),

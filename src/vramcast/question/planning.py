@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -28,6 +28,7 @@ from vramcast.question.build import (
 )
 from vramcast.question.options import ENGINES, OPTIONS, ZERO, parse, parse_count
 from vramcast.question.plan_options import AXES, PLAN_OPTIONS, TECHNIQUES, Allowance
+from vramcast.search.inverse import Question
 
 DEFAULT_BATCH: Final = 256
 """Samples of an optimizer step where nothing is said and the cards are fewer."""
@@ -43,6 +44,29 @@ ENUMERATED: Final[dict[str, type[Precision] | type[Recompute] | type[Shards]]] =
 
 SEVERAL_GPUS: Final = ("torchtitan", "deepspeed", "megatron")
 """Engines that are looked at where nobody names one and there are several cards."""
+
+
+PEFT: Final = "peft"
+"""Allowed in inverse questions, where sets of techniques are tried; a search trains what --peft says."""
+
+ON_ONE: Final = ("largest-batch", "longest-sequence", "knee", "largest-model")
+"""Inverse questions about one machine."""
+
+CHOSEN: Final = ("tp", "pp", "cp", "ep", "etp", "virtual-stages", "shards", "zero", "recompute", "offload-optimizer",
+                 "offload-parameters")
+"""Options that questions about a model's size or a machine's vary themselves."""
+
+NOT_INVERSE: Final = ("goal", "budget", "deadline", "top", "forbid", "tokens")
+"""Options of a search that say nothing about what fits."""
+
+VARIED: Final[dict[str, tuple[str, ...]]] = {
+    "largest-batch": ("micro-batch", "global-batch"), "knee": ("micro-batch", "global-batch"),
+    "longest-sequence": ("seq-len",),
+}
+"""Inverse question -> options that it varies itself."""
+
+STAND_IN: Final = "llama-2-7b"
+"""A model to be replaced by the search."""
 
 
 class PlanQuestion(NamedTuple):
@@ -121,7 +145,8 @@ def clusters_of(values: Mapping[str, Any]) -> tuple[Cluster, ...]:
     for machine, counts in offers(",".join(values["on"]), market_of(values, PLAN_OPTIONS)):
         for count in counts or _numbers(machine.gpus_per_node, most):
             cluster = replace(machine, num_nodes=count)
-            found[cluster.name] = cluster
+            if most is None or cluster.count <= most:
+                found[cluster.name] = cluster
     if not found:
         raise InvalidSpec(f"max-gpus={most} leaves none of the machines of --on {', '.join(values['on'])[:60]}")
     return tuple(found.values())
@@ -206,23 +231,71 @@ def _without(name: str, row: Allowance, asked: tuple[Any, ...]) -> tuple[Any, ..
     return left
 
 
-def fixed_job(options: Mapping[str, object], cluster: Cluster, *, resolve: Resolve) -> Job:
-    """The one plan that options describe on one cluster, as `train` would read them.
+def goal_of(options: Mapping[str, object]) -> str | None:
+    """The inverse question that options ask, if any."""
+    goal = options.get("find")
+    return None if goal is None else str(parse("find", goal, PLAN_OPTIONS))
 
-    Raises: InvalidSpec where an option has several values
+
+def build_inverse(
+    options: Mapping[str, object], *, resolve: Resolve, models: Callable[[], Iterable[Model]]
+) -> Question:
+    """What an inverse question starts from: the plan that `train` would make of its options, on what --on names.
+
+    Args:
+        options: option names as in `PLAN_OPTIONS`, plus `model`
+        resolve: turns the text of `model` into a network and what its headers say
+        models: those of the catalogue
+
+    Raises: InvalidSpec or UnknownName with one sentence.
     """
-    values = parsed(options)
-    given: dict[str, object] = {"model": options.get("model"), "gpus": cluster.name}
+    values, goal = parsed(options), goal_of(options)
     for name in values:
-        if name in AXES and len(values[name]) > 1:
-            raise InvalidSpec(f"--find {values.get('find')} looks at one plan; give one value of --{name}")
-        if name in OPTIONS and name != "tokens":
+        if name in NOT_INVERSE:
+            raise InvalidSpec(f"--{name} says nothing about --find {goal}; leave it out")
+    for name in (allowed := values.get("allow", ())):
+        if name not in (*TECHNIQUES, PEFT):
+            raise UnknownName.of("technique", name, (*TECHNIQUES, PEFT))
+    clusters = clusters_of(values)
+    if goal in ON_ONE and len(clusters) > 1:
+        names = ", ".join(cluster.name for cluster in clusters)[:80]
+        raise InvalidSpec(f"--find {goal} looks at one machine, not at {names}; name one, for example --on 8xh100")
+    box = goal not in ON_ONE or goal == "largest-model"
+    return Question(
+        job=_one_plan(options, values, clusters[0], resolve, box=box),
+        clusters=clusters,
+        headroom=parse_share("headroom", values.get("headroom", 0)),
+        allowed=frozenset(allowed),
+        engines=values.get("engine", ()) if box else (),
+        models=models,
+    )
+
+
+def _one_plan(
+    options: Mapping[str, object], values: Mapping[str, Any], cluster: Cluster, resolve: Resolve, *, box: bool
+) -> Job:
+    """The one plan that options describe, as `train` would read them."""
+    goal = values["find"]
+    given: dict[str, object] = {"gpus": cluster.name}
+    chosen = CHOSEN if box else VARIED.get(goal, ())
+    for name in values:
+        if name in chosen:
+            raise InvalidSpec(f"--find {goal} varies --{name} itself; leave it out")
+        if name in AXES and len(values[name]) > 1 and not (box and name == "engine"):
+            raise InvalidSpec(f"--find {goal} looks at one plan; give one value of --{name}")
+        if name in OPTIONS and not (box and name == "engine"):
             given[name] = values[name][0] if name in AXES else options[name]
     if "zero" in given:
         given["zero"] = next(stage for stage, shards in ZERO.items() if shards == given["zero"])
-    if "global-batch" in given and "micro-batch" not in given:
-        given["micro-batch"] = 1
-    return build_job(given, resolve=resolve)
+    if goal == "largest-model":
+        if options.get("model") is not None:
+            raise InvalidSpec(f"--find {goal} looks for the model; leave out {str(options['model'])[:60]!r}")
+        given["model"] = STAND_IN
+    else:
+        given["model"] = options.get("model")
+    if box:
+        given["engine"] = "pytorch"
+    return replace(build_job(given, resolve=resolve), cluster=cluster)
 
 
 def cluster_of_best(space: Space, found: PlanAnswer) -> Cluster:

@@ -45,6 +45,8 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
         plain["time"] = _present(answer.time)
     if isinstance(answer, ServeAnswer):
         plain |= _serving(answer)
+    if answer.found is not None:
+        plain |= _found(answer.found)
     if answer.cost is not None:
         plain["price"] = cost_document(answer.cost, today)
     return plain
@@ -67,8 +69,6 @@ def _serving(answer: ServeAnswer) -> dict[str, Any]:
         plain["startup"] = answer.startup
     if answer.speed is not None:
         plain["time"] = _present(answer.speed)
-    if answer.found is not None:
-        plain |= _found(answer.found)
     return plain
 
 

@@ -5,6 +5,32 @@ from __future__ import annotations
 from typing import Final
 
 PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
+    "found.largest-batch": {
+        "en": "largest micro-batch that fits: {value} samples ({what})",
+        "zh": "能放下的最大微批次：{value}（{what}）",
+    },
+    "found.longest-sequence": {
+        "en": "longest sequence that fits: {value} tokens ({what})",
+        "zh": "能放下的最长序列：{value} 个 token（{what}）",
+    },
+    "found.knee": {
+        "en": "a larger micro-batch than {value} gains less than 5 % or does not fit ({what})",
+        "zh": "微批次超过 {value} 后收益低于 5 % 或放不下（{what}）",
+    },
+    "found.largest-model": {
+        "en": "largest model of the catalogue that fits: {value} ({what})",
+        "zh": "目录中能训练的最大模型：{value}（{what}）",
+    },
+    "found.smallest-box": {
+        "en": "smallest machine that is enough: {value} ({what})",
+        "zh": "够用的最小机器：{value}（{what}）",
+    },
+    "found.cheapest-box": {
+        "en": "cheapest machine that is enough: {value} ({what})",
+        "zh": "够用的最便宜机器：{value}（{what}）",
+    },
+    "found.parameters": {"en": "LLaMA-like up to", "zh": "LLaMA 类最大"},
+    "found.model": {"en": "largest of the catalogue", "zh": "目录中最大"},
     "goal.fastest": {"en": "fastest", "zh": "最快"},
     "goal.cheapest": {"en": "cheapest", "zh": "最便宜"},
     "goal.fewest-gpus": {"en": "fewest GPUs", "zh": "用卡最少"},

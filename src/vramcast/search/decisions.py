@@ -5,27 +5,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.planning import Decision
 from vramcast.errors import VramcastError
 from vramcast.estimate.training import needed_bytes
-from vramcast.estimate.variants import on_engine, options_between, with_plan
-from vramcast.units import ceil_div, format_bytes
+from vramcast.estimate.variants import options_between, with_plan
+from vramcast.search.ladder import (
+    Build,
+    all_offloaded,
+    alone,
+    eight_bit,
+    has_main_memory,
+    host_bytes,
+    offloaded,
+    pipeline,
+    pure_bf16,
+    recomputed,
+    sharded,
+    tensor,
+)
+from vramcast.units import format_bytes
 
 STATE_BYTES: Final = 16
 """A parameter under Adam in mixed precision: 2 + 2 for weight and gradient, 4 + 4 + 4 for its copy and two moments, or
 4 + 4 + 4 + 4 under autocast [ZeRO, arXiv:1910.02054, section 3.1]."""
-
-OFFLOADED_BYTES: Final = 12
-"""What the optimizer keeps of a parameter, in main memory where it is offloaded [same]."""
-
-WEIGHT_BYTES: Final = 2
 
 MOST_MACHINES: Final = 1024
 
@@ -41,96 +50,46 @@ class Step(NamedTuple):
 
     name: str
     question: str
-    build: Callable[[Job], Job | None]  # None: does not apply
+    build: Build
     otherwise: str  # what to do where it does not fit
 
 
-def _one_card(job: Job, engine: str = "pytorch") -> Job:
-    """The same work on one card, without anything that several share."""
-    cluster = replace(job.cluster, gpus_per_node=1, num_nodes=1)
-    alone = with_plan(
-        job, tp=1, pp=1, cp=1, ep=1, etp=None, virtual_stages=1, schedule="1f1b", shards=Shards.NOTHING,
-        shard_group=None, recompute=Recompute.NONE, offload_optimizer="none", offload_parameters="none",
-    )
-    return on_engine(replace(alone, cluster=cluster), engine)
-
-
-def _recomputed(job: Job) -> Job:
-    return with_plan(_one_card(job), recompute=Recompute.FULL)
-
-
-def _eight_bit(job: Job) -> Job | None:
-    return with_plan(_recomputed(job), optimizer="adamw-8bit") if job.plan.optimizer in ("adam", "adamw") else None
-
-
-def _pure_bf16(job: Job) -> Job | None:
-    return with_plan(_recomputed(job), precision=Precision.BF16) if job.plan.peft is None else None
-
-
-def _offloaded_alone(job: Job) -> Job:
-    return with_plan(on_engine(_recomputed(job), "deepspeed"), offload_optimizer="cpu")
-
-
-def _sharded(shards: Shards, recompute: Recompute) -> Callable[[Job], Job]:
-    def build(job: Job) -> Job:
-        whole = replace(_one_card(job, "deepspeed"), cluster=job.cluster)
-        return with_plan(whole, shards=shards, recompute=recompute)
-
-    return build
-
-
-def _tensor(job: Job) -> Job | None:
-    """Layers split over one machine, states over the rest."""
-    degree = job.cluster.gpus_per_node
-    if degree == 1:
-        return None
-    whole = replace(_one_card(job, "megatron"), cluster=job.cluster)
-    return with_plan(whole, tp=degree, shards=Shards.OPTIMIZER, recompute=Recompute.FULL)
-
-
-def _pipeline(job: Job) -> Job | None:
-    """And stages over the machines."""
-    found = _tensor(job)
-    return with_plan(found, pp=job.cluster.num_nodes) if found is not None and job.cluster.num_nodes > 1 else None
-
-
-def _offloaded(job: Job) -> Job:
-    return with_plan(_sharded(Shards.EVERYTHING, Recompute.FULL)(job), offload_optimizer="cpu")
-
-
-def _all_offloaded(job: Job) -> Job:
-    return with_plan(_offloaded(job), offload_parameters="cpu")
+def _on_one_card(build: Build) -> Build:
+    return lambda job: build(alone(job))
 
 
 ONE_CARD: Final = (
-    Step("one-card", "Does it fit on one card as it is?", _one_card, "recompute activations"),
-    Step("one-card-recompute", "And with full recomputation?", _recomputed, "save on what each parameter takes"),
+    Step("one-card", "Does it fit on one card as it is?", alone, "recompute activations"),
+    Step(
+        "one-card-recompute", "And with full recomputation?", _on_one_card(recomputed),
+        "save on what each parameter takes",
+    ),
 )
 
 ONLY_ONE: Final = (
     *ONE_CARD,
     Step(
-        "one-card-8bit", "And with 8-bit optimizer states?", _eight_bit,
+        "one-card-8bit", "And with 8-bit optimizer states?", eight_bit,
         "train in pure bf16, if its rounding does no harm",
     ),
-    Step("one-card-bf16", "And in pure bf16?", _pure_bf16, "put the optimizer on the CPU"),
-    Step("one-card-offload", "With the optimizer on the CPU?", _offloaded_alone, "use several cards"),
+    Step("one-card-bf16", "And in pure bf16?", pure_bf16, "put the optimizer on the CPU"),
+    Step("one-card-offload", "With the optimizer on the CPU?", offloaded, "use several cards"),
 )
 
 SEVERAL: Final = (
-    Step("zero-1", "Does it fit with ZeRO 1?", _sharded(Shards.OPTIMIZER, Recompute.NONE), "shard gradients as well"),
+    Step("zero-1", "Does it fit with ZeRO 1?", sharded(Shards.OPTIMIZER, Recompute.NONE), "shard gradients as well"),
     Step(
-        "zero-2", "And with ZeRO 2?", _sharded(Shards.OPTIMIZER_AND_GRADIENTS, Recompute.NONE), "shard weights as well"
+        "zero-2", "And with ZeRO 2?", sharded(Shards.OPTIMIZER_AND_GRADIENTS, Recompute.NONE), "shard weights as well"
     ),
-    Step("zero-3", "And with ZeRO 3 (FSDP)?", _sharded(Shards.EVERYTHING, Recompute.NONE), "recompute activations"),
+    Step("zero-3", "And with ZeRO 3 (FSDP)?", sharded(Shards.EVERYTHING, Recompute.NONE), "recompute activations"),
     Step(
-        "zero-3-recompute", "And with full recomputation?", _sharded(Shards.EVERYTHING, Recompute.FULL),
+        "zero-3-recompute", "And with full recomputation?", sharded(Shards.EVERYTHING, Recompute.FULL),
         "split the layers themselves",
     ),
-    Step("tensor", "With tensor parallelism in each machine and ZeRO 1?", _tensor, "add pipeline stages or offload"),
-    Step("pipeline", "And with one pipeline stage a machine?", _pipeline, "offload"),
-    Step("offload", "With ZeRO 3 and the optimizer on the CPU?", _offloaded, "put the weights on the CPU as well"),
-    Step("offload-all", "And the weights on the CPU as well?", _all_offloaded, "use more cards, or larger ones"),
+    Step("tensor", "With tensor parallelism in each machine and ZeRO 1?", tensor, "add pipeline stages or offload"),
+    Step("pipeline", "And with one pipeline stage a machine?", pipeline, "offload"),
+    Step("offload", "With ZeRO 3 and the optimizer on the CPU?", offloaded, "put the weights on the CPU as well"),
+    Step("offload-all", "And the weights on the CPU as well?", all_offloaded, "use more cards, or larger ones"),
 )
 
 
@@ -168,10 +127,14 @@ def _asked(job: Job, steps: tuple[Step, ...]) -> Iterator[Decision]:
 
 
 def _decision(step: Step, job: Job, built: Job, needed: int, capacity: int) -> Decision:
-    fits, host = needed <= capacity, _host_bytes(built)
-    finding = f"{'yes:' if fits else 'no: at least'} {format_bytes(needed)} of {format_bytes(capacity)}"
+    on_card, host = needed <= capacity, host_bytes(built)
+    fits = on_card and has_main_memory(built)
+    least = "" if on_card else "at least "
+    finding = f"{'yes' if fits else 'no'}: {least}{format_bytes(needed)} of {format_bytes(capacity)}"
     if host is not None:
-        finding += f", and {format_bytes(host)} of main memory in each machine"
+        there = job.cluster.host_bytes
+        have = "" if there is None else f" of {format_bytes(there)}"
+        finding += f", and {format_bytes(host)}{have} of main memory in each machine"
     take = TAKE if job.cluster.count == built.cluster.count else COPY
     return Decision(
         name=step.name, question=step.question, finding=finding, action=take if fits else step.otherwise, yes=fits,
@@ -182,14 +145,6 @@ def _decision(step: Step, job: Job, built: Job, needed: int, capacity: int) -> D
 def _bare(job: Job) -> Job:
     """The question without what sharing it has, so that options say all of what is shared."""
     return with_plan(job, shards=Shards.NOTHING)
-
-
-def _host_bytes(job: Job) -> int | None:
-    """Main memory of one machine that an offloaded plan takes [bytes]."""
-    if job.plan.offload_optimizer == "none":
-        return None
-    weights = 0 if job.plan.offload_parameters == "none" else WEIGHT_BYTES
-    return ceil_div(count_parameters(job.model).total * (OFFLOADED_BYTES + weights), job.cluster.num_nodes)
 
 
 def _size(job: Job) -> Decision:
@@ -208,10 +163,11 @@ def _size(job: Job) -> Decision:
 
 def _more_machines(job: Job) -> Iterator[Decision]:
     """The smallest power of two of machines on which ZeRO 3 with recomputation fits."""
-    build, machines = _sharded(Shards.EVERYTHING, Recompute.FULL), job.cluster.num_nodes
+    build, machines = sharded(Shards.EVERYTHING, Recompute.FULL), job.cluster.num_nodes
     while 2 * machines <= MOST_MACHINES:
         machines *= 2
         larger = build(replace(job, cluster=replace(job.cluster, num_nodes=machines)))
+        assert larger is not None  # there are several cards
         try:
             needed = needed_bytes(larger)
         except VramcastError:
