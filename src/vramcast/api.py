@@ -111,10 +111,14 @@ def plan_train_answer(options: Mapping[str, Any], *, file: str | Path | None = N
 
         return find(goal, build_inverse(merged, resolve=resolve, models=text_decoders))
     asked = build_planning(merged, resolve=resolve)
-    from vramcast.search.explained import explained
-    from vramcast.search.training.search import search
+    from vramcast.search.explained import explained, unsearched
 
-    found = search(asked.space, asked.limits, asked.goal, top=asked.top)
+    if asked.top:
+        from vramcast.search.training.search import search
+
+        found = search(asked.space, asked.limits, asked.goal, top=asked.top)
+    else:
+        found = unsearched(asked.space, asked.goal)
     found = explained(found, asked.space, asked.limits, cluster_of_best(asked.space, found))
     return replace(found, assumptions=(*found.assumptions, *asked.assumptions))
 

@@ -49,6 +49,7 @@ def command(
     vramcast plan train llama-3.1-8b --on 8xh100-sxm-80gb --global-batch 512 --seq-len 8k
     vramcast plan train llama-3.1-70b --on 8x8xh100-sxm-80gb --on 16x8xa100-sxm4-80gb --goal cheapest --tokens 1T
     vramcast plan train llama-3.1-8b --on 8xa100-sxm4-40gb --find largest-batch --engine deepspeed --zero 3
+    vramcast plan train --on 8xa100-sxm4-40gb --find largest-model --seq-len 2k
     """
     from vramcast.api import plan_train_answer
     from vramcast.domain.planning import PlanAnswer
@@ -59,7 +60,7 @@ def command(
     result = plan_train_answer(given, file=job_file)
     if isinstance(result, PlanAnswer):
         text = _searched(result, picture, as_json=as_json, explain=explain, lang=lang)
-        fits = bool(result.plans)
+        fits = bool(result.plans) or not result.num_plans
     else:
         if picture is not None:
             raise InvalidSpec("--picture shows a search, not the answer of --find; leave out one of them")

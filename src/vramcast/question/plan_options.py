@@ -73,6 +73,7 @@ PLAN_OPTIONS: Final[dict[str, Option]] = {
     "on": _search("on", Kind.NAMES, "what to look at: 8xh100-sxm-80gb, h100, aws:p5.48xlarge, aws, any (repeatable)"),
     "goal": _search("goal", Kind.CHOICE, "what makes a plan better (fastest)", tuple(str(goal) for goal in Goal)),
     "find": _search("find", Kind.CHOICE, "the inverse question: what fits, instead of which plan is best", FINDS),
+    "techniques": _search("techniques", Kind.FLAG, "no search: only the decision path and what each technique saves"),
     "budget": _search("budget", Kind.TEXT, "most money of the run, with currency: 100000usd; needs --tokens"),
     "deadline": _search("deadline", Kind.TEXT, "longest time of the run: 12h, 30d; needs --tokens"),
     "tokens": _search("tokens", Kind.AMOUNT, "length of the run: 300B, 1T"),

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from vramcast.catalogue.clusters import cluster_of
 from vramcast.catalogue.offers import offers
 from vramcast.domain.answer import Answer
 from vramcast.domain.device import Cluster
@@ -56,7 +57,7 @@ CHOSEN: Final = ("tp", "pp", "cp", "ep", "etp", "virtual-stages", "shards", "zer
                  "offload-parameters")
 """Options that questions about a model's size or a machine's vary themselves."""
 
-NOT_INVERSE: Final = ("goal", "budget", "deadline", "top", "forbid", "tokens")
+NOT_INVERSE: Final = ("goal", "budget", "deadline", "top", "forbid", "tokens", "techniques")
 """Options of a search that say nothing about what fits."""
 
 VARIED: Final[dict[str, tuple[str, ...]]] = {
@@ -75,7 +76,7 @@ class PlanQuestion(NamedTuple):
     space: Space
     limits: Limits
     goal: Goal
-    top: int  # plans in the table
+    top: int  # plans in the table; 0: nothing is searched, the case is explained
     assumptions: tuple[str, ...]
 
 
@@ -100,7 +101,7 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
         assumed.append(f"global batch of {batch} samples; --global-batch says otherwise")
     space = _space(values, model, clusters, engines, require_count("global-batch", batch))
     goal = Goal(values.get("goal", Goal.FASTEST))
-    top = require_count("top", values.get("top", DEFAULT_TOP))
+    top = 0 if values.get("techniques") else require_count("top", values.get("top", DEFAULT_TOP))
     return PlanQuestion(space, limits, goal, top, tuple(assumed))
 
 
@@ -140,7 +141,7 @@ def clusters_of(values: Mapping[str, Any]) -> tuple[Cluster, ...]:
     """
     if not values.get("on"):
         raise InvalidSpec("on what? give --on, for example --on 8xh100-sxm-80gb --on aws:p5.48xlarge")
-    most = values.get("max-gpus")
+    most = require_count("max-gpus", values["max-gpus"]) if "max-gpus" in values else None
     found: dict[str, Cluster] = {}
     for machine, counts in offers(",".join(values["on"]), market_of(values, PLAN_OPTIONS)):
         for count in counts or _numbers(machine.gpus_per_node, most):
@@ -256,10 +257,7 @@ def build_inverse(
     for name in (allowed := values.get("allow", ())):
         if name not in (*TECHNIQUES, PEFT):
             raise UnknownName.of("technique", name, (*TECHNIQUES, PEFT))
-    clusters = clusters_of(values)
-    if goal in ON_ONE and len(clusters) > 1:
-        names = ", ".join(cluster.name for cluster in clusters)[:80]
-        raise InvalidSpec(f"--find {goal} looks at one machine, not at {names}; name one, for example --on 8xh100")
+    clusters = (_one_cluster(values),) if goal in ON_ONE else clusters_of(values)
     box = goal not in ON_ONE or goal == "largest-model"
     return Question(
         job=_one_plan(options, values, clusters[0], resolve, box=box),
@@ -269,6 +267,15 @@ def build_inverse(
         engines=values.get("engine", ()) if box else (),
         models=models,
     )
+
+
+def _one_cluster(values: Mapping[str, Any]) -> Cluster:
+    """What --on names, read as --gpus: a card's name is one card."""
+    names = values.get("on", ())
+    if len(names) != 1:
+        given = f"not at {', '.join(names)[:60]}" if names else "and --on names none"
+        raise InvalidSpec(f"--find {values['find']} looks at one cluster, {given}; give one, for example --on 8xh100")
+    return cluster_of(names[0], market_of(values, PLAN_OPTIONS))
 
 
 def _one_plan(

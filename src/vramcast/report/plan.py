@@ -41,7 +41,9 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
 
 
 def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[str]:
-    """One line that says which plan, one that says what it comes to."""
+    """One line that says which plan, one that says what it comes to; nothing where nothing was searched."""
+    if not answer.num_plans:
+        return
     if not answer.plans:
         yield words("plan.nothing_fits", count=f"{answer.num_plans:,}")
         return

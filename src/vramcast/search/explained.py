@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from vramcast.domain.device import Cluster
-from vramcast.domain.planning import Limits, PlanAnswer, Space
+from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
 from vramcast.estimate.cost import with_cost
+from vramcast.estimate.training import question
 from vramcast.search.decisions import decisions
 from vramcast.search.plain import plain_job
 from vramcast.search.techniques import techniques
@@ -32,3 +33,9 @@ def explained(answer: PlanAnswer, space: Space, limits: Limits, cluster: Cluster
         answer, plans=plans, decisions=decisions(job), techniques=table.techniques,
         assumptions=(*answer.assumptions, *refused),
     )
+
+
+def unsearched(space: Space, goal: Goal) -> PlanAnswer:
+    """The answer to a question that asks for no plans, only how techniques do on the first machines."""
+    asked = question(plain_job(space, space.clusters[0]))
+    return PlanAnswer(question=asked | {"goal": goal.value}, plans=(), labels=(), num_plans=0, num_fitting=0)

@@ -42,8 +42,8 @@ TOKEN_STEP: Final = 128
 SMALLEST_MODEL: Final = 10**8
 GROWTH: Final = 1.01
 """Models of the family are looked at in steps of 1 %."""
-MOST_STEPS: Final = 1600
-"""8 x 10^14 parameters."""
+MOST_STEPS: Final = 1157
+"""10^13 parameters."""
 
 SHORT: Final = 128
 """A sequence so short that only states count [tokens]."""
@@ -211,9 +211,9 @@ def _may(asked: Question, rung: Rung) -> bool:
 def _largest_model(asked: Question) -> Result:
     """For every set of techniques the largest model; the answer is the largest of the catalogue with those allowed."""
     catalogue = sorted(asked.models(), key=lambda model: -count_parameters(model).total)
-    looks = [_largest_with(asked, rung, catalogue) for rung, _ in _rungs(asked, asked.job)]
-    possible = [look for look in looks if look.tried.fits and not look.tried.reason]
-    return Result(looks, max(possible, key=_size, default=None))
+    looks = {rung: _largest_with(asked, rung, catalogue) for rung, _ in _rungs(asked, asked.job)}
+    possible = [look for rung, look in looks.items() if look.tried.fits and _may(asked, rung)]
+    return Result(list(looks.values()), max(possible, key=_size, default=None))
 
 
 def _size(look: Look) -> tuple[int, float]:
@@ -246,13 +246,21 @@ def _largest_with(asked: Question, rung: Rung, catalogue: list[Model]) -> Look:
     found = next((looked for looked in map(look, candidates) if looked.tried.fits), None)
     looked = found or look(_of_size(max(1, steps)))
     bare = with_plan(replace(asked.job, model=looked.job.model), shards=Shards.NOTHING)
-    reason = "" if _may(asked, rung) else f"needs --allow {rung.allow}"
     tried = replace(
         looked.tried, what=f"{rung.name}: {options_between(bare, looked.job) or '-'}", parameters=parameters,
         model=f"{found.job.model.name} ({count_parameters(found.job.model).total / 1e9:.1f}B)" if found else None,
-        reason=looked.tried.reason or reason,
+        reason=looked.tried.reason or ", ".join(_remarks(asked, rung, looked.job)),
     )
     return Look(looked.job, looked.value, tried)
+
+
+def _remarks(asked: Question, rung: Rung, job: Job) -> Iterator[str]:
+    """What a set of techniques needs besides the cards."""
+    if not _may(asked, rung):
+        yield f"needs --allow {rung.allow}"
+    main_memory = host_bytes(job)
+    if main_memory is not None:
+        yield f"{format_bytes(main_memory)} of main memory in each machine"
 
 
 def _may_fit(job: Job, headroom: float) -> bool:
