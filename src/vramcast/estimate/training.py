@@ -90,7 +90,7 @@ def needed_bytes(job: Job) -> int:
 
 
 def live_bytes(job: Job) -> int:
-    """Live tensors of the fullest rank at their highest, with what lies beside the allocator: never more than needed."""
+    """Live tensors of the fullest rank at their highest, and what lies beside the allocator: never more than needed."""
     return max(_live_bytes(job, program) for program in rank_programs(job))
 
 

@@ -94,7 +94,9 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
     limits = _limits(values)
     clusters = clusters_of(values)
     engines = tuple(values.get("engine", ())) or _default_engines(clusters)
-    assumed = [] if "engine" in values else [f"engines looked at: {', '.join(engines)}; --engine names others"]
+    assumed = []
+    if "engine" not in values and not values.get("techniques"):
+        assumed.append(f"engines looked at: {', '.join(engines)}; --engine names others")
     batch = values.get("global-batch")
     if batch is None:
         batch = _default_batch(clusters)

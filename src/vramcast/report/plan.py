@@ -161,7 +161,7 @@ def _technique_row(row: Technique, words: Words) -> tuple[str, ...]:
         format_bytes(row.device_bytes),
         format_bytes(row.saves_bytes),
         f"{_share(row):.0%}",
-        "" if row.slowdown is None else f"{row.slowdown:+.0%}",
+        "" if row.slowdown is None else f"{round(row.slowdown, 2) + 0.0:+.0%}",
         words("change_fits") if row.fits else words("does_not"),
         row.change,
     )
