@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, UnknownName
 
 if TYPE_CHECKING:
-    from vramcast.domain.answer import ServeAnswer
+    from vramcast.domain.answer import Answer, ServeAnswer
+    from vramcast.domain.planning import PlanAnswer
     from vramcast.domain.reconciliation import Reconciliation
     from vramcast.domain.serving import PipelineJob, ServeJob
     from vramcast.question.build import Resolve
     from vramcast.question.options import Option
-    from vramcast.report.notebook import ShownAnswer, ShownServeAnswer
+    from vramcast.report.notebook import ShownAnswer, ShownPlanAnswer, ShownServeAnswer
 
 
 def train(
@@ -66,6 +69,62 @@ def serve(
 
     given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
     return shown_serving(serve_answer(given, file=file))
+
+
+def plan(
+    kind: str, model: str | Model | None = None, *, on: str | Sequence[str] = (), file: str | Path | None = None,
+    **options: Any,
+) -> ShownPlanAnswer | ShownAnswer:
+    """A search: the best plans for a goal, or with `find` an inverse question.
+
+    Args:
+        kind: "train"
+        model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
+        on: what to look at: "8xh100-sxm-80gb", or several of them
+        file: a job file; arguments given here win over it
+        options: those of `vramcast plan train --help`, with underscores: goal="cheapest", global_batch=512,
+            tokens="1T", allow="offload"; find="largest-batch" and its kin answer an inverse question
+
+    Returns: the answer; it shows itself in a notebook
+    Raises: VramcastError of one sentence when the question cannot be answered
+    """
+    from vramcast.domain.planning import PlanAnswer
+    from vramcast.report.notebook import shown, shown_plan
+
+    if kind not in PLANNERS:
+        raise UnknownName.of("kind of plan", kind, PLANNERS)
+    given = {"model": model, "on": on or None} | {name.replace("_", "-"): value for name, value in options.items()}
+    result = PLANNERS[kind](given, file=file)
+    return shown_plan(result) if isinstance(result, PlanAnswer) else shown(result)
+
+
+def plan_train_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> PlanAnswer | Answer:
+    """The answer to a search for training plans on top of a job file, or to the inverse question it asks."""
+    from vramcast.question.plan_options import PLAN_OPTIONS
+    from vramcast.question.planning import build_inverse, build_planning, cluster_of_best, goal_of
+
+    merged, resolve = _question(options, file, PLAN_OPTIONS)
+    goal = goal_of(merged)
+    if goal is not None:
+        from vramcast.catalogue.models import text_decoders
+        from vramcast.search.inverse import find
+
+        return find(goal, build_inverse(merged, resolve=resolve, models=text_decoders))
+    asked = build_planning(merged, resolve=resolve)
+    from vramcast.search.explained import explained, unsearched
+
+    if asked.top:
+        from vramcast.search.training.search import search
+
+        found = search(asked.space, asked.limits, asked.goal, top=asked.top)
+    else:
+        found = unsearched(asked.space, asked.goal)
+    found = explained(found, asked.space, asked.limits, cluster_of_best(asked.space, found))
+    return replace(found, assumptions=(*found.assumptions, *asked.assumptions))
+
+
+PLANNERS: Final[dict[str, Callable[..., PlanAnswer | Answer]]] = {"train": plan_train_answer}
+"""Kinds of plan that can be searched for."""
 
 
 def serve_answer(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import re
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from vramcast.blocks.parameters.checkpoint import BUFFERS, Stored, stored_elements
-from vramcast.domain.model import Model
+from vramcast.domain.model import Head, Model
 from vramcast.errors import SourceError, UnknownName
 from vramcast.families import model_from_config
 
@@ -114,6 +115,14 @@ def load_model(name: str) -> Model:
     """
     found = resolve_name(name)
     return entry_model(found, read_entry(found))
+
+
+def text_decoders() -> Iterator[Model]:
+    """The models of the catalogue that read and write text alone."""
+    for name in model_names():
+        model = load_model(name)
+        if len(model.stacks) == 1 and model.main.causal and model.main.vision is None and model.head is Head.LM:
+            yield model
 
 
 def search_models(text: str) -> tuple[str, ...]:

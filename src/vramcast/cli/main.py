@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from typing import Final
 
 import click
 
+from vramcast.cli.lazy import LazyGroup
 from vramcast.errors import VramcastError
 from vramcast.version import __version__
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "train": ("vramcast.cli.train", "memory of one training plan"),
     "serve": ("vramcast.cli.serve", "memory, KV capacity and concurrency of one serving plan"),
+    "plan": ("vramcast.cli.plan", "search: the best plans for a goal, and what fits"),
     "sweep": ("vramcast.cli.sweep", "thousands of questions from a file, resumable, on one machine or a Ray cluster"),
     "layers": ("vramcast.cli.layers", "parameters and memory of a model, layer by layer"),
     "models": ("vramcast.cli.models", "the catalogue of models"),
@@ -27,25 +28,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 EXIT_INTERRUPTED: Final = 130
 EXIT_INTERNAL: Final = 70
 
-
-class LazyGroup(click.Group):
-    """A group that imports a command's module only when that command runs."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=LazyGroup, modules=COMMANDS, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="vramcast")
 def group() -> None:
     """How much GPU memory a job takes, before anyone rents the GPU.

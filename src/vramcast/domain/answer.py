@@ -79,6 +79,36 @@ class StepTime(Noun, frozen=True):
     assumptions: tuple[str, ...] = ()
 
 
+class Tried(Noun, frozen=True):
+    """One plan that a search looked at."""
+
+    what: str  # the options in which it differs: "--gpus 1xl40s", "--tp 4 --pp 2", "--context 49152"
+    fits: bool
+    reason: str = ""  # why not
+    needed_bytes: int | None = None  # device bytes of the fullest card; where it does not fit: at least that
+    capacity_bytes: int | None = None  # what a process can use of the card
+    kv_tokens: int | None = None
+    concurrency: float | None = None
+    tokens_per_s: float | None = None
+    time_to_first_token_s: float | None = None
+    parameters: int | None = None  # the largest model of a LLaMA-like family that fits [count]
+    model: str | None = None  # the largest of the catalogue that fits
+
+
+class Found(Noun, frozen=True):
+    """What a search was for, and what it came to. The answer that holds it is that of the plan found.
+
+    Where nothing fits, `what` is None and the answer is that of the plan nearest to fitting.
+    """
+
+    goal: str
+    what: str | None  # options of the plan found
+    value: int | str | None  # what was asked for: a number of tokens, sequences or GPUs, a card, a split, a format, a model, a machine
+    tried: tuple[Tried, ...]  # in the order of the search, those next to the result
+    num_tried: int  # all that were looked at
+    nearest_failing: Tried | None = None
+
+
 class Answer(Noun, frozen=True):
     """The answer to one training question. The fullest role comes first."""
 
@@ -92,6 +122,7 @@ class Answer(Noun, frozen=True):
     changes: tuple[Change, ...] = ()
     time: StepTime | None = None
     cost: Cost | None = None
+    found: Found | None = None  # where the question was an inverse one
 
     @property
     def fullest(self) -> RankAnswer:
@@ -145,34 +176,6 @@ class Speed(Noun, frozen=True):
     sources: tuple[str, ...] = ()  # what the rates rest on
 
 
-class Tried(Noun, frozen=True):
-    """One plan that a search looked at."""
-
-    what: str  # the options in which it differs: "--gpus 1xl40s", "--tp 4 --pp 2", "--context 49152"
-    fits: bool
-    reason: str = ""  # why not
-    needed_bytes: int | None = None  # device bytes of the fullest card; where it does not fit: at least that
-    capacity_bytes: int | None = None  # what a process can use of the card
-    kv_tokens: int | None = None
-    concurrency: float | None = None
-    tokens_per_s: float | None = None
-    time_to_first_token_s: float | None = None
-
-
-class Found(Noun, frozen=True):
-    """What a search was for, and what it came to. The answer that holds it is that of the plan found.
-
-    Where nothing fits, `what` is None and the answer is that of the plan nearest to fitting.
-    """
-
-    goal: str
-    what: str | None  # options of the plan found
-    value: int | str | None  # what was asked for: a number of tokens, sequences or GPUs, a card, a split, a format
-    tried: tuple[Tried, ...]  # in the order of the search, those next to the result
-    num_tried: int  # all that were looked at
-    nearest_failing: Tried | None = None
-
-
 class ServeAnswer(Answer, frozen=True):
     """The answer to one serving question."""
 
@@ -180,4 +183,3 @@ class ServeAnswer(Answer, frozen=True):
     speed: Speed | None = None
     startup: dict[str, int] = {}  # figures the first rank prints when it starts [bytes]
     shortfall: str = ""  # why it does not fit, where the card's size alone does not say it
-    found: Found | None = None  # where the question was an inverse one

@@ -101,9 +101,15 @@ class Technique(Noun, frozen=True):
 class Decision(Noun, frozen=True):
     """One step on the way from the smallest set-up to one that fits."""
 
+    name: str  # stable: "one-card"
     question: str  # "Does it fit on one card as it is?"
     finding: str  # "no: 151 GiB of 79 GiB"
     action: str  # "shard the optimizer states"
+    yes: bool  # the answer to the question
+    device_bytes: int | None = None  # what the finding compares
+    capacity_bytes: int | None = None  # with what
+    host_bytes: int | None = None  # main memory it takes in each machine, where it offloads
+    options: str = ""  # of `vramcast train`, that ask the same
 
 
 class PlanAnswer(Noun, frozen=True):

@@ -90,6 +90,16 @@ def needed_bytes(job: Job) -> int:
     return max(_rank_answer(job, program).needed_bytes for program in programs)
 
 
+def live_bytes(job: Job) -> int:
+    """Live tensors of the fullest rank at their highest, and what lies beside the allocator: never more than needed."""
+    return max(_live_bytes(job, program) for program in rank_programs(job))
+
+
+def device_bytes(job: Job) -> int:
+    """Device bytes of the fullest rank in its highest phase, allocator included, whether it fits or not."""
+    return max(_rank_answer(job, program).needed_bytes for program in rank_programs(job))
+
+
 def _live_bytes(job: Job, program: RankProgram) -> int:
     """The highest sum of live tensors over all phases, with what lies beside the allocator [bytes]."""
     whole = extent(tuple(node for nodes in program.phases.values() for node in nodes))

@@ -79,10 +79,14 @@ def _refuse_unknown(given: Mapping[str, object]) -> None:
         raise InvalidSpec("--zero and --shards say the same; give one of them")
     if "global-batch" in given and "grad-accum" in given:
         raise InvalidSpec("--global-batch sets the gradient accumulation; give it or --grad-accum")
-    if "peft" not in given:
-        for name in PEFT_ONLY:
-            if name in given:
-                raise InvalidSpec(f"--{name} needs --peft, for example --peft lora")
+    refuse_peft_details(given)
+
+
+def refuse_peft_details(given: Mapping[str, object]) -> None:
+    """Raise InvalidSpec for an option about adapters where there are none."""
+    for name in PEFT_ONLY:
+        if name in given and "peft" not in given:
+            raise InvalidSpec(f"--{name} needs --peft, for example --peft lora")
 
 
 def section(values: Mapping[str, Any], name: str, table: Mapping[str, Option] = OPTIONS) -> dict[str, Any]:

@@ -39,18 +39,21 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
         "ranks": [_rank(rank) for rank in answer.ranks],
         "assumptions": list(answer.assumptions),
         "warnings": list(answer.warnings),
-        "changes": [_change(change) for change in answer.changes],
+        "changes": [change_document(change) for change in answer.changes],
     }
     if answer.time is not None:
         plain["time"] = _present(answer.time)
     if isinstance(answer, ServeAnswer):
         plain |= _serving(answer)
+    if answer.found is not None:
+        plain |= _found(answer.found)
     if answer.cost is not None:
         plain["price"] = cost_document(answer.cost, today)
     return plain
 
 
-def _change(change: Change) -> dict[str, Any]:
+def change_document(change: Change) -> dict[str, Any]:
+    """One change and what it would lead to."""
     plain = {"change": change.change, "device_bytes": change.device_bytes, "fits": change.fits, "cost": change.cost}
     return plain if change.concurrency is None else plain | {"concurrency": change.concurrency}
 
@@ -66,8 +69,6 @@ def _serving(answer: ServeAnswer) -> dict[str, Any]:
         plain["startup"] = answer.startup
     if answer.speed is not None:
         plain["time"] = _present(answer.speed)
-    if answer.found is not None:
-        plain |= _found(answer.found)
     return plain
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from vramcast.report.log_messages import LOG_MESSAGES
 from vramcast.report.market_messages import MARKET_MESSAGES
+from vramcast.report.plan_messages import PLAN_MESSAGES
 
 LANGUAGES: Final = ("en", "zh")
 
@@ -195,6 +196,7 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "written": {"en": "written to {directory}: {names}", "zh": "已写入 {directory}：{names}"},
     **LOG_MESSAGES,
     **MARKET_MESSAGES,
+    **PLAN_MESSAGES,
 }
 """Key -> language -> text. Both languages have every key and the same placeholders; a test says so."""
 

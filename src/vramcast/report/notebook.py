@@ -7,8 +7,11 @@ from html import escape
 from msgspec.structs import asdict
 
 from vramcast.domain.answer import Answer, ServeAnswer
+from vramcast.domain.planning import PlanAnswer
+from vramcast.report import plan, plan_document
 from vramcast.report.document import to_json
 from vramcast.report.messages import Words
+from vramcast.report.picture import svg
 from vramcast.report.text import render, verdict
 from vramcast.units import format_bytes
 
@@ -40,6 +43,29 @@ class ShownAnswer(Answer, frozen=True):
         return f"<div><b>{lines}</b><table><tbody>{rows}</tbody></table></div>"
 
 
+class ShownPlanAnswer(PlanAnswer, frozen=True):
+    """The answer of a search with its representations."""
+
+    def __str__(self) -> str:
+        return plan.render(self, Words("en"))
+
+    def to_json(self) -> str:
+        """The document `vramcast plan train --json` prints."""
+        return plan_document.to_json(self)
+
+    def _repr_html_(self) -> str:
+        words = Words("en")
+        shared, own = plan.split_labels(self.labels) if self.labels else ("", [])
+        rows = "".join(
+            f"<tr><td>{rank}</td><td style='text-align:left'>{escape(text)}</td>"
+            f"<td style='text-align:left'>{escape(', '.join(plan.summary(found, words)))}</td></tr>"
+            for rank, (text, found) in enumerate(zip(own, self.plans, strict=True), 1)
+        )
+        drawn = svg(self.front, words) if len(self.front) > 1 else ""
+        head = words("plan.table") if self.plans else words("plan.nothing_fits", count=self.num_plans)
+        return f"<div><b>{escape(head)}</b> {escape(shared)}<table><tbody>{rows}</tbody></table>{drawn}</div>"
+
+
 class ShownServeAnswer(ServeAnswer, ShownAnswer, frozen=True):
     """An answer to a serving question with its representations."""
 
@@ -52,3 +78,8 @@ def shown_serving(answer: ServeAnswer) -> ShownServeAnswer:
 def shown(answer: Answer) -> ShownAnswer:
     """The same answer, able to show itself."""
     return ShownAnswer(**asdict(answer))
+
+
+def shown_plan(answer: PlanAnswer) -> ShownPlanAnswer:
+    """The same answer, able to show itself."""
+    return ShownPlanAnswer(**asdict(answer))

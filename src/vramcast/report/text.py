@@ -22,7 +22,7 @@ def render(
     answer: Answer, words: Words, *, all_ranks: bool = False, explain: bool = False, today: date | None = None
 ) -> str:
     """The whole report; `today` is what the age of a price counts from."""
-    found = answer.found if isinstance(answer, ServeAnswer) else None
+    found = answer.found
     lines = [*search(found, words), *verdict(answer, words, today=today), ""]
     if found is not None:
         lines += [words("tried", count=found.num_tried), *tried(found, words), ""]
@@ -96,20 +96,28 @@ def search(found: Found | None, words: Words) -> Iterator[str]:
 
 
 def tried(found: Found, words: Words) -> Iterator[str]:
-    """A row for every plan next to the result, then the nearest that fails."""
-    head = (words("plan"), "", words("kv_tokens"), words("sequences"), words("tokens_per_s"), words("why_not"))
-    rows = [head, *(_tried_row(one, words) for one in found.tried)]
-    yield from (f"  {line}" for line in table(rows, right=frozenset({2, 3, 4})).splitlines())
-    if found.nearest_failing is not None and found.what is not None:
+    """A row for every plan next to the result, then the nearest that fails. What nothing is known of has no column."""
+    keys = ("plan", "", "kv_tokens", "sequences", "plan.memory", "found.parameters", "found.model", "tokens_per_s")
+    head = (*(words(key) if key else "" for key in keys), words("why_not"))
+    serving = any(one.kv_tokens is not None for one in found.tried)
+    rows = [head, *(_tried_row(one, words, serving=serving) for one in found.tried)]
+    kept = [index for index in range(len(head)) if index == 1 or any(row[index] for row in rows[1:])]
+    right = frozenset(place for place, index in enumerate(kept) if index in (2, 3, 4, 5, 7))
+    cells = [tuple(row[index] for index in kept) for row in rows]
+    yield from (f"  {line}" for line in table(cells, right=right).splitlines())
+    if found.nearest_failing is not None and found.what is not None and not found.tried[0].parameters:
         yield "  " + words("nearest_failing", what=found.nearest_failing.what)
 
 
-def _tried_row(one: Tried, words: Words) -> tuple[str, ...]:
+def _tried_row(one: Tried, words: Words, *, serving: bool) -> tuple[str, ...]:
     return (
         one.what,
         words("change_fits") if one.fits else words("does_not"),
         "" if one.kv_tokens is None else f"{one.kv_tokens:,}",
         "" if one.concurrency is None else f"{one.concurrency:,.1f}",
+        "" if one.needed_bytes is None or serving else format_bytes(one.needed_bytes),
+        "" if one.parameters is None else f"{one.parameters / 1e9:,.1f}B",
+        one.model or "",
         "" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}",
         one.reason,
     )

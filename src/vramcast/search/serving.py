@@ -17,6 +17,7 @@ from vramcast.domain.serving import DEFAULT_CONTEXT, ServeJob
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
 from vramcast.estimate.serving import Verdict, answer, verdict
 from vramcast.estimate.speed import timed
+from vramcast.search.bisection import largest
 from vramcast.search.candidates import (
     Candidate,
     fewest_gpus,
@@ -33,9 +34,6 @@ LARGER_ONES: Final = 2
 
 SHOWN: Final = 8
 """Plans in the table of an answer."""
-
-WIDENING: Final = 4
-"""Factor by which a bracket grows at every step away from a guess."""
 
 MOST_USERS: Final = 1 << 20
 """Sequences at once beyond which nobody looks."""
@@ -191,7 +189,7 @@ def _best_split(job: ServeJob) -> Result:
 
 
 def _largest(of: Callable[[int], Candidate], most: int, guess: int) -> Result:
-    """The largest number up to `most` that fits: a bracket that widens from a guess, then bisection."""
+    """The largest number up to `most` that fits."""
     looks: dict[int, Look] = {}
 
     def fits(number: int) -> bool:
@@ -199,25 +197,8 @@ def _largest(of: Callable[[int], Candidate], most: int, guess: int) -> Result:
             looks[number] = _look(of(number))
         return looks[number].tried.fits
 
-    low, high = _bracket(fits, most, min(max(1, guess), most))
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return Result([looks[number] for number in sorted(looks)], looks.get(low))
-
-
-def _bracket(fits: Callable[[int], bool], most: int, guess: int) -> tuple[int, int]:
-    """A number that fits (0: none) and a larger one that does not (or most + 1)."""
-    width = 1
-    if fits(guess):
-        low = guess
-        while low + width <= most and fits(low + width):
-            low, width = low + width, WIDENING * width
-        return low, min(low + width, most + 1)
-    high = guess
-    while high > width and not fits(high - width):
-        high, width = high - width, WIDENING * width
-    return max(0, high - width), high
+    best = largest(fits, most, guess)
+    return Result([looks[number] for number in sorted(looks)], looks.get(best))
 
 
 def _longest_context(job: ServeJob) -> Result:

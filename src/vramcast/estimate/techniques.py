@@ -1,0 +1,280 @@
+"""Ways to save memory, one row each: what it changes in a job, what it costs, when to use it and what it needs.
+
+A plan that does not fit is offered those that apply (`estimate.changes`); the table of techniques of a case
+(`search.techniques`) computes all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute, Shards
+from vramcast.estimate.variants import FULL_PRECISION, sixteen_bits, with_plan, with_workload
+
+Apply = Callable[[Job], Job | None]
+"""The job with something changed, or as it is where it is so already; None where it does not apply."""
+
+WHOLE_MODEL_ENGINES: Final = ("pytorch", "huggingface")
+"""Engines that by themselves copy the model to every card."""
+
+
+class Technique(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    apply: Apply
+    cost: str  # in time or quality
+    when: str
+    needs: str
+    without: Apply | None = None  # what a job that has it is compared with; None: the job without it
+    engines: tuple[str, ...] = ()  # others that have it, in order of preference
+    against_asked: bool = False  # compared with the job as asked, even where another engine has it
+    offered: bool = True  # to a plan that does not fit
+
+
+def _set(**changes: Any) -> Apply:
+    return lambda job: with_plan(job, **changes)
+
+
+def _flash_for_eager(job: Job) -> Job | None:
+    known = (AttentionKernel.EAGER, AttentionKernel.FLASH)
+    return with_plan(job, attention=AttentionKernel.FLASH) if job.plan.attention in known else None
+
+
+def _stage(shards: Shards) -> Apply:
+    """That much sharding, where there is somebody to share with and less is shared so far."""
+
+    def apply(job: Job) -> Job | None:
+        order, alone = list(Shards), job.data_parallel * job.plan.cp == 1
+        return None if alone or order.index(job.plan.shards) > order.index(shards) else with_plan(job, shards=shards)
+
+    return apply
+
+
+def _fsdp(job: Job) -> Job | None:
+    alone = job.data_parallel * job.plan.cp == 1
+    return None if alone or job.engine != "torchtitan" else with_plan(job, shards=Shards.EVERYTHING)
+
+
+def _hsdp(job: Job) -> Job | None:
+    """Sharded inside each machine, copied between machines."""
+    group = job.cluster.gpus_per_node
+    if job.engine != "torchtitan" or job.cluster.num_nodes == 1 or group == 1 or job.data_parallel % group:
+        return None
+    return with_plan(job, shards=Shards.EVERYTHING, shard_group=group)
+
+
+def _sixteen_bits(job: Job) -> Job | None:
+    if job.plan.precision in FULL_PRECISION:
+        return with_plan(job, precision=sixteen_bits(job.engine))
+    return job if job.plan.precision is sixteen_bits(job.engine) else None
+
+
+def _pure_bf16(job: Job) -> Job | None:
+    """DeepSpeed and Colossal-AI keep an fp32 copy whatever they are told."""
+    return None if job.engine in ("deepspeed", "colossalai") else with_plan(job, precision=Precision.BF16)
+
+
+def _fused_loss(job: Job) -> Job | None:
+    best = Loss.FUSED if job.engine == "megatron" else Loss.FUSED_LINEAR
+    return with_plan(job, loss=best)
+
+
+def _optimizer(name: str) -> Apply:
+    return lambda job: with_plan(job, optimizer=name) if job.plan.optimizer in ("adam", "adamw") else None
+
+
+def _offload(place: str) -> Apply:
+    return lambda job: with_plan(job, offload_optimizer=place) if job.plan.offload_optimizer == "none" else None
+
+
+def _micro_batch(smaller: Callable[[int], int]) -> Apply:
+    def apply(job: Job) -> Job | None:
+        batch = job.workload.micro_batch
+        if batch == 1:
+            return None
+        fewer = smaller(batch)
+        return with_workload(job, micro_batch=fewer, grad_accum=job.workload.grad_accum * batch // fewer)
+
+    return apply
+
+
+def _double(name: str) -> Apply:
+    def apply(job: Job) -> Job | None:
+        degree = getattr(job.plan, name) * 2
+        if job.data_parallel % 2 or degree > job.cluster.count:
+            return None
+        return with_plan(job, **{name: degree})
+
+    return apply
+
+
+def _whole_machine(job: Job) -> Job | None:
+    """Tensor parallelism over every card of a machine, where that is more than twice what there is."""
+    degree = job.cluster.gpus_per_node
+    if degree <= 2 * job.plan.tp or job.data_parallel * job.plan.tp % degree:
+        return None
+    return with_plan(job, tp=degree)
+
+
+def _sequence_parallel(job: Job) -> Job | None:
+    if job.plan.tp == 1 and job.data_parallel % 2:
+        return None
+    return with_plan(job, tp=max(2, job.plan.tp), sequence_parallel=True)
+
+
+def _lora(base: Literal["full", "nf4-dq"]) -> Apply:
+    return lambda job: None if job.plan.peft else with_plan(job, peft=Peft(rank=16, base=base))
+
+
+def _expandable(job: Job) -> Job | None:
+    return None if job.alloc_conf else replace(job, alloc_conf="expandable_segments:True")
+
+
+def _half_sequence(job: Job) -> Job | None:
+    return with_workload(job, seq_len=job.workload.seq_len // 2) if job.workload.seq_len >= 2048 else None
+
+
+TECHNIQUES: Final[tuple[Technique, ...]] = (
+    Technique(
+        "flash attention", _flash_for_eager, "none; it is faster",
+        "always; the longer the sequence the more", "Ampere or newer for FlashAttention 2; older cards have other "
+        "kernels that store no scores",
+        without=_set(attention=AttentionKernel.EAGER),
+    ),
+    Technique(
+        "mixed precision", _sixteen_bits, "none on tensor cores; fp16 needs a loss scale",
+        "always, unless a loss is known to need fp32", "bf16: Ampere or newer; fp16 elsewhere",
+        without=_set(precision=Precision.FP32), offered=False,
+    ),
+    Technique(
+        "expandable segments", _expandable, "about none",
+        "reserved memory is much larger than allocated", "PyTorch 2.1 or newer", offered=False,
+    ),
+    Technique(
+        "ZeRO 1", _stage(Shards.OPTIMIZER), "more communication per step",
+        "the optimizer states are what does not fit; first choice on several cards", "several data-parallel ranks",
+        engines=("deepspeed",), against_asked=True,
+    ),
+    Technique(
+        "ZeRO 2", _stage(Shards.OPTIMIZER_AND_GRADIENTS), "more communication per step",
+        "gradients are too large as well; little gained under accumulation in some engines",
+        "several data-parallel ranks", engines=("deepspeed",), against_asked=True,
+    ),
+    Technique(
+        "ZeRO 3", _stage(Shards.EVERYTHING), "gathers the weights in forward and backward",
+        "the weights alone do not fit one card", "fast links: every layer is gathered twice a micro-batch",
+        engines=("deepspeed",), against_asked=True,
+    ),
+    Technique(
+        "FSDP", _fsdp, "gathers the weights in forward and backward",
+        "as ZeRO 3, inside PyTorch itself", "fast links: every layer is gathered twice a micro-batch",
+        engines=("torchtitan",), against_asked=True,
+    ),
+    Technique(
+        "HSDP", _hsdp, "copies of the weights in every machine",
+        "several machines with a slow network between them", "one machine holds the whole model",
+        engines=("torchtitan",), against_asked=True, offered=False,
+    ),
+    Technique(
+        "fused cross entropy", _fused_loss, "about none",
+        "large vocabularies, long sequences: logits are the largest tensor",
+        "Liger, cut cross entropy or an engine's own kernel",
+    ),
+    Technique(
+        "half the micro-batch", _micro_batch(lambda batch: batch // 2), "smaller matrix products",
+        "activations are what does not fit", "gradient accumulation keeps the batch as it is",
+    ),
+    Technique(
+        "micro-batch of one", _micro_batch(lambda batch: 1), "the smallest matrix products",
+        "activations are what does not fit", "gradient accumulation keeps the batch as it is", offered=False,
+    ),
+    Technique(
+        "selective recomputation", _set(recompute=Recompute.SELECTIVE), "a few per cent more time",
+        "activations are a little too large", "an engine that knows what is cheap to compute again",
+        engines=("torchtitan", "megatron"), offered=False,
+    ),
+    Technique(
+        "full recomputation", _set(recompute=Recompute.FULL, recompute_layers=None),
+        "one more forward: about a third more time", "activations are much too large", "nothing",
+        without=_set(recompute=Recompute.NONE),
+    ),
+    Technique(
+        "tensor parallelism", _double("tp"), "communication in every layer",
+        "a layer or its activations are too large for one card", "NVLink: it stays inside one machine",
+        engines=("megatron", "torchtitan"),
+    ),
+    Technique(
+        "tensor parallelism over the machine", _whole_machine, "communication in every layer",
+        "the model is too large for pipeline stages alone", "NVLink, and heads that divide",
+        engines=("megatron", "torchtitan"), offered=False,
+    ),
+    Technique(
+        "sequence parallelism", _sequence_parallel, "none beside tensor parallelism",
+        "always with tensor parallelism", "tensor parallelism",
+        without=_set(sequence_parallel=False), engines=("megatron",), offered=False,
+    ),
+    Technique(
+        "pipeline parallelism", _double("pp"), "pipeline bubbles",
+        "the model is too large for one machine, or links are slow", "many micro-batches per step",
+        engines=("megatron", "torchtitan"),
+    ),
+    Technique(
+        "context parallelism", _double("cp"), "exchanges keys and values",
+        "long sequences", "a sequence that divides", engines=("megatron", "torchtitan"),
+    ),
+    Technique(
+        "fp8", _set(precision=Precision.FP8), "faster; needs care with scales",
+        "large matrix products on new cards", "Ada, Hopper or newer; torchao or TransformerEngine",
+        engines=("megatron", "torchtitan"), offered=False,
+    ),
+    Technique(
+        "compile", _set(compile=True), "faster after a minute of compiling",
+        "pointwise operators take memory and time", "static shapes; a model torch.compile can trace", offered=False,
+        engines=("torchtitan",),
+    ),
+    Technique(
+        "8-bit optimizer", _optimizer("adamw-8bit"), "8-bit states",
+        "the optimizer states are what does not fit, on one or few cards", "bitsandbytes or torchao",
+        engines=("huggingface",),
+    ),
+    Technique(
+        "pure bf16", _pure_bf16, "updates are rounded to bf16: a worse loss without stochastic rounding",
+        "fine-tuning where nothing else fits", "Ampere or newer", engines=("pytorch", "torchtune"), offered=False,
+    ),
+    Technique(
+        "optimizer on the CPU", _offload("cpu"), "the step runs at PCIe and CPU speed",
+        "states fit nowhere on the cards, and steps are long",
+        "main memory: 12 bytes a parameter, over all machines", engines=("deepspeed",),
+    ),
+    Technique(
+        "optimizer on NVMe", _offload("nvme"), "the step runs at the disks' speed",
+        "main memory is too small as well", "local disks: 12 bytes a parameter", engines=("deepspeed",), offered=False,
+    ),
+    Technique(
+        "weights and optimizer on the CPU",
+        _set(shards=Shards.EVERYTHING, offload_optimizer="cpu", offload_parameters="cpu"),
+        "weights and states cross PCIe every step", "the last resort on few cards",
+        "main memory: 14 to 16 bytes a parameter, over all machines", engines=("deepspeed",), offered=False,
+    ),
+    Technique(
+        "activations on the CPU", _set(offload_activations=True), "activations cross PCIe twice",
+        "long sequences, with recomputation", "pinned main memory, PCIe 4 or better", offered=False,
+    ),
+    Technique(
+        "LoRA", _lora("full"), "trains adapters instead of the weights",
+        "fine-tuning", "a model that is good already", engines=("huggingface",),
+    ),
+    Technique(
+        "QLoRA", _lora("nf4-dq"), "frozen weights in 4 bits: slower products, a little quality",
+        "fine-tuning on one small card", "bitsandbytes", engines=("huggingface",), offered=False,
+    ),
+    Technique(
+        "half the sequence", _half_sequence, "shorter context",
+        "the data allows it", "documents that fit",
+    ),
+)
+"""In order of what a user gives up, least first."""

@@ -1,0 +1,95 @@
+"""A job with something changed, and the options that say so."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import asdict, replace
+
+from vramcast.domain.job import Job, Peft, Plan, Precision, Workload
+
+FULL_PRECISION: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
+
+SIXTEEN_BITS: Final[dict[str, Precision]] = {
+    "deepspeed": Precision.MIXED_BF16, "colossalai": Precision.MIXED_BF16, "megatron": Precision.MIXED_BF16,
+    "torchtitan": Precision.MIXED_BF16, "torchtune": Precision.BF16, "litgpt": Precision.BF16,
+}
+"""Engine -> the recipe it computes in 16 bits with, where that is not torch.autocast. FSDP's own casts, torchtitan's,
+are the same under either name."""
+
+PEFT_OPTIONS: Final = {
+    "method": "peft", "rank": "lora-rank", "targets": "lora-targets", "dropout": "lora-dropout", "base": "base-weights",
+}
+"""Field of `Peft` -> option, where the names differ."""
+
+
+def with_plan(job: Job, **changes: Any) -> Job:
+    """The job with fields of its plan changed."""
+    return replace(job, plan=replace(job.plan, **changes))
+
+
+def with_workload(job: Job, **changes: Any) -> Job:
+    """The job with fields of its workload changed."""
+    return replace(job, workload=replace(job.workload, **changes))
+
+
+def sixteen_bits(engine: str) -> Precision:
+    """What an engine computes in 16 bits with."""
+    return SIXTEEN_BITS.get(engine, Precision.AMP_BF16)
+
+
+def on_engine(job: Job, engine: str) -> Job:
+    """The same question to another engine, in that engine's own 16-bit recipe."""
+    if engine == job.engine:
+        return job
+    full = job.plan.precision in FULL_PRECISION
+    precision = job.plan.precision if full else sixteen_bits(engine)
+    return replace(with_plan(job, precision=precision), engine=engine, engine_options={})
+
+
+def options_between(before: Job, after: Job) -> str:
+    """The options that turn one job into another, as the command line writes them.
+
+    Another engine's own 16-bit recipe is its default, and not written.
+    """
+    words = []
+    if after.cluster.name != before.cluster.name:
+        words.append(f"--gpus {after.cluster.name}")
+    if after.engine != before.engine:
+        words.append(f"--engine {after.engine}")
+        if after.plan.precision is sixteen_bits(after.engine):
+            before = with_plan(before, precision=after.plan.precision)
+    for old, new, usual in ((before.plan, after.plan, Plan()), (before.workload, after.workload, Workload())):
+        was, default = asdict(old), asdict(usual)
+        words += [
+            _option(field, default[field] if value is None else value)
+            for field, value in asdict(new).items()
+            if field != "peft" and value != was[field]
+        ]
+    if after.plan.peft != before.plan.peft:
+        words += _peft_options(after.plan.peft)
+    if after.alloc_conf != before.alloc_conf:
+        words.append(_option("alloc_conf", after.alloc_conf))
+    return " ".join(filter(None, words))
+
+
+def _peft_options(peft: Peft | None) -> list[str]:
+    """The method, and what of its details differs from the usual."""
+    if peft is None:
+        return []
+    usual = asdict(Peft())
+    return [
+        _option(PEFT_OPTIONS.get(field, field), value)
+        for field, value in asdict(peft).items()
+        if field == "method" or value != usual[field]
+    ]
+
+
+def _option(field: str, value: object) -> str:
+    """One option; nothing for a value that is said by leaving it out."""
+    name = field.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value))
+    return "" if value in (None, "") else f"--{name} {value}"

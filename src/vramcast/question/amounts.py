@@ -1,0 +1,91 @@
+"""Money, durations and shares as users write them: "100000usd", "30d", "5%"."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Final, NamedTuple
+
+from vramcast.errors import InvalidSpec
+
+NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([a-z% ]*)", re.ASCII)
+DECIMAL: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+HOURS: Final = {"m": Decimal(1) / 60, "h": Decimal(1), "d": Decimal(24), "w": Decimal(168)}
+LARGEST: Final = 10**18
+"""No amount a user can mean is larger."""
+
+
+class Money(NamedTuple):
+    """An amount in one currency."""
+
+    amount: float
+    currency: str  # ISO 4217
+
+
+def parse_money(name: str, value: object) -> Money:
+    """An amount and its currency; "k", "m" and "b" multiply.
+
+    >>> parse_money("budget", "100000usd")
+    Money(amount=100000.0, currency='USD')
+    >>> parse_money("budget", "1.5m CNY")
+    Money(amount=1500000.0, currency='CNY')
+
+    Raises: InvalidSpec that says how to write it
+    """
+    number, letters = _split(name, value, "an amount with its currency, for example 100000usd or 1.5m cny")
+    unit, currency = letters[:-3], letters[-3:]
+    if len(currency) != 3 or unit not in DECIMAL:
+        raise InvalidSpec(
+            f"{name}={_shown(value)} must be an amount with its currency, for example 100000usd or 1.5m cny"
+        )
+    return Money(float(_positive(name, value, number * DECIMAL[unit])), currency.upper())
+
+
+def parse_hours(name: str, value: object) -> float:
+    """A duration as hours: minutes, hours, days or weeks.
+
+    >>> parse_hours("deadline", "30d"), parse_hours("deadline", "90m")
+    (720.0, 1.5)
+
+    Raises: InvalidSpec that says how to write it
+    """
+    number, unit = _split(name, value, "a duration, for example 12h, 30d or 2w")
+    if unit not in HOURS:
+        raise InvalidSpec(f"{name}={_shown(value)} must be a duration with its unit, for example 90m, 12h, 30d or 2w")
+    return float(_positive(name, value, number * HOURS[unit]))
+
+
+def parse_share(name: str, value: object) -> float:
+    """A share from 0 to below 1: "5%" or "0.05".
+
+    >>> parse_share("headroom", "5%"), parse_share("headroom", 0.05)
+    (0.05, 0.05)
+
+    Raises: InvalidSpec that says how to write it
+    """
+    number, unit = _split(name, value, "a share, for example 5% or 0.05")
+    if unit not in ("", "%"):
+        raise InvalidSpec(f"{name}={_shown(value)} must be a share, for example 5% or 0.05")
+    share = number / 100 if unit else number
+    if share >= 1:
+        raise InvalidSpec(f"{name}={_shown(value)} must be below 100%, for example 5% or 0.05")
+    return float(share)
+
+
+def _split(name: str, value: object, wanted: str) -> tuple[Decimal, str]:
+    """Number and unit of a text; a plain number has none."""
+    text = str(value).strip().lower().replace("_", "").replace(",", "")
+    match = None if isinstance(value, bool) else NUMBER.fullmatch(text)
+    if match is None:
+        raise InvalidSpec(f"{name}={_shown(value)} must be {wanted}")
+    return Decimal(match[1]), match[2].replace(" ", "")
+
+
+def _positive(name: str, value: object, amount: Decimal) -> Decimal:
+    if not 0 < amount <= LARGEST:
+        raise InvalidSpec(f"{name}={_shown(value)} must be more than 0 and at most 10^18")
+    return amount
+
+
+def _shown(value: object) -> str:
+    return repr(str(value)[:40])

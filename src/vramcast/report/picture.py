@@ -1,0 +1,246 @@
+"""Cost against speed as a picture: characters for a terminal, SVG for a file or a page.
+
+Both axes are logarithmic where their largest value is more than ten times the smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from math import ceil, floor, log10
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from vramcast.domain.planning import Point
+from vramcast.errors import InvalidSpec, SourceError
+from vramcast.report.messages import Words
+
+COLUMNS: Final = 64
+ROWS: Final = 14
+LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+"""Points beyond these are drawn as dots and not listed."""
+
+LOGARITHMIC: Final = 10.0
+"""Largest over smallest value from which an axis is logarithmic."""
+
+MARGIN: Final = 0.06
+"""Of an axis, free on either side of the points."""
+
+WIDTH, HEIGHT = 760, 420
+LEFT, RIGHT, TOP, BOTTOM = 84, 24, 20, 56
+LINE: Final = 20
+"""Height of a line of the legend [pixels]."""
+
+STYLE: Final = """
+svg { color-scheme: light dark; font: 13px system-ui, "Noto Sans CJK SC", sans-serif; }
+.ground { fill: #ffffff; } .ink { fill: #1f2328; } .soft { fill: #59636e; }
+.grid { stroke: #d1d9e0; stroke-width: 1; } .front { fill: none; stroke: #0969da; stroke-width: 2; }
+.best { fill: #0969da; } .behind { fill: #ffffff; stroke: #818b98; stroke-width: 2; }
+@media (prefers-color-scheme: dark) {
+ .ground { fill: #0d1117; } .ink { fill: #f0f6fc; } .soft { fill: #9198a1; }
+ .grid { stroke: #3d444d; } .front { stroke: #4493f8; } .best { fill: #4493f8; }
+ .behind { fill: #0d1117; stroke: #9198a1; }
+}
+"""
+
+
+class Axis(NamedTuple):
+    """Where values lie between 0 and 1."""
+
+    low: float
+    high: float
+    logarithmic: bool
+
+    def place(self, value: float) -> float:
+        """0 at the lower end, 1 at the upper."""
+        bend: Callable[[float], float] = log10 if self.logarithmic else float
+        return (bend(value) - bend(self.low)) / (bend(self.high) - bend(self.low))
+
+    def ticks(self) -> list[float]:
+        """Round values to label, about five."""
+        if self.logarithmic:
+            decades = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
+            steps = (1, 2, 5) if len(decades) < 4 else (1,)
+            found = [step * 10.0**decade for decade in decades for step in steps]
+        else:
+            rough = (self.high - self.low) / 5
+            unit = 10.0 ** floor(log10(rough))
+            step = unit * next(factor for factor in (1, 2, 5, 10) if factor * unit >= rough)
+            found = [step * index for index in range(ceil(self.low / step), floor(self.high / step) + 1)]
+        return [value for value in found if self.low <= value <= self.high]
+
+
+def axis_of(values: Sequence[float]) -> Axis:
+    """An axis with room around its values."""
+    least, most = min(values), max(values)
+    if most > LOGARITHMIC * least:
+        room = (most / least) ** MARGIN
+        return Axis(least / room, most * room, True)
+    room = (most - least) * MARGIN or most * 0.5
+    return Axis(least - room, most + room, False)
+
+
+def by_unit(points: Sequence[Point]) -> dict[str, list[Point]]:
+    """Points that can be compared, the fastest first; nothing is converted."""
+    units = dict.fromkeys(point.unit for point in points)
+    ordered = sorted(points, key=lambda point: (-point.tokens_per_s, point.cost_per_million_tokens))
+    return {unit: [point for point in ordered if point.unit == unit] for unit in units}
+
+
+def scatter(points: Sequence[Point], words: Words) -> Iterator[str]:
+    """A picture of characters for each unit; nothing where there is only one point. Capitals are on the front."""
+    for unit, found in by_unit(points).items():
+        if len(found) > 1:
+            yield from _scatter(found, unit, words)
+
+
+def _scatter(points: list[Point], unit: str, words: Words) -> Iterator[str]:
+    across = axis_of([point.tokens_per_s for point in points])
+    up = axis_of([point.cost_per_million_tokens for point in points])
+    cells = [[" "] * COLUMNS for _ in range(ROWS)]
+    for point, mark in reversed(list(zip(points, _marks(points), strict=True))):
+        row = ROWS - 1 - round(up.place(point.cost_per_million_tokens) * (ROWS - 1))
+        cells[row][round(across.place(point.tokens_per_s) * (COLUMNS - 1))] = mark
+    labels = {ROWS - 1 - round(up.place(value) * (ROWS - 1)): short(value) for value in up.ticks()}
+    yield "  " + words("plan.cost_axis", unit=unit)
+    for index, line in enumerate(cells):
+        yield f"  {labels.get(index, ''):>8} |{''.join(line)}".rstrip()
+    yield f"  {'':>8} +{'-' * COLUMNS}"
+    below = [" "] * (COLUMNS + 8)
+    for value in across.ticks():
+        text, start = short(value), round(across.place(value) * (COLUMNS - 1))
+        below[start : start + len(text)] = text
+    yield f"  {'':>9} {''.join(below).rstrip()}  {words('plan.tokens_axis')}"
+    for point, mark in zip(points, _marks(points), strict=True):
+        if mark.isalpha():
+            yield f"  {mark}  {figures(point, words)}  {point.what}"
+
+
+def _marks(points: Sequence[Point]) -> list[str]:
+    """A letter each, a capital on the front."""
+    letters = [*LETTERS, *("·" * max(0, len(points) - len(LETTERS)))]
+    return [
+        letter.upper() if point.on_front else letter for letter, point in zip(letters, points, strict=False)
+    ]
+
+
+def figures(point: Point, words: Words) -> str:
+    """Speed and cost of a point."""
+    cost = words("plan.cost_axis", unit=f"{short(point.cost_per_million_tokens)} {point.unit}")
+    return f"{point.tokens_per_s:,.0f} {words('plan.tokens_axis')}, {cost}"
+
+
+def short(value: float) -> str:
+    """A label of an axis.
+
+    >>> short(0.25), short(1500), short(2_000_000)
+    ('0.25', '1.5k', '2M')
+    """
+    for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def write_picture(path: Path, points: Sequence[Point], words: Words) -> None:
+    """A file of the kind its name ends in.
+
+    Raises: InvalidSpec for another ending or where there is nothing to draw, SourceError where it cannot be written
+    """
+    if path.suffix not in WRITERS:
+        raise InvalidSpec(f"--picture {str(path)[:80]} must end in .svg or .html")
+    if not points:
+        raise InvalidSpec("--picture has nothing to draw: no plan that fits has a known speed")
+    try:
+        path.write_text(WRITERS[path.suffix](points, words), encoding="utf-8")
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from None
+
+
+def html(points: Sequence[Point], words: Words) -> str:
+    """A page with the picture in it."""
+    title = escape(words("plan.picture"))
+    return (
+        f'<!doctype html>\n<html lang="{words.language}"><meta charset="utf-8"><title>{title}</title>\n'
+        "<style>:root { color-scheme: light dark; } body { margin: 2em auto; max-width: 60em; "
+        f"font-family: system-ui, sans-serif; }} svg {{ width: 100%; height: auto; }}</style>\n<h1>{title}</h1>\n"
+        f"{svg(points, words)}</html>\n"
+    )
+
+
+def svg(points: Sequence[Point], words: Words) -> str:
+    """The picture by itself; one panel for each unit, with a legend below it."""
+    panels, height = [], 0
+    for unit, found in by_unit(points).items():
+        panels.append(f'<g transform="translate(0 {height})">{"".join(_panel(found, unit, words))}</g>')
+        height += HEIGHT + LINE * (min(len(found), len(LETTERS)) + 2)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+        f'role="img"><title>{escape(words("plan.picture"))}</title><style>{STYLE}</style>'
+        f'<rect class="ground" width="{WIDTH}" height="{height}"/>{"".join(panels)}</svg>\n'
+    )
+
+
+WRITERS: Final[dict[str, Callable[[Sequence[Point], Words], str]]] = {".svg": svg, ".html": html}
+
+
+def _panel(points: list[Point], unit: str, words: Words) -> Iterator[str]:
+    across = axis_of([point.tokens_per_s for point in points])
+    up = axis_of([point.cost_per_million_tokens for point in points])
+
+    def x_of(value: float) -> float:
+        return LEFT + across.place(value) * (WIDTH - LEFT - RIGHT)
+
+    def y_of(value: float) -> float:
+        return HEIGHT - BOTTOM - up.place(value) * (HEIGHT - TOP - BOTTOM)
+
+    for value in up.ticks():
+        y = y_of(value)
+        yield f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
+        yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short(value)}</text>'
+    for value in across.ticks():
+        x = x_of(value)
+        yield f'<path class="grid" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
+        yield f'<text class="soft" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{short(value)}</text>'
+    yield _text("ink", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, words("plan.tokens_axis"), "middle")
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    yield (
+        f'<text class="ink" transform="translate(20 {middle:.1f}) rotate(-90)" text-anchor="middle">'
+        f"{escape(words('plan.cost_axis', unit=unit))}</text>"
+    )
+    front = sorted((point for point in points if point.on_front), key=lambda point: point.tokens_per_s)
+    corners = " L".join(f"{x_of(point.tokens_per_s):.1f} {y_of(point.cost_per_million_tokens):.1f}" for point in front)
+    if len(front) > 1:
+        yield f'<path class="front" d="M{corners}"/>'
+    for point, mark in reversed(list(zip(points, _marks(points), strict=True))):
+        x, y = x_of(point.tokens_per_s), y_of(point.cost_per_million_tokens)
+        kind = "best" if point.on_front else "behind"
+        yield f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(point.what)}</title></circle>'
+        yield _text("ink", x + 8, y - 8, mark, "start")
+    yield from _legend(points, words)
+
+
+def _legend(points: list[Point], words: Words) -> Iterator[str]:
+    y = HEIGHT + 4
+    for kind, x, key in (("best", LEFT, "plan.on_front"), ("behind", LEFT + 330, "plan.behind")):
+        yield f'<circle class="{kind}" cx="{x}" cy="{y}" r="5"/>' + _text("soft", x + 12, y + 4, words(key), "start")
+    listed = [(point, mark) for point, mark in zip(points, _marks(points), strict=True) if mark.isalpha()]
+    for point, mark in listed:
+        y += LINE
+        yield _text("ink", LEFT - 4, y + 4, mark, "start")
+        yield _text("ink", LEFT + 16, y + 4, f"{where(point)}: {figures(point, words)}", "start")
+
+
+def where(point: Point) -> str:
+    """The machines of a point, where its options name them.
+
+    >>> what = "--gpus 8xh100 --tp 2"
+    >>> where(Point(what=what, gpus=8, tokens_per_s=1, cost_per_million_tokens=1, unit="", on_front=True))
+    '8xh100'
+    """
+    name, _, rest = point.what.partition("--gpus ")[2].partition(" ")
+    return name or rest or point.what
+
+
+def _text(kind: str, x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -1,0 +1,183 @@
+"""The answer of a search for a terminal: the winner, the table, why it wins, what nearly fits, the way there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import date
+from typing import Final
+
+from vramcast.domain.answer import Answer
+from vramcast.domain.planning import Decision, PlanAnswer, Technique
+from vramcast.report.messages import Words
+from vramcast.report.picture import scatter
+from vramcast.report.plan_words import decision_words, technique_words
+from vramcast.report.price import dated, money
+from vramcast.report.text import table
+from vramcast.units import format_bytes
+
+SHOWN_TECHNIQUES: Final = 0.01
+"""Techniques that save less than this share are left to --explain."""
+
+
+def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: date | None = None) -> str:
+    """The whole report; `today` is what the age of a price counts from."""
+    sections: list[tuple[str, Iterable[str]]] = [
+        ("", _winner(answer, words, today)),
+        ("plan.table", _plans(answer, words)),
+        ("plan.reasons", (f"  - {text}" for text in answer.reasons)),
+        ("plan.nearest", _nearest(answer, words)),
+        ("plan.decisions", _decisions(answer.decisions, words)),
+        ("plan.techniques", _techniques(answer.techniques, words, explain=explain)),
+        ("plan.picture", scatter(answer.front, words)),
+        ("assumed", (f"  - {text}" for text in answer.assumptions)),
+        ("warnings", (f"  - {text}" for text in answer.warnings)),
+    ]
+    lines: list[str] = []
+    for key, body in sections:
+        found = list(body)
+        if found:
+            lines += [*([words(key)] if key else []), *found, ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[str]:
+    """One line that says which plan, one that says what it comes to; nothing where nothing was searched."""
+    if not answer.num_plans:
+        return
+    if not answer.plans:
+        yield words("plan.nothing_fits", count=f"{answer.num_plans:,}")
+        return
+    best = answer.plans[0]
+    yield words("plan.best", goal=words(f"goal.{answer.question['goal']}"), label=answer.labels[0])
+    yield "  " + ", ".join(summary(best, words))
+    if best.cost is not None:
+        yield f"  {dated(best.cost.price, words, today)}"
+    yield "  " + words("plan.counts", plans=f"{answer.num_plans:,}", fitting=f"{answer.num_fitting:,}")
+
+
+def summary(answer: Answer, words: Words) -> Iterator[str]:
+    """Memory, speed and price of one plan, as far as they are known."""
+    key = "plan.fits" if answer.fits else "plan.not"
+    yield words(
+        key, needed=format_bytes(answer.fullest.needed_bytes), capacity=format_bytes(answer.capacity_bytes)
+    )
+    if answer.time is not None:
+        yield words("plan.step", seconds=seconds(answer.time.step_s))
+        yield words("plan.speed", rate=f"{answer.time.tokens_per_s:,.0f}")
+        if answer.time.mfu is not None:
+            yield f"{answer.time.mfu:.0%} MFU"
+    if answer.cost is not None:
+        currency, cost = answer.cost.price.currency, answer.cost
+        yield words("plan.per_hour", amount=money(cost.per_hour, currency))
+        if cost.per_million_tokens is not None:
+            yield words("plan.per_tokens", amount=money(cost.per_million_tokens, currency))
+        if cost.per_run is not None:
+            yield words("plan.per_run", amount=money(cost.per_run, currency), hours=f"{cost.run_hours or 0:,.0f}")
+
+
+def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
+    """The ranked plans; options that all of them have stand above the table."""
+    if not answer.plans:
+        return
+    shared, own = split_labels(answer.labels)
+    if shared and len(answer.labels) > 1:
+        yield "  " + words("plan.shared", options=shared)
+    head = ("", words("plan"), words("plan.memory"), words("plan.step_s"), words("tokens_per_s"), words("plan.price"))
+    rows = [head, *(_row(rank, text, plan) for rank, (text, plan) in enumerate(zip(own, answer.plans, strict=True), 1))]
+    kept = [index for index in range(len(head)) if index < 3 or any(row[index] for row in rows[1:])]
+    cells = [tuple(row[index] for index in kept) for row in rows]
+    yield from (f"  {line}" for line in table(cells, right=frozenset(range(2, len(kept))) | {0}).splitlines())
+
+
+def _row(rank: int, text: str, plan: Answer) -> tuple[str, ...]:
+    time, cost = plan.time, plan.cost
+    per_tokens = cost.per_million_tokens if cost is not None else None
+    return (
+        str(rank),
+        text,
+        format_bytes(plan.fullest.needed_bytes),
+        "" if time is None else seconds(time.step_s),
+        "" if time is None else f"{time.tokens_per_s:,.0f}",
+        "" if cost is None or per_tokens is None else money(per_tokens, cost.price.currency),
+    )
+
+
+def split_labels(labels: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Options that every label has, and what is left of each.
+
+    >>> split_labels(("--gpus 8xh100 --tp 2", "--gpus 8xh100 --tp 4"))
+    ('--gpus 8xh100', ['--tp 2', '--tp 4'])
+    """
+    parts = [[f"--{part}".strip() for part in label.split("--") if part.strip()] for label in labels]
+    shared = [part for part in parts[0] if all(part in other for other in parts)] if len(parts) > 1 else []
+    return " ".join(shared), [" ".join(part for part in own if part not in shared) or "-" for own in parts]
+
+
+def _nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
+    """The plan that misses by least, and what would make it fit."""
+    if answer.nearest_failing is None:
+        return
+    yield f"  {answer.nearest_label}"
+    yield "  " + ", ".join(summary(answer.nearest_failing, words))
+    change = answer.change
+    if change is not None:
+        size = format_bytes(change.device_bytes)
+        yield "  " + words("plan.change", change=change.change, size=size, cost=change.cost)
+
+
+def _decisions(decisions: tuple[Decision, ...], words: Words) -> Iterator[str]:
+    """Question, finding with its figures, and what follows."""
+    for number, decision in enumerate(decisions, 1):
+        question, finding, action = decision_words(decision, words)
+        yield f"  {number}. {question} {finding} -> {action}"
+
+
+def _techniques(techniques: tuple[Technique, ...], words: Words, *, explain: bool) -> Iterator[str]:
+    """One row each; --explain adds when to use it and what it needs."""
+    shown = [row for row in techniques if explain or abs(_share(row)) >= SHOWN_TECHNIQUES]
+    if not shown:
+        return
+    keys = ("technique", "plan.memory", "plan.saves", "plan.slower", "plan.verdict", "plan.options")
+    head = (words(keys[0]), words(keys[1]), words(keys[2]), "", *(words(key) for key in keys[3:]))
+    rows = [head, *(_technique_row(row, words) for row in shown)]
+    kept = [index for index in range(len(head)) if index in (3, 5) or any(row[index] for row in rows[1:])]
+    lines = table(
+        [tuple(row[index] for index in kept) for row in rows],
+        right=frozenset(place for place, index in enumerate(kept) if index in (1, 2, 3, 4)),
+    ).splitlines()
+    yield f"  {lines[0]}"
+    for row, line in zip(shown, lines[1:], strict=True):
+        yield f"  {line}"
+        if explain:
+            _, when, needs = technique_words(row, words)
+            yield "      " + words("plan.when", when=when, needs=needs)
+    if len(shown) < len(techniques):
+        yield "  " + words("plan.more_techniques", count=len(techniques) - len(shown))
+
+
+def _technique_row(row: Technique, words: Words) -> tuple[str, ...]:
+    return (
+        technique_words(row, words)[0],
+        format_bytes(row.device_bytes),
+        format_bytes(row.saves_bytes),
+        f"{_share(row):.0%}",
+        "" if row.slowdown is None else f"{round(row.slowdown, 2) + 0.0:+.0%}",
+        words("change_fits") if row.fits else words("does_not"),
+        row.change,
+    )
+
+
+def _share(row: Technique) -> float:
+    """Of the memory without it."""
+    return row.saves_bytes / max(1, row.device_bytes + row.saves_bytes)
+
+
+def seconds(value: float) -> str:
+    """Three significant digits with their unit.
+
+    >>> seconds(0.0123), seconds(2.5), seconds(75.0)
+    ('12.3 ms', '2.50 s', '75.0 s')
+    """
+    if value < 1:
+        return f"{1000 * value:.3g} ms"
+    return f"{value:.2f} s" if value < 10 else f"{value:,.1f} s"

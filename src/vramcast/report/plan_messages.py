@@ -1,0 +1,180 @@
+"""The words of reports on searches, in each language; part of `messages.MESSAGES`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
+    "found.largest-batch": {
+        "en": "largest micro-batch that fits: {value} samples ({what})",
+        "zh": "能放下的最大微批次：{value}（{what}）",
+    },
+    "found.longest-sequence": {
+        "en": "longest sequence that fits: {value} tokens ({what})",
+        "zh": "能放下的最长序列：{value} 个 token（{what}）",
+    },
+    "found.knee": {
+        "en": "a larger micro-batch than {value} gains less than 5 % or does not fit ({what})",
+        "zh": "微批次超过 {value} 后收益低于 5 % 或放不下（{what}）",
+    },
+    "found.largest-model": {
+        "en": "largest model of the catalogue that fits: {value} ({what})",
+        "zh": "目录中能训练的最大模型：{value}（{what}）",
+    },
+    "found.smallest-box": {
+        "en": "smallest machine that is enough: {value} ({what})",
+        "zh": "够用的最小机器：{value}（{what}）",
+    },
+    "found.cheapest-box": {
+        "en": "cheapest machine that is enough: {value} ({what})",
+        "zh": "够用的最便宜机器：{value}（{what}）",
+    },
+    "found.parameters": {"en": "LLaMA-like up to", "zh": "LLaMA 类最大"},
+    "found.model": {"en": "largest of the catalogue", "zh": "目录中最大"},
+    "goal.fastest": {"en": "fastest", "zh": "最快"},
+    "goal.cheapest": {"en": "cheapest", "zh": "最便宜"},
+    "goal.fewest-gpus": {"en": "fewest GPUs", "zh": "用卡最少"},
+    "goal.least-memory": {"en": "least memory", "zh": "显存占用最低"},
+    "plan.best": {"en": "{goal}: {label}", "zh": "{goal}：{label}"},
+    "plan.nothing_fits": {"en": "none of {count} plans fits", "zh": "{count} 个方案都放不下"},
+    "plan.counts": {"en": "{plans} plans looked at, {fitting} fit", "zh": "共比较 {plans} 个方案，{fitting} 个放得下"},
+    "plan.fits": {"en": "fits {needed} of {capacity} per GPU", "zh": "放得下：每卡 {needed}，可用 {capacity}"},
+    "plan.not": {"en": "{needed} needed, {capacity} usable per GPU", "zh": "每卡需要 {needed}，可用 {capacity}"},
+    "plan.step": {"en": "step {seconds}", "zh": "每步 {seconds}"},
+    "plan.speed": {"en": "{rate} tokens/s", "zh": "{rate} token/s"},
+    "plan.per_hour": {"en": "{amount} per hour", "zh": "每小时 {amount}"},
+    "plan.per_tokens": {"en": "{amount} per million tokens", "zh": "每百万 token {amount}"},
+    "plan.per_run": {"en": "the run: {amount} in {hours} hours", "zh": "整个训练：{amount}，{hours} 小时"},
+    "plan.table": {"en": "Plans, best first", "zh": "方案（从优到劣）"},
+    "plan.shared": {"en": "all with {options}", "zh": "共同选项：{options}"},
+    "plan.memory": {"en": "per GPU", "zh": "每卡"},
+    "plan.step_s": {"en": "step", "zh": "每步"},
+    "plan.price": {"en": "per million tokens", "zh": "每百万 token"},
+    "plan.reasons": {"en": "Why it wins", "zh": "为什么最优"},
+    "plan.nearest": {"en": "Nearest that does not fit", "zh": "最接近但放不下的方案"},
+    "plan.change": {"en": "fits with {change}: {size} ({cost})", "zh": "改用 {change} 即可放下：{size}（{cost}）"},
+    "plan.decisions": {"en": "The way there", "zh": "决策路径"},
+    "plan.techniques": {
+        "en": "Techniques, each alone, computed for this case",
+        "zh": "各项技术（逐项单独计算，针对本例）",
+    },
+    "plan.saves": {"en": "saves", "zh": "节省"},
+    "plan.slower": {"en": "time", "zh": "时间"},
+    "plan.verdict": {"en": "fits", "zh": "放得下"},
+    "plan.options": {"en": "options", "zh": "选项"},
+    "plan.when": {"en": "when: {when}; needs: {needs}", "zh": "适用：{when}；需要：{needs}"},
+    "plan.more_techniques": {
+        "en": "{count} more change little; --explain shows them, and when to use each",
+        "zh": "另有 {count} 项影响很小；--explain 显示全部及适用场合",
+    },
+    "plan.picture": {"en": "Cost against speed", "zh": "成本与速度"},
+    "plan.tokens_axis": {"en": "tokens/s", "zh": "token/s"},
+    "plan.cost_axis": {"en": "{unit} per million tokens", "zh": "每百万 token（{unit}）"},
+    "plan.on_front": {"en": "no plan is both faster and cheaper", "zh": "没有既更快又更便宜的方案"},
+    "plan.behind": {"en": "another is faster and cheaper", "zh": "另有更快且更便宜的方案"},
+    "technique": {"en": "technique", "zh": "技术"},
+    "decision.fits_yes": {"en": "yes: {needed} of {capacity}", "zh": "能：{needed}，可用 {capacity}"},
+    "decision.fits_no": {"en": "no: at least {needed} of {capacity}", "zh": "不能：至少 {needed}，可用 {capacity}"},
+    "decision.size_yes": {
+        "en": "yes: {needed} of states, {capacity} usable",
+        "zh": "超过：状态共 {needed}，单卡可用 {capacity}",
+    },
+    "decision.size_no": {
+        "en": "no: {needed} of states, {capacity} usable",
+        "zh": "不超过：状态共 {needed}，单卡可用 {capacity}",
+    },
+    "decision.more_yes": {"en": ": {needed} of {capacity}", "zh": " 台：{needed}，可用 {capacity}"},
+    "decision.host": {
+        "en": ", and {host} of main memory in each machine",
+        "zh": "；每台机器另需内存 {host}",
+    },
+}
+"""Key -> language -> text."""
+
+TECHNIQUES_ZH: Final[dict[str, tuple[str, str, str]]] = {
+    "flash attention": (
+        "Flash Attention",
+        "总是使用；序列越长收益越大",
+        "FlashAttention 2 需要 Ampere 及以上；老卡有其他不存分数矩阵的内核",
+    ),
+    "mixed precision": ("混合精度", "总是使用，除非已知损失需要 fp32", "bf16 需要 Ampere 及以上，其余用 fp16"),
+    "expandable segments": ("可扩展段", "已保留远大于已分配时", "PyTorch 2.1 及以上"),
+    "ZeRO 1": ("ZeRO 1", "放不下的是优化器状态；多卡首选", "多个数据并行进程"),
+    "ZeRO 2": ("ZeRO 2", "梯度也太大；部分框架在梯度累积时收益很小", "多个数据并行进程"),
+    "ZeRO 3": ("ZeRO 3", "单卡放不下权重", "高速互连：每个微批次每层要收集两次"),
+    "FSDP": ("FSDP", "同 ZeRO 3，由 PyTorch 自带", "高速互连：每个微批次每层要收集两次"),
+    "HSDP": ("HSDP", "多台机器且机间网络较慢", "一台机器能放下整个模型"),
+    "fused cross entropy": (
+        "融合交叉熵",
+        "大词表、长序列：logits 是最大的张量",
+        "Liger、cut cross entropy 或框架自带内核",
+    ),
+    "half the micro-batch": ("微批次减半", "放不下的是激活", "用梯度累积保持批大小不变"),
+    "micro-batch of one": ("微批次为 1", "放不下的是激活", "用梯度累积保持批大小不变"),
+    "selective recomputation": ("选择性重计算", "激活略微超出", "框架知道哪些算子重算代价低"),
+    "full recomputation": ("完全重计算", "激活远远超出", "无"),
+    "tensor parallelism": ("张量并行", "单层或其激活对一张卡太大", "NVLink：不跨机器"),
+    "tensor parallelism over the machine": ("整机张量并行", "仅靠流水线放不下", "NVLink，且注意力头数可整除"),
+    "sequence parallelism": ("序列并行", "有张量并行时总是使用", "张量并行"),
+    "pipeline parallelism": ("流水线并行", "一台机器放不下，或互连较慢", "每步有很多微批次"),
+    "context parallelism": ("上下文并行", "长序列", "序列长度可整除"),
+    "fp8": ("fp8", "新卡上的大矩阵乘", "Ada、Hopper 及以上；torchao 或 TransformerEngine"),
+    "compile": ("torch.compile", "逐点算子占内存和时间", "静态形状，且模型可被 torch.compile 追踪"),
+    "8-bit optimizer": ("8-bit 优化器", "单卡或少量卡上放不下优化器状态", "bitsandbytes 或 torchao"),
+    "pure bf16": ("纯 bf16", "其他办法都放不下时的微调", "Ampere 及以上"),
+    "optimizer on the CPU": (
+        "优化器放到 CPU",
+        "状态在卡上放不下，且每步较长",
+        "内存：每参数 12 字节，由所有机器分担",
+    ),
+    "optimizer on NVMe": ("优化器放到 NVMe", "内存也太小", "本地盘：每参数 12 字节"),
+    "weights and optimizer on the CPU": (
+        "权重和优化器放到 CPU",
+        "卡很少时的最后手段",
+        "内存：每参数 14 至 16 字节，由所有机器分担",
+    ),
+    "activations on the CPU": ("激活放到 CPU", "长序列，配合重计算", "锁页内存，PCIe 4 及以上"),
+    "LoRA": ("LoRA", "微调", "本身已足够好的模型"),
+    "QLoRA": ("QLoRA", "在一张小卡上微调", "bitsandbytes"),
+    "half the sequence": ("序列减半", "数据允许", "文档能放进去"),
+}
+"""Technique -> its name, when to use it, what it needs."""
+
+DECISIONS_ZH: Final[dict[str, str]] = {
+    "one-card": "单卡直接放得下吗？",
+    "one-card-recompute": "加上完全重计算呢？",
+    "one-card-8bit": "再用 8-bit 优化器呢？",
+    "one-card-bf16": "改用纯 bf16 呢？",
+    "one-card-offload": "把优化器放到 CPU 呢？",
+    "size": "参数量超过单卡能容纳其状态的上限吗（每参数 16 字节）？",
+    "zero-1": "ZeRO 1 放得下吗？",
+    "zero-2": "ZeRO 2 呢？",
+    "zero-3": "ZeRO 3（FSDP）呢？",
+    "zero-3-recompute": "再加完全重计算呢？",
+    "tensor": "机内张量并行加 ZeRO 1 呢？",
+    "pipeline": "每台机器再作一级流水线呢？",
+    "offload": "ZeRO 3 且优化器放到 CPU 呢？",
+    "offload-all": "权重也放到 CPU 呢？",
+    "more": "用 ZeRO 3 和完全重计算，需要多少台这样的机器？",
+}
+
+ACTIONS_ZH: Final[dict[str, str]] = {
+    "take it": "采用",
+    "copy it to every card for speed": "复制到每张卡以提速",
+    "shard them": "切分状态",
+    "activations and temporaries are what is too large": "放不下的是激活和临时张量",
+    "use that many": "使用这么多台",
+    "recompute activations": "重计算激活",
+    "save on what each parameter takes": "减少每个参数的占用",
+    "train in pure bf16, if its rounding does no harm": "若舍入无害，用纯 bf16 训练",
+    "put the optimizer on the CPU": "把优化器放到 CPU",
+    "use several cards": "使用多张卡",
+    "shard gradients as well": "再切分梯度",
+    "shard weights as well": "再切分权重",
+    "split the layers themselves": "切分层本身",
+    "add pipeline stages or offload": "增加流水线级数或卸载",
+    "offload": "卸载到 CPU",
+    "put the weights on the CPU as well": "权重也放到 CPU",
+    "use more cards, or larger ones": "使用更多或更大的卡",
+}
+"""What follows from a finding."""

@@ -1,0 +1,186 @@
+"""The decision path of a case: from one card to one that is sharded, split and offloaded, each step with its figures.
+
+    one card? -> above what a card's states hold? -> shard -> recompute -> split -> offload -> more cards
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters import count_parameters
+from vramcast.domain.job import Job, Recompute, Shards
+from vramcast.domain.planning import Decision
+from vramcast.errors import VramcastError
+from vramcast.estimate.training import needed_bytes
+from vramcast.estimate.variants import options_between, with_plan
+from vramcast.search.ladder import (
+    Build,
+    all_offloaded,
+    alone,
+    eight_bit,
+    has_main_memory,
+    host_bytes,
+    offloaded,
+    pipeline,
+    pure_bf16,
+    recomputed,
+    sharded,
+    tensor,
+)
+from vramcast.units import format_bytes
+
+STATE_BYTES: Final = 16
+"""A parameter under Adam in mixed precision: 2 + 2 for weight and gradient, 4 + 4 + 4 for its copy and two moments, or
+4 + 4 + 4 + 4 under autocast [ZeRO, arXiv:1910.02054, section 3.1]."""
+
+MOST_MACHINES: Final = 1024
+
+TAKE: Final = "take it"
+COPY: Final = "copy it to every card for speed"
+SHARD: Final = "shard them"
+NOT_STATES: Final = "activations and temporaries are what is too large"
+USE_MORE: Final = "use that many"
+
+
+class Step(NamedTuple):
+    """One question of the path, and the job that answers it."""
+
+    name: str
+    question: str
+    build: Build
+    otherwise: str  # what to do where it does not fit
+
+
+def _on_one_card(build: Build) -> Build:
+    return lambda job: build(alone(job))
+
+
+ONE_CARD: Final = (
+    Step("one-card", "Does it fit on one card as it is?", alone, "recompute activations"),
+    Step(
+        "one-card-recompute", "And with full recomputation?", _on_one_card(recomputed),
+        "save on what each parameter takes",
+    ),
+)
+
+ONLY_ONE: Final = (
+    *ONE_CARD,
+    Step(
+        "one-card-8bit", "And with 8-bit optimizer states?", eight_bit,
+        "train in pure bf16, if its rounding does no harm",
+    ),
+    Step("one-card-bf16", "And in pure bf16?", pure_bf16, "put the optimizer on the CPU"),
+    Step("one-card-offload", "With the optimizer on the CPU?", offloaded, "use several cards"),
+)
+
+SEVERAL: Final = (
+    Step("zero-1", "Does it fit with ZeRO 1?", sharded(Shards.OPTIMIZER, Recompute.NONE), "shard gradients as well"),
+    Step(
+        "zero-2", "And with ZeRO 2?", sharded(Shards.OPTIMIZER_AND_GRADIENTS, Recompute.NONE), "shard weights as well"
+    ),
+    Step("zero-3", "And with ZeRO 3 (FSDP)?", sharded(Shards.EVERYTHING, Recompute.NONE), "recompute activations"),
+    Step(
+        "zero-3-recompute", "And with full recomputation?", sharded(Shards.EVERYTHING, Recompute.FULL),
+        "split the layers themselves",
+    ),
+    Step("tensor", "With tensor parallelism in each machine and ZeRO 1?", tensor, "add pipeline stages or offload"),
+    Step("pipeline", "And with one pipeline stage a machine?", pipeline, "offload"),
+    Step("offload", "With ZeRO 3 and the optimizer on the CPU?", offloaded, "put the weights on the CPU as well"),
+    Step("offload-all", "And the weights on the CPU as well?", all_offloaded, "use more cards, or larger ones"),
+)
+
+
+def decisions(job: Job) -> tuple[Decision, ...]:
+    """The path for a job's model, data and cards; what its plan says of sharing and saving is not looked at.
+
+    It ends at the first step that fits on the cards there are, and else with how many machines it would take.
+    """
+    path = list(_asked(job, ONE_CARD if job.cluster.count > 1 else ONLY_ONE))
+    if path and path[-1].yes:
+        return tuple(path)
+    path.append(_size(job))
+    if job.cluster.count > 1:
+        path += _asked(job, SEVERAL)
+    if not path[-1].yes or path[-1].name == "size":
+        path += _more_machines(job)
+    return tuple(path)
+
+
+def _asked(job: Job, steps: tuple[Step, ...]) -> Iterator[Decision]:
+    """The steps up to the first that fits."""
+    capacity = job.cluster.gpu.visible_bytes
+    for step in steps:
+        built = step.build(job)
+        if built is None:
+            continue
+        try:
+            needed = needed_bytes(built)
+        except VramcastError:
+            continue  # no such plan for this model: nothing to decide
+        decision = _decision(step, job, built, needed, capacity)
+        yield decision
+        if decision.yes:
+            return
+
+
+def _decision(step: Step, job: Job, built: Job, needed: int, capacity: int) -> Decision:
+    on_card, host = needed <= capacity, host_bytes(built)
+    fits = on_card and has_main_memory(built)
+    least = "" if on_card else "at least "
+    finding = f"{'yes' if fits else 'no'}: {least}{format_bytes(needed)} of {format_bytes(capacity)}"
+    if host is not None:
+        there = job.cluster.host_bytes
+        have = "" if there is None else f" of {format_bytes(there)}"
+        finding += f", and {format_bytes(host)}{have} of main memory in each machine"
+    take = TAKE if job.cluster.count == built.cluster.count else COPY
+    return Decision(
+        name=step.name, question=step.question, finding=finding, action=take if fits else step.otherwise, yes=fits,
+        device_bytes=needed, capacity_bytes=capacity, host_bytes=host, options=options_between(_bare(job), built),
+    )
+
+
+def _bare(job: Job) -> Job:
+    """The question without what sharing it has, so that options say all of what is shared."""
+    return with_plan(job, shards=Shards.NOTHING)
+
+
+def _size(job: Job) -> Decision:
+    """Whether the states alone are more than a card: above 5B parameters for 80 GB."""
+    number, capacity = count_parameters(job.model).total, job.cluster.gpu.visible_bytes
+    states = number * STATE_BYTES
+    limit, above = capacity / STATE_BYTES / 1e9, states > capacity
+    return Decision(
+        name="size",
+        question=f"Is it above the {limit:.1f}B parameters whose states fill a card ({STATE_BYTES} bytes each)?",
+        finding=f"{'yes' if above else 'no'}: {number / 1e9:.2f}B parameters, {format_bytes(states)} of states",
+        action=SHARD if above else NOT_STATES,
+        yes=above, device_bytes=states, capacity_bytes=capacity,
+    )
+
+
+def _more_machines(job: Job) -> Iterator[Decision]:
+    """The smallest power of two of machines on which ZeRO 3 with recomputation fits."""
+    build, machines = sharded(Shards.EVERYTHING, Recompute.FULL), job.cluster.num_nodes
+    while 2 * machines <= MOST_MACHINES:
+        machines *= 2
+        larger = build(replace(job, cluster=replace(job.cluster, num_nodes=machines)))
+        assert larger is not None  # there are several cards
+        try:
+            needed = needed_bytes(larger)
+        except VramcastError:
+            return
+        if needed <= job.cluster.gpu.visible_bytes:
+            capacity = job.cluster.gpu.visible_bytes
+            yield Decision(
+                name="more", question="How many of these machines would do, with ZeRO 3 and full recomputation?",
+                finding=f"{machines}: {format_bytes(needed)} of {format_bytes(capacity)}",
+                action=USE_MORE, yes=True, device_bytes=needed, capacity_bytes=capacity,
+                options=options_between(_bare(job), larger),
+            )
+            return
+
+
+__all__ = ["decisions"]

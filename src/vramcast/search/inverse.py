@@ -1,0 +1,336 @@
+"""Inverse questions about training: how large a batch, a sequence, a model, and which machines are enough.
+
+Every plan looked at is answered by the engine's own model (`estimate.training.needed_bytes`); nothing is interpolated.
+What is monotone (more data and more parameters never need less) is bisected, everything else tried one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from math import lcm, log
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.blocks.parameters import count_parameters
+from vramcast.domain.answer import Answer, Found, Tried
+from vramcast.domain.device import Cluster
+from vramcast.domain.job import Job, Shards
+from vramcast.domain.model import Model
+from vramcast.errors import InvalidSpec, UnknownName, VramcastError
+from vramcast.estimate.step_time import timed
+from vramcast.estimate.training import answer, live_bytes, needed_bytes
+from vramcast.estimate.variants import options_between, with_plan, with_workload
+from vramcast.search.bisection import largest
+from vramcast.search.family import scaled_model
+from vramcast.search.ladder import RUNGS, Rung, has_main_memory, host_bytes
+from vramcast.units import format_bytes
+
+SHOWN: Final = 8
+"""Plans in the table of an answer."""
+
+LARGER_ONES: Final = 2
+"""Machines looked at behind the first that is enough, for comparison."""
+
+MOST_BATCH: Final = 1 << 20
+MOST_TOKENS: Final = 1 << 24
+"""Samples and positions beyond which nobody looks."""
+
+TOKEN_STEP: Final = 128
+"""Sequences are looked at in steps of this, or of what the degrees that split them divide [tokens]."""
+
+SMALLEST_MODEL: Final = 10**8
+GROWTH: Final = 1.01
+"""Models of the family are looked at in steps of 1 %."""
+MOST_STEPS: Final = 1157
+"""10^13 parameters."""
+
+SHORT: Final = 128
+"""A sequence so short that only states count [tokens]."""
+
+MARGIN: Final = 1.25
+"""By how much states of a parameter may differ between architectures: padding, layers gathered whole."""
+
+WORTH_IT: Final = 0.05
+"""Gain in tokens per second below which doubling the batch stops helping."""
+
+
+class Question(NamedTuple):
+    """What an inverse question starts from."""
+
+    job: Job  # the plan on the first of the clusters; the goal replaces what it looks for
+    clusters: tuple[Cluster, ...]
+    headroom: float = 0.0  # share of a card that stays free
+    allowed: frozenset[str] = frozenset()  # techniques that are not tried by themselves
+    engines: tuple[str, ...] = ()  # empty: any
+    models: Callable[[], Iterable[Model]] = tuple  # of the catalogue
+
+
+class Look(NamedTuple):
+    """One plan looked at."""
+
+    job: Job
+    value: int | str
+    tried: Tried
+
+    @property
+    def nearness(self) -> float:
+        """How much there is of what is needed."""
+        needed = self.tried.needed_bytes
+        return (self.tried.capacity_bytes or 0) / needed if needed else 0.0
+
+
+class Result(NamedTuple):
+    """The plans looked at in order, and the one that is the answer."""
+
+    looks: list[Look]
+    best: Look | None
+
+
+def find(goal: str, asked: Question) -> Answer:
+    """The answer of the plan that a goal asks for, with what else was looked at.
+
+    Raises: UnknownName for another goal, InvalidSpec where no plan is possible at all
+    """
+    if goal not in GOALS:
+        raise UnknownName.of("goal", goal, GOALS)
+    result = GOALS[goal](asked)
+    failing = [look for look in result.looks if not look.tried.fits and look.tried.needed_bytes]
+    nearest = max(failing, key=lambda look: look.nearness, default=None)
+    chosen = result.best or nearest
+    if chosen is None:
+        reasons = "; ".join(dict.fromkeys(look.tried.reason for look in result.looks)) or "nothing to look at"
+        raise InvalidSpec(f"no plan is possible: {reasons[:400]}")
+    found = Found(
+        goal=goal,
+        what=result.best.tried.what if result.best else None,
+        value=result.best.value if result.best else None,
+        tried=tuple(look.tried for look in _shown(result.looks, chosen)),
+        num_tried=len(result.looks),
+        nearest_failing=nearest.tried if nearest else None,
+    )
+    return replace(answer(chosen.job), found=found)
+
+
+def _shown(looks: list[Look], chosen: Look) -> list[Look]:
+    """The plans around the chosen one; all of them where they are alternatives."""
+    if any(look.tried.parameters for look in looks):
+        return looks
+    index = next(position for position, look in enumerate(looks) if look is chosen)
+    start = max(0, min(index - SHOWN + 1 + LARGER_ONES, len(looks) - SHOWN))
+    return looks[start : start + SHOWN]
+
+
+def _look(job: Job, what: str, value: int | str, headroom: float) -> Look:
+    """Whether a plan fits, by how much, and how fast it is."""
+    capacity = int(job.cluster.gpu.visible_bytes * (1 - headroom))
+    try:
+        needed = needed_bytes(job)
+    except VramcastError as error:
+        return Look(job, value, Tried(what=what, fits=False, reason=str(error)))
+    fits = needed <= capacity and has_main_memory(job)
+    clock = timed(job).time if fits else None
+    reason = "" if fits else _reason(job, needed, capacity)
+    tried = Tried(
+        what=what, fits=fits, reason=reason, needed_bytes=needed, capacity_bytes=capacity,
+        tokens_per_s=clock.tokens_per_s if clock else None,
+    )
+    return Look(job, value, tried)
+
+
+def _reason(job: Job, needed: int, capacity: int) -> str:
+    if needed > capacity:
+        return f"at least {format_bytes(needed)} needed, {format_bytes(capacity)} usable"
+    return (
+        f"{format_bytes(host_bytes(job) or 0)} of main memory needed in each machine, "
+        f"{format_bytes(job.cluster.host_bytes or 0)} there"
+    )
+
+
+def _largest(of: Callable[[int], Look], most: int, guess: int = 1) -> Result:
+    """The largest number up to `most` that fits."""
+    looks: dict[int, Look] = {}
+
+    def fits(number: int) -> bool:
+        if number not in looks:
+            looks[number] = of(number)
+        return looks[number].tried.fits
+
+    best = largest(fits, most, guess)
+    return Result([looks[number] for number in sorted(looks)], looks.get(best))
+
+
+def _with_batch(asked: Question, samples: int) -> Look:
+    job = with_workload(asked.job, micro_batch=samples)
+    return _look(job, f"--micro-batch {samples}", samples, asked.headroom)
+
+
+def _largest_batch(asked: Question) -> Result:
+    return _largest(lambda samples: _with_batch(asked, samples), MOST_BATCH)
+
+
+def _longest_sequence(asked: Question) -> Result:
+    plan, positions = asked.job.plan, asked.job.model.main.positions
+    step = lcm(TOKEN_STEP, 2 * plan.cp, plan.tp)
+    most = max(1, (positions or MOST_TOKENS) // step)
+
+    def look(number: int) -> Look:
+        job = with_workload(asked.job, seq_len=step * number)
+        return _look(job, f"--seq-len {step * number}", step * number, asked.headroom)
+
+    return _largest(look, most, asked.job.workload.seq_len // step)
+
+
+def _knee(asked: Question) -> Result:
+    """Batches by doubling, up to the first whose doubling gains less than 5 %, or does not fit."""
+    looks = [_with_batch(asked, 1)]
+    if looks[0].tried.fits and looks[0].tried.tokens_per_s is None:
+        raise InvalidSpec(f"no step time is known: {'; '.join(timed(asked.job).assumptions)[:300]}")
+    best = looks[0] if looks[0].tried.fits else None
+    while looks[-1].tried.fits and len(looks) <= MOST_BATCH.bit_length():
+        looks.append(_with_batch(asked, 1 << len(looks)))
+        before, after = looks[-2].tried, looks[-1].tried
+        if not after.fits or (after.tokens_per_s or 0) < (1 + WORTH_IT) * (before.tokens_per_s or 0):
+            break
+        best = looks[-1]
+    return Result(looks, best)
+
+
+def _rungs(asked: Question, job: Job) -> Iterator[tuple[Rung, Job]]:
+    """Sets of techniques that apply to a job, those that must be allowed by name too."""
+    for rung in RUNGS:
+        built = rung.build(job)
+        if built is not None and (not asked.engines or built.engine in asked.engines):
+            yield rung, built
+
+
+def _may(asked: Question, rung: Rung) -> bool:
+    return not rung.allow or rung.allow in asked.allowed
+
+
+def _largest_model(asked: Question) -> Result:
+    """For every set of techniques the largest model; the answer is the largest of the catalogue with those allowed."""
+    catalogue = sorted(asked.models(), key=lambda model: -count_parameters(model).total)
+    looks = {rung: _largest_with(asked, rung, catalogue) for rung, _ in _rungs(asked, asked.job)}
+    possible = [look for rung, look in looks.items() if look.tried.fits and _may(asked, rung)]
+    return Result(list(looks.values()), max(possible, key=_size, default=None))
+
+
+def _size(look: Look) -> tuple[int, float]:
+    """The larger model is the answer; of plans for the same one the faster."""
+    return count_parameters(look.job.model).total, look.tried.tokens_per_s or 0.0
+
+
+def _largest_with(asked: Question, rung: Rung, catalogue: list[Model]) -> Look:
+    """The largest of the family and of the catalogue with one set of techniques."""
+
+    def job_of(model: Model) -> Job:
+        job = rung.build(replace(asked.job, model=model))
+        assert job is not None  # it applied to the question's own model on the same cards
+        return job
+
+    def look(model: Model) -> Look:
+        return _look(job_of(model), "", model.name, asked.headroom)
+
+    def may_fit(model: Model, **workload: int) -> bool:
+        return _may_fit(with_workload(job_of(model), **workload), asked.headroom)
+
+    most = largest(lambda steps: may_fit(_of_size(steps)), MOST_STEPS, _guess(asked.job))
+    steps = largest(lambda steps: look(_of_size(steps)).tried.fits, most, most) if most else 0
+    parameters = count_parameters(_of_size(steps)).total if steps else None
+    # states take the same bytes a parameter whatever the architecture: what they alone fill, no model exceeds by much
+    short = {"micro_batch": 1, "grad_accum": 1, "seq_len": SHORT}
+    alone = largest(lambda steps: may_fit(_of_size(steps), **short), MOST_STEPS, max(1, most))
+    bound = MARGIN * count_parameters(_of_size(alone)).total
+    candidates = (model for model in catalogue if count_parameters(model).total <= bound)
+    found = next((looked for looked in map(look, candidates) if looked.tried.fits), None)
+    looked = found or look(_of_size(max(1, steps)))
+    bare = with_plan(replace(asked.job, model=looked.job.model), shards=Shards.NOTHING)
+    tried = replace(
+        looked.tried, what=f"{rung.name}: {options_between(bare, looked.job) or '-'}", parameters=parameters,
+        model=f"{found.job.model.name} ({count_parameters(found.job.model).total / 1e9:.1f}B)" if found else None,
+        reason=looked.tried.reason or ", ".join(_remarks(asked, rung, looked.job)),
+    )
+    return Look(looked.job, looked.value, tried)
+
+
+def _remarks(asked: Question, rung: Rung, job: Job) -> Iterator[str]:
+    """What a set of techniques needs besides the cards."""
+    if not _may(asked, rung):
+        yield f"needs --allow {rung.allow}"
+    main_memory = host_bytes(job)
+    if main_memory is not None:
+        yield f"{format_bytes(main_memory)} of main memory in each machine"
+
+
+def _may_fit(job: Job, headroom: float) -> bool:
+    """Whether live tensors leave room: what does not pass cannot fit."""
+    try:
+        return live_bytes(job) <= job.cluster.gpu.visible_bytes * (1 - headroom) and has_main_memory(job)
+    except VramcastError:
+        return False
+
+
+def _of_size(steps: int) -> Model:
+    return scaled_model(int(SMALLEST_MODEL * GROWTH**steps))
+
+
+def _guess(job: Job) -> int:
+    """Steps of the family at which 16 bytes a parameter fill all cards together."""
+    total = job.cluster.count * job.cluster.gpu.visible_bytes / 16
+    return max(1, int(log(max(1.1, total / SMALLEST_MODEL), GROWTH)))
+
+
+def _enough(order: Callable[[Cluster], tuple[float, ...]]) -> Callable[[Question], Result]:
+    """The first machines, in an order, on which some allowed set of techniques fits."""
+
+    def search(asked: Question) -> Result:
+        looks: list[Look] = []
+        best: Look | None = None
+        for cluster in sorted(asked.clusters, key=lambda cluster: (*order(cluster), cluster.name)):
+            looks.append(_on_cluster(asked, cluster))
+            best = best or (looks[-1] if looks[-1].tried.fits else None)
+            if best is not None and len(looks) - looks.index(best) > LARGER_ONES:
+                break
+        return Result(looks, best)
+
+    return search
+
+
+def _on_cluster(asked: Question, cluster: Cluster) -> Look:
+    """The first set of techniques that fits on some machines, else the one that misses by least."""
+    here = replace(asked.job, cluster=cluster)
+    looks: list[Look] = []
+    for rung, job in _rungs(asked, here):
+        if _may(asked, rung):
+            what = options_between(with_plan(here, shards=Shards.NOTHING), job)
+            looks.append(_look(job, f"--gpus {cluster.name} {what}".rstrip(), cluster.name, asked.headroom))
+            if looks[-1].tried.fits:
+                return looks[-1]
+    if not looks:
+        reason = f"no plan of {', '.join(asked.engines)} is known here"
+        return Look(here, cluster.name, Tried(what=f"--gpus {cluster.name}", fits=False, reason=reason))
+    return max(looks, key=lambda look: look.nearness)
+
+
+def _by_price(asked: Question) -> Result:
+    """The cheapest an hour; machines without a price cannot be compared, and currencies are not converted."""
+    priced = tuple(cluster for cluster in asked.clusters if cluster.price is not None)
+    currencies = sorted({cluster.price.currency for cluster in priced if cluster.price})
+    if len(currencies) != 1:
+        known = f"prices in {' and '.join(currencies)} are not compared; choose one with --currency"
+        raise InvalidSpec(known if currencies else "none of the machines has a price; give --price, for example 2.5usd")
+    by_hour = _enough(lambda cluster: (cluster.price.per_hour * cluster.num_nodes if cluster.price else 0.0,))
+    return by_hour(asked._replace(clusters=priced))
+
+
+GOALS: Final[dict[str, Callable[[Question], Result]]] = {
+    "largest-batch": _largest_batch,
+    "longest-sequence": _longest_sequence,
+    "knee": _knee,
+    "largest-model": _largest_model,
+    "smallest-box": _enough(lambda cluster: (cluster.count * cluster.gpu.visible_bytes, cluster.num_nodes)),
+    "cheapest-box": _by_price,
+    "fewest-gpus": _enough(lambda cluster: (cluster.count, cluster.num_nodes, cluster.gpu.visible_bytes)),
+}
+"""What can be asked for -> how it is searched."""

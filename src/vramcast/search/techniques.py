@@ -1,0 +1,119 @@
+"""The technique table of a case: every way to save memory, answered by the engine's own model for this very job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from vramcast.domain.answer import StepTime
+from vramcast.domain.job import Job
+from vramcast.domain.planning import Technique
+from vramcast.errors import VramcastError
+from vramcast.estimate import techniques as ways
+from vramcast.estimate.step_time import step_time
+from vramcast.estimate.training import device_bytes
+from vramcast.estimate.variants import on_engine, options_between
+
+Pace = Callable[[Job], StepTime]
+"""How long a step of a job takes."""
+
+
+class Table(NamedTuple):
+    """What was computed, and what no engine of the case has."""
+
+    techniques: tuple[Technique, ...]
+    refused: tuple[str, ...]  # "activations on the CPU: ... is not modelled for ..."
+
+
+class _Pair(NamedTuple):
+    """A technique on and off, on an engine that has it."""
+
+    with_it: Job
+    without: Job
+    device_bytes: int
+    without_bytes: int
+
+
+def techniques(job: Job, *, pace: Pace = step_time) -> Table:
+    """All techniques that apply to a job, each switched on alone.
+
+    Where the job's own engine does not have one, the first engine that has it answers, and is compared with its own
+    plan without it; sharding and adapters are compared with the job as it was asked.
+
+    Args:
+        job: the case, fitting or not
+        pace: how long a step takes
+    """
+    sizes: dict[tuple[object, ...], int] = {}
+
+    def measured(other: Job) -> int:
+        key = (other.engine, other.plan, other.workload, other.alloc_conf)
+        if key not in sizes:
+            sizes[key] = device_bytes(other)
+        return sizes[key]
+
+    found: list[Technique] = []
+    refused: list[str] = []
+    seen: list[Job] = []
+    for way in ways.TECHNIQUES:
+        try:
+            pair = _pair(job, way, measured)
+        except VramcastError as error:
+            refused.append(f"{way.name}: {error}")
+        else:
+            if pair is not None and pair.with_it not in seen:
+                seen.append(pair.with_it)
+                found.append(_row(job, way, pair, pace))
+    return Table(tuple(found), tuple(refused))
+
+
+def _pair(job: Job, way: ways.Technique, measured: Callable[[Job], int]) -> _Pair | None:
+    """The technique on the first engine that has it; None where it does not apply.
+
+    Raises: VramcastError of the job's own engine, where it applies and no engine has it
+    """
+    refusal: VramcastError | None = None
+    for engine in dict.fromkeys((job.engine, *way.engines)):
+        own = on_engine(job, engine)
+        with_it = way.apply(own)
+        if with_it is None:
+            continue
+        if with_it == job and way.without is None:
+            return None  # the job has it already
+        without = way.without(with_it) if way.without else job if way.against_asked else own
+        if without is None or without == with_it:
+            continue
+        try:
+            return _Pair(with_it, without, measured(with_it), measured(without))
+        except VramcastError as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
+    return None
+
+
+def _row(job: Job, way: ways.Technique, pair: _Pair, pace: Pace) -> Technique:
+    already = pair.with_it == job
+    return Technique(
+        name=way.name,
+        change=options_between(pair.without if already else job, pair.with_it),
+        device_bytes=pair.device_bytes,
+        saves_bytes=pair.without_bytes - pair.device_bytes,
+        fits=pair.device_bytes <= job.cluster.gpu.visible_bytes,
+        slowdown=_slowdown(pair, pace),
+        when=way.when,
+        needs=way.needs,
+    )
+
+
+def _slowdown(pair: _Pair, pace: Pace) -> float | None:
+    """Time per token with it over without it, less one.
+
+    None where either is not known, and where both are the same to the last digit: then what the technique changes is
+    not part of the model of time.
+    """
+    try:
+        before, after = pace(pair.without).tokens_per_s, pace(pair.with_it).tokens_per_s
+    except VramcastError:
+        return None
+    return None if before == after else before / after - 1

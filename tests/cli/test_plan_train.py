@@ -1,0 +1,104 @@
+"""`vramcast plan train` from end to end: a search, an inverse question, a picture, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+
+SMALL = ["llama-3.2-1b", "--on", "4xl40s", "--seq-len", "1k", "--engine", "torchtitan", "--global-batch", "16"]
+
+
+def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
+    run = [sys.executable, "-m", "vramcast", "plan", "train", *arguments]
+    return subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_search_answers_with_plans_in_the_order_of_its_goal() -> None:
+    done = plan(*SMALL, "--json", "--top", "5")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    speeds = [found["time"]["tokens_per_s"] for found in answer["plans"]]
+    assert speeds == sorted(speeds, reverse=True)
+    assert 0 < len(answer["plans"]) <= 5
+    assert answer["num_fitting"] <= answer["num_plans"]
+    assert all(found["fits"] and found["needed_bytes"] <= found["capacity_bytes"] for found in answer["plans"])
+    assert answer["decisions"][0]["name"] == "one-card"
+    assert {"tensor parallelism", "full recomputation"} <= {row["name"] for row in answer["techniques"]}
+
+
+def test_a_price_makes_the_run_cost_money(tmp_path: Path) -> None:
+    picture = tmp_path / "cost.svg"
+    done = plan(
+        *SMALL, "--on", "8xl40s", "--price", "2usd", "--goal", "cheapest", "--tokens", "10B", "--lang", "en",
+        "--picture", str(picture),
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stdout.splitlines()
+    assert first.startswith("cheapest: --gpus ")
+    assert "USD per million tokens" in second
+    assert "the run: " in second
+    assert picture.read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_an_inverse_question_says_what_it_came_to() -> None:
+    done = plan("llama-3.2-1b", "--on", "l40s", "--seq-len", "1k", "--find", "largest-batch", "--lang", "en")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("largest micro-batch that fits: ")
+    assert "nearest that does not fit: --micro-batch " in done.stdout
+
+
+def test_techniques_alone_need_no_search() -> None:
+    done = plan("llama-3.1-8b", "--on", "8xa100-sxm4-40gb", "--techniques", "--lang", "en")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("The way there\n  1. Does it fit on one card as it is? no: ")
+    assert "\nTechniques, each alone, computed for this case\n" in done.stdout
+
+
+def test_what_no_machine_can_train_exits_one() -> None:
+    done = plan("deepseek-v3", "--on", "8xt4", "--find", "smallest-box", "--lang", "en")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("none of 1 plans fits; the nearest is")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["llama-3.2-1b"], 2, "--on"),
+        (["lama-3.2-1b", "--on", "t4"], 4, "llama-3.2-1b"),
+        (["llama-3.2-1b", "--on", "t4", "--budget", "5usd"], 2, "--tokens"),
+        (["llama-3.2-1b", "--on", "t4", "--find", "largest-hat"], 2, "largest-batch"),
+        (["llama-3.2-1b", "--on", "t4", "--find", "largest-batch", "--picture", "x.svg"], 2, "--picture"),
+        (["llama-3.2-1b", "--on", "t4", "--file", "no-such-file.toml"], 5, "no-such-file.toml"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_its_exit_code(arguments: list[str], code: int, words: str) -> None:
+    done = plan(*arguments)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_job_file_can_ask_for_a_search(tmp_path: Path) -> None:
+    job = tmp_path / "plan.toml"
+    job.write_text(
+        'model = "llama-3.2-1b"\non = ["2xl40s"]\nengine = ["torchtitan"]\nglobal-batch = 8\nseq-len = 1024\ntop = 1\n',
+        encoding="utf-8",
+    )
+    done = plan("--file", str(job), "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["plans"]) == 1
+
+
+def test_the_group_lists_its_commands() -> None:
+    run = [sys.executable, "-m", "vramcast", "plan", "--help"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "train" in done.stdout

@@ -1,0 +1,68 @@
+"""The decision path: one card, above what its states fill, sharded, split, offloaded, more machines."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tests.search._options import job, read
+from vramcast.estimate.training import needed_bytes
+from vramcast.report.plan_messages import ACTIONS_ZH, DECISIONS_ZH
+from vramcast.search.decisions import COPY, NOT_STATES, ONLY_ONE, SEVERAL, SHARD, TAKE, USE_MORE, decisions
+
+
+def test_a_small_model_needs_one_card_and_one_question() -> None:
+    (only,) = decisions(job(gpus="8xh100-sxm-80gb", seq_len=2048))
+    assert only.yes
+    assert only.name == "one-card"
+    assert only.action == COPY
+
+
+def test_a_path_ends_at_the_first_step_that_fits_on_the_cards() -> None:
+    path = decisions(job("llama-3.1-8b", "8xh100-sxm-80gb", seq_len=4096))
+    assert [step.name for step in path][:3] == ["one-card", "one-card-recompute", "size"]
+    fitting = [step for step in path if step.yes and step.name != "size"]
+    assert fitting == [path[-1]]
+    assert path[-1].action == TAKE
+
+
+def test_every_figure_is_that_of_the_question_it_names() -> None:
+    asked = job("llama-3.1-8b", "8xh100-sxm-80gb", seq_len=4096)
+    for step in decisions(asked):
+        if step.options:
+            options = {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "seq-len": 4096} | read(step.options)
+            options.setdefault("engine", "pytorch")
+            assert needed_bytes(job(**options)) == step.device_bytes
+
+
+def test_the_size_question_compares_sixteen_bytes_a_parameter_with_a_card() -> None:
+    (size,) = (step for step in decisions(job("llama-3.1-70b", "8xh100-sxm-80gb")) if step.name == "size")
+    assert size.device_bytes == 16 * 70_553_706_496
+    assert size.yes
+    assert size.action == SHARD
+
+
+def test_an_offloaded_plan_must_go_into_main_memory() -> None:
+    asked = job("llama-3.1-70b", "8xh100-sxm-80gb")
+    enough = decisions(asked)
+    assert enough[-1].name == "offload"
+    assert enough[-1].host_bytes == 12 * 70_553_706_496
+    small = replace(asked, cluster=replace(asked.cluster, host_bytes=256 << 30))
+    path = decisions(small)
+    assert not next(step for step in path if step.name == "offload").yes
+    assert path[-1].name == "more"
+
+
+def test_half_as_many_machines_as_the_path_ends_with_would_not_do() -> None:
+    asked = job("llama-3.1-8b", "t4", seq_len=2048)
+    last = decisions(asked)[-1]
+    assert last.name == "more"
+    count = int(last.finding.partition(":")[0])
+    options = {"zero": "3", "engine": "deepspeed", "recompute": "full", "seq_len": 2048}
+    assert needed_bytes(job("llama-3.1-8b", f"{count}x1xt4", **options)) == last.device_bytes
+    assert needed_bytes(job("llama-3.1-8b", f"{count // 2}x1xt4", **options)) > asked.cluster.gpu.visible_bytes
+
+
+def test_every_step_and_action_has_its_words_in_chinese() -> None:
+    steps = (*ONLY_ONE, *SEVERAL)
+    assert {step.name for step in steps} | {"size", "more"} == set(DECISIONS_ZH)
+    assert {step.otherwise for step in steps} | {TAKE, COPY, SHARD, NOT_STATES, USE_MORE} == set(ACTIONS_ZH)

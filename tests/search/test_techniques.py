@@ -1,0 +1,97 @@
+"""The technique table: every row can be asked again in its own words, and says what that question says."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.search._options import job, read
+from vramcast.domain.answer import StepTime
+from vramcast.domain.job import Job
+from vramcast.errors import Unsupported
+from vramcast.estimate.techniques import TECHNIQUES
+from vramcast.estimate.training import device_bytes
+from vramcast.search.techniques import Table, techniques
+
+CASES: dict[str, dict[str, Any]] = {
+    "ddp": {"engine": "pytorch", "seq_len": 2048, "micro_batch": 4},
+    "megatron": {"engine": "megatron", "seq_len": 2048, "zero": "0", "micro_batch": 2},
+    "one card": {"gpus": "a100-sxm4-80gb", "seq_len": 2048, "micro_batch": 2},
+    "two machines": {"gpus": "2x8xh100-sxm-80gb", "engine": "pytorch", "seq_len": 1024},
+}
+
+
+@cache
+def table(case: str) -> Table:
+    return techniques(job(**CASES[case]))
+
+
+def saving(case: str, name: str) -> int:
+    return next(row.saves_bytes for row in table(case).techniques if row.name == name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_row_asked_again_by_its_own_options_gives_its_bytes(case: str) -> None:
+    for row in table(case).techniques:
+        options = {name.replace("_", "-"): value for name, value in CASES[case].items()}
+        if "shards" in read(row.change):
+            options.pop("zero", None)
+        asked = options | read(row.change)
+        if row.change.startswith("--engine"):
+            asked.setdefault("shards", "nothing")
+            asked.pop("zero", None)
+        found = device_bytes(job(**asked))
+        assert found == row.device_bytes, row.change
+        assert row.fits == (found <= job(**CASES[case]).cluster.gpu.visible_bytes)
+
+
+@pytest.mark.parametrize("case", ["ddp", "two machines"])
+def test_more_sharding_never_saves_less(case: str) -> None:
+    assert 0 < saving(case, "ZeRO 1") <= saving(case, "ZeRO 2") <= saving(case, "ZeRO 3")
+
+
+def test_one_card_has_nobody_to_share_with() -> None:
+    names = {row.name for row in table("one card").techniques}
+    assert not names & {"ZeRO 1", "ZeRO 2", "ZeRO 3", "FSDP", "HSDP", "tensor parallelism", "pipeline parallelism"}
+    assert {"full recomputation", "8-bit optimizer", "QLoRA"} <= names
+
+
+def test_hybrid_sharding_is_for_several_machines() -> None:
+    assert "HSDP" in {row.name for row in table("two machines").techniques}
+    assert "HSDP" not in {row.name for row in table("ddp").techniques}
+
+
+def test_what_a_job_has_already_is_compared_with_the_job_without_it() -> None:
+    rows = {row.name: row for row in table("ddp").techniques}
+    asked = device_bytes(job(**CASES["ddp"]))
+    flash = rows["flash attention"]
+    assert flash.device_bytes == asked
+    assert flash.saves_bytes == device_bytes(job(**CASES["ddp"], attention="eager")) - asked > 0
+
+
+def test_what_no_engine_has_is_named_with_the_reason() -> None:
+    assert any(text.startswith("activations on the CPU: ") for text in table("ddp").refused)
+
+
+def test_recomputation_costs_between_a_sixth_and_a_half_of_the_time() -> None:
+    (row,) = (row for row in table("megatron").techniques if row.name == "full recomputation")
+    assert row.slowdown is not None
+    assert 0.16 < row.slowdown < 0.5
+
+
+def test_an_unknown_or_unchanged_time_is_not_a_slowdown_of_zero() -> None:
+    def unknown(asked: Job) -> StepTime:
+        raise Unsupported("no time")
+
+    def constant(asked: Job) -> StepTime:
+        return StepTime(step_s=1.0, tokens_per_s=1.0, tokens_per_s_per_gpu=1.0, model_flops_per_s_per_gpu=1.0)
+
+    for pace in (unknown, constant):
+        assert all(row.slowdown is None for row in techniques(job(**CASES["one card"]), pace=pace).techniques)
+
+
+def test_every_technique_says_when_to_use_it_what_it_needs_and_what_it_costs() -> None:
+    assert len({way.name for way in TECHNIQUES}) == len(TECHNIQUES)
+    assert all(way.cost and way.when and way.needs for way in TECHNIQUES)
