@@ -17,7 +17,6 @@ from tests.sweeps.test_run import MANY, SECONDS, children_of, command, lines_of,
 from vramcast.errors import SourceError
 from vramcast.sweeps.on_ray import answer_on_node
 
-
 ROOT = Path(__file__).parents[2]
 
 
