@@ -52,7 +52,7 @@ def test_no_question_is_blamed_where_processes_cannot_start_at_all(monkeypatch: 
     tables = {"rows": [{"command": "train", "model": "llama-3.2-1b", "gpus": "h100"}]}
     ray.init(
         address="local", num_cpus=1, include_dashboard=False, log_to_driver=False,
-        runtime_env={"worker_process_setup_hook": _dead, "env_vars": {"PYTHONPATH": str(ROOT)}},
+        runtime_env={"worker_process_setup_hook": _dead, "env_vars": {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}},
     )
     try:
         with pytest.raises(SourceError, match="die before they answer anything"):
@@ -116,7 +116,7 @@ def test_a_question_that_kills_every_process_of_a_cluster_gets_a_row(monkeypatch
     }
     ray.init(
         address="local", num_cpus=1, include_dashboard=False, log_to_driver=False,
-        runtime_env={"worker_process_setup_hook": _deadly, "env_vars": {"PYTHONPATH": str(ROOT)}},
+        runtime_env={"worker_process_setup_hook": _deadly, "env_vars": {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}},
     )
     try:
         rows = list(vramcast.sweep(tables, engine="ray"))
