@@ -17,6 +17,8 @@ from tests.sweeps.test_run import MANY, SECONDS, children_of, command, lines_of,
 from vramcast.errors import SourceError
 from vramcast.sweeps.on_ray import answer_on_node
 
+ROOT = Path(__file__).parents[2]
+
 
 def test_without_ray_the_engine_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -40,6 +42,28 @@ def test_a_cluster_that_is_not_there_is_named(address: str, says: str, monkeypat
         vramcast.sweep(
             {"rows": [{"command": "train", "model": "llama-3.2-1b", "gpus": "h100"}]}, engine="ray", address=address
         )
+
+
+@pytest.mark.libraries
+def test_no_question_is_blamed_where_processes_cannot_start_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("vramcast.sweeps.on_ray.RETRIES", 0)
+    tables = {"rows": [{"command": "train", "model": "llama-3.2-1b", "gpus": "h100"}]}
+    ray.init(
+        address="local", num_cpus=1, include_dashboard=False, log_to_driver=False,
+        runtime_env={"worker_process_setup_hook": _dead, "env_vars": {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}},
+    )
+    try:
+        with pytest.raises(SourceError, match="die before they answer anything"):
+            vramcast.sweep(tables, engine="ray")
+    finally:
+        ray.shutdown()
+
+
+def _dead() -> None:
+    """In every worker: it ends when it has begun."""
+    os._exit(9)
 
 
 def title(pid: int) -> bytes:
@@ -92,7 +116,7 @@ def test_a_question_that_kills_every_process_of_a_cluster_gets_a_row(monkeypatch
     }
     ray.init(
         address="local", num_cpus=1, include_dashboard=False, log_to_driver=False,
-        runtime_env={"worker_process_setup_hook": _deadly},
+        runtime_env={"worker_process_setup_hook": _deadly, "env_vars": {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}},
     )
     try:
         rows = list(vramcast.sweep(tables, engine="ray"))

@@ -102,12 +102,25 @@ class _Cluster:
         try:
             found: Answered = self._ray.get(task)
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError):
+            self._require_living_workers()
             return None
         except errors.RayTaskError as error:
             raise SourceError(_cause(error)) from None
         except errors.RayError as error:
             raise SourceError(f"Ray: {' '.join(str(error).split())[:300]}") from None
         return found
+
+    def _require_living_workers(self) -> None:
+        """That a process lives which has nothing to answer: otherwise no question is to blame for a death.
+
+        Raises: SourceError when none does
+        """
+        try:
+            self._ray.get(self._task.remote((), __version__))
+        except self._ray.exceptions.RayError as error:
+            raise SourceError(
+                f"processes of the cluster die before they answer anything: {' '.join(str(error).split())[:300]}"
+            ) from None
 
 
 def _cause(error: Any) -> str:
