@@ -103,7 +103,7 @@ class Found(Noun, frozen=True):
 
     goal: str
     what: str | None  # options of the plan found
-    value: int | str | None  # what was asked for: a number of tokens, sequences or GPUs, a card, a split, a format, a model, a machine
+    value: int | str | None  # what was asked for: a number of tokens or GPUs, a card, a split, a model, a machine ...
     tried: tuple[Tried, ...]  # in the order of the search, those next to the result
     num_tried: int  # all that were looked at
     nearest_failing: Tried | None = None

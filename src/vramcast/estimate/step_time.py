@@ -37,7 +37,7 @@ WAITS: Final[dict[bool, Callable[[Number, Number], Number]]] = {
     False: lambda sent, work: sent,
     True: lambda sent, work: overlapped(sent, work, hidden=HIDDEN, loss=OVERLAP_LOSS),
 }
-"""Whether a rank has several chunks -> what sticks out of sending a micro-batch on: one chunk's output travels under the
+"""Whether a rank has several chunks -> what sticks out of sending a micro-batch on: a chunk's output travels under the
 next chunk's pass [Megatron-LM training/arguments.py: overlap_p2p_comm, on where stages are interleaved]."""
 
 BOUNDS: Final[dict[str, tuple[str, ...]]] = {
@@ -284,8 +284,8 @@ def _exchanged(
         gather_s = gather_s + (count > 0) * gathered.seconds(count * recipe.weight_bytes)
     return EXCHANGES[recipe.exchanged](
         Transfers(
-            reduce_s, gather_s, pipeline.slowest_forward, pipeline.slowest_backward, job.workload.grad_accum, recipe.gradients_hidden,
-            recipe.weights_hidden, OVERLAP_LOSS, int(job.plan.reshard_after_forward),
+            reduce_s, gather_s, pipeline.slowest_forward, pipeline.slowest_backward, job.workload.grad_accum,
+            recipe.gradients_hidden, recipe.weights_hidden, OVERLAP_LOSS, int(job.plan.reshard_after_forward),
         )
     )
 
