@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vramcast.domain.serving import PipelineJob, ServeJob
     from vramcast.question.build import Resolve
     from vramcast.question.options import Option
+    from vramcast.question.planning import PlanQuestion
     from vramcast.report.notebook import ShownAnswer, ShownPlanAnswer, ShownServeAnswer
 
 
@@ -98,19 +99,45 @@ def plan(
     return shown_plan(result) if isinstance(result, PlanAnswer) else shown(result)
 
 
+class Planned(NamedTuple):
+    """What a search came to."""
+
+    answer: PlanAnswer | Answer
+    job: Job | None  # the plan to run; None where none fits or none was looked for
+
+
 def plan_train_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> PlanAnswer | Answer:
     """The answer to a search for training plans on top of a job file, or to the inverse question it asks."""
+    return planned_training(options, file=file).answer
+
+
+def planned_training(options: Mapping[str, Any], *, file: str | Path | None = None) -> Planned:
+    """The same with the plan it leads to."""
     from vramcast.question.plan_options import PLAN_OPTIONS
-    from vramcast.question.planning import build_inverse, build_planning, cluster_of_best, goal_of
+    from vramcast.question.planning import build_planning, goal_of
 
     merged, resolve = _question(options, file, PLAN_OPTIONS)
     goal = goal_of(merged)
     if goal is not None:
-        from vramcast.catalogue.models import text_decoders
-        from vramcast.search.inverse import find
+        return _found(goal, merged, resolve)
+    return _searched(build_planning(merged, resolve=resolve))
 
-        return find(goal, build_inverse(merged, resolve=resolve, models=text_decoders))
-    asked = build_planning(merged, resolve=resolve)
+
+def _found(goal: str, options: Mapping[str, Any], resolve: Resolve) -> Planned:
+    """An inverse question."""
+    from vramcast.catalogue.models import text_decoders
+    from vramcast.estimate.training import answer
+    from vramcast.question.planning import build_inverse
+    from vramcast.search.inverse import choose
+
+    job, found = choose(goal, build_inverse(options, resolve=resolve, models=text_decoders))
+    return Planned(replace(answer(job), found=found), job if found.what is not None else None)
+
+
+def _searched(asked: PlanQuestion) -> Planned:
+    """A search, or only how techniques do where no plans are asked for."""
+    from vramcast.question.planning import cluster_of_best
+    from vramcast.question.planning import job_of as job_behind
     from vramcast.search.explained import explained, unsearched
 
     if asked.top:
@@ -120,7 +147,8 @@ def plan_train_answer(options: Mapping[str, Any], *, file: str | Path | None = N
     else:
         found = unsearched(asked.space, asked.goal)
     found = explained(found, asked.space, asked.limits, cluster_of_best(asked.space, found))
-    return replace(found, assumptions=(*found.assumptions, *asked.assumptions))
+    found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
+    return Planned(found, job_behind(asked.space, found.plans[0]) if found.plans else None)
 
 
 PLANNERS: Final[dict[str, Callable[..., PlanAnswer | Answer]]] = {"train": plan_train_answer}

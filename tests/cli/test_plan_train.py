@@ -46,6 +46,17 @@ def test_a_price_makes_the_run_cost_money(tmp_path: Path) -> None:
     assert picture.read_text(encoding="utf-8").startswith("<svg")
 
 
+@pytest.mark.parametrize("options", [["--top", "1"], ["--find", "largest-batch"]])
+def test_the_plan_found_is_written_as_files_of_its_engine(tmp_path: Path, options: list[str]) -> None:
+    question = [option for option in SMALL if options[0] == "--top" or option not in ("--global-batch", "16")]
+    done = plan(*question, *options, "--write", str(tmp_path / "configs"), "--format", "torchtitan", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    best = answer["plans"][0] if "plans" in answer else answer
+    script = (tmp_path / "configs" / "run.sh").read_text(encoding="utf-8")
+    assert f"--training.local_batch_size {best['question']['workload']['micro_batch']} " in script
+
+
 def test_an_inverse_question_says_what_it_came_to() -> None:
     done = plan("llama-3.2-1b", "--on", "l40s", "--seq-len", "1k", "--find", "largest-batch", "--lang", "en")
     assert done.returncode == 0, done.stderr

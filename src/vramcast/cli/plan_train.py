@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vramcast.cli.shared import coloured, json_option, language_option, question_options, words_of
+from vramcast.cli.shared import (
+    Writing,
+    coloured,
+    json_option,
+    language_option,
+    question_options,
+    words_of,
+    write_options,
+)
 from vramcast.errors import InvalidSpec
 from vramcast.question.plan_options import PLAN_OPTIONS
 
@@ -29,6 +37,7 @@ EXIT_DOES_NOT_FIT = 1
     "--picture", type=click.Path(path_type=Path), help="write cost against speed as a picture: FILE.svg or FILE.html"
 )
 @click.option("--explain", is_flag=True, help="every technique with when to use it and what it needs")
+@write_options
 @json_option
 @language_option
 def command(
@@ -36,6 +45,9 @@ def command(
     job_file: Path | None,
     picture: Path | None,
     explain: bool,
+    directory: Path | None,
+    formats: tuple[str, ...],
+    force: bool,
     as_json: bool,
     lang: str | None,
     **values: Any,
@@ -50,14 +62,16 @@ def command(
     vramcast plan train llama-3.1-70b --on 8x8xh100-sxm-80gb --on 16x8xa100-sxm4-80gb --goal cheapest --tokens 1T
     vramcast plan train llama-3.1-8b --on 8xa100-sxm4-40gb --find largest-batch --engine deepspeed --zero 3
     vramcast plan train --on 8xa100-sxm4-40gb --find largest-model --seq-len 2k
+    vramcast plan train qwen3-8b --on 8xh100-sxm-80gb --engine deepspeed --write configs
     """
-    from vramcast.api import plan_train_answer
+    from vramcast.api import planned_training
     from vramcast.domain.planning import PlanAnswer
 
     given = {"model": model} | {
         name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
     }
-    result = plan_train_answer(given, file=job_file)
+    writing = Writing(directory, formats, force).checked()
+    result, job = planned_training(given, file=job_file)
     if isinstance(result, PlanAnswer):
         text = _searched(result, picture, as_json=as_json, explain=explain, lang=lang)
         fits = bool(result.plans) or not result.num_plans
@@ -66,6 +80,9 @@ def command(
             raise InvalidSpec("--picture shows a search, not the answer of --find; leave out one of them")
         text, fits = _found(result, as_json=as_json, explain=explain, lang=lang), _is_found(result)
     click.echo(text if as_json else coloured(text, fits=fits), nl=as_json)
+    if job is not None:
+        best = result.plans[0] if isinstance(result, PlanAnswer) else result
+        writing.write(job, best, words_of(lang), as_json=as_json)
     return 0 if fits else EXIT_DOES_NOT_FIT
 
 

@@ -92,6 +92,15 @@ def find(goal: str, asked: Question) -> Answer:
 
     Raises: UnknownName for another goal, InvalidSpec where no plan is possible at all
     """
+    job, found = choose(goal, asked)
+    return replace(answer(job), found=found)
+
+
+def choose(goal: str, asked: Question) -> tuple[Job, Found]:
+    """The plan that a goal asks for, else the one that misses by least, and what else was looked at.
+
+    Raises: as `find`
+    """
     if goal not in GOALS:
         raise UnknownName.of("goal", goal, GOALS)
     result = GOALS[goal](asked)
@@ -101,7 +110,7 @@ def find(goal: str, asked: Question) -> Answer:
     if chosen is None:
         reasons = "; ".join(dict.fromkeys(look.tried.reason for look in result.looks)) or "nothing to look at"
         raise InvalidSpec(f"no plan is possible: {reasons[:400]}")
-    found = Found(
+    return chosen.job, Found(
         goal=goal,
         what=result.best.tried.what if result.best else None,
         value=result.best.value if result.best else None,
@@ -109,7 +118,6 @@ def find(goal: str, asked: Question) -> Answer:
         num_tried=len(result.looks),
         nearest_failing=nearest.tried if nearest else None,
     )
-    return replace(answer(chosen.job), found=found)
 
 
 def _shown(looks: list[Look], chosen: Look) -> list[Look]:
