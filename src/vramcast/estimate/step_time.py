@@ -51,6 +51,10 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
 """What a step can be bound by -> the parts that count towards it."""
 
 
+NOISE_S: Final = 1e-9
+"""A part smaller than that is the rounding of a difference."""
+
+
 class Timed(NamedTuple):
     """A step's time, or why there is none."""
 
@@ -325,7 +329,7 @@ def _answer(timing: Timing, slowest: Passes, found: Step) -> StepTime:
     causes |= {"pipeline": found.busy - known + found.bubble, "gradients": found.gradients, "gathered": found.weights,
                "optimizer": found.optimizer, "offload": found.offload, "host": found.host,
                "stragglers": found.stragglers}
-    seconds = {name: float(value) for name, value in causes.items() if value > 0}
+    seconds = {name: float(value) for name, value in causes.items() if value > NOISE_S}
     total = sum(seconds.values())
     tokens = job.workload.tokens * micro * job.data_parallel
     cards = job.cluster.count
