@@ -140,10 +140,11 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from (json.loads(line) for line in path.read_text().splitlines())
 
 
-def spearman(left: list[float], right: list[float]) -> float:
-    """Rank correlation, equal values sharing their mean rank."""
-    ranks = [_ranks(values) for values in (left, right)]
-    return statistics.correlation(*ranks) if len(set(left)) > 1 and len(set(right)) > 1 else float("nan")
+def spearman(left: list[float], right: list[float]) -> float | None:
+    """Rank correlation, equal values sharing their mean rank; None for fewer than three or for equal values."""
+    if len(left) < 3 or len(set(left)) == 1 or len(set(right)) == 1:
+        return None
+    return statistics.correlation(_ranks(left), _ranks(right))
 
 
 def _ranks(values: list[float]) -> list[float]:
@@ -154,10 +155,7 @@ def _ranks(values: list[float]) -> list[float]:
 def table(cases: list[Case]) -> Iterator[str]:
     """One line a table."""
     yield f"{'table':<24}{'':<8}{'cases':>6}{'median':>8}{'p95':>8}{'under':>7}{'rank':>7}  worst"
-    groups: dict[str, list[Case]] = {}
-    for case in cases:
-        groups.setdefault(case.table, []).append(case)
-    for name, members in sorted(groups.items()):
+    for name, members in sorted(_by_table(cases).items()):
         yield _line(name, "seen" if name in FITTED else "", members)
         peers = [case._replace(predicted=case.peer) for case in members if case.peer is not None]
         if peers:
@@ -165,17 +163,59 @@ def table(cases: list[Case]) -> Iterator[str]:
 
 
 def _line(name: str, mark: str, members: list[Case]) -> str:
+    found = summary(members)
+    rank = "" if found.rank is None else f"{found.rank:.2f}"
+    return (
+        f"{name:<24}{mark:<8}{len(members):>6}{found.median:>8.1%}{found.p95:>8.1%}{found.under:>7.0%}{rank:>7}  "
+        f"{found.worst.error:+.0%} {found.worst.name[:70]}"
+    )
+
+
+class Summary(NamedTuple):
+    """Errors of one table."""
+
+    median: float
+    p95: float
+    under: float  # share underestimated
+    rank: float | None  # Spearman's correlation of throughput; None for fewer than three rows
+    worst: Case
+
+
+def summary(members: list[Case]) -> Summary:
+    """Errors of the rows of one table."""
     errors = sorted(abs(case.error) for case in members)
-    worst = max(members, key=lambda case: abs(case.error))
-    p95 = errors[min(len(errors) - 1, round(0.95 * (len(errors) - 1)))]
-    under = sum(case.error < 0 for case in members) / len(members)
     rank = spearman(
         [case.tokens / case.predicted for case in members], [case.tokens / case.measured for case in members]
-    ) if len(members) > 2 else float("nan")
-    return (
-        f"{name:<24}{mark:<8}{len(members):>6}{statistics.median(errors):>8.1%}{p95:>8.1%}{under:>7.0%}{rank:>7.2f}  "
-        f"{worst.error:+.0%} {worst.name[:70]}"
     )
+    return Summary(
+        statistics.median(errors), errors[min(len(errors) - 1, round(0.95 * (len(errors) - 1)))],
+        sum(case.error < 0 for case in members) / len(members), rank,
+        max(members, key=lambda case: abs(case.error)),
+    )
+
+
+def markdown(cases: list[Case]) -> Iterator[str]:
+    """The same for a document."""
+    yield "| table | cases | median error | 95 % below | underestimated | rank correlation | |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, members in sorted(_by_table(cases).items()):
+        found = summary(members)
+        rank = "" if found.rank is None else f"{found.rank:.2f}"
+        mark = "constants chosen on it" if name in FITTED else ""
+        errors = f"{found.median:.1%} | {found.p95:.1%} | {found.under:.0%}"
+        yield f"| {name} | {len(members)} | {errors} | {rank} | {mark} |"
+        peers = [case._replace(predicted=case.peer) for case in members if case.peer is not None]
+        if peers:
+            other = summary(peers)
+            yield (f"| &nbsp;&nbsp;SimuMax on the same rows | {len(peers)} | {other.median:.1%} | {other.p95:.1%} | "
+                   f"{other.under:.0%} | {other.rank or 0:.2f} | |")
+
+
+def _by_table(cases: list[Case]) -> dict[str, list[Case]]:
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault(case.table, []).append(case)
+    return found
 
 
 def main() -> None:
