@@ -13,7 +13,7 @@ from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.model import Layer
 from vramcast.errors import Unsupported, VramcastError
-from vramcast.estimate.training_styles import HIDDEN, Recipe, recipe_of
+from vramcast.estimate.training_styles import ALWAYS_SHARDED, HIDDEN, Recipe, recipe_of
 from vramcast.parallel.layout import Layout
 from vramcast.timing.composition import EXCHANGES, Number, Pipeline, Step, Transfers, of_largest, overlapped, step
 from vramcast.timing.training.ends import (
@@ -204,7 +204,7 @@ def exchange_of(timing: Timing) -> Exchange:
     plan, layout, fabric = timing.job.plan, timing.layout, timing.machine.fabric
     stride = layout.tp * layout.cp * layout.dp
     size = timing.shape.residual_tokens * timing.job.model.hidden * timing.recipe.style.width
-    sharded = plan.shards is not Shards.NOTHING
+    sharded = plan.shards is not Shards.NOTHING or timing.job.engine in ALWAYS_SHARDED
     whole = layout.dp * layout.cp
     shard = min(plan.shard_group or whole, whole) if sharded else whole
     pattern = "reduce-scatter" if sharded else "all-reduce"

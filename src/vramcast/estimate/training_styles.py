@@ -46,6 +46,9 @@ OTHER_LAUNCH_S: Final = 12e-6
 ON_DEEPSPEED: Final = ("deepspeed", "huggingface")
 """Engines whose sharded weights are DeepSpeed's."""
 
+ALWAYS_SHARDED: Final = ("deepspeed",)
+"""Engines whose plans split at least the optimizer states, as `engines.deepspeed.settings` has it."""
+
 AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
 WHOLE: Final = (Precision.FP32, Precision.TF32, Precision.FP64)
 MASTER: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP8)
