@@ -22,6 +22,7 @@ BLOCK: Final = re.compile(
 ACCURACY: Final = re.compile(r"<!-- accuracy -->\n.*?<!-- /accuracy -->", re.S)
 FORMATS: Final = re.compile(r"<!-- (?P<what>formats|example) -->\n.*?<!-- /(?P=what) -->", re.S)
 SERVING_ACCURACY: Final = re.compile(r"<!-- serving accuracy -->\n.*?<!-- /serving accuracy -->", re.S)
+STEP_TIMES: Final = re.compile(r"<!-- step times -->\n.*?<!-- /step times -->", re.S)
 TRUTH_FILES: Final = ("megatron_b200.jsonl", "training.jsonl", "kernels.jsonl")
 SERVING_FILE: Final = "inference.jsonl"
 SERVING: Final[tuple[tuple[str, str, str], ...]] = (
@@ -53,7 +54,7 @@ def regenerated(text: str) -> str:
     """The document with every command's present output; `lines=N` keeps the first N lines of it."""
     text = ACCURACY.sub(_fresh_accuracy, BLOCK.sub(_fresh_block, text))
     text = FORMATS.sub(_fresh_formats, text)
-    return SERVING_ACCURACY.sub(_fresh_serving_accuracy, text)
+    return STEP_TIMES.sub(_fresh_step_times, SERVING_ACCURACY.sub(_fresh_serving_accuracy, text))
 
 
 def _fresh_formats(match: re.Match[str]) -> str:
@@ -79,6 +80,17 @@ def _fresh_serving_accuracy(match: re.Match[str]) -> str:
     if not path.is_file():
         return match[0]
     return f"<!-- serving accuracy -->\n{serving_table(path)}<!-- /serving accuracy -->"
+
+
+def _fresh_step_times(match: re.Match[str]) -> str:
+    """Published step times beside ours, where the measured runs are at hand."""
+    folder = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth")
+    if not (folder / TRUTH_FILES[0]).is_file():
+        return match[0]
+    from benchmarks.step_time import markdown, published, stated
+
+    lines = "\n".join(markdown([*published(), *stated(folder)]))
+    return f"<!-- step times -->\n{lines}\n<!-- /step times -->"
 
 
 def serving_table(path: Path) -> str:

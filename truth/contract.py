@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+STEP_TIME: Final = "step time"
+"""Level of a prediction in seconds."""
 
 
 class Prediction(NamedTuple):
     """One predicted number beside its measured one, both in bytes or in the unit of a row's own quantity."""
 
-    level: str  # "allocated", "reserved", "device", or a row's own quantity
+    level: str  # "allocated", "reserved", "device", STEP_TIME, or a row's own quantity
     predicted: float
     measured: float
     measured_alternative: float | None = None  # the GB reading where a source does not say GiB or GB

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from truth.contract import Prediction, Refused
+from truth.contract import STEP_TIME, Prediction, Refused
 from truth.rows import adapter, engine_of, harness_of
 from vramcast.errors import SourceError, VramcastError
 from vramcast.estimate.interval import Purpose, ratio_bounds
@@ -125,7 +125,7 @@ def score_row(row: Row, *, file: str, number: int) -> list[Scored]:
             label_of(row),
             prediction,
             refused,
-            peer_errors(row) if level == "allocated" else {},
+            peer_errors(row, level),
             engine_of(row, group_of(row, file)),
         )
 
@@ -186,9 +186,11 @@ def label_of(row: Row) -> str:
     return " ".join(str(part) for part in parts if part not in (None, "none"))[:110]
 
 
-def peer_errors(row: Row) -> dict[str, float]:
-    """Errors of the tools whose estimate the row carries beside its measurement."""
-    measured = row.get("measured_peak_gib")
+def peer_errors(row: Row, level: str) -> dict[str, float]:
+    """Errors of the tools whose estimate the row carries beside its measurement; the one time is SimuMax's."""
+    if level == STEP_TIME and row.get("step_ms_estimate"):
+        return {"SimuMax": row["step_ms_estimate"] / row["step_ms_measured"] - 1}
+    measured = row.get("measured_peak_gib") if level == "allocated" else None
     return {name: gib / measured - 1 for name, gib in (row.get("estimates_gib") or {}).items()} if measured else {}
 
 

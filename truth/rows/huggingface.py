@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from truth.contract import Prediction, Refused
+from truth.contract import STEP_TIME, Prediction, Refused
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
 from vramcast.errors import UnknownName
+from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import answer
 from vramcast.units import GB, GIB
 
@@ -35,6 +37,8 @@ QWEN_TARGETS: Final = tuple(PROJECTIONS.values())
 QWEN_RANK: Final = 64
 QWEN_BUCKET: Final = 200_000_000
 """finetune.py `LoraArguments.lora_r`; ds_config_zero2.json `reduce_bucket_size` [elements]."""
+
+SECONDS: Final = re.compile(r"([\d.]+)s/it")
 
 PHASES: Final = (Phase.LOAD, Phase.FIRST_STEP, Phase.STEP)
 
@@ -68,10 +72,13 @@ def highest(found: Answer, level: str) -> int:
 
 
 def _qwen(row: Row) -> Iterator[Prediction]:
-    """finetune.py at the device level: the numbers are those a user reads off `nvidia-smi`.
+    """finetune.py at the device level: the numbers are those a user reads off `nvidia-smi`; and seconds of a step.
 
     A value over several GPUs is their sum. GB and GiB are not told apart.
     """
+    seconds = SECONDS.search(str(row.get("measured_raw") or ""))
+    if seconds is not None:
+        yield Prediction(STEP_TIME, step_time(qwen_job(row)).step_s, float(seconds[1]))
     gpus = int(row["n_gpus"]) if row.get("total_over_gpus") else 1
     found = answer(qwen_job(row))
     measured = float(row["measured_gib"])

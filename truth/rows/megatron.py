@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from truth.contract import Prediction, Refused
+from truth.contract import STEP_TIME, Prediction, Refused
 from truth.rows.megatron_arguments import Arguments, job_from_arguments
+from vramcast.catalogue.gpus import parse_gpus
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.job import Job, Phase
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.megatron import ranks
+from vramcast.estimate.step_time import step_time
 from vramcast.estimate.timeline import simulate
 from vramcast.units import GIB
 
@@ -137,16 +139,23 @@ def simumax_job(name: str) -> Job:
     return replace(job, engine_options=job.engine_options | {"torch": "2.10"})  # NGC 26.01
 
 
+def timed_job(name: str) -> Job:
+    """The question of a SimuMax run, on the catalogue's card: time needs its rates."""
+    return replace(simumax_job(name), cluster=parse_gpus("8xb200-180gb"))
+
+
 def _simumax(row: dict[str, Any], name: str) -> Iterator[Prediction]:
     job = simumax_job(name)
     found = [peaks(job, program) for program in ranks(job)]
     allocated, reserved = max(mark[0] for mark in found), max(mark[1] for mark in found)
     if "measured_peak_gib" in row:
         yield Prediction("allocated", allocated, row["measured_peak_gib"] * GIB)
+        if row.get("step_ms_measured"):
+            yield Prediction(STEP_TIME, step_time(timed_job(name)).step_s, row["step_ms_measured"] / 1e3)
         return
     yield Prediction("allocated", allocated, row["measured_gib"] * GIB)
     if row.get("measured_reserved_gib"):
         yield Prediction("reserved", reserved, row["measured_reserved_gib"] * GIB)
 
 
-__all__ = ["Phase", "golden_job", "peaks", "predict", "simumax_job"]
+__all__ = ["Phase", "golden_job", "peaks", "predict", "simumax_job", "timed_job"]

@@ -13,7 +13,7 @@ from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.model import Layer
 from vramcast.errors import Unsupported, VramcastError
-from vramcast.estimate.training_styles import HIDDEN, Recipe, recipe_of
+from vramcast.estimate.training_styles import ALWAYS_SHARDED, HIDDEN, Recipe, recipe_of
 from vramcast.parallel.layout import Layout
 from vramcast.timing.composition import EXCHANGES, Number, Pipeline, Step, Transfers, of_largest, overlapped, step
 from vramcast.timing.training.ends import (
@@ -49,6 +49,10 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "offload": ("offload",),
 }
 """What a step can be bound by -> the parts that count towards it."""
+
+
+NOISE_S: Final = 1e-9
+"""A part smaller than that is the rounding of a difference."""
 
 
 class Timed(NamedTuple):
@@ -200,7 +204,7 @@ def exchange_of(timing: Timing) -> Exchange:
     plan, layout, fabric = timing.job.plan, timing.layout, timing.machine.fabric
     stride = layout.tp * layout.cp * layout.dp
     size = timing.shape.residual_tokens * timing.job.model.hidden * timing.recipe.style.width
-    sharded = plan.shards is not Shards.NOTHING
+    sharded = plan.shards is not Shards.NOTHING or timing.job.engine in ALWAYS_SHARDED
     whole = layout.dp * layout.cp
     shard = min(plan.shard_group or whole, whole) if sharded else whole
     pattern = "reduce-scatter" if sharded else "all-reduce"
@@ -325,7 +329,7 @@ def _answer(timing: Timing, slowest: Passes, found: Step) -> StepTime:
     causes |= {"pipeline": found.busy - known + found.bubble, "gradients": found.gradients, "gathered": found.weights,
                "optimizer": found.optimizer, "offload": found.offload, "host": found.host,
                "stragglers": found.stragglers}
-    seconds = {name: float(value) for name, value in causes.items() if value > 0}
+    seconds = {name: float(value) for name, value in causes.items() if value > NOISE_S}
     total = sum(seconds.values())
     tokens = job.workload.tokens * micro * job.data_parallel
     cards = job.cluster.count

@@ -33,11 +33,21 @@ HIDDEN: Final = 0.9
 MEGATRON_LAUNCH_S: Final = 4e-6
 """Host time of one kernel of fused modules, of which few are started from Python one by one; assumed."""
 
-LAUNCH_S: Final[dict[str, float]] = {"Ampere": 15e-6, "Hopper": 9e-6, "Blackwell": 8e-6}
-"""Host time of one eager operator by the card's generation, which stands for that of its host: between what inference
-shows (`timing.execution.LAUNCH_S`, 19 and 11 us) and 7 us of an operator without Python."""
+LAUNCH_S: Final[dict[str, float]] = {"Ampere": 19e-6, "Hopper": 11e-6, "Blackwell": 10e-6}
+"""Host time of one eager operator by the card's generation, which stands for that of its host; the same as in inference
+(`timing.execution.LAUNCH_S`), Blackwell's assumed."""
+
+ZERO3_MODULE_S: Final = 100e-6
+"""Host time of DeepSpeed's hooks that fetch and release a module's weights, every pass; fitted on the steps of Qwen-72B
+with LoRA under ZeRO-3, 256 and 1,024 tokens, in qwen-lora."""
 
 OTHER_LAUNCH_S: Final = 12e-6
+
+ON_DEEPSPEED: Final = ("deepspeed", "huggingface")
+"""Engines whose sharded weights are DeepSpeed's."""
+
+ALWAYS_SHARDED: Final = ("deepspeed",)
+"""Engines whose plans split at least the optimizer states, as `engines.deepspeed.settings` has it."""
 
 AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
 WHOLE: Final = (Precision.FP32, Precision.TF32, Precision.FP64)
@@ -160,7 +170,9 @@ def _eager_style(job: Job, width: int) -> Style:
         sizes = eager_recipe(job, autocast=trainer).sizes
     return Style(
         fused=plan.compile, sizes=sizes, launch_s=LAUNCH_S.get(job.cluster.gpu.arch, OTHER_LAUNCH_S), width=width,
+        module_s=ZERO3_MODULE_S if plan.shards is Shards.EVERYTHING and job.engine in ON_DEEPSPEED else 0.0,
         residual=sizes.numerics.residual, gradient_bytes=3.0 * width,  # the head's
+        attention=str(plan.attention),
         eager_scores=EAGER_SCORES if plan.attention is AttentionKernel.EAGER else 0.0,
         trains=plan.peft is None or "head" in plan.peft.modules_to_save,
     )

@@ -87,11 +87,13 @@ def _again(operators: list[Operator], forward: Parts, choice: Recomputed, machin
 
 def _sum(operators: list[Operator], machine: Machine, *, backward: bool) -> Parts:
     """All operators, and how long the card waits for the host where that is the slower one."""
-    total, kernels = Parts(), 0.0
+    total, kernels, modules = Parts(), 0.0, 0
     for operator in operators:
         total = total.plus(seconds(operator, machine, backward=backward))
         kernels += operator.backward_kernels if backward else operator.kernels
+        modules += operator.weight_bytes > 0
     hosted = kernels * machine.style.launch_s * (BACKWARD_LAUNCH if backward else 1.0)
+    hosted += modules * machine.style.module_s
     return total._replace(launch=positive(hosted - total.total))
 
 

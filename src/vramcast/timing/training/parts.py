@@ -96,6 +96,14 @@ class Operator(NamedTuple):
             backward_bytes=self.backward_bytes * tokens,
         )
 
+    def on(self, ranks: int) -> Operator:
+        """The operator where its experts are spread over so many ranks: as many rows, fewer weights."""
+        if self.kind != "grouped":
+            return self
+        return self._replace(
+            weight_bytes=self.weight_bytes / ranks, backward_weight_bytes=self.backward_weight_bytes / ranks
+        )
+
 
 def part_of(path: str) -> str:
     """The part of a layer that a weight or a value belongs to.
@@ -115,6 +123,7 @@ class Style(NamedTuple):
     sizes: Sizes | None = None  # implementations of an engine that runs operators one by one: they are on its tape
     eager_scores: float = 0.0  # bytes moved for every score of attention that is materialised, forward; 0: flash
     launch_s: float = 0.0  # host time of one kernel forward; backward, in C++, a half of it
+    module_s: float = 0.0  # host time of a module with weights, every pass: what hooks around it take
     width: int = 2  # bytes of an activation inside the layer
     residual: int = 2  # bytes of an element of the residual stream
     gradient_bytes: float = 8.0  # written and read where a product's weight gradient is added to the sum

@@ -3,6 +3,7 @@
 A product takes flops / rate and a share of its traffic that nothing hides; products of many experts at once hide none.
 [SimuMax] MooreThreads/SimuMax @4dcaae5 configs/system: 514 products on B200 and 183 on A100 PCIe, 120 grouped products
 and 44 attention calls; least squares, median miss 5 and 1.5 %.
+[FA2] Dao, arXiv:2307.08691, figures 4 to 6.
 [FA3] Shah et al., arXiv:2407.08608, figures 5 and 6.
 """
 
@@ -24,8 +25,8 @@ class Share(NamedTuple):
 
 PRODUCTS: Final[dict[tuple[str, str], Share]] = {
     ("Blackwell", "16"): Share(0.47, "[SimuMax] B200 0.49 product by product; 0.47 fits whole steps of megatron-b200"),
-    ("Ampere", "16"): Share(0.76, "[SimuMax] A100 PCIe 0.78; 0.74 fits mpt-a100-40gb of truth/step_times.csv"),
-    ("Hopper", "16"): Share(0.66, "fitted: truth/step_times.csv, between mpt-h100 0.58 and kempnerforge-h200 0.78"),
+    ("Ampere", "16"): Share(0.76, "[SimuMax] A100 PCIe 0.78; fitted on mpt-a100-40gb of truth/step_times.csv"),
+    ("Hopper", "16"): Share(0.66, "fitted: mpt-h100 of truth/step_times.csv, 125M to 70B"),
     ("Hopper", "8"): Share(0.72, "fitted: bridge-llama-h100 of truth/step_times.csv"),
     ("Blackwell", "8"): Share(0.65, "[MAMF] B200 3432.5 of 4500, 0.85 of it over a whole step"),
     ("Blackwell Ultra", "16"): Share(0.58, "assumed: as much above Blackwell as with 8 bits"),
@@ -46,7 +47,9 @@ ATTENTION: Final[dict[tuple[str, str], tuple[float, float]]] = {
     ("Blackwell", "flash"): (0.22, 0.18),  # FlashAttention 2 has no kernel of its own there; assumed as on Hopper
     ("Hopper", "cudnn"): (0.52, 0.42),  # [FA3] table of cuDNN 9: 480 to 640 TFLOPS forward, 400 to 500 backward
     ("Hopper", "flash"): (0.36, 0.28),  # [FA3] FlashAttention 2: 350 and 280 TFLOPS
+    ("Hopper", "efficient"): (0.20, 0.16),  # as far below FlashAttention 2 as on Ampere
     ("Ampere", "flash"): (0.60, 0.50),  # [SimuMax] A100: 185 and 150 TFLOPS
+    ("Ampere", "efficient"): (0.33, 0.28),  # [FA2] FlashAttention 1 and xFormers: half of FlashAttention 2
     ("Ada", "flash"): (0.55, 0.45),  # assumed as on Ampere
 }
 """Architecture and kernel -> share of the data sheet forward and backward, the masked half not counted."""
@@ -81,7 +84,7 @@ def rates_of(gpu: Gpu, precision: Precision, *, attention: str = "flash") -> Rat
     Args:
         gpu: the card
         precision: the recipe
-        attention: kernel of softmax(QK)V, "flash" or "cudnn"
+        attention: kernel of softmax(QK)V: "flash", "cudnn" or "efficient"
     """
     dtype = COMPUTED_IN[precision]
     peak = gpu.flops_per_s(dtype) or gpu.flops_per_s(FALLBACK[dtype])

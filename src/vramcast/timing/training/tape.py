@@ -58,12 +58,22 @@ def _sums(operators: list[Taped], rows: int, sizes: Sizes) -> Iterator[Operator]
     width, kept = sizes.numerics.compute, sizes.numerics.weight
     moved = 3.0 * kept + (width + kept if kept != width else 0)
     for found in operators:
-        if found.flops and (found.weight_gradients or found.saved_weight_gradients):
+        if found.flops and _learns(found):
             path = found.outputs[0].name
             yield Operator(
                 f"{path}.gradient", "pointwise", "gradient", kernels=0.0, backward_kernels=1.0 + (kept != width),
-                backward_weight_bytes=moved * found.flops / 2 / rows,
+                backward_weight_bytes=moved * _weights(found, rows, sizes),
             )
+
+
+def _learns(found: Taped) -> bool:
+    return bool(found.weight_gradients or found.saved_weight_gradients)
+
+
+def _weights(found: Taped, rows: int, sizes: Sizes) -> float:
+    """Elements: those of the gradients; a product of experts has more than its operations tell."""
+    told = sum(tensor.num_bytes for tensor in found.weight_gradients) / sizes.numerics.compute
+    return max(told, found.flops / 2 / rows)
 
 
 def _operator(found: Taped, rows: int, sizes: Sizes) -> Operator:
@@ -81,14 +91,15 @@ def _operator(found: Taped, rows: int, sizes: Sizes) -> Operator:
             found.name, "pointwise", part_of(path), bytes=moved / rows, backward_bytes=back / rows,
             backward_kernels=float(back > 0),
         )
-    learns = bool(found.weight_gradients or found.saved_weight_gradients)
+    learns = _learns(found)
     passes = learns + (found.inputs[0].gradient_bytes > 0)
-    weight = found.flops / 2 / rows  # elements
+    weight = _weights(found, rows, sizes)
     # a weight is read in every product; under autocast it is cast from fp32 first, once for both passes
     cast = (sizes.numerics.weight + width) * weight if sizes.numerics.autocast and not sizes.frozen else 0.0
     written = width * weight if learns else 0.0
+    kind = "grouped" if "experts" in path else "product"
     return Operator(
-        path, "product", part_of(path), found.flops / rows, moved / rows, passes * found.flops / rows,
+        path, kind, part_of(path), found.flops / rows, moved / rows, passes * found.flops / rows,
         passes * moved / rows, kernels=1.0 + (cast > 0), backward_kernels=float(passes),
         weight_bytes=width * weight + cast, backward_weight_bytes=passes * width * weight + written,
     )
@@ -97,9 +108,8 @@ def _operator(found: Taped, rows: int, sizes: Sizes) -> Operator:
 def _unpacked(found: Taped, path: str, rows: int, *, moved: int, beside: float, width: int) -> Operator:
     """A product with weights of few bits, or the step before it that unpacks them: again in backward."""
     kernels = 1.0 + 2 * len(found.temporaries)
-    weight = width * found.flops / 2 / rows
-    return Operator(
-        path, "product" if found.flops else "pointwise", part_of(path), found.flops / rows, moved / rows if found.flops
-        else 0.0, found.flops / rows, moved / rows if found.flops else 0.0, kernels, kernels,
-        weight_bytes=beside + weight, backward_weight_bytes=beside + weight,
-    )
+    weight = beside + width * found.flops / 2 / rows
+    if not found.flops:
+        return Operator(path, "pointwise", part_of(path), 0.0, 0.0, 0.0, 0.0, kernels, kernels, weight, weight)
+    flops, bytes_ = found.flops / rows, moved / rows
+    return Operator(path, "product", part_of(path), flops, bytes_, flops, bytes_, kernels, kernels, weight, weight)

@@ -1,0 +1,133 @@
+"""Whole steps: parts that add up, figures that papers publish, and what must never be faster."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from vramcast.api import job_of
+from vramcast.domain.answer import StepTime
+from vramcast.domain.device import Network
+from vramcast.domain.job import Job
+from vramcast.errors import Unsupported
+from vramcast.estimate.step_time import model_flops, step_time, timed
+from vramcast.report.document import document
+from vramcast.report.messages import LANGUAGES, Words
+from vramcast.report.text import render
+
+
+def job(**options: object) -> Job:
+    given = {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "megatron"} | options
+    return job_of({name.replace("_", "-"): value for name, value in given.items()})
+
+
+def timing(**options: object) -> StepTime:
+    return step_time(job(**options))
+
+
+ENGINES = (
+    {"engine": "megatron", "tp": 2}, {"engine": "torchtitan"}, {"engine": "torchtitan", "compile": True},
+    {"engine": "deepspeed"}, {"engine": "huggingface", "peft": "lora"}, {"engine": "litgpt", "peft": "lora"},
+    {"engine": "torchtune"}, {"engine": "colossalai"}, {"engine": "pytorch"},
+    {"engine": "unsloth", "peft": "lora", "gpus": "1xh100-sxm-80gb"},
+)
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=lambda options: str(options["engine"]))
+def test_every_engine_is_timed_and_its_parts_add_up(options: dict[str, object]) -> None:
+    found = timing(**options)
+    assert sum(found.seconds.values()) == pytest.approx(found.step_s)
+    assert found.tokens_per_s == pytest.approx(found.tokens_per_s_per_gpu * job(**options).cluster.count)
+    assert found.mfu is not None
+    assert 0 < found.mfu < 1
+    assert found.sources
+
+
+def test_model_flops_are_six_a_weight_and_half_of_attention() -> None:
+    # 6 x (8.03e9 weights - 0.525e9 of the embedding) + 6 x 32 layers x 4096 x 4096 / 2 keys x 2 products
+    weights = 8.03026e9 - 128256 * 4096
+    attention = 6 * 32 * 4096 * 4097
+    assert model_flops(job()) == pytest.approx(6 * weights + attention, rel=1e-3)
+
+
+def test_llama_3_405b_takes_what_its_paper_says() -> None:
+    # arXiv:2407.21783, table 4: 8,192 H100, 400 to 430 TFLOPS a card without recomputation
+    found = timing(
+        model="llama-3.1-405b", gpus="1024x8xh100-sxm-80gb", tp=8, pp=16, virtual_stages=8, seq_len="8k",
+        global_batch=2048, loss="fused", engine_option=("overlap_grad_reduce=true", "overlap_param_gather=true"),
+    )
+    assert found.model_flops_per_s_per_gpu == pytest.approx(430e12, rel=0.12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(tp=st.sampled_from([1, 2, 4, 8]), pp=st.sampled_from([1, 2]), accumulated=st.integers(1, 16))
+def test_more_micro_batches_take_longer_and_are_never_less_efficient(tp: int, pp: int, accumulated: int) -> None:
+    here = timing(gpus="2x8xh100-sxm-80gb", tp=tp, pp=pp, grad_accum=accumulated)
+    more = timing(gpus="2x8xh100-sxm-80gb", tp=tp, pp=pp, grad_accum=accumulated + 1)
+    assert more.step_s > here.step_s
+    assert more.tokens_per_s >= here.tokens_per_s
+
+
+@settings(max_examples=20, deadline=None)
+@given(factor=st.integers(2, 8), pp=st.sampled_from([1, 2, 4]), shards=st.sampled_from(["nothing", "optimizer"]))
+def test_more_bandwidth_is_never_slower(factor: int, pp: int, shards: str) -> None:
+    asked = job(gpus="4x8xh100-sxm-80gb", pp=pp, shards=shards, grad_accum=4)
+    gpu = asked.cluster.gpu
+    network = Network(bytes_per_s=50 * 10**9, rdma="RoCE")
+    slow = replace(asked, cluster=replace(asked.cluster, network=network))
+    wide = replace(network, bytes_per_s=factor * network.bytes_per_s)
+    assert gpu.bandwidth_bytes_per_s is not None
+    assert gpu.link_bytes_per_s is not None
+    faster = (
+        replace(slow.cluster, network=wide),
+        replace(slow.cluster, gpu=replace(gpu, bandwidth_bytes_per_s=factor * gpu.bandwidth_bytes_per_s)),
+        replace(slow.cluster, gpu=replace(gpu, link_bytes_per_s=factor * gpu.link_bytes_per_s)),
+    )
+    for cluster in faster:
+        assert step_time(replace(slow, cluster=cluster)).step_s <= step_time(slow).step_s
+
+
+def test_recomputation_offload_and_sharding_cost_time() -> None:
+    plain = timing(engine="deepspeed", zero="2")
+    for option in ({"recompute": "full"}, {"offload_optimizer": "cpu"}, {"zero": "3"}):
+        assert timing(**({"engine": "deepspeed", "zero": "2"} | option)).step_s > plain.step_s
+    assert timing(engine="deepspeed", zero="2", offload_optimizer="nvme").step_s > timing(
+        engine="deepspeed", zero="2", offload_optimizer="cpu"
+    ).step_s
+
+
+def test_recomputing_some_layers_lies_between_none_and_all() -> None:
+    none, some, whole = (
+        timing(recompute="none"), timing(recompute="full", recompute_layers=8), timing(recompute="full")
+    )
+    assert none.step_s < some.step_s < whole.step_s
+
+
+def test_what_is_not_timed_is_said_in_one_sentence() -> None:
+    asked = job(engine="pytorch", objective="dpo")
+    with pytest.raises(Unsupported, match="objective=dpo is not timed"):
+        step_time(asked)
+    found = timed(asked)
+    assert found.time is None
+    assert found.assumptions[0].startswith("no step time: ")
+    unknown = replace(asked.cluster, gpu=replace(asked.cluster.gpu, bandwidth_bytes_per_s=None))
+    with pytest.raises(Unsupported, match="has no bandwidth"):
+        step_time(replace(job(), cluster=unknown))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_answers_show_the_step_in_text_and_json(language: str) -> None:
+    from vramcast.estimate.training import answer
+
+    found = answer(job(gpus="2x8xh100-sxm-80gb"))
+    assert found.time is not None
+    text = render(found, Words(language), explain=True)
+    assert "MFU" in text
+    assert "token/s" in text or "tokens/s" in text
+    plain = json.loads(json.dumps(document(found)))["time"]
+    assert {"step_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "seconds", "bound"} <= set(plain)
+    assert any("RDMA" in line for line in found.assumptions)

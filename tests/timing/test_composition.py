@@ -1,0 +1,96 @@
+"""The arithmetic of a step: floats and arrays alike, and the bubbles that papers state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vramcast.timing.composition import (
+    BUBBLES,
+    EXCHANGES,
+    Pipeline,
+    Step,
+    Transfers,
+    larger,
+    of_largest,
+    overlapped,
+    step,
+)
+
+seconds = st.floats(0.0, 100.0)
+shares = st.floats(0.0, 1.0)
+
+
+def even(*, stages: int, micro_batches: int, chunks: int = 1) -> Pipeline:
+    """Stages that all take one second forward and two backward."""
+    return Pipeline(1.0 * stages, 2.0 * stages, 1.0, 2.0, micro_batches, stages, chunks)
+
+
+def test_the_bubble_of_1f1b_is_a_pass_of_every_other_stage() -> None:
+    assert BUBBLES["1f1b"](even(stages=8, micro_batches=32)) == pytest.approx(7 * 3.0)
+    assert BUBBLES["gpipe"](even(stages=8, micro_batches=32)) == pytest.approx(7 * 3.0)
+
+
+def test_chunks_divide_the_bubble() -> None:
+    assert BUBBLES["interleaved"](even(stages=8, micro_batches=32, chunks=4)) == pytest.approx(7 * 3.0 / 4)
+
+
+def test_zero_bubble_leaves_the_forwards_only() -> None:
+    assert BUBBLES["zero-bubble"](even(stages=8, micro_batches=32)) == pytest.approx(7 * 1.0)
+
+
+def test_dualpipe_waits_for_half_as_many_stages() -> None:
+    # (p / 2 - 1)(F&B + B - 3 W) with F&B = F + B and W = B / 2
+    assert BUBBLES["dualpipe"](even(stages=8, micro_batches=32)) == pytest.approx(3 * (1.0 + 2.0 + 2.0 - 3.0))
+
+
+@given(stages=st.integers(1, 64), micro_batches=st.integers(1, 512))
+def test_more_micro_batches_make_the_bubble_a_smaller_share(stages: int, micro_batches: int) -> None:
+    for schedule in BUBBLES:
+        here = step(even(stages=stages, micro_batches=micro_batches), schedule=schedule)
+        more = step(even(stages=stages, micro_batches=micro_batches + 1), schedule=schedule)
+        assert more.bubble / more.total <= here.bubble / here.total + 1e-12
+
+
+@given(communication=seconds, behind=seconds, hidden=shares, loss=shares)
+def test_a_transfer_costs_between_nothing_and_itself(
+    communication: float, behind: float, hidden: float, loss: float
+) -> None:
+    cost = overlapped(communication, behind, hidden=hidden, loss=loss)
+    assert -1e-9 <= cost <= communication + 1e-9
+    assert cost >= overlapped(communication, behind + 1.0, hidden=hidden, loss=loss) - 1e-9
+
+
+@given(parts=st.lists(seconds, min_size=8, max_size=8))
+def test_the_parts_of_a_step_add_up(parts: list[float]) -> None:
+    assert Step(*parts).total == pytest.approx(sum(parts))
+
+
+@settings(max_examples=50)
+@given(rows=st.lists(st.tuples(seconds, seconds, st.integers(1, 64), st.integers(1, 16)), min_size=1, max_size=8),
+       loss=shares, hidden=shares)
+def test_arrays_give_what_floats_give(rows: list[tuple[float, float, int, int]], loss: float, hidden: float) -> None:
+    np: Any = pytest.importorskip("numpy")
+    columns = [np.array(column, np.float64) for column in zip(*rows, strict=True)]
+
+    def totals(forward: Any, backward: Any, micro: Any, chunks: Any) -> list[Any]:
+        pipeline = Pipeline(3 * forward, 3 * backward, forward, backward, micro, 3, chunks)
+        moved = Transfers(forward, backward, backward, forward, micro, hidden, hidden, loss, 1)
+        found = []
+        for schedule in BUBBLES:
+            for exchange in EXCHANGES.values():
+                gradients, weights = exchange(moved)
+                found.append(step(pipeline, schedule=schedule, gradients=gradients, weights=weights, spread=0.1).total)
+        return found
+
+    together = totals(*columns)
+    for index, row in enumerate(rows):
+        assert [values[index] for values in together] == pytest.approx(totals(*map(float, row)))
+
+
+def test_the_larger_of_two_and_the_value_of_the_largest_key() -> None:
+    assert larger(2.0, 3.0) == larger(3.0, 2.0) == 3.0
+    assert of_largest([1.0, 5.0, 5.0], [1, 2, 3]) == 2

@@ -1,0 +1,71 @@
+"""Published step times: every row is predicted, and no change makes a table worse in silence."""
+
+from __future__ import annotations
+
+import csv
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from benchmarks.step_time import Case, job_of, markdown, published, spearman, stated, summary, tokens_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TRUTH = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth")
+BUDGETS = tomllib.loads((ROOT / "truth" / "step_time_budgets.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, list[Case]]:
+    found: dict[str, list[Case]] = {}
+    for case in (*published(), *stated(TRUTH)):
+        found.setdefault(case.table, []).append(case)
+    return found
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_tables_stay_within_their_budget(tables: dict[str, list[Case]], name: str) -> None:
+    if name not in tables:
+        pytest.skip("the measured runs are not at hand")
+    found = summary(tables[name])
+    assert found.median <= BUDGETS[name]["median"]
+    if "rank" in BUDGETS[name]:
+        assert found.rank is not None
+        assert found.rank >= BUDGETS[name]["rank"]
+
+
+def test_every_table_has_a_budget(tables: dict[str, list[Case]]) -> None:
+    assert set(tables) <= set(BUDGETS)
+
+
+def test_every_row_names_its_source_and_the_day_it_was_checked() -> None:
+    with (ROOT / "truth" / "step_times.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(row["source"] and row["checked"].startswith("20") for row in rows)
+    assert len(rows) >= 300
+
+
+def test_a_row_is_the_run_its_source_describes() -> None:
+    row = {
+        "model": "gpt-175b", "gpus": "8x8xa100-sxm4-80gb", "network_gbps": "1600", "source": "arXiv:2205.05198",
+        "options": "engine=megatron precision=mixed-fp16 tp=8 pp=8 virtual-stages=3 global-batch=64 seq-len=2048 "
+                   "sequence-parallel=true recompute=selective",
+    }
+    job = job_of(row)
+    assert tokens_of(job) == 64 * 2048
+    assert job.plan.sequence_parallel is True
+    assert job.workload.grad_accum == 64
+    assert job.cluster.network is not None
+    assert job.cluster.network.bytes_per_s == 200 * 10**9
+
+
+def test_rank_correlation_is_one_for_the_same_order_and_minus_one_for_the_reverse() -> None:
+    assert spearman([1.0, 2.0, 3.0], [10.0, 20.0, 40.0]) == pytest.approx(1)
+    assert spearman([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == pytest.approx(-1)
+    assert spearman([1.0, 2.0], [1.0, 2.0]) is None
+
+
+def test_tables_of_documents_have_a_line_for_every_table(tables: dict[str, list[Case]]) -> None:
+    lines = list(markdown([case for cases in tables.values() for case in cases]))
+    assert sum(line.startswith("| ") and "&nbsp;" not in line for line in lines) == len(tables) + 1
