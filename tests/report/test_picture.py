@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,7 +14,18 @@ from hypothesis import strategies as st
 from vramcast.domain.planning import Point
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.messages import Words
-from vramcast.report.picture import COLUMNS, LETTERS, WIDTH, axis_of, by_unit, html, scatter, svg, write_picture
+from vramcast.report.picture import (
+    COLUMNS,
+    LETTERS,
+    WIDTH,
+    axis_of,
+    by_unit,
+    html,
+    labelled,
+    scatter,
+    svg,
+    write_picture,
+)
 
 EN = Words("en")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -56,13 +68,23 @@ def test_characters_show_a_letter_for_each_point_of_a_unit_and_stay_in_their_col
 
 
 @given(values=st.lists(st.floats(1e-9, 1e15), min_size=1, max_size=20))
-def test_an_axis_holds_its_values_and_round_labels(values: list[float]) -> None:
+def test_an_axis_holds_its_values_between_distinct_labels(values: list[float]) -> None:
     axis = axis_of(values)
     assert all(-1e-9 <= axis.place(value) <= 1 + 1e-9 for value in values)
-    assert len(axis.ticks()) < 30
-    for tick in axis.ticks():
-        mantissa = tick / 10 ** math.floor(math.log10(abs(tick)) + 1e-9) if tick else 0
-        assert abs(mantissa - round(mantissa, 1)) < 1e-6
+    labels = labelled(axis)
+    assert len(labels) < 30
+    assert len({text for _, text in labels}) == len(labels)
+    assert all(axis.low <= tick <= axis.high for tick, _ in labels)
+
+
+@given(low=st.floats(1e-3, 1e6), span=st.floats(1.01, 9))
+def test_ticks_of_a_linear_axis_are_multiples_of_one_two_or_five(low: float, span: float) -> None:
+    ticks = axis_of([low, low * span]).ticks()
+    steps = {round(after - before, 12) for before, after in pairwise(ticks)}
+    step = ticks[1] - ticks[0]
+    assert 3 <= len(ticks) <= 9
+    assert round(step / 10 ** math.floor(math.log10(step) + 1e-9), 3) in (1, 2, 5)
+    assert all(abs(other - step) < 1e-6 * step + 1e-9 for other in steps)
 
 
 def test_a_capital_marks_what_is_on_the_front() -> None:

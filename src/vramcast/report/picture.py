@@ -23,6 +23,9 @@ LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 LOGARITHMIC: Final = 10.0
 """Largest over smallest value from which an axis is logarithmic."""
 
+MOST_DIGITS: Final = 16
+MOST_TICKS: Final = 8
+
 MARGIN: Final = 0.06
 """Of an axis, free on either side of the points."""
 
@@ -57,13 +60,13 @@ class Axis(NamedTuple):
         return (bend(value) - bend(self.low)) / (bend(self.high) - bend(self.low))
 
     def ticks(self) -> list[float]:
-        """Round values to label, about five."""
+        """Round values to label, three to nine on a linear axis."""
         if self.logarithmic:
             decades = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
             steps = (1, 2, 5) if len(decades) < 4 else (1,)
             found = [step * 10.0**decade for decade in decades for step in steps]
         else:
-            rough = (self.high - self.low) / 5
+            rough = (self.high - self.low) / MOST_TICKS
             unit = 10.0 ** floor(log10(rough))
             step = unit * next(factor for factor in (1, 2, 5, 10) if factor * unit >= rough)
             found = [step * index for index in range(ceil(self.low / step), floor(self.high / step) + 1)]
@@ -101,14 +104,14 @@ def _scatter(points: list[Point], unit: str, words: Words) -> Iterator[str]:
     for point, mark in reversed(list(zip(points, _marks(points), strict=True))):
         row = ROWS - 1 - round(up.place(point.cost_per_million_tokens) * (ROWS - 1))
         cells[row][round(across.place(point.tokens_per_s) * (COLUMNS - 1))] = mark
-    labels = {ROWS - 1 - round(up.place(value) * (ROWS - 1)): short(value) for value in up.ticks()}
+    labels = {ROWS - 1 - round(up.place(value) * (ROWS - 1)): text for value, text in labelled(up)}
     yield "  " + words("plan.cost_axis", unit=unit)
     for index, line in enumerate(cells):
         yield f"  {labels.get(index, ''):>8} |{''.join(line)}".rstrip()
     yield f"  {'':>8} +{'-' * COLUMNS}"
     below = [" "] * (COLUMNS + 8)
-    for value in across.ticks():
-        text, start = short(value), round(across.place(value) * (COLUMNS - 1))
+    for value, text in labelled(across):
+        start = round(across.place(value) * (COLUMNS - 1))
         below[start : start + len(text)] = text
     yield f"  {'':>9} {''.join(below).rstrip()}  {words('plan.tokens_axis')}"
     for point, mark in zip(points, _marks(points), strict=True):
@@ -130,16 +133,30 @@ def figures(point: Point, words: Words) -> str:
     return f"{point.tokens_per_s:,.0f} {words('plan.tokens_axis')}, {cost}"
 
 
-def short(value: float) -> str:
-    """A label of an axis.
+def short(value: float, digits: int = 3) -> str:
+    """A number with few digits.
 
     >>> short(0.25), short(1500), short(2_000_000)
     ('0.25', '1.5k', '2M')
     """
     for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
-            return f"{value / factor:.3g}{letter}"
-    return f"{value:.3g}"
+            return f"{value / factor:.{digits}g}{letter}"
+    return f"{value:.{digits}g}"
+
+
+def labelled(axis: Axis) -> list[tuple[float, str]]:
+    """The round values of an axis with as many digits as it takes to tell them apart.
+
+    >>> [text for _, text in labelled(Axis(1000.0, 1001.0, False))]
+    ['1k', '1.0002k', '1.0004k', '1.0006k', '1.0008k', '1.001k']
+    """
+    ticks = axis.ticks()
+    for digits in range(3, MOST_DIGITS):
+        texts = [short(value, digits) for value in ticks]
+        if len(set(texts)) == len(texts):
+            break
+    return list(zip(ticks, texts, strict=True))
 
 
 def write_picture(path: Path, points: Sequence[Point], words: Words) -> None:
@@ -194,14 +211,14 @@ def _panel(points: list[Point], unit: str, words: Words) -> Iterator[str]:
     def y_of(value: float) -> float:
         return HEIGHT - BOTTOM - up.place(value) * (HEIGHT - TOP - BOTTOM)
 
-    for value in up.ticks():
+    for value, text in labelled(up):
         y = y_of(value)
         yield f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
-        yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short(value)}</text>'
-    for value in across.ticks():
+        yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
+    for value, text in labelled(across):
         x = x_of(value)
         yield f'<path class="grid" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
-        yield f'<text class="soft" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{short(value)}</text>'
+        yield f'<text class="soft" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{text}</text>'
     yield _text("ink", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, words("plan.tokens_axis"), "middle")
     middle = (TOP + HEIGHT - BOTTOM) / 2
     yield (
