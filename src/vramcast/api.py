@@ -79,7 +79,7 @@ def plan(
     """A search: the best plans for a goal, or with `find` an inverse question.
 
     Args:
-        kind: "train"
+        kind: "train" or "serve"
         model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
         on: what to look at: "8xh100-sxm-80gb", or several of them
         file: a job file; arguments given here win over it
@@ -151,7 +151,27 @@ def _searched(asked: PlanQuestion) -> Planned:
     return Planned(found, job_behind(asked.space, found.plans[0]) if found.plans else None)
 
 
-PLANNERS: Final[dict[str, Callable[..., PlanAnswer | Answer]]] = {"train": plan_train_answer}
+def plan_serve_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> PlanAnswer:
+    """The answer to a search for deployments on top of a job file."""
+    return planned_serving(options, file=file)[0]
+
+
+def planned_serving(
+    options: Mapping[str, Any], *, file: str | Path | None = None
+) -> tuple[PlanAnswer, ServeJob | None]:
+    """The same with one replica of the deployment it leads to."""
+    from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS, build_plan_serving
+    from vramcast.search.serving_plans import search
+
+    merged, resolve = _question(options, file, PLAN_SERVE_OPTIONS)
+    asked = build_plan_serving(merged, resolve=resolve)
+    found, job = search(asked.space, asked.limits, asked.goal, top=asked.top)
+    return replace(found, assumptions=(*found.assumptions, *asked.assumptions)), job
+
+
+PLANNERS: Final[dict[str, Callable[..., PlanAnswer | Answer]]] = {
+    "train": plan_train_answer, "serve": plan_serve_answer,
+}
 """Kinds of plan that can be searched for."""
 
 

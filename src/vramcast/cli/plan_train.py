@@ -14,6 +14,7 @@ from vramcast.cli.shared import (
     json_option,
     language_option,
     question_options,
+    searched,
     words_of,
     write_options,
 )
@@ -22,7 +23,6 @@ from vramcast.question.plan_options import PLAN_OPTIONS
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
-    from vramcast.domain.planning import PlanAnswer
 
 EXIT_DOES_NOT_FIT = 1
 
@@ -73,7 +73,7 @@ def command(
     writing = Writing(directory, formats, force).checked()
     result, job = planned_training(given, file=job_file)
     if isinstance(result, PlanAnswer):
-        text = _searched(result, picture, as_json=as_json, explain=explain, lang=lang)
+        text = searched(result, picture, as_json=as_json, explain=explain, lang=lang)
         fits = bool(result.plans) or not result.num_plans
     else:
         if picture is not None:
@@ -84,21 +84,6 @@ def command(
         best = result.plans[0] if isinstance(result, PlanAnswer) else result
         writing.write(job, best, words_of(lang), as_json=as_json)
     return 0 if fits else EXIT_DOES_NOT_FIT
-
-
-def _searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explain: bool, lang: str | None) -> str:
-    """The answer of a search as text or JSON, its picture written."""
-    if picture is not None:
-        from vramcast.report.picture import write_picture
-
-        write_picture(picture, result.front, words_of(lang))
-    if as_json:
-        from vramcast.report.plan_document import to_json
-
-        return to_json(result, today=date.today())
-    from vramcast.report.plan import render
-
-    return render(result, words_of(lang), explain=explain, today=date.today())
 
 
 def _found(result: Answer, *, as_json: bool, explain: bool, lang: str | None) -> str:

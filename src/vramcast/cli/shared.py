@@ -17,6 +17,7 @@ from vramcast.report.messages import LANGUAGES, Words, language_of
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
     from vramcast.domain.job import Job
+    from vramcast.domain.planning import PlanAnswer
     from vramcast.domain.serving import PipelineJob, ServeJob
 
 Command = Callable[..., Any]
@@ -102,3 +103,20 @@ def coloured(text: str, *, fits: bool) -> str:
         return text
     first, newline, rest = text.partition("\n")
     return click.style(first, fg="green" if fits else "red", bold=True) + newline + rest
+
+
+def searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explain: bool, lang: str | None) -> str:
+    """The answer of a search as text or JSON, its picture written."""
+    from datetime import date
+
+    if picture is not None:
+        from vramcast.report.picture import write_picture
+
+        write_picture(picture, result.front, words_of(lang))
+    if as_json:
+        from vramcast.report.plan_document import to_json
+
+        return to_json(result, today=date.today())
+    from vramcast.report.plan import render
+
+    return render(result, words_of(lang), explain=explain, today=date.today())

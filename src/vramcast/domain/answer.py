@@ -176,6 +176,14 @@ class Speed(Noun, frozen=True):
     sources: tuple[str, ...] = ()  # what the rates rest on
 
 
+class Sustained(Noun, frozen=True):
+    """What replicas sustain when every user asks again once an answer is complete: prompts take their time too."""
+
+    replicas: int  # deployments like this that carry the load together
+    tokens_per_s: float  # generated, of all of them
+    tokens_per_s_per_user: float
+
+
 class ServeAnswer(Answer, frozen=True):
     """The answer to one serving question."""
 
@@ -183,3 +191,4 @@ class ServeAnswer(Answer, frozen=True):
     speed: Speed | None = None
     startup: dict[str, int] = {}  # figures the first rank prints when it starts [bytes]
     shortfall: str = ""  # why it does not fit, where the card's size alone does not say it
+    sustained: Sustained | None = None  # where a search spread a load over replicas

@@ -9,6 +9,7 @@ from vramcast.domain.answer import Answer, Change
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Model, Noun
+from vramcast.domain.serving import ServeJob, Version
 from vramcast.errors import InvalidSpec
 
 
@@ -70,6 +71,23 @@ class Space(Noun, frozen=True):
 
     def __post_init__(self) -> None:
         for name in ("clusters", "engines", "shards", "recompute", "offload_optimizer", "precisions", "optimizers"):
+            if not getattr(self, name):
+                raise InvalidSpec(f"nothing is left of {name.replace('_', ' ')}; allow at least one")
+
+
+class ServeSpace(Noun, frozen=True):
+    """Every deployment a search looks at. What is not an axis is fixed by `job`; its cluster and users are replaced."""
+
+    job: ServeJob  # model and load; concurrency is that of all replicas together
+    machines: tuple[Cluster, ...]  # one of each kind
+    engines: tuple[tuple[str, Version], ...] = (("vllm", (0, 19)),)
+    weights: tuple[str | None, ...] = (None,)  # None: as the checkpoint stores them
+    kv_dtypes: tuple[str, ...] = ("auto",)
+    tp: tuple[int, ...] = ()  # empty: every degree that divides the network
+    pp: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("machines", "engines", "weights", "kv_dtypes"):
             if not getattr(self, name):
                 raise InvalidSpec(f"nothing is left of {name.replace('_', ' ')}; allow at least one")
 

@@ -102,6 +102,24 @@ def _with_decode(speed: Speed, job: ServeJob, machine: Machine, placement: Place
     )
 
 
+def sustained_per_user(job: ServeJob, speed: Speed) -> float | None:
+    """Tokens per second of a user while all others ask again and again; None for what generates nothing.
+
+    A round answers every sequence in flight once: all their prompts are computed, then all their answers step by step;
+    with chunked prefill both are mixed, the sum of the work stays.
+
+    Args:
+        job: the question; its concurrency is one replica's
+        speed: of that question
+    """
+    if speed.step_s is None:
+        return None
+    load = load_of(job)
+    answer = max(1, 2 * (load.mean_context - load.prompt))
+    prompts_s = ceil_div(job.requests.concurrency, job.plan.dp) * load.prompt / speed.prefill_tokens_per_s
+    return answer / (prompts_s + answer * speed.step_s)
+
+
 def load_of(job: ServeJob) -> Load:
     """Prompt and mean context of a sequence; half of the context each where nothing is said."""
     asked = job.requests

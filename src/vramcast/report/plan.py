@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import date
 from typing import Final
 
-from vramcast.domain.answer import Answer
+from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.planning import Decision, PlanAnswer, Technique
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
@@ -61,6 +61,8 @@ def summary(answer: Answer, words: Words) -> Iterator[str]:
     yield words(
         key, needed=format_bytes(answer.fullest.needed_bytes), capacity=format_bytes(answer.capacity_bytes)
     )
+    if isinstance(answer, ServeAnswer):
+        yield from _served(answer, words)
     if answer.time is not None:
         yield words("plan.step", seconds=seconds(answer.time.step_s))
         yield words("plan.speed", rate=f"{answer.time.tokens_per_s:,.0f}")
@@ -75,6 +77,15 @@ def summary(answer: Answer, words: Words) -> Iterator[str]:
             yield words("plan.per_run", amount=money(cost.per_run, currency), hours=f"{cost.run_hours or 0:,.0f}")
 
 
+def _served(answer: ServeAnswer, words: Words) -> Iterator[str]:
+    """What users get."""
+    if answer.speed is not None:
+        yield words("plan.ttft", seconds=seconds(answer.speed.time_to_first_token_s))
+    if answer.sustained is not None:
+        yield words("plan.per_user", rate=f"{answer.sustained.tokens_per_s_per_user:,.0f}")
+        yield words("plan.speed", rate=f"{answer.sustained.tokens_per_s:,.0f}")
+
+
 def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
     """The ranked plans; options that all of them have stand above the table."""
     if not answer.plans:
@@ -82,7 +93,10 @@ def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
     shared, own = split_labels(answer.labels)
     if shared and len(answer.labels) > 1:
         yield "  " + words("plan.shared", options=shared)
-    head = ("", words("plan"), words("plan.memory"), words("plan.step_s"), words("tokens_per_s"), words("plan.price"))
+    head = (
+        "", words("plan"), words("plan.memory"), words("plan.step_s"), words("plan.first_token"),
+        words("plan.users_each"), words("tokens_per_s"), words("plan.price"),
+    )
     rows = [head, *(_row(rank, text, plan) for rank, (text, plan) in enumerate(zip(own, answer.plans, strict=True), 1))]
     kept = [index for index in range(len(head)) if index < 3 or any(row[index] for row in rows[1:])]
     cells = [tuple(row[index] for index in kept) for row in rows]
@@ -91,13 +105,18 @@ def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
 
 def _row(rank: int, text: str, plan: Answer) -> tuple[str, ...]:
     time, cost = plan.time, plan.cost
+    speed, sustained = (plan.speed, plan.sustained) if isinstance(plan, ServeAnswer) else (None, None)
+    rate = sustained.tokens_per_s if sustained else time.tokens_per_s if time else None
+    each = sustained.tokens_per_s_per_user if sustained else None
     per_tokens = cost.per_million_tokens if cost is not None else None
     return (
         str(rank),
         text,
         format_bytes(plan.fullest.needed_bytes),
         "" if time is None else seconds(time.step_s),
-        "" if time is None else f"{time.tokens_per_s:,.0f}",
+        "" if speed is None else seconds(speed.time_to_first_token_s),
+        "" if each is None else f"{each:,.0f}",
+        "" if rate is None else f"{rate:,.0f}",
         "" if cost is None or per_tokens is None else money(per_tokens, cost.price.currency),
     )
 

@@ -80,13 +80,13 @@ def splits(job: ServeJob) -> Iterator[Candidate]:
     if job.engine not in SPLITTING:
         yield Candidate("", count, replace(job, plan=replace(job.plan, tp=count, pp=1, dp=1)))
         return
-    degrees = [tp for tp in range(count, 0, -1) if count % tp == 0 and _divides(tp, job.model)]
+    degrees = [tp for tp in range(count, 0, -1) if count % tp == 0 and divisible(tp, job.model)]
     for tp in sorted(degrees, key=lambda tp: tp > job.cluster.gpus_per_node):
         plan = replace(job.plan, tp=tp, pp=count // tp, dp=1)
         yield Candidate(f"--tp {tp} --pp {count // tp}", f"tp={tp} pp={count // tp}", replace(job, plan=plan))
 
 
-def _divides(tp: int, model: Model) -> bool:
+def divisible(tp: int, model: Model) -> bool:
     """Whether every layer's heads can be divided by so many ranks."""
     return all(heads % tp == 0 for run in model.main.runs for heads in _heads(run.layer.mixer))
 

@@ -68,7 +68,7 @@ def reasons_of(
 def points(found: Iterable[Candidate], rule: Rule) -> tuple[Point, ...]:
     """Cost against speed; a point is on the front where no other is faster and cheaper."""
     points = [_point(candidate, rule) for candidate in found]
-    return tuple(replace(point, on_front=not any(_beats(other, point) for other in points)) for point in points)
+    return tuple(replace(point, on_front=not any(beats(other, point) for other in points)) for point in points)
 
 
 def _point(candidate: Candidate, rule: Rule) -> Point:
@@ -81,7 +81,7 @@ def _point(candidate: Candidate, rule: Rule) -> Point:
     )
 
 
-def _beats(one: Point, other: Point) -> bool:
+def beats(one: Point, other: Point) -> bool:
     """Faster and not dearer, or cheaper and not slower."""
     mine, theirs = ((point.tokens_per_s, -point.cost_per_million_tokens) for point in (one, other))
     return one.unit == other.unit and mine != theirs and mine[0] >= theirs[0] and mine[1] >= theirs[1]
