@@ -29,13 +29,14 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.St
             found = PerfLLM()
             found.configure(strategy_config=strategy, model_config=model, system_config=system)
             found.run_estimate()
-            cost, memory = found.analysis_cost(), found.analysis_mem()
+            cost, _ = found.analysis_cost(), found.analysis_mem()
         except Exception:
             refused += 1
             continue
         done += 1
         mfu = cost.get("mfu")
         if mfu is not None and (best is None or mfu > best[0]):
-            best = (mfu, {name: plan[name] for name in ("tp_size", "pp_size", "enable_recompute")}, str(memory)[:200])
+            best = (mfu, {name: plan[name] for name in ("tp_size", "pp_size", "enable_recompute")})
 seconds = time.perf_counter() - start
-print(json.dumps({"plans": done, "refused": refused, "seconds": seconds, "share": (done + refused) / len(plans), "best": best}))
+share = (done + refused) / len(plans)
+print(json.dumps({"plans": done, "refused": refused, "seconds": seconds, "share": share, "best": best}))

@@ -127,6 +127,8 @@ def _check(job: Job, options: Options) -> None:
         raise InvalidSpec(  # training/arguments.py asks for the precision-aware optimizer, which is a distributed one
             "megatron offloads a distributed optimizer only; add --shards optimizer"
         )
+    if plan.precision is Precision.FP8 and {"layernorm", "mla_up_proj"} <= set(plan.recompute_modules):
+        raise Unsupported("recomputing layernorm and mla_up_proj together is not modelled with fp8; leave one out")
     if plan.offload_activations:
         raise Unsupported("activation offload is not modelled for megatron; use --recompute full")
     if options.cuda_graphs:

@@ -134,7 +134,18 @@ def selective_modules(job: Job) -> tuple[tuple[str, ...], ...]:
     layers = [run.layer for run in job.model.main.runs]
     sparse = any(isinstance(layer.channel, MoE) for layer in layers)
     latent = any(isinstance(layer.mixer, MultiLatentAttention) for layer in layers)
-    return SELECTIVE["moe" if sparse else "dense"] + (SELECTIVE["mla"] if latent else ())
+    sets = SELECTIVE["moe" if sparse else "dense"] + (SELECTIVE["mla"] if latent else ())
+    return tuple(modules for modules in sets if _is_modelled(job, modules))
+
+
+def _is_modelled(job: Job, modules: tuple[str, ...]) -> bool:
+    """Whether the engine has them together."""
+    plan = replace(job.plan, recompute=Recompute.SELECTIVE, recompute_modules=modules, tp=1, pp=1, cp=1, ep=1, etp=None)
+    try:
+        Context(replace(job, plan=plan))
+    except Unsupported:
+        return False
+    return True
 
 
 def sharing(job: Job, degrees: Grid, dp: Counts) -> tuple[StateRules, Ranks]:
