@@ -111,8 +111,8 @@ def main() -> int:
         if isinstance(row, str):
             print(row)
         else:
-            print(f"{row.name:44} {row.plans:12,} {row.seconds:8.2f} {row.rate:12,.1f} {row.rate / reference.rate:9.1e}  "
-                  f"{row.note}")
+            ratio = row.rate / reference.rate
+            print(f"{row.name:44} {row.plans:12,} {row.seconds:8.2f} {row.rate:12,.1f} {ratio:9.1e}  {row.note}")
     return 0
 
 

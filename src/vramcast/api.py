@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
     from vramcast.domain.planning import PlanAnswer
     from vramcast.domain.reconciliation import Reconciliation
     from vramcast.domain.serving import PipelineJob, ServeJob
+    from vramcast.estimate.cost import AnswerT
     from vramcast.question.build import Resolve
+    from vramcast.question.configs.readers import Given
     from vramcast.question.options import Option
     from vramcast.question.planning import PlanQuestion
     from vramcast.report.notebook import ShownAnswer, ShownPlanAnswer, ShownServeAnswer
 
 
 def train(
-    model: str | Model | None = None, *, gpus: str | None = None, file: str | Path | None = None, **options: Any
+    model: str | Model | None = None, *, gpus: str | None = None, file: str | Path | None = None,
+    from_: str | Path | Sequence[str | Path] = (), **options: Any,
 ) -> ShownAnswer:
     """Memory of one training plan.
 
@@ -32,6 +36,7 @@ def train(
         model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
         gpus: "8xh100-sxm-80gb", "2x8xa100-sxm-80gb", "t4"
         file: a job file; arguments given here win over it
+        from_: configuration files of other tools: a ds_config.json, Megatron's arguments ...; arguments win over them
         options: those of `vramcast train --help`, with underscores: seq_len=8192, micro_batch=2, tp=4
 
     Returns: the answer; it shows itself in a notebook
@@ -45,7 +50,17 @@ def train(
     from vramcast.report.notebook import shown
 
     given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
+    if from_:
+        given, said = with_configs(given, [from_] if isinstance(from_, (str, Path)) else from_, command="train")
+        return shown(noted(answer(job_of(given, file=file)), said))
     return shown(answer(job_of(given, file=file)))
+
+
+def noted(answer: AnswerT, said: Given) -> AnswerT:
+    """An answer with what configuration files said."""
+    return replace(
+        answer, assumptions=(*said.assumptions, *answer.assumptions), warnings=(*said.warnings, *answer.warnings)
+    )
 
 
 def serve(
@@ -255,6 +270,36 @@ def serve_job_of(options: Mapping[str, Any], *, file: str | Path | None = None) 
 
     merged, resolve = _question(options, file, SERVE_OPTIONS)
     return build_serving(merged, resolve=resolve)
+
+
+def with_configs(
+    options: Mapping[str, Any], paths: Sequence[str | Path], *, command: str, format_name: str | None = None
+) -> tuple[dict[str, Any], Given]:
+    """Options over those that configuration files of other tools give.
+
+    Args:
+        options: what was said by name, which wins
+        paths: the files
+        command: "train" or "serve"
+        format_name: whose they are; None: recognised
+
+    Returns: all options, and what the files said
+    """
+    from vramcast.question.configs.readers import read_files, solved
+
+    given = read_files(paths, command=command, format_name=format_name)
+    merged = given.options | {name: value for name, value in options.items() if value is not None}
+    if given.batch and merged.get("gpus") is not None:
+        from vramcast.catalogue.clusters import cluster_of
+        from vramcast.question.build import market_of
+
+        count = cluster_of(str(merged["gpus"]), market_of({})).count
+        model_parallel = math.prod(int(merged.get(name, 1)) for name in ("tp", "pp", "cp"))
+        named = {name for name, value in options.items() if value is not None}
+        ranks = max(1, count // model_parallel)
+        if not named & {"micro-batch", "grad-accum", "global-batch"}:
+            merged = solved(merged, given.batch, ranks)
+    return merged, given
 
 
 def _question(

@@ -9,7 +9,6 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from truth.contract import STEP_TIME, Prediction, Refused
-from truth.rows.megatron_arguments import Arguments, job_from_arguments
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.job import Job, Phase
@@ -17,6 +16,7 @@ from vramcast.domain.rank import RankProgram
 from vramcast.engines.megatron import ranks
 from vramcast.estimate.step_time import step_time
 from vramcast.estimate.timeline import simulate
+from vramcast.question.configs.megatron_model import Arguments, job_from_arguments
 from vramcast.units import GIB
 
 CAPABILITIES: Final = {"A100": "8.0", "H100": "9.0", "B200": "10.0", "GB200": "10.0"}

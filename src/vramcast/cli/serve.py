@@ -11,6 +11,7 @@ import click
 from vramcast.cli.shared import (
     Writing,
     coloured,
+    from_options,
     json_option,
     language_option,
     question_options,
@@ -32,6 +33,7 @@ EXIT_DOES_NOT_FIT = 1
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
 )
+@from_options
 @click.option("--save", type=click.Path(path_type=Path), help="write the question as a job file")
 @click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")
 @click.option("--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry")
@@ -49,6 +51,8 @@ def command(
     model: str | None,
     gpus: str | None,
     job_file: Path | None,
+    configs: tuple[Path, ...],
+    from_format: str | None,
     save: Path | None,
     all_ranks: bool,
     explain: bool,
@@ -83,9 +87,13 @@ def command(
         return _reconciled(log, given, job_file, save_calibration, as_json=as_json, lang=lang)
     if save_calibration is not None:
         raise InvalidSpec("--save-calibration needs --reconcile LOG: it saves what a log teaches")
-    from vramcast.api import serve_answer, serve_job_of
+    from vramcast.api import noted, serve_answer, serve_job_of, with_configs
 
+    said = None
+    if configs:
+        given, said = with_configs(given, configs, command="serve", format_name=from_format)
     result = serve_answer(given, file=job_file)
+    result = result if said is None else noted(result, said)
     if save is not None:
         from vramcast.question.files import read_job, write_job
 

@@ -11,6 +11,7 @@ import click
 from vramcast.cli.shared import (
     Writing,
     coloured,
+    from_options,
     json_option,
     language_option,
     question_options,
@@ -32,6 +33,7 @@ EXIT_DOES_NOT_FIT = 1
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
 )
+@from_options
 @click.option("--save", type=click.Path(path_type=Path), help="write the question as a job file")
 @click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")
 @click.option("--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry")
@@ -42,6 +44,8 @@ def command(
     model: str | None,
     gpus: str | None,
     job_file: Path | None,
+    configs: tuple[Path, ...],
+    from_format: str | None,
     save: Path | None,
     all_ranks: bool,
     explain: bool,
@@ -60,16 +64,20 @@ def command(
     \b
     vramcast train llama-3.1-8b --gpus 8xh100-sxm-80gb --engine torchtitan --seq-len 8k
     vramcast train qwen3-8b --gpus 8xa100-sxm4-80gb --engine deepspeed --zero 3 --write configs
+    vramcast train qwen3-8b --gpus 8xa100-sxm4-80gb --seq-len 4k --from ds_config.json
     """
-    from vramcast.api import job_of
+    from vramcast.api import job_of, noted, with_configs
     from vramcast.estimate.training import answer
 
     given = {"model": model, "gpus": gpus} | {
         name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
     }
     writing = Writing(directory, formats, force).checked()
+    said = None
+    if configs:
+        given, said = with_configs(given, configs, command="train", format_name=from_format)
     job = job_of(given, file=job_file)
-    result = answer(job)
+    result = answer(job) if said is None else noted(answer(job), said)
     if save is not None:
         from vramcast.question.files import read_job, write_job
 

@@ -6,7 +6,6 @@ import ast
 import re
 from typing import Any, Final
 
-from truth.contract import Refused
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import (
@@ -24,6 +23,7 @@ from vramcast.domain.model import (
     Run,
     Stack,
 )
+from vramcast.errors import Unsupported
 
 Arguments = dict[str, Any]
 
@@ -49,21 +49,21 @@ def job_from_arguments(arguments: Arguments, *, family: str, cluster: Cluster, e
         cluster: cards of the run
         env: memory-relevant environment
 
-    Raises: Refused for arguments that are not modelled
+    Raises: Unsupported for arguments that are not modelled
     """
     for name, reason in REFUSED.items():
         if arguments.get(name):
-            raise Refused(reason)
-    plan, workload = _plan(arguments), None
+            raise Unsupported(reason)
+    plan, workload = plan_of(arguments), None
     data_parallel = plan.data_parallel(cluster.count)
     workload = _workload(arguments, data_parallel)
     return Job(
-        model=_model(arguments, family),
+        model=model_of(arguments, family),
         workload=workload,
         plan=plan,
         cluster=cluster,
         engine="megatron",
-        engine_options=_options(arguments, family),
+        engine_options=engine_options_of(arguments, family),
         alloc_conf=env.get("PYTORCH_CUDA_ALLOC_CONF", ""),
         env=env,
     )
@@ -93,7 +93,8 @@ def _precision(arguments: Arguments) -> Precision:
     return Precision.MIXED_BF16 if arguments.get("--bf16") else Precision.FP32
 
 
-def _plan(arguments: Arguments) -> Plan:
+def plan_of(arguments: Arguments) -> Plan:
+    """Degrees, sharding, precision and recomputation."""
     pp = int(arguments.get("--pipeline-model-parallel-size", 1))
     granularity = arguments.get("--recompute-granularity")
     modules = tuple(arguments.get("--recompute-modules") or ("core_attn",))
@@ -179,7 +180,8 @@ def _stage_layers(arguments: Arguments) -> str:
     return ",".join(map(str, counts))
 
 
-def _options(arguments: Arguments, family: str) -> dict[str, str | int | float | bool]:
+def engine_options_of(arguments: Arguments, family: str) -> dict[str, str | int | float | bool]:
+    """`engine_options` of the engine `megatron`."""
     found: dict[str, str | int | float | bool] = {
         "transformer_impl": _implementation(arguments),
         "attention_backend": arguments.get("--attention-backend", "auto"),
@@ -241,7 +243,7 @@ def _vocab(arguments: Arguments, family: str) -> int:
         return BERT_UNCASED_VOCAB + int(arguments.get("--vocab-extra-ids", 0))
     named = {"GPTSentencePieceTokenizer": NEMOTRON_VOCAB, "Llama2Tokenizer": LLAMA2_VOCAB}
     if str(tokenizer).startswith("${"):
-        raise Refused("the tokenizer is named by an environment variable that the row does not give")
+        raise Unsupported("the tokenizer is named by an environment variable that is not given")
     return named.get(str(tokenizer), GPT2_VOCAB)
 
 
@@ -328,7 +330,7 @@ def _moe_layers(arguments: Arguments, count: int) -> list[bool]:
         return [True] * count
     text = str(frequency)
     if not re.fullmatch(r"[\[\]()*+,\d\s]+", text):
-        raise Refused(f"moe-layer-freq={text!r} is not a list expression")
+        raise Unsupported(f"moe-layer-freq={text!r} is not a list expression")
     parts = re.findall(r"\[([\d,\s]+)\]\s*(?:\*\s*(\d+))?", text)
     return [bool(flag) for body, times in parts for flag in list(ast.literal_eval(f"[{body}]")) * int(times or 1)]
 
@@ -349,7 +351,7 @@ def _hybrid_layers(arguments: Arguments, pattern: str) -> list[Layer]:
             case "E":
                 channel = _moe(arguments)
             case _:
-                raise Refused(f"hybrid layer {letter!r} is not modelled")
+                raise Unsupported(f"hybrid layer {letter!r} is not modelled")
         return Layer(mixer=mixer, channel=channel, norm=norm)
 
     return [one(letter) for letter in pattern]
@@ -360,7 +362,7 @@ def _mtp(arguments: Arguments) -> tuple[Layer, ...]:
     if not count:
         return ()
     if "/" in str(arguments.get("--hybrid-layer-pattern", "")):
-        raise Refused("multi-token prediction over hybrid layers is not modelled")
+        raise Unsupported("multi-token prediction over hybrid layers is not modelled")
     last = _layers(arguments)[-1]
     return (last,) * count
 
@@ -391,7 +393,8 @@ def _t5_stacks(arguments: Arguments) -> tuple[Stack, ...]:
     return encoder, positions
 
 
-def _model(arguments: Arguments, family: str) -> Model:
+def model_of(arguments: Arguments, family: str) -> Model:
+    """The network that the arguments describe."""
     stacks = _t5_stacks(arguments) if family == "t5" else (
         _stack(family, arguments, _layers(arguments), causal=family != "bert"),
     )

@@ -1,0 +1,1 @@
+"""Configuration files of other tools, read into the options of a question."""

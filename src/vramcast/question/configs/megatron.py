@@ -1,0 +1,72 @@
+"""Megatron-LM's arguments in a shell script or a text [Megatron-LM megatron/training/arguments.py]."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec.structs
+
+from vramcast.domain.job import Plan
+from vramcast.engines.megatron.options import Options
+from vramcast.question.configs.megatron_model import engine_options_of, model_of, plan_of
+from vramcast.question.configs.reading import Config, Reading, arguments, count, unknown, words
+from vramcast.question.options import OPTIONS
+
+LISTS: Final = ("--recompute-modules", "--spec")
+
+NAMED: Final = ("tensor_model_parallel_size", "num_layers", "micro_batch_size", "use_distributed_optimizer")
+
+HARMLESS: Final = frozenset({
+    "nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "rdzv-endpoint", "rdzv-backend", "rdzv-id",
+    "nproc_per_node", "standalone", "role", "tee", "log-dir",
+})
+"""Options of torchrun, which stand on the same command line."""
+
+
+def is_megatron(config: Config) -> bool:
+    """Whether a script or table has Megatron's names."""
+    if config.table is not None:
+        return sum(name in config.table for name in NAMED) >= 2
+    return sum(f"--{name.replace('_', '-')}" in config.text for name in NAMED) >= 2
+
+
+def read(config: Config) -> Reading:
+    """Model, plan and batch of the arguments."""
+    plainly = dict(config.table) if config.table is not None else arguments(words(config))
+    values = {f"--{name.replace('_', '-')}": value for name, value in plainly.items()}
+    values = {name: value for name, value in values.items() if value is not False and value is not None}
+    for name in LISTS:
+        if isinstance(values.get(name), str):
+            values[name] = [values[name]]
+    options: dict[str, Any] = {"engine": "megatron", **plan_options(plan_of(values))}
+    defaults = msgspec.structs.asdict(Options())
+    pairs = engine_options_of(values, "gpt")
+    pairs["stage_layers"] = str(pairs["stage_layers"]).replace(",", "-")
+    changed = [f"{name}={_text(value)}" for name, value in pairs.items() if value != defaults.get(name)]
+    if changed:
+        options["engine-option"] = tuple(changed)
+    for name, option in (("--seq-length", "seq-len"), ("--micro-batch-size", "micro-batch")):
+        if count(values.get(name)) is not None:
+            options[option] = values[name]
+    if count(values.get("--global-batch-size")) is not None:
+        options["global-batch"] = values["--global-batch-size"]
+    if "--hidden-size" in values and "--num-attention-heads" in values:
+        options["model"] = msgspec.structs.replace(model_of(values, "gpt"), name=config.name)
+    names = {name[2:]: value for name, value in values.items() if name[2:] not in HARMLESS}
+    return Reading("megatron", options, {}, tuple(names), tuple(unknown("megatron", "arguments", names)))
+
+
+def plan_options(plan: Plan) -> dict[str, Any]:
+    """Where a plan is not the default one, as options."""
+    default, found = Plan(), {}
+    for name, option in OPTIONS.items():
+        if option.section != "plan" or name == "zero":
+            continue
+        value = getattr(plan, option.field)
+        if value != getattr(default, option.field) or name in ("shards", "precision", "sequence-parallel"):
+            found[name] = ",".join(value) if isinstance(value, tuple) else value
+    return {name: str(value) if not isinstance(value, (bool, int)) else value for name, value in found.items()}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
