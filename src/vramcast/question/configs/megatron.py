@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec.structs
 
+from vramcast.catalogue.formats import load_format
 from vramcast.domain.job import Plan
 from vramcast.engines.megatron.options import Options
 from vramcast.question.configs.megatron_model import engine_options_of, model_of, plan_of
@@ -34,10 +35,9 @@ def read(config: Config) -> Reading:
     """Model, plan and batch of the arguments."""
     plainly = dict(config.table) if config.table is not None else arguments(words(config))
     values = {f"--{name.replace('_', '-')}": value for name, value in plainly.items()}
-    values = {name: value for name, value in values.items() if value is not False and value is not None}
-    for name in LISTS:
-        if isinstance(values.get(name), str):
-            values[name] = [values[name]]
+    values = {
+        name: _typed(name, value) for name, value in values.items() if value is not False and value is not None
+    }
     options: dict[str, Any] = {"engine": "megatron", **plan_options(plan_of(values))}
     defaults = msgspec.structs.asdict(Options())
     pairs = engine_options_of(values, "gpt")
@@ -54,6 +54,16 @@ def read(config: Config) -> Reading:
         options["model"] = msgspec.structs.replace(model_of(values, "gpt"), name=config.name)
     names = {name[2:]: value for name, value in values.items() if name[2:] not in HARMLESS}
     return Reading("megatron", options, {}, tuple(names), tuple(unknown("megatron", "arguments", names)))
+
+
+def _typed(name: str, value: Any) -> Any:
+    """A value as its name takes it: a flag none, most one; what follows belongs to the script."""
+    known = load_format("megatron").find("arguments", name[2:])
+    if name in LISTS:
+        return value if isinstance(value, list) else [value]
+    if known is not None and known.kind == "flag":
+        return True
+    return value[0] if isinstance(value, list) and value and (known is None or known.kind != "list") else value
 
 
 def plan_options(plan: Plan) -> dict[str, Any]:

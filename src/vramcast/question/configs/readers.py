@@ -72,7 +72,11 @@ def _read(path: Path, command: str, format_name: str | None) -> tuple[str, Readi
     """The format of one file, and what it says."""
     config = read_config(path)
     name = _format_of(config, command, format_name)
-    return name, READERS[name].read(config)
+    try:
+        return name, READERS[name].read(config)
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
+        # a foreign file may hold anything where a format has a number, a text or a table
+        raise SourceError(f"{config.name}: not what {name} takes: {type(error).__name__} {str(error)[:120]}") from None
 
 
 def _said(options: Mapping[str, Any]) -> str:

@@ -49,7 +49,7 @@ def translated(arguments: Mapping[str, Any], table: Mapping[str, Target]) -> dic
         value = arguments.get(name)
         if value is None or (isinstance(value, str) and value in ("", "auto")):
             continue
-        if read in (int, float) and (isinstance(value, (bool, str)) or not 0 < value < 1e15):
+        if read in (int, float) and (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e15):
             continue
         if read is bool and not isinstance(value, bool):
             continue

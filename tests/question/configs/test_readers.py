@@ -1,0 +1,220 @@
+"""Configurations of other tools: what they ask is answered, what they hold beside that is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vramcast
+from vramcast.api import job_of, with_configs
+from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.emit.write import write_configs
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
+from vramcast.estimate.training import answer
+from vramcast.question.configs.readers import read_files, solved
+
+DEEPSPEED = {
+    "train_batch_size": 256, "gradient_accumulation_steps": 8, "fp16": {"enabled": True},
+    "zero_optimization": {
+        "stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": True}, "reduce_bucket_size": 5e8,
+        "overlap_comm": True,
+    },
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+}
+
+MEGATRON = """#!/bin/bash
+set -euo pipefail   # somebody's script
+TP=4
+PP=${PP:-2}
+GPT=(
+    --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu
+    --group-query-attention --num-query-groups 8 --seq-length 4096 --max-position-embeddings 8192
+    --position-embedding-type rope --normalization RMSNorm --disable-bias-linear --vocab-size 128256
+    --untie-embeddings-and-output-weights --attention-dropout 0.0 --hidden-dropout 0.0
+)
+torchrun --nproc-per-node 8 pretrain_gpt.py ${GPT[@]} \\
+    --micro-batch-size 1 --global-batch-size 128 --bf16 --use-distributed-optimizer --sequence-parallel \\
+    --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size $PP --recompute-granularity full \\
+    --recompute-method block --recompute-num-layers 4 --bogus-flag 3
+"""
+
+VLLM = """vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 2 --max-model-len 16384 --enforce-eager \\
+  --gpu-memory-utilization 0.92 --kv-cache-dtype fp8 --swap-space 4 --port 8000
+"""
+
+
+def written(tmp_path: Path, name: str, content: str | dict[str, Any]) -> Path:
+    path = tmp_path / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def asked(*paths: Path, **options: Any) -> Job:
+    merged, _ = with_configs({name.replace("_", "-"): value for name, value in options.items()}, paths, command="train")
+    return job_of(merged)
+
+
+def test_deepspeeds_batch_is_solved_with_the_ranks(tmp_path: Path) -> None:
+    job = asked(written(tmp_path, "ds.json", DEEPSPEED), model="llama-2-13b", gpus="8xa100-sxm4-80gb")
+    assert (job.workload.micro_batch, job.workload.grad_accum) == (4, 8)
+    assert job.plan.shards is Shards.EVERYTHING
+    assert job.plan.offload_optimizer == "cpu"
+    assert job.plan.precision is Precision.MIXED_FP16
+    assert job.engine_options["reduce_bucket_size"] == 500_000_000
+
+
+def test_a_batch_that_contradicts_itself_is_said_with_its_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path, "ds.json", DEEPSPEED | {"train_micro_batch_size_per_gpu": 3})
+    with pytest.raises(InvalidSpec, match="256 is not 3 x 8 x 8 ranks = 192"):
+        asked(path, model="llama-2-13b", gpus="8xa100-sxm4-80gb")
+
+
+def test_options_win_over_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "ds.json", DEEPSPEED)
+    job = asked(path, model="llama-2-13b", gpus="8xa100-sxm4-80gb", zero="1", micro_batch=1)
+    assert job.plan.shards is Shards.OPTIMIZER
+    assert job.workload.micro_batch == 1
+
+
+def test_megatrons_arguments_are_the_model_too(tmp_path: Path) -> None:
+    job = asked(written(tmp_path, "run.sh", MEGATRON), gpus="8xh100-sxm-80gb")
+    assert vramcast.train("llama-3.1-8b", gpus="h100", engine="megatron").num_parameters == 8_030_261_248
+    assert (job.plan.tp, job.plan.pp, job.plan.recompute, job.plan.recompute_layers) == (4, 2, Recompute.FULL, 4)
+    assert job.workload.grad_accum == 128
+    assert (job.model.vocab, job.model.num_layers, job.model.hidden) == (128256, 32, 4096)
+
+
+def test_what_is_read_and_what_is_unknown_stand_in_the_answer(tmp_path: Path) -> None:
+    found = vramcast.train(gpus="8xh100-sxm-80gb", from_=written(tmp_path, "run.sh", MEGATRON))
+    assert any("--tp 4 --pp 2" in text for text in found.assumptions)
+    assert any("bogus-flag" in text for text in found.warnings)
+
+
+def test_a_vllm_command_is_a_serving_question(tmp_path: Path) -> None:
+    given = read_files([written(tmp_path, "serve.sh", VLLM)], command="serve")
+    assert given.options == {
+        "engine": "vllm", "model": "meta-llama/Llama-3.1-8B-Instruct", "tp": 2, "context": 16384, "graphs": False,
+        "memory-fraction": 0.92, "kv-dtype": "fp8",
+    }
+    assert [text for text in given.warnings if "swap_space" in text and "removed" in text]
+    with pytest.raises(InvalidSpec, match="use vramcast serve"):
+        read_files([tmp_path / "serve.sh"], command="train")
+
+
+def test_removed_names_and_old_versions_get_one_sentence(tmp_path: Path) -> None:
+    old = written(tmp_path, "ds.json", DEEPSPEED | {"amp": {"enabled": True}, "zero_optimisation": {}})
+    warnings = read_files([old], command="train").warnings
+    assert any("amp: removed" in text for text in warnings)
+    assert any("zero_optimisation" in text and "did you mean zero_optimization" in text for text in warnings)
+    toml = written(tmp_path, "llama3_8b.toml", "[parallelism]\ntensor_parallel_degree = 4\n")
+    with pytest.raises(InvalidSpec, match="no TOML"):
+        read_files([toml], command="train")
+
+
+def test_trainer_and_deepspeed_files_together_are_one_run(tmp_path: Path) -> None:
+    lines = (
+        "per_device_train_batch_size: 2", "bf16: true", "gradient_checkpointing: true",
+        "gradient_accumulation_steps: 4", "deepspeed: ds.json",
+    )
+    trainer = written(tmp_path, "args.yaml", "\n".join(lines))
+    auto = {"train_batch_size": "auto", "gradient_accumulation_steps": "auto", "fp16": {"enabled": "auto"}}
+    config = DEEPSPEED | auto
+    deepspeed = written(tmp_path, "ds.json", config)
+    for order in ((trainer, deepspeed), (deepspeed, trainer)):
+        job = asked(*order, model="qwen3-8b", gpus="8xa100-sxm4-80gb")
+        assert job.engine == "deepspeed"
+        assert job.plan.recompute is Recompute.FULL
+        assert (job.workload.micro_batch, job.workload.grad_accum) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"engine": "deepspeed", "zero": "3", "offload-optimizer": "cpu", "grad-accum": 4}, "ds_config.json"),
+        ({"engine": "deepspeed", "zero": "2", "precision": "mixed-fp16", "micro-batch": 4}, "ds_config.json"),
+        ({"engine": "megatron", "tp": 4, "pp": 2, "recompute": "full", "recompute-layers": 3}, "run.sh"),
+        ({"engine": "megatron", "tp": 2, "cp": 2, "micro-batch": 2, "loss": "eager"}, "run.sh"),
+    ],
+)
+def test_what_is_written_reads_back_to_the_same_memory(options: dict[str, Any], name: str, tmp_path: Path) -> None:
+    job = job_of({"model": "llama-3.1-8b", "gpus": "8xa100-sxm4-80gb", "seq-len": 4096, **options})
+    write_configs(job, tmp_path, formats=(), force=False, answer=None)
+    more = {"seq-len": 4096, "recompute": job.plan.recompute.value} if name == "ds_config.json" else {}
+    model = {"model": "llama-3.1-8b"} if name == "ds_config.json" else {}
+    read = asked(tmp_path / name, gpus="8xa100-sxm4-80gb", **model, **{k.replace("-", "_"): v for k, v in more.items()})
+    assert answer(read).peak == answer(job).peak
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "words"),
+    [
+        ("a.json", "{", SourceError, "not JSON"),
+        ("a.json", "[1]", SourceError, "table"),
+        ("a.yaml", "a: &x 1\nb: *x\n", SourceError, "aliases"),
+        ("a.yaml", "hello: world\n", SourceError, "recognised"),
+        ("a.sh", "echo hello\n", SourceError, "recognised"),
+        ("a.sh", "vllm serve 'open\n", SourceError, "quot"),
+        ("a.json", '{"zero_optimization": {"stage": 1}, "x": ' + "[" * 30 + "]" * 30 + "}", SourceError, "deep"),
+    ],
+)
+def test_what_is_no_configuration_gets_one_sentence(
+    name: str, content: str, error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, name, content)
+    with pytest.raises(error, match=words):
+        read_files([path], command="serve" if "vllm" in content else "train")
+
+
+def test_other_bad_input(tmp_path: Path) -> None:
+    path = written(tmp_path, "ds.json", DEEPSPEED)
+    with pytest.raises(UnknownName, match="nothing"):
+        read_files([path], command="train", format_name="nothing")
+    with pytest.raises(SourceError):
+        read_files([tmp_path / "missing.json"], command="train")
+    path.write_text(" " * (2 << 20))
+    with pytest.raises(SourceError, match="at most"):
+        read_files([path], command="train")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(["run.sh", "ds.json", "a.yaml"]), st.text(max_size=300), st.sampled_from([MEGATRON, VLLM, ""]))
+def test_no_text_leads_to_anything_but_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, name: str, noise: str, script: str
+) -> None:
+    path = written(tmp_path_factory.mktemp("fuzz"), name, noise + script + noise)
+    for command in ("train", "serve"):
+        try:
+            given = read_files([path], command=command)
+            solved(given.options, given.batch, 8)
+        except VramcastError as error:
+            assert len(str(error)) < 600
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-10, 10**12) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=10,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(
+    st.sampled_from([
+        "zero_optimization", "train_batch_size", "bf16", "fp16", "optimizer", "distributed_type", "fsdp_config",
+        "deepspeed_config", "per_device_train_batch_size", "finetuning_type", "optim", "deepspeed", "fsdp",
+        "lora_target", "num_layers", "micro_batch_size", "hidden_size", "gpu_memory_utilization", "quantization",
+    ]), JSON, min_size=1, max_size=6,
+))
+def test_no_table_leads_to_anything_but_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, values: dict[str, Any]
+) -> None:
+    path = written(tmp_path_factory.mktemp("fuzz"), "a.json", values)
+    for command in ("train", "serve"):
+        try:
+            read_files([path], command=command)
+        except VramcastError as error:
+            assert len(str(error)) < 600
