@@ -49,7 +49,7 @@ def translated(arguments: Mapping[str, Any], table: Mapping[str, Target]) -> dic
         value = arguments.get(name)
         if value is None or (isinstance(value, str) and value in ("", "auto")):
             continue
-        if read in (int, float) and (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e15):
+        if read in (int, float) and not _is_number(value):
             continue
         if read is bool and not isinstance(value, bool):
             continue
@@ -57,6 +57,10 @@ def translated(arguments: Mapping[str, Any], table: Mapping[str, Target]) -> dic
         if result is not None and result != "":
             found[option] = result
     return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e15
 
 
 def cards(startup: Startup) -> tuple[str, ...]:
