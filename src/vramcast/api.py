@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer, ServeAnswer
@@ -156,6 +156,7 @@ def _searched(asked: PlanQuestion) -> Planned:
     from vramcast.search.explained import explained, unsearched
 
     if asked.top:
+        _require_numpy()
         from vramcast.search.training.search import search
 
         found = search(asked.space, asked.limits, asked.goal, top=asked.top)
@@ -164,6 +165,14 @@ def _searched(asked: PlanQuestion) -> Planned:
     found = explained(found, asked.space, asked.limits, cluster_of_best(asked.space, found))
     found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
     return Planned(found, job_behind(asked.space, found.plans[0]) if found.plans else None)
+
+
+def _require_numpy() -> None:
+    """Raise Unsupported, which says what to install, where NumPy is missing."""
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        raise Unsupported("a search over training plans needs NumPy: pip install 'vramcast[search]'") from None
 
 
 def plan_serve_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> PlanAnswer:

@@ -25,8 +25,7 @@ from vramcast.estimate.serving import Verdict, answer, verdict
 from vramcast.estimate.speed import sustained_per_user, timed
 from vramcast.search.candidates import SPLITTING, STORED, divisible
 from vramcast.search.hardware import dtype_on, has_kernel, runs_on
-from vramcast.search.training.market import comparable
-from vramcast.search.training.reasons import beats
+from vramcast.search.training.market import beats, comparable
 from vramcast.states.storage import FORMATS
 from vramcast.units import ceil_div
 

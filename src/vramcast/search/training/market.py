@@ -1,11 +1,11 @@
-"""Which clusters can be compared: their size, and prices in one currency."""
+"""Which clusters and plans can be compared: their size, and prices in one currency."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from vramcast.domain.device import Cluster
-from vramcast.domain.planning import Goal, Limits
+from vramcast.domain.planning import Goal, Limits, Point
 from vramcast.errors import InvalidSpec
 
 
@@ -41,3 +41,9 @@ def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple
     if len(found) < len(priced):
         warnings.append(f"left out: {len(priced) - len(found)} machines priced in another currency than {wanted}")
     return found, warnings
+
+
+def beats(one: Point, other: Point) -> bool:
+    """Faster and not dearer, or cheaper and not slower."""
+    mine, theirs = ((point.tokens_per_s, -point.cost_per_million_tokens) for point in (one, other))
+    return one.unit == other.unit and mine != theirs and mine[0] >= theirs[0] and mine[1] >= theirs[1]

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from vramcast.domain.job import Job
 from vramcast.domain.planning import Goal, Point
 from vramcast.search.training.labels import label
+from vramcast.search.training.market import beats
 from vramcast.search.training.pool import Candidate, Rule
 
 RESPECTS: Final[tuple[tuple[str, str, Callable[[Job], object]], ...]] = (
@@ -79,9 +80,3 @@ def _point(candidate: Candidate, rule: Rule) -> Point:
         cost_per_million_tokens=cost, unit=job.cluster.price.currency if job.cluster.price else "GPU-hours",
         on_front=True,
     )
-
-
-def beats(one: Point, other: Point) -> bool:
-    """Faster and not dearer, or cheaper and not slower."""
-    mine, theirs = ((point.tokens_per_s, -point.cost_per_million_tokens) for point in (one, other))
-    return one.unit == other.unit and mine != theirs and mine[0] >= theirs[0] and mine[1] >= theirs[1]
