@@ -1,0 +1,127 @@
+"""The search finds what trying every plan finds, and says what to do where none fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from vramcast.api import job_of
+from vramcast.catalogue.gpus import parse_gpus
+from vramcast.domain.job import Job, Recompute
+from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
+from vramcast.domain.price import Price
+from vramcast.errors import InvalidSpec
+from vramcast.estimate.step_time import step_time
+from vramcast.estimate.training import answer, needed_bytes
+from vramcast.search.training.labels import label, options
+from vramcast.search.training.megatron import blocks
+from vramcast.search.training.search import search
+
+
+def space_of(gpus: str = "4xa100-sxm4-40gb", model: str = "llama-3.2-1b", batch: int = 16, **axes: Any) -> Space:
+    job = job_of({"model": model, "gpus": gpus, "engine": "megatron", "seq-len": "2k"})
+    clusters = tuple(map(parse_gpus, axes.pop("on", [gpus])))
+    return Space(model=job.model, workload=job.workload, global_batch=batch, clusters=clusters, **axes)
+
+
+def every_job(space: Space) -> list[Job]:
+    """All plans of a space, one by one."""
+    found = []
+    for block in blocks(space, space.clusters[0]):
+        for degrees, batch in zip(*block.possible.nonzero(), strict=True):
+            found += [block.job_at(variant, int(degrees), int(batch)) for variant in range(len(block.variants))]
+    return found
+
+
+SMALL = {"pp": (1, 2), "virtual_stages": (1,), "cp": (1,), "recompute": (Recompute.NONE, Recompute.SELECTIVE)}
+
+
+@pytest.mark.parametrize(("goal", "headroom"), [(Goal.FASTEST, 0.0), (Goal.FASTEST, 0.5), (Goal.LEAST_MEMORY, 0.0)])
+def test_the_winner_is_what_trying_every_plan_finds(goal: Goal, headroom: float) -> None:
+    space = space_of(**SMALL)
+    capacity = space.clusters[0].gpu.visible_bytes * (1 - headroom)
+    jobs = [(job, needed_bytes(job)) for job in every_job(space)]
+    fitting = [(job, needed) for job, needed in jobs if needed <= capacity]
+    best = search(space, Limits(headroom=headroom), goal, top=3).plans[0]
+    assert best.time is not None
+    if goal is Goal.FASTEST:
+        assert best.time.step_s <= min(step_time(job).step_s for job, _ in fitting) * 1.0001
+    else:  # live memory is what the goal compares
+        assert best.peak.allocated_bytes <= min(answer(job).peak.allocated_bytes for job, _ in fitting[:40]) * 1.02
+    assert best.fullest.needed_bytes <= capacity
+
+
+def test_a_label_asks_the_same_question_again() -> None:
+    for job in every_job(space_of(**SMALL))[::7]:
+        again = job_of({"model": "llama-3.2-1b", "gpus": "4xa100-sxm4-40gb", "seq-len": 2048, **options(job)})
+        assert answer(again).peak == answer(job).peak, label(job)
+        assert step_time(again).step_s == pytest.approx(step_time(job).step_s)
+
+
+def test_plans_are_ranked_and_no_two_alike() -> None:
+    found = search(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), Limits(), Goal.FASTEST)
+    seconds = [plan.time.step_s for plan in found.plans if plan.time]
+    assert seconds == sorted(seconds)
+    assert len(set(found.labels)) == len(found.labels)
+    assert found.num_fitting <= found.num_plans
+    assert found.nearest_failing is None or not found.nearest_failing.fits
+
+
+def priced(gpus: str, amount: float, currency: str = "USD") -> Any:
+    return replace(parse_gpus(gpus), price=Price(per_hour=amount, currency=currency))
+
+
+def test_the_cheapest_takes_the_slower_machine_where_it_is_cheap_enough() -> None:
+    dear, cheap = priced("8xh100-sxm-80gb", 100.0), priced("8xa100-sxm4-80gb", 5.0)
+    space = replace(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), clusters=(dear, cheap))
+    assert "h100" in search(space, Limits(), Goal.FASTEST, top=1).labels[0]
+    found = search(space, Limits(), Goal.CHEAPEST, top=1)
+    assert "a100" in found.labels[0]
+    assert {point.on_front for point in found.front} == {True}  # one is faster, the other cheaper
+
+
+def test_budget_and_deadline_leave_out_what_breaks_them() -> None:
+    space = replace(
+        space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), clusters=(priced("8xh100-sxm-80gb", 30.0),)
+    )
+    best = search(space, Limits(run_tokens=10**9), Goal.FASTEST, top=1).plans[0]
+    assert best.time is not None
+    hours = 1e9 / best.time.tokens_per_s / 3600
+    assert search(space, Limits(run_tokens=10**9, deadline_hours=hours * 1.01), Goal.FASTEST, top=1).plans
+    assert not search(space, Limits(run_tokens=10**9, deadline_hours=hours * 0.99), Goal.FASTEST, top=1).plans
+    assert not search(space, Limits(run_tokens=10**9, budget=hours * 29.0), Goal.FASTEST, top=1).plans
+
+
+def test_where_nothing_fits_the_nearest_and_what_would_are_said() -> None:
+    space = space_of(model="llama-3.1-70b", gpus="8xa100-sxm4-40gb", batch=64)
+    found: PlanAnswer = search(space, Limits(), Goal.FASTEST)
+    assert not found.plans
+    assert found.nearest_failing is not None and not found.nearest_failing.fits
+    assert found.change is not None and found.change.fits
+    assert found.nearest_label
+
+
+@pytest.mark.parametrize(
+    ("axes", "limits", "words"),
+    [
+        ({"tp": (3,)}, Limits(), "no plan of megatron is possible"),
+        ({"batch": 7, "tp": (1,), "pp": (1,), "cp": (1,)}, Limits(), "global-batch=7"),
+        ({"on": ["8xa100-sxm4-40gb"]}, Limits(max_gpus=2), "max-gpus=2"),
+        ({}, Limits(budget=10.0, run_tokens=10), "needs prices"),
+    ],
+)
+def test_spaces_that_hold_nothing_get_one_sentence(axes: dict[str, Any], limits: Limits, words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        search(space_of(**axes), limits, Goal.FASTEST)
+
+
+def test_prices_in_two_currencies_are_not_compared() -> None:
+    clusters = (priced("8xh100-sxm-80gb", 30.0), priced("8xa100-sxm4-80gb", 30.0, "CNY"))
+    space = replace(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), clusters=clusters)
+    with pytest.raises(InvalidSpec, match="CNY and USD"):
+        search(space, Limits(), Goal.CHEAPEST)
+    chosen = search(space, Limits(currency="CNY"), Goal.CHEAPEST, top=1)
+    assert "a100" in chosen.labels[0]
+    assert any("another currency" in text for text in chosen.warnings)
