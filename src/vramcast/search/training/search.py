@@ -206,10 +206,13 @@ class _Search:
         """Why there is no plan to look at."""
         names = ", ".join(cluster.name for cluster in clusters)
         refused = "; ".join(dict.fromkeys(self.refusals))[:300]
-        batch = f"global-batch={self.space.global_batch} is no multiple of any number of data-parallel ranks"
+        rule = (
+            "degrees must divide the cards and the model, and the data-parallel ranks they leave must divide "
+            f"global-batch={self.space.global_batch}"
+        )
         return (
-            f"no plan of {', '.join(self.space.engines)} is possible for {self.space.model.name} on {names}: "
-            f"{refused or batch + ' that the allowed degrees leave'}"
+            f"no plan of {', '.join(self.space.engines)} is possible for {self.space.model.name} on {names[:200]}: "
+            f"{refused or rule}"
         )
 
 
