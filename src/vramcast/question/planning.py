@@ -43,6 +43,11 @@ ENUMERATED: Final[dict[str, type[Precision] | type[Recompute] | type[Shards]]] =
     "precisions": Precision, "recompute": Recompute, "shards": Shards,
 }
 
+MANY_CLUSTERS: Final = 16
+"""Clusters beyond which only engines with a compiled search are looked at where nobody names one."""
+
+COMPILED: Final = ("megatron",)
+
 SEVERAL_GPUS: Final = ("torchtitan", "deepspeed", "megatron")
 """Engines that are looked at where nobody names one and there are several cards."""
 
@@ -161,7 +166,10 @@ def _numbers(cards: int, most: int | None) -> list[int]:
 
 
 def _default_engines(clusters: Iterable[Cluster]) -> tuple[str, ...]:
-    """PyTorch alone where no cluster has several cards."""
+    """PyTorch alone where no cluster has several cards; only the compiled search where there are many clusters."""
+    clusters = tuple(clusters)
+    if len(clusters) > MANY_CLUSTERS:
+        return COMPILED
     several = any(cluster.count > 1 for cluster in clusters)
     single = any(cluster.count == 1 for cluster in clusters)
     return (("pytorch",) if single else ()) + (SEVERAL_GPUS if several else ())

@@ -25,7 +25,7 @@ from vramcast.estimate.serving import Verdict, answer, verdict
 from vramcast.estimate.speed import sustained_per_user, timed
 from vramcast.search.candidates import SPLITTING, STORED, divisible
 from vramcast.search.hardware import dtype_on, has_kernel, runs_on
-from vramcast.search.training.market import beats, comparable
+from vramcast.search.training.market import beats, cheapest_of_alike, comparable
 from vramcast.states.storage import FORMATS
 from vramcast.units import ceil_div
 
@@ -66,7 +66,8 @@ def search(space: ServeSpace, limits: Limits, goal: Goal, *, top: int = 10) -> t
 
     Raises: InvalidSpec where the space holds no possible deployment at all
     """
-    machines, warnings = comparable(space.machines, limits, goal)
+    compared, warnings = comparable(space.machines, limits, goal)
+    machines, left = cheapest_of_alike(compared, offload=False)
     looked = _Search(space, limits, goal)
     found = sorted(looked.deployments(machines), key=lambda plan: (plan.value, plan.machines, plan.job.plan.num_ranks))
     if not looked.replicas:
@@ -85,7 +86,7 @@ def search(space: ServeSpace, limits: Limits, goal: Goal, *, top: int = 10) -> t
         change=_change(nearest, failing, limits) if nearest and failing else None,
         reasons=tuple(_reasons(best[0], found, goal)) if best else ((nearest.why,) if nearest else ()),
         front=_front(found),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *left),
     )
     return found_answer, best[0].job if best else None
 

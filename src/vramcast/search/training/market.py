@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from vramcast.domain.device import Cluster
 from vramcast.domain.planning import Goal, Limits, Point
 from vramcast.errors import InvalidSpec
@@ -41,6 +43,32 @@ def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple
     if len(found) < len(priced):
         warnings.append(f"left out: {len(priced) - len(found)} machines priced in another currency than {wanted}")
     return found, warnings
+
+
+def cheapest_of_alike(clusters: Sequence[Cluster], *, offload: bool) -> tuple[list[Cluster], list[str]]:
+    """One cluster of those that are alike in all that memory and speed depend on: the cheapest, no other can be better.
+
+    Args:
+        clusters: to choose from
+        offload: whether main memory and disks matter
+
+    Returns: the clusters, in their order, and a sentence about those left out
+    """
+    best: dict[tuple[Cluster, str], Cluster] = {}
+    for cluster in clusters:
+        bare = replace(cluster, instance=None, price=None, notes=())
+        if not offload:
+            bare = replace(bare, host_bytes=None, nvme_bytes=None)
+        key = (bare, cluster.price.currency if cluster.price else "")
+        if key not in best or _per_hour(cluster) < _per_hour(best[key]):
+            best[key] = cluster
+    kept = list(best.values())
+    left = len(clusters) - len(kept)
+    return kept, [f"left out: {left} machines with the same cards and links as a cheaper one"] if left else []
+
+
+def _per_hour(cluster: Cluster) -> float:
+    return cluster.price.per_hour if cluster.price else float("inf")
 
 
 def beats(one: Point, other: Point) -> bool:

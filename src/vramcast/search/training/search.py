@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, Change
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
@@ -22,7 +23,7 @@ from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, question
 from vramcast.search.training.balance import balanced
 from vramcast.search.training.labels import label, signature
-from vramcast.search.training.market import comparable
+from vramcast.search.training.market import cheapest_of_alike, comparable
 from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Candidate, Plans, Pool, Rule, rank_of
 from vramcast.search.training.reasons import points, reasons_of
@@ -56,7 +57,10 @@ def search(space: Space, limits: Limits, goal: Goal, *, top: int = 10) -> PlanAn
 
     Raises: InvalidSpec where the space holds no possible plan at all
     """
-    clusters, warnings = comparable(space.clusters, limits, goal)
+    compared, warnings = comparable(space.clusters, limits, goal)
+    offload = {*space.offload_optimizer, *space.offload_parameters} != {"none"}
+    alike, left = cheapest_of_alike(compared, offload=offload)
+    clusters, warnings = large_enough(space, alike), [*warnings, *left]
     looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len))
     looked.look(clusters)
     if not looked.num_plans:
@@ -77,6 +81,19 @@ def search(space: Space, limits: Limits, goal: Goal, *, top: int = 10) -> PlanAn
         front=looked.front(),
         warnings=tuple(warnings),
     )
+
+
+def large_enough(space: Space, clusters: list[Cluster]) -> list[Cluster]:
+    """Clusters whose cards together hold the weights at all; where none does, the one with the most memory.
+
+    Every engine keeps each weight in 16 bits or more on some card, unless it is offloaded or a quantised base.
+    """
+    if space.offload_parameters != ("none",) or (space.plan.peft and space.plan.peft.base != "full"):
+        return clusters
+    least = 2 * count_parameters(space.model).total
+    memory = [cluster.count * cluster.gpu.visible_bytes for cluster in clusters]
+    kept = [cluster for cluster, num_bytes in zip(clusters, memory, strict=True) if num_bytes >= least]
+    return kept or [clusters[memory.index(max(memory))]]
 
 
 class _Search:
