@@ -7,7 +7,7 @@ A tensor allocated n times and freed m times has n - m live instances; the insta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -204,6 +204,17 @@ def played_rounds(loop: Loop, steady_repeats: int = 2) -> int:
     if loop.count > steady_repeats and not live_at_end(loop.body):
         return steady_repeats
     return loop.count
+
+
+def sizes(program: Iterable[Node]) -> frozenset[tuple[int, str]]:
+    """Bytes and stream of all that a program allocates."""
+    found: set[tuple[int, str]] = set()
+    for node in program:
+        if isinstance(node, Loop):
+            found |= sizes(node.body)
+        elif isinstance(node, Alloc):
+            found.add((node.tensor.num_bytes, node.tensor.stream))
+    return frozenset(found)
 
 
 def total_bytes(live: Mapping[Tensor, int]) -> int:

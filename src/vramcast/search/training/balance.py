@@ -14,7 +14,8 @@ fewer layers uses up.   [layout] --pipeline-model-parallel-layout takes any numb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -41,6 +42,9 @@ from vramcast.search.training.states import held_states
 from vramcast.search.training.times import Times
 from vramcast.timing.training.layer import Recomputed
 
+WIDER: Final = 1.25
+"""Step by which the limit grows until some split keeps to it."""
+
 PAYS: Final = 0.002
 """Share of a step that must be gained: less is beyond what step times are known to."""
 
@@ -54,7 +58,7 @@ class Piece(NamedTuple):
 
 
 Cost = Callable[[Piece], float | None]
-"""Seconds of a piece, None where it does not fit."""
+"""Seconds of a piece, None where it does not fit; a piece that another one begins with is faster and smaller."""
 
 
 def balanced(job: Job, capacity_bytes: int) -> Job | None:
@@ -104,29 +108,53 @@ def best_split(stages: int, layers: int, cost: Cost) -> tuple[int, ...] | None:
     >>> best_split(3, 7, lambda piece: piece.layers + (1.5 if piece.stage == 2 else 0.0))
     (3, 3, 1)
     """
-    pieces = [(piece, seconds) for piece in _reachable(stages, layers) if (seconds := cost(piece)) is not None]
-    network = _Network(pieces, stages, layers)
+    limit, found = _even_s(stages, layers, cost), None
+    while found is None:
+        pieces, is_all = _within(limit, stages, layers, cost)
+        network = _Network(pieces, stages, layers)
+        found = network.path(limit)
+        if found is None and is_all:
+            return None
+        limit *= WIDER
     limits = sorted({seconds for _, seconds in pieces})
-    if not limits or network.path(limits[-1]) is None:
-        return None
     low, high = 0, len(limits) - 1
     while low < high:
         middle = (low + high) // 2
-        if network.path(limits[middle]) is None:
+        split = network.path(limits[middle])
+        if split is None:
             low = middle + 1
         else:
-            high = middle
-    return network.path(limits[low])
+            high, found = middle, split
+    return found
 
 
-def _reachable(stages: int, layers: int) -> Iterator[Piece]:
-    """Pieces that leave every other stage at least one layer."""
+def _even_s(stages: int, layers: int, cost: Cost) -> float:
+    """Seconds of the slowest stage of an even split, as far as its stages fit."""
+    cuts = [stage * layers // stages for stage in range(stages + 1)]
+    pieces = (Piece(stage, start, stop - start) for stage, (start, stop) in enumerate(pairwise(cuts)))
+    return max((seconds for piece in pieces if (seconds := cost(piece)) is not None), default=float("inf"))
+
+
+def _within(limit_s: float, stages: int, layers: int, cost: Cost) -> tuple[list[tuple[Piece, float]], bool]:
+    """Pieces that fit, keep to a limit and leave every other stage a layer, and whether the limit left none out.
+
+    A piece with one more layer behind it is slower and larger, so the first that is too slow or too large ends a row.
+    """
+    found, is_all = [], True
     for stage in range(stages):
         after = stages - 1 - stage
         for start in range(stage, 1 if stage == 0 else layers - after):
-            stops = range(layers, layers + 1) if after == 0 else range(start + 1, layers - after + 1)
-            for stop in stops:
-                yield Piece(stage, start, stop - start)
+            for stop in range(start + 1, layers - after + 1):
+                piece = Piece(stage, start, stop - start)
+                seconds = cost(piece)
+                if seconds is None:
+                    break
+                if seconds > limit_s:
+                    is_all = False
+                    break
+                if after or stop == layers:
+                    found.append((piece, seconds))
+    return found, is_all
 
 
 class _Network:

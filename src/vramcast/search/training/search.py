@@ -67,7 +67,7 @@ def search(space: Space, limits: Limits, goal: Goal, *, top: int = 10) -> PlanAn
         raise InvalidSpec(looked.nothing_possible(clusters))
     fitting = looked.with_balanced(looked.best(top))
     missing = looked.nearest_failing(fitting)
-    nearest = answer(missing) if missing else None
+    nearest = answer(missing, every_role=False) if missing else None
     return PlanAnswer(
         question=_question(space, limits, goal),
         plans=tuple(found.answer for found in fitting),
@@ -132,10 +132,10 @@ class _Search:
             self.fastest.append(speed)
 
     def answered(self, candidate: Candidate) -> Answer:
-        """The full answer of a plan, allocator included."""
+        """The answer of a plan for its fullest role, allocator included."""
         key = (id(candidate.job_at), candidate.place)
         if key not in self._answers:
-            self._answers[key] = answer(candidate.job, with_changes=False)
+            self._answers[key] = answer(candidate.job, with_changes=False, every_role=False)
         return self._answers[key]
 
     def fits(self, candidate: Candidate) -> bool:
@@ -169,7 +169,7 @@ class _Search:
         job = balanced(plan.job, capacity)
         if job is None:
             return None
-        found = answer(job, with_changes=False)
+        found = answer(job, with_changes=False, every_role=False)
         if found.time is None or found.fullest.needed_bytes > capacity:
             return None
         live_bytes, step_s = plan.candidate.live_bytes, found.time.step_s

@@ -1,0 +1,48 @@
+"""A comparison of plans simulates the roles that can need most; the full answer, which simulates all, must agree."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from vramcast.api import job_of
+from vramcast.errors import VramcastError
+from vramcast.estimate.training import answer, device_bytes
+
+MODELS = ("llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b", "qwen3-30b-a3b", "opt-175b", "deepseek-v2-lite")
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> dict[str, object]:
+    """Options of a pipeline of Megatron or torchtitan on cards large enough for most."""
+    pp, tp = draw(st.sampled_from((2, 4, 8, 16))), draw(st.sampled_from((1, 2, 4, 8)))
+    cards = max(8, pp * tp * draw(st.sampled_from((1, 2))))
+    chunks = draw(st.sampled_from((1, 1, 2, 4)))
+    return {
+        "model": draw(st.sampled_from(MODELS)), "engine": draw(st.sampled_from(("megatron", "torchtitan"))),
+        "gpus": f"{cards // 8}x8xh200-sxm-141gb", "tp": tp, "pp": pp,
+        "virtual-stages": chunks, "schedule": "interleaved" if chunks > 1 else "1f1b",
+        "seq-len": draw(st.sampled_from(("2k", "8k"))), "micro-batch": draw(st.sampled_from((1, 2))),
+        "grad-accum": draw(st.sampled_from((2, 4, 8, 16))),
+        "recompute": draw(st.sampled_from(("none", "selective", "full"))),
+        "shards": draw(st.sampled_from(("nothing", "optimizer"))),
+    }
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(pipelines())
+def test_the_roles_left_out_never_need_most(options: dict[str, object]) -> None:
+    try:
+        job = job_of(options)
+        every = answer(job, with_changes=False)
+    except VramcastError:
+        assume(False)
+    assert device_bytes(job) == every.fullest.needed_bytes
+
+
+def test_an_answer_of_the_fullest_role_alone_says_the_same_of_it() -> None:
+    job = job_of({"model": "llama-3.1-70b", "gpus": "4x8xh100-sxm-80gb", "engine": "megatron", "tp": 8, "pp": 4})
+    every, one = answer(job), answer(job, every_role=False)
+    assert len(every.ranks) == 4
+    assert one.ranks == every.ranks[:1]
+    assert (one.fits, one.time, one.warnings) == (every.fits, every.time, every.warnings)
