@@ -7,6 +7,7 @@ Atoms (`timing.training`: a layer, the embedding, the head on one micro-batch) a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vramcast.domain.answer import StepTime
@@ -50,6 +51,8 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """What a step can be bound by -> the parts that count towards it."""
 
+MOST_KNOWN: Final = 4096
+"""Timed layers that are kept [count]."""
 
 NOISE_S: Final = 1e-9
 """A part smaller than that is the rounding of a difference."""
@@ -157,10 +160,14 @@ def _passes(timing: Timing, index: int) -> tuple[Passes, Elements]:
 
 
 def _layer(timing: Timing, layer: Layer, recompute: Recompute) -> Passes:
-    return layer_passes(
+    """The same for every pipeline and number of micro-batches that a search looks at."""
+    return _known_layer_passes(
         layer, hidden=timing.job.model.hidden, shape=timing.shape, machine=timing.machine, recompute=recompute,
         modules=timing.recipe.modules,
     )
+
+
+_known_layer_passes = lru_cache(maxsize=MOST_KNOWN)(layer_passes)
 
 
 def _pieces(timing: Timing, index: int) -> dict[tuple[Layer, Recompute], int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from vramcast.blocks.ends import boundary
 from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters, stack_parameters
@@ -18,6 +19,9 @@ from vramcast.parallel.fsdp import Fsdp, Stage, Unit, unit
 from vramcast.parallel.layout import Layout
 from vramcast.states.steps import Weight
 from vramcast.states.weights import local_shape, sharded_shape
+
+MOST_KNOWN: Final = 512
+"""Lowered layers that are kept [count]."""
 
 
 class Sharing(NamedTuple):
@@ -54,8 +58,16 @@ class Pieces(NamedTuple):
     gradient: Tensor
 
 
+class Block(NamedTuple):
+    """One layer as torchtitan runs it."""
+
+    graph: Graph
+    lowered: Lowered
+
+
 def pieces(
-    model: Model, sizes: Sizes, choices: Choices, sharing: Sharing, *, span: Span, split_root: bool, reshard: str
+    model: Model, sizes: Sizes, choices: Choices, sharing: Sharing, *, span: Span, split_root: bool, reshard: str,
+    place: int = 0,
 ) -> Pieces:
     """Stages of one chunk of the model.
 
@@ -67,17 +79,17 @@ def pieces(
         span: layers and ends of the chunk
         split_root: embedding and head are units of their own
         reshard: "always", "last" (all but the last block, as before 2025-07-28), "blocks" (all blocks) or "never"
+        place: which chunk of its rank it is: the hidden states of two are different tensors
     """
     hidden = boundary(sizes, "decoder")
-    gradient = Tensor(
-        name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner="decoder"
-    )
+    _, gradient = _between(sizes, place)
     ends = {
         "embedding": (graphs.embedding(model, sizes, hidden) if span.first else None, _embedding_parameters(model)),
         "head": (graphs.head(model, sizes, choices, hidden) if span.last else None, _head_parameters(model)),
     }
     lowered = {name: _lower(graph, gradient) if graph else None for name, (graph, _) in ends.items()}
-    middle = list(_layer_stages(model, sizes, choices, sharing, span=span, gradient=gradient, reshard=reshard))
+    blocks = [(count, spec, _block(spec, sizes, choices, place)) for count, spec in span.runs]
+    middle = list(_layer_stages(model, sharing, blocks, reshard))
     root: Unit | None = None
     root_gradients: tuple[Tensor, ...] = ()
     first: list[Stage] = []
@@ -114,19 +126,35 @@ def _loss_gradient(head: Lowered | None, gradient: Tensor) -> Program:
     return (*born, *(Free(tensor) for tensor, net in ends.items() if net > 0 and tensor.name == "loss"))
 
 
-def _layer_stages(
-    model: Model, sizes: Sizes, choices: Choices, sharing: Sharing, *, span: Span, gradient: Tensor, reshard: str
-) -> Iterator[Stage]:
+@lru_cache(maxsize=MOST_KNOWN)
+def _between(sizes: Sizes, place: int) -> tuple[Tensor, Tensor]:
+    """Hidden states between the layers of a chunk, and their gradient."""
     hidden = boundary(sizes, "decoder")
-    left = sum(count for count, _ in span.runs)
-    for count, spec in span.runs:
-        graph = graphs.layer(spec, sizes, choices, hidden)
-        low = _lower(graph, gradient)
-        wide = sharing.block_width
-        narrowed = sharing._replace(
-            dense=sharing.dense._replace(gather_width=wide, compute_width=wide),
-            experts=sharing.experts._replace(gather_width=wide, compute_width=wide),
-        )
+    gradient = Tensor(
+        name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner="decoder"
+    )
+    return hidden, gradient
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _block(spec: Layer, sizes: Sizes, choices: Choices, place: int) -> Block:
+    """One layer lowered: the same for every pipeline, sharding and number of micro-batches that a search looks at."""
+    hidden = boundary(sizes, "decoder")
+    _, gradient = _between(sizes, place)
+    graph = graphs.layer(spec, sizes, choices, hidden)
+    return Block(graph, _lower(graph, gradient))
+
+
+def _layer_stages(
+    model: Model, sharing: Sharing, blocks: Sequence[tuple[int, Layer, Block]], reshard: str
+) -> Iterator[Stage]:
+    wide = sharing.block_width
+    narrowed = sharing._replace(
+        dense=sharing.dense._replace(gather_width=wide, compute_width=wide),
+        experts=sharing.experts._replace(gather_width=wide, compute_width=wide),
+    )
+    left = sum(count for count, _, _ in blocks)
+    for count, spec, (graph, low) in blocks:
         units = _units("decoder.layers", layer_parameters(spec, hidden=model.hidden), narrowed)
         left -= count
         parts = ((count - 1, True), (1, False)) if reshard == "last" and not left else ((count, reshard != "never"),)

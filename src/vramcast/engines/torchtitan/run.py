@@ -57,10 +57,10 @@ def alloc_conf_of(setting: Setting) -> str:
     return "expandable_segments:True" if setting.known.expandable else ""
 
 
-def pieces_of(setting: Setting, span: Span) -> Pieces:
+def pieces_of(setting: Setting, span: Span, place: int = 0) -> Pieces:
     return pieces(
         setting.job.model, setting.sizes, setting.choices, setting.sharing, span=span,
-        split_root=setting.known.split_root, reshard=setting.reshard,
+        split_root=setting.known.split_root, reshard=setting.reshard, place=place,
     )
 
 
@@ -157,7 +157,7 @@ def _pipeline_ranks(setting: Setting) -> Iterator[RankProgram]:
             own = layers[cuts[index] : cuts[index + 1]]
             span = Span(_runs(own), first=index == 0, last=index == plan.pp * chunks - 1)
             if (chunk, span) not in alike:
-                alike[chunk, span] = pieces_of(setting._replace(known=known), span)
+                alike[chunk, span] = pieces_of(setting._replace(known=known), span, chunk)
             built.append(alike[chunk, span])
         slots = _slots(setting, stage)
         role = f"stage {stage + 1} of {plan.pp}"
