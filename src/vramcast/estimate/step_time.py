@@ -114,7 +114,8 @@ def step_time(job: Job) -> StepTime:
     stages = [
         Stage(found.forward.total, found.backward.total, elements) for found, elements in passes
     ]
-    step = compose(job, timing.recipe, stages, exchange_of(timing), timing.machine.rates)
+    spread = spread_of(job.cluster.num_nodes)
+    step = compose(job, timing.recipe, stages, exchange_of(timing), timing.machine.rates, spread)
     return _answer(timing, max((found for found, _ in passes), key=lambda found: found.total), step)
 
 
@@ -242,7 +243,9 @@ def _saved_bytes(timing: Timing) -> Number:
     return job.model.num_layers / job.plan.pp * timing.shape.residual_tokens * job.model.hidden * widths
 
 
-def compose(job: Job, recipe: Recipe, stages: Sequence[Stage], exchange: Exchange, rates: Rates) -> Step:
+def compose(
+    job: Job, recipe: Recipe, stages: Sequence[Stage], exchange: Exchange, rates: Rates, spread: Number
+) -> Step:
     """One optimizer step from its stages; every figure may be an array over plans.
 
     Args:
@@ -251,6 +254,7 @@ def compose(job: Job, recipe: Recipe, stages: Sequence[Stage], exchange: Exchang
         stages: pipeline ranks, equal ones once
         exchange: routes between ranks
         rates: of the card
+        spread: how much slower the slowest machine is than the mean
     """
     plan, sent = job.plan, exchange.sent_s * job.plan.virtual_stages
     passes = [stage.forward + stage.backward for stage in stages]
@@ -277,7 +281,7 @@ def compose(job: Job, recipe: Recipe, stages: Sequence[Stage], exchange: Exchang
         pipeline, schedule=schedule, gradients=gradients, weights=gathered,
         optimizer=_updated(job, recipe, owned, rates),
         offload=_offloaded(job, recipe, held, owned, pipeline, exchange), host=recipe.host_s,
-        spread=spread_of(job.cluster.num_nodes),
+        spread=spread,
     )
 
 

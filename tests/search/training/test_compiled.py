@@ -53,7 +53,7 @@ def test_every_sampled_megatron_plan_has_the_peak_of_its_program(
     space = space_of(model, gpus, batch, **axes)
     dice = random.Random(17)
     checked = 0
-    for block in blocks(space, space.clusters[0]):
+    for block in blocks(space, space.clusters[:1]):
         if dice.random() > 0.1 and checked:
             continue
         degrees, size = dice.choice(np.argwhere(block.possible))

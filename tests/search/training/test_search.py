@@ -29,7 +29,7 @@ def space_of(gpus: str = "4xa100-sxm4-40gb", model: str = "llama-3.2-1b", batch:
 def every_job(space: Space) -> list[Job]:
     """All plans of a space, one by one."""
     found = []
-    for block in blocks(space, space.clusters[0]):
+    for block in blocks(space, space.clusters[:1]):
         for degrees, batch in zip(*block.possible.nonzero(), strict=True):
             found += [block.job_at(variant, int(degrees), int(batch)) for variant in range(len(block.variants))]
     return found

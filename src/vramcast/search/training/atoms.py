@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Recompute
 from vramcast.domain.model import Layer, MoE, Run
 from vramcast.domain.program import extent
@@ -26,6 +27,7 @@ from vramcast.search.training.affine import NotAffine, affine
 from vramcast.search.training.degrees import Grid
 from vramcast.search.training.extents import Counts, Extents, tabulate
 from vramcast.search.training.states import WeightGroup
+from vramcast.states.megatron import Weight
 
 Shape = tuple[int, ...]
 Place = tuple[int, int]
@@ -78,6 +80,10 @@ class Atoms:
         """Of every array of bytes."""
         return len(self.grid), len(self.micro_batches)
 
+    def cluster(self, index: int) -> Cluster:
+        """The machines of one combination."""
+        return replace(self.job.cluster, num_nodes=int(self.grid.nodes[index]))
+
     def context(self, index: int, batch: int = 0) -> Context:
         """The engine's view of one shape."""
         return self._builder(index, batch).context
@@ -92,7 +98,8 @@ class Atoms:
                 recompute=Recompute.SELECTIVE if modules else Recompute.NONE,
             )
             workload = replace(self.job.workload, micro_batch=self.micro_batches[batch])
-            self._builders[key] = ChunkBuilder(Context(replace(self.job, plan=plan, workload=workload)))
+            job = replace(self.job, plan=plan, workload=workload, cluster=self.cluster(index))
+            self._builders[key] = ChunkBuilder(Context(job))
         return self._builders[key]
 
     def seen_by(self, piece: Piece, index: int) -> Shape:
@@ -205,7 +212,11 @@ class Atoms:
         if piece not in self._weights:
             chunk = _chunk_of(piece)
             left_out = len(self.weights(EMBEDDING)) if piece == HEAD_BESIDE_EMBEDDING else 0
-            rows = [weights_of(self.context(index), [chunk], stage=0)[left_out:] for index in range(len(self.grid))]
+            built: dict[Shape, list[Weight]] = {}
+            for index in range(len(self.grid)):
+                if self.grid.at(index) not in built:
+                    built[self.grid.at(index)] = weights_of(self.context(index), [chunk], stage=0)[left_out:]
+            rows = [built[self.grid.at(index)] for index in range(len(self.grid))]
             self._weights[piece] = [
                 WeightGroup(
                     np.array([weight.elements for weight in column], np.int64),

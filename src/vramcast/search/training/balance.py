@@ -218,12 +218,12 @@ class _Pieces:
     def __init__(self, job: Job, capacity_bytes: int | None) -> None:
         plan = job.plan
         etp = plan.tp if plan.etp is None else plan.etp
-        degrees = (np.array([degree], np.int64) for degree in (plan.tp, plan.cp, plan.ep, etp))
+        row = (plan.tp, plan.cp, plan.ep, etp, job.cluster.num_nodes)
         self.job = job
         outside_bytes = sum(tensor.num_bytes for tensor in outside_tensors(job))
         self.capacity = None if capacity_bytes is None else capacity_bytes - outside_bytes
         self.layers = job.model.main.layers
-        self.atoms = Atoms(job, Grid(*degrees), (job.workload.micro_batch,))
+        self.atoms = Atoms(job, Grid(*np.array([row], np.int64).T), (job.workload.micro_batch,))
         ways: list[Recomputed] = [(Recompute.NONE, ()), (Recompute.FULL, ())]
         if plan.recompute_modules:
             ways.append((Recompute.SELECTIVE, plan.recompute_modules))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,18 +21,19 @@ UNEVEN: Final = 2
 
 
 class Grid(NamedTuple):
-    """Combinations of tensor, context and expert degrees, one in each element of the arrays."""
+    """Combinations of tensor, context and expert degrees on so many machines, one in each element of the arrays."""
 
     tp: Counts
     cp: Counts
     ep: Counts
     etp: Counts
+    nodes: Counts
 
     def __len__(self) -> int:
         return int(self.tp.shape[0])
 
     def at(self, index: int) -> tuple[int, int, int, int]:
-        """One combination."""
+        """Degrees of one combination."""
         return int(self.tp[index]), int(self.cp[index]), int(self.ep[index]), int(self.etp[index])
 
 
@@ -71,12 +72,17 @@ def possible(space: Space, cluster: Cluster, axis: str) -> list[int]:
     return found
 
 
-def grid(space: Space, cluster: Cluster) -> Grid:
-    """All combinations of tp, cp, ep and etp that one cluster can hold."""
+def grid(space: Space, clusters: Sequence[Cluster]) -> Grid:
+    """All combinations of tp, cp, ep and etp that clusters of so many equal machines can hold."""
+    rows = [row for cluster in clusters for row in _combinations(space, cluster)]
+    return Grid(*np.array(rows, np.int64).reshape(-1, len(Grid._fields)).T)
+
+
+def _combinations(space: Space, cluster: Cluster) -> list[tuple[int, ...]]:
     sparse = any(isinstance(run.layer.channel, MoE) for run in space.model.main.runs)
     experts = possible(space, cluster, "ep") if sparse else [1]
-    rows = [
-        (tp, cp, ep, etp)
+    return [
+        (tp, cp, ep, etp, cluster.num_nodes)
         for tp in possible(space, cluster, "tp")
         for cp in possible(space, cluster, "cp")
         for ep in experts
@@ -85,8 +91,6 @@ def grid(space: Space, cluster: Cluster) -> Grid:
         and space.workload.seq_len % (tp * cp) == 0  # sequence parallelism divides what context parallelism leaves
         and (cp == 1 or space.workload.seq_len % (2 * cp) == 0)  # two pieces a rank: training/arguments.py
     ]
-    columns = np.array(rows, np.int64).reshape(-1, 4).T
-    return Grid(*columns)
 
 
 def _inside_experts(space: Space, tp: int, sparse: bool) -> tuple[int, ...]:
@@ -96,13 +100,13 @@ def _inside_experts(space: Space, tp: int, sparse: bool) -> tuple[int, ...]:
     return tuple(etp for etp in dict.fromkeys((1, tp)) if not space.etp or etp in space.etp)
 
 
-def pipelines(space: Space, cluster: Cluster) -> Iterator[Stages]:
-    """Every number of stages and chunks with the layers they get.
+def pipelines(space: Space, clusters: Sequence[Cluster]) -> Iterator[Stages]:
+    """Every number of stages and chunks that some cluster can hold, with the layers they get.
 
     Stages are alike where they divide the layers; else the first and the last have fewer than those between.
     """
     layers = space.model.num_layers
-    for pp in divisors(cluster.count):
+    for pp in sorted({pp for cluster in clusters for pp in divisors(cluster.count)}):
         if (space.pp and pp not in space.pp) or pp > layers:
             continue
         for chunks in space.virtual_stages or divisors(layers):

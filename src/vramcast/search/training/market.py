@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from vramcast.domain.device import Cluster
 from vramcast.domain.planning import Goal, Limits, Point
 from vramcast.errors import InvalidSpec
+from vramcast.timing.training.fabric import fabric_of
 
 
 def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple[list[Cluster], list[str]]:
@@ -65,6 +66,16 @@ def cheapest_of_alike(clusters: Sequence[Cluster], *, offload: bool) -> tuple[li
     kept = list(best.values())
     left = len(clusters) - len(kept)
     return kept, [f"left out: {left} machines with the same cards and links as a cheaper one"] if left else []
+
+
+def by_machine(clusters: Sequence[Cluster]) -> list[list[Cluster]]:
+    """Clusters of equal machines together: each group's differ in the number of them and in what they cost."""
+    together: dict[tuple[Cluster, int], list[Cluster]] = {}
+    for cluster in clusters:
+        machine = replace(cluster, num_nodes=1, instance=None, price=None, notes=())
+        # a rack joins machines: what one card reaches grows with their number
+        together.setdefault((machine, fabric_of(cluster).node_cards), []).append(cluster)
+    return list(together.values())
 
 
 def _per_hour(cluster: Cluster) -> float:

@@ -1,8 +1,11 @@
-"""Every plan of a Megatron run on one cluster: its highest live memory, exactly, thousands of plans at a time."""
+"""Every plan of a Megatron run: its highest live memory, exactly, thousands of plans at a time.
+
+How many machines there are is one more axis: layers and schedules do not see it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -62,6 +65,7 @@ class Block(NamedTuple):
     """Plans that differ in numbers only. Axes of the arrays: variants, degrees, micro-batches."""
 
     job: Job  # what all of them share
+    clusters: tuple[Cluster, ...]
     grid: Grid
     micro_batches: tuple[int, ...]
     variants: tuple[Variant, ...]
@@ -86,27 +90,34 @@ class Block(NamedTuple):
         )
         accumulation = int(self.grad_accum[degrees, batch])
         workload = replace(self.job.workload, micro_batch=self.micro_batches[batch], grad_accum=accumulation)
-        return replace(self.job, plan=plan, workload=workload)
+        nodes = int(self.grid.nodes[degrees])
+        cluster = next(cluster for cluster in self.clusters if cluster.num_nodes == nodes)
+        return replace(self.job, plan=plan, workload=workload, cluster=cluster)
 
 
-def blocks(space: Space, cluster: Cluster) -> Iterator[Block]:
-    """Every plan of a space on one cluster under Megatron-Core.
+def blocks(space: Space, clusters: Sequence[Cluster]) -> Iterator[Block]:
+    """Every plan of a space under Megatron-Core.
+
+    Args:
+        space: what may be varied
+        clusters: equal machines, in each another number of them
 
     Raises: Unsupported for models that Megatron does not pipeline
     """
     if len(space.model.stacks) > 1:
         raise Unsupported(f"{space.model.name}: plans of several stacks are not searched for megatron")
-    degrees = grid(space, cluster)
-    if not len(degrees):
-        return
     for precision in space.precisions:
-        job = Job(
-            model=space.model, workload=space.workload, cluster=cluster, engine="megatron",
-            engine_options=space.engine_options, plan=replace(space.plan, precision=precision),
-        )
-        variants = tuple(_variants(space, job))
-        if variants:
-            yield from _Search(space, job, degrees, variants).blocks()
+        together: dict[tuple[Variant, ...], list[Job]] = {}
+        for cluster in clusters:
+            job = Job(
+                model=space.model, workload=space.workload, cluster=cluster, engine="megatron",
+                engine_options=space.engine_options, plan=replace(space.plan, precision=precision),
+            )
+            together.setdefault(tuple(_variants(space, job)), []).append(job)
+        for variants, jobs in together.items():
+            degrees = grid(space, [job.cluster for job in jobs])
+            if variants and len(degrees):
+                yield from _Search(space, jobs, degrees, variants).blocks()
 
 
 def _variants(space: Space, job: Job) -> Iterator[Variant]:
@@ -160,11 +171,12 @@ def sharing(job: Job, degrees: Grid, dp: Counts) -> tuple[StateRules, Ranks]:
 
 
 class _Search:
-    """One precision on one cluster."""
+    """One precision on some numbers of equal machines."""
 
-    def __init__(self, space: Space, job: Job, degrees: Grid, variants: tuple[Variant, ...]) -> None:
+    def __init__(self, space: Space, jobs: Sequence[Job], degrees: Grid, variants: tuple[Variant, ...]) -> None:
         self.space = space
-        self.job = job
+        self.job = job = jobs[0]
+        self.clusters = tuple(job.cluster for job in jobs)
         self.grid = degrees
         self.variants = variants
         largest = min(space.global_batch, LARGEST_MICRO_BATCH)
@@ -172,11 +184,11 @@ class _Search:
         self.atoms = Atoms(job, degrees, self.micro_batches)
         ways = [(Recompute.NONE, ()), (Recompute.FULL, ())]
         self.times = Times(self.atoms, [*ways, *((Recompute.SELECTIVE, modules) for modules in selective_modules(job))])
-        jobs = [_with(job, variant) for variant in variants]
-        self.recipes = [(each, recipe_of(each)) for each in jobs]
+        kept = [_with(job, variant) for variant in variants]
+        self.recipes = [(each, recipe_of(each)) for each in kept]
 
     def blocks(self) -> Iterator[Block]:
-        for stages in pipelines(self.space, self.job.cluster):
+        for stages in pipelines(self.space, self.clusters):
             grad_accum, possible = self._accumulation(stages)
             if not possible.any():
                 continue
@@ -189,8 +201,8 @@ class _Search:
                     live = np.maximum(live, np.maximum(load_peak, steady + peak))
                 live += self._outside(stages)
                 yield Block(
-                    self.job, self.grid, self.micro_batches, self.variants, stages, recomputation, grad_accum, live,
-                    self._step_s(stages, stage_roles, recomputation, grad_accum), possible,
+                    self.job, self.clusters, self.grid, self.micro_batches, self.variants, stages, recomputation,
+                    grad_accum, live, self._step_s(stages, stage_roles, recomputation, grad_accum), possible,
                 )
 
     def _step_s(
@@ -206,7 +218,7 @@ class _Search:
     def _data_parallel(self, stages: Stages) -> Counts:
         """Ranks, context parallelism not counted in; 0 where the degrees do not divide the cards."""
         model_parallel = self.grid.tp * self.grid.cp * stages.pp
-        cards = self.job.cluster.count
+        cards = self.grid.nodes * self.job.cluster.gpus_per_node
         whole = (cards % model_parallel == 0) & (cards % (self.grid.ep * self.grid.etp * stages.pp) == 0)
         return np.where(whole, cards // model_parallel, 0)
 

@@ -1,8 +1,8 @@
-"""The plans of one engine on one cluster, from whichever way its programs are read."""
+"""The plans of one engine, from whichever way its programs are read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,29 +17,37 @@ from vramcast.search.training.pool import Plans
 _NOTHING = np.empty(0)
 
 
-def plans_on(space: Space, cluster: Cluster, engine: str) -> Iterator[Plans]:
-    """Every plan, in batches.
+def plans_on(space: Space, clusters: Sequence[Cluster], engine: str) -> Iterator[Plans]:
+    """Every plan, in batches of one cluster.
+
+    Args:
+        space: what may be varied
+        clusters: equal machines, in each another number of them
+        engine: the framework
 
     Raises: Unsupported where the engine cannot run the model at all
     """
     if engine == "megatron" and len(space.model.stacks) == 1:
-        for block in blocks(space, cluster):
-            yield _of_block(block)
+        for block in blocks(space, clusters):
+            for cluster in block.clusters:
+                yield _of_block(block, cluster)
     else:
-        for choice in choices(space, cluster, engine):
-            yield _of_choice(choice)
+        for cluster in clusters:
+            for choice in choices(space, cluster, engine):
+                yield _of_choice(choice)
 
 
-def _of_block(block: Block) -> Plans:
+def _of_block(block: Block, cluster: Cluster) -> Plans:
     shape = block.live_bytes.shape
-    places = np.flatnonzero(np.broadcast_to(block.possible, shape))
+    own = block.possible & (block.grid.nodes == cluster.num_nodes)[:, None]
+    places = np.flatnonzero(np.broadcast_to(own, shape))
     bare = block._replace(live_bytes=_NOTHING, step_s=_NOTHING)  # a kept plan must not keep all the others
 
     def job_at(place: int) -> Job:
         variant, degrees, batch = (int(index) for index in np.unravel_index(places[place], shape))
         return bare.job_at(variant, degrees, batch)
 
-    return Plans(block.job.cluster, block.live_bytes.ravel()[places], block.step_s.ravel()[places], job_at)
+    return Plans(cluster, block.live_bytes.ravel()[places], block.step_s.ravel()[places], job_at)
 
 
 def _of_choice(choice: Choice) -> Plans:

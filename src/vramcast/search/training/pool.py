@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,10 @@ from vramcast.search.training.extents import Counts
 
 Seconds = Any
 """An array of float64, one for each plan."""
+
+
+TIE: Final = 1e-9
+"""Weight of a second of the step beside a GPU: less than one GPU for any step."""
 
 
 class Plans(NamedTuple):
@@ -64,7 +68,7 @@ class Rule(NamedTuple):
             case Goal.CHEAPEST:
                 return plans.step_s * self.rate(plans.cluster)
             case Goal.FEWEST_GPUS:
-                return plans.cluster.count + plans.step_s / (1 + plans.step_s)
+                return plans.cluster.count + TIE * plans.step_s
             case Goal.LEAST_MEMORY:
                 return plans.live_bytes + plans.step_s / (1 + plans.step_s)
 
@@ -86,11 +90,11 @@ class Pool:
 
     def __init__(self, rule: Rule, cluster: Cluster, size: int) -> None:
         self.rule = rule
+        self.cluster = cluster
         self.size = size
         self.capacity = rule.capacity_bytes(cluster)
         self.num_plans = 0
         self.num_fitting = 0
-        self.complete = True  # every plan that may fit is in `best`
         self.best: list[Candidate] = []
         self.failing: list[Candidate] = []  # better ones need more memory
         self._worst = np.inf
@@ -108,19 +112,22 @@ class Pool:
 
     def _keep_best(self, plans: Plans, values: Seconds, places: NDArray[np.intp]) -> None:
         if len(places) > self.size:
-            self.complete = False
             places = places[np.argpartition(values[places], self.size)[: self.size]]
         self.best += [_candidate(plans, values, index) for index in places]
         if len(self.best) > 2 * self.size:
-            self.trim()
+            self._trim()
 
-    def trim(self) -> None:
+    def _trim(self) -> None:
         """Forget all but the best."""
-        self.best.sort(key=rank_of)
+        self.best.sort(key=lambda candidate: candidate.value)
         if len(self.best) > self.size:
-            self.complete = False
             del self.best[self.size :]
             self._worst = self.best[-1].value
+
+    def finish(self) -> None:
+        """Put the best in order, when no more plans come."""
+        self._trim()
+        self.best.sort(key=rank_of)
 
     def _keep_failing(self, plans: Plans, values: Seconds, places: NDArray[np.intp]) -> None:
         """Those that no other failing plan beats in both value and memory."""
@@ -137,11 +144,12 @@ class Pool:
                 self.failing.append(candidate)
 
 
-def rank_of(candidate: Candidate) -> tuple[float, int]:
-    """By the goal; of plans that are equal in it, the one divided in fewer ways comes first."""
+def rank_of(candidate: Candidate) -> tuple[float, float, int]:
+    """By the goal, then by speed; of plans that are equal in both, the one divided in fewer ways comes first."""
     plan = candidate.job.plan
     degrees = (plan.tp, plan.pp, plan.cp, plan.ep, plan.virtual_stages)
-    return float(f"{candidate.value:.5g}"), sum(degree.bit_length() for degree in degrees)
+    value, step_s = (float(f"{number:.5g}") for number in (candidate.value, candidate.step_s))
+    return value, step_s, sum(degree.bit_length() for degree in degrees)
 
 
 def _candidate(plans: Plans, values: Seconds, index: np.intp) -> Candidate:

@@ -7,8 +7,9 @@ that does is the best of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from heapq import merge
+from itertools import chain, product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, question
 from vramcast.search.training.balance import balanced
 from vramcast.search.training.labels import label, signature
-from vramcast.search.training.market import cheapest_of_alike, comparable
+from vramcast.search.training.market import by_machine, cheapest_of_alike, comparable
 from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Candidate, Plans, Pool, Rule, rank_of
 from vramcast.search.training.reasons import points, reasons_of
@@ -112,24 +113,25 @@ class _Search:
         """Plans that were possible, whether they fit or not."""
         return sum(pool.num_plans for pool in self.pools)
 
-    def look(self, clusters: Iterable[Cluster]) -> None:
+    def look(self, clusters: Sequence[Cluster]) -> None:
         """Every plan on these clusters."""
         by_speed = self.rule._replace(goal=Goal.FASTEST)
-        for cluster in clusters:
-            pool = speed = Pool(self.rule, cluster, POOL)
-            if self.rule.goal is not Goal.FASTEST:
-                speed = Pool(by_speed, cluster, POOL)
-            for engine in self.space.engines:
-                try:
-                    for plans in plans_on(self.space, cluster, engine):
-                        for each in {id(pool): pool, id(speed): speed}.values():
-                            each.add(plans)
-                except Unsupported as reason:
-                    self.refusals.append(str(reason))
-            pool.trim()
-            speed.trim()
-            self.pools.append(pool)
-            self.fastest.append(speed)
+        self.pools = [Pool(self.rule, cluster, POOL) for cluster in clusters]
+        # on one cluster the fastest plan is the cheapest, too
+        least_memory = self.rule.goal is Goal.LEAST_MEMORY
+        self.fastest = [Pool(by_speed, cluster, POOL) for cluster in clusters] if least_memory else self.pools
+        kept: dict[Cluster, list[Pool]] = {}
+        for pool in (*self.pools, *(self.fastest if least_memory else ())):
+            kept.setdefault(pool.cluster, []).append(pool)
+        for group, engine in product(by_machine(clusters), self.space.engines):
+            try:
+                for plans in plans_on(self.space, group, engine):
+                    for pool in kept[plans.cluster]:
+                        pool.add(plans)
+            except Unsupported as reason:
+                self.refusals.append(str(reason))
+        for pool in chain(*kept.values()):
+            pool.finish()
 
     def answered(self, candidate: Candidate) -> Answer:
         """The answer of a plan for its fullest role, allocator included."""
@@ -219,7 +221,7 @@ class _Search:
         found = (next(filter(self.fits, pool.best), None) for pool in self.fastest)
         return points([candidate for candidate in found if candidate is not None], self.rule)
 
-    def nothing_possible(self, clusters: Iterable[Cluster]) -> str:
+    def nothing_possible(self, clusters: Sequence[Cluster]) -> str:
         """Why there is no plan to look at."""
         names = ", ".join(cluster.name for cluster in clusters)
         refused = "; ".join(dict.fromkeys(self.refusals))[:300]

@@ -30,6 +30,7 @@ from vramcast.timing.training.ends import (
 from vramcast.timing.training.fabric import Route
 from vramcast.timing.training.layer import passes_of_layer
 from vramcast.timing.training.parts import Passes
+from vramcast.timing.training.states import spread_of
 
 Seconds = Any
 """An array of float64: degrees x micro-batches."""
@@ -49,6 +50,7 @@ class Times:
         self.atoms = atoms
         self.ways = list(ways)  # to recompute a layer
         self.timings = [self._timing(index) for index in range(len(atoms.grid))]
+        self.spread = np.array([spread_of(int(nodes)) for nodes in atoms.grid.nodes])[:, None]
         self._passes: dict[Piece, PassTimes] = {}
         self._elements: dict[Piece, Elements] = {}
         self._exchanges: dict[tuple[Any, int], Exchange] = {}
@@ -58,7 +60,7 @@ class Times:
         tp, cp, ep, etp = self.atoms.grid.at(index)
         job = self.atoms.job
         plan = replace(job.plan, tp=tp, cp=cp, ep=ep, etp=etp, pp=1)
-        timing = timing_of(replace(job, plan=plan))
+        timing = timing_of(replace(job, plan=plan, cluster=self.atoms.cluster(index)))
         batches: Any = np.array(self.atoms.micro_batches, np.float64)
         return timing._replace(shape=timing.shape._replace(sequences=batches))
 
@@ -140,7 +142,7 @@ class Times:
         # `compose` multiplies by the number of micro-batches wherever it stands: an array does as well
         whole = replace(job, plan=plan, workload=_Workload(grad_accum))
         exchange = self._exchange(job, stages.pp, dp)
-        return compose(whole, recipe, roles, exchange, self.timings[0].machine.rates).total
+        return compose(whole, recipe, roles, exchange, self.timings[0].machine.rates, self.spread).total
 
     def _exchange(self, job: Job, pp: int, dp: Counts) -> Exchange:
         key = (job.plan.shards, pp)
