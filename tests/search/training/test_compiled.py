@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from vramcast.api import job_of
+from vramcast.catalogue.gpus import parse_gpus
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.planning import Space
 from vramcast.domain.program import extent
@@ -15,7 +16,10 @@ from vramcast.errors import VramcastError
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.training import rank_programs
 from vramcast.search.training.direct import choices
+from vramcast.search.training.labels import label
 from vramcast.search.training.megatron import blocks
+from vramcast.search.training.plans import plans_on
+from vramcast.search.training.pool import Plans
 
 MEGATRON = [
     ("llama-3.1-8b", "4x8xh100-sxm-80gb", 64, {"offload_optimizer": ("none", "cpu")}),
@@ -62,6 +66,22 @@ def test_every_sampled_megatron_plan_has_the_peak_of_its_program(
         assert block.live_bytes[variant, degrees, size] == live_bytes(job), job.plan
         checked += 1
     assert checked
+
+
+def test_clusters_of_equal_machines_have_the_plans_that_each_has_alone() -> None:
+    space = space_of("mixtral-8x7b", "8xh100-sxm-80gb", 96, virtual_stages=(1, 2), micro_batches=(1, 2))
+    clusters = [parse_gpus(f"{nodes}x8xh100-sxm-80gb") for nodes in (1, 2, 3)]
+    together = sorted(figures for plans in plans_on(space, clusters, "megatron") for figures in figures_of(plans))
+    alone = [list(plans_on(space, [cluster], "megatron")) for cluster in clusters]
+    assert together == sorted(figures for found in alone for plans in found for figures in figures_of(plans))
+
+
+def figures_of(plans: Plans) -> list[tuple[str, int, float]]:
+    """The options of each plan, its memory and its time."""
+    return [
+        (label(plans.job_at(place)), int(plans.live_bytes[place]), float(plans.step_s[place]))
+        for place in range(len(plans.live_bytes))
+    ]
 
 
 @pytest.mark.parametrize(

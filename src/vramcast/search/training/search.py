@@ -24,7 +24,7 @@ from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, question
 from vramcast.search.training.balance import balanced
 from vramcast.search.training.labels import label, signature
-from vramcast.search.training.market import by_machine, cheapest_of_alike, comparable
+from vramcast.search.training.market import beats, by_machine, cheapest_of_alike, comparable
 from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Candidate, Plans, Pool, Rule, rank_of
 from vramcast.search.training.reasons import points, reasons_of
@@ -34,6 +34,9 @@ POOL: Final = 2048
 
 SPLIT: Final = 4
 """Plans at the head of the table whose layers are split anew."""
+
+DRAWN: Final = 16
+"""Clusters that are all put into the picture; of more only those on the front."""
 
 MORE_MACHINES: Final = (2, 4, 8, 16, 32, 64)
 """Multiples of the machines given that are tried where nothing fits."""
@@ -217,9 +220,14 @@ class _Search:
         yield from reasons_of(best.candidate, others, self.rule, self.fits)
 
     def front(self) -> tuple[Point, ...]:
-        """The fastest plan of each cluster, by what it costs."""
-        found = (next(filter(self.fits, pool.best), None) for pool in self.fastest)
-        return points([candidate for candidate in found if candidate is not None], self.rule)
+        """The fastest plan of each cluster, by what it costs; of many clusters only those that no other one beats."""
+        found: list[Candidate] = []
+        for pool in sorted((pool for pool in self.fastest if pool.best), key=lambda pool: pool.best[0].step_s):
+            hopeful, *_ = points([pool.best[0]], self.rule)
+            beaten = len(self.fastest) > DRAWN and any(beats(point, hopeful) for point in points(found, self.rule))
+            fastest = None if beaten else next(filter(self.fits, pool.best), None)
+            found += [fastest] if fastest is not None else []
+        return points(found, self.rule)
 
     def nothing_possible(self, clusters: Sequence[Cluster]) -> str:
         """Why there is no plan to look at."""
