@@ -131,3 +131,17 @@ def test_answers_show_the_step_in_text_and_json(language: str) -> None:
     plain = json.loads(json.dumps(document(found)))["time"]
     assert {"step_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "seconds", "bound"} <= set(plain)
     assert any("RDMA" in line for line in found.assumptions)
+
+
+def test_a_pipeline_of_torchtitan_cuts_its_local_batch() -> None:
+    asked = {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "pp": 4, "seq-len": "4k"}
+    one, many = (step_time(job_of({**asked, "micro-batch": samples})) for samples in (1, 32))
+    assert one.seconds["pipeline"] > one.step_s / 2  # one sample has nothing to overlap with
+    assert many.seconds["pipeline"] < 0.2 * many.step_s
+
+
+def test_local_batches_do_not_overlap_in_a_pipeline_of_torchtitan() -> None:
+    asked = {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "pp": 4, "seq-len": "4k"}
+    whole = step_time(job_of({**asked, "micro-batch": 16}))
+    halves = step_time(job_of({**asked, "micro-batch": 8, "grad-accum": 2}))
+    assert halves.seconds["pipeline"] > 1.5 * whole.seconds["pipeline"]

@@ -135,8 +135,8 @@ def timing_of(job: Job) -> Timing:
         raise Unsupported(f"the catalogue has no bandwidth or no {plan.precision} rate of {cluster.gpu.name}")
     etp = plan.etp if plan.etp is not None else plan.tp
     shape = Shape(
-        job.workload.micro_batch, job.workload.seq_len, plan.tp, plan.cp, plan.ep, etp, recipe.sequence_parallel,
-        plan.cp_kind,
+        job.workload.micro_batch // (recipe.pieces or 1), job.workload.seq_len, plan.tp, plan.cp, plan.ep, etp,
+        recipe.sequence_parallel, plan.cp_kind,
     )
     layout = Layout(tp=plan.tp, pp=plan.pp, cp=plan.cp, ep=plan.ep, etp=etp, dp=job.data_parallel)
     return Timing(job, recipe, Machine(rates, fabric_of(cluster), recipe.style), shape, layout)
@@ -262,12 +262,13 @@ def compose(
     slowest_forward = of_largest(passes, [stage.forward for stage in stages])
     slowest_backward = of_largest(passes, [stage.backward for stage in stages])
     waits = WAITS[plan.virtual_stages > 1]
+    micro_batches, rounds = _rounds(job, recipe)
     pipeline = Pipeline(
         forward=sum(stage.alike * (stage.forward + sent) for stage in stages),
         backward=sum(stage.alike * (stage.backward + sent) for stage in stages),
         slowest_forward=slowest_forward + waits(sent, slowest_forward),
         slowest_backward=slowest_backward + waits(sent, slowest_backward),
-        micro_batches=job.workload.grad_accum, stages=plan.pp, virtual_stages=plan.virtual_stages,
+        micro_batches=micro_batches, stages=plan.pp, virtual_stages=plan.virtual_stages, rounds=rounds,
     )
     held = Elements(
         of_largest(weights, [stage.elements.dense for stage in stages]),
@@ -285,6 +286,12 @@ def compose(
     )
 
 
+def _rounds(job: Job, recipe: Recipe) -> tuple[Number, Number]:
+    """Micro-batches of a step, and how often the pipeline fills for them."""
+    accumulated = job.workload.grad_accum
+    return (accumulated, 1) if recipe.pieces is None else (recipe.pieces * accumulated, accumulated)
+
+
 def _exchanged(
     job: Job, recipe: Recipe, held: Elements, learning: Elements, pipeline: Pipeline, exchange: Exchange
 ) -> tuple[Number, Number]:
@@ -297,12 +304,13 @@ def _exchanged(
         reduce_s = reduce_s + some * copied.seconds(count * recipe.gradient_bytes / exchange.owners[0])
     for count, gathered in zip(held if recipe.exchanged == "everything" else learning, exchange.gather, strict=True):
         gather_s = gather_s + (count > 0) * gathered.seconds(count * recipe.weight_bytes)
-    return EXCHANGES[recipe.exchanged](
+    gradients, weights = EXCHANGES[recipe.exchanged](
         Transfers(
-            reduce_s, gather_s, pipeline.slowest_forward, pipeline.slowest_backward, job.workload.grad_accum,
+            reduce_s, gather_s, pipeline.slowest_forward, pipeline.slowest_backward, pipeline.micro_batches,
             recipe.gradients_hidden, recipe.weights_hidden, OVERLAP_LOSS, int(job.plan.reshard_after_forward),
         )
     )
+    return pipeline.rounds * gradients, pipeline.rounds * weights
 
 
 def _updated(job: Job, recipe: Recipe, owned: Number, rates: Rates) -> Number:
@@ -317,7 +325,7 @@ def _offloaded(
     job: Job, recipe: Recipe, held: Elements, owned: Number, pipeline: Pipeline, exchange: Exchange
 ) -> Number:
     """Seconds of transfers over PCIe that stick out: gradients and weights, sharded weights, saved activations."""
-    plan, micro, host = job.plan, job.workload.grad_accum, host_of(job.cluster)
+    plan, micro, host = job.plan, pipeline.micro_batches, host_of(job.cluster)
     moved: Number = exchange.saved_bytes / host.pcie
     if plan.offload_parameters != "none":
         rate = host.disks if plan.offload_parameters == "nvme" else host.pcie
@@ -333,7 +341,7 @@ def _offloaded(
 
 def _answer(timing: Timing, slowest: Passes, found: Step) -> StepTime:
     job = timing.job
-    micro = job.workload.grad_accum
+    micro, _ = _rounds(job, timing.recipe)
     parts = slowest.forward.plus(slowest.backward)
     causes = {name: micro * value for name, value in parts._asdict().items()}
     known = micro * parts.total
@@ -342,7 +350,7 @@ def _answer(timing: Timing, slowest: Passes, found: Step) -> StepTime:
                "stragglers": found.stragglers}
     seconds = {name: float(value) for name, value in causes.items() if value > NOISE_S}
     total = sum(seconds.values())
-    tokens = job.workload.tokens * micro * job.data_parallel
+    tokens = job.workload.tokens * job.workload.grad_accum * job.data_parallel
     cards = job.cluster.count
     flops = model_flops(job) * tokens / total / cards
     return StepTime(

@@ -127,12 +127,19 @@ def _live_bytes(job: Job, program: RankProgram) -> int:
     return whole.peak + sum(tensor.num_bytes for tensor in (*outside_tensors(job), *program.outside))
 
 
-def rank_programs(job: Job) -> tuple[RankProgram, ...]:
-    """The programs of every rank role, from the engine the job names."""
+def rank_programs(job: Job, *, every_role: bool = True) -> tuple[RankProgram, ...]:
+    """The programs of every rank role, from the engine the job names.
+
+    Args:
+        job: the question
+        every_role: False: only the roles one of which holds the most live memory, where the engine can tell
+    """
     if job.engine not in ENGINES:
         raise UnknownName.of("engine", job.engine, ENGINES)
     check(job)
-    programs: tuple[RankProgram, ...] = import_module(ENGINES[job.engine]).ranks(job)
+    engine = import_module(ENGINES[job.engine])
+    ranks = engine.ranks if every_role else getattr(engine, "deciding_ranks", engine.ranks)
+    programs: tuple[RankProgram, ...] = ranks(job)
     return programs
 
 

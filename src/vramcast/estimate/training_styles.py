@@ -69,7 +69,8 @@ class Recipe(NamedTuple):
     modules: tuple[str, ...] = ()  # of selective recomputation
     host_s: float = 2e-3  # between two steps
     learning: float | None = None  # weights that learn, where not all do
-    stage_layers: tuple[int, ...] = ()  # layers of every pipeline rank, where the engine is told
+    stage_layers: tuple[int, ...] = ()  # layers of every pipeline rank, where the engine divides them its own way
+    pieces: int | None = None  # that a pipeline cuts each local batch into; None: its micro-batches are the step's
 
 
 def recipe_of(job: Job) -> Recipe:
@@ -142,6 +143,17 @@ def _eager(job: Job) -> Recipe:
     )
 
 
+def _torchtitan(job: Job) -> Recipe:
+    """As above; a pipeline cuts each local batch, and its weights stay gathered [pipelining stage.py,
+    `backward_maybe_with_nosync`]."""
+    from vramcast.engines.torchtitan.run import pipeline_micro_batches, stage_layers
+
+    recipe = _eager(job)
+    if job.plan.pp == 1:
+        return recipe
+    return recipe._replace(exchanged="once", pieces=pipeline_micro_batches(job), stage_layers=stage_layers(job))
+
+
 EXCHANGED: Final[dict[Shards, str]] = {
     Shards.NOTHING: "once",  # [DDP]
     Shards.OPTIMIZER: "once",
@@ -194,5 +206,5 @@ def _learning(job: Job) -> float:
     return float(elements(weights(eager_recipe(job)), learning_only=True))
 
 
-RECIPES: Final[dict[str, Callable[[Job], Recipe]]] = {"megatron": _megatron}
+RECIPES: Final[dict[str, Callable[[Job], Recipe]]] = {"megatron": _megatron, "torchtitan": _torchtitan}
 """Engine -> its recipe; the others run PyTorch's operators."""

@@ -53,6 +53,8 @@ class Pipeline(NamedTuple):
 
     forward, backward: of all stages together, one after the other
     slowest_forward, slowest_backward: of the stage with the largest sum of both
+    micro_batches: of a step
+    rounds: how often in a step the pipeline fills and drains
     """
 
     forward: Number
@@ -62,6 +64,7 @@ class Pipeline(NamedTuple):
     micro_batches: Number
     stages: Number = 1
     virtual_stages: Number = 1
+    rounds: Number = 1
 
     @property
     def busy(self) -> Number:
@@ -80,8 +83,15 @@ def one_forward_one_backward(pipeline: Pipeline) -> Number:
 
 
 def interleaved(pipeline: Pipeline) -> Number:
-    """With v chunks a stage begins after a v-th of the work [1F1B]."""
-    return pipeline.others / pipeline.virtual_stages
+    """With v chunks a stage begins after a v-th of the work [1F1B].
+
+    With fewer micro-batches than stages none is ready for a stage's second chunk when the first one is done with them
+    all: each of the v - 1 chunks behind waits for the p - m stages that are missing. One micro-batch passes all stages
+    one after the other whatever v is.
+    """
+    chunks, stages = pipeline.virtual_stages, pipeline.stages
+    missing = positive(stages - pipeline.micro_batches / pipeline.rounds) / larger(stages - 1, 1)
+    return pipeline.others * (1 + (chunks - 1) * missing) / chunks
 
 
 def zero_bubble(pipeline: Pipeline) -> Number:
@@ -202,6 +212,6 @@ def step(
         optimizer, host: [s]
         spread: share by which the slowest machine is slower than the mean one, `timing.training.states.spread_of`
     """
-    bubble = BUBBLES[schedule](pipeline)
+    bubble = pipeline.rounds * BUBBLES[schedule](pipeline)
     waiting = spread * (pipeline.busy + bubble + gradients + weights)
     return Step(pipeline.busy, bubble, gradients, weights, optimizer, offload, host, waiting)

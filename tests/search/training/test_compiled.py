@@ -92,11 +92,11 @@ def figures_of(plans: Plans) -> list[tuple[str, int, float]]:
     ],
 )
 def test_every_sampled_plan_of_other_engines_has_the_peak_of_its_program(engine: str, model: str, gpus: str) -> None:
-    space = space_of(model, gpus, 64, pp=(1, 2), precisions=(Precision.MIXED_BF16, Precision.AMP_FP16))
+    space = space_of(model, gpus, 64, pp=(1, 2, 4), precisions=(Precision.MIXED_BF16, Precision.AMP_FP16))
     dice = random.Random(3)
     found = list(choices(space, space.clusters[0], engine))
     assert found
-    for choice in dice.sample(found, min(12, len(found))):
+    for choice in dice.sample(found, min(24, len(found))):
         index = dice.randrange(len(choice.jobs))
         assert choice.live_bytes[index] == live_bytes(choice.jobs[index]), choice.jobs[index].plan
 

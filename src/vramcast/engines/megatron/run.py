@@ -14,6 +14,7 @@ from vramcast.engines.megatron.context import Context
 from vramcast.engines.megatron.stages import Chunk, chunks_of
 from vramcast.engines.megatron.weights import layer_weights, owned_weights
 from vramcast.engines.megatron.workspaces import buffers, inputs, workspaces
+from vramcast.errors import InvalidSpec
 from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
 from vramcast.states.megatron import StateRules, States, Weight, states
 from vramcast.units import tensor_bytes
@@ -72,16 +73,25 @@ def _allocs(tensors: list[Tensor]) -> tuple[Node, ...]:
 
 
 def slots_of(job: Job, stage: int, group: int, overlap: bool) -> Slots:
-    """The schedule of one stage."""
+    """The schedule of one stage [core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving].
+
+    Raises: InvalidSpec where the micro-batches do not fill the groups
+    """
     plan, micro = job.plan, job.workload.grad_accum
     if plan.virtual_stages == 1:
         return one_forward_one_backward(stage=stage, stages=plan.pp, micro_batches=micro)
+    group = group or plan.pp
+    if group < plan.pp or micro < group or 0 < micro % group < plan.pp:
+        raise InvalidSpec(
+            f"grad-accum={micro}: interleaved stages take micro-batches in groups of {group}, at least pp={plan.pp}; "
+            f"use a multiple of {max(group, plan.pp)}, or --virtual-stages 1"
+        )
     return interleaved(
         stage=stage,
         stages=plan.pp,
         micro_batches=micro,
         chunks=plan.virtual_stages,
-        group=group or plan.pp,
+        group=group,
         overlap_extra=int(overlap),
     )
 

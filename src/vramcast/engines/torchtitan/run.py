@@ -8,6 +8,7 @@ unsharded in the reduce dtype until the last micro-batch; the last stage keeps e
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Final
 
 from vramcast.domain.job import Job, Phase
@@ -16,7 +17,7 @@ from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Pr
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.torchtitan.pieces import Pieces, Span, pieces
 from vramcast.engines.torchtitan.setting import Setting, offloaded, read
-from vramcast.errors import Unsupported
+from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.parallel.fsdp import (
     backward,
     copy_out,
@@ -42,7 +43,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     """
     setting = read(job)
     if job.plan.pp > 1:
-        return tuple(_pipeline_ranks(setting))
+        return tuple(_pipeline_ranks(setting, _spans(setting)))
     runs = tuple((run.count, run.layer) for run in job.model.main.runs)
     built = pieces_of(setting, Span(runs))
     return (
@@ -50,6 +51,21 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
             role="all", count=job.cluster.count, phases=phases_of(setting, built), alloc_conf=alloc_conf_of(setting)
         ),
     )
+
+
+def deciding_ranks(job: Job) -> tuple[RankProgram, ...]:
+    """The roles one of which holds the most live memory: of stages with equal chunks the first holds the most
+    micro-batches.
+
+    Raises: as `ranks`
+    """
+    if job.plan.pp == 1:
+        return ranks(job)
+    setting = read(job)
+    first: dict[tuple[Span, ...], int] = {}
+    for stage, spans in _spans(setting).items():
+        first.setdefault(spans, stage)
+    return tuple(_pipeline_ranks(setting, {stage: spans for spans, stage in first.items()}))
 
 
 def alloc_conf_of(setting: Setting) -> str:
@@ -142,20 +158,27 @@ def _backward(built: Pieces, *, first: bool) -> Program:
     return (*nodes, *drop_inputs((root,)))
 
 
-def _pipeline_ranks(setting: Setting) -> Iterator[RankProgram]:
-    """One role per pipeline stage."""
+def _spans(setting: Setting) -> dict[int, tuple[Span, ...]]:
+    """Chunks of every pipeline stage."""
+    plan, model = setting.job.plan, setting.job.model
+    layers = [run.layer for run in model.main.runs for _ in range(run.count)]
+    count = plan.pp * plan.virtual_stages
+    cuts = _cuts(len(layers), count)
+    spans = [
+        Span(_runs(layers[start:stop]), first=index == 0, last=index == count - 1)
+        for index, (start, stop) in enumerate(pairwise(cuts))
+    ]
+    return {stage: tuple(spans[stage :: plan.pp]) for stage in range(plan.pp)}
+
+
+def _pipeline_ranks(setting: Setting, stages: Mapping[int, tuple[Span, ...]]) -> Iterator[RankProgram]:
+    """One role per pipeline stage, of those given with their chunks."""
     plan, job = setting.job.plan, setting.job
-    layers = [run.layer for run in job.model.main.runs for _ in range(run.count)]
-    chunks = plan.virtual_stages
-    cuts = _cuts(len(layers), plan.pp * chunks)
     known = setting.known._replace(split_root=True)  # units of their own or not: all weights stay gathered
     alike: dict[tuple[int, Span], Pieces] = {}  # stages between the ends share their pieces
-    for stage in range(plan.pp):
+    for stage, spans in stages.items():
         built = []
-        for chunk in range(chunks):
-            index = chunk * plan.pp + stage
-            own = layers[cuts[index] : cuts[index + 1]]
-            span = Span(_runs(own), first=index == 0, last=index == plan.pp * chunks - 1)
+        for chunk, span in enumerate(spans):
             if (chunk, span) not in alike:
                 alike[chunk, span] = pieces_of(setting._replace(known=known), span, chunk)
             built.append(alike[chunk, span])
@@ -165,6 +188,19 @@ def _pipeline_ranks(setting: Setting) -> Iterator[RankProgram]:
             role=role, count=job.cluster.count // plan.pp, phases=_pipeline_phases(setting, built, slots),
             alloc_conf=alloc_conf_of(setting),
         )
+
+
+def pipeline_micro_batches(job: Job) -> int:
+    """Micro-batches that the pipeline cuts a local batch into."""
+    return read(job).micro_batches
+
+
+def stage_layers(job: Job) -> tuple[int, ...]:
+    """Layers of every pipeline rank."""
+    stages, chunks = job.plan.pp, job.plan.virtual_stages
+    cuts = _cuts(job.model.num_layers, stages * chunks)
+    pieces = [stop - start for start, stop in pairwise(cuts)]
+    return tuple(sum(pieces[stage::stages]) for stage in range(stages))
 
 
 def _cuts(layers: int, chunks: int) -> list[int]:
@@ -196,8 +232,14 @@ def _slots(setting: Setting, stage: int) -> Slots:
     plan, batches = setting.job.plan, setting.micro_batches
     if plan.virtual_stages == 1:
         return one_forward_one_backward(stage=stage, stages=plan.pp, micro_batches=batches)
+    rounds = max(1, batches // plan.pp)  # [pipelining ScheduleInterleaved1F1B]
+    if batches % rounds:
+        raise InvalidSpec(
+            f"micro-batch={setting.job.workload.micro_batch} makes {batches} pipeline micro-batches, which interleaved "
+            f"stages do not divide into {rounds} rounds; use a multiple of pp={plan.pp}"
+        )
     return interleaved(
-        stage=stage, stages=plan.pp, micro_batches=batches, chunks=plan.virtual_stages, group=min(plan.pp, batches)
+        stage=stage, stages=plan.pp, micro_batches=batches, chunks=plan.virtual_stages, group=batches // rounds
     )
 
 
@@ -228,15 +270,15 @@ def _pipeline_phases(setting: Setting, built: list[Pieces], slots: Slots) -> Map
 def _passes(built: list[Pieces], slots: Slots, output: tuple[Tensor, ...]) -> Iterator[Node]:
     """All slots; each chunk's first backward makes the gradients that later ones add to."""
     begun: set[int] = set()
-    forwards = [(*_pass_forward(piece), *(map(Alloc, output) if piece.head else ())) for piece in built]
-    firsts, laters = ([_pass_backward(piece, first=first) for piece in built] for first in (True, False))
+    forwards = [Loop(1, (*_pass_forward(piece), *(map(Alloc, output) if piece.head else ()))) for piece in built]
+    firsts, laters = ([Loop(1, _pass_backward(piece, first=first)) for piece in built] for first in (True, False))
 
     def run(turn: tuple[Slot, ...]) -> Iterator[Node]:
         for slot in turn:
             if slot.forward:
-                yield from forwards[slot.chunk]
+                yield forwards[slot.chunk]
             else:
-                yield from (laters if slot.chunk in begun else firsts)[slot.chunk]
+                yield (laters if slot.chunk in begun else firsts)[slot.chunk]
                 begun.add(slot.chunk)
 
     yield from run(slots.warmup)

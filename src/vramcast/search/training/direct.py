@@ -28,6 +28,9 @@ from vramcast.search.training.extents import Counts
 LARGEST_MICRO_BATCH: Final = 64
 """Samples of a micro-batch beyond which a search looks only when told to."""
 
+CHUNKS: Final = (1, 2, 4)
+"""Virtual stages that are looked at unless told otherwise [count]."""
+
 PROBES: Final = 3
 """Builds behind a line: two that it goes through, one that confirms it."""
 
@@ -59,8 +62,8 @@ def _plans(space: Space, cluster: Cluster) -> Iterator[Plan]:
     for tp, pp, cp, ep in product(*degrees.values()):
         if cluster.count % (tp * pp * cp):
             continue
-        for chunks in space.virtual_stages or ((1, 2) if pp > 1 else (1,)):
-            if chunks > 1 and pp == 1:
+        for chunks in space.virtual_stages or CHUNKS:
+            if chunks > 1 and (pp == 1 or pp * chunks > space.model.num_layers):
                 continue
             plan = replace(
                 space.plan, tp=tp, pp=pp, cp=cp, ep=ep, virtual_stages=chunks,
@@ -109,7 +112,7 @@ def _built(job: Job) -> int:
 def _runs(job: Job) -> Iterator[tuple[Program, int]]:
     """The whole run of every rank role, and what lies beside the allocator [bytes]."""
     fixed = sum(tensor.num_bytes for tensor in outside_tensors(job))
-    for program in rank_programs(job):
+    for program in rank_programs(job, every_role=False):
         run = tuple(node for nodes in program.phases.values() for node in nodes)
         yield run, fixed + sum(tensor.num_bytes for tensor in program.outside)
 
