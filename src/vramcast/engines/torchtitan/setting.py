@@ -38,7 +38,8 @@ class Setting(NamedTuple):
     kernel: str
 
 
-def _check(job: Job) -> None:
+def check(job: Job) -> None:
+    """Raise Unsupported for what torchtitan, or this model of it, does not have."""
     plan = job.plan
     if plan.peft is not None:
         raise Unsupported("torchtitan trains all weights; use --engine litgpt or huggingface for adapters")
@@ -68,7 +69,7 @@ def read(job: Job) -> Setting:
 
     Raises: Unsupported for combinations torchtitan or this model of it does not have.
     """
-    _check(job)
+    check(job)
     plan, options = job.plan, job.engine_options
     known = facts(str(options.get("version", "")))
     micro_batches, samples = _micro_batches(job, known)

@@ -18,7 +18,9 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Shards
 from vramcast.domain.planning import Space
 from vramcast.domain.program import Program, extent
+from vramcast.engines import torchtitan
 from vramcast.errors import VramcastError
+from vramcast.estimate.checks import check
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.training import rank_programs
 from vramcast.search.training.affine import NotAffine, affine
@@ -35,6 +37,10 @@ PROBES: Final = 3
 """Builds behind a line: two that it goes through, one that confirms it."""
 
 
+FEW: Final = 1000
+"""Plans of pipelines that are read unless the engine was asked for: a few seconds [count]."""
+
+
 class Choice(NamedTuple):
     """Plans of one engine that differ in the micro-batch only."""
 
@@ -45,16 +51,38 @@ class Choice(NamedTuple):
 def choices(space: Space, cluster: Cluster, engine: str) -> Iterator[Choice]:
     """Every plan of a space on one cluster under one engine."""
     for plan in _plans(space, cluster):
-        base = Job(
-            model=space.model, workload=space.workload, cluster=cluster, engine=engine,
-            engine_options=space.engine_options, plan=plan,
-        )
-        jobs = tuple(_jobs(space, base))
+        jobs = tuple(_jobs(space, _job(space, cluster, engine, plan)))
         if jobs:
             try:
                 yield Choice(jobs, live_bytes(jobs))
             except VramcastError:
                 continue  # the engine has no such plan
+
+
+def num_pipelines(space: Space, cluster: Cluster) -> int:
+    """How many plans with a pipeline torchtitan has, the one engine here that has any."""
+    found = 0
+    for plan in _plans(space, cluster):
+        job = _job(space, cluster, "torchtitan", plan)
+        if plan.pp > 1 and _is_possible(job):
+            found += sum(1 for _ in _jobs(space, job))
+    return found
+
+
+def _is_possible(job: Job) -> bool:
+    try:
+        check(job)
+        torchtitan.check(job)
+    except VramcastError:
+        return False
+    return True
+
+
+def _job(space: Space, cluster: Cluster, engine: str, plan: Plan) -> Job:
+    return Job(
+        model=space.model, workload=space.workload, cluster=cluster, engine=engine,
+        engine_options=space.engine_options, plan=plan,
+    )
 
 
 def _plans(space: Space, cluster: Cluster) -> Iterator[Plan]:

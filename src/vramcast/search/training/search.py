@@ -23,6 +23,7 @@ from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Space
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, question
 from vramcast.search.training.balance import balanced
+from vramcast.search.training.direct import FEW, num_pipelines
 from vramcast.search.training.labels import label, signature
 from vramcast.search.training.market import beats, by_machine, cheapest_of_alike, comparable
 from vramcast.search.training.plans import plans_on
@@ -83,7 +84,7 @@ def search(space: Space, limits: Limits, goal: Goal, *, top: int = 10) -> PlanAn
         change=looked.change(missing, nearest, alone=not fitting) if missing and nearest else None,
         reasons=tuple(looked.reasons(fitting[0])) if fitting else (),
         front=looked.front(),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *looked.left_out),
     )
 
 
@@ -109,6 +110,7 @@ class _Search:
         self.pools: list[Pool] = []  # by the goal, one for each cluster
         self.fastest: list[Pool] = []  # by speed, for the picture
         self.refusals: list[str] = []
+        self.left_out: list[str] = []
         self._answers: dict[tuple[int, int], Answer] = {}
 
     @property
@@ -126,15 +128,28 @@ class _Search:
         kept: dict[Cluster, list[Pool]] = {}
         for pool in (*self.pools, *(self.fastest if least_memory else ())):
             kept.setdefault(pool.cluster, []).append(pool)
+        spaces = {engine: self._readable(engine, clusters) for engine in self.space.engines}
         for group, engine in product(by_machine(clusters), self.space.engines):
             try:
-                for plans in plans_on(self.space, group, engine):
+                for plans in plans_on(spaces[engine], group, engine):
                     for pool in kept[plans.cluster]:
                         pool.add(plans)
             except Unsupported as reason:
                 self.refusals.append(str(reason))
         for pool in chain(*kept.values()):
             pool.finish()
+
+    def _readable(self, engine: str, clusters: Sequence[Cluster]) -> Space:
+        """The space as far as it is read in seconds, where nobody asked for more."""
+        space = self.space
+        if engine != "torchtitan" or engine in space.all_of or set(space.pp) == {1}:
+            return space
+        number = sum(num_pipelines(space, cluster) for cluster in clusters)
+        if number <= FEW:
+            return space
+        reason = f"{number:,} pipelines of {engine}, read one by one; --engine {engine} looks at them"
+        self.left_out.append(f"left out: {reason}")
+        return replace(space, pp=(1,))
 
     def answered(self, candidate: Candidate) -> Answer:
         """The answer of a plan for its fullest role, allocator included."""
