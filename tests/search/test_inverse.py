@@ -91,6 +91,12 @@ def test_what_must_be_allowed_is_shown_and_only_then_chosen() -> None:
     assert found(find("largest-model", plain._replace(allowed=frozenset({"peft"})))).value == "llama-3.1-8b"
 
 
+def test_no_machine_is_passed_over_on_which_a_search_finds_a_plan() -> None:
+    answer = ask("smallest-box", "llama-3.1-70b", on=["8xh200-sxm-141gb", "8xb200-180gb"])
+    assert answer.found is not None and answer.found.value == "8xh200-sxm-141gb"
+    assert "--tp" in str(answer.found.what)
+
+
 def test_the_smallest_machine_is_the_first_that_is_enough() -> None:
     answer = ask("smallest-box", "llama-3.1-8b", on=["a100-sxm4-40gb", "t4"], max_gpus=16)
     chosen = found(answer)

@@ -17,10 +17,11 @@ from vramcast.domain.answer import Answer, Found, Tried
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model
+from vramcast.domain.planning import Goal, Limits, Space
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
 from vramcast.estimate.step_time import timed
 from vramcast.estimate.training import answer, live_bytes, needed_bytes
-from vramcast.estimate.variants import options_between, with_plan, with_workload
+from vramcast.estimate.variants import on_engine, options_between, with_plan, with_workload
 from vramcast.search.bisection import largest
 from vramcast.search.family import scaled_model
 from vramcast.search.ladder import RUNGS, Rung, has_main_memory, host_bytes
@@ -45,8 +46,11 @@ GROWTH: Final = 1.01
 MOST_STEPS: Final = 1157
 """10^13 parameters."""
 
-SHORT: Final = 128
-"""A sequence so short that only states count [tokens]."""
+SHORT: Final = {"micro_batch": 1, "grad_accum": 1, "seq_len": 128}
+"""A workload so small that only states count."""
+
+SEARCHED: Final = ("torchtitan", "megatron")
+"""Engines with more ways to divide a model than the sets of techniques try."""
 
 MARGIN: Final = 1.25
 """By how much states of a parameter may differ between architectures: padding, layers gathered whole."""
@@ -247,8 +251,7 @@ def _largest_with(asked: Question, rung: Rung, catalogue: list[Model]) -> Look:
     steps = largest(lambda steps: look(_of_size(steps)).tried.fits, most, most) if most else 0
     parameters = count_parameters(_of_size(steps)).total if steps else None
     # states take the same bytes a parameter whatever the architecture: what they alone fill, no model exceeds by much
-    short = {"micro_batch": 1, "grad_accum": 1, "seq_len": SHORT}
-    alone = largest(lambda steps: may_fit(_of_size(steps), **short), MOST_STEPS, max(1, most))
+    alone = largest(lambda steps: may_fit(_of_size(steps), **SHORT), MOST_STEPS, max(1, most))
     bound = MARGIN * count_parameters(_of_size(alone)).total
     candidates = (model for model in catalogue if count_parameters(model).total <= bound)
     found = next((looked for looked in map(look, candidates) if looked.tried.fits), None)
@@ -315,10 +318,33 @@ def _on_cluster(asked: Question, cluster: Cluster) -> Look:
             looks.append(_look(job, f"--gpus {cluster.name} {what}".rstrip(), cluster.name, asked.headroom))
             if looks[-1].tried.fits:
                 return looks[-1]
+    if any(_may_fit(with_workload(look.job, **SHORT), asked.headroom) for look in looks):
+        found = _searched(asked, here)
+        if found is not None:
+            what = options_between(with_plan(here, shards=Shards.NOTHING), found)
+            return _look(found, f"--gpus {cluster.name} {what}".rstrip(), cluster.name, asked.headroom)
     if not looks:
         reason = f"no plan of {', '.join(asked.engines)} is known here"
         return Look(here, cluster.name, Tried(what=f"--gpus {cluster.name}", fits=False, reason=reason))
     return max(looks, key=lambda look: look.nearness)
+
+
+def _searched(asked: Question, job: Job) -> Job | None:
+    """The fastest plan that fits of all that engines with more than data parallelism have; None, too, without NumPy."""
+    engines = [engine for engine in SEARCHED if not asked.engines or engine in asked.engines]
+    if not engines or job.cluster.count == 1 or job.plan.peft is not None:
+        return None
+    try:
+        from vramcast.search.training.search import best_job
+    except ImportError:
+        return None
+    space = Space(
+        model=job.model, workload=job.workload, clusters=(job.cluster,), engines=tuple(engines), plan=job.plan,
+        global_batch=job.cluster.count * job.workload.micro_batch * job.workload.grad_accum,
+        micro_batches=(job.workload.micro_batch,), optimizers=(job.plan.optimizer,),
+        precisions=tuple(dict.fromkeys(on_engine(job, engine).plan.precision for engine in engines)),
+    )
+    return best_job(space, Limits(headroom=asked.headroom), Goal.FASTEST)
 
 
 def _by_price(asked: Question) -> Result:

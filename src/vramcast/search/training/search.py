@@ -88,6 +88,13 @@ def search(space: Space, limits: Limits, goal: Goal, *, top: int = 10) -> PlanAn
     )
 
 
+def best_job(space: Space, limits: Limits, goal: Goal) -> Job | None:
+    """The best plan of a space, None where none fits."""
+    looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len))
+    looked.look(space.clusters)
+    return next((found.job for found in looked.best(1)), None)
+
+
 def large_enough(space: Space, clusters: list[Cluster]) -> list[Cluster]:
     """Clusters whose cards together hold the weights at all; where none does, the one with the most memory.
 
