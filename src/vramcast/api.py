@@ -126,8 +126,10 @@ def plan_train_answer(options: Mapping[str, Any], *, file: str | Path | None = N
     return planned_training(options, file=file).answer
 
 
-def planned_training(options: Mapping[str, Any], *, file: str | Path | None = None) -> Planned:
-    """The same with the plan it leads to."""
+def planned_training(
+    options: Mapping[str, Any], *, file: str | Path | None = None, progress: Callable[[int], None] | None = None
+) -> Planned:
+    """The same with the plan it leads to; `progress` is told how many plans were looked at."""
     from vramcast.question.plan_options import PLAN_OPTIONS
     from vramcast.question.planning import build_planning, goal_of
 
@@ -135,7 +137,7 @@ def planned_training(options: Mapping[str, Any], *, file: str | Path | None = No
     goal = goal_of(merged)
     if goal is not None:
         return _found(goal, merged, resolve)
-    return _searched(build_planning(merged, resolve=resolve))
+    return _searched(build_planning(merged, resolve=resolve), progress)
 
 
 def _found(goal: str, options: Mapping[str, Any], resolve: Resolve) -> Planned:
@@ -149,7 +151,7 @@ def _found(goal: str, options: Mapping[str, Any], resolve: Resolve) -> Planned:
     return Planned(replace(answer(job), found=found), job if found.what is not None else None)
 
 
-def _searched(asked: PlanQuestion) -> Planned:
+def _searched(asked: PlanQuestion, progress: Callable[[int], None] | None) -> Planned:
     """A search, or only how techniques do where no plans are asked for."""
     from vramcast.question.planning import cluster_of_best
     from vramcast.question.planning import job_of as job_behind
@@ -159,7 +161,7 @@ def _searched(asked: PlanQuestion) -> Planned:
         _require_numpy()
         from vramcast.search.training.search import search
 
-        found = search(asked.space, asked.limits, asked.goal, top=asked.top)
+        found = search(asked.space, asked.limits, asked.goal, top=asked.top, progress=progress)
     else:
         found = unsearched(asked.space, asked.goal)
     found = explained(found, asked.space, asked.limits, cluster_of_best(asked.space, found))

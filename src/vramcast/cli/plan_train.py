@@ -18,6 +18,7 @@ from vramcast.cli.shared import (
     words_of,
     write_options,
 )
+from vramcast.cli.waiting import waiting
 from vramcast.errors import InvalidSpec
 from vramcast.question.plan_options import PLAN_OPTIONS
 
@@ -71,7 +72,8 @@ def command(
         name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
     }
     writing = Writing(directory, formats, force).checked()
-    result, job = planned_training(given, file=job_file)
+    with waiting(words_of(lang)) as progress:
+        result, job = planned_training(given, file=job_file, progress=progress)
     if isinstance(result, PlanAnswer):
         text = searched(result, picture, as_json=as_json, explain=explain, lang=lang)
         fits = bool(result.plans) or not result.num_plans

@@ -74,6 +74,7 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.picture": {"en": "Cost against speed", "zh": "成本与速度"},
     "plan.tokens_axis": {"en": "tokens/s", "zh": "token/s"},
     "plan.cost_axis": {"en": "{unit} per million tokens", "zh": "每百万 token（{unit}）"},
+    "plan.looking": {"en": "{plans} plans looked at, {seconds} s", "zh": "已查看 {plans} 个方案，{seconds} 秒"},
     "plan.on_front": {"en": "no plan is both faster and cheaper", "zh": "没有既更快又更便宜的方案"},
     "plan.behind": {"en": "another is faster and cheaper", "zh": "另有更快且更便宜的方案"},
     "technique": {"en": "technique", "zh": "技术"},

@@ -7,7 +7,7 @@ that does is the best of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, product
 from typing import Any, Final, NamedTuple
@@ -51,7 +51,9 @@ class Found(NamedTuple):
     answer: Answer
 
 
-def search(space: Space, limits: Limits, goal: Goal, *, top: int = 10) -> PlanAnswer:
+def search(
+    space: Space, limits: Limits, goal: Goal, *, top: int = 10, progress: Callable[[int], None] | None = None
+) -> PlanAnswer:
     """The best plans of a space.
 
     Args:
@@ -59,6 +61,7 @@ def search(space: Space, limits: Limits, goal: Goal, *, top: int = 10) -> PlanAn
         limits: what a plan must keep to
         goal: what makes one better
         top: plans to answer in full; those that differ only in recomputation or micro-batch count as one
+        progress: told how many plans were looked at
 
     Raises: InvalidSpec where the space holds no possible plan at all
     """
@@ -66,7 +69,7 @@ def search(space: Space, limits: Limits, goal: Goal, *, top: int = 10) -> PlanAn
     offload = {*space.offload_optimizer, *space.offload_parameters} != {"none"}
     alike, left = cheapest_of_alike(compared, offload=offload)
     clusters, warnings = large_enough(space, alike), [*warnings, *left]
-    looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len))
+    looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len), progress)
     looked.look(clusters)
     if not looked.num_plans:
         raise InvalidSpec(looked.nothing_possible(clusters))
@@ -111,9 +114,10 @@ def large_enough(space: Space, clusters: list[Cluster]) -> list[Cluster]:
 class _Search:
     """What was seen of a space so far."""
 
-    def __init__(self, space: Space, rule: Rule) -> None:
+    def __init__(self, space: Space, rule: Rule, progress: Callable[[int], None] | None = None) -> None:
         self.space = space
         self.rule = rule
+        self.progress = progress
         self.pools: list[Pool] = []  # by the goal, one for each cluster
         self.fastest: list[Pool] = []  # by speed, for the picture
         self.refusals: list[str] = []
@@ -136,11 +140,15 @@ class _Search:
         for pool in (*self.pools, *(self.fastest if least_memory else ())):
             kept.setdefault(pool.cluster, []).append(pool)
         spaces = {engine: self._readable(engine, clusters) for engine in self.space.engines}
+        seen = 0
         for group, engine in product(by_machine(clusters), self.space.engines):
             try:
                 for plans in plans_on(spaces[engine], group, engine):
                     for pool in kept[plans.cluster]:
                         pool.add(plans)
+                    seen += len(plans.step_s)
+                    if self.progress is not None:
+                        self.progress(seen)
             except Unsupported as reason:
                 self.refusals.append(str(reason))
         for pool in chain(*kept.values()):
