@@ -53,7 +53,10 @@ def space_of(model: str, gpus: str, batch: int, seq_len: str, *, wide: bool) -> 
 def compiled(name: str, space: Space) -> Row:
     """Live memory and step time of every plan."""
     start = time.perf_counter()
-    plans = sum(int(block.possible.sum()) * len(block.variants) for block in blocks(space, space.clusters[:1]))
+    plans = sum(
+        int(block.possible.sum()) * len(block.variants) * len(block.recomputations)
+        for block in blocks(space, space.clusters[:1])
+    )
     return Row(f"vramcast, {name}, compiled", plans, time.perf_counter() - start, "memory and step time of every plan")
 
 
@@ -70,7 +73,7 @@ def direct(name: str, space: Space) -> Row:
     jobs = []
     for block in blocks(space, space.clusters[:1]):
         degrees, batch = (int(found[0]) for found in block.possible.nonzero())
-        jobs.append(block.job_at(0, degrees, batch))
+        jobs.append(block.job_at(0, 0, degrees, batch))
         if len(jobs) == DIRECT:
             break
     start = time.perf_counter()

@@ -14,6 +14,7 @@ from vramcast.domain.planning import Space
 from vramcast.domain.program import extent
 from vramcast.errors import VramcastError
 from vramcast.estimate.outside import outside_tensors
+from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import rank_programs
 from vramcast.search.training.direct import choices
 from vramcast.search.training.labels import label
@@ -62,8 +63,10 @@ def test_every_sampled_megatron_plan_has_the_peak_of_its_program(
             continue
         degrees, size = dice.choice(np.argwhere(block.possible))
         variant = dice.randrange(len(block.variants))
-        job = block.job_at(variant, int(degrees), int(size))
-        assert block.live_bytes[variant, degrees, size] == live_bytes(job), job.plan
+        again = dice.randrange(len(block.recomputations))
+        job = block.job_at(variant, again, int(degrees), int(size))
+        assert block.live_bytes[variant, again, degrees, size] == live_bytes(job), job.plan
+        assert block.step_s[variant, again, degrees, size] == pytest.approx(step_time(job).step_s), job.plan
         checked += 1
     assert checked
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -31,7 +32,8 @@ def every_job(space: Space) -> list[Job]:
     found = []
     for block in blocks(space, space.clusters[:1]):
         for degrees, batch in zip(*block.possible.nonzero(), strict=True):
-            found += [block.job_at(variant, int(degrees), int(batch)) for variant in range(len(block.variants))]
+            every = np.ndindex(len(block.variants), len(block.recomputations))
+            found += [block.job_at(*places, int(degrees), int(batch)) for places in every]
     return found
 
 

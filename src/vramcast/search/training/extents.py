@@ -21,11 +21,10 @@ class Extents(NamedTuple):
         """This piece followed by another."""
         return Extents(self.net + after.net, np.maximum(self.peak, self.net + after.peak))
 
-    def times(self, count: int) -> Extents:
+    def times(self, count: Counts) -> Extents:
         """So many repeats: the highest point lies in the first or in the last one."""
-        if count <= 0:
-            return NOTHING
-        return Extents(count * self.net, np.maximum(self.peak, (count - 1) * self.net + self.peak))
+        highest = np.maximum(self.peak, (count - 1) * self.net + self.peak)
+        return Extents(count * self.net, highest * (count > 0))
 
 
 NOTHING = Extents(np.int64(0), np.int64(0))

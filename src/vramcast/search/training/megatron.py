@@ -34,6 +34,7 @@ from vramcast.search.training.stages import (
     lasting_of_role,
     roles,
     step_peak,
+    together,
     weights_of_role,
 )
 from vramcast.search.training.states import Ranks, held_states
@@ -42,6 +43,9 @@ from vramcast.states.megatron import StateRules
 
 LARGEST_MICRO_BATCH: Final = 16
 """Samples of a micro-batch beyond which a search looks only when told to."""
+
+CACHED: Final = 1 << 14
+"""Elements of an array that is quick to work on [count]."""
 
 SELECTIVE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "dense": (("core_attn",), ("layernorm",), ("mlp",), ("layernorm", "mlp")),
@@ -62,7 +66,7 @@ class Variant(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Plans that differ in numbers only. Axes of the arrays: variants, degrees, micro-batches."""
+    """Plans that differ in numbers only. Axes of the arrays: variants, recomputations, degrees, micro-batches."""
 
     job: Job  # what all of them share
     clusters: tuple[Cluster, ...]
@@ -70,16 +74,16 @@ class Block(NamedTuple):
     micro_batches: tuple[int, ...]
     variants: tuple[Variant, ...]
     stages: Stages
-    recomputation: Recomputation
+    recomputations: tuple[Recomputation, ...]
     grad_accum: Counts  # degrees x micro-batches
     live_bytes: Counts  # fullest rank, highest point of the run
     step_s: Seconds
-    possible: Mask
+    possible: Mask  # degrees x micro-batches
 
-    def job_at(self, variant: int, degrees: int, batch: int) -> Job:
+    def job_at(self, variant: int, recomputation: int, degrees: int, batch: int) -> Job:
         """The question of one plan."""
         tp, cp, ep, etp = self.grid.at(degrees)
-        states, stages, again = self.variants[variant], self.stages, self.recomputation
+        states, stages, again = self.variants[variant], self.stages, self.recomputations[recomputation]
         sparse = any(isinstance(run.layer.channel, MoE) for run in self.job.model.main.runs)
         plan = replace(
             self.job.plan, tp=tp, cp=cp, ep=ep, etp=etp if sparse else None, pp=stages.pp,
@@ -194,26 +198,26 @@ class _Search:
                 continue
             stage_roles = roles(self.job, stages)
             fixed = [self._fixed(role, stages) for role in stage_roles]
-            for recomputation in self._recomputations(stage_roles):
-                live = np.zeros((len(self.variants), *self.atoms.shape), np.int64)
+            for recomputations in self._recomputations(stage_roles):
+                live = np.zeros((len(self.variants), len(recomputations), *self.atoms.shape), np.int64)
                 for role, (load_peak, steady) in zip(stage_roles, fixed, strict=True):
-                    peak = self._step_peak(role, stages, recomputation, grad_accum, possible)
+                    peak = self._step_peak(role, stages, together(recomputations), grad_accum, possible)
                     live = np.maximum(live, np.maximum(load_peak, steady + peak))
                 live += self._outside(stages)
+                seconds = self._step_s(stages, stage_roles, together(recomputations), grad_accum)
                 yield Block(
-                    self.job, self.clusters, self.grid, self.micro_batches, self.variants, stages, recomputation,
-                    grad_accum, live, self._step_s(stages, stage_roles, recomputation, grad_accum), possible,
+                    self.job, self.clusters, self.grid, self.micro_batches, self.variants, stages, recomputations,
+                    grad_accum, live, np.broadcast_to(seconds, live.shape), possible,
                 )
 
     def _step_s(
         self, stages: Stages, stage_roles: list[Role], recomputation: Recomputation, grad_accum: Counts
     ) -> Seconds:
-        """Seconds of a step: variants x degrees x micro-batches."""
+        """Seconds of a step: variants x recomputations x degrees x micro-batches."""
         timed = [self.times.stage(role, recomputation) for role in stage_roles]
         dp = self._data_parallel(stages)
-        return np.stack([
-            self.times.step_s(stages, timed, job, recipe, grad_accum, dp) for job, recipe in self.recipes
-        ])
+        found = [self.times.step_s(stages, timed, job, recipe, grad_accum, dp) for job, recipe in self.recipes]
+        return np.stack([seconds.reshape(-1, *self.atoms.shape) for seconds in found])
 
     def _data_parallel(self, stages: Stages) -> Counts:
         """Ranks, context parallelism not counted in; 0 where the degrees do not divide the cards."""
@@ -234,27 +238,30 @@ class _Search:
         return np.where(possible, count, 1), possible
 
     def _fixed(self, role: Role, stages: Stages) -> tuple[Counts, Counts]:
-        """Peak of the load, and what lies below every step: variants x degrees x micro-batches [bytes]."""
+        """Peak of the load, and what lies below every step: variants x 1 x degrees x micro-batches [bytes]."""
         lasting = lasting_of_role(self.atoms, role)
         weights = weights_of_role(self.atoms, role)
         dp = np.maximum(self._data_parallel(stages), 1)
         shared = [sharing(job, self.grid, dp) for job, _ in self.recipes]
         found = [held_states(weights, rules, ranks) for rules, ranks in shared]
-        load = np.stack([states.load_peak for states in found])[:, :, None]
-        steady = np.stack([states.steady for states in found])[:, :, None] + lasting
+        load = np.stack([states.load_peak for states in found])[:, None, :, None]
+        steady = np.stack([states.steady for states in found])[:, None, :, None] + lasting
         return load, steady
 
-    def _recomputations(self, stage_roles: list[Role]) -> Iterator[Recomputation]:
+    def _recomputations(self, stage_roles: list[Role]) -> Iterator[tuple[Recomputation, ...]]:
+        """Those that differ in a number together, as many as make arrays of a size that stays in the cache."""
         allowed = self.space.recompute
         longest = max(chunk.num_layers for role in stage_roles for chunk in role.chunks)
         if Recompute.NONE in allowed:
-            yield Recomputation()
+            yield (Recomputation(),)
         if Recompute.SELECTIVE in allowed:
             for modules in selective_modules(self.job):
-                yield Recomputation(modules=modules)
+                yield (Recomputation(modules=modules),)
         if Recompute.FULL in allowed:
-            for layers in range(1, longest + 1):
-                yield Recomputation(layers=layers)
+            several = max(1, CACHED // (self.atoms.shape[0] * self.atoms.shape[1]))
+            for first in range(1, longest + 1, several):
+                last = min(longest, first + several - 1)
+                yield tuple(Recomputation(layers=layers) for layers in range(first, last + 1))
 
     def _step_peak(
         self, role: Role, stages: Stages, recomputation: Recomputation, grad_accum: Counts, possible: Mask

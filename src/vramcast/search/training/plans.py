@@ -44,8 +44,7 @@ def _of_block(block: Block, cluster: Cluster) -> Plans:
     bare = block._replace(live_bytes=_NOTHING, step_s=_NOTHING)  # a kept plan must not keep all the others
 
     def job_at(place: int) -> Job:
-        variant, degrees, batch = (int(index) for index in np.unravel_index(places[place], shape))
-        return bare.job_at(variant, degrees, batch)
+        return bare.job_at(*(int(index) for index in np.unravel_index(places[place], shape)))
 
     return Plans(cluster, block.live_bytes.ravel()[places], block.step_s.ravel()[places], job_at)
 

@@ -36,7 +36,7 @@ class Recomputation(NamedTuple):
     """What is computed again in backward."""
 
     modules: tuple[str, ...] = ()  # parts of every layer
-    layers: int = 0  # whole layers of each chunk, from the first
+    layers: Counts = 0  # whole layers of each chunk, from the first; several numbers of them as an array
 
     @property
     def kind(self) -> Recompute:
@@ -76,17 +76,23 @@ def chunk_passes(atoms: Atoms, chunk: Chunk, recomputation: Recomputation) -> Pa
     return Passes(joined(*forward), joined(*backward))
 
 
-def pieces(chunk: Chunk, recomputation: Recomputation) -> Iterator[tuple[int, Piece]]:
+def together(recomputations: Sequence[Recomputation]) -> Recomputation:
+    """Recomputations that differ in the number of layers, as one: that number is the first axis of all arrays."""
+    layers = np.array([each.layers for each in recomputations], np.int64)[:, None, None]
+    return recomputations[0]._replace(layers=layers) if len(recomputations) > 1 else recomputations[0]
+
+
+def pieces(chunk: Chunk, recomputation: Recomputation) -> Iterator[tuple[Counts, Piece]]:
     """What a chunk is made of, in the order of forward, and how many of each."""
     if chunk.embedding:
         yield 1, EMBEDDING
     left = recomputation.layers
     for run in chunk.runs:
-        whole = min(run.count, left)
-        left -= whole
-        if whole:
+        whole = np.minimum(run.count, left)
+        left = left - whole
+        if np.any(whole):
             yield whole, Piece("layer", run.layer, recomputed=True)
-        if run.count > whole:
+        if np.any(run.count > whole):
             yield run.count - whole, Piece("layer", run.layer, modules=recomputation.modules)
     if chunk.head:
         yield 1, HEAD
