@@ -14,7 +14,8 @@ from vramcast.domain.answer import StepTime
 from vramcast.domain.device import Network
 from vramcast.domain.job import Job
 from vramcast.errors import Unsupported
-from vramcast.estimate.step_time import model_flops, step_time, timed
+from vramcast.estimate.model_flops import model_flops
+from vramcast.estimate.step_time import step_time, timed
 from vramcast.report.document import document
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.text import render
@@ -114,6 +115,8 @@ def test_what_is_not_timed_is_said_in_one_sentence() -> None:
     found = timed(asked)
     assert found.time is None
     assert found.assumptions[0].startswith("no step time: ")
+    with pytest.raises(Unsupported, match="projects queries and outputs in two steps"):
+        step_time(job(model="deepseek-v4-flash", engine="pytorch"))
     unknown = replace(asked.cluster, gpu=replace(asked.cluster.gpu, bandwidth_bytes_per_s=None))
     with pytest.raises(Unsupported, match="has no bandwidth"):
         step_time(replace(job(), cluster=unknown))

@@ -62,6 +62,7 @@ class Shape(NamedTuple):
     etp: int = 1  # tensor parallelism inside experts
     sequence_parallel: bool = False
     cp_kind: str = "ring"
+    causal: bool = True  # False: every position meets every other one
 
     @property
     def tokens(self) -> float:
