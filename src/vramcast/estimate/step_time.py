@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vramcast.domain.answer import StepTime
-from vramcast.domain.job import Job, Recompute, Shards
+from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.model import Attention, Layer, Model
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.model_flops import model_flops
@@ -132,7 +132,8 @@ def timing_of(job: Job) -> Timing:
         raise Unsupported(f"models of several stacks are not timed, and {job.model.name} has {len(job.model.stacks)}")
     recipe = recipe_of(job)
     _refuse_untaped(job.model, recipe.style)
-    rates = rates_of(cluster.gpu, plan.precision, attention=recipe.style.attention)
+    computed = Precision.FP8 if recipe.style.float8 else plan.precision
+    rates = rates_of(cluster.gpu, computed, attention=recipe.style.attention)
     if rates is None:
         raise Unsupported(f"the catalogue has no bandwidth or no {plan.precision} rate of {cluster.gpu.name}")
     etp = plan.etp if plan.etp is not None else plan.tp

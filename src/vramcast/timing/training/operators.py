@@ -43,7 +43,7 @@ def layer_operators(layer: Layer, *, hidden: int, shape: Shape, style: Style) ->
         from vramcast.timing.training.tape import taped  # blocks take 10 ms that engines with fused kernels do not need
 
         sizes = style.sizes._replace(hidden=hidden, tp=shape.tp, sequence_parallel=shape.sequence_parallel)
-        yield from (operator.times(shape.tokens).on(shape.ep) for operator in taped(layer, sizes))
+        yield from (operator.times(shape.tokens).on(shape.ep) for operator in taped(layer, sizes, style.float8))
         yield from _beside_the_tape(layer, sizes, shape, style)
     else:
         yield from _products(layer, hidden, shape, style)
