@@ -14,7 +14,8 @@ from vramcast.domain.answer import StepTime
 from vramcast.domain.device import Network
 from vramcast.domain.job import Job
 from vramcast.errors import Unsupported
-from vramcast.estimate.step_time import model_flops, step_time, timed
+from vramcast.estimate.model_flops import model_flops
+from vramcast.estimate.step_time import step_time, timed
 from vramcast.report.document import document
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.text import render
@@ -107,6 +108,39 @@ def test_recomputing_some_layers_lies_between_none_and_all() -> None:
     assert none.step_s < some.step_s < whole.step_s
 
 
+TITAN = {"engine": "torchtitan", "seq_len": "8k", "micro_batch": 2, "compile": True}
+
+
+def test_torchtitan_keeps_and_reduces_in_fp32_whatever_it_computes_in() -> None:
+    # torchtitan config/configs.py: mixed_precision_reduce may be nothing but float32
+    mixed, amp, float8 = (timing(**TITAN, precision=name) for name in ("mixed-bf16", "amp-bf16", "fp8"))
+    assert mixed == amp
+    assert float8.seconds["optimizer"] == amp.seconds["optimizer"]
+    assert amp.seconds["gradients"] == pytest.approx(float8.seconds["gradients"])
+
+
+def test_torchtune_trains_16_bit_weights_under_either_name() -> None:
+    assert timing(engine="torchtune", precision="mixed-bf16") == timing(engine="torchtune", precision="bf16")
+
+
+def test_compiled_float8_costs_its_casts_and_eager_float8_is_slower_than_16_bits() -> None:
+    whole, float8 = (timing(**TITAN, precision=name) for name in ("amp-bf16", "fp8"))
+    assert float8.seconds["pointwise"] > 1.5 * whole.seconds["pointwise"]
+    assert 1.2 < whole.step_s / float8.step_s < 1.45
+    plain, eager = (timing(**(TITAN | {"compile": False}), precision=name) for name in ("amp-bf16", "fp8"))
+    assert eager.step_s > plain.step_s
+
+
+def test_float8_is_the_same_as_an_option_and_gathering_it_saves_time() -> None:
+    precise, option, gathered = (
+        timing(**TITAN, precision="fp8"), timing(**TITAN, precision="amp-bf16", engine_option=("float8=true",)),
+        timing(**TITAN, precision="fp8", engine_option=("float8_all_gather=true",)),
+    )
+    assert option == precise
+    assert gathered.seconds["gathered"] < precise.seconds["gathered"]
+    assert gathered.step_s < precise.step_s
+
+
 def test_what_is_not_timed_is_said_in_one_sentence() -> None:
     asked = job(engine="pytorch", objective="dpo")
     with pytest.raises(Unsupported, match="objective=dpo is not timed"):
@@ -114,6 +148,8 @@ def test_what_is_not_timed_is_said_in_one_sentence() -> None:
     found = timed(asked)
     assert found.time is None
     assert found.assumptions[0].startswith("no step time: ")
+    with pytest.raises(Unsupported, match="projects queries and outputs in two steps"):
+        step_time(job(model="deepseek-v4-flash", engine="pytorch"))
     unknown = replace(asked.cluster, gpu=replace(asked.cluster.gpu, bandwidth_bytes_per_s=None))
     with pytest.raises(Unsupported, match="has no bandwidth"):
         step_time(replace(job(), cluster=unknown))

@@ -141,3 +141,12 @@ def test_a_window_bounds_what_a_query_attends_to() -> None:
     assert attended(8192, None) == 4096.5
     assert attended(8192, 1024) < 1024
     assert attended(512, 1024) == attended(512, None)
+
+
+def test_without_a_causal_mask_every_key_is_attended_to_and_computed() -> None:
+    def flops(*, causal: bool) -> float:
+        operators = layer_operators(GPT_22B, hidden=6144, shape=Shape(1, 2048, causal=causal), style=Style())
+        return sum(o.flops for o in operators if o.kind == "attention")
+
+    assert flops(causal=False) / flops(causal=True) == pytest.approx(2048 / 1024.5)
+    assert attended(8192, 1024, causal=False) == 1024

@@ -6,10 +6,14 @@ convolution's output and the scan's states; recomputes the rest.
 [Mamba-2] mamba_ssm/ops/triton/ssd_combined.py `MambaSplitConv1dScanCombinedFn`: keeps the projection and chunk states
 [LFM2] transformers src/transformers/models/lfm2/modeling_lfm2.py `Lfm2ShortConv`
 [GDN] fla-org/flash-linear-attention fla/ops/gated_delta_rule/chunk.py `ChunkGatedDeltaRuleFunction`
+[KDA] Kimi Linear, arXiv:2510.26692, section 3: decay and gate come through a width of one head
 Without these kernels transformers falls back to Python loops that need far more; that path is not modelled.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
 
 from vramcast.blocks.projection import project
 from vramcast.blocks.sizes import Sizes
@@ -24,6 +28,13 @@ CHUNK = 64
 
 MAMBA2_CHUNK = 256
 """`chunk_size` of Mamba-2 models."""
+
+JOINED: Final[dict[str, Callable[[int, int], int]]] = {
+    "gated_delta": lambda value, heads: value + 2 * heads,  # gate, beta, decay
+    "kimi_delta": lambda value, heads: heads,  # beta
+    "lightning": lambda value, heads: value,  # gate
+}
+"""Variant -> rows that the projection of queries, keys and values has beside them."""
 
 
 def state_space_block(graph: Graph, x: Value, *, spec: Mamba | LinearAttention, sizes: Sizes) -> Value:
@@ -59,16 +70,26 @@ def _linear_attention(graph: Graph, x: Value, spec: LinearAttention, sizes: Size
     heads_v = share("tp", spec.num_v_heads, sizes.tp, what="value heads")
     heads_k = share("tp", spec.num_k_heads, sizes.tp, what="key heads")
     key, value = heads_k * spec.k_head_dim, heads_v * spec.v_head_dim
-    rows = 2 * key + 2 * value + 2 * heads_v
+    rows = 2 * key + value + JOINED[spec.variant](value, heads_v)
     mixed = project(graph, "linear_attention.in", x, tokens=sizes.tokens, shape=(rows, sizes.hidden), sizes=sizes)
     element = sizes.numerics.compute
     convolved = _saved_step(graph, mixed, "linear_attention.convolved", sizes.tokens * (2 * key + value) * element)
     # the triangular factors of every chunk, and the state between chunks
     states = sizes.tokens * heads_v * CHUNK * element
     states += sizes.batch * ceil_div(sizes.seq_len, CHUNK) * heads_v * spec.k_head_dim * spec.v_head_dim * element
-    out = _scan(graph, "linear_attention", convolved, mixed, inner=value, states=states, sizes=sizes)
+    gate, decay = mixed, None
+    if spec.variant == "kimi_delta":
+        decay = _narrowed(graph, x, "linear_attention.decay", width=spec.v_head_dim, rows=key, sizes=sizes)
+        gate = _narrowed(graph, x, "linear_attention.gate", width=spec.v_head_dim, rows=value, sizes=sizes)
+    out = _scan(graph, "linear_attention", convolved, gate, inner=value, states=states, sizes=sizes, decay=decay)
     shape = (sizes.hidden, value)
     return project(graph, "linear_attention.out", out, tokens=sizes.tokens, shape=shape, sizes=sizes)
+
+
+def _narrowed(graph: Graph, x: Value, path: str, *, width: int, rows: int, sizes: Sizes) -> Value:
+    """A projection in two steps, of which the first is narrow [KDA]."""
+    low = project(graph, f"{path}_a", x, tokens=sizes.tokens, shape=(width, sizes.hidden), sizes=sizes)
+    return project(graph, f"{path}_b", low, tokens=sizes.tokens, shape=(rows, width), sizes=sizes)
 
 
 def _short_convolution(graph: Graph, x: Value, spec: LinearAttention, sizes: Sizes) -> Value:
@@ -91,14 +112,16 @@ def _saved_step(graph: Graph, x: Value, name: str, num_bytes: int) -> Value:
 
 
 def _scan(
-    graph: Graph, owner: str, convolved: Value, mixed: Value, *, inner: int, states: int, sizes: Sizes
+    graph: Graph, owner: str, convolved: Value, gate: Value, *, inner: int, states: int, sizes: Sizes,
+    decay: Value | None = None,
 ) -> Value:
     """The scan with its chunk states, then the gated norm."""
+    read = [convolved] if decay is None else [convolved, decay]
     size = sizes.tokens * inner * sizes.numerics.compute
     scanned = graph.value(f"{owner}.scanned", size)
     extra = graph.value(f"{owner}.chunk_states", states, gradient_bytes=0)
     backward = graph.tensor(f"{owner}.chunk_state_gradients", states)
-    graph.call("scan", [convolved], [scanned], saved=[convolved], extra=[extra], backward_temporaries=[backward])
+    graph.call("scan", read, [scanned], saved=read, extra=[extra], backward_temporaries=[backward])
     gated = graph.value(f"{owner}.gated", size)
-    graph.call("gated_norm", [scanned, mixed], [gated], saved=[scanned, mixed])
+    graph.call("gated_norm", [scanned, gate], [gated], saved=[scanned, gate])
     return aten.unary(graph, gated, num_bytes=size, name=f"{owner}.normed", saves="input")

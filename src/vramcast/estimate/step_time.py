@@ -11,9 +11,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vramcast.domain.answer import StepTime
-from vramcast.domain.job import Job, Recompute, Shards
-from vramcast.domain.model import Layer
+from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.domain.model import Attention, Layer, Model
 from vramcast.errors import Unsupported, VramcastError
+from vramcast.estimate.model_flops import model_flops
 from vramcast.estimate.training_styles import ALWAYS_SHARDED, HIDDEN, Recipe, recipe_of
 from vramcast.parallel.layout import Layout
 from vramcast.timing.composition import EXCHANGES, Number, Pipeline, Step, Transfers, of_largest, overlapped, step
@@ -28,7 +29,7 @@ from vramcast.timing.training.ends import (
 from vramcast.timing.training.fabric import NOTHING, Fabric, Route, fabric_of
 from vramcast.timing.training.host import host_of, update_on_host_s
 from vramcast.timing.training.layer import layer_passes
-from vramcast.timing.training.parts import Machine, Parts, Passes, Shape
+from vramcast.timing.training.parts import Machine, Parts, Passes, Shape, Style
 from vramcast.timing.training.rates import OVERLAP_LOSS, Rates, rates_of
 from vramcast.timing.training.states import spread_of, update_s
 
@@ -130,16 +131,29 @@ def timing_of(job: Job) -> Timing:
     if len(job.model.stacks) > 1:
         raise Unsupported(f"models of several stacks are not timed, and {job.model.name} has {len(job.model.stacks)}")
     recipe = recipe_of(job)
-    rates = rates_of(cluster.gpu, plan.precision, attention=recipe.style.attention)
+    _refuse_untaped(job.model, recipe.style)
+    computed = Precision.FP8 if recipe.style.float8 else plan.precision
+    rates = rates_of(cluster.gpu, computed, attention=recipe.style.attention)
     if rates is None:
         raise Unsupported(f"the catalogue has no bandwidth or no {plan.precision} rate of {cluster.gpu.name}")
     etp = plan.etp if plan.etp is not None else plan.tp
     shape = Shape(
         job.workload.micro_batch // (recipe.pieces or 1), job.workload.seq_len, plan.tp, plan.cp, plan.ep, etp,
-        recipe.sequence_parallel, plan.cp_kind,
+        recipe.sequence_parallel, plan.cp_kind, job.model.main.causal,
     )
     layout = Layout(tp=plan.tp, pp=plan.pp, cp=plan.cp, ep=plan.ep, etp=etp, dp=job.data_parallel)
     return Timing(job, recipe, Machine(rates, fabric_of(cluster), recipe.style), shape, layout)
+
+
+def _refuse_untaped(model: Model, style: Style) -> None:
+    """Raises: Unsupported for layers whose products are others than those on the tape of eager engines"""
+    for run in model.main.runs if style.sizes is not None else ():
+        mixer = run.layer.mixer
+        if isinstance(mixer, Attention) and (mixer.q_lora_rank is not None or mixer.out_lora_rank):
+            raise Unsupported(
+                f"{model.name} projects queries and outputs in two steps, which is not timed where operators run one "
+                "by one; use --engine megatron"
+            )
 
 
 def _passes(timing: Timing, index: int) -> tuple[Passes, Elements]:
@@ -364,18 +378,3 @@ def _answer(timing: Timing, slowest: Passes, found: Step) -> StepTime:
         sources=(*timing.machine.rates.sources, *timing.machine.fabric.sources),
         assumptions=timing.machine.fabric.assumptions,
     )
-
-
-def model_flops(job: Job) -> float:
-    """Operations of one token forward and backward; recomputation and the masked half of attention not counted."""
-    from vramcast.timing.training.operators import layer_operators
-
-    whole, style = Shape(1, job.workload.seq_len), recipe_of(job).style
-    model = job.model
-    forward = sum(
-        run.count * operator.flops
-        for run in model.main.runs
-        for operator in layer_operators(run.layer, hidden=model.hidden, shape=whole, style=style)
-    )
-    head = 2.0 * model.hidden * model.vocab
-    return 3 * (forward / job.workload.seq_len + head)

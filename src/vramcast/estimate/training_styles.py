@@ -54,6 +54,15 @@ WHOLE: Final = (Precision.FP32, Precision.TF32, Precision.FP64)
 MASTER: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP8)
 
 
+HELD_AS: Final[dict[str, dict[Precision, Precision]]] = {
+    "torchtitan": dict.fromkeys((Precision.MIXED_BF16, Precision.FP8), Precision.AMP_BF16),
+    "torchtune": {Precision.MIXED_BF16: Precision.BF16},
+}
+"""Engine -> recipe asked for -> recipe whose weights and gradients it has: torchtitan keeps fp32 shards, which it casts
+when it gathers them, and reduces in fp32 [titan config/configs.py `mixed_precision_reduce`]; torchtune trains 16-bit
+weights [full_finetune_distributed.py]. No copy of them is written by the update."""
+
+
 class Recipe(NamedTuple):
     """An engine's way of running a job."""
 
@@ -124,16 +133,18 @@ def _eager(job: Job) -> Recipe:
     """PyTorch and the trainers on top of it: operators one by one, or compiled."""
     plan = job.plan
     sharded = plan.shards is Shards.EVERYTHING
-    whole, autocast = plan.precision in WHOLE, plan.precision in AUTOCAST
-    in_fp32 = whole or autocast or plan.precision in MASTER
+    held = HELD_AS.get(job.engine, {}).get(plan.precision, plan.precision)
+    whole, autocast = held in WHOLE, held in AUTOCAST
+    in_fp32 = whole or autocast or held in MASTER
     width = 4 if whole else 2
+    style = _eager_style(job, width)
     return Recipe(
-        style=_eager_style(job, width),
-        update=_update(job, copy=2.0 if plan.precision in MASTER else 0.0, kernel=plan.optimizer_kernel or "foreach",
+        style=style,
+        update=_update(job, copy=2.0 if held in MASTER else 0.0, kernel=plan.optimizer_kernel or "foreach",
                        width=4.0 if in_fp32 else 2.0),
         loss=plan.loss or (Loss.COMPILED if plan.compile else Loss.EAGER),
         gradient_bytes=4.0 if autocast or whole else 2.0,
-        weight_bytes=float(width),
+        weight_bytes=1.0 if style.float8.endswith("gathered") else float(width),
         gradients_hidden=HIDDEN,
         weights_hidden=HIDDEN if sharded else 0.0,
         exchanged=EXCHANGED[plan.shards],
@@ -184,10 +195,18 @@ def _eager_style(job: Job, width: int) -> Style:
         fused=plan.compile, sizes=sizes, launch_s=LAUNCH_S.get(job.cluster.gpu.arch, OTHER_LAUNCH_S), width=width,
         module_s=ZERO3_MODULE_S if plan.shards is Shards.EVERYTHING and job.engine in ON_DEEPSPEED else 0.0,
         residual=sizes.numerics.residual, gradient_bytes=3.0 * width,  # the head's
-        attention=str(plan.attention),
+        attention=str(plan.attention), float8=float8_casts(job),
         eager_scores=EAGER_SCORES if plan.attention is AttentionKernel.EAGER else 0.0,
         trains=plan.peft is None or "head" in plan.peft.modules_to_save,
     )
+
+
+def float8_casts(job: Job) -> str:
+    """How torchtitan's float8 linears convert, key of `timing.training.float8.CASTS`; empty where there are none."""
+    options = job.engine_options
+    if job.engine != "torchtitan" or not options.get("float8", job.plan.precision is Precision.FP8):
+        return ""
+    return ("compiled" if job.plan.compile else "eager") + (", gathered" if options.get("float8_all_gather") else "")
 
 
 def _update(job: Job, *, copy: float, kernel: str, width: float = 4.0) -> Update:

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 
 from vramcast.blocks.parameters import embedding_parameters, head_parameters, layer_parameters
 from vramcast.domain.job import Loss
-from vramcast.domain.model import Head, Layer, Model, Parameter
+from vramcast.domain.model import Layer, Model, Parameter
 from vramcast.parallel.layout import Layout
 from vramcast.timing.training.layer import seconds
+from vramcast.timing.training.matrices import POOLED, entry_matrices, exit_matrices, output_elements
 from vramcast.timing.training.parts import Machine, Operator, Parts, Passes, Shape
 
 LOGIT_BYTES: Final[dict[Loss, tuple[float, float]]] = {
@@ -39,7 +40,7 @@ class Elements(NamedTuple):
 
 
 def embedding_passes(model: Model, *, shape: Shape, machine: Machine) -> Passes:
-    """Rows are gathered; backward adds to as many rows."""
+    """Rows are gathered, backward adds to as many; patches and narrow tables are projected to the residual's width."""
     style, width = machine.style, model.embedding_width or model.hidden
     moved = 2.0 * shape.tokens * width * style.residual
     lookup = Operator("embedding", "pointwise", "embedding", bytes=moved, backward_bytes=3 * moved)
@@ -48,31 +49,21 @@ def embedding_passes(model: Model, *, shape: Shape, machine: Machine) -> Passes:
         pattern = "reduce-scatter" if shape.sequence_parallel else "all-reduce"
         size = shape.tokens * width * style.width
         waiting = machine.fabric.collective(pattern, ranks=shape.tp).seconds(size)
-    return _passes(lookup, machine, waiting)
+    return _products(_passes(lookup, machine, waiting), entry_matrices(model), shape, machine)
 
 
 def head_passes(model: Model, *, shape: Shape, machine: Machine, loss: Loss) -> Passes:
-    """Final norm, output projection and cross entropy."""
+    """Final norm, what the head has of its own, output projection and cross entropy."""
     style, hidden = machine.style, model.embedding_width or model.hidden
     norm = Operator(
         "final norm", "pointwise", "norm", bytes=2 * shape.residual_tokens * model.hidden * style.residual,
         backward_bytes=3 * shape.residual_tokens * model.hidden * style.residual,
     )
-    found = _passes(norm, machine)
-    if model.head not in (Head.LM, Head.MLM):
+    found = _products(_passes(norm, machine), exit_matrices(model), shape, machine)
+    if not output_elements(model):
         return found
     columns = model.vocab / shape.tp
-    flops = 2.0 * shape.tokens * hidden * columns
-    weights = hidden * columns
-    moved = shape.tokens * (hidden + columns) * style.width
-    written = weights * style.gradient_bytes if style.trains else 0.0
-    passes = 2 if style.trains else 1
-    # no recipe converts the head: its operations are counted at the rate of 16 bits
-    slower = machine.rates.products / machine.rates.whole
-    product = Operator(
-        "head", "product", "head", flops * slower, moved + weights * style.width, passes * flops * slower,
-        passes * moved + weights * style.width + written,
-    )
+    product = _product("head", shape.tokens, (columns, hidden), machine)
     forward, backward = LOGIT_BYTES[loss]
     logits = shape.tokens * columns
     entropy = Operator("loss", "pointwise", "loss", bytes=forward * logits, backward_bytes=backward * logits, kernels=4)
@@ -83,6 +74,28 @@ def head_passes(model: Model, *, shape: Shape, machine: Machine, loss: Loss) -> 
             size = shape.tokens * hidden * style.width
             waiting += machine.fabric.collective("all-gather", ranks=shape.tp).seconds(size)
     return found.plus(_passes(product, machine, waiting)).plus(_passes(entropy, machine))
+
+
+def _products(found: Passes, weights: tuple[Parameter, ...], shape: Shape, machine: Machine) -> Passes:
+    """And products with these weights, which every tensor-parallel rank has whole."""
+    for weight in weights:
+        rows = shape.sequences if weight.path in POOLED else shape.tokens
+        columns = weight.elements / weight.shape[0]
+        found = found.plus(_passes(_product(weight.path, rows, (weight.shape[0], columns), machine), machine))
+    return found
+
+
+def _product(path: str, rows: float, features: tuple[float, float], machine: Machine) -> Operator:
+    """One product and those of its gradients; no recipe converts the ends: they count at the rate of 16 bits."""
+    style, weights = machine.style, features[0] * features[1]
+    flops = 2.0 * rows * weights * machine.rates.products / machine.rates.whole
+    moved, read = rows * sum(features) * style.width, weights * style.width
+    written = weights * style.gradient_bytes if style.trains else 0.0
+    passes = 2 if style.trains else 1
+    return Operator(
+        path, "product", "head", flops, moved, passes * flops, passes * moved, weight_bytes=read,
+        backward_weight_bytes=read + written,
+    )
 
 
 def _passes(operator: Operator, machine: Machine, waiting: float = 0.0) -> Passes:

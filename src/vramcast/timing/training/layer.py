@@ -110,7 +110,8 @@ def seconds(operator: Operator, machine: Machine, *, backward: bool) -> Parts:
         case "product":
             return Parts(products=larger(moved, flops / rates.products + DENSE_TRAFFIC * moved) + start)
         case "grouped":
-            return Parts(products=flops / rates.products + GROUPED_TRAFFIC * moved + start)
+            rate = rates.whole if machine.style.float8 else rates.products
+            return Parts(products=flops / rate + GROUPED_TRAFFIC * moved + start)
         case "scores":
             return Parts(attention=flops / rates.whole + moved + start)
         case "attention":

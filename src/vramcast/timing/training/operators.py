@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vramcast.blocks.parameters import layer_parameters
 from vramcast.domain.model import (
@@ -28,7 +28,11 @@ from vramcast.domain.model import (
 from vramcast.parallel.layout import Layout
 from vramcast.states.weights import local_shape
 from vramcast.timing.merged import FUSED
+from vramcast.timing.training.matrices import matrices
 from vramcast.timing.training.parts import Operator, Shape, Style, part_of
+
+if TYPE_CHECKING:
+    from vramcast.blocks.sizes import Sizes
 
 FP32: Final = 4
 
@@ -39,11 +43,30 @@ def layer_operators(layer: Layer, *, hidden: int, shape: Shape, style: Style) ->
         from vramcast.timing.training.tape import taped  # blocks take 10 ms that engines with fused kernels do not need
 
         sizes = style.sizes._replace(hidden=hidden, tp=shape.tp, sequence_parallel=shape.sequence_parallel)
-        yield from (operator.times(shape.tokens).on(shape.ep) for operator in taped(layer, sizes))
+        yield from (operator.times(shape.tokens).on(shape.ep) for operator in taped(layer, sizes, style.float8))
+        yield from _beside_the_tape(layer, sizes, shape, style)
     else:
         yield from _products(layer, hidden, shape, style)
         yield from _pointwise(layer, hidden, shape, style)
-    yield from _mixing(layer.mixer, shape, style)
+    yield from mixing(layer.mixer, shape, style)
+
+
+NOT_TAPED: Final = frozenset({"mamba.x", "mamba.dt", "indexer.q", "indexer.k", "indexer.weights"})
+"""Products that the tape has no operator of: Mamba's kernel computes dt, B and C between its convolution and its scan
+[mamba_ssm/ops/selective_scan_interface.py `MambaInnerFn`]; an indexer's are left out of memory."""
+
+
+def _beside_the_tape(layer: Layer, sizes: Sizes, shape: Shape, style: Style) -> Iterator[Operator]:
+    for parameter in matrices(layer_parameters(layer, hidden=sizes.hidden)):
+        if parameter.path in NOT_TAPED:
+            rows, out, columns, weights = _sizes(parameter, layer, shape)
+            product = _product(parameter, style, rows * columns, rows * out, weights, flops=2.0 * rows * out * columns)
+            if sizes.frozen and not sizes.trains(parameter.path):
+                product = product._replace(
+                    backward_flops=product.flops, backward_bytes=product.bytes, backward_kernels=1.0,
+                    backward_weight_bytes=product.weight_bytes,
+                )
+            yield product
 
 
 def _layout(layer: Layer, shape: Shape) -> Layout:
@@ -52,11 +75,9 @@ def _layout(layer: Layer, shape: Shape) -> Layout:
 
 
 def _products(layer: Layer, hidden: int, shape: Shape, style: Style) -> Iterator[Operator]:
-    parameters = [p for p in layer_parameters(layer, hidden=hidden) if len(p.shape) > 1 and p.kind != "norm"]
+    parameters = tuple(matrices(layer_parameters(layer, hidden=hidden)))
     paths = {parameter.path for parameter in parameters}
     for parameter in parameters:
-        if parameter.kind == "conv":
-            continue  # short convolutions are counted with their scan
         merged = style.fused and FUSED.get(parameter.path) in paths
         rows, out, columns, weights = _sizes(parameter, layer, shape)
         entering, kernels = (0.0, 0.0) if merged else (rows * columns, 1.0)
@@ -96,7 +117,8 @@ def _product(
     )
 
 
-def _mixing(mixer: Mixer | None, shape: Shape, style: Style) -> Iterator[Operator]:
+def mixing(mixer: Mixer | None, shape: Shape, style: Style) -> Iterator[Operator]:
+    """What mixes the positions of a sequence: softmax(QK)V, or a scan."""
     match mixer:
         case Attention():
             heads, kv_heads = mixer.num_heads / shape.tp, max(1.0, mixer.num_kv_heads / shape.tp)
@@ -117,12 +139,14 @@ SCAN_CHUNK: Final = 64
 """Tokens of a chunk in linear-attention kernels [fla-org/flash-linear-attention]."""
 
 
-def attended(seq_len: int, window: int | None) -> float:
-    """Keys a query meets on average under a causal mask.
+def attended(seq_len: int, window: int | None, *, causal: bool = True) -> float:
+    """Keys a query meets on average: under a causal mask itself and those before it, else all of the sequence.
 
-    >>> attended(4096, None), attended(4096, 1024)
-    (2048.5, 896.125)
+    >>> attended(4096, None), attended(4096, 1024), attended(4096, None, causal=False)
+    (2048.5, 896.125, 4096)
     """
+    if not causal:
+        return min(seq_len, window or seq_len)
     if window is None or window >= seq_len:
         return (seq_len + 1) / 2
     return (window * (window + 1) / 2 + (seq_len - window) * window) / seq_len
@@ -136,7 +160,7 @@ def _attention(
         scores = shape.tokens * shape.seq_len * heads
         flops, moved = 2.0 * scores * sum(widths), scores * style.eager_scores
         return Operator("attention.scores", "scores", "core", flops, moved, 2 * flops, 1.5 * moved, 5.0, 9.0)
-    flops = 2.0 * shape.tokens * attended(shape.seq_len, window) * heads * sum(widths)
+    flops = 2.0 * shape.tokens * attended(shape.seq_len, window, causal=shape.causal) * heads * sum(widths)
     moved = shape.tokens * (heads + kv_heads) * sum(widths) * style.width
     return Operator(
         "attention.scores", "attention", "core", flops, moved, 2.5 * flops, 3 * moved, kernels=1.0, backward_kernels=2.0

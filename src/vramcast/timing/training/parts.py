@@ -62,6 +62,7 @@ class Shape(NamedTuple):
     etp: int = 1  # tensor parallelism inside experts
     sequence_parallel: bool = False
     cp_kind: str = "ring"
+    causal: bool = True  # False: every position meets every other one
 
     @property
     def tokens(self) -> float:
@@ -131,6 +132,7 @@ class Style(NamedTuple):
     attention: str = "flash"  # kernel of softmax(QK)V
     tensor_overlap: str = ""  # passes whose tensor-parallel transfers run under products: "", "backward", "both"
     converted_bytes: float = 0.0  # moved to convert an element that enters a product in 8 bits, forward and backward
+    float8: str = ""  # how torchao's linears convert, key of `float8.CASTS`; experts stay in 16 bits
     expert_overlap: bool = False  # transfers of expert parallelism run under another micro-batch
     dispatch: bool = False  # tokens are sent once to every machine, not once to every expert
     trains: bool = True  # False: the head's weights are frozen

@@ -14,6 +14,7 @@ from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.model import Layer, MultiLatentAttention
 from vramcast.operators.graph import Operator as Taped
+from vramcast.timing.training.float8 import CASTS, conversions, in_8_bits
 from vramcast.timing.training.parts import Operator, part_of
 
 TOKENS: Final = 64
@@ -31,12 +32,13 @@ ATTENTION: Final = frozenset({
 
 
 @lru_cache(maxsize=512)
-def taped(layer: Layer, sizes: Sizes) -> tuple[Operator, ...]:
+def taped(layer: Layer, sizes: Sizes, casts: str = "") -> tuple[Operator, ...]:
     """Bytes and operations of one token for every operator but attention and transfers.
 
     Args:
         layer: its parts; an indexer's few vectors are left out
         sizes: element widths and implementations; batch and length do not matter
+        casts: how float8 linears run, key of `float8.CASTS`; empty: products compute in `sizes`' width
     """
     from msgspec.structs import replace
 
@@ -46,10 +48,12 @@ def taped(layer: Layer, sizes: Sizes) -> tuple[Operator, ...]:
     rows = TOKENS * sizes.tp
     tape = decoder_layer(layer, sizes._replace(batch=1, seq_len=rows, keys=None, caches=False))
     found = [
-        _operator(taped_one, rows, sizes)
+        in_8_bits(_operator(taped_one, rows, sizes), taped_one, rows) if casts else _operator(taped_one, rows, sizes)
         for taped_one in tape.operators
         if taped_one.name not in NOTHING_MOVES | TRANSFERS | ATTENTION
     ]
+    if casts:
+        found += conversions(tape.operators, rows, CASTS[casts])
     return (*found, *_sums(tape.operators, rows, sizes))
 
 

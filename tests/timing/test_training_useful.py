@@ -1,0 +1,100 @@
+"""Operations against weights: every model of the catalogue needs two a weight and token forward."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramcast.blocks.parameters import layer_parameters, named_parameters
+from vramcast.blocks.sizes import Sizes
+from vramcast.catalogue.models import load_model, model_names
+from vramcast.domain.model import Attention, Head, Model, MoE
+from vramcast.timing.training.matrices import output_elements
+from vramcast.timing.training.operators import layer_operators
+from vramcast.timing.training.parts import Shape, Style
+from vramcast.timing.training.useful import forward_flops
+
+LENGTH = 256
+
+
+def decoders() -> list[Model]:
+    models = [load_model(name) for name in sorted(set(model_names()))]
+    return [model for model in models if len(model.stacks) == 1 and model.main.causal and model.head is Head.LM]
+
+
+DECODERS = decoders()
+
+
+def active_weights(model: Model) -> float:
+    """Matrices of the model that a token multiplies: of E experts its k, of tables none but a tied head."""
+    named = [owned for owned in named_parameters(model) if owned.parameter.kind == "matrix"]
+    whole = sum(owned.parameter.elements * owned.repeats for owned in named if not owned.parameter.expert)
+    chosen = sum(
+        run.count * run.layer.channel.top_k * parameter.elements / run.layer.channel.num_experts
+        for run in model.main.runs if isinstance(run.layer.channel, MoE)
+        for parameter in layer_parameters(run.layer, hidden=model.hidden)
+        if parameter.expert and parameter.kind == "matrix"
+    )
+    return whole + chosen + (output_elements(model) if model.tied else 0)
+
+
+def in_two_steps(model: Model) -> bool:
+    """DeepSeek V4, which is not timed where operators run one by one."""
+    return any(isinstance(run.layer.mixer, Attention) and run.layer.mixer.out_lora_rank for run in model.main.runs)
+
+
+def operator_flops(model: Model, style: Style) -> tuple[float, float]:
+    """Operations of the products of all layers, one token forward and backward."""
+    found = [
+        (run.count * operator.flops / LENGTH, run.count * operator.backward_flops / LENGTH)
+        for run in model.main.runs
+        for operator in layer_operators(run.layer, hidden=model.hidden, shape=Shape(1, LENGTH), style=style)
+        if operator.kind in ("product", "grouped")
+    ]
+    return sum(forward for forward, _ in found), sum(backward for _, backward in found)
+
+
+def test_the_catalogue_has_decoders_of_every_kind_of_mixer() -> None:
+    mixers = {type(run.layer.mixer).__name__ for model in DECODERS for run in model.main.runs}
+    assert mixers >= {"Attention", "MultiLatentAttention", "Mamba", "LinearAttention"}
+    assert any(isinstance(run.layer.channel, MoE) for model in DECODERS for run in model.main.runs)
+
+
+@pytest.mark.parametrize("model", DECODERS, ids=lambda model: model.name)
+def test_a_decoder_needs_two_operations_a_token_for_every_weight_it_meets(model: Model) -> None:
+    found = forward_flops(model, LENGTH)
+    assert found.products + found.output == pytest.approx(2 * active_weights(model), rel=5e-3)
+
+
+@pytest.mark.parametrize("style", [Style(), Style(sizes=Sizes(batch=1, seq_len=LENGTH, hidden=0))],
+                         ids=["fused", "one by one"])
+@pytest.mark.parametrize("model", DECODERS, ids=lambda model: model.name)
+def test_operators_that_are_timed_do_six_operations_for_every_weight(model: Model, style: Style) -> None:
+    if style.sizes is not None and in_two_steps(model):
+        pytest.skip("refused with a sentence")
+    forward, backward = operator_flops(model, style)
+    weights = active_weights(model) - output_elements(model)
+    assert forward + backward == pytest.approx(6 * weights, rel=5e-3)
+
+
+def test_an_encoder_attends_to_every_position_and_has_the_products_of_its_own_head_only() -> None:
+    encoder = load_model("bge-m3")
+    found = forward_flops(encoder, 512)
+    # 24 layers of 12 H^2 weights, H = 1,024; the pooler reads one token of a sequence
+    assert found.products == 2 * (24 * 12 * 1024**2 + 1024**2 / 512)
+    assert found.output == 0
+    # scores and their sum over values: two products of 512 keys by H
+    assert found.attention == 24 * 2 * 2 * 512 * 1024
+
+
+def test_a_masked_language_model_computes_its_dense_layer_and_all_logits() -> None:
+    bert = load_model("bert-base-uncased")
+    found = forward_flops(bert, 128)
+    assert found.products == 2 * (12 * 12 + 1) * 768**2
+    assert found.output == 2 * 768 * bert.vocab
+
+
+def test_narrow_embeddings_and_patches_are_products() -> None:
+    electra, vit = load_model("electra-small"), load_model("vit-base-patch16-224")
+    assert forward_flops(electra, 128).products == 2 * (12 * 12 * 256**2 / 1 + 128 * 256)
+    layers = 12 * 12 * 768**2
+    assert forward_flops(vit, 197).products == pytest.approx(2 * (layers + 768 * 3 * 16 * 16 + 1000 * 768 / 197))
