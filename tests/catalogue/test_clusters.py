@@ -149,6 +149,34 @@ def test_own_clusters_carry_what_their_file_says(boxes: str) -> None:
     assert cluster_of("aws:p5.48xlarge", Market(hardware=boxes)).price is not None
 
 
+def test_own_clusters_say_whether_bridges_are_fitted_and_what_links_join(tmp_path: Path) -> None:
+    path = tmp_path / "boxes.toml"
+    path.write_text(
+        """
+        [clusters.pair]
+        gpu = "rtx-3090"
+        gpus_per_node = 2
+        link = "NVLink3 bridge"
+        link_gb_per_s = 112.5
+        [clusters.bare]
+        gpu = "rtx-3090"
+        gpus_per_node = 2
+        [clusters.board]
+        gpu = "a100-sxm4-80gb"
+        gpus_per_node = 4
+        link = "NVLink3"
+        link_gb_per_s = 600
+        link_topology = "mesh"
+        link_cards = 4
+        """,
+        encoding="utf-8",
+    )
+    found = read_clusters(path)
+    assert found["pair"].gpu.is_linked and not found["bare"].gpu.is_linked
+    board = found["board"].gpu
+    assert (board.link_topology, board.link_cards, board.is_linked) == ("mesh", (4,), True)
+
+
 def test_an_own_table_of_prices_wins_over_the_known_ones(tmp_path: Path, boxes: str) -> None:
     table = tmp_path / "mine.csv"
     table.write_text(
@@ -178,6 +206,8 @@ def test_an_own_table_of_prices_wins_over_the_known_ones(tmp_path: Path, boxes: 
         ("other_table", "line 1: only [clusters.NAME] tables are read"),
         ("network", "line 1: cluster a: network_gb_per_s=-1.0 must be more than 0"),
         ("date", "line 1: cluster a: price_date='May' must be a date"),
+        ("topology", "line 1: cluster a: link_topology='ring' must be one of switch, mesh"),
+        ("link_cards", "line 1: cluster a: link_cards must be at least 2 and stand with a link_topology"),
     ],
 )
 def test_a_wrong_cluster_names_file_and_line(name: str, message: str) -> None:

@@ -244,3 +244,30 @@ def test_cards_are_filtered_by_vendor_generation_and_memory() -> None:
     assert sizes == sorted(sizes, reverse=True) and min(sizes) >= 100 * 10**9
     with pytest.raises(UnknownName, match="unknown order"):
         gpus.filter_gpus((), sort="price")
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_every_bridge_is_a_bridge_and_every_topology_has_its_source(name: str) -> None:
+    gpu = load_gpu(name)
+    assert ("bridge" in (gpu.link or "")) == (gpu.link_topology == "bridge")
+    assert bool(gpu.link_topology) == bool(gpu.link_source)
+    assert not gpu.bridged  # a card's row does not know the machine
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"link_topology": "torus"}, "must be one of switch, mesh"),
+        ({"link_source": ""}, "link_topology and link_source must both be given"),
+        ({"link": "", "link_gb_per_s": ""}, "for a link with its rate"),
+        ({"link_cards": "all"}, "link_cards='all' must read like 8"),
+        ({"link_cards": "1"}, "link_cards='1' must read like 8"),
+        ({"link_topology": "", "link_source": ""}, "beside a link_topology"),
+        ({"link_cards": ""}, "link_topology=mesh without link_cards"),
+    ],
+)
+def test_a_row_with_half_a_topology_is_refused(changed: dict[str, str], words: str) -> None:
+    row = read_rows(TEXT, file="gpus.csv")["mi300x"]
+    with pytest.raises(SourceError) as caught:
+        gpu_from_row(row | changed, file="gpus.csv")
+    assert "gpus.csv: row mi300x" in str(caught.value) and words in str(caught.value)

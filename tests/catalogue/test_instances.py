@@ -129,6 +129,12 @@ def test_bridges_that_join_pairs_do_not_connect_four_cards() -> None:
     assert (four.link, four.pcie_generation) == (None, 4)
 
 
+def test_a_bridge_that_a_machine_names_is_fitted() -> None:
+    assert load_instance("NC48ads_A100_v4").card().is_linked
+    assert not load_gpu("a100-pcie-80gb").is_linked
+    assert not load_instance("NC96ads_A100_v4").card().is_linked
+
+
 def test_a_card_without_a_bridge_in_its_machine_is_on_pcie() -> None:
     assert load_gpu("rtx-a6000").link is not None
     assert load_instance("gpu_2x_a6000").card().link is None

@@ -21,6 +21,7 @@ from vramcast.catalogue.tables import DATE, read_text
 from vramcast.domain.device import Cluster, Network
 from vramcast.domain.model import Noun
 from vramcast.domain.price import Price, Tariff
+from vramcast.domain.topology import TOPOLOGIES, UNBOUNDED
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.units import GB, GIB
 
@@ -43,6 +44,8 @@ class OwnCluster(Noun, frozen=True, kw_only=True):
     rdma: str | None = None
     link: str | None = None  # between the cards of a machine; by default as the card's data sheet says
     link_gb_per_s: float | None = None
+    link_topology: str | None = None  # key of `TOPOLOGIES`; by default the card's usual one
+    link_cards: int | None = None  # that a link of that topology joins
     host_memory_gib: float | None = None
     nvme_gb: float | None = None
     price: str | None = None
@@ -113,6 +116,7 @@ def _built(name: str, own: OwnCluster) -> Cluster:
         raise InvalidSpec(f"rdma={own.rdma[:40]!r} must be one of {', '.join(RDMA_KINDS)}, with network_gb_per_s")
     if (own.link is None) != (own.link_gb_per_s is None) or not re.fullmatch(r"(?!PCIe).*|PCIe[3-6]", own.link or ""):
         raise InvalidSpec("link and link_gb_per_s must be given together; PCIe with its generation, for example PCIe4")
+    _check_topology(own)
     if own.price_date and not DATE.fullmatch(own.price_date):
         raise InvalidSpec(f"price_date={own.price_date[:40]!r} must be a date like 2026-11-20")
     price = None if own.price is None else parse_price(own.price, gpus_per_node=own.gpus_per_node, region=own.region)
@@ -121,7 +125,10 @@ def _built(name: str, own: OwnCluster) -> Cluster:
 
         price = replace(price, date=own.price_date)
     return Cluster(
-        gpu=linked(load_gpu(own.gpu), own.link, _scaled(own.link_gb_per_s, GB)),
+        gpu=linked(
+            load_gpu(own.gpu), own.link, _scaled(own.link_gb_per_s, GB), own.link_topology,
+            () if own.link_cards is None else (own.link_cards,),
+        ),
         gpus_per_node=own.gpus_per_node,
         num_nodes=own.num_nodes,
         instance=name,
@@ -130,6 +137,16 @@ def _built(name: str, own: OwnCluster) -> Cluster:
         nvme_bytes=_scaled(own.nvme_gb, GB),
         price=price,
     )
+
+
+def _check_topology(own: OwnCluster) -> None:
+    topology, cards = own.link_topology, own.link_cards
+    if topology is not None and (topology not in TOPOLOGIES or own.link is None or own.link.startswith("PCIe")):
+        raise InvalidSpec(
+            f"link_topology={topology[:40]!r} must be one of {', '.join(TOPOLOGIES)}, with a link that is not PCIe"
+        )
+    if (cards is None) != (topology is None or topology in UNBOUNDED) or (cards is not None and cards < 2):
+        raise InvalidSpec("link_cards must be at least 2 and stand with a link_topology other than switch")
 
 
 def _network(own: OwnCluster) -> Network | None:

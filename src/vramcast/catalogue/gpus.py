@@ -16,13 +16,14 @@ from typing import Any, Final
 from vramcast.catalogue.contexts import context_bytes, nccl_bytes
 from vramcast.catalogue.tables import read_table
 from vramcast.domain.device import Cluster, Gpu
+from vramcast.domain.topology import TOPOLOGIES, UNBOUNDED
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.units import GB, GIB, MIB
 
 FILE: Final = Path(__file__).with_name("gpus.csv")
 
 TEXT: Final = ("name", "product", "vendor", "arch", "memory_nameplate", "segment", "source", "checked", "confidence")
-OPTIONAL_TEXT: Final = ("compute_capability", "link")
+OPTIONAL_TEXT: Final = ("compute_capability", "link", "link_topology")
 NUMBERS: Final[dict[str, tuple[str, float]]] = {
     "smi_total_mib": ("smi_total_bytes", MIB),
     "bandwidth_gb_per_s": ("bandwidth_bytes_per_s", GB),
@@ -40,8 +41,9 @@ RATES: Final[dict[str, str]] = {
     "fp4_tflops": "fp4_flops",
     "int8_tops": "int8_flops",
 }
+LINKS: Final = ("link_cards", "link_source")
 NOT_IN_GPU: Final = ("memory_type", "visible_mib", "visible_source", "aliases")
-COLUMNS: Final = frozenset((*TEXT, *OPTIONAL_TEXT, *NUMBERS, *RATES, *NOT_IN_GPU))
+COLUMNS: Final = frozenset((*TEXT, *OPTIONAL_TEXT, *NUMBERS, *RATES, *LINKS, *NOT_IN_GPU))
 
 RESERVED_BY_VENDOR: Final[dict[str, tuple[int, float]]] = {"Huawei": (0, 1 - 62420 / 65536)}
 """Ascend 910B: 62420 of 65536 MiB are usable (vllm-ascend#19)."""
@@ -210,6 +212,7 @@ def gpu_from_row(row: dict[str, str], *, file: str) -> Gpu:
         number = _number(row, column, where)
         values[field] = None if number is None else float(round(number * 1e12))
     values |= _memory(row, values["smi_total_bytes"], where)
+    values |= _link(row, where)
     if row["vendor"] == "NVIDIA":
         values["context_bytes"] = context_bytes(row["arch"], row["compute_capability"]).typical
         values["nccl_bytes"] = nccl_bytes("nvlink" if "NVLink" in row["link"] else "pcie").typical
@@ -231,6 +234,20 @@ def _memory(row: dict[str, str], total: int | None, where: str) -> dict[str, Any
     if not 0 < visible <= (total or int(nameplate * GIB)):
         raise SourceError(f"{where}: visible_mib is not between 0 and smi_total_mib")
     return {"visible_bytes": visible, "visible_is_measured": published is not None}
+
+
+def _link(row: dict[str, str], where: str) -> dict[str, Any]:
+    """How many cards a link joins: of a switch, where it reaches beyond a machine; of anything else, always."""
+    topology, cards = row["link_topology"], row["link_cards"]
+    if topology and topology not in TOPOLOGIES:
+        raise SourceError(f"{where}: link_topology={topology[:40]!r} must be one of {', '.join(TOPOLOGIES)} or empty")
+    if bool(topology) != bool(row["link_source"]) or (topology and not (row["link"] and row["link_gb_per_s"])):
+        raise SourceError(f"{where}: link_topology and link_source must both be given, for a link with its rate")
+    if cards and (not topology or not re.fullmatch(r"([2-9]|[1-9]\d+)( ([2-9]|[1-9]\d+))*", cards)):
+        raise SourceError(f"{where}: link_cards={cards[:40]!r} must read like 8 or '2 4', beside a link_topology")
+    if topology and topology not in UNBOUNDED and not cards:
+        raise SourceError(f"{where}: link_topology={topology} without link_cards")
+    return {"link_cards": tuple(sorted(map(int, cards.split()))), "link_source": row["link_source"]}
 
 
 def _nameplate_gb(row: dict[str, str], where: str) -> float:

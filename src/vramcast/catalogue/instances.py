@@ -103,18 +103,33 @@ class Instance(Noun, frozen=True, kw_only=True):
         )
 
 
-def linked(gpu: Gpu, link: str | None, bytes_per_s: int | None) -> Gpu:
-    """A card with another link to its neighbours than its own data sheet says; None: as it says."""
+def linked(
+    gpu: Gpu, link: str | None, bytes_per_s: int | None, topology: str | None = None, cards: tuple[int, ...] = ()
+) -> Gpu:
+    """A card in a machine whose link is named: its bridges are fitted there.
+
+    Args:
+        gpu: as its data sheet says
+        link: to its neighbours; None: as the data sheet says, bridges not known to be there
+        bytes_per_s: of that link, both directions
+        topology: key of `TOPOLOGIES` where it is not the card's usual one
+        cards: that such a link joins
+    """
     if link is None:
         return gpu
     if link.startswith("PCIe"):
         generation = int(link[4:])
         if gpu.link is None and gpu.pcie_generation == generation:
             return gpu
-        return replace(gpu, link=None, link_bytes_per_s=None, pcie_generation=generation)
-    if gpu.link_bytes_per_s == bytes_per_s:
-        return gpu
-    return replace(gpu, link=link, link_bytes_per_s=bytes_per_s)
+        return replace(
+            gpu, link=None, link_bytes_per_s=None, link_topology=None, link_cards=(), link_source="",
+            pcie_generation=generation,
+        )
+    if gpu.link_bytes_per_s != bytes_per_s:
+        gpu = replace(gpu, link=link, link_bytes_per_s=bytes_per_s)
+    if topology is not None:
+        gpu = replace(gpu, link_topology=topology, link_cards=cards, link_source="")
+    return replace(gpu, bridged=True) if gpu.link_topology == "bridge" else gpu
 
 
 def instances() -> tuple[Instance, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vramcast.domain.model import Noun
 from vramcast.domain.price import Price
+from vramcast.domain.topology import UNBOUNDED
 from vramcast.errors import InvalidSpec
 
 FALLBACK_CONTEXT_BYTES = 500 << 20
@@ -42,6 +43,10 @@ class Gpu(Noun, frozen=True, kw_only=True):
     int8_flops: float | None = None
     link: str | None = None  # "NVLink4"; None: only PCIe
     link_bytes_per_s: int | None = None
+    link_topology: str | None = None  # key of `topology.TOPOLOGIES`; None: only PCIe, or not known
+    link_cards: tuple[int, ...] = ()  # that the link joins, by what is sold; empty: all of a machine
+    link_source: str = ""  # of the topology
+    bridged: bool = False  # whoever describes the machine says that its bridges are fitted
     pcie_generation: int | None = None
     tdp_w: int | None = None
     segment: str = ""  # "datacentre", "workstation", "consumer"
@@ -65,6 +70,22 @@ class Gpu(Noun, frozen=True, kw_only=True):
         """Compute capability as one number: 90 for Hopper; None for cards that are not NVIDIA's."""
         digits = (self.compute_capability or "").replace(".", "")
         return int(digits) if digits.isdecimal() else None
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the card has its link here: a bridge is sold apart, so only where somebody says so."""
+        return bool(self.link_bytes_per_s) and (self.link_topology != "bridge" or self.bridged)
+
+    def joined(self, cards: int) -> int:
+        """Cards that the link joins in a machine of so many: the smallest mesh that holds them, else the largest.
+
+        >>> card = Gpu(name="x", vendor="", arch="", visible_bytes=1, link_topology="bridge", link_cards=(2, 4))
+        >>> card.joined(2), card.joined(8)
+        (2, 4)
+        """
+        if self.link_topology is None or self.link_topology in UNBOUNDED:
+            return cards
+        return next((size for size in self.link_cards if size >= cards), self.link_cards[-1])
 
 
 RATED_DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
@@ -102,6 +123,12 @@ class Cluster(Noun, frozen=True):
     def count(self) -> int:
         """Cards in all."""
         return self.gpus_per_node * self.num_nodes
+
+    @property
+    def node_cards(self) -> int:
+        """Cards of one machine, or of one rack where switches join machines."""
+        rack = self.gpu.link_cards[-1] if self.gpu.link_cards and self.gpu.link_topology in UNBOUNDED else 0
+        return max(self.gpus_per_node, min(rack, self.count))
 
     @property
     def name(self) -> str:

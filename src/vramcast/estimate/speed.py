@@ -21,6 +21,7 @@ from vramcast.states.storage import FORMATS
 from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
 from vramcast.timing.execution import Execution, execution_of
 from vramcast.timing.forward import forward_work
+from vramcast.timing.links import assumed_links
 from vramcast.timing.roofline import CAUSES, Machine, StepTime, machine_of, step_time
 from vramcast.timing.work import Placement, Setting, Step
 from vramcast.units import ceil_div
@@ -66,7 +67,7 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
         raise Unsupported("encoder-decoder models are not timed")
     if job.plan.gpu_layers is not None and job.plan.gpu_layers < job.model.num_layers:
         raise Unsupported("layers on the host run at a speed that is not known here")
-    machine = machine_of(gpu, execution, node_cards=job.cluster.gpus_per_node)
+    machine = machine_of(gpu, execution, node_cards=job.cluster.node_cards)
     if machine is None:
         raise Unsupported(f"the catalogue has no bandwidth or rates of {gpu.name}")
     placement = placement_of(job, execution)
@@ -215,13 +216,15 @@ def _sources(machine: Machine, placement: Placement) -> tuple[str, ...]:
     assert memory is not None and product is not None
     found = [memory[1], f"{product.source}, and {SHAPES.value:.0%} of that with a model's shapes"]
     if placement.tp > 1:
-        link = machine.link_for(placement.tp)
+        link = machine.links.between(placement.tp)
         found.append(f"all-reduce over {link.source}, {link.latency_s * 1e6:.0f} us each")
     return tuple(found)
 
 
 def _assumed(job: ServeJob, load: Load) -> tuple[str, ...]:
-    found = []
+    found: list[str] = []
+    if job.plan.num_ranks > 1:
+        found += assumed_links(job.cluster.gpu, node_cards=min(job.cluster.node_cards, job.plan.num_ranks))
     if load.assumed:
         found.append(
             f"speed is that of prompts of {load.prompt:,} tokens and answers of {job.context - load.prompt:,}; "

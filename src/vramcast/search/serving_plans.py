@@ -159,7 +159,7 @@ class _Search:
         """A replica worked out once for all machines with the same cards."""
         cluster = job.cluster
         key = (
-            cluster.gpu.name, cluster.gpus_per_node, cluster.num_nodes, cluster.gpu.link_bytes_per_s,
+            cluster.gpu, cluster.gpus_per_node, cluster.num_nodes,
             cluster.network if cluster.num_nodes > 1 else None, job.engine, job.version, job.plan,
         )
         if key not in self.replicas:

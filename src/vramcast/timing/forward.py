@@ -41,7 +41,8 @@ def forward_work(
         yield from ((work, 1) for work in _head(model, setting))
     else:
         size = setting.step.rows * model.hidden * setting.placement.width
-        yield collective("send", size, ranks=2), 1
+        # the next stage begins behind the tensor-parallel ranks of this one
+        yield collective("send", size, ranks=2 * setting.placement.tp), 1
 
 
 def _embedding(model: Model, setting: Setting) -> Iterator[Work]:

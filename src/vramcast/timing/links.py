@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from vramcast.domain.device import Gpu
+from vramcast.domain.topology import ONE_HOP, used_share
 
 
 class Link(Struct, frozen=True):
@@ -42,13 +43,69 @@ PCIE_BYTES_PER_S: Final[dict[int, float]] = {3: 16e9, 4: 32e9, 5: 64e9, 6: 128e9
 """Generation -> 16 lanes, one direction."""
 
 
-def link_of(gpu: Gpu) -> Link:
-    """The link between neighbours: NVLink and its kin where the card has it, else PCIe."""
-    if gpu.link_bytes_per_s:
-        rate = gpu.link_bytes_per_s / 2 * ACHIEVED
-        return Link(rate, NVLINK_LATENCY_S, f"{gpu.link} at {ACHIEVED:.0%} of {gpu.link_bytes_per_s / 2e9:,.0f} GB/s")
-    rate = PCIE_BYTES_PER_S.get(gpu.pcie_generation or 4, PCIE_BYTES_PER_S[4]) * ACHIEVED
-    return Link(rate, PCIE_LATENCY_S, f"PCIe {gpu.pcie_generation or 4} at {ACHIEVED:.0%}")
+class Links(Struct, frozen=True):
+    """How the cards of one machine, or rack, reach each other and cards outside."""
+
+    node_cards: int  # of the machine or rack
+    whole: Link  # all links of a card to those that they join
+    joined: int  # cards that these links join
+    topology: str | None  # key of `TOPOLOGIES`
+    pcie: Link  # to the other cards of the machine
+
+    def between(self, ranks: int, pattern: str = "all-reduce") -> Link:
+        """What connects so many neighbouring cards; of a send, the first and the last of them.
+
+        A ring through cards that the links do not join is as fast as its hops over PCIe.
+        """
+        if ranks > self.node_cards:
+            return link_between_nodes()
+        if ranks > self.joined:
+            return self.pcie
+        used = used_share(self.topology, cards=ONE_HOP if pattern == "send" else ranks, joined=self.joined)
+        if used == 1.0:
+            return self.whole
+        source = f"{self.whole.source}, {used:.0%} of that among {ranks} of {self.joined} ({self.topology})"
+        return Link(self.whole.bytes_per_s * used, self.whole.latency_s, source)
+
+
+def links_of(gpu: Gpu, *, node_cards: int) -> Links:
+    """NVLink and its kin where the card has it in this machine, else PCIe.
+
+    Args:
+        gpu: the card as it is built in
+        node_cards: of one machine, or of a rack where switches join machines [count]
+    """
+    name = pcie_name(gpu)
+    pcie = Link(pcie_bytes_per_s(gpu) * ACHIEVED, PCIE_LATENCY_S, f"{name} at {ACHIEVED:.0%}")
+    if not gpu.is_linked or gpu.link_bytes_per_s is None:
+        return Links(node_cards, pcie, node_cards, None, pcie)
+    rate = gpu.link_bytes_per_s / 2
+    whole = Link(rate * ACHIEVED, NVLINK_LATENCY_S, f"{gpu.link} at {ACHIEVED:.0%} of {rate / 1e9:,.0f} GB/s")
+    return Links(node_cards, whole, gpu.joined(node_cards), gpu.link_topology, pcie)
+
+
+def pcie_name(gpu: Gpu) -> str:
+    """With the generation, the fourth where the catalogue has none."""
+    return f"PCIe {gpu.pcie_generation or 4}"
+
+
+def pcie_bytes_per_s(gpu: Gpu) -> float:
+    """16 lanes, one direction, of the data sheet."""
+    return PCIE_BYTES_PER_S.get(gpu.pcie_generation or 4, PCIE_BYTES_PER_S[4])
+
+
+def assumed_links(gpu: Gpu, *, node_cards: int) -> tuple[str, ...]:
+    """What is not known of how the cards of a machine are joined, one sentence each."""
+    if node_cards == 1 or gpu.link is None:
+        return ()
+    if not gpu.is_linked:
+        return (
+            f"no {gpu.link} between the cards, which is sold apart: they talk over {pcie_name(gpu)}; link and "
+            "link_gb_per_s in a --hardware file say that there is one",
+        )
+    if gpu.link_topology is None:
+        return (f"how {gpu.link} joins the cards is not known: every group is given all of a card's links",)
+    return ()
 
 
 def link_between_nodes() -> Link:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from vramcast.domain.device import Gpu
 from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
 from vramcast.timing.execution import Execution
-from vramcast.timing.links import Link, collective_s, link_between_nodes, link_of
+from vramcast.timing.links import Links, collective_s, links_of
 from vramcast.timing.work import Placement, Work
 
 CAUSES: Final = ("weights", "cache", "activations", "compute", "communication", "launch")
@@ -42,12 +42,7 @@ class Machine(Struct, frozen=True):
     gpu: Gpu
     execution: Execution
     bytes_per_s: float
-    link: Link
-    node_cards: int  # cards of one machine
-
-    def link_for(self, ranks: int) -> Link:
-        """What connects a group of so many ranks."""
-        return self.link if ranks <= self.node_cards else link_between_nodes()
+    links: Links
 
     def product_s(self, work: Work, placement: Placement) -> float:
         """Seconds of an operator's operations at the achieved rate."""
@@ -64,7 +59,7 @@ def machine_of(gpu: Gpu, execution: Execution, *, node_cards: int) -> Machine | 
     memory = bandwidth(gpu)
     if memory is None or product_rate(gpu, "bf16", "bf16") is None:
         return None
-    return Machine(gpu, execution, memory[0], link_of(gpu), node_cards)
+    return Machine(gpu, execution, memory[0], links_of(gpu, node_cards=node_cards))
 
 
 def step_time(works: Iterable[tuple[Work, int]], machine: Machine, placement: Placement, *, replayed: bool) -> StepTime:
@@ -94,7 +89,8 @@ def _operator(work: Work, machine: Machine, placement: Placement) -> dict[str, f
     found = {"launch": work.kernels * machine.execution.kernel_s}
     if work.pattern:
         found["communication"] = collective_s(
-            work.message_bytes, ranks=work.ranks, pattern=work.pattern, link=machine.link_for(work.ranks)
+            work.message_bytes, ranks=work.ranks, pattern=work.pattern,
+            link=machine.links.between(work.ranks, work.pattern),
         )
     bandwidth_s = min(machine.bytes_per_s, work.bytes_per_s or machine.bytes_per_s)
     reading = {

@@ -6,5 +6,5 @@ from vramcast.domain.device import Gpu
 
 
 def has_fabric(gpu: Gpu) -> bool:
-    """Whether all cards of a machine reach each other directly; bridges join two."""
-    return gpu.link is not None and "bridge" not in gpu.link
+    """Whether all cards of a machine reach each other directly; bridges join few."""
+    return gpu.link is not None and gpu.link_topology != "bridge"

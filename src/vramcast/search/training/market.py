@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from vramcast.domain.device import Cluster
 from vramcast.domain.planning import Goal, Limits, Point
 from vramcast.errors import InvalidSpec
-from vramcast.timing.training.fabric import fabric_of
 
 
 def comparable(clusters: Sequence[Cluster], limits: Limits, goal: Goal) -> tuple[list[Cluster], list[str]]:
@@ -74,7 +73,7 @@ def by_machine(clusters: Sequence[Cluster]) -> list[list[Cluster]]:
     for cluster in clusters:
         machine = replace(cluster, num_nodes=1, instance=None, price=None, notes=())
         # a rack joins machines: what one card reaches grows with their number
-        together.setdefault((machine, fabric_of(cluster).node_cards), []).append(cluster)
+        together.setdefault((machine, cluster.node_cards), []).append(cluster)
     return list(together.values())
 
 

@@ -4,6 +4,8 @@ Ranks are placed as Megatron places them: tensor parallel ranks next to each oth
 parallel, pipeline stages farthest apart. `stride` says how far neighbours of a group lie apart.
 
 Symbols:  n ranks of a group   q of them on one machine   g cards of a machine   b bytes of the whole tensor
+Inside a machine links join all cards (switches) or some of them (bridges), and where each pair has its own, a group
+uses only some of a card's [domain/topology.py]. What they do not join talks over PCIe.
 [ring] Patarasu and Yuan, JPDC 2009: gathering or scattering moves (n - 1) / n b through every rank's link.
 [hier] NCCL's rings and trees enter and leave every machine once: (1 - q / n) b cross its adapters, of which a group has
 q / g.
@@ -16,8 +18,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from vramcast.domain.device import Cluster, Gpu
-from vramcast.timing.links import PCIE_BYTES_PER_S
+from vramcast.domain.device import Cluster
+from vramcast.domain.topology import ONE_HOP, UNBOUNDED, used_share
+from vramcast.timing.links import assumed_links, pcie_bytes_per_s, pcie_name
 
 ROUNDS: Final[dict[str, float]] = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0}
 """Collective -> how often the tensor goes round."""
@@ -45,9 +48,6 @@ START_S: Final = 23e-6
 SEND_S: Final = 16e-6
 """Of a message between two ranks [SimuMax]."""
 
-LINK_DOMAINS: Final[dict[str, int]] = {"gb200": 72, "gb300": 72}
-"""Beginning of a card's name -> cards that NVLink connects beyond one machine (NVL72 racks)."""
-
 ASSUMED_ADAPTER: Final[dict[str, float]] = {"Volta": 12.5e9, "Ampere": 25e9, "Hopper": 50e9, "Blackwell": 50e9}
 """Where the network is not known: adapter of one card by its generation, one direction [bytes/s]."""
 
@@ -71,9 +71,12 @@ NOTHING: Final = Route(0.0, 0.0)
 class Fabric(NamedTuple):
     """The links of a cluster, one direction, achieved [bytes/s]."""
 
-    node_cards: int  # cards that the link connects
-    link: float  # of one card to the others of its machine
+    node_cards: int  # of one machine, or of a rack where switches join machines
+    link: float  # of one card to those that its links join, all links together
     adapter: float  # of one card to other machines: the machine's network divided among its cards
+    joined: int  # cards that the links join
+    topology: str | None  # key of `TOPOLOGIES`
+    pcie: float  # of one card to the others of its machine
     sources: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
 
@@ -81,9 +84,9 @@ class Fabric(NamedTuple):
         """All-reduce, all-gather or reduce-scatter of `ranks` that lie `stride` apart."""
         if ranks == 1:
             return NOTHING
-        inside = self._inside(ranks, stride)
+        inside = _within(self.node_cards, ranks, stride)
         rounds = ROUNDS[pattern]
-        seconds = (ranks - 1) / ranks / self.link if inside > 1 else 0.0
+        seconds = (ranks - 1) / ranks / self._ring(inside, stride) if inside > 1 else 0.0
         latency = START_S + rounds * RANK_LATENCY_S * (inside - 1)
         if inside < ranks:
             machines = ranks / inside
@@ -95,8 +98,8 @@ class Fabric(NamedTuple):
         """Every rank sends each other rank its part of b bytes."""
         if ranks == 1:
             return NOTHING
-        inside = self._inside(ranks, stride)
-        near = (inside - 1) / ranks / self.link * LINK_SHARE.value / EXCHANGE_SHARE.value
+        inside = _within(self.node_cards, ranks, stride)
+        near = self._exchanged(inside, stride) / ranks
         latency = START_S + RANK_LATENCY_S * (inside - 1) + (NODE_LATENCY_S if inside < ranks else 0.0)
         return Route(latency, max(near, (1 - inside / ranks) / self.adapter))
 
@@ -109,48 +112,62 @@ class Fabric(NamedTuple):
         """
         if ranks == 1:
             return NOTHING
-        inside = self._inside(ranks, stride)
+        inside = _within(self.node_cards, ranks, stride)
         machines = ranks / inside
         met = machines * (1 - (1 - 1 / machines) ** copies)  # distinct machines of a token's experts
-        near = (inside - 1) / inside / self.link * LINK_SHARE.value / EXCHANGE_SHARE.value
+        near = self._exchanged(inside, stride) / inside
         far = met * (1 - 1 / machines) / copies / self.adapter
         return Route(START_S + (NODE_LATENCY_S if machines > 1 else 0.0), max(near, far))
 
     def send(self, *, stride: int) -> Route:
         """One rank to the next."""
+        if 2 * stride <= self.joined:
+            return Route(SEND_S, 1 / (self.link * self._used(ONE_HOP)))
         if 2 * stride <= self.node_cards:
-            return Route(SEND_S, 1 / self.link)
+            return Route(SEND_S, 1 / self.pcie)
         return Route(SEND_S + NODE_LATENCY_S, 1 / self.adapter)
 
-    def _inside(self, ranks: int, stride: int) -> int:
-        """Ranks of the group on one machine."""
-        return min(ranks, max(1, self.node_cards // stride))
+    def _ring(self, inside: int, stride: int) -> float:
+        """Rate of a ring through ranks of one machine: that of PCIe where links do not join all of them."""
+        return self.link * self._used(inside) if _within(self.joined, inside, stride) == inside else self.pcie
+
+    def _exchanged(self, inside: int, stride: int) -> float:
+        """Seconds for one byte from a rank to each other one of its machine, over links and PCIe at once."""
+        joined = _within(self.joined, inside, stride)
+        linked = (joined - 1) / self.link / self._used(joined) if joined > 1 else 0.0
+        return max(linked, (inside - joined) / self.pcie) * LINK_SHARE.value / EXCHANGE_SHARE.value
+
+    def _used(self, cards: int) -> float:
+        return used_share(self.topology, cards=cards, joined=self.joined)
+
+
+def _within(cards: int, ranks: int, stride: int) -> int:
+    """Of `ranks` that lie `stride` apart, those among so many neighbouring cards."""
+    return min(ranks, max(1, cards // stride))
 
 
 def fabric_of(cluster: Cluster) -> Fabric:
     """The links of a cluster; an assumed adapter where its network is not known."""
-    link, source = _link(cluster.gpu)
-    sources, assumptions = [source], []
-    reached = next((cards for name, cards in LINK_DOMAINS.items() if cluster.gpu.name.startswith(name)), 0)
-    domain = max(cluster.gpus_per_node, min(reached, cluster.count))
-    network = cluster.network
+    gpu, domain, network = cluster.gpu, cluster.node_cards, cluster.network
+    pcie, over_pcie = _achieved(pcie_name(gpu), pcie_bytes_per_s(gpu), PCIE_SHARE)
+    link, source, joined, topology = pcie, over_pcie, domain, None
+    if gpu.is_linked and gpu.link_bytes_per_s is not None:
+        link, source = _achieved(str(gpu.link), gpu.link_bytes_per_s / 2, LINK_SHARE)
+        joined, topology = gpu.joined(domain), gpu.link_topology
+    sources, assumptions = [source], list(assumed_links(gpu, node_cards=domain))
+    if topology is not None and topology not in UNBOUNDED:
+        sources.append(f"{gpu.link} joins {joined} cards as a {topology}: fewer use fewer links, more use {over_pcie}")
     if network is not None:
         share = NETWORK_SHARE if network.rdma else TCP_SHARE
         adapter = network.bytes_per_s * share.value / cluster.gpus_per_node
         sources.append(f"{network.bytes_per_s * 8e-9:,.0f} Gb/s {network.rdma or 'TCP'} a machine, {share.source}")
     else:
-        rate = ASSUMED_ADAPTER.get(cluster.gpu.arch.split()[0], OTHER_ADAPTER)
+        rate = ASSUMED_ADAPTER.get(gpu.arch.split()[0], OTHER_ADAPTER)
         adapter = rate * NETWORK_SHARE.value
         if cluster.count > domain:
             assumptions.append(f"network of {rate * 8e-9:,.0f} Gb/s RDMA for each card; the question names none")
-    return Fabric(domain, link, adapter, tuple(sources), tuple(assumptions))
+    return Fabric(domain, link, adapter, joined, topology, pcie, tuple(sources), tuple(assumptions))
 
 
-def _link(gpu: Gpu) -> tuple[float, str]:
-    if gpu.link_bytes_per_s:
-        name, rate, share = str(gpu.link), gpu.link_bytes_per_s / 2, LINK_SHARE
-    else:
-        generation = gpu.pcie_generation or 4
-        name, share = f"PCIe {generation}", PCIE_SHARE
-        rate = PCIE_BYTES_PER_S.get(generation, PCIE_BYTES_PER_S[4])
+def _achieved(name: str, rate: float, share: Share) -> tuple[float, str]:
     return rate * share.value, f"{name} at {share.value:.0%} of {rate / 1e9:,.0f} GB/s a direction ({share.source})"

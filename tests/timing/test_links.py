@@ -1,0 +1,160 @@
+"""Links between the cards of a machine, for serving steps and training steps alike."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from vramcast.catalogue.gpus import gpu_names, load_gpu
+from vramcast.domain.device import Cluster, Gpu
+from vramcast.domain.topology import TOPOLOGIES, used_share
+from vramcast.timing.links import ACHIEVED, assumed_links, links_of
+from vramcast.timing.training.fabric import LINK_SHARE, Fabric, fabric_of
+
+LINKED = [name for name in gpu_names() if load_gpu(name).link_bytes_per_s]
+
+
+def bridged(name: str) -> Gpu:
+    return replace(load_gpu(name), bridged=True)
+
+
+def fabric(gpu: Gpu, cards: int = 8) -> Fabric:
+    return fabric_of(Cluster(gpu=gpu, gpus_per_node=cards))
+
+
+def ring_bytes_per_s(gpu: Gpu, ranks: int, *, cards: int = 8, stride: int = 1) -> float:
+    """Bus bandwidth of an all-gather, as nccl-tests counts it."""
+    return (ranks - 1) / ranks / fabric(gpu, cards).collective("all-gather", ranks=ranks, stride=stride).s_per_byte
+
+
+@pytest.mark.parametrize("name", ["rtx-3090", "a100-pcie-80gb", "h100-nvl-94gb", "mi210"])
+def test_a_group_larger_than_the_reach_of_a_bridge_goes_over_pcie(name: str) -> None:
+    gpu = bridged(name)
+    reach = gpu.link_cards[-1]
+    links, joins = links_of(gpu, node_cards=8), fabric(gpu)
+    assert links.between(reach) != links.pcie
+    assert links.between(2 * reach) == links.pcie
+    assert ring_bytes_per_s(gpu, reach) == pytest.approx(joins.link)
+    assert ring_bytes_per_s(gpu, 2 * reach) == pytest.approx(joins.pcie)
+    # the first of a bridged pair and the first of the next
+    assert ring_bytes_per_s(gpu, 2, stride=reach) == pytest.approx(joins.pcie)
+
+
+def test_a_bridge_is_used_only_where_somebody_says_that_it_is_fitted() -> None:
+    bare, fitted = load_gpu("rtx-3090"), bridged("rtx-3090")
+    for gpu, kind in ((bare, "PCIe 4"), (fitted, "NVLink3 bridge")):
+        assert links_of(gpu, node_cards=2).between(2).source.startswith(kind)
+    assert fabric(bare, 2).link == fabric(bare, 2).pcie < fabric(fitted, 2).link
+    assert "no NVLink3 bridge" in assumed_links(bare, node_cards=2)[0]
+    assert fabric(bare, 2).assumptions == assumed_links(bare, node_cards=2)
+    assert assumed_links(fitted, node_cards=2) == assumed_links(bare, node_cards=1) == ()
+
+
+def test_a_machine_with_two_cards_takes_the_bridge_for_two_and_with_more_that_for_four() -> None:
+    gpu = bridged("h200-nvl-141gb")
+    pair, four = links_of(gpu, node_cards=2).between(2), links_of(gpu, node_cards=4).between(2)
+    assert pair.bytes_per_s == pytest.approx(450e9 * ACHIEVED)
+    assert four.bytes_per_s == pytest.approx(150e9 * ACHIEVED)
+    assert links_of(gpu, node_cards=8).between(4).bytes_per_s == pytest.approx(450e9 * ACHIEVED)
+
+
+def test_two_cards_of_a_mesh_share_one_link() -> None:
+    # ROCm/rccl#1210: 48 GB/s for two MI300X, 144 GB/s for four
+    gpu = load_gpu("mi300x")
+    for cards in (2, 8):
+        assert ring_bytes_per_s(gpu, 2, cards=cards) == pytest.approx(48e9)
+    assert ring_bytes_per_s(gpu, 4) == pytest.approx(144e9)
+    assert ring_bytes_per_s(gpu, 8) == pytest.approx(448e9 * LINK_SHARE.value)
+    assert links_of(gpu, node_cards=8).between(2).bytes_per_s == pytest.approx(64e9 * ACHIEVED)
+
+
+def test_a_message_to_one_card_of_a_mesh_uses_one_link() -> None:
+    joins, links = fabric(load_gpu("mi300x")), links_of(load_gpu("mi300x"), node_cards=8)
+    assert joins.send(stride=1).s_per_byte == joins.send(stride=4).s_per_byte == pytest.approx(1 / 48e9)
+    assert links.between(8, "send").bytes_per_s == pytest.approx(64e9 * ACHIEVED)
+
+
+def test_cards_of_a_mesh_exchange_as_fast_however_many_they_are() -> None:
+    joins = fabric(load_gpu("mi300x"))
+    one_peer = [ranks * joins.all_to_all(ranks=ranks).s_per_byte for ranks in (2, 4, 8)]
+    assert one_peer == pytest.approx([one_peer[0]] * 3)
+
+
+@pytest.mark.parametrize("name", ["a100-sxm4-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-180gb"])
+def test_behind_switches_every_group_has_all_links(name: str) -> None:
+    gpu = load_gpu(name)
+    assert {round(ring_bytes_per_s(gpu, ranks)) for ranks in (2, 3, 4, 8)} == {round(fabric(gpu).link)}
+    assert fabric(gpu).send(stride=1).s_per_byte == pytest.approx(1 / fabric(gpu).link)
+
+
+def test_rings_of_a_cube_mesh_use_the_links_among_their_cards() -> None:
+    gpu = load_gpu("v100-sxm2-32gb")
+    links = [round(ring_bytes_per_s(gpu, ranks) / LINK_SHARE.value / 25e9, 6) for ranks in (2, 4, 5, 8)]
+    assert links == [1, 4, 4, 6]
+
+
+def test_dies_of_one_card_reach_each_other_faster_than_those_of_others() -> None:
+    gpu = load_gpu("mi250x")
+    assert ring_bytes_per_s(gpu, 2) / LINK_SHARE.value == pytest.approx(200e9)
+    assert ring_bytes_per_s(gpu, 8) < ring_bytes_per_s(gpu, 2)
+
+
+def test_links_that_join_half_of_a_machine_leave_the_rest_to_pcie() -> None:
+    gpu = load_gpu("ascend-910a")
+    joins = fabric(gpu)
+    assert ring_bytes_per_s(gpu, 4) == pytest.approx(joins.link)
+    assert ring_bytes_per_s(gpu, 8) == pytest.approx(joins.pcie)
+    # four of seven peers are behind PCIe
+    assert joins.all_to_all(ranks=8).s_per_byte >= 4 / 8 / joins.pcie
+
+
+def test_an_unknown_topology_is_said_to_be_assumed() -> None:
+    assert "MTLink1" in fabric(load_gpu("mtt-s4000")).assumptions[0]
+
+
+def test_a_rack_is_one_machine_for_serving_and_training() -> None:
+    cluster = Cluster(gpu=load_gpu("gb200-186gb"), gpus_per_node=4, num_nodes=32)
+    assert cluster.node_cards == fabric_of(cluster).node_cards == 72
+    assert links_of(cluster.gpu, node_cards=cluster.node_cards).between(16).source.startswith("NVLink5")
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@given(joined=st.integers(2, 64), data=st.data())
+def test_no_group_uses_more_than_a_cards_links(topology: str, joined: int, data: st.DataObject) -> None:
+    cards = data.draw(st.integers(2, joined))
+    hop, used = (used_share(topology, cards=number, joined=joined) for number in (1, cards))
+    assert 0 < hop <= used <= 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    name=st.sampled_from(LINKED), ranks=st.integers(2, 64), stride=st.integers(1, 8), factor=st.floats(1, 8),
+    cards=st.sampled_from([2, 4, 8, 16]),
+)
+def test_a_slower_link_is_never_faster(name: str, ranks: int, stride: int, factor: float, cards: int) -> None:
+    slow = bridged(name)
+    fast = replace(slow, link_bytes_per_s=round(factor * (slow.link_bytes_per_s or 0)))
+    here, there = (fabric_of(Cluster(gpu=gpu, gpus_per_node=cards, num_nodes=4)) for gpu in (slow, fast))
+    for pattern in ("all-reduce", "all-gather"):
+        assert (
+            there.collective(pattern, ranks=ranks, stride=stride).s_per_byte
+            <= here.collective(pattern, ranks=ranks, stride=stride).s_per_byte
+        )
+    assert there.all_to_all(ranks=ranks, stride=stride).s_per_byte <= (
+        here.all_to_all(ranks=ranks, stride=stride).s_per_byte
+    )
+    assert there.send(stride=stride).s_per_byte <= here.send(stride=stride).s_per_byte
+    assert links_of(fast, node_cards=cards).between(ranks).bytes_per_s >= (
+        links_of(slow, node_cards=cards).between(ranks).bytes_per_s
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in LINKED if load_gpu(name).link_topology == "bridge"])
+def test_a_fitted_bridge_never_loses_against_none(name: str) -> None:
+    for cards in (2, 4, 8):
+        for ranks in (2, 4, 8):
+            assert ring_bytes_per_s(bridged(name), ranks, cards=cards) >= (
+                ring_bytes_per_s(load_gpu(name), ranks, cards=cards)
+            )
