@@ -204,7 +204,10 @@ def _registry(order: Order) -> str:
     if Precision(ask("precision")) is Precision.FP8 or ask("option.float8"):
         ask.also("option.float8")
         compiled = bool(order.job.plan.compile)
-        converters = f", converters=[Float8LinearConverter.Config(model_compile_enabled={compiled})]"
+        kept = '"lm_head", "router.gate"'  # as models/deepseek_v3/config_registry.py has it
+        converters = (
+            f", converters=[Float8LinearConverter.Config(filter_fqns=[{kept}], model_compile_enabled={compiled})]"
+        )
     chunked = _chunked(order)
     cross_entropy = "CrossEntropyLoss.Config(global_vocab_size=vocab)"
     return TEXT.format(
