@@ -63,6 +63,19 @@ PIPELINE_ENGINES: Final = ("diffusers", "stable-diffusion.cpp")
 """Engines that run diffusion pipelines; the others run language models."""
 
 
+BEYOND: Final[dict[str, str]] = {
+    "vllm": "; vLLM refuses such a --max-model-len unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set",
+    "sglang": "; SGLang refuses such a --context-length unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 is set",
+    "tensorrt-llm": "; TensorRT-LLM cuts max_seq_len to that, newer versions unless TLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
+    "llama.cpp": "; llama-server cuts every slot to that",
+}
+"""Engine -> what it does with sequences longer than the model was trained with.
+
+[vllm] vllm/config/model.py _get_and_verify_max_len; [sglang] srt/configs/model_config.py _derive_context_length;
+[trtllm] _torch/pyexecutor/model_engine.py _init_max_seq_len; [llama.cpp] tools/server, "the slot context ... capping".
+"""
+
+
 def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAnswer:
     """Memory, capacity and verdict of one serving plan.
 
@@ -317,7 +330,8 @@ def _cautions(job: ServeJob | PipelineJob) -> Iterable[str]:
         return
     context = job.model.context
     if context is not None and job.context > context:
-        yield f"context={job.context} is longer than the {context} positions {job.model.name} was trained with"
+        beyond = BEYOND.get(job.engine, "")
+        yield f"context={job.context} is longer than the {context} positions {job.model.name} was trained with{beyond}"
     if job.plan.num_ranks < job.cluster.count:
         yield (
             f"the plan uses {job.plan.num_ranks} of {job.cluster.count} GPUs; the others could hold "
