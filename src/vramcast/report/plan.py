@@ -126,7 +126,8 @@ def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
     head = (
         "", words("plan"), words("plan.memory"), words("plan.needed"), words("plan.needed_each"), words("plan.step_s"),
         words("plan.first_token"), words("plan.users_each"),
-        words("plan.rate_of_all" if served else "tokens_per_s"), words("plan.price"),
+        words("plan.rate_of_all" if served else "tokens_per_s"),
+        words("plan.price_generated" if served else "plan.price"),
     )
     texts = (text + fleet for text, fleet in zip(own, fleets, strict=True))
     found = enumerate(zip(texts, answer.plans, strict=True), 1)

@@ -80,6 +80,7 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.rate_of_all": {"en": "of all replicas", "zh": "所有副本"},
     "plan.step_s": {"en": "step", "zh": "每步"},
     "plan.price": {"en": "per million tokens", "zh": "每百万 token"},
+    "plan.price_generated": {"en": "per million generated", "zh": "每百万生成 token"},
     "plan.reasons": {"en": "Why it wins", "zh": "为什么最优"},
     "plan.why_none": {"en": "Why none fits", "zh": "为什么都放不下"},
     "plan.why_none.limit": {"en": "Why none keeps the limits", "zh": "为什么都不满足限制"},
