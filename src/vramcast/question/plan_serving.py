@@ -36,11 +36,14 @@ DEFAULT_WEIGHTS: Final = (AS_STORED, "fp8")
 PLAN_SERVE_OPTIONS: Final[dict[str, Option]] = {
     "on": PLAN_OPTIONS["on"],
     "goal": Option(
-        "search", "goal", Kind.CHOICE, "what makes a deployment better (cheapest); least-memory: of what the load needs",
+        "search", "goal", Kind.CHOICE,
+        "what makes a deployment better (cheapest); least-memory: of what the load needs",
         tuple(str(goal) for goal in Goal),
     ),
     "ttft": Option("search", "ttft", Kind.TEXT, "longest time to the first token: 500ms, 2s"),
-    "per-user": Option("search", "per_user", Kind.NUMBER, "fewest tokens per second of each user, the prompts' time included"),
+    "per-user": Option(
+        "search", "per_user", Kind.NUMBER, "fewest tokens per second of each user, the prompts' time included"
+    ),
     "max-gpus": Option("search", "max_gpus", Kind.COUNT, "most GPUs, all machines together"),
     "top": PLAN_OPTIONS["top"],
     **{
