@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from tests.emit.plans import files, notes, serving, training, values
+from vramcast.api import planned_serving
 from vramcast.domain.device import Network
 from vramcast.domain.job import Job
 from vramcast.domain.price import Price
-from vramcast.emit.files import PLACEHOLDER
+from vramcast.emit.files import PLACEHOLDER, File, read_back
+from vramcast.emit.write import files_of
 from vramcast.errors import Unsupported
 
 
@@ -101,3 +103,59 @@ def test_an_eas_service_holds_the_whole_command_and_the_file_it_reads() -> None:
     script = json.loads(files(job)["pai_eas_service.json"].text)["containers"][0]["script"]
     assert script.startswith("printf %s '# What trtllm-serve") and "--max_seq_len 8192" in script
     assert script.endswith("--extra_llm_api_options trtllm_config.yaml")
+
+
+QWEN = {
+    "model": "qwen3-32b", "on": "8xh100-sxm-80gb", "engine": "vllm@0.33", "concurrency": 64, "input-len": 2000,
+    "output-len": 500, "tp": "4", "weights": "fp8",
+}
+
+
+def planned(**options: object) -> dict[str, File]:
+    """The files of a search's winner."""
+    found, job = planned_serving(QWEN | {name.replace("_", "-"): value for name, value in options.items()})
+    assert job is not None
+    return {file.name: file for file in files_of(job, answer=found.plans[0])[0]}
+
+
+def test_every_launcher_starts_as_many_replicas_as_the_plan_has() -> None:
+    found = planned()
+    _, deployment, _ = read_back(found["deployment.yaml"])
+    assert deployment["spec"]["replicas"] == 2
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": "4"}}
+    assert read_back(found["skypilot.yaml"])["service"]["replicas"] == 2
+    metadata = json.loads(found["pai_eas_service.json"].text)["metadata"]
+    assert metadata["instance"] == 2 and metadata["gpu"] == 4
+    assert "2 replicas on 1 x 8xh100-sxm-80gb carry 64 users" in found["README.md"].text
+
+
+def test_replicas_on_one_machine_get_cards_of_their_own() -> None:
+    found = planned()
+    script = found["serve.sh"].text
+    assert "CUDA_VISIBLE_DEVICES=0,1,2,3 bash serve.sh --port 8000" in script
+    assert "CUDA_VISIBLE_DEVICES=4,5,6,7 bash serve.sh --port 8001" in script
+    assert "serve.sh starts one of 2 replicas" in found["README.md"].text
+    assert "SkyPilot rents a machine with 4 x h100-sxm-80gb for every replica" in found["README.md"].text
+
+
+def test_replicas_of_part_of_a_rented_machine_rent_no_whole_one_each() -> None:
+    sky = read_back(planned(on="aws:p5.48xlarge")["skypilot.yaml"])
+    assert sky["service"]["replicas"] == 2
+    assert sky["resources"]["accelerators"] == "H100:4" and "instance_type" not in sky["resources"]
+    whole = read_back(planned(on="aws:p5.48xlarge", tp="8")["skypilot.yaml"])
+    assert whole["service"]["replicas"] == 1 and whole["resources"]["instance_type"] == "p5.48xlarge"
+
+
+def test_replicas_on_several_rented_machines_cost_what_all_of_them_do() -> None:
+    options = {"model": "llama-3.1-8b", "on": "aws:g6e.xlarge", "tp": "1", "per_user": "25", "output_len": 300}
+    found = planned(**options)
+    assert read_back(found["skypilot.yaml"])["service"]["replicas"] == 2
+    assert "3.72 USD an hour for all machines" in found["serve.sh"].text
+    assert "Up to" not in found["serve.sh"].text
+
+
+def test_a_plan_without_a_search_is_one_replica() -> None:
+    found = files(serving("llama-3.1-8b", "8xh100", engine="vllm", context="8k"))
+    assert read_back(found["skypilot.yaml"])["service"]["replicas"] == 1
+    assert "replicas" not in found["serve.sh"].text

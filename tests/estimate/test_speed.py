@@ -25,12 +25,25 @@ def test_decoding_one_sequence_reads_memory_and_a_prompt_computes() -> None:
     found = speed()
     assert found.prefill_bound == "compute"
     assert found.decode_bound == "memory"
-    assert found.tokens_per_s_per_user == pytest.approx(1 / found.step_s if found.step_s else 0)
+    assert found.decode_tokens_per_s_per_user == pytest.approx(1 / found.step_s if found.step_s else 0)
+
+
+@given(users=st.integers(1, 200), prompt=st.integers(1, 8000), answer=st.integers(1, 2000))
+@settings(max_examples=25, deadline=None)
+def test_a_round_computes_every_prompt_and_then_every_step(users: int, prompt: int, answer: int) -> None:
+    found = speed(concurrency=users, input_len=prompt, output_len=answer, context=prompt + answer)
+    assert found.answer_tokens == answer and found.step_s is not None and found.tokens_per_s_per_user is not None
+    round_s = users * prompt / found.prefill_tokens_per_s + answer * found.step_s
+    assert found.tokens_per_s_per_user == pytest.approx(answer / round_s)
+    assert found.tokens_per_s == pytest.approx(users * answer / round_s)
+    assert found.tokens_per_s_per_user < (found.decode_tokens_per_s_per_user or 0)
+    assert found.tokens_per_s < (found.decode_tokens_per_s or 0)
 
 
 def test_a_batch_decodes_more_in_all_and_less_for_each() -> None:
     one, many = speed(concurrency=1), speed(concurrency=64)
-    assert (many.tokens_per_s or 0) > 10 * (one.tokens_per_s or 0)
+    assert (many.decode_tokens_per_s or 0) > 10 * (one.decode_tokens_per_s or 0)
+    assert (many.decode_tokens_per_s_per_user or 0) < (one.decode_tokens_per_s_per_user or 0)
     assert (many.tokens_per_s_per_user or 0) < (one.tokens_per_s_per_user or 0)
 
 
@@ -50,7 +63,7 @@ def test_smaller_weights_decode_faster() -> None:
 
 def test_tensor_parallel_ranks_decode_faster_but_not_as_many_times() -> None:
     one, two = speed("llama-3.1-70b", gpus="h200"), speed("llama-3.1-70b", gpus="2xh200")
-    assert 1.3 < (two.tokens_per_s or 0) / (one.tokens_per_s or 1) < 2
+    assert 1.3 < (two.decode_tokens_per_s or 0) / (one.decode_tokens_per_s or 1) < 2
     assert (two.decode_shares or {})["communication"] > 0
 
 

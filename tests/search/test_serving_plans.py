@@ -13,8 +13,8 @@ from vramcast.domain.answer import ServeAnswer
 from vramcast.domain.planning import Goal, PlanAnswer
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.estimate.serving import answer, verdict
-from vramcast.estimate.speed import sustained_per_user, timed
+from vramcast.estimate.serving import verdict
+from vramcast.estimate.speed import timed
 
 
 def ask(**options: Any) -> PlanAnswer:
@@ -26,16 +26,14 @@ def ask(**options: Any) -> PlanAnswer:
 
 
 def rate(plan: ServeAnswer) -> float:
-    assert plan.sustained is not None
-    return plan.sustained.tokens_per_s_per_user
+    assert plan.speed is not None and plan.speed.tokens_per_s_per_user is not None
+    return plan.speed.tokens_per_s_per_user
 
 
 def sustained(job: ServeJob) -> float:
     speed = timed(job).speed
-    assert speed is not None
-    found = sustained_per_user(job, speed)
-    assert found is not None
-    return found
+    assert speed is not None and speed.tokens_per_s_per_user is not None
+    return speed.tokens_per_s_per_user
 
 
 def served(plans: Any) -> list[ServeAnswer]:
@@ -50,7 +48,8 @@ def test_every_plan_in_the_table_fits_and_keeps_its_limits(goal: Goal) -> None:
         assert plan.fits
         assert rate(plan) >= 25
         assert plan.speed is not None and plan.speed.time_to_first_token_s <= 1
-        assert plan.sustained is not None and plan.sustained.replicas >= 1
+        assert plan.fleet is not None and plan.fleet.users == 48
+        assert plan.fleet.tokens_per_s == pytest.approx(rate(plan) * 48)
 
 
 def test_the_cheapest_is_cheaper_than_any_number_of_users_a_replica_could_have() -> None:
@@ -72,7 +71,7 @@ def test_the_cheapest_is_cheaper_than_any_number_of_users_a_replica_could_have()
 
 
 def test_pruned_deployments_do_not_fit() -> None:
-    space = ask(on="8xt4", model="llama-3.1-70b", weights="stored", concurrency=1, context=2048)
+    space = ask(on="8xt4", model="llama-3.1-70b", weights="stored", concurrency=1, context=4096)
     assert not space.plans or all(plan.fits for plan in space.plans)
     _, alone = planned_serving({
         "model": "llama-3.1-70b", "on": "1xt4", "weights": "stored", "concurrency": 1, "context": 2048,
@@ -91,20 +90,112 @@ def test_tighter_limits_never_make_it_cheaper() -> None:
     assert costs == sorted(costs)
 
 
-def test_the_answer_of_a_replica_is_that_of_serve() -> None:
-    found, job = planned_serving({"model": "llama-3.1-8b", "on": "2xl40s", "concurrency": 8, "context": 4096})
-    assert job is not None
-    assert answer(job).peak == found.plans[0].peak
-    options = dict(part.split(" ", 1) for part in found.labels[0].partition(" (")[0][2:].split(" --"))
-    assert vramcast.serve("llama-3.1-8b", context=4096, **{k.replace("-", "_"): v for k, v in options.items()}).fits
+def rerun(label: str, model: str, **load: Any) -> ServeAnswer:
+    """What `serve` answers to the options of a label."""
+    words = label.split()
+    options: dict[str, Any] = {}
+    for name, *value in (part.split(" ") for part in " ".join(words)[2:].split(" --")):
+        key = name.removeprefix("no-").replace("-", "_")
+        options[key] = value[0] if value else not name.startswith("no-")
+    return vramcast.serve(model, **load, **options)
 
 
-def test_a_limit_that_no_card_keeps_names_what_is_possible() -> None:
-    found = ask(**{"per-user": "100000"})
+LENGTHS = {"input_len": 500, "output_len": 100}
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("llama-3.1-8b", {"on": "2xl40s,4xt4", "engine": "vllm,vllm@0.33,sglang"}),
+        ("llama-3.1-8b", {"on": "2xh100-sxm-80gb", "engine": "tensorrt-llm", "kv-dtype": "auto,fp8"}),
+        ("llama-3.2-3b", {"on": "2xl40s", "engine": "llama.cpp,ik_llama.cpp", "weights": "stored,q4_k"}),
+        ("qwen2.5-7b", {"on": "2xa100-sxm4-80gb", "engine": "transformers", "weights": "stored"}),
+        ("llama-3.1-8b", {"on": "1xl40s", "graphs": False, "memory-fraction": "0.8", "max-sequences": "64"}),
+        ("llama-3.1-70b", {"on": "1xh100-sxm-80gb", "pp": "4"}),
+        ("llama-3.1-8b", {"on": "azure:Standard_NC96ads_A100_v4,alibaba:ecs.gn7s-c32g1.16xlarge"}),
+    ],
+)
+def test_the_options_of_every_plan_rerun_in_serve_to_the_same_memory_and_speed(
+    model: str, options: dict[str, Any]
+) -> None:
+    found, _ = planned_serving(
+        {"model": model, "concurrency": 12, "input-len": 500, "output-len": 100, "goal": "fastest", **options}
+    )
+    assert found.plans
+    for label, plan in zip(found.labels, served(found.plans), strict=True):
+        again = rerun(label, model, **LENGTHS)
+        assert again.fits, label
+        assert again.peak == plan.peak, label
+        assert again.capacity == plan.capacity, label
+        assert again.load == plan.load, label
+        assert again.speed == plan.speed, label
+
+
+def test_a_plan_on_whole_machines_costs_what_serve_says_of_that_machine() -> None:
+    load = {"concurrency": 64, "input-len": 2000, "output-len": 300}
+    found, _ = planned_serving({"model": "llama-3.1-8b", "on": "aws:g7e.2xlarge", **load})
+    (best, *_), (label, *_) = served(found.plans), found.labels
+    options = label.replace("1xrtx-pro-6000-bw-se", "aws:g7e.2xlarge")
+    again = rerun(options, "llama-3.1-8b", input_len=2000, output_len=300)
+    assert best.fleet is not None and best.fleet.replicas == 1
+    assert best.cost is not None and again.cost is not None
+    assert again.cost.per_million_tokens == pytest.approx(best.cost.per_million_tokens)
+
+
+def test_shares_of_a_card_are_named_by_their_machine() -> None:
+    found = ask(on="aws:g6f.4xlarge", **{"per-user": "900"})
+    assert found.nearest_label.startswith("--gpus 3xaws:g6f.4xlarge ")
+    assert rerun(found.nearest_label, "llama-3.1-8b", input_len=2000, output_len=200).fits
+    assert any("want of a speed" in text for text in ask(on="aws:g6f.4xlarge").warnings)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"per-user": "100000"},
+        {"ttft": "1ms"},
+        {"per-user": "100000", "ttft": "1ms"},
+        {"per-user": "100000", "max-gpus": 4},
+        {"ttft": "1ms", "max-gpus": 2},
+        {"per-user": "60", "max-gpus": 1},
+        {"max-gpus": 1, "concurrency": 4096},
+    ],
+)
+def test_limits_that_nothing_keeps_name_those_that_something_keeps(limits: dict[str, Any]) -> None:
+    question = {"on": "1xl40s,2xl40s,aws:g6f.4xlarge,1xh100-sxm-80gb", **limits}
+    found = ask(**question)
     assert not found.plans
-    assert found.nearest_failing is not None
-    assert found.change is not None and found.change.change.startswith("--per-user ")
+    assert isinstance(found.nearest_failing, ServeAnswer) and found.nearest_failing.fits
+    assert found.change is not None and found.reasons
+    words = found.change.change.split()
+    kept = {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
+    assert set(kept) <= set(limits)
+    assert ask(**(question | kept)).plans, found.change
+
+
+def test_the_nearest_keeps_to_the_number_of_gpus() -> None:
+    found = ask(on="aws", **{"per-user": "900", "max-gpus": 1})
+    assert found.nearest_failing is not None and sum(rank.count for rank in found.nearest_failing.ranks) == 1
     assert "tokens/s" in found.reasons[0]
+
+
+def test_a_limit_on_gpus_that_is_too_low_names_the_number_that_is_not() -> None:
+    found = ask(on="1xl40s", **{"max-gpus": 1, "per-user": "25"})
+    assert "--max-gpus allows 1" in found.reasons[0]
+    assert found.change is not None and found.change.change == "--max-gpus 2"
+
+
+def test_least_memory_is_least_of_what_the_load_needs_over_all_cards() -> None:
+    found = ask(on="1xl40s,1xh100-sxm-80gb,8xh100-sxm-80gb,8xb300-270gb", goal="least-memory", top=50)
+    needs = []
+    for plan in served(found.plans):
+        assert plan.load is not None and plan.fleet is not None
+        needs.append((plan.fleet.replicas * plan.load.total_bytes, plan.load.per_gpu_bytes))
+        assert plan.load.per_gpu_bytes <= plan.fullest.needed_bytes
+    assert needs == sorted(needs)
+    best = served(found.plans)[0]
+    assert best.fleet is not None and best.fleet.replicas == 1  # a second copy of the weights is not needed
+    assert sum(rank.count for rank in best.ranks) == 1
 
 
 @pytest.mark.parametrize(
@@ -117,6 +208,8 @@ def test_a_limit_that_no_card_keeps_names_what_is_possible() -> None:
         ({"on": None}, InvalidSpec, "on what"),
         ({"max-gpus": 1}, InvalidSpec, "max-gpus"),
         ({"engine": "nothing"}, UnknownName, "nothing"),
+        ({"context": 1000}, InvalidSpec, "longer than context=1000"),
+        ({"input-len": 200_000}, InvalidSpec, "131072 that llama-3.1-8b was trained with"),
     ],
 )
 def test_bad_questions_get_one_sentence(options: dict[str, Any], error: type[Exception], words: str) -> None:

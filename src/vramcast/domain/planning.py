@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from vramcast.domain.answer import Answer, Change
+from vramcast.domain.answer import Answer, Change, Fleet
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Model, Noun
@@ -19,7 +19,7 @@ class Goal(StrEnum):
     FASTEST = "fastest"  # most tokens per second
     CHEAPEST = "cheapest"  # least money per token, and so per run
     FEWEST_GPUS = "fewest-gpus"
-    LEAST_MEMORY = "least-memory"  # most room on the fullest card
+    LEAST_MEMORY = "least-memory"  # training: most room on the fullest card; serving: least of what the load needs
 
 
 class Limits(Noun, frozen=True):
@@ -86,6 +86,7 @@ class ServeSpace(Noun, frozen=True):
     kv_dtypes: tuple[str, ...] = ("auto",)
     tp: tuple[int, ...] = ()  # empty: every degree that divides the network
     pp: tuple[int, ...] = ()
+    own_cards: frozenset[str] = frozenset()  # instances whose cards differ from others of that name: shares, links
 
     def __post_init__(self) -> None:
         for name in ("machines", "engines", "weights", "kv_dtypes"):
@@ -102,6 +103,7 @@ class Point(Noun, frozen=True):
     cost_per_million_tokens: float  # in `unit`
     unit: str  # "USD", "CNY", or "GPU-hours" where no price is known
     on_front: bool  # no other plan is both faster and cheaper
+    fleet: Fleet | None = None  # of a deployment
 
 
 class Technique(Noun, frozen=True):
@@ -139,10 +141,10 @@ class PlanAnswer(Noun, frozen=True):
     labels: tuple[str, ...]  # the options of each plan, as the command line writes them
     num_plans: int  # looked at
     num_fitting: int
-    nearest_failing: Answer | None = None
+    nearest_failing: Answer | None = None  # fits where what it misses is a limit
     nearest_label: str = ""
-    change: Change | None = None  # the smallest change that makes the nearest failing plan fit
-    reasons: tuple[str, ...] = ()  # why the winner wins
+    change: Change | None = None  # the smallest change that makes the nearest failing plan fit, or keep its limits
+    reasons: tuple[str, ...] = ()  # why the winner wins; without plans what the nearest lacks
     front: tuple[Point, ...] = ()
     decisions: tuple[Decision, ...] = ()
     techniques: tuple[Technique, ...] = ()

@@ -7,6 +7,7 @@ import shlex
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import Format, load_format, problems
+from vramcast.domain.answer import Fleet
 from vramcast.emit.asked import Asked
 from vramcast.emit.shell import options_in, words_of
 
@@ -41,6 +42,7 @@ class Order(NamedTuple):
     job: Any  # Job or ServeJob
     ask: Asked
     beside: tuple[File, ...] = ()  # files of the frameworks, for a launcher
+    fleet: Fleet | None = None  # where a search spread a load over replicas of this job
 
 
 def read_back(file: File) -> Any:

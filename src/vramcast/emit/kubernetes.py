@@ -14,6 +14,7 @@ from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
 from vramcast.emit.launchers import image_of, slug, start_command
 from vramcast.emit.lines import Line, Table
+from vramcast.emit.replicas import copies_why, replicas_of
 from vramcast.emit.serving import PORT, SERVE
 from vramcast.emit.yaml_text import yaml_documents
 from vramcast.errors import Unsupported
@@ -149,7 +150,7 @@ def _deployment(order: Order) -> tuple[File, ...]:
     labels = Line("app", name)
     pod = (Line("metadata", (Line("labels", (labels,)),)),
            Line("spec", (Line("containers", [container]), Line("volumes", _volumes(order)))))
-    spec = (Line("replicas", 1, "copies of the deployment"),
+    spec = (Line("replicas", replicas_of(order), copies_why(order)),
             Line("selector", (Line("matchLabels", (labels,)),)), Line("template", pod))
     metadata = Line("metadata", (Line("name", name),))
     deployment = (Line("apiVersion", "apps/v1"), Line("kind", "Deployment"), metadata, Line("spec", spec))

@@ -6,6 +6,7 @@ from typing import Final
 
 from vramcast.emit.files import Order
 from vramcast.emit.lines import Line, Table
+from vramcast.emit.replicas import fleet_sentence
 from vramcast.emit.shell import HEAD, array, commented, comments, exports
 
 RUN: Final = "run.sh"
@@ -50,7 +51,10 @@ def head_of(order: Order, *more: str) -> str:
     if cluster.price is not None:
         price = cluster.price
         where = ", ".join(part for part in (cluster.instance, price.region, price.tariff, price.date) if part)
-        what.append(f"{price.per_hour * cluster.num_nodes:.2f} {price.currency} an hour for all machines ({where}).")
+        machines = cluster.num_nodes if order.fleet is None else order.fleet.machines
+        what.append(f"{price.per_hour * machines:.2f} {price.currency} an hour for all machines ({where}).")
+    if order.fleet is not None:
+        what.append(fleet_sentence(order.fleet))
     return "\n".join((*what, *more))
 
 

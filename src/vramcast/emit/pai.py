@@ -14,6 +14,7 @@ from vramcast.domain.device import Cluster
 from vramcast.emit.files import PLACEHOLDER, File, Order, Part
 from vramcast.emit.launchers import image_of, server_line, slug, start_command
 from vramcast.emit.lines import Line, Table, plain, reasons
+from vramcast.emit.replicas import copies_why, replicas_of, shares_machine
 from vramcast.emit.serving import PORT
 from vramcast.emit.shell import HEAD, array
 from vramcast.errors import Unsupported
@@ -141,23 +142,30 @@ def _notes(order: Order) -> tuple[str, ...]:
 
 
 def write_eas(order: Order) -> tuple[File, ...]:
-    """A service of one instance per deployment.
+    """A service with an instance for every replica.
+
+    Where replicas share a machine the service names a resource group: public resources give every instance a machine.
 
     Raises: Unsupported for deployments over several machines
     """
     job = order.job
     if job.cluster.num_nodes > 1:
         raise Unsupported("a PAI-EAS service is written for one machine; use fewer GPUs, or --format kubernetes")
-    instance = instance_of(job.cluster)
-    computing = Line("computing", (
-        Line("instances", [(Line("type", instance or PLACEHOLDER, f"{job.cluster.count} x {job.cluster.gpu.name}"),)]),
-    ))
+    cards = f"{job.cluster.count} x {job.cluster.gpu.name}"
+    metadata = [
+        Line("name", slug(job).replace("-", "_")), Line("instance", replicas_of(order), copies_why(order)),
+        Line("workspace_id", PLACEHOLDER), Line("shm_size", 100, "shared memory of the ranks [GiB]"),
+    ]
+    where: Table = ()
+    if order.fleet is not None and shares_machine(order):
+        group = f"a dedicated resource group of {order.fleet.machines} x {order.fleet.machine}"
+        metadata += [Line("resource", PLACEHOLDER, group), Line("gpu", job.cluster.count, f"{cards} for each instance")]
+    else:
+        kind = Line("type", instance_of(job.cluster) or PLACEHOLDER, cards)
+        where = (Line("cloud", (Line("computing", (Line("instances", [(kind,)]),)),)),)
     table: Table = (
-        Line("metadata", (
-            Line("name", slug(job).replace("-", "_")), Line("instance", 1, "copies of the deployment"),
-            Line("workspace_id", PLACEHOLDER), Line("shm_size", 100, "shared memory of the ranks [GiB]"),
-        )),
-        Line("cloud", (computing,)),
+        Line("metadata", tuple(metadata)),
+        *where,
         Line("containers", [(Line("image", image_of(order)), Line("script", server_line(order)), Line("port", PORT))]),
     )
     text = json.dumps(plain(table), indent=2, ensure_ascii=False) + "\n"

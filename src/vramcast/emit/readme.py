@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from vramcast.domain.answer import Answer
+from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.job import Job
 from vramcast.domain.serving import ServeJob
 from vramcast.emit.asked import needed, option_of
 from vramcast.emit.files import PLACEHOLDER, File
+from vramcast.emit.replicas import fleet_sentence
 from vramcast.units import GIB
 
 STARTS: Final = {
@@ -56,8 +57,28 @@ def _answer_lines(answer: Answer) -> list[str]:
     needed_bytes = answer.fullest.needed_bytes
     verdict = "fits" if answer.fits else "does not fit"
     lines = [f"It {verdict}: {needed_bytes / GIB:.2f} of {answer.capacity_bytes / GIB:.2f} GiB per GPU."]
+    if isinstance(answer, ServeAnswer):
+        lines += _served_lines(answer)
     if answer.time is not None:
         lines.append(f"One step takes {answer.time.step_s:.3g} s: {answer.time.tokens_per_s:,.0f} tokens/s in all.")
+    return lines
+
+
+def _served_lines(answer: ServeAnswer) -> list[str]:
+    """Replicas, what users get, and the price, as far as they are known."""
+    lines, speed, fleet = [], answer.speed, answer.fleet
+    if fleet is not None:
+        lines.append(fleet_sentence(fleet))
+        if fleet.replicas_per_machine > 1:
+            lines.append(f"Up to {fleet.replicas_per_machine} of them share a machine, each on cards of its own.")
+    if speed is not None and speed.tokens_per_s is not None and speed.tokens_per_s_per_user is not None:
+        of_all = speed.tokens_per_s if fleet is None else fleet.tokens_per_s
+        lines.append(
+            f"With the prompts' time a user gets {speed.tokens_per_s_per_user:,.1f} tokens/s, all together "
+            f"{of_all:,.0f} tokens/s."
+        )
+    if answer.cost is not None:
+        lines.append(f"All machines cost {answer.cost.per_hour:.2f} {answer.cost.price.currency} an hour.")
     return lines
 
 

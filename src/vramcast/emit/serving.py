@@ -14,6 +14,7 @@ from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import IN_THE_FOLDER, head_of
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.model_names import hub_id
+from vramcast.emit.replicas import by_hand, one_of_several
 from vramcast.emit.shell import HEAD, array, commented, comments, exports
 from vramcast.emit.yaml_text import yaml_text
 from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
@@ -217,7 +218,7 @@ def write_tensorrt_llm(order: Order) -> tuple[File, ...]:
     extra = _trtllm_extra(order, settings)
     parts = (Part("tensorrt-llm", "config"),)
     file = File(EXTRA, yaml_text(extra, head="What trtllm-serve has no option for."), parts, frozenset(ask.said))
-    notes = _weights_note(order)
+    notes = (*_weights_note(order), *one_of_several(order, SERVE))
     script = _text(order, f"trtllm-serve {hub_id(job.model)}", tuple(lines))
     said = frozenset(ask.said)
     return (File(SERVE, script, (Part("tensorrt-llm", "options"),), said, notes, executable=True), file)
@@ -258,7 +259,8 @@ def write_llamacpp(order: Order) -> tuple[File, ...]:
     lines += [*_llamacpp_options(order), Line("host", "0.0.0.0"), Line("port", PORT)]
     part = Part("llamacpp", "arguments")
     text = _text(order, "llama-server", tuple(lines))
-    return (File(SERVE, text, (part,), frozenset(ask.said), executable=True),)
+    notes = one_of_several(order, SERVE)
+    return (File(SERVE, text, (part,), frozenset(ask.said), notes, executable=True),)
 
 
 def _gguf(order: Order) -> list[Line]:
@@ -333,7 +335,7 @@ def _nodes(job: ServeJob, *, vllm: bool = False) -> Table:
 def _script(order: Order, command: str, lines: Table, part: Part, nodes: Table) -> tuple[File, ...]:
     lines = (*lines, Line("host", "0.0.0.0"), Line("port", PORT))
     text = _text(order, command, lines, nodes)
-    notes = _weights_note(order)
+    notes = (*_weights_note(order), *one_of_several(order, SERVE))
     return (File(SERVE, text, (part,), frozenset(order.ask.said), notes, executable=True),)
 
 
@@ -343,7 +345,8 @@ def _text(order: Order, command: str, lines: Table, nodes: Table = ()) -> str:
         for name, value in order.ask.settings.items()
         if order.job.engine == "vllm" and name.removeprefix("option.") in VLLM_VARIABLES
     ]
-    parts = [HEAD + comments(head_of(order)) + "set -euo pipefail", IN_THE_FOLDER]
+    head = head_of(order, *by_hand(order, SERVE, PORT))
+    parts = [HEAD + comments(head) + "set -euo pipefail", IN_THE_FOLDER]
     if nodes:
         parts.append("\n".join(commented(text, why) for text, why in PLACE))
     if variables:

@@ -13,6 +13,7 @@ from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
 from vramcast.emit.launchers import slug, start_command
 from vramcast.emit.lines import Line, Table
+from vramcast.emit.replicas import copies_why, replicas_of, shares_machine
 from vramcast.emit.serving import PORT
 from vramcast.emit.yaml_text import yaml_text
 from vramcast.errors import Unsupported
@@ -52,7 +53,8 @@ def write(order: Order) -> tuple[File, ...]:
         if cluster.num_nodes > 1:
             raise Unsupported("a SkyPilot service is written for one machine; use fewer GPUs")
         probe = (Line("path", "/health"), Line("initial_delay_seconds", 1800, "large checkpoints take minutes to load"))
-        lines.append(Line("service", (Line("readiness_probe", probe), Line("replicas", 1, "copies of the deployment"))))
+        copies = Line("replicas", replicas_of(order), copies_why(order, own="a machine of its own"))
+        lines.append(Line("service", (Line("readiness_probe", probe), copies)))
     lines.append(Line("run", _run(order, serving=serving)))
     command = f"sky serve up {NAME}" if serving else f"sky launch {NAME}"
     text = yaml_text(tuple(lines), head=head_of(order, command))
@@ -73,12 +75,15 @@ def card_name(name: str) -> str:
 
 def _resources(order: Order, *, serving: bool) -> Table:
     cluster: Cluster = order.job.cluster
-    provider, _, instance = (cluster.instance or "").partition(":")
+    machine = cluster.instance or (order.fleet.machine if order.fleet is not None else "")
+    provider, _, instance = machine.partition(":")
     lines = []
     if provider in CLOUDS:
         region = cluster.price.region if cluster.price is not None else ""
         infra = f"{CLOUDS[provider]}/{region}" if region else CLOUDS[provider]
-        lines += [Line("infra", infra, "where the plan rents"), Line("instance_type", instance)]
+        lines.append(Line("infra", infra, "where the plan rents"))
+        if not shares_machine(order):
+            lines.append(Line("instance_type", instance))
     lines.append(Line("accelerators", f"{card_name(cluster.gpu.name)}:{cluster.gpus_per_node}", "cards of one machine"))
     spot = cluster.price is not None and cluster.price.tariff == "spot"
     lines.append(Line("use_spot", spot, "as the plan's price is" if cluster.price is not None else "nobody said spot"))
@@ -101,6 +106,10 @@ def _run(order: Order, *, serving: bool) -> str:
 
 def _notes(order: Order) -> tuple[str, ...]:
     cluster: Cluster = order.job.cluster
+    if order.fleet is not None and shares_machine(order):
+        cards, planned = f"{cluster.gpus_per_node} x {cluster.gpu.name}", order.fleet
+        return (f"{NAME}: SkyPilot rents a machine with {cards} for every replica; the plan rents "
+                f"{planned.machines} x {planned.machine} for all of them, and its price is theirs",)
     provider = (cluster.instance or "").partition(":")[0]
     if cluster.instance is None or provider in CLOUDS:
         return ()

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vramcast.domain.answer import Answer
+from vramcast.domain.answer import Answer, Fleet, ServeAnswer
 from vramcast.domain.job import Job
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.emit.asked import Asked, needed, option_of
@@ -106,7 +106,7 @@ def write_configs(
         directory: where to; made when it is not there
         formats: keys of EMITTERS; none: those of the job's engine, and launchers
         force: overwrite files that are there
-        answer: its memory and time stand in the README, where given
+        answer: its memory and time stand in the README, where given, and its replicas in every file
 
     Raises: UnknownName for a format, Unsupported for a plan that one asked for cannot say, SourceError where files
         are there already or cannot be written
@@ -127,7 +127,8 @@ def files_of(
     for name in chosen:
         _check(name, job.engine)
     assert not isinstance(job, PipelineJob)  # no format is for the engines of pipelines
-    files, notes = _built(job, chosen, strict=bool(formats))
+    fleet = answer.fleet if isinstance(answer, ServeAnswer) else None
+    files, notes = _built(job, chosen, fleet, strict=bool(formats))
     problems = [text for file in files for text in defects(file)]
     if problems:
         raise RuntimeError("; ".join(problems))  # our own slip: a name that its tool does not know
@@ -170,7 +171,7 @@ def _check(name: str, engine: str) -> None:
 
 
 def _built(
-    job: Job | ServeJob, chosen: tuple[str, ...], *, strict: bool
+    job: Job | ServeJob, chosen: tuple[str, ...], fleet: Fleet | None, *, strict: bool
 ) -> tuple[tuple[File, ...], tuple[str, ...]]:
     """Files by name, a framework's before the launchers'; formats nobody asked for may refuse."""
     found: dict[str, File] = {}
@@ -180,7 +181,7 @@ def _built(
         if emitter.kind == "launcher" and not found and not strict:
             raise Unsupported("; ".join(notes))  # nothing that could be started
         beside = tuple(found.values()) if emitter.kind == "launcher" else ()
-        order = Order(job, Asked(job), beside)
+        order = Order(job, Asked(job), beside, fleet)
         write: Callable[[Order], tuple[File, ...]] = getattr(
             import_module(f"vramcast.emit.{emitter.module}"), emitter.function
         )

@@ -12,7 +12,7 @@ import msgspec
 import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import Capacity, Change, RankAnswer, ServeAnswer
+from vramcast.domain.answer import Capacity, Change, LoadMemory, RankAnswer, ServeAnswer
 from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
@@ -22,6 +22,7 @@ from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.serving_load import load_memory
 from vramcast.estimate.speed import timed
 from vramcast.units import ceil_div, format_bytes
 
@@ -43,6 +44,7 @@ class Verdict(NamedTuple):
     loaded_bytes: int  # of weights on the fullest rank, once they are loaded
     shortfall: str  # why the load does not go into the cache
     capacity: Capacity | None
+    load: LoadMemory | None = None  # what the load itself needs; None where it was not worked out
 
 
 ENGINES: Final[dict[str, Engine]] = {
@@ -61,6 +63,19 @@ PIPELINE_ENGINES: Final = ("diffusers", "stable-diffusion.cpp")
 """Engines that run diffusion pipelines; the others run language models."""
 
 
+BEYOND: Final[dict[str, str]] = {
+    "vllm": "; vLLM refuses such a --max-model-len unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set",
+    "sglang": "; SGLang refuses such a --context-length unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 is set",
+    "tensorrt-llm": "; TensorRT-LLM cuts max_seq_len to that, newer versions unless TLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
+    "llama.cpp": "; llama-server cuts every slot to that",
+}
+"""Engine -> what it does with sequences longer than the model was trained with.
+
+[vllm] vllm/config/model.py _get_and_verify_max_len; [sglang] srt/configs/model_config.py _derive_context_length;
+[trtllm] _torch/pyexecutor/model_engine.py _init_max_seq_len; [llama.cpp] tools/server, "the slot context ... capping".
+"""
+
+
 def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAnswer:
     """Memory, capacity and verdict of one serving plan.
 
@@ -76,7 +91,8 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
     deployment = deploy(job)
     changed, idle = _calibrated(job, deployment)
     programs = [rank.program for rank in deployment.ranks]
-    ranks = sorted((_rank_answer(job, rank) for rank in deployment.ranks), key=lambda rank: -rank.needed_bytes)
+    answered = [_rank_answer(job, rank) for rank in deployment.ranks]
+    ranks = sorted(answered, key=lambda rank: -rank.needed_bytes)
     visible = job.cluster.gpu.visible_bytes
     capacity = _capacity(job, deployment, ranks, ranks[0].needed_bytes)
     shortfall = _shortfall(job, deployment, capacity)
@@ -102,6 +118,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
         startup=deployment.ranks[0].startup,
         speed=speed.speed if speed else None,
         shortfall=shortfall,
+        load=_load(job, deployment, answered),
     )
     return with_cost(found, job.cluster)
 
@@ -141,7 +158,15 @@ def verdict(job: ServeJob) -> Verdict:
         loaded_bytes=max(extent(rank.program.phases.get(Phase.LOAD, ())).net for rank in deployment.ranks),
         shortfall=shortfall,
         capacity=capacity,
+        load=_load(job, deployment, ranks) if ranks else None,
     )
+
+
+def _load(job: ServeJob | PipelineJob, deployment: Deployment, ranks: list[RankAnswer]) -> LoadMemory | None:
+    """What the sequences in flight need; a pipeline has none."""
+    if isinstance(job, PipelineJob):
+        return None
+    return load_memory(job, zip(deployment.ranks, ranks, strict=True))
 
 
 def _capacity(
@@ -305,7 +330,8 @@ def _cautions(job: ServeJob | PipelineJob) -> Iterable[str]:
         return
     context = job.model.context
     if context is not None and job.context > context:
-        yield f"context={job.context} is longer than the {context} positions {job.model.name} was trained with"
+        beyond = BEYOND.get(job.engine, "")
+        yield f"context={job.context} is longer than the {context} positions {job.model.name} was trained with{beyond}"
     if job.plan.num_ranks < job.cluster.count:
         yield (
             f"the plan uses {job.plan.num_ranks} of {job.cluster.count} GPUs; the others could hold "

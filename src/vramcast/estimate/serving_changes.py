@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from vramcast.domain.answer import Capacity, Change
-from vramcast.domain.serving import ServeJob
+from vramcast.domain.serving import Requests, ServeJob
 from vramcast.errors import VramcastError
 from vramcast.states.storage import FORMATS
 
@@ -126,12 +126,20 @@ def _shorter(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] |
     """The context that fits, where one does; else half."""
     fitting = capacity.longest_context if capacity else 0
     context = fitting if 0 < fitting < job.context else job.context // 2
-    asked = job.requests
-    if context < 512 or context <= (asked.output_len or 0):
+    if context < 512 or context <= (job.requests.output_len or 0):
         return None
-    room = context - (asked.output_len or 0)
-    prompt = None if asked.input_len is None else min(asked.input_len, room)
-    return f"--context {context}", replace(job, requests=replace(asked, context=context, input_len=prompt))
+    words, requests = with_length(job.requests, context)
+    return words, replace(job, requests=requests)
+
+
+def with_length(asked: Requests, tokens: int) -> tuple[str, Requests]:
+    """Sequences of another length, and the options that say so: a prompt or an answer that would not go in is cut."""
+    answer = None if asked.output_len is None else min(asked.output_len, max(1, tokens - 1))
+    prompt = None if asked.input_len is None else min(asked.input_len, max(1, tokens - (answer or 0)))
+    words = [f"--context {tokens}"]
+    words += [f"--input-len {prompt}"] if prompt != asked.input_len else []
+    words += [f"--output-len {answer}"] if answer != asked.output_len else []
+    return " ".join(words), replace(asked, context=tokens, input_len=prompt, output_len=answer)
 
 
 def _fewer(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:

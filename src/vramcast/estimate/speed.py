@@ -1,4 +1,4 @@
-"""Prefill and decode speed of one serving plan, or in one sentence why there is none.
+"""Prefill and decode speed of one serving plan and what users get of both, or in one sentence why there is none.
 
 A step of a pipeline whose stages work on different sequences takes as long as all stages together, on a stage's share
 of the sequences; where one card waits for the other, on all of them.
@@ -46,8 +46,13 @@ class Load(Struct, frozen=True):
     """What one sequence is like."""
 
     prompt: int  # tokens
-    mean_context: int  # tokens half way through the answer
+    answer: int  # tokens; 0 where nothing is generated
     assumed: bool  # the question said neither
+
+    @property
+    def mean_context(self) -> int:
+        """Tokens half way through the answer."""
+        return self.prompt + self.answer // 2
 
 
 def timed(job: ServeJob) -> Timed:
@@ -91,11 +96,18 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
 def _with_decode(speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load) -> Speed:
     sequences = ceil_div(job.requests.concurrency, job.plan.dp)
     step = _decode(job, machine, placement, sequences=sequences, cached=load.mean_context)
-    per_user = 1 / step.seconds
+    answer = max(1, load.answer)
+    per_user = per_user_rate(
+        sequences=sequences, prompt=load.prompt, answer=answer, step_s=step.seconds,
+        prefill_tokens_per_s=speed.prefill_tokens_per_s,
+    )
     return replace(
         speed,
         mean_context=load.mean_context,
+        answer_tokens=answer,
         step_s=step.seconds,
+        decode_tokens_per_s=job.requests.concurrency / step.seconds,
+        decode_tokens_per_s_per_user=1 / step.seconds,
         tokens_per_s=per_user * job.requests.concurrency,
         tokens_per_s_per_user=per_user,
         decode_bound=step.bound,
@@ -103,22 +115,27 @@ def _with_decode(speed: Speed, job: ServeJob, machine: Machine, placement: Place
     )
 
 
-def sustained_per_user(job: ServeJob, speed: Speed) -> float | None:
-    """Tokens per second of a user while all others ask again and again; None for what generates nothing.
+def per_user_rate(
+    *, sequences: int, prompt: int, answer: int, step_s: float, prefill_tokens_per_s: float
+) -> float:
+    """Tokens per second that a user gets while all of them ask again once an answer is complete.
 
     A round answers every sequence in flight once: all their prompts are computed, then all their answers step by step;
-    with chunked prefill both are mixed, the sum of the work stays.
+    with chunked prefill both are mixed, the sum of the work stays. Leaves out queueing and uneven lengths.
 
     Args:
-        job: the question; its concurrency is one replica's
-        speed: of that question
+        sequences: in flight on one copy of the network [count]
+        prompt: tokens of a prompt [count]
+        answer: tokens of an answer [count]
+        step_s: one decode step of all sequences [s]
+        prefill_tokens_per_s: prompt tokens computed per second [1/s]
+
+    Returns: generated tokens per second of one sequence, below 1 / step_s [1/s]
+
+    >>> per_user_rate(sequences=10, prompt=1000, answer=100, step_s=0.01, prefill_tokens_per_s=10_000)
+    50.0
     """
-    if speed.step_s is None:
-        return None
-    load = load_of(job)
-    answer = max(1, 2 * (load.mean_context - load.prompt))
-    prompts_s = ceil_div(job.requests.concurrency, job.plan.dp) * load.prompt / speed.prefill_tokens_per_s
-    return answer / (prompts_s + answer * speed.step_s)
+    return answer / (sequences * prompt / prefill_tokens_per_s + answer * step_s)
 
 
 def load_of(job: ServeJob) -> Load:
@@ -132,7 +149,7 @@ def load_of(job: ServeJob) -> Load:
     else:
         prompt = job.context if job.model.head is not Head.LM else max(1, job.context // 2)
         answer, assumed = job.context - prompt, job.model.head is Head.LM
-    return Load(prompt, prompt + answer // 2, assumed)
+    return Load(prompt, answer, assumed)
 
 
 def placement_of(job: ServeJob, execution: Execution) -> Placement:

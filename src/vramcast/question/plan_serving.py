@@ -7,9 +7,11 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.offers import offers
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import require_count
+from vramcast.domain.model import Head
 from vramcast.domain.planning import Goal, Limits, ServeSpace
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, UnknownName
@@ -34,10 +36,14 @@ DEFAULT_WEIGHTS: Final = (AS_STORED, "fp8")
 PLAN_SERVE_OPTIONS: Final[dict[str, Option]] = {
     "on": PLAN_OPTIONS["on"],
     "goal": Option(
-        "search", "goal", Kind.CHOICE, "what makes a deployment better (cheapest)", tuple(str(goal) for goal in Goal)
+        "search", "goal", Kind.CHOICE,
+        "what makes a deployment better (cheapest); least-memory: of what the load needs",
+        tuple(str(goal) for goal in Goal),
     ),
     "ttft": Option("search", "ttft", Kind.TEXT, "longest time to the first token: 500ms, 2s"),
-    "per-user": Option("search", "per_user", Kind.NUMBER, "fewest tokens per second of each user"),
+    "per-user": Option(
+        "search", "per_user", Kind.NUMBER, "fewest tokens per second of each user, the prompts' time included"
+    ),
     "max-gpus": Option("search", "max_gpus", Kind.COUNT, "most GPUs, all machines together"),
     "top": PLAN_OPTIONS["top"],
     **{
@@ -80,14 +86,16 @@ def build_plan_serving(options: Mapping[str, object], *, resolve: Resolve) -> Se
     weights = values.get("weights") or DEFAULT_WEIGHTS
     if "weights" not in values:
         assumed.append("weights as stored and in fp8; --weights stored,awq-int4 looks at other formats")
+    machines = _machines(values)
     space = ServeSpace(
         job=_sized(_job(given, options.get("model"), engines[0], resolve), assumed),
-        machines=_machines(values),
+        machines=machines,
         engines=tuple(dict.fromkeys(map(parse_engine, engines))),
         weights=tuple(dict.fromkeys(map(_format, weights))),
         kv_dtypes=tuple(values.get("kv-dtype", ("auto",))),
         tp=_degrees("tp", values),
         pp=_degrees("pp", values),
+        own_cards=frozenset(machine.instance for machine in machines if machine.instance and _differs(machine)),
     )
     top = require_count("top", values.get("top", 10))
     return ServePlanQuestion(space, _limits(values), Goal(values.get("goal", Goal.CHEAPEST)), top, tuple(assumed))
@@ -102,6 +110,10 @@ def _job(given: Mapping[str, object], model: object, engine: str, resolve: Resol
     job = build_serving(own | {"model": model, "gpus": "h100", "engine": engine}, resolve=resolve)
     if not isinstance(job, ServeJob):
         raise InvalidSpec(f"{str(model)[:60]} is a diffusion pipeline; plan serve looks at language models")
+    if job.model.head is not Head.LM:
+        raise InvalidSpec(
+            f"{job.model.name} generates no tokens, and plan serve compares by those; use vramcast serve for its memory"
+        )
     return job
 
 
@@ -125,6 +137,14 @@ def _machines(values: Mapping[str, Any]) -> tuple[Cluster, ...]:
         raise InvalidSpec("on what? give --on, for example --on 8xh100-sxm-80gb --on aws:g6e.12xlarge")
     found = offers(",".join(values["on"]), market_of(values, PLAN_SERVE_OPTIONS))
     return tuple({offer.machine.name: offer.machine for offer in found}.values())
+
+
+def _differs(machine: Cluster) -> bool:
+    """Whether cards of that name elsewhere are others: the machine has shares of them, or another link."""
+    try:
+        return load_gpu(machine.gpu.name) != machine.gpu
+    except UnknownName:
+        return True
 
 
 def _degrees(name: str, values: Mapping[str, Any]) -> tuple[int, ...]:

@@ -76,7 +76,27 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
         engine_options=engine_options(values.get("engine-option", ())),
         calibration=_calibration(values.get("calibration")),
     )
+    check_lengths(job)
     return job if SPREAD_BY.get(engine, "tp") in values else placed(job)
+
+
+def check_lengths(job: ServeJob) -> None:
+    """Refuse prompts and answers that together are longer than the longest sequence.
+
+    Raises: InvalidSpec where --context, or without it the length the model was trained with, is shorter
+    """
+    asked, model = job.requests, job.model
+    parts = {"input-len": asked.input_len, "output-len": asked.output_len}
+    said = {name: tokens for name, tokens in parts.items() if tokens is not None}
+    needed = sum(said.values())
+    longest = asked.context if asked.context is not None else model.context
+    if longest is None or needed <= longest:
+        return
+    what = " and ".join(f"{name}={tokens}" for name, tokens in said.items())
+    limit = f"context={longest}" if asked.context is not None else f"the {longest} that {model.name} was trained with"
+    raise InvalidSpec(
+        f"sequences of {needed} tokens ({what}) are longer than {limit}; shorten them, or give --context {needed}"
+    )
 
 
 def _calibration(path: str | None) -> Calibration | None:

@@ -69,6 +69,9 @@ def _serving(answer: ServeAnswer) -> dict[str, Any]:
         plain["startup"] = answer.startup
     if answer.speed is not None:
         plain["time"] = _present(answer.speed)
+    for name in ("load", "fleet"):
+        if getattr(answer, name) is not None:
+            plain[name] = asdict(getattr(answer, name))
     return plain
 
 

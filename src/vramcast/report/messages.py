@@ -41,8 +41,13 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "预填充：{prompt} token 的提示首 token {first}，{rate} token/s，受限于{bound}",
     },
     "speed_decode": {
-        "en": "decode: {user} tokens/s per user, {rate} tokens/s in all at {context} tokens, {bound}-bound",
-        "zh": "解码：上下文 {context} 时每用户 {user} token/s，合计 {rate} token/s，受限于{bound}",
+        "en": "decode alone: {user} tokens/s per user, {rate} tokens/s in all at {context} tokens, {bound}-bound",
+        "zh": "仅解码：上下文 {context} 时每用户 {user} token/s，合计 {rate} token/s，受限于{bound}",
+    },
+    "speed_sustained": {
+        "en": "with the prompts' time: {user} tokens/s per user, {rate} tokens/s in all "
+              "({prompt} tokens in, {answer} out)",
+        "zh": "计入提示时间：每用户 {user} token/s，合计 {rate} token/s（输入 {prompt}，输出 {answer} token）",
     },
     "found.smallest-gpu": {
         "en": "smallest card that fits: {value} ({what})",

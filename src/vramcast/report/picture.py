@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.planning import Point
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.messages import Words
+from vramcast.report.plan_words import fleet_words
 
 COLUMNS: Final = 64
 ROWS: Final = 14
@@ -116,7 +117,12 @@ def _scatter(points: list[Point], unit: str, words: Words) -> Iterator[str]:
     yield f"  {'':>9} {''.join(below).rstrip()}  {words('plan.tokens_axis')}"
     for point, mark in zip(points, _marks(points), strict=True):
         if mark.isalpha():
-            yield f"  {mark}  {figures(point, words)}  {point.what}"
+            yield f"  {mark}  {figures(point, words)}  {what_of(point, words)}"
+
+
+def what_of(point: Point, words: Words) -> str:
+    """The options of a point, and how many replicas there are of it."""
+    return point.what if point.fleet is None else f"{point.what} {fleet_words(point.fleet, words)}"
 
 
 def _marks(points: Sequence[Point]) -> list[str]:
@@ -232,7 +238,8 @@ def _panel(points: list[Point], unit: str, words: Words) -> Iterator[str]:
     for point, mark in reversed(list(zip(points, _marks(points), strict=True))):
         x, y = x_of(point.tokens_per_s), y_of(point.cost_per_million_tokens)
         kind = "best" if point.on_front else "behind"
-        yield f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(point.what)}</title></circle>'
+        title = escape(what_of(point, words))
+        yield f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{title}</title></circle>'
         yield _text("ink", x + 8, y - 8, mark, "start")
     yield from _legend(points, words)
 

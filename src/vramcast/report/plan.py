@@ -7,10 +7,10 @@ from datetime import date
 from typing import Final
 
 from vramcast.domain.answer import Answer, ServeAnswer
-from vramcast.domain.planning import Decision, PlanAnswer, Technique
+from vramcast.domain.planning import Decision, Goal, PlanAnswer, Technique
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
-from vramcast.report.plan_words import decision_words, technique_words
+from vramcast.report.plan_words import decision_words, fleet_words, technique_words
 from vramcast.report.price import dated, money
 from vramcast.report.text import table
 from vramcast.units import format_bytes
@@ -24,8 +24,8 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
     sections: list[tuple[str, Iterable[str]]] = [
         ("", _winner(answer, words, today)),
         ("plan.table", _plans(answer, words)),
-        ("plan.reasons", (f"  - {text}" for text in answer.reasons)),
-        ("plan.nearest", _nearest(answer, words)),
+        (_reasons_key(answer), (f"  - {text}" for text in answer.reasons)),
+        (f"plan.nearest{_lack(answer)}", _nearest(answer, words)),
         ("plan.decisions", _decisions(answer.decisions, words)),
         ("plan.techniques", _techniques(answer.techniques, words, explain=explain)),
         ("plan.picture", scatter(answer.front, words)),
@@ -40,19 +40,42 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _lack(answer: PlanAnswer) -> str:
+    """Ending of the messages about the nearest plan: it may have room, and miss a limit or have no known speed."""
+    nearest = answer.nearest_failing
+    if answer.plans or nearest is None or not nearest.fits:
+        return ""
+    timed = not isinstance(nearest, ServeAnswer) or nearest.speed is not None
+    return ".limit" if timed else ".untimed"
+
+
+def _reasons_key(answer: PlanAnswer) -> str:
+    """What the reasons are reasons for."""
+    return "plan.reasons" if answer.plans else f"plan.why_none{_lack(answer)}"
+
+
 def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[str]:
     """One line that says which plan, one that says what it comes to; nothing where nothing was searched."""
     if not answer.num_plans:
         return
     if not answer.plans:
-        yield words("plan.nothing_fits", count=f"{answer.num_plans:,}")
+        yield words(f"plan.nothing_fits{_lack(answer)}", count=f"{answer.num_plans:,}")
         return
     best = answer.plans[0]
-    yield words("plan.best", goal=words(f"goal.{answer.question['goal']}"), label=answer.labels[0])
+    yield words("plan.best", goal=words(f"goal.{answer.question['goal']}"), label=_labels(answer, words)[0])
     yield "  " + ", ".join(summary(best, words))
     if best.cost is not None:
         yield f"  {dated(best.cost.price, words, today)}"
     yield "  " + words("plan.counts", plans=f"{answer.num_plans:,}", fitting=f"{answer.num_fitting:,}")
+
+
+def _labels(answer: PlanAnswer, words: Words) -> list[str]:
+    """The options of each plan, of deployments with the number of replicas."""
+    fleets = [plan.fleet if isinstance(plan, ServeAnswer) else None for plan in answer.plans]
+    return [
+        label if fleet is None else f"{label} {fleet_words(fleet, words)}"
+        for label, fleet in zip(answer.labels, fleets, strict=True)
+    ]
 
 
 def summary(answer: Answer, words: Words) -> Iterator[str]:
@@ -72,7 +95,8 @@ def summary(answer: Answer, words: Words) -> Iterator[str]:
         currency, cost = answer.cost.price.currency, answer.cost
         yield words("plan.per_hour", amount=money(cost.per_hour, currency))
         if cost.per_million_tokens is not None:
-            yield words("plan.per_tokens", amount=money(cost.per_million_tokens, currency))
+            key = "plan.per_generated" if isinstance(answer, ServeAnswer) else "plan.per_tokens"
+            yield words(key, amount=money(cost.per_million_tokens, currency))
         if cost.per_run is not None:
             yield words("plan.per_run", amount=money(cost.per_run, currency), hours=f"{cost.run_hours or 0:,.0f}")
 
@@ -81,9 +105,10 @@ def _served(answer: ServeAnswer, words: Words) -> Iterator[str]:
     """What users get."""
     if answer.speed is not None:
         yield words("plan.ttft", seconds=seconds(answer.speed.time_to_first_token_s))
-    if answer.sustained is not None:
-        yield words("plan.per_user", rate=f"{answer.sustained.tokens_per_s_per_user:,.0f}")
-        yield words("plan.speed", rate=f"{answer.sustained.tokens_per_s:,.0f}")
+        if answer.speed.tokens_per_s_per_user is not None:
+            yield words("plan.per_user", rate=f"{answer.speed.tokens_per_s_per_user:,.1f}")
+    if answer.fleet is not None:
+        yield words("plan.all_replicas", rate=f"{answer.fleet.tokens_per_s:,.0f}")
 
 
 def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
@@ -91,31 +116,43 @@ def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
     if not answer.plans:
         return
     shared, own = split_labels(answer.labels)
+    fleets = [label.removeprefix(text) for label, text in zip(_labels(answer, words), answer.labels, strict=True)]
     if shared and len(answer.labels) > 1:
         yield "  " + words("plan.shared", options=shared)
+    least = answer.question.get("goal") == Goal.LEAST_MEMORY.value and isinstance(answer.plans[0], ServeAnswer)
+    if least:
+        yield "  " + words("plan.measure")
+    served = isinstance(answer.plans[0], ServeAnswer)
     head = (
-        "", words("plan"), words("plan.memory"), words("plan.step_s"), words("plan.first_token"),
-        words("plan.users_each"), words("tokens_per_s"), words("plan.price"),
+        "", words("plan"), words("plan.memory"), words("plan.needed"), words("plan.needed_each"), words("plan.step_s"),
+        words("plan.first_token"), words("plan.users_each"),
+        words("plan.rate_of_all" if served else "tokens_per_s"),
+        words("plan.price_generated" if served else "plan.price"),
     )
-    rows = [head, *(_row(rank, text, plan) for rank, (text, plan) in enumerate(zip(own, answer.plans, strict=True), 1))]
+    texts = (text + fleet for text, fleet in zip(own, fleets, strict=True))
+    found = enumerate(zip(texts, answer.plans, strict=True), 1)
+    rows = [head, *(_row(rank, text, plan, load=least) for rank, (text, plan) in found)]
     kept = [index for index in range(len(head)) if index < 3 or any(row[index] for row in rows[1:])]
     cells = [tuple(row[index] for index in kept) for row in rows]
     yield from (f"  {line}" for line in table(cells, right=frozenset(range(2, len(kept))) | {0}).splitlines())
 
 
-def _row(rank: int, text: str, plan: Answer) -> tuple[str, ...]:
+def _row(rank: int, text: str, plan: Answer, *, load: bool) -> tuple[str, ...]:
     time, cost = plan.time, plan.cost
-    speed, sustained = (plan.speed, plan.sustained) if isinstance(plan, ServeAnswer) else (None, None)
-    rate = sustained.tokens_per_s if sustained else time.tokens_per_s if time else None
-    each = sustained.tokens_per_s_per_user if sustained else None
+    speed, fleet = (plan.speed, plan.fleet) if isinstance(plan, ServeAnswer) else (None, None)
+    rate = fleet.tokens_per_s if fleet else time.tokens_per_s if time else None
+    each = speed.tokens_per_s_per_user if speed else None
+    needs = plan.load if isinstance(plan, ServeAnswer) and load else None
     per_tokens = cost.per_million_tokens if cost is not None else None
     return (
         str(rank),
         text,
         format_bytes(plan.fullest.needed_bytes),
+        "" if needs is None else format_bytes(needs.total_bytes * (fleet.replicas if fleet else 1)),
+        "" if needs is None else format_bytes(needs.per_gpu_bytes),
         "" if time is None else seconds(time.step_s),
         "" if speed is None else seconds(speed.time_to_first_token_s),
-        "" if each is None else f"{each:,.0f}",
+        "" if each is None else f"{each:,.1f}",
         "" if rate is None else f"{rate:,.0f}",
         "" if cost is None or per_tokens is None else money(per_tokens, cost.price.currency),
     )
@@ -141,7 +178,7 @@ def _nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
     change = answer.change
     if change is not None:
         size = format_bytes(change.device_bytes)
-        yield "  " + words("plan.change", change=change.change, size=size, cost=change.cost)
+        yield "  " + words(f"plan.change{_lack(answer)}", change=change.change, size=size, cost=change.cost)
 
 
 def _decisions(decisions: tuple[Decision, ...], words: Words) -> Iterator[str]:

@@ -44,4 +44,4 @@ def _part(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _present(noun: msgspec.Struct) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.structs.asdict(noun).items() if value not in (None, "")}
+    return {name: value for name, value in msgspec.to_builtins(noun).items() if value not in (None, "")}

@@ -1,7 +1,8 @@
-"""Techniques and decisions in the language of a report: their own words in English, a table in the others."""
+"""Techniques, decisions and fleets in the language of a report."""
 
 from __future__ import annotations
 
+from vramcast.domain.answer import Fleet
 from vramcast.domain.planning import Decision, Technique
 from vramcast.report.messages import Words
 from vramcast.report.plan_messages import ACTIONS_ZH, DECISIONS_ZH, TECHNIQUES_ZH
@@ -27,3 +28,9 @@ def decision_words(decision: Decision, words: Words) -> tuple[str, str, str]:
         finding += words("decision.host", host=format_bytes(decision.host_bytes))
     question = DECISIONS_ZH.get(decision.name, decision.question)
     return question, finding, ACTIONS_ZH.get(decision.action, decision.action)
+
+
+def fleet_words(fleet: Fleet, words: Words) -> str:
+    """How many replicas there are, and on what: "(2 replicas on 1 x aws:g7e.12xlarge)"."""
+    key = "plan.fleet" if fleet.replicas > 1 else "plan.fleet_of_one"
+    return words(key, replicas=fleet.replicas, machines=fleet.machines, machine=fleet.machine)

@@ -10,15 +10,18 @@ from vramcast.domain.price import Cost, Price
 from vramcast.report.messages import Words
 
 
-def cost_lines(cost: Cost | None, words: Words, *, instance: str, today: date | None) -> Iterator[str]:
-    """Money per hour, then per million tokens and per run as far as they are known."""
+def cost_lines(
+    cost: Cost | None, words: Words, *, instance: str, today: date | None, generated: bool = False
+) -> Iterator[str]:
+    """Money per hour, then per million tokens (trained, or generated) and per run as far as they are known."""
     if cost is None:
         return
     price = cost.price
     parts = (instance, price.region, words(f"tariff.{price.tariff}"), dated(price, words, today))
     yield words("cost_per_hour", amount=money(cost.per_hour, price.currency), of=", ".join(filter(None, parts)))
     if cost.per_million_tokens is not None:
-        yield words("cost_per_tokens", amount=money(cost.per_million_tokens, price.currency))
+        key = "cost_per_generated" if generated else "cost_per_tokens"
+        yield words(key, amount=money(cost.per_million_tokens, price.currency))
     if cost.per_run is not None and cost.run_hours is not None:
         yield words("cost_per_run", amount=money(cost.per_run, price.currency), hours=f"{cost.run_hours:,.1f}")
 

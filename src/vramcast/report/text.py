@@ -79,9 +79,11 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
     )
     if answer.time is not None:
         yield "  " + step_time(answer.time, words)
+    served = isinstance(answer, ServeAnswer)
     if isinstance(answer, ServeAnswer):
         yield from (f"  {line}" for line in serving(answer, words))
-    yield from (f"  {line}" for line in cost_lines(answer.cost, words, instance=asked["gpus"], today=today))
+    costs = cost_lines(answer.cost, words, instance=asked["gpus"], today=today, generated=served)
+    yield from (f"  {line}" for line in costs)
 
 
 def search(found: Found | None, words: Words) -> Iterator[str]:
@@ -147,10 +149,17 @@ def serving(answer: ServeAnswer, words: Words) -> Iterator[str]:
         if speed.tokens_per_s is not None:
             yield words(
                 "speed_decode",
-                user=f"{speed.tokens_per_s_per_user:,.1f}",
-                rate=f"{speed.tokens_per_s:,.0f}",
+                user=f"{speed.decode_tokens_per_s_per_user:,.1f}",
+                rate=f"{speed.decode_tokens_per_s:,.0f}",
                 context=f"{speed.mean_context:,}",
                 bound=words(f"bound.{speed.decode_bound}"),
+            )
+            yield words(
+                "speed_sustained",
+                user=f"{speed.tokens_per_s_per_user:,.1f}",
+                rate=f"{speed.tokens_per_s:,.0f}",
+                prompt=f"{speed.prompt_tokens:,}",
+                answer=f"{speed.answer_tokens:,}",
             )
 
 

@@ -11,6 +11,7 @@ from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MultiLatentAttention
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import Unsupported
+from vramcast.estimate.serving_changes import with_length
 from vramcast.search.hardware import dtype_on, has_kernel, runs_on
 from vramcast.states.storage import FORMATS
 
@@ -117,11 +118,8 @@ def formats(job: ServeJob) -> Iterator[Candidate]:
 
 def with_context(job: ServeJob, tokens: int) -> Candidate:
     """The same load with longer or shorter sequences; a prompt that would not go in is cut."""
-    asked = job.requests
-    room = max(1, tokens - (asked.output_len or 0))
-    prompt = None if asked.input_len is None else min(asked.input_len, room)
-    changed = replace(asked, context=tokens, input_len=prompt)
-    return Candidate(f"--context {tokens}", tokens, replace(job, requests=changed))
+    words, changed = with_length(job.requests, tokens)
+    return Candidate(words, tokens, replace(job, requests=changed))
 
 
 def with_users(job: ServeJob, sequences: int) -> Candidate:

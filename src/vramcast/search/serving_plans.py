@@ -1,58 +1,38 @@
 """The best deployments for a load: engine, machine, format, cache dtype, split and number of replicas.
 
-A *replica* is one deployment on some cards of a machine, or on several machines. How many users one can have at once is
-found by bisection: more of them never need less memory and never get more tokens each. The load is then spread evenly
-over as many replicas as that takes. Everything else is tried one by one; replicas on equal cards are worked out once,
-whatever the machine around them costs. What cannot hold its weights is not worked out.
+How many users a replica can have at once is found by bisection: more of them never need less memory and never get more
+tokens each. The load is then spread evenly over as many replicas as that takes. Everything else is tried one by one;
+replicas on equal cards are worked out once, whatever the machine around them costs. What cannot hold its weights is not
+worked out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import Change, ServeAnswer, Sustained
+from vramcast.domain.answer import Fleet, ServeAnswer
 from vramcast.domain.device import Cluster
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, ServeSpace
 from vramcast.domain.price import Cost
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, VramcastError
-from vramcast.estimate.serving import Verdict, answer, verdict
-from vramcast.estimate.speed import sustained_per_user, timed
+from vramcast.estimate.serving import answer, verdict
+from vramcast.estimate.speed import timed
 from vramcast.search.candidates import SPLITTING, STORED, divisible
 from vramcast.search.hardware import dtype_on, has_kernel, runs_on
+from vramcast.search.serving_nearest import Attempt, nearest
+from vramcast.search.serving_replicas import Deployment, Replica, options_of, per_user, replica_of, with_users
 from vramcast.search.training.market import beats, cheapest_of_alike, comparable
 from vramcast.states.storage import FORMATS
 from vramcast.units import ceil_div
 
 SPANNED: Final = (2, 3, 4, 6, 8, 12, 16)
 """Machines that one replica is spread over, where one machine does not hold it."""
-
-
-class Replica(NamedTuple):
-    """One deployment, at the largest number of users that it can have."""
-
-    job: ServeJob
-    users: int  # at once; 0: it does not fit, or keeps no limit
-    nearness: float  # how far it is from having one user: 1 is there
-    why: str  # what it lacks
-
-
-class Deployment(NamedTuple):
-    """Replicas that carry the whole load."""
-
-    replica: Replica
-    job: ServeJob  # one of them, with its share of the users
-    machine: Cluster
-    machines: int
-    replicas: int
-    users: int  # of all replicas
-    tokens_per_s: float
-    value: float
 
 
 def search(space: ServeSpace, limits: Limits, goal: Goal, *, top: int = 10) -> tuple[PlanAnswer, ServeJob | None]:
@@ -69,24 +49,28 @@ def search(space: ServeSpace, limits: Limits, goal: Goal, *, top: int = 10) -> t
     compared, warnings = comparable(space.machines, limits, goal)
     machines, left = cheapest_of_alike(compared, offload=False)
     looked = _Search(space, limits, goal)
-    found = sorted(looked.deployments(machines), key=lambda plan: (plan.value, plan.machines, plan.job.plan.num_ranks))
+    found = sorted(
+        looked.deployments(machines),
+        key=lambda plan: (plan.value, plan.then, _rate(plan.machine, plan.machines), plan.job.plan.num_ranks),
+    )
     if not looked.replicas:
         raise InvalidSpec(looked.nothing_possible())
     best = found[:top]
-    nearest = looked.nearest()
-    failing = answer(nearest.job) if nearest and not best else None
+    plans = tuple(map(_answered, best))
+    near = None if best else nearest(looked.attempts, space.job.requests.concurrency, limits)
+    cautions = dict.fromkeys(text for plan in (*plans, *([near.answer] if near else ())) for text in plan.warnings)
     found_answer = PlanAnswer(
         question=_question(space, limits, goal),
-        plans=tuple(map(_answered, best)),
-        labels=tuple(map(_label, best)),
+        plans=plans,
+        labels=tuple(_label(plan, space) for plan in best),
         num_plans=len(looked.replicas),
         num_fitting=sum(replica.users > 0 for replica in looked.replicas.values()),
-        nearest_failing=failing,
-        nearest_label=_options(nearest.job) if nearest and failing else "",
-        change=_change(nearest, failing, limits) if nearest and failing else None,
-        reasons=tuple(_reasons(best[0], found, goal)) if best else ((nearest.why,) if nearest else ()),
-        front=_front(found),
-        warnings=(*warnings, *left),
+        nearest_failing=near.answer if near else None,
+        nearest_label=_named(near.job, near.machine, space) if near else "",
+        change=near.change if near else None,
+        reasons=tuple(_reasons(best[0], found, goal)) if best else near.reasons if near else (),
+        front=_front(found, space),
+        warnings=(*warnings, *left, *looked.left_out(), *cautions),
     )
     return found_answer, best[0].job if best else None
 
@@ -100,6 +84,8 @@ class _Search:
         self.goal = goal
         self.replicas: dict[tuple[object, ...], Replica] = {}
         self.refusals: dict[str, None] = {}
+        self.attempts: list[Attempt] = []  # what carries nothing
+        self.untimed: dict[str, None] = {}  # cards whose speed is not known
         self.parameters = count_parameters(space.job.model).total
 
     def deployments(self, machines: Iterable[Cluster]) -> Iterator[Deployment]:
@@ -107,10 +93,13 @@ class _Search:
         for machine in machines:
             for job in self._jobs(machine):
                 replica = self._replica(job)
-                if replica is not None and replica.users:
-                    plan = self._deployed(replica, machine)
-                    if plan is not None:
-                        yield plan
+                if replica is None:
+                    continue
+                found = self._deployed(replica, machine) if replica.users else Attempt(replica, machine)
+                if isinstance(found, Deployment):
+                    yield found
+                else:
+                    self.attempts.append(found)
 
     def _jobs(self, machine: Cluster) -> Iterator[ServeJob]:
         gpu = machine.gpu
@@ -136,7 +125,7 @@ class _Search:
         splitting = job.engine in SPLITTING
         for tp, pp in product(range(1, cards + 1), range(1, cards + 1)):
             if tp * pp <= cards and cards % (tp * pp) == 0 and (splitting or pp == 1):
-                yield from self._split(job, replace(machine, gpus_per_node=tp * pp, num_nodes=1), tp, pp)
+                yield from self._split(job, _part(machine, tp * pp), tp, pp)
         if splitting and self._weights_bytes(job, cards) > machine.gpu.visible_bytes:
             for nodes in SPANNED:
                 yield from self._split(job, replace(machine, num_nodes=nodes), cards, nodes)
@@ -164,47 +153,52 @@ class _Search:
         )
         if key not in self.replicas:
             try:
-                self.replicas[key] = _most_users(job, self.limits)
+                self.replicas[key] = replica_of(job, self.limits)
             except VramcastError as reason:
                 self.refusals[str(reason)] = None
                 return None
         found = self.replicas[key]
         return found._replace(job=replace(found.job, cluster=cluster))
 
-    def _deployed(self, replica: Replica, machine: Cluster) -> Deployment | None:
+    def _deployed(self, replica: Replica, machine: Cluster) -> Deployment | Attempt:
         """As many machines as the load needs, or as many as allowed where speed is the goal, filled with replicas."""
         users, spanned = self.space.job.requests.concurrency, replica.job.cluster.num_nodes
-        each = max(1, machine.gpus_per_node // replica.job.cluster.gpus_per_node)  # replicas of one machine
-        groups = ceil_div(ceil_div(users, replica.users), each)  # of machines that hold replicas together
-        most = self.limits.max_gpus
-        if most is not None:
-            allowed = most // (machine.gpus_per_node * spanned)
-            if groups > allowed:
-                return None
-            groups = min(allowed, ceil_div(users, each)) if self.goal is Goal.FASTEST else groups
-        machines, needed = groups * spanned, min(users, groups * each)
-        job = _with_users(replica.job, ceil_div(users, needed))
-        own = _per_user(job)
+        each = _on_one(machine, replica.job.cluster)
+        fewest = ceil_div(users, replica.users)
+        groups = ceil_div(fewest, each)  # of machines that hold replicas together
+        most, gpus = self.limits.max_gpus, machine.gpus_per_node * spanned
+        if most is not None and groups * gpus > most:
+            return Attempt(replica, machine, groups * gpus)
+        if most is not None and self.goal is Goal.FASTEST:
+            groups = min(most // gpus, ceil_div(users, each))
+        replicas = fewest if self.goal is Goal.LEAST_MEMORY else min(users, groups * each)
+        job = with_users(replica.job, ceil_div(users, replicas))
+        own = per_user(job)
         if own is None:
-            return None
-        tokens_per_s = own * users
-        value = self._value(machine, machines, tokens_per_s, replica)
-        return Deployment(replica, job, machine, machines, needed, users, tokens_per_s, value)
+            self.untimed[machine.gpu.name] = None
+            return Attempt(replica, machine)
+        plan = Deployment(job, machine, groups * spanned, replicas, users, own * users, 0.0, 0.0)
+        value, then = self._value(plan)
+        return plan._replace(value=value, then=then)
 
-    def _value(self, machine: Cluster, machines: int, tokens_per_s: float, replica: Replica) -> float:
+    def _value(self, plan: Deployment) -> tuple[float, float]:
+        """What the goal makes small, and what decides between equals."""
+        rate = _rate(plan.machine, plan.machines)
         match self.goal:
             case Goal.FASTEST:
-                return -tokens_per_s
+                return -plan.tokens_per_s, rate
             case Goal.FEWEST_GPUS:
-                return machines * machine.gpus_per_node + 1 / (1 + tokens_per_s)
+                return plan.machines * plan.machine.gpus_per_node, -plan.tokens_per_s
             case Goal.LEAST_MEMORY:
-                return verdict(replica.job).needed_bytes / machine.gpu.visible_bytes
-        return _rate(machine, machines) / tokens_per_s
+                load = verdict(plan.job).load
+                assert load is not None  # it fits, and is a language model's
+                return plan.replicas * load.total_bytes, load.per_gpu_bytes
+        return rate / plan.tokens_per_s, -plan.tokens_per_s
 
-    def nearest(self) -> Replica | None:
-        """The replica that misses by least."""
-        failing = [replica for replica in self.replicas.values() if not replica.users]
-        return max(failing, key=lambda replica: replica.nearness, default=None)
+    def left_out(self) -> Iterator[str]:
+        """Cards that could not be compared."""
+        if self.untimed:
+            yield f"left out for want of a speed: {', '.join(self.untimed)}"
 
     def nothing_possible(self) -> str:
         """Why there is nothing to look at."""
@@ -220,92 +214,29 @@ def _rate(machine: Cluster, machines: int) -> float:
     return machines * (machine.price.per_hour if machine.price else machine.gpus_per_node)
 
 
-def _per_user(job: ServeJob) -> float | None:
-    """Tokens per second of each user of a replica, prompts of the others included."""
-    speed = timed(job).speed
-    return None if speed is None else sustained_per_user(job, speed)
+def _on_one(machine: Cluster, cluster: Cluster) -> int:
+    """Replicas that one machine holds; 1 where a replica takes several."""
+    return max(1, machine.gpus_per_node // cluster.gpus_per_node)
 
 
-def _with_users(job: ServeJob, users: int) -> ServeJob:
-    return replace(job, requests=replace(job.requests, concurrency=users))
-
-
-def _most_users(job: ServeJob, limits: Limits) -> Replica:
-    """The most users at once that fit and keep to the limits, up to all there are."""
-    users = job.requests.concurrency
-    first, found = _with_users(job, 1), verdict(_with_users(job, 1))
-    lacks = _missed(first, limits)
-    if not found.fits or lacks is not None:
-        nearness = _nearness(first, found, limits)
-        return Replica(first, 0, nearness, lacks or found.shortfall or "more memory is needed than the card has")
-    most = _largest(users, lambda number: verdict(_with_users(job, number)).fits)
-    most = _largest(most, lambda number: _missed(_with_users(job, number), limits) is None)
-    return Replica(_with_users(job, most), most, 1.0, "")
-
-
-def _largest(most: int, holds: Callable[[int], bool]) -> int:
-    """The largest number up to `most` for which a monotone condition holds; it holds for 1."""
-    if holds(most):
-        return most
-    low, high = 1, most  # holds, does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
-
-
-def _missed(job: ServeJob, limits: Limits) -> str | None:
-    """The limit that a replica does not keep to, in words."""
-    first, each = limits.time_to_first_token_s, limits.tokens_per_s_per_user
-    if first is None and each is None:
-        return None
-    speed = timed(job).speed
-    if speed is None:
-        return "its speed is not known"
-    if first is not None and speed.time_to_first_token_s > first:
-        return f"the first token takes {speed.time_to_first_token_s:.3g} s, bound by {speed.prefill_bound}"
-    own = _per_user(job)
-    if each is not None and (own is None or own < each):
-        return f"one user alone gets {own or 0:.3g} tokens/s, bound by {speed.decode_bound}"
-    return None
-
-
-def _nearness(job: ServeJob, found: Verdict, limits: Limits) -> float:
-    """The smallest of what there is over what is needed."""
-    shares = [1.0, job.cluster.gpu.visible_bytes / max(1, found.needed_bytes)]
-    if found.capacity is not None:
-        shares.append(found.capacity.concurrency / job.requests.concurrency)
-    speed = timed(job).speed
-    if speed is not None and limits.time_to_first_token_s is not None:
-        shares.append(limits.time_to_first_token_s / speed.time_to_first_token_s)
-    if speed is not None and limits.tokens_per_s_per_user is not None:
-        shares.append((_per_user(job) or 0.0) / limits.tokens_per_s_per_user)
-    return min(shares)
-
-
-def _change(replica: Replica, failing: ServeAnswer, limits: Limits) -> Change | None:
-    """The smallest change: an option that makes it fit, or the limit it would keep."""
-    fitting = [change for change in failing.changes if change.fits]
-    if fitting:
-        return fitting[0]
-    speed = failing.speed
-    if not failing.fits or speed is None:
-        return None
-    needed = failing.fullest.needed_bytes
-    first = limits.time_to_first_token_s
-    if first is not None and speed.time_to_first_token_s > first:
-        words = f"--ttft {speed.time_to_first_token_s * 1.005:.3g}"
-        return Change(change=words, device_bytes=needed, fits=True, cost="users wait longer for the first token")
-    words = f"--per-user {(_per_user(replica.job) or 0.0) * 0.995:.3g}"
-    return Change(change=words, device_bytes=needed, fits=True, cost="answers come more slowly")
+def _part(machine: Cluster, cards: int) -> Cluster:
+    """Some cards of one machine, at the machine's price: what is rented is the machine."""
+    whole = cards == machine.gpus_per_node
+    return replace(machine, gpus_per_node=cards, num_nodes=1, instance=machine.instance if whole else None)
 
 
 def _answered(plan: Deployment) -> ServeAnswer:
-    """The answer of one replica, with what all of them cost."""
-    found = answer(plan.job, with_changes=False)
-    own = plan.tokens_per_s / plan.users
-    together = Sustained(replicas=plan.replicas, tokens_per_s=plan.tokens_per_s, tokens_per_s_per_user=own)
-    return replace(found, cost=_cost(plan), sustained=together)
+    """The answer of one replica, with all of them and what they cost."""
+    return replace(answer(plan.job, with_changes=False), cost=_cost(plan), fleet=_fleet(plan))
+
+
+def _fleet(plan: Deployment) -> Fleet:
+    machine = plan.machine
+    return Fleet(
+        replicas=plan.replicas, users=plan.users, machines=plan.machines,
+        machine=machine.instance or f"{machine.gpus_per_node}x{machine.gpu.name}",
+        replicas_per_machine=min(plan.replicas, _on_one(machine, plan.job.cluster)), tokens_per_s=plan.tokens_per_s,
+    )
 
 
 def _cost(plan: Deployment) -> Cost | None:
@@ -319,24 +250,13 @@ def _cost(plan: Deployment) -> Cost | None:
     )
 
 
-def _options(job: ServeJob) -> str:
-    """One replica as the command line writes it."""
-    cluster, plan = job.cluster, job.plan
-    nodes = f"{cluster.num_nodes}x" if cluster.num_nodes > 1 else ""
-    version = ".".join(map(str, job.version))
-    found = [f"--gpus {nodes}{cluster.gpus_per_node}x{cluster.gpu.name}", f"--engine {job.engine}@{version}"]
-    found += [f"--{name} {degree}" for name, degree in (("tp", plan.tp), ("pp", plan.pp)) if degree > 1]
-    found += [f"--weights {plan.weights}"] if plan.weights else []
-    found += [f"--kv-dtype {plan.kv_dtype}"] if plan.kv_dtype != "auto" else []
-    found += [f"--dtype {plan.dtype}"] if plan.dtype else []
-    return " ".join((*found, f"--concurrency {job.requests.concurrency}"))
+def _named(job: ServeJob, machine: Cluster, space: ServeSpace) -> str:
+    """The options of one replica."""
+    return options_of(job, machine, by_machine=machine.instance in space.own_cards)
 
 
-def _label(plan: Deployment) -> str:
-    """Options of one replica, how many there are, and on what."""
-    where = plan.machine.instance or f"{plan.machine.gpus_per_node}x{plan.machine.gpu.name}"
-    times = f"{plan.replicas} replicas" if plan.replicas > 1 else "1 replica"
-    return f"{_options(plan.job)} ({times} on {plan.machines} x {where})"
+def _label(plan: Deployment, space: ServeSpace) -> str:
+    return _named(plan.job, plan.machine, space)
 
 
 RESPECTS: Final[tuple[tuple[str, Callable[[Deployment], object]], ...]] = (
@@ -370,14 +290,15 @@ WORSE: Final[dict[Goal, str]] = {
 }
 
 
-def _front(found: list[Deployment]) -> tuple[Point, ...]:
+def _front(found: list[Deployment], space: ServeSpace) -> tuple[Point, ...]:
     """The best deployment of each machine, cost against speed."""
     best: dict[str, Deployment] = {}
     for plan in found:
         best.setdefault(plan.machine.name, plan)
     points = [
         Point(
-            what=_label(plan), gpus=plan.machines * plan.machine.gpus_per_node, tokens_per_s=plan.tokens_per_s,
+            what=_label(plan, space), fleet=_fleet(plan), gpus=plan.machines * plan.machine.gpus_per_node,
+            tokens_per_s=plan.tokens_per_s,
             cost_per_million_tokens=_rate(plan.machine, plan.machines) / 3600 / plan.tokens_per_s * 1e6,
             unit=plan.machine.price.currency if plan.machine.price else "GPU-hours", on_front=True,
         )

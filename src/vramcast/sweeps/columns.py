@@ -71,6 +71,8 @@ ANSWERED: Final[dict[str, Column]] = {
     "tokens_per_s": Column(float, _time("tokens_per_s")),
     "tokens_per_s_per_gpu": Column(float, _time("tokens_per_s_per_gpu")),
     "tokens_per_s_per_user": Column(float, _time("tokens_per_s_per_user")),
+    "decode_tokens_per_s": Column(float, _time("decode_tokens_per_s")),
+    "decode_tokens_per_s_per_user": Column(float, _time("decode_tokens_per_s_per_user")),
     "time_to_first_token_s": Column(float, _time("time_to_first_token_s")),
     "prefill_tokens_per_s": Column(float, _time("prefill_tokens_per_s")),
     "mfu": Column(float, _time("mfu")),

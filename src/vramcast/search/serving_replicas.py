@@ -1,0 +1,137 @@
+"""A replica: one deployment on some cards, how many users it can have at once, and how the command line writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from msgspec.structs import asdict, replace
+
+from vramcast.domain.device import Cluster
+from vramcast.domain.planning import Limits
+from vramcast.domain.serving import ServeJob, ServePlan
+from vramcast.estimate.serving import Verdict, verdict
+from vramcast.estimate.speed import timed
+
+NO_SPEED: Final = "its speed is not known"
+
+
+class Replica(NamedTuple):
+    """One deployment, at the largest number of users that it can have."""
+
+    job: ServeJob
+    users: int  # at once; 0: it does not fit, or keeps no limit
+
+
+class Deployment(NamedTuple):
+    """Replicas that carry the whole load."""
+
+    job: ServeJob  # one of them, with its share of the users
+    machine: Cluster
+    machines: int
+    replicas: int
+    users: int  # of all replicas
+    tokens_per_s: float
+    value: float  # what the goal makes small
+    then: float  # what decides between equal values
+
+
+def with_users(job: ServeJob, users: int) -> ServeJob:
+    """The same deployment with another number of users at once."""
+    return replace(job, requests=replace(job.requests, concurrency=users))
+
+
+def per_user(job: ServeJob) -> float | None:
+    """Tokens per second of each user of a replica, prompts of the others included."""
+    speed = timed(job).speed
+    return None if speed is None else speed.tokens_per_s_per_user
+
+
+def replica_of(job: ServeJob, limits: Limits) -> Replica:
+    """A replica with the most users at once that fit and keep to the limits, up to all there are."""
+    users = job.requests.concurrency
+    first = with_users(job, 1)
+    if not verdict(first).fits or missed(first, limits):
+        return Replica(first, 0)
+    most = _largest(users, lambda number: verdict(with_users(job, number)).fits)
+    most = _largest(most, lambda number: not missed(with_users(job, number), limits))
+    return Replica(with_users(job, most), most)
+
+
+def _largest(most: int, holds: Callable[[int], bool]) -> int:
+    """The largest number up to `most` for which a monotone condition holds; it holds for 1."""
+    if holds(most):
+        return most
+    low, high = 1, most  # holds, does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def missed(job: ServeJob, limits: Limits) -> list[str]:
+    """The limits that a replica does not keep to, in words."""
+    first, each = limits.time_to_first_token_s, limits.tokens_per_s_per_user
+    if first is None and each is None:
+        return []
+    speed = timed(job).speed
+    if speed is None:
+        return [NO_SPEED]
+    found = []
+    if first is not None and speed.time_to_first_token_s > first:
+        found.append(f"the first token takes {speed.time_to_first_token_s:.3g} s, bound by {speed.prefill_bound}")
+    own = speed.tokens_per_s_per_user
+    if each is not None and (own is None or own < each):
+        users = job.requests.concurrency
+        who = "one user alone gets" if users == 1 else f"each of {users} users gets"
+        found.append(f"{who} {own or 0:.3g} tokens/s, bound by {speed.decode_bound}")
+    return found
+
+
+def nearness(job: ServeJob, found: Verdict, limits: Limits) -> float:
+    """The smallest of what there is over what is needed; 0 where a limit is on a speed that is not known."""
+    shares = [1.0, job.cluster.gpu.visible_bytes / max(1, found.needed_bytes)]
+    if found.capacity is not None:
+        shares.append(found.capacity.concurrency / job.requests.concurrency)
+    speed = timed(job).speed
+    first, each = limits.time_to_first_token_s, limits.tokens_per_s_per_user
+    if first is not None:
+        shares.append(first / speed.time_to_first_token_s if speed else 0.0)
+    if each is not None:
+        shares.append((speed.tokens_per_s_per_user or 0.0) / each if speed else 0.0)
+    return min(shares)
+
+
+def options_of(job: ServeJob, machine: Cluster, *, by_machine: bool = False) -> str:
+    """One replica as `vramcast serve` reads it, beside the model and the lengths of prompts and answers.
+
+    Args:
+        job: the replica
+        machine: what it runs on
+        by_machine: whether cards of that name elsewhere are others: shares of a card, cards with another link
+    """
+    cluster = job.cluster
+    nodes = f"{cluster.num_nodes}x" if cluster.num_nodes > 1 else ""
+    cards = nodes + (str(machine.instance) if by_machine else f"{cluster.gpus_per_node}x{cluster.gpu.name}")
+    found = [f"--gpus {cards}", f"--engine {job.engine}@{'.'.join(map(str, job.version))}"]
+    if by_machine and job.plan.tp == 1 and machine.gpus_per_node > 1:
+        found.append("--tp 1")  # not as many as the machine has
+    found += _settings(job)
+    if job.requests.context is not None:
+        found.append(f"--context {job.requests.context}")
+    return " ".join((*found, f"--concurrency {job.requests.concurrency}"))
+
+
+def _settings(job: ServeJob) -> Iterator[str]:
+    """What a plan says beside the engine's defaults; fields are called like their options."""
+    neutral = asdict(ServePlan())
+    for field, value in asdict(job.plan).items():
+        name = field.replace("_", "-")
+        if value == neutral[field]:
+            continue
+        if isinstance(value, bool):
+            yield f"--{name}" if value else f"--no-{name}"
+        else:
+            yield f"--{name} {value}"
+    for name, option in job.engine_options.items():
+        yield f"--engine-option {name}={str(option).lower() if isinstance(option, bool) else option}"

@@ -1,0 +1,66 @@
+"""Prompts and answers go into the longest sequence, or the question is refused in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import vramcast
+from vramcast.errors import InvalidSpec
+
+
+def serve(**options: Any) -> Any:
+    return vramcast.serve("llama-3.1-8b", **({"gpus": "2xh100"} | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"context": 1000, "input_len": 2000}, "2000 tokens .input-len=2000. are longer than context=1000"),
+        ({"context": 1000, "output_len": 1001}, "give --context 1001"),
+        ({"context": 2299, "input_len": 2000, "output_len": 300}, "give --context 2300"),
+        ({"input_len": 200_000}, "the 131072 that llama-3.1-8b was trained with"),
+        ({"input_len": 131_072, "output_len": 1}, "give --context 131073"),
+    ],
+)
+def test_longer_ones_are_refused_with_the_length_that_would_do(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        serve(**options)
+
+
+def test_those_that_just_go_in_are_answered() -> None:
+    assert serve(context=2300, input_len=2000, output_len=300).fits
+    assert serve(input_len=131_071, output_len=1).speed.prompt_tokens == 131_071
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("vllm", "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"),
+        ("sglang", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"),
+        ("tensorrt-llm", "cuts max_seq_len"),
+        ("llama.cpp", "cuts every slot"),
+    ],
+)
+def test_a_context_beyond_the_model_says_what_the_engine_does(engine: str, words: str) -> None:
+    found = serve(engine=engine, context=200_300, input_len=200_000)
+    assert any("131072 positions" in text and words in text for text in found.warnings)
+    assert not any(words in text for text in serve(engine=engine, context=131_072).warnings)
+
+
+def test_shorter_sequences_that_are_proposed_can_be_asked_for() -> None:
+    load = {"concurrency": 40, "input_len": 20_000, "output_len": 500, "context": 20_500, "gpus": "h100"}
+    change = next(change for change in serve(**load).changes if change.change.startswith("--context"))
+    words = change.change.split()
+    shorter = dict(zip((name[2:].replace("-", "_") for name in words[::2]), map(int, words[1::2]), strict=True))
+    assert set(shorter) == {"context", "input_len"}
+    assert serve(**(load | shorter)).fits is change.fits
+
+
+def test_the_longest_context_is_found_with_lengths_that_can_be_asked_for() -> None:
+    load = {"concurrency": 40, "input_len": 20_000, "output_len": 500, "gpus": "h100"}
+    found = serve(find="longest-context", **load).found
+    words = found.what.split()
+    best = dict(zip((name[2:].replace("-", "_") for name in words[::2]), map(int, words[1::2]), strict=True))
+    assert serve(**(load | best)).fits
