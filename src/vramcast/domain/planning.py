@@ -115,6 +115,7 @@ class Technique(Noun, frozen=True):
     slowdown: float | None  # step time relative to without, -1: 0.25 is a quarter slower
     when: str  # when to use it, in words
     needs: str  # what it needs, in words
+    lacks: str = ""  # what of main memory or disks there is too little for it
 
 
 class Decision(Noun, frozen=True):

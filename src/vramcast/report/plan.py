@@ -182,7 +182,7 @@ def _technique_row(row: Technique, words: Words) -> tuple[str, ...]:
         f"{_share(row):.0%}",
         "" if row.slowdown is None else f"{round(row.slowdown, 2) + 0.0:+.0%}",
         words("change_fits") if row.fits else words("does_not"),
-        row.change,
+        f"{row.change} ({row.lacks})" if row.lacks else row.change,
     )
 
 

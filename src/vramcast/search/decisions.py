@@ -14,6 +14,7 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.planning import Decision
 from vramcast.errors import VramcastError
+from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.training import needed_bytes
 from vramcast.estimate.variants import options_between, with_plan
 from vramcast.search.ladder import (
@@ -21,8 +22,6 @@ from vramcast.search.ladder import (
     all_offloaded,
     alone,
     eight_bit,
-    has_main_memory,
-    host_bytes,
     offloaded,
     pipeline,
     pure_bf16,
@@ -127,18 +126,19 @@ def _asked(job: Job, steps: tuple[Step, ...]) -> Iterator[Decision]:
 
 
 def _decision(step: Step, job: Job, built: Job, needed: int, capacity: int) -> Decision:
-    on_card, host = needed <= capacity, host_bytes(built)
-    fits = on_card and has_main_memory(built)
+    on_card, host = needed <= capacity, host_need(built)
+    fits = on_card and (host is None or host.fits)
     least = "" if on_card else "at least "
     finding = f"{'yes' if fits else 'no'}: {least}{format_bytes(needed)} of {format_bytes(capacity)}"
     if host is not None:
-        there = job.cluster.host_bytes
+        there = host.memory_there_bytes
         have = "" if there is None else f" of {format_bytes(there)}"
-        finding += f", and {format_bytes(host)}{have} of main memory in each machine"
+        finding += f", and {format_bytes(host.memory_bytes)}{have} of main memory in each machine"
     take = TAKE if job.cluster.count == built.cluster.count else COPY
     return Decision(
         name=step.name, question=step.question, finding=finding, action=take if fits else step.otherwise, yes=fits,
-        device_bytes=needed, capacity_bytes=capacity, host_bytes=host, options=options_between(_bare(job), built),
+        device_bytes=needed, capacity_bytes=capacity, host_bytes=host.memory_bytes if host else None,
+        options=options_between(_bare(job), built),
     )
 
 

@@ -21,6 +21,7 @@ from vramcast.domain.program import Program, extent
 from vramcast.engines import torchtitan
 from vramcast.errors import VramcastError
 from vramcast.estimate.checks import check
+from vramcast.estimate.host_memory import has_room
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.training import rank_programs
 from vramcast.search.training.affine import NotAffine, affine
@@ -51,7 +52,8 @@ class Choice(NamedTuple):
 def choices(space: Space, cluster: Cluster, engine: str) -> Iterator[Choice]:
     """Every plan of a space on one cluster under one engine."""
     for plan in _plans(space, cluster):
-        jobs = tuple(_jobs(space, _job(space, cluster, engine, plan)))
+        base = _job(space, cluster, engine, plan)
+        jobs = tuple(_jobs(space, base)) if has_room(base) else ()
         if jobs:
             try:
                 yield Choice(jobs, live_bytes(jobs))

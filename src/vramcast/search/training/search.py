@@ -26,6 +26,7 @@ from vramcast.search.training.balance import balanced
 from vramcast.search.training.direct import FEW, num_pipelines
 from vramcast.search.training.labels import label, signature
 from vramcast.search.training.market import beats, by_machine, cheapest_of_alike, comparable
+from vramcast.search.training.offload import too_large
 from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Candidate, Plans, Pool, Rule, rank_of
 from vramcast.search.training.reasons import points, reasons_of
@@ -71,7 +72,9 @@ def search(
     clusters, warnings = large_enough(space, alike), [*warnings, *left]
     looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len), progress)
     looked.look(clusters)
+    no_room = too_large(space, clusters)
     if not looked.num_plans:
+        looked.refusals += no_room
         raise InvalidSpec(looked.nothing_possible(clusters))
     fitting = looked.with_balanced(looked.best(top))
     missing = looked.nearest_failing(fitting)
@@ -87,7 +90,7 @@ def search(
         change=looked.change(missing, nearest, alone=not fitting) if missing and nearest else None,
         reasons=tuple(looked.reasons(fitting[0])) if fitting else (),
         front=looked.front(),
-        warnings=(*warnings, *looked.left_out),
+        warnings=(*warnings, *no_room, *looked.left_out),
     )
 
 
