@@ -9,17 +9,20 @@ import pytest
 from msgspec.structs import replace
 
 from vramcast.api import job_of
-from vramcast.domain.answer import Change
+from vramcast.domain.answer import Change, HostNeed
 from vramcast.domain.planning import PlanAnswer, Point
 from vramcast.estimate.techniques import TECHNIQUES
 from vramcast.estimate.training import answer
+from vramcast.report.document import document
 from vramcast.report.messages import Words
 from vramcast.report.notebook import shown_plan
 from vramcast.report.plan import render, split_labels
 from vramcast.report.plan_document import plan_document, to_json
 from vramcast.report.plan_messages import TECHNIQUES_ZH
+from vramcast.report.text import render as render_answer
 from vramcast.search.decisions import decisions
 from vramcast.search.techniques import techniques
+from vramcast.units import format_bytes
 
 OPTIONS = {"model": "llama-3.2-1b", "gpus": "8xh100-sxm-80gb", "engine": "megatron", "seq-len": 2048}
 
@@ -103,3 +106,38 @@ def test_a_notebook_shows_table_and_picture() -> None:
     assert "<svg" in html
     assert str(shown) == render(found(), Words("en"))
     assert json.loads(shown.to_json())["num_plans"] == 1234
+
+
+def test_the_winner_says_how_sure_it_is_and_what_to_expect() -> None:
+    tight = replace(found().plans[0], warnings=("expect retries",), capacity_bytes=found().plans[0].interval_bytes[0])
+    head = render(replace(found(), plans=(tight, found().plans[1])), Words("en")).partition("\n\n")[0]
+    low, high = (format_bytes(size) for size in tight.interval_bytes)
+    assert f"90 % between {low} and {high}, which is more than there is" in head
+    assert "caution: expect retries" in head
+
+
+def test_plans_that_live_on_returned_cache_are_marked_below_a_legend() -> None:
+    first, second = found().plans
+    tight = replace(second, ranks=(replace(second.ranks[0], gives_back_cache=True),))
+    lines = render(replace(found(), plans=(first, tight)), Words("en")).splitlines()
+    rows = [line for line in lines if line.strip().startswith(("1  ", "2  "))]
+    assert ["*" in row for row in rows] == [False, True]
+    assert rows[0].index(" GiB") == rows[1].index(" GiB")
+    assert "  * fits only because the allocator gives cached memory back" in "\n".join(lines)
+    assert "* fits only" not in render(found(), Words("en"))
+
+
+def test_the_length_of_a_run_needs_no_price() -> None:
+    run = answer(job_of(OPTIONS | {"tokens": "1T"}))
+    assert run.cost is None
+    assert run.time is not None
+    hours = 1e12 / run.time.tokens_per_s / 3600
+    assert document(run)["run_hours"] == pytest.approx(hours)
+    assert f"the whole run takes {hours / 24:,.0f} days ({hours:,.0f} hours)" in render_answer(run, Words("en"))
+    assert f"the run takes {hours / 24:,.0f} days" in render(replace(found(), plans=(run, run)), Words("en"))
+
+
+def test_what_a_winner_offloads_is_said_of_its_machines() -> None:
+    offloading = replace(found().plans[0], host=HostNeed(memory_bytes=3 << 30, memory_there_bytes=4 << 30))
+    text = render(replace(found(), plans=(offloading, offloading)), Words("en"))
+    assert "main memory: at least 3.00 GiB of 4.00 GiB in each machine" in text

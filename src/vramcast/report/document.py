@@ -122,6 +122,7 @@ def _rank(rank: RankAnswer) -> dict[str, Any]:
         "peak": _peak(rank.peak) | {"interval_bytes": list(rank.interval_bytes)},
         "phases": {name: _peak(peak) for name, peak in rank.phases.items()},
         "ledger": [_entry(entry) for entry in rank.ledger],
+        **({"gives_back_cache": True} if rank.gives_back_cache else {}),
     }
 
 

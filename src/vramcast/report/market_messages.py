@@ -7,7 +7,10 @@ from typing import Final
 MARKET_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "cost_per_hour": {"en": "costs {amount} per hour ({of})", "zh": "每小时 {amount}（{of}）"},
     "cost_per_tokens": {"en": "{amount} per million tokens", "zh": "每百万 token {amount}"},
-    "cost_per_run": {"en": "the whole run: {amount} in {hours} hours", "zh": "整个训练：{amount}，{hours} 小时"},
+    "cost_per_run": {"en": "the whole run: {amount}", "zh": "整个训练：{amount}"},
+    "run_length": {"en": "the whole run takes {length}", "zh": "整个训练需 {length}"},
+    "hours": {"en": "{hours} hours", "zh": "{hours} 小时"},
+    "days": {"en": "{days} days ({hours} hours)", "zh": "{days} 天（{hours} 小时）"},
     "price_of": {"en": "price of {date}", "zh": "{date} 的价格"},
     "price_age": {"en": "price of {date}, {days} days old", "zh": "{date} 的价格，已过 {days} 天"},
     "price_given": {"en": "price as given", "zh": "自定价格"},

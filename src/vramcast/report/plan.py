@@ -11,12 +11,15 @@ from vramcast.domain.planning import Decision, PlanAnswer, Technique
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
 from vramcast.report.plan_words import decision_words, technique_words
-from vramcast.report.price import dated, money
-from vramcast.report.text import table
+from vramcast.report.price import dated, money, run_length
+from vramcast.report.text import host, table
 from vramcast.units import format_bytes
 
 SHOWN_TECHNIQUES: Final = 0.01
 """Techniques that save less than this share are left to --explain."""
+
+GIVES_BACK: Final = "*"
+"""Mark of plans that fit only because the allocator gives cached memory back."""
 
 
 def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: date | None = None) -> str:
@@ -50,9 +53,20 @@ def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[st
     best = answer.plans[0]
     yield words("plan.best", goal=words(f"goal.{answer.question['goal']}"), label=answer.labels[0])
     yield "  " + ", ".join(summary(best, words))
+    yield from (f"  {line}" for line in _cautions(best, words))
     if best.cost is not None:
         yield f"  {dated(best.cost.price, words, today)}"
     yield "  " + words("plan.counts", plans=f"{answer.num_plans:,}", fitting=f"{answer.num_fitting:,}")
+
+
+def _cautions(best: Answer, words: Words) -> Iterator[str]:
+    """How sure the winner's memory is, what it needs beside the cards, and what to know before running it."""
+    low, high = best.interval_bytes
+    key = "plan.interval_over" if high > best.capacity_bytes else "plan.interval"
+    yield words(key, low=format_bytes(low), high=format_bytes(high))
+    if best.host is not None:
+        yield from host(best.host, words)
+    yield from (words("plan.caution", text=text) for text in best.warnings)
 
 
 def summary(answer: Answer, words: Words) -> Iterator[str]:
@@ -74,7 +88,9 @@ def summary(answer: Answer, words: Words) -> Iterator[str]:
         if cost.per_million_tokens is not None:
             yield words("plan.per_tokens", amount=money(cost.per_million_tokens, currency))
         if cost.per_run is not None:
-            yield words("plan.per_run", amount=money(cost.per_run, currency), hours=f"{cost.run_hours or 0:,.0f}")
+            yield words("plan.per_run", amount=money(cost.per_run, currency))
+    if answer.run_hours is not None:
+        yield words("plan.run_length", length=run_length(answer.run_hours, words))
 
 
 def _served(answer: ServeAnswer, words: Words) -> Iterator[str]:
@@ -97,13 +113,24 @@ def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
         "", words("plan"), words("plan.memory"), words("plan.step_s"), words("plan.first_token"),
         words("plan.users_each"), words("tokens_per_s"), words("plan.price"),
     )
-    rows = [head, *(_row(rank, text, plan) for rank, (text, plan) in enumerate(zip(own, answer.plans, strict=True), 1))]
+    marks = [_gives_back(plan) for plan in answer.plans]
+    blank = " " if any(marks) else ""  # figures stay below each other
+    rows = [head]
+    for rank, (text, plan, marked) in enumerate(zip(own, answer.plans, marks, strict=True), 1):
+        rows.append(_row(rank, text, plan, GIVES_BACK if marked else blank))
     kept = [index for index in range(len(head)) if index < 3 or any(row[index] for row in rows[1:])]
     cells = [tuple(row[index] for index in kept) for row in rows]
     yield from (f"  {line}" for line in table(cells, right=frozenset(range(2, len(kept))) | {0}).splitlines())
+    if any(marks):
+        yield "  " + words("plan.gives_back", mark=GIVES_BACK)
 
 
-def _row(rank: int, text: str, plan: Answer) -> tuple[str, ...]:
+def _gives_back(plan: Answer) -> bool:
+    """Whether a plan fits only because cached memory is returned to the driver."""
+    return any(rank.gives_back_cache for rank in plan.ranks)
+
+
+def _row(rank: int, text: str, plan: Answer, mark: str) -> tuple[str, ...]:
     time, cost = plan.time, plan.cost
     speed, sustained = (plan.speed, plan.sustained) if isinstance(plan, ServeAnswer) else (None, None)
     rate = sustained.tokens_per_s if sustained else time.tokens_per_s if time else None
@@ -112,7 +139,7 @@ def _row(rank: int, text: str, plan: Answer) -> tuple[str, ...]:
     return (
         str(rank),
         text,
-        format_bytes(plan.fullest.needed_bytes),
+        format_bytes(plan.fullest.needed_bytes) + mark,
         "" if time is None else seconds(time.step_s),
         "" if speed is None else seconds(speed.time_to_first_token_s),
         "" if each is None else f"{each:,.0f}",

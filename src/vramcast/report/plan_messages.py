@@ -44,7 +44,19 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.speed": {"en": "{rate} tokens/s", "zh": "{rate} token/s"},
     "plan.per_hour": {"en": "{amount} per hour", "zh": "每小时 {amount}"},
     "plan.per_tokens": {"en": "{amount} per million tokens", "zh": "每百万 token {amount}"},
-    "plan.per_run": {"en": "the run: {amount} in {hours} hours", "zh": "整个训练：{amount}，{hours} 小时"},
+    "plan.per_run": {"en": "the run: {amount}", "zh": "整个训练：{amount}"},
+    "plan.run_length": {"en": "the run takes {length}", "zh": "整个训练需 {length}"},
+    "plan.interval": {"en": "90 % between {low} and {high}", "zh": "90 % 区间 {low} 至 {high}"},
+    "plan.interval_over": {
+        "en": "90 % between {low} and {high}, which is more than there is; --headroom leaves room",
+        "zh": "90 % 区间 {low} 至 {high}，上限超出可用显存；--headroom 可留余量",
+    },
+    "plan.caution": {"en": "caution: {text}", "zh": "注意：{text}"},
+    "plan.gives_back": {
+        "en": "{mark} fits only because the allocator gives cached memory back when the card is full: expect retries "
+              "and slow steps",
+        "zh": "{mark} 仅因显存占满时分配器归还缓存才放得下：可能重试并变慢",
+    },
     "plan.table": {"en": "Plans, best first", "zh": "方案（从优到劣）"},
     "plan.shared": {"en": "all with {options}", "zh": "共同选项：{options}"},
     "plan.memory": {"en": "per GPU", "zh": "每卡"},

@@ -9,7 +9,7 @@ from typing import Final
 
 from vramcast.domain.answer import Answer, Found, HostNeed, LedgerEntry, RankAnswer, ServeAnswer, Speed, StepTime, Tried
 from vramcast.report.messages import Words
-from vramcast.report.price import cost_lines
+from vramcast.report.price import cost_lines, run_length
 from vramcast.units import format_bytes, format_seconds
 
 SHOWN_PER_CATEGORY: Final = 4
@@ -83,6 +83,8 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
     )
     if answer.time is not None:
         yield "  " + step_time(answer.time, words)
+    if answer.run_hours is not None:
+        yield "  " + words("run_length", length=run_length(answer.run_hours, words))
     if isinstance(answer, ServeAnswer):
         yield from (f"  {line}" for line in serving(answer, words))
     yield from (f"  {line}" for line in cost_lines(answer.cost, words, instance=asked["gpus"], today=today))
