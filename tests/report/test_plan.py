@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from vramcast.api import job_of
 from vramcast.domain.answer import Change, HostNeed
-from vramcast.domain.planning import PlanAnswer, Point
+from vramcast.domain.planning import MissedLimit, PlanAnswer, Point
 from vramcast.estimate.techniques import TECHNIQUES
 from vramcast.estimate.training import answer
 from vramcast.report.document import document
@@ -78,6 +78,21 @@ def test_where_nothing_fits_the_nearest_and_its_change_are_said() -> None:
     text = render(none, Words("en"))
     assert text.startswith("none of 1,234 plans fits\n")
     assert "fits with --tp 8" in text
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_limits_that_no_plan_keeps_come_first_with_what_would_keep_them(language: str) -> None:
+    deadline = MissedLimit(
+        limit="deadline", allowed=720, least=3240, unit="hours", label="--tp 1", times=8, enough=500,
+        enough_label="--gpus 8x8xh100-sxm-80gb",
+    )
+    budget = MissedLimit(limit="budget", allowed=10, least=1234.5, unit="USD", label="--tp 2")
+    none = replace(found(), plans=(), labels=(), reasons=(), front=(), num_in_memory=56, missed=(deadline, budget))
+    head = render(none, Words(language)).partition("\n\n")[0]
+    for figure in ("1,234 ", "56", "135", "3,240", "720", "8", "--gpus 8x8xh100-sxm-80gb", "1,234.50 USD", "10.00 USD"):
+        assert figure in head
+    assert json.loads(to_json(none))["missed"][0]["times"] == 8
+    assert "missed" not in plan_document(found())
 
 
 def test_options_that_all_plans_have_are_said_once() -> None:

@@ -132,14 +132,30 @@ class Decision(Noun, frozen=True):
     options: str = ""  # of `vramcast train`, that ask the same
 
 
+class MissedLimit(Noun, frozen=True):
+    """A limit of the whole run that no plan keeps, though some fit in memory. Hours, or money in `unit`."""
+
+    limit: str  # "deadline" or "budget"
+    allowed: float
+    least: float  # what the best plan takes: the limit that could be kept
+    unit: str  # "hours", or a currency
+    label: str  # that plan
+    times: int | None = None  # multiple of its machines that keeps the limit, where a search found one
+    enough: float | None = None  # what the best plan takes there
+    enough_label: str = ""
+
+
 class PlanAnswer(Noun, frozen=True):
-    """The answer to one search. `plans` is empty where nothing fits; then `nearest_failing` and `change` say why."""
+    """The answer to one search. `plans` is empty where nothing fits; then `nearest_failing` and `change`, or where
+    plans fit in memory `missed`, say why."""
 
     question: dict[str, Any]
     plans: tuple[Answer, ...]  # best first
     labels: tuple[str, ...]  # the options of each plan, as the command line writes them
     num_plans: int  # looked at
     num_fitting: int
+    num_in_memory: int | None = None  # that fit in memory, where deadline or budget leave none of them
+    missed: tuple[MissedLimit, ...] = ()
     nearest_failing: Answer | None = None
     nearest_label: str = ""
     change: Change | None = None  # the smallest change that makes the nearest failing plan fit

@@ -7,7 +7,7 @@ from datetime import date
 from typing import Final
 
 from vramcast.domain.answer import Answer, ServeAnswer
-from vramcast.domain.planning import Decision, PlanAnswer, Technique
+from vramcast.domain.planning import Decision, MissedLimit, PlanAnswer, Technique
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
 from vramcast.report.plan_words import decision_words, technique_words
@@ -48,7 +48,12 @@ def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[st
     if not answer.num_plans:
         return
     if not answer.plans:
-        yield words("plan.nothing_fits", count=f"{answer.num_plans:,}")
+        count = f"{answer.num_plans:,}"
+        if answer.missed:
+            yield words("plan.limits_missed", count=count, fitting=f"{answer.num_in_memory:,}")
+            yield from _missed(answer.missed, words)
+        else:
+            yield words("plan.nothing_fits", count=count)
         return
     best = answer.plans[0]
     yield words("plan.best", goal=words(f"goal.{answer.question['goal']}"), label=answer.labels[0])
@@ -57,6 +62,23 @@ def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[st
     if best.cost is not None:
         yield f"  {dated(best.cost.price, words, today)}"
     yield "  " + words("plan.counts", plans=f"{answer.num_plans:,}", fitting=f"{answer.num_fitting:,}")
+
+
+def _missed(missed: Iterable[MissedLimit], words: Words) -> Iterator[str]:
+    """Each limit of the run with the best there is, and what would keep it."""
+    for one in missed:
+        least, allowed = (_amount(value, one.unit, words) for value in (one.least, one.allowed))
+        yield "  " + words(f"plan.missed.{one.limit}", least=least, allowed=allowed)
+        yield f"    {one.label}"
+        if one.enough is not None:
+            yield "  " + words("plan.enough", times=one.times, amount=_amount(one.enough, one.unit, words))
+            yield f"    {one.enough_label}"
+        elif one.limit == "deadline":
+            yield "  " + words("plan.none_enough")
+
+
+def _amount(value: float, unit: str, words: Words) -> str:
+    return run_length(value, words) if unit == "hours" else money(value, unit)
 
 
 def _cautions(best: Answer, words: Words) -> Iterator[str]:
@@ -115,7 +137,7 @@ def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
     )
     marks = [_gives_back(plan) for plan in answer.plans]
     blank = " " if any(marks) else ""  # figures stay below each other
-    rows = [head]
+    rows: list[tuple[str, ...]] = [head]
     for rank, (text, plan, marked) in enumerate(zip(own, answer.plans, marks, strict=True), 1):
         rows.append(_row(rank, text, plan, GIVES_BACK if marked else blank))
     kept = [index for index in range(len(head)) if index < 3 or any(row[index] for row in rows[1:])]

@@ -37,6 +37,27 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "goal.least-memory": {"en": "least memory", "zh": "显存占用最低"},
     "plan.best": {"en": "{goal}: {label}", "zh": "{goal}：{label}"},
     "plan.nothing_fits": {"en": "none of {count} plans fits", "zh": "{count} 个方案都放不下"},
+    "plan.limits_missed": {
+        "en": "none of {count} plans keeps to the limits of the run; {fitting} of them fit in memory",
+        "zh": "{count} 个方案都不满足训练期限或预算；其中 {fitting} 个显存放得下",
+    },
+    "plan.missed.deadline": {
+        "en": "deadline: the fastest run takes {least}, the limit is {allowed}",
+        "zh": "期限：最快需要 {least}，限制为 {allowed}",
+    },
+    "plan.missed.budget": {
+        "en": "budget: the cheapest run costs {least}, the limit is {allowed}",
+        "zh": "预算：最便宜需要 {least}，限制为 {allowed}",
+    },
+    "plan.enough": {
+        "en": "{times} times the machines keep it: {amount} with",
+        "zh": "机器增至 {times} 倍即可满足：{amount}",
+    },
+    "plan.none_enough": {
+        "en": "no number of machines looked at keeps it (--max-gpus and --global-batch bound them); a longer deadline "
+              "does",
+        "zh": "试过的机器数量都不能满足（受 --max-gpus 与 --global-batch 限制）；可放宽期限",
+    },
     "plan.counts": {"en": "{plans} plans looked at, {fitting} fit", "zh": "共比较 {plans} 个方案，{fitting} 个放得下"},
     "plan.fits": {"en": "fits {needed} of {capacity} per GPU", "zh": "放得下：每卡 {needed}，可用 {capacity}"},
     "plan.not": {"en": "{needed} needed, {capacity} usable per GPU", "zh": "每卡需要 {needed}，可用 {capacity}"},

@@ -96,6 +96,47 @@ def test_budget_and_deadline_leave_out_what_breaks_them() -> None:
     assert not search(space, Limits(run_tokens=10**9, budget=hours * 29.0), Goal.FASTEST, top=1).plans
 
 
+def test_a_deadline_that_no_plan_keeps_is_named_with_what_would_keep_it() -> None:
+    space = space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64)
+    free = search(space, Limits(run_tokens=10**9), Goal.FASTEST, top=1)
+    assert free.plans[0].time is not None and not free.missed
+    hours = 1e9 / free.plans[0].time.tokens_per_s / 3600
+    found = search(space, Limits(run_tokens=10**9, deadline_hours=hours / 3), Goal.FASTEST, top=1)
+    assert not found.plans
+    assert found.num_in_memory == free.num_fitting > 0
+    (missed,) = found.missed
+    assert missed.limit == "deadline"
+    assert missed.label == free.labels[0]
+    assert missed.least == pytest.approx(hours)
+    assert missed.times == 4  # twice the machines are not three times as fast
+    assert missed.enough is not None and missed.enough <= hours / 3
+    again = replace(space, clusters=tuple(map(parse_gpus, ["4x8xh100-sxm-80gb"])))
+    assert search(again, Limits(run_tokens=10**9, deadline_hours=hours / 3), Goal.FASTEST, top=1).plans
+    within = Limits(run_tokens=10**9, deadline_hours=hours / 3, max_gpus=16)
+    assert search(space, within, Goal.FASTEST, top=1).missed[0].times is None
+
+
+def test_a_budget_that_no_plan_keeps_is_named_with_the_one_that_could_be() -> None:
+    clusters = (priced("8xh100-sxm-80gb", 100.0), priced("8xa100-sxm4-80gb", 5.0))
+    space = replace(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), clusters=clusters)
+    cheapest = search(space, Limits(run_tokens=10**9), Goal.CHEAPEST, top=1)
+    assert cheapest.plans[0].time is not None
+    cost = 1e9 / cheapest.plans[0].time.tokens_per_s / 3600 * 5.0
+    found = search(space, Limits(run_tokens=10**9, budget=cost / 2, deadline_hours=1000), Goal.FASTEST, top=1)
+    (missed,) = found.missed
+    assert (missed.limit, missed.unit) == ("budget", "USD")
+    assert missed.least == pytest.approx(cost)
+    assert "a100" in missed.label
+    assert search(space, Limits(run_tokens=10**9, budget=cost * 1.01), Goal.FASTEST, top=1).plans
+
+
+def test_what_fails_for_memory_is_not_blamed_on_the_deadline() -> None:
+    space = space_of(model="llama-3.1-70b", gpus="8xa100-sxm4-40gb", batch=64)
+    found = search(space, Limits(run_tokens=10**9, deadline_hours=1e-3), Goal.FASTEST)
+    assert not found.plans
+    assert not found.missed and found.num_in_memory is None
+
+
 def test_where_nothing_fits_the_nearest_and_what_would_are_said() -> None:
     space = space_of(model="llama-3.1-70b", gpus="8xa100-sxm4-40gb", batch=64)
     found: PlanAnswer = search(space, Limits(), Goal.FASTEST)

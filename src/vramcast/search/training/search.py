@@ -30,6 +30,7 @@ from vramcast.search.training.offload import too_large
 from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Candidate, Plans, Pool, Rule, rank_of
 from vramcast.search.training.reasons import points, reasons_of
+from vramcast.search.training.run_limits import Run, missed_limits
 
 POOL: Final = 2048
 """Plans kept of each cluster for the full answer."""
@@ -77,6 +78,7 @@ def search(
         looked.refusals += no_room
         raise InvalidSpec(looked.nothing_possible(clusters))
     fitting = looked.with_balanced(looked.best(top))
+    missed = () if fitting else tuple(missed_limits(clusters, limits, looked.run_on))
     missing = looked.nearest_failing(fitting)
     nearest = answer(missing, every_role=False) if missing else None
     return PlanAnswer(
@@ -85,6 +87,8 @@ def search(
         labels=tuple(label(found.job) for found in fitting),
         num_plans=looked.num_plans,
         num_fitting=sum(pool.num_fitting for pool in looked.pools),
+        num_in_memory=sum(pool.num_in_memory for pool in looked.pools) if missed else None,
+        missed=missed,
         nearest_failing=nearest,
         nearest_label=label(missing) if missing else "",
         change=looked.change(missing, nearest, alone=not fitting) if missing and nearest else None,
@@ -245,6 +249,17 @@ class _Search:
                 needed = fitting[0].answer.fullest.needed_bytes
                 cost = f"{factor} times the GPUs"
                 return Change(change=label(fitting[0].job), device_bytes=needed, fits=True, cost=cost)
+        return None
+
+    def run_on(self, clusters: Sequence[Cluster], limits: Limits, goal: Goal, engine: str | None) -> Run | None:
+        """The whole run with the best plan of another search of this space."""
+        space = self.space if engine is None else replace(self.space, engines=(engine,))
+        other = _Search(space, self.rule._replace(limits=limits, goal=goal))
+        other.look(clusters)
+        for candidate, job, _ in other.best(1):
+            hours = self.rule.run_hours(candidate.step_s)
+            cost = hours * self.rule.rate(job.cluster)
+            return Run(label(job), job.cluster, job.engine, hours, cost)
         return None
 
     def reasons(self, best: Found) -> Iterator[str]:
