@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from vramcast.api import job_of
 from vramcast.domain.answer import Change, HostNeed
 from vramcast.domain.planning import MissedLimit, PlanAnswer, Point
+from vramcast.domain.price import Cost, Price
 from vramcast.estimate.techniques import TECHNIQUES
 from vramcast.estimate.training import answer
 from vramcast.report.document import document
@@ -150,6 +151,14 @@ def test_the_length_of_a_run_needs_no_price() -> None:
     assert document(run)["run_hours"] == pytest.approx(hours)
     assert f"the whole run takes {hours / 24:,.0f} days ({hours:,.0f} hours)" in render_answer(run, Words("en"))
     assert f"the run takes {hours / 24:,.0f} days" in render(replace(found(), plans=(run, run)), Words("en"))
+
+
+def test_without_a_price_the_cheapest_is_said_to_be_the_fewest_gpu_hours() -> None:
+    free = replace(found(), question={"goal": "cheapest"})
+    assert render(free, Words("en")).startswith("fewest GPU-hours (no price is known; ")
+    cost = Cost(price=Price(per_hour=2.0, currency="USD"), machines=1, per_hour=2.0)
+    priced = replace(free, plans=tuple(replace(plan, cost=cost) for plan in free.plans))
+    assert render(priced, Words("en")).startswith("cheapest: --gpus ")
 
 
 def test_what_a_winner_offloads_is_said_of_its_machines() -> None:

@@ -41,6 +41,7 @@ MARKET_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "checked": {"en": "checked", "zh": "核对日期"},
     "dense_rate": {"en": "dense {dtype}", "zh": "稠密 {dtype}"},
     "watts": {"en": "power", "zh": "功耗"},
+    "no_such_price": {"en": "no {kind} price", "zh": "无 {kind} 价格"},
     "not_public": {"en": "not public", "zh": "未公开"},
     "updated": {
         "en": "{provider}: {count} prices of {regions} regions read from {source}",

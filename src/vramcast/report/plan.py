@@ -56,7 +56,9 @@ def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[st
             yield words("plan.nothing_fits", count=count)
         return
     best = answer.plans[0]
-    yield words("plan.best", goal=words(f"goal.{answer.question['goal']}"), label=answer.labels[0])
+    goal = answer.question["goal"]
+    unpriced = goal == "cheapest" and best.cost is None
+    yield words("plan.best", goal=words("goal.gpu-hours" if unpriced else f"goal.{goal}"), label=answer.labels[0])
     yield "  " + ", ".join(summary(best, words))
     yield from (f"  {line}" for line in _cautions(best, words))
     if best.cost is not None:

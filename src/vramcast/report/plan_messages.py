@@ -33,6 +33,10 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "found.model": {"en": "largest of the catalogue", "zh": "目录中最大"},
     "goal.fastest": {"en": "fastest", "zh": "最快"},
     "goal.cheapest": {"en": "cheapest", "zh": "最便宜"},
+    "goal.gpu-hours": {
+        "en": "fewest GPU-hours (no price is known; --price 2.5usd gives one)",
+        "zh": "GPU 小时最少（价格未知；可用 --price 2.5usd 指定）",
+    },
     "goal.fewest-gpus": {"en": "fewest GPUs", "zh": "用卡最少"},
     "goal.least-memory": {"en": "least memory", "zh": "显存占用最低"},
     "plan.best": {"en": "{goal}: {label}", "zh": "{goal}：{label}"},
