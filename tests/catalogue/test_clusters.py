@@ -272,7 +272,8 @@ def test_prices_of_a_kind_that_nothing_on_offer_has_are_refused(market: Market, 
         offers("aws:p5.48xlarge", market)
     with pytest.raises(InvalidSpec, match="has no list price"):
         offers("8xh100-sxm-80gb", market)
-    assert offers("8xh100-sxm-80gb", Market(region=market.region, spot=market.spot, price="2.5cny"))[0].machine.price is not None
+    given = Market(region=market.region, spot=market.spot, price="2.5cny")
+    assert offers("8xh100-sxm-80gb", given)[0].machine.price is not None
 
 
 def test_an_offer_without_the_price_asked_for_says_which_there_are() -> None:

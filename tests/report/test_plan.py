@@ -161,6 +161,23 @@ def test_without_a_price_the_cheapest_is_said_to_be_the_fewest_gpu_hours() -> No
     assert render(priced, Words("en")).startswith("cheapest: --gpus ")
 
 
+def test_figures_of_another_engine_than_the_winners_stand_under_its_name() -> None:
+    own, other = (replace(found().decisions[0], engine=engine) for engine in ("megatron", "pytorch"))
+    text = render(replace(found(), decisions=(own, other)), Words("en"))
+    assert f"1. {own.question} {own.finding}" in text
+    assert f"2. {other.question} (pytorch) {other.finding}" in text
+
+
+def test_the_table_of_techniques_names_the_engines_that_rows_are_compared_on() -> None:
+    rows = {row.name: row for row in found().techniques}
+    assert (rows["full recomputation"].against, rows["optimizer on the CPU"].against) == ("megatron", "deepspeed")
+    text = render(found(), Words("en"))
+    (line,) = (line for line in text.splitlines() if line.startswith("  optimizer on the CPU"))
+    assert line.split("--")[0].split()[-1] == "deepspeed"
+    alike = tuple(row for row in found().techniques if row.against == "megatron")
+    assert "  against  " not in render(replace(found(), techniques=alike), Words("en"))
+
+
 def test_what_a_winner_offloads_is_said_of_its_machines() -> None:
     offloading = replace(found().plans[0], host=HostNeed(memory_bytes=3 << 30, memory_there_bytes=4 << 30))
     text = render(replace(found(), plans=(offloading, offloading)), Words("en"))

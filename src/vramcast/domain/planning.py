@@ -115,6 +115,7 @@ class Technique(Noun, frozen=True):
     slowdown: float | None  # step time relative to without, -1: 0.25 is a quarter slower
     when: str  # when to use it, in words
     needs: str  # what it needs, in words
+    against: str = ""  # engine of the plan without it
     lacks: str = ""  # what of main memory or disks there is too little for it
 
 
@@ -130,6 +131,7 @@ class Decision(Noun, frozen=True):
     capacity_bytes: int | None = None  # with what
     host_bytes: int | None = None  # main memory it takes in each machine, where it offloads
     options: str = ""  # of `vramcast train`, that ask the same
+    engine: str = ""  # whose figures these are; empty: no engine's
 
 
 class MissedLimit(Noun, frozen=True):

@@ -18,6 +18,9 @@ from vramcast.units import format_bytes
 SHOWN_TECHNIQUES: Final = 0.01
 """Techniques that save less than this share are left to --explain."""
 
+AGAINST: Final = 6
+"""Column of the engine that a technique is compared on."""
+
 GIVES_BACK: Final = "*"
 """Mark of plans that fit only because the allocator gives cached memory back."""
 
@@ -29,8 +32,8 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
         ("plan.table", _plans(answer, words)),
         ("plan.reasons", (f"  - {text}" for text in answer.reasons)),
         ("plan.nearest", _nearest(answer, words)),
-        ("plan.decisions", _decisions(answer.decisions, words)),
-        ("plan.techniques", _techniques(answer.techniques, words, explain=explain)),
+        ("plan.decisions", _decisions(answer.decisions, words, engine=_engine(answer))),
+        ("plan.techniques", _techniques(answer, words, explain=explain)),
         ("plan.picture", scatter(answer.front, words)),
         ("assumed", (f"  - {text}" for text in answer.assumptions)),
         ("warnings", (f"  - {text}" for text in answer.warnings)),
@@ -195,22 +198,35 @@ def _nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
         yield "  " + words("plan.change", change=change.change, size=size, cost=change.cost)
 
 
-def _decisions(decisions: tuple[Decision, ...], words: Words) -> Iterator[str]:
-    """Question, finding with its figures, and what follows."""
+def _engine(answer: PlanAnswer) -> str | None:
+    """The engine that the answer is about: the winner's, or the only one asked for."""
+    asked = answer.plans[0].question["engine"] if answer.plans else answer.question.get("engine")
+    named = [asked] if isinstance(asked, str) else asked
+    return named[0] if named and len(named) == 1 else None
+
+
+def _decisions(decisions: tuple[Decision, ...], words: Words, *, engine: str | None) -> Iterator[str]:
+    """Question, finding with its figures, and what follows; figures of another engine under its name."""
     for number, decision in enumerate(decisions, 1):
         question, finding, action = decision_words(decision, words)
-        yield f"  {number}. {question} {finding} -> {action}"
+        other = f"({decision.engine}) " if decision.engine not in ("", engine) else ""
+        yield f"  {number}. {question} {other}{finding} -> {action}"
 
 
-def _techniques(techniques: tuple[Technique, ...], words: Words, *, explain: bool) -> Iterator[str]:
+def _techniques(answer: PlanAnswer, words: Words, *, explain: bool) -> Iterator[str]:
     """One row each; --explain adds when to use it and what it needs."""
+    techniques = answer.techniques
     shown = [row for row in techniques if explain or abs(_share(row)) >= SHOWN_TECHNIQUES]
     if not shown:
         return
-    keys = ("technique", "plan.memory", "plan.saves", "plan.slower", "plan.verdict", "plan.options")
+    keys = ("technique", "plan.memory", "plan.saves", "plan.slower", "plan.verdict", "plan.against", "plan.options")
     head = (words(keys[0]), words(keys[1]), words(keys[2]), "", *(words(key) for key in keys[3:]))
     rows = [head, *(_technique_row(row, words) for row in shown)]
-    kept = [index for index in range(len(head)) if index in (3, 5) or any(row[index] for row in rows[1:])]
+    alike = {row.against for row in shown} <= {"", _engine(answer)}
+    kept = [
+        index for index in range(len(head))
+        if index in (3, 5) or (any(row[index] for row in rows[1:]) and not (alike and index == AGAINST))
+    ]
     lines = table(
         [tuple(row[index] for index in kept) for row in rows],
         right=frozenset(place for place, index in enumerate(kept) if index in (1, 2, 3, 4)),
@@ -233,6 +249,7 @@ def _technique_row(row: Technique, words: Words) -> tuple[str, ...]:
         f"{_share(row):.0%}",
         "" if row.slowdown is None else f"{round(row.slowdown, 2) + 0.0:+.0%}",
         words("change_fits") if row.fits else words("does_not"),
+        row.against,
         f"{row.change} ({row.lacks})" if row.lacks else row.change,
     )
 

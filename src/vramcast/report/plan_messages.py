@@ -102,6 +102,7 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.saves": {"en": "saves", "zh": "节省"},
     "plan.slower": {"en": "time", "zh": "时间"},
     "plan.verdict": {"en": "fits", "zh": "放得下"},
+    "plan.against": {"en": "against", "zh": "对比基准"},
     "plan.options": {"en": "options", "zh": "选项"},
     "plan.when": {"en": "when: {when}; needs: {needs}", "zh": "适用：{when}；需要：{needs}"},
     "plan.more_techniques": {

@@ -105,6 +105,7 @@ def _row(job: Job, way: ways.Technique, pair: _Pair, pace: Pace) -> Technique:
         slowdown=_slowdown(pair, pace),
         when=way.when,
         needs=way.needs,
+        against=pair.without.engine,
         lacks=lacks,
     )
 
