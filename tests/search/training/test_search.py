@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from vramcast.api import job_of
 from vramcast.catalogue.gpus import parse_gpus
-from vramcast.domain.job import Job, Recompute
+from vramcast.domain.job import Job, Precision, Recompute
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
 from vramcast.domain.price import Price
 from vramcast.errors import InvalidSpec
@@ -158,6 +158,21 @@ def test_where_nothing_fits_the_nearest_and_what_would_are_said() -> None:
 def test_spaces_that_hold_nothing_get_one_sentence(axes: dict[str, Any], limits: Limits, words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
         search(space_of(**axes), limits, Goal.FASTEST)
+
+
+def test_an_engine_that_refuses_every_plan_says_why_itself() -> None:
+    with pytest.raises(InvalidSpec, match="unsloth trains on one GPU, not 4"):
+        search(space_of(engines=("unsloth",), precisions=(Precision.AMP_BF16,)), Limits(), Goal.FASTEST)
+    both = space_of(engines=("unsloth",), precisions=(Precision.AMP_BF16,), on=["4xa100-sxm4-40gb", "a100-sxm4-40gb"])
+    assert "--gpus 1xa100-sxm4-40gb" in search(both, Limits(), Goal.FASTEST, top=1).labels[0]
+
+
+def test_reasons_for_the_fewest_gpus_count_gpus() -> None:
+    space = space_of(model="llama-3.1-8b", on=["3xh100-sxm-80gb", "8xh100-sxm-80gb"], batch=48)
+    (reason,) = search(space, Limits(), Goal.FEWEST_GPUS, top=1).reasons
+    assert reason.endswith("8xh100-sxm-80gb instead of 3xh100-sxm-80gb needs 2.67 times the GPUs")
+    alone = space_of(on=["a100-sxm4-40gb", "2xa100-sxm4-40gb"])
+    assert not search(alone, Limits(), Goal.FEWEST_GPUS, top=1).reasons
 
 
 def test_prices_in_two_currencies_are_not_compared() -> None:
