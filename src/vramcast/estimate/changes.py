@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from vramcast.domain.answer import Change
 from vramcast.domain.job import Job
 from vramcast.errors import VramcastError
-from vramcast.estimate.host_memory import has_room, host_need, shortfall
+from vramcast.estimate.host_memory import has_room, host_need, shortfall, takes
 from vramcast.estimate.techniques import TECHNIQUES, WHOLE_MODEL_ENGINES, Technique
 from vramcast.estimate.variants import on_engine, options_between, with_plan
 from vramcast.units import ceil_div
@@ -62,12 +62,13 @@ def _tried(job: Job, measure: Measure) -> Iterator[Change]:
                 needed = measure(changed)
             except VramcastError:
                 continue  # the engine does not support it: nothing to propose
-            lacks = shortfall(host_need(changed))
+            host = host_need(changed)
+            lacks = shortfall(host)
             yield Change(
                 change=options_between(job, changed),
                 device_bytes=needed,
                 fits=needed <= job.cluster.gpu.visible_bytes and not lacks,
-                cost=lacks or technique.cost,
+                cost=lacks or "; ".join(filter(None, (technique.cost, takes(host)))),
             )
             break
 

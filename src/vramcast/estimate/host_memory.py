@@ -68,6 +68,17 @@ def has_room(job: Job) -> bool:
     return need is None or need.fits
 
 
+def takes(need: HostNeed | None) -> str:
+    """What is taken beside the cards, as one clause that says what was not checked; empty where nothing is."""
+    if need is None:
+        return ""
+    return ", ".join(
+        f"at least {format_bytes(needed)} of {name} in each machine"
+        + (", not checked" if there is None else f" of {format_bytes(there)}")
+        for name, needed, there in need.places
+    )
+
+
 def shortfall(need: HostNeed | None) -> str:
     """What there is too little of, as one clause; empty where nothing is."""
     if need is None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from tests.search._options import read
 from vramcast.api import job_of
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.domain.job import Job, Precision, Recompute
@@ -158,6 +159,18 @@ def test_where_nothing_fits_the_nearest_and_what_would_are_said() -> None:
 def test_spaces_that_hold_nothing_get_one_sentence(axes: dict[str, Any], limits: Limits, words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
         search(space_of(**axes), limits, Goal.FASTEST)
+
+
+def test_more_machines_are_found_where_the_engine_asked_for_fits_on_no_number_of_them() -> None:
+    space = space_of("1xa100-sxm4-40gb", "llama-3.1-8b", 64, engines=("pytorch",), precisions=(Precision.AMP_BF16,))
+    change = search(space, Limits(), Goal.FASTEST).change
+    assert change is not None and change.fits
+    assert "--engine megatron" in change.change
+    options = read(change.change) | {"model": "llama-3.1-8b", "seq-len": 2048}
+    assert needed_bytes(job_of(options)) == change.device_bytes
+    bound = search(space, Limits(max_gpus=2), Goal.FASTEST)
+    assert bound.change is None
+    assert any("no multiple of the machines" in text for text in bound.warnings)
 
 
 def test_an_engine_that_refuses_every_plan_says_why_itself() -> None:
