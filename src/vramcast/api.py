@@ -127,27 +127,43 @@ def plan_train_answer(options: Mapping[str, Any], *, file: str | Path | None = N
 
 
 def planned_training(
-    options: Mapping[str, Any], *, file: str | Path | None = None, progress: Callable[[int], None] | None = None
+    options: Mapping[str, Any], *, file: str | Path | None = None, progress: Callable[[int], None] | None = None,
+    before: Callable[[Sequence[str]], None] | None = None,
 ) -> Planned:
-    """The same with the plan it leads to; `progress` is told how many plans were looked at."""
+    """The same with the plan it leads to.
+
+    Args:
+        options: as of `vramcast plan train`
+        file: a job file
+        progress: told how many plans were looked at
+        before: told which engines will be looked at, before any work: what it raises ends it
+    """
     from vramcast.question.plan_options import PLAN_OPTIONS
     from vramcast.question.planning import build_planning, goal_of
 
     merged, resolve = _question(options, file, PLAN_OPTIONS)
     goal = goal_of(merged)
     if goal is not None:
-        return _found(goal, merged, resolve)
-    return _searched(build_planning(merged, resolve=resolve), progress)
+        return _found(goal, merged, resolve, before)
+    asked = build_planning(merged, resolve=resolve)
+    if before is not None:
+        before(asked.space.engines)
+    return _searched(asked, progress)
 
 
-def _found(goal: str, options: Mapping[str, Any], resolve: Resolve) -> Planned:
+def _found(
+    goal: str, options: Mapping[str, Any], resolve: Resolve, before: Callable[[Sequence[str]], None] | None
+) -> Planned:
     """An inverse question."""
     from vramcast.catalogue.models import text_decoders
     from vramcast.estimate.training import answer
     from vramcast.question.planning import build_inverse
     from vramcast.search.inverse import choose
 
-    job, found = choose(goal, build_inverse(options, resolve=resolve, models=text_decoders))
+    asked = build_inverse(options, resolve=resolve, models=text_decoders)
+    if before is not None:
+        before(asked.engines or (asked.job.engine,))
+    job, found = choose(goal, asked)
     return Planned(replace(answer(job), found=found), job if found.what is not None else None)
 
 

@@ -259,6 +259,29 @@ def test_offers_in_another_currency_have_no_price() -> None:
     assert price is not None and price.currency == "CNY"
 
 
+@pytest.mark.parametrize(
+    ("market", "words"),
+    [
+        (Market(region="mars"), "on-demand, mars; known are on-demand in USD"),
+        (Market(currency="CNY"), "on-demand, CNY; known are on-demand in USD"),
+        (Market(spot=True), "for spot; known are on-demand in USD"),
+    ],
+)
+def test_prices_of_a_kind_that_nothing_on_offer_has_are_refused(market: Market, words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        offers("aws:p5.48xlarge", market)
+    with pytest.raises(InvalidSpec, match="has no list price"):
+        offers("8xh100-sxm-80gb", market)
+    given = Market(region=market.region, spot=market.spot, price="2.5cny")
+    assert offers("8xh100-sxm-80gb", given)[0].machine.price is not None
+
+
+def test_an_offer_without_the_price_asked_for_says_which_there_are() -> None:
+    offered = offers("aws:p5.48xlarge,gn7e-c16g1.32xlarge", Market(currency="CNY"))
+    (note,) = offered[0].machine.notes[-1:]
+    assert "known are on-demand in USD" in note
+
+
 def test_offers_of_nothing_are_refused() -> None:
     with pytest.raises(InvalidSpec, match="must name what to search over"):
         offers(" , ")

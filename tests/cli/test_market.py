@@ -68,6 +68,13 @@ def test_machines_are_filtered_sorted_and_compared() -> None:
     assert "not public" in side and "3200 Gbit/s EFA" in side
 
 
+@pytest.mark.parametrize(("option", "words"), [(["--currency", "eur"], "no EUR price"), (["--spot"], "no spot price")])
+def test_a_machine_that_has_only_other_prices_is_not_said_to_have_none(option: list[str], words: str) -> None:
+    rows = vramcast("instances", "aws:p5", *option, "--lang", "en").stdout.splitlines()
+    assert words in next(row for row in rows if row.startswith("aws:p5.48xlarge"))
+    assert "not public" in next(row for row in rows if row.startswith("aws:p5e.48xlarge"))
+
+
 def test_prices_in_several_currencies_are_said_not_to_be_compared() -> None:
     done = vramcast("instances", "a100-sxm4-80gb", "--sort", "price", "--lang", "en")
     assert done.stdout.rstrip().endswith("prices are in CNY, USD; none is converted, so they are sorted within each")

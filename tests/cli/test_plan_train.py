@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from vramcast.cli.main import group
+from vramcast.errors import VramcastError
+
 pytest.importorskip("numpy")
 
 SMALL = ["llama-3.2-1b", "--on", "4xl40s", "--seq-len", "1k", "--engine", "torchtitan", "--global-batch", "16"]
@@ -113,3 +116,34 @@ def test_the_group_lists_its_commands() -> None:
     done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
     assert "train" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--engine", "torchtune", "--write", "DIR/new"], 3, "no configuration files are written for engine torchtune"),
+        (["--engine", "torchtitan", "--write", "DIR/new", "--format", "deepspeed"], 2, "not for plans of engine"),
+        (["--engine", "torchtitan", "--write", "DIR/new", "--format", "no-such"], 4, "no-such"),
+        (["--engine", "torchtitan", "--write", "DIR/full"], 5, "README.md is there already; --force overwrites"),
+        (["--engine", "torchtitan", "--write", "DIR/full/README.md/new"], 5, "is a file"),
+        (["--engine", "torchtitan", "--picture", "DIR/x.png"], 2, "must end in .svg or .html"),
+        (["--engine", "torchtitan", "--picture", "DIR/no/x.svg"], 5, "name a folder that is there"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: str
+) -> None:
+    from vramcast.search.training import search as searching
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr(searching, "search", never)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "README.md").write_text("mine", encoding="utf-8")
+    asked = ["plan", "train", "llama-3.2-1b", "--on", "4xl40s"]
+    given = [argument.replace("DIR", str(tmp_path)) for argument in arguments]
+    with pytest.raises(VramcastError, match=words) as refusal:
+        group.main([*asked, *given], standalone_mode=False)
+    assert refusal.value.exit_code == code
+    assert (tmp_path / "full" / "README.md").read_text(encoding="utf-8") == "mine"

@@ -9,17 +9,21 @@ import pytest
 from msgspec.structs import replace
 
 from vramcast.api import job_of
-from vramcast.domain.answer import Change
-from vramcast.domain.planning import PlanAnswer, Point
+from vramcast.domain.answer import Change, HostNeed
+from vramcast.domain.planning import MissedLimit, PlanAnswer, Point
+from vramcast.domain.price import Cost, Price
 from vramcast.estimate.techniques import TECHNIQUES
 from vramcast.estimate.training import answer
+from vramcast.report.document import document
 from vramcast.report.messages import Words
 from vramcast.report.notebook import shown_plan
 from vramcast.report.plan import render, split_labels
 from vramcast.report.plan_document import plan_document, to_json
 from vramcast.report.plan_messages import TECHNIQUES_ZH
+from vramcast.report.text import render as render_answer
 from vramcast.search.decisions import decisions
 from vramcast.search.techniques import techniques
+from vramcast.units import format_bytes
 
 OPTIONS = {"model": "llama-3.2-1b", "gpus": "8xh100-sxm-80gb", "engine": "megatron", "seq-len": 2048}
 
@@ -77,6 +81,21 @@ def test_where_nothing_fits_the_nearest_and_its_change_are_said() -> None:
     assert "fits with --tp 8" in text
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_limits_that_no_plan_keeps_come_first_with_what_would_keep_them(language: str) -> None:
+    deadline = MissedLimit(
+        limit="deadline", allowed=720, least=3240, unit="hours", label="--tp 1", times=8, enough=500,
+        enough_label="--gpus 8x8xh100-sxm-80gb",
+    )
+    budget = MissedLimit(limit="budget", allowed=10, least=1234.5, unit="USD", label="--tp 2")
+    none = replace(found(), plans=(), labels=(), reasons=(), front=(), num_in_memory=56, missed=(deadline, budget))
+    head = render(none, Words(language)).partition("\n\n")[0]
+    for figure in ("1,234 ", "56", "135", "3,240", "720", "8", "--gpus 8x8xh100-sxm-80gb", "1,234.50 USD", "10.00 USD"):
+        assert figure in head
+    assert json.loads(to_json(none))["missed"][0]["times"] == 8
+    assert "missed" not in plan_document(found())
+
+
 def test_options_that_all_plans_have_are_said_once() -> None:
     shared, own = split_labels(("--engine x --tp 1 --pp 2", "--engine x --tp 2 --pp 2"))
     assert shared == "--engine x --pp 2"
@@ -103,3 +122,63 @@ def test_a_notebook_shows_table_and_picture() -> None:
     assert "<svg" in html
     assert str(shown) == render(found(), Words("en"))
     assert json.loads(shown.to_json())["num_plans"] == 1234
+
+
+def test_the_winner_says_how_sure_it_is_and_what_to_expect() -> None:
+    tight = replace(found().plans[0], warnings=("expect retries",), capacity_bytes=found().plans[0].interval_bytes[0])
+    head = render(replace(found(), plans=(tight, found().plans[1])), Words("en")).partition("\n\n")[0]
+    low, high = (format_bytes(size) for size in tight.interval_bytes)
+    assert f"90 % between {low} and {high}, which is more than there is" in head
+    assert "caution: expect retries" in head
+
+
+def test_plans_that_live_on_returned_cache_are_marked_below_a_legend() -> None:
+    first, second = found().plans
+    tight = replace(second, ranks=(replace(second.ranks[0], gives_back_cache=True),))
+    lines = render(replace(found(), plans=(first, tight)), Words("en")).splitlines()
+    rows = [line for line in lines if line.strip().startswith(("1  ", "2  "))]
+    assert ["*" in row for row in rows] == [False, True]
+    assert rows[0].index(" GiB") == rows[1].index(" GiB")
+    assert "  * fits only because the allocator gives cached memory back" in "\n".join(lines)
+    assert "* fits only" not in render(found(), Words("en"))
+
+
+def test_the_length_of_a_run_needs_no_price() -> None:
+    run = answer(job_of(OPTIONS | {"tokens": "1T"}))
+    assert run.cost is None
+    assert run.time is not None
+    hours = 1e12 / run.time.tokens_per_s / 3600
+    assert document(run)["run_hours"] == pytest.approx(hours)
+    assert f"the whole run takes {hours / 24:,.0f} days ({hours:,.0f} hours)" in render_answer(run, Words("en"))
+    assert f"the run takes {hours / 24:,.0f} days" in render(replace(found(), plans=(run, run)), Words("en"))
+
+
+def test_without_a_price_the_cheapest_is_said_to_be_the_fewest_gpu_hours() -> None:
+    free = replace(found(), question={"goal": "cheapest"})
+    assert render(free, Words("en")).startswith("fewest GPU-hours (no price is known; ")
+    cost = Cost(price=Price(per_hour=2.0, currency="USD"), machines=1, per_hour=2.0)
+    priced = replace(free, plans=tuple(replace(plan, cost=cost) for plan in free.plans))
+    assert render(priced, Words("en")).startswith("cheapest: --gpus ")
+
+
+def test_figures_of_another_engine_than_the_winners_stand_under_its_name() -> None:
+    own, other = (replace(found().decisions[0], engine=engine) for engine in ("megatron", "pytorch"))
+    text = render(replace(found(), decisions=(own, other)), Words("en"))
+    assert f"1. {own.question} {own.finding}" in text
+    assert f"2. {other.question} (pytorch) {other.finding}" in text
+
+
+def test_the_table_of_techniques_names_the_engines_that_rows_are_compared_on() -> None:
+    rows = {row.name: row for row in found().techniques}
+    assert (rows["full recomputation"].against, rows["optimizer on the CPU"].against) == ("megatron", "deepspeed")
+    text = render(found(), Words("en"))
+    (line,) = (line for line in text.splitlines() if line.startswith("  optimizer on the CPU"))
+    assert line.split("--")[0].split()[-1] == "deepspeed"
+    alike = tuple(row for row in found().techniques if row.against == "megatron")
+    assert "  against  " not in render(replace(found(), techniques=alike), Words("en"))
+
+
+def test_what_a_winner_offloads_is_said_of_its_machines() -> None:
+    offloading = replace(found().plans[0], host=HostNeed(memory_bytes=3 << 30, memory_there_bytes=4 << 30))
+    text = render(replace(found(), plans=(offloading, offloading)), Words("en"))
+    assert "main memory: at least 3.00 GiB of 4.00 GiB in each machine" in text

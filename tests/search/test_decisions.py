@@ -66,3 +66,24 @@ def test_every_step_and_action_has_its_words_in_chinese() -> None:
     steps = (*ONLY_ONE, *SEVERAL)
     assert {step.name for step in steps} | {"size", "more"} == set(DECISIONS_ZH)
     assert {step.otherwise for step in steps} | {TAKE, COPY, SHARD, NOT_STATES, USE_MORE} == set(ACTIONS_ZH)
+
+
+def test_a_path_for_one_engine_has_its_figures_as_far_as_it_has_the_technique() -> None:
+    asked = job("llama-3.1-8b", "8xh100-sxm-80gb", engine="megatron", zero="0", seq_len=4096)
+    path = {step.name: step for step in decisions(asked, engine="megatron")}
+    own = job("llama-3.1-8b", "8xh100-sxm-80gb", engine="megatron", zero="1", seq_len=4096)
+    assert path["zero-1"].engine == "megatron"
+    assert path["zero-1"].device_bytes == needed_bytes(own)
+    titan = job("llama-3.1-8b", "8xh100-sxm-80gb", engine="torchtitan", seq_len=4096)
+    others = {step.name: step.engine for step in decisions(titan, engine="torchtitan")}
+    assert others["zero-1"] == "deepspeed"  # torchtitan has no such stage
+    assert others["size"] == ""
+
+
+def test_every_figure_of_a_path_on_one_engine_can_be_asked_for() -> None:
+    asked = job("llama-3.1-8b", "8xh100-sxm-80gb", engine="torchtitan", shards="everything", seq_len=4096)
+    for step in decisions(asked, engine="torchtitan"):
+        if step.options:
+            options = {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "seq-len": 4096} | read(step.options)
+            options.setdefault("engine", "torchtitan")
+            assert needed_bytes(job(**options)) == step.device_bytes

@@ -45,6 +45,17 @@ class Market(Noun, frozen=True, kw_only=True):
             raise InvalidSpec(f"currency={self.currency[:20]!r} must be an ISO 4217 code such as USD or CNY")
 
     @property
+    def asks(self) -> bool:
+        """Whether prices of a certain kind are wanted."""
+        return bool(self.spot or self.region or self.currency)
+
+    @property
+    def kind(self) -> str:
+        """The kind of prices wanted, as far as it is not the usual: "EUR spot, eastus"."""
+        kind = " ".join(filter(None, (self.currency, "spot" if self.spot else "")))
+        return ", ".join(filter(None, (kind, self.region)))
+
+    @property
     def tariff(self) -> Tariff:
         """Spot or on-demand."""
         return "spot" if self.spot else "on-demand"
@@ -164,9 +175,9 @@ def priced(cluster: Cluster, market: Market, lists: PriceLists | None = None, *,
     """
     if market.price is not None:
         return replace(cluster, price=_given(market.price, cluster, market))
-    asked = strict and bool(market.spot or market.region or market.currency)
+    asked = market.asks
     if cluster.instance is None:
-        if asked:
+        if asked and strict:
             raise InvalidSpec(
                 f"{cluster.name} has no list price; name a machine such as aws:p5.48xlarge, or give --price 2.5usd"
             )
@@ -175,9 +186,11 @@ def priced(cluster: Cluster, market: Market, lists: PriceLists | None = None, *,
     found = _listed(cluster, market, lists)
     if found is not None:
         return replace(cluster, price=found)
-    if asked:
+    if asked and strict:
         raise InvalidSpec(_why_not(cluster.instance, market, lists))
     note = f"no public price of {cluster.instance} is known; give --price, for example --price 2.5usd"
+    if asked:
+        note = _why_not(cluster.instance, market, lists)
     return replace(cluster, price=None, notes=(*cluster.notes, note))
 
 

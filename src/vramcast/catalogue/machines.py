@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from vramcast.catalogue.clusters import Market, own_clusters, price_lists, priced
+from vramcast.catalogue.clusters import Market, PriceLists, own_clusters, price_lists, priced
 from vramcast.catalogue.gpus import resolve_gpu
 from vramcast.catalogue.instances import PROVIDERS, Instance, instances, load_instance
 from vramcast.domain.device import Cluster
@@ -22,6 +22,7 @@ class Machine(NamedTuple):
 
     cluster: Cluster  # one machine
     row: Instance | None = None
+    wanted: str = ""  # the kind of price that it lacks, where it has others: "EUR spot, eastus"
 
     @property
     def name(self) -> str:
@@ -79,21 +80,29 @@ def compared(names: tuple[str, ...], market: Market) -> list[Machine] | None:
     found: list[Machine] = []
     for name in names:
         if name.lower() in own:
-            found.append(Machine(priced(own[name.lower()], market, lists)))
+            found.append(_machine(own[name.lower()], None, market, lists))
             continue
         try:
             row = load_instance(name)
         except UnknownName:
             return None
-        found.append(Machine(priced(row.cluster(), market, lists), row))
+        found.append(_machine(row.cluster(), row, market, lists))
     return found or None
 
 
 def all_machines(market: Market) -> list[Machine]:
     """The user's own clusters, then the catalogue."""
     lists = price_lists(market)
-    own = [Machine(priced(cluster, market, lists)) for cluster in own_clusters(market).values()]
-    return own + [Machine(priced(row.cluster(), market, lists), row) for row in instances()]
+    own = [_machine(cluster, None, market, lists) for cluster in own_clusters(market).values()]
+    return own + [_machine(row.cluster(), row, market, lists) for row in instances()]
+
+
+def _machine(cluster: Cluster, row: Instance | None, market: Market, lists: PriceLists) -> Machine:
+    """With the price wanted; where there are only others, with the kind that there is none of."""
+    found = priced(cluster, market, lists)
+    name = str(cluster.instance)
+    others = cluster.price is not None or bool(lists.own.of(name) or lists.known.of(name))
+    return Machine(found, row, market.kind if found.price is None and others else "")
 
 
 def _named(machine: Machine, names: tuple[str, ...]) -> bool:

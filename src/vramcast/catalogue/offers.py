@@ -43,7 +43,8 @@ def offers(text: str, market: Market = NO_MARKET) -> tuple[Offer, ...]:
         text: names separated by commas
         market: how machines are priced, and the user's own ones; a machine without such a price has none
 
-    Raises: UnknownName or InvalidSpec for a name that stands for nothing, SourceError for a wrong row of a user's file
+    Raises: UnknownName or InvalidSpec for a name that stands for nothing, InvalidSpec where prices of a certain kind
+        are asked for and no machine has one, SourceError for a wrong row of a user's file
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or len(names) > MOST_NAMES:
@@ -59,7 +60,10 @@ def offers(text: str, market: Market = NO_MARKET) -> tuple[Offer, ...]:
             both = () if not (before.counts and offer.counts) else tuple(sorted({*before.counts, *offer.counts}))
             found[offer.machine.name] = Offer(before.machine, both)
     lists = price_lists(market)
-    return tuple(Offer(priced(offer.machine, market, lists), offer.counts) for offer in found.values())
+    offered = tuple(Offer(priced(offer.machine, market, lists), offer.counts) for offer in found.values())
+    if market.asks and all(offer.machine.price is None for offer in offered):
+        priced(next(iter(found.values())).machine, market, lists, strict=True)
+    return offered
 
 
 def _named(name: str, own: dict[str, Cluster]) -> Iterator[Offer]:

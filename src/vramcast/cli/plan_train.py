@@ -72,8 +72,12 @@ def command(
         name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
     }
     writing = Writing(directory, formats, force).checked()
+    if picture is not None:
+        from vramcast.report.picture import check_picture
+
+        check_picture(picture)
     with waiting(words_of(lang)) as progress:
-        result, job = planned_training(given, file=job_file, progress=progress)
+        result, job = planned_training(given, file=job_file, progress=progress, before=writing.possible)
     if isinstance(result, PlanAnswer):
         text = searched(result, picture, as_json=as_json, explain=explain, lang=lang)
         fits = bool(result.plans) or not result.num_plans

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,6 +58,13 @@ class Writing(NamedTuple):
         if self.directory is None and (self.formats or self.force):
             raise InvalidSpec("--format and --force say what --write does; give --write DIR")
         return self
+
+    def possible(self, engines: Iterable[str]) -> None:
+        """Refuse before a search what could not be written after it."""
+        if self.directory is not None:
+            from vramcast.emit.write import refuse_early
+
+            refuse_early(engines, self.directory, formats=self.formats, force=self.force)
 
     def write(self, job: Job | ServeJob | PipelineJob, answer: Answer, words: Words, *, as_json: bool) -> None:
         """Write the plan's files, and say which; beside JSON on standard error."""

@@ -61,8 +61,31 @@ class Change(Noun, frozen=True):
     change: str  # "--recompute full"
     device_bytes: int  # where it does not fit: at least that
     fits: bool
-    cost: str = ""  # what it costs in time or quality, in words
+    cost: str = ""  # what it costs in time or quality, in words; or what there is too little of beside the cards
     concurrency: float | None = None  # serving: sequences of the context asked for that then fit at once
+
+
+class HostNeed(Noun, frozen=True):
+    """What a plan keeps in each machine beside the cards, at least. None: how much there is is not known [bytes]."""
+
+    memory_bytes: int  # of main memory
+    disk_bytes: int = 0  # of local disks
+    memory_there_bytes: int | None = None
+    disk_there_bytes: int | None = None
+
+    @property
+    def places(self) -> tuple[tuple[str, int, int | None], ...]:
+        """Name, what is needed and what there is, of every place that is used."""
+        both = (
+            ("main memory", self.memory_bytes, self.memory_there_bytes),
+            ("local disks", self.disk_bytes, self.disk_there_bytes),
+        )
+        return tuple(place for place in both if place[1])
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is enough, as far as that is known."""
+        return all(there is None or needed <= there for _, needed, there in self.places)
 
 
 class StepTime(Noun, frozen=True):
@@ -122,6 +145,8 @@ class Answer(Noun, frozen=True):
     changes: tuple[Change, ...] = ()
     time: StepTime | None = None
     cost: Cost | None = None
+    run_hours: float | None = None  # of the whole run, where the question says how long it is
+    host: HostNeed | None = None  # where something is offloaded
     found: Found | None = None  # where the question was an inverse one
 
     @property

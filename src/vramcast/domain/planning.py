@@ -117,6 +117,8 @@ class Technique(Noun, frozen=True):
     slowdown: float | None  # step time relative to without, -1: 0.25 is a quarter slower
     when: str  # when to use it, in words
     needs: str  # what it needs, in words
+    against: str = ""  # engine of the plan without it
+    lacks: str = ""  # what of main memory or disks there is too little for it
 
 
 class Decision(Noun, frozen=True):
@@ -131,16 +133,33 @@ class Decision(Noun, frozen=True):
     capacity_bytes: int | None = None  # with what
     host_bytes: int | None = None  # main memory it takes in each machine, where it offloads
     options: str = ""  # of `vramcast train`, that ask the same
+    engine: str = ""  # whose figures these are; empty: no engine's
+
+
+class MissedLimit(Noun, frozen=True):
+    """A limit of the whole run that no plan keeps, though some fit in memory. Hours, or money in `unit`."""
+
+    limit: str  # "deadline" or "budget"
+    allowed: float
+    least: float  # what the best plan takes: the limit that could be kept
+    unit: str  # "hours", or a currency
+    label: str  # that plan
+    times: int | None = None  # multiple of its machines that keeps the limit, where a search found one
+    enough: float | None = None  # what the best plan takes there
+    enough_label: str = ""
 
 
 class PlanAnswer(Noun, frozen=True):
-    """The answer to one search. `plans` is empty where nothing fits; then `nearest_failing` and `change` say why."""
+    """The answer to one search. `plans` is empty where nothing fits; then `nearest_failing` and `change`, or where
+    plans fit in memory `missed`, say why."""
 
     question: dict[str, Any]
     plans: tuple[Answer, ...]  # best first
     labels: tuple[str, ...]  # the options of each plan, as the command line writes them
     num_plans: int  # looked at
     num_fitting: int
+    num_in_memory: int | None = None  # that fit in memory, where deadline or budget leave none of them
+    missed: tuple[MissedLimit, ...] = ()
     nearest_failing: Answer | None = None  # fits where what it misses is a limit
     nearest_label: str = ""
     change: Change | None = None  # the smallest change that makes the nearest failing plan fit, or keep its limits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
@@ -116,6 +117,25 @@ def write_configs(
     return Written(tuple(directory / file.name for file in files), notes)
 
 
+def refuse_early(
+    engines: Iterable[str], directory: Path, *, formats: Iterable[str] = (), force: bool = False
+) -> None:
+    """Refuse what writing a plan of one of these engines would refuse whatever the plan: before a search, not after.
+
+    Raises: as `write_configs`
+    """
+    chosen = tuple(formats)
+    for engine in engines:
+        for name in chosen or formats_for(engine):
+            _check(name, engine)
+    _refuse_there(directory, [README], force=force)  # every plan has one
+    existing = next(folder for folder in (directory, *directory.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        raise SourceError(f"{directory}: {existing} is a file; name another folder")
+    if not os.access(existing, os.W_OK):
+        raise SourceError(f"{directory}: no permission to write; name another folder")
+
+
 def files_of(
     job: Job | ServeJob | PipelineJob, formats: tuple[str, ...] = (), *, answer: Answer | None = None
 ) -> tuple[tuple[File, ...], tuple[str, ...]]:
@@ -218,10 +238,7 @@ def _shown(value: object) -> str:
 
 def _write(directory: Path, files: Iterable[File], *, force: bool) -> None:
     """All files or none: what is there already is only overwritten when that is asked for."""
-    there = [file.name for file in files if (directory / file.name).exists()]
-    if there and not force:
-        raise SourceError(f"{directory}: {', '.join(there)} {'is' if len(there) == 1 else 'are'} there already; "
-                          "--force overwrites, or name another folder")
+    _refuse_there(directory, [file.name for file in files], force=force)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for file in files:
@@ -230,3 +247,10 @@ def _write(directory: Path, files: Iterable[File], *, force: bool) -> None:
             path.chmod(0o755 if file.executable else 0o644)
     except OSError as error:
         raise SourceError(f"{error.filename or directory}: {error.strerror or error}") from None
+
+
+def _refuse_there(directory: Path, names: Iterable[str], *, force: bool) -> None:
+    there = [name for name in names if (directory / name).exists()]
+    if there and not force:
+        raise SourceError(f"{directory}: {', '.join(there)} {'is' if len(there) == 1 else 'are'} there already; "
+                          "--force overwrites, or name another folder")

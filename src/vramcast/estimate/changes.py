@@ -4,25 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
 from vramcast.domain.answer import Change
 from vramcast.domain.job import Job
 from vramcast.errors import VramcastError
+from vramcast.estimate.host_memory import has_room, host_need, shortfall, takes
 from vramcast.estimate.techniques import TECHNIQUES, WHOLE_MODEL_ENGINES, Technique
-from vramcast.estimate.variants import on_engine, options_between
+from vramcast.estimate.variants import on_engine, options_between, with_plan
+from vramcast.units import ceil_div
 
 Measure = Callable[[Job], int]
 
 
 def single_changes(job: Job, *, measure: Measure) -> tuple[Change, ...]:
-    """Every applicable change that lowers the peak, those that make it fit first.
+    """Every applicable change that lowers the peak, those that make it fit first; where main memory is what there is
+    too little of, those that need less of it.
 
     Args:
         job: the plan that does not fit
         measure: device peak of a job, or a lower bound of it where it does not fit [bytes]
     """
     needed_bytes = measure(job)
-    found = [change for change in _tried(job, measure) if change.device_bytes < needed_bytes]
+    if not has_room(job):
+        found = list(_relieved(job, measure))
+    else:
+        found = [change for change in _tried(job, measure) if change.device_bytes < needed_bytes]
     return tuple(sorted(found, key=lambda change: not change.fits))
+
+
+def _relieved(job: Job, measure: Measure) -> Iterator[Change]:
+    """Without offload, and on as many machines as hold together what is offloaded."""
+    need = host_need(job)
+    assert need is not None  # there is too little room for it
+    kept = with_plan(job, offload_optimizer="none", offload_parameters="none")
+    times = max((ceil_div(needed, there) for _, needed, there in need.places if there), default=1)
+    more = replace(job, cluster=replace(job.cluster, num_nodes=job.cluster.num_nodes * times))
+    for changed, cost in ((kept, "states stay on the cards"), (more, f"{times} times the GPUs")):
+        try:
+            needed = measure(changed)
+        except VramcastError:
+            continue  # the engine has no such plan
+        change = options_between(job, changed)
+        fits = needed <= job.cluster.gpu.visible_bytes
+        yield Change(change=change, device_bytes=needed, fits=fits, cost=cost)
 
 
 def _tried(job: Job, measure: Measure) -> Iterator[Change]:
@@ -37,11 +62,13 @@ def _tried(job: Job, measure: Measure) -> Iterator[Change]:
                 needed = measure(changed)
             except VramcastError:
                 continue  # the engine does not support it: nothing to propose
+            host = host_need(changed)
+            lacks = shortfall(host)
             yield Change(
                 change=options_between(job, changed),
                 device_bytes=needed,
-                fits=needed <= job.cluster.gpu.visible_bytes,
-                cost=technique.cost,
+                fits=needed <= job.cluster.gpu.visible_bytes and not lacks,
+                cost=lacks or "; ".join(filter(None, (technique.cost, takes(host)))),
             )
             break
 

@@ -51,10 +51,13 @@ def cost_of(cluster: Cluster, *, tokens_per_s: float | None = None, run_tokens: 
 
 
 def with_cost(answer: AnswerT, cluster: Cluster, *, run_tokens: int | None = None) -> AnswerT:
-    """An answer with what the cluster costs at the speed the answer gives, and what is assumed of its machines."""
-    cost = cost_of(cluster, tokens_per_s=_tokens_per_s(answer), run_tokens=run_tokens)
+    """An answer with what the cluster costs at the speed the answer gives, how long the whole run takes, and what is
+    assumed of its machines."""
+    speed = _tokens_per_s(answer)
+    cost = cost_of(cluster, tokens_per_s=speed, run_tokens=run_tokens)
+    hours = run_tokens / speed / SECONDS_PER_HOUR if run_tokens and speed else None
     assumptions = tuple(dict.fromkeys((*answer.assumptions, *cluster.notes)))
-    return replace(answer, cost=cost, assumptions=assumptions)
+    return replace(answer, cost=cost, run_hours=hours, assumptions=assumptions)
 
 
 def _tokens_per_s(answer: Answer) -> float | None:

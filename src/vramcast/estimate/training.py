@@ -19,6 +19,7 @@ from vramcast.errors import UnknownName
 from vramcast.estimate.changes import single_changes
 from vramcast.estimate.checks import check
 from vramcast.estimate.cost import with_cost
+from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.ranks import rank_answer
 
@@ -55,7 +56,8 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
     answers = [_rank_answer(job, program) for program in programs] if every_role else [_fullest(job, programs)]
     ranks = sorted(answers, key=lambda rank: -rank.needed_bytes)
     capacity = job.cluster.gpu.visible_bytes
-    fits = ranks[0].needed_bytes <= capacity
+    host = host_need(job)
+    fits = ranks[0].needed_bytes <= capacity and (host is None or host.fits)
     from vramcast.estimate.step_time import timed  # questions of memory alone, the search's, never need it
 
     clock = timed(job)
@@ -69,6 +71,7 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
         changes=() if fits or not with_changes else single_changes(job, measure=needed_bytes),
         time=clock.time,
+        host=host,
     )
     return with_cost(found, job.cluster, run_tokens=job.run_tokens)
 

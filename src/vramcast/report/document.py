@@ -13,6 +13,7 @@ from vramcast.domain.answer import (
     Capacity,
     Change,
     Found,
+    HostNeed,
     LedgerEntry,
     Peak,
     RankAnswer,
@@ -47,6 +48,10 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
         plain |= _serving(answer)
     if answer.found is not None:
         plain |= _found(answer.found)
+    if answer.host is not None:
+        plain["host"] = {"fits": answer.host.fits} | _present(answer.host)
+    if answer.run_hours is not None:
+        plain["run_hours"] = answer.run_hours
     if answer.cost is not None:
         plain["price"] = cost_document(answer.cost, today)
     return plain
@@ -96,7 +101,7 @@ def _found(found: Found) -> dict[str, Any]:
     return {"found": known, "tried": [_present(tried) for tried in found.tried]}
 
 
-def _present(noun: Speed | StepTime | Tried) -> dict[str, Any]:
+def _present(noun: HostNeed | Speed | StepTime | Tried) -> dict[str, Any]:
     return {name: value for name, value in asdict(noun).items() if value not in (None, "")}
 
 
@@ -120,6 +125,7 @@ def _rank(rank: RankAnswer) -> dict[str, Any]:
         "peak": _peak(rank.peak) | {"interval_bytes": list(rank.interval_bytes)},
         "phases": {name: _peak(peak) for name, peak in rank.phases.items()},
         "ledger": [_entry(entry) for entry in rank.ledger],
+        **({"gives_back_cache": True} if rank.gives_back_cache else {}),
     }
 
 

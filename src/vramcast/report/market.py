@@ -157,7 +157,7 @@ def _known(plain: dict[str, Any]) -> dict[str, Any]:
 def _hourly(machine: Machine, words: Words) -> tuple[str, str]:
     price = machine.cluster.price
     if price is None:
-        return words("not_public"), ""
+        return words("no_such_price", kind=machine.wanted) if machine.wanted else words("not_public"), ""
     return money(price.per_hour, price.currency), money(
         price.per_hour / machine.cluster.gpus_per_node, price.currency
     )

@@ -19,6 +19,24 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "does not fit: {needed} needed, {capacity} usable per GPU, {excess} too much",
         "zh": "放不下：每卡需要 {needed}，可用 {capacity}，超出 {excess}",
     },
+    "host_does_not_fit": {
+        "en": "does not fit: {places} (per GPU {needed} of {capacity})",
+        "zh": "放不下：{places}（每卡 {needed}，可用 {capacity}）",
+    },
+    "host_short": {
+        "en": "{place}: at least {needed} needed in each machine, {there} there",
+        "zh": "{place}：每台机器至少需要 {needed}，只有 {there}",
+    },
+    "host_enough": {
+        "en": "{place}: at least {needed} of {there} in each machine",
+        "zh": "{place}：每台机器至少 {needed}，共有 {there}",
+    },
+    "host_unknown": {
+        "en": "{place}: at least {needed} needed in each machine; how much there is is not known, so not checked",
+        "zh": "{place}：每台机器至少需要 {needed}；机器容量未知，未作检查",
+    },
+    "place.main memory": {"en": "main memory", "zh": "内存"},
+    "place.local disks": {"en": "local disks", "zh": "本地盘"},
     "load_does_not_fit": {
         "en": "does not fit: {reason}",
         "zh": "放不下：{reason}",

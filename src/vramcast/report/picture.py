@@ -165,13 +165,23 @@ def labelled(axis: Axis) -> list[tuple[float, str]]:
     return list(zip(ticks, texts, strict=True))
 
 
+def check_picture(path: Path) -> None:
+    """Refuse a path that no picture can be written to.
+
+    Raises: InvalidSpec for an ending of no known kind, SourceError for a folder that is not there
+    """
+    if path.suffix not in WRITERS:
+        raise InvalidSpec(f"--picture {str(path)[:80]} must end in .svg or .html")
+    if not path.parent.is_dir():
+        raise SourceError(f"{path}: No such file or directory; name a folder that is there")
+
+
 def write_picture(path: Path, points: Sequence[Point], words: Words) -> None:
     """A file of the kind its name ends in.
 
     Raises: InvalidSpec for another ending or where there is nothing to draw, SourceError where it cannot be written
     """
-    if path.suffix not in WRITERS:
-        raise InvalidSpec(f"--picture {str(path)[:80]} must end in .svg or .html")
+    check_picture(path)
     if not points:
         raise InvalidSpec("--picture has nothing to draw: no plan that fits has a known speed")
     try:

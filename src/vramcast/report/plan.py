@@ -7,16 +7,22 @@ from datetime import date
 from typing import Final
 
 from vramcast.domain.answer import Answer, ServeAnswer
-from vramcast.domain.planning import Decision, Goal, PlanAnswer, Technique
+from vramcast.domain.planning import Decision, Goal, MissedLimit, PlanAnswer, Technique
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
 from vramcast.report.plan_words import decision_words, fleet_words, technique_words
-from vramcast.report.price import dated, money
-from vramcast.report.text import table
+from vramcast.report.price import dated, money, run_length
+from vramcast.report.text import host, table
 from vramcast.units import format_bytes
 
 SHOWN_TECHNIQUES: Final = 0.01
 """Techniques that save less than this share are left to --explain."""
+
+AGAINST: Final = 6
+"""Column of the engine that a technique is compared on."""
+
+GIVES_BACK: Final = "*"
+"""Mark of plans that fit only because the allocator gives cached memory back."""
 
 
 def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: date | None = None) -> str:
@@ -26,8 +32,8 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
         ("plan.table", _plans(answer, words)),
         (_reasons_key(answer), (f"  - {text}" for text in answer.reasons)),
         (f"plan.nearest{_lack(answer)}", _nearest(answer, words)),
-        ("plan.decisions", _decisions(answer.decisions, words)),
-        ("plan.techniques", _techniques(answer.techniques, words, explain=explain)),
+        ("plan.decisions", _decisions(answer.decisions, words, engine=_engine(answer))),
+        ("plan.techniques", _techniques(answer, words, explain=explain)),
         ("plan.picture", scatter(answer.front, words)),
         ("assumed", (f"  - {text}" for text in answer.assumptions)),
         ("warnings", (f"  - {text}" for text in answer.warnings)),
@@ -59,11 +65,20 @@ def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[st
     if not answer.num_plans:
         return
     if not answer.plans:
-        yield words(f"plan.nothing_fits{_lack(answer)}", count=f"{answer.num_plans:,}")
+        count = f"{answer.num_plans:,}"
+        if answer.missed:
+            yield words("plan.limits_missed", count=count, fitting=f"{answer.num_in_memory:,}")
+            yield from _missed(answer.missed, words)
+        else:
+            yield words(f"plan.nothing_fits{_lack(answer)}", count=count)
         return
     best = answer.plans[0]
-    yield words("plan.best", goal=words(f"goal.{answer.question['goal']}"), label=_labels(answer, words)[0])
+    goal = answer.question["goal"]
+    unpriced = goal == "cheapest" and best.cost is None
+    label = _labels(answer, words)[0]
+    yield words("plan.best", goal=words("goal.gpu-hours" if unpriced else f"goal.{goal}"), label=label)
     yield "  " + ", ".join(summary(best, words))
+    yield from (f"  {line}" for line in _cautions(best, words))
     if best.cost is not None:
         yield f"  {dated(best.cost.price, words, today)}"
     yield "  " + words("plan.counts", plans=f"{answer.num_plans:,}", fitting=f"{answer.num_fitting:,}")
@@ -76,6 +91,33 @@ def _labels(answer: PlanAnswer, words: Words) -> list[str]:
         label if fleet is None else f"{label} {fleet_words(fleet, words)}"
         for label, fleet in zip(answer.labels, fleets, strict=True)
     ]
+
+
+def _missed(missed: Iterable[MissedLimit], words: Words) -> Iterator[str]:
+    """Each limit of the run with the best there is, and what would keep it."""
+    for one in missed:
+        least, allowed = (_amount(value, one.unit, words) for value in (one.least, one.allowed))
+        yield "  " + words(f"plan.missed.{one.limit}", least=least, allowed=allowed)
+        yield f"    {one.label}"
+        if one.enough is not None:
+            yield "  " + words("plan.enough", times=one.times, amount=_amount(one.enough, one.unit, words))
+            yield f"    {one.enough_label}"
+        elif one.limit == "deadline":
+            yield "  " + words("plan.none_enough")
+
+
+def _amount(value: float, unit: str, words: Words) -> str:
+    return run_length(value, words) if unit == "hours" else money(value, unit)
+
+
+def _cautions(best: Answer, words: Words) -> Iterator[str]:
+    """How sure the winner's memory is, what it needs beside the cards, and what to know before running it."""
+    low, high = best.interval_bytes
+    key = "plan.interval_over" if high > best.capacity_bytes else "plan.interval"
+    yield words(key, low=format_bytes(low), high=format_bytes(high))
+    if best.host is not None:
+        yield from host(best.host, words)
+    yield from (words("plan.caution", text=text) for text in best.warnings)
 
 
 def summary(answer: Answer, words: Words) -> Iterator[str]:
@@ -98,7 +140,9 @@ def summary(answer: Answer, words: Words) -> Iterator[str]:
             key = "plan.per_generated" if isinstance(answer, ServeAnswer) else "plan.per_tokens"
             yield words(key, amount=money(cost.per_million_tokens, currency))
         if cost.per_run is not None:
-            yield words("plan.per_run", amount=money(cost.per_run, currency), hours=f"{cost.run_hours or 0:,.0f}")
+            yield words("plan.per_run", amount=money(cost.per_run, currency))
+    if answer.run_hours is not None:
+        yield words("plan.run_length", length=run_length(answer.run_hours, words))
 
 
 def _served(answer: ServeAnswer, words: Words) -> Iterator[str]:
@@ -129,15 +173,24 @@ def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
         words("plan.rate_of_all" if served else "tokens_per_s"),
         words("plan.price_generated" if served else "plan.price"),
     )
-    texts = (text + fleet for text, fleet in zip(own, fleets, strict=True))
-    found = enumerate(zip(texts, answer.plans, strict=True), 1)
-    rows = [head, *(_row(rank, text, plan, load=least) for rank, (text, plan) in found)]
+    marks = [_gives_back(plan) for plan in answer.plans]
+    blank = " " if any(marks) else ""  # figures stay below each other
+    rows: list[tuple[str, ...]] = [head]
+    for rank, (text, fleet, plan, marked) in enumerate(zip(own, fleets, answer.plans, marks, strict=True), 1):
+        rows.append(_row(rank, text + fleet, plan, GIVES_BACK if marked else blank, load=least))
     kept = [index for index in range(len(head)) if index < 3 or any(row[index] for row in rows[1:])]
     cells = [tuple(row[index] for index in kept) for row in rows]
     yield from (f"  {line}" for line in table(cells, right=frozenset(range(2, len(kept))) | {0}).splitlines())
+    if any(marks):
+        yield "  " + words("plan.gives_back", mark=GIVES_BACK)
 
 
-def _row(rank: int, text: str, plan: Answer, *, load: bool) -> tuple[str, ...]:
+def _gives_back(plan: Answer) -> bool:
+    """Whether a plan fits only because cached memory is returned to the driver."""
+    return any(rank.gives_back_cache for rank in plan.ranks)
+
+
+def _row(rank: int, text: str, plan: Answer, mark: str, *, load: bool) -> tuple[str, ...]:
     time, cost = plan.time, plan.cost
     speed, fleet = (plan.speed, plan.fleet) if isinstance(plan, ServeAnswer) else (None, None)
     rate = fleet.tokens_per_s if fleet else time.tokens_per_s if time else None
@@ -147,7 +200,7 @@ def _row(rank: int, text: str, plan: Answer, *, load: bool) -> tuple[str, ...]:
     return (
         str(rank),
         text,
-        format_bytes(plan.fullest.needed_bytes),
+        format_bytes(plan.fullest.needed_bytes) + mark,
         "" if needs is None else format_bytes(needs.total_bytes * (fleet.replicas if fleet else 1)),
         "" if needs is None else format_bytes(needs.per_gpu_bytes),
         "" if time is None else seconds(time.step_s),
@@ -181,22 +234,35 @@ def _nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
         yield "  " + words(f"plan.change{_lack(answer)}", change=change.change, size=size, cost=change.cost)
 
 
-def _decisions(decisions: tuple[Decision, ...], words: Words) -> Iterator[str]:
-    """Question, finding with its figures, and what follows."""
+def _engine(answer: PlanAnswer) -> str | None:
+    """The engine that the answer is about: the winner's, or the only one asked for."""
+    asked = answer.plans[0].question["engine"] if answer.plans else answer.question.get("engine")
+    named = [asked] if isinstance(asked, str) else asked
+    return named[0] if named and len(named) == 1 else None
+
+
+def _decisions(decisions: tuple[Decision, ...], words: Words, *, engine: str | None) -> Iterator[str]:
+    """Question, finding with its figures, and what follows; figures of another engine under its name."""
     for number, decision in enumerate(decisions, 1):
         question, finding, action = decision_words(decision, words)
-        yield f"  {number}. {question} {finding} -> {action}"
+        other = f"({decision.engine}) " if decision.engine not in ("", engine) else ""
+        yield f"  {number}. {question} {other}{finding} -> {action}"
 
 
-def _techniques(techniques: tuple[Technique, ...], words: Words, *, explain: bool) -> Iterator[str]:
+def _techniques(answer: PlanAnswer, words: Words, *, explain: bool) -> Iterator[str]:
     """One row each; --explain adds when to use it and what it needs."""
+    techniques = answer.techniques
     shown = [row for row in techniques if explain or abs(_share(row)) >= SHOWN_TECHNIQUES]
     if not shown:
         return
-    keys = ("technique", "plan.memory", "plan.saves", "plan.slower", "plan.verdict", "plan.options")
+    keys = ("technique", "plan.memory", "plan.saves", "plan.slower", "plan.verdict", "plan.against", "plan.options")
     head = (words(keys[0]), words(keys[1]), words(keys[2]), "", *(words(key) for key in keys[3:]))
     rows = [head, *(_technique_row(row, words) for row in shown)]
-    kept = [index for index in range(len(head)) if index in (3, 5) or any(row[index] for row in rows[1:])]
+    alike = {row.against for row in shown} <= {"", _engine(answer)}
+    kept = [
+        index for index in range(len(head))
+        if index in (3, 5) or (any(row[index] for row in rows[1:]) and not (alike and index == AGAINST))
+    ]
     lines = table(
         [tuple(row[index] for index in kept) for row in rows],
         right=frozenset(place for place, index in enumerate(kept) if index in (1, 2, 3, 4)),
@@ -219,7 +285,8 @@ def _technique_row(row: Technique, words: Words) -> tuple[str, ...]:
         f"{_share(row):.0%}",
         "" if row.slowdown is None else f"{round(row.slowdown, 2) + 0.0:+.0%}",
         words("change_fits") if row.fits else words("does_not"),
-        row.change,
+        row.against,
+        f"{row.change} ({row.lacks})" if row.lacks else row.change,
     )
 
 

@@ -28,6 +28,9 @@ def plan_document(answer: PlanAnswer, *, today: date | None = None) -> dict[str,
         plain["nearest_label"] = answer.nearest_label
     if answer.change is not None:
         plain["change"] = change_document(answer.change)
+    if answer.num_in_memory is not None:
+        plain["num_in_memory"] = answer.num_in_memory
+        plain["missed"] = [_present(noun) for noun in answer.missed]
     for name in ("front", "decisions", "techniques"):
         plain[name] = [_present(noun) for noun in getattr(answer, name)]
     return plain | {"assumptions": list(answer.assumptions), "warnings": list(answer.warnings)}

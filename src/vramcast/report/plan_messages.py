@@ -33,10 +33,35 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "found.model": {"en": "largest of the catalogue", "zh": "目录中最大"},
     "goal.fastest": {"en": "fastest", "zh": "最快"},
     "goal.cheapest": {"en": "cheapest", "zh": "最便宜"},
+    "goal.gpu-hours": {
+        "en": "fewest GPU-hours (no price is known; --price 2.5usd gives one)",
+        "zh": "GPU 小时最少（价格未知；可用 --price 2.5usd 指定）",
+    },
     "goal.fewest-gpus": {"en": "fewest GPUs", "zh": "用卡最少"},
     "goal.least-memory": {"en": "least memory", "zh": "显存占用最低"},
     "plan.best": {"en": "{goal}: {label}", "zh": "{goal}：{label}"},
     "plan.nothing_fits": {"en": "none of {count} plans fits", "zh": "{count} 个方案都放不下"},
+    "plan.limits_missed": {
+        "en": "none of {count} plans keeps to the limits of the run; {fitting} of them fit in memory",
+        "zh": "{count} 个方案都不满足训练期限或预算；其中 {fitting} 个显存放得下",
+    },
+    "plan.missed.deadline": {
+        "en": "deadline: the fastest run takes {least}, the limit is {allowed}",
+        "zh": "期限：最快需要 {least}，限制为 {allowed}",
+    },
+    "plan.missed.budget": {
+        "en": "budget: the cheapest run costs {least}, the limit is {allowed}",
+        "zh": "预算：最便宜需要 {least}，限制为 {allowed}",
+    },
+    "plan.enough": {
+        "en": "{times} times the machines keep it: {amount} with",
+        "zh": "机器增至 {times} 倍即可满足：{amount}",
+    },
+    "plan.none_enough": {
+        "en": "no number of machines looked at keeps it (--max-gpus and --global-batch bound them); a longer deadline "
+              "does",
+        "zh": "试过的机器数量都不能满足（受 --max-gpus 与 --global-batch 限制）；可放宽期限",
+    },
     "plan.counts": {"en": "{plans} plans looked at, {fitting} fit", "zh": "共比较 {plans} 个方案，{fitting} 个放得下"},
     "plan.fits": {"en": "fits {needed} of {capacity} per GPU", "zh": "放得下：每卡 {needed}，可用 {capacity}"},
     "plan.not": {"en": "{needed} needed, {capacity} usable per GPU", "zh": "每卡需要 {needed}，可用 {capacity}"},
@@ -44,7 +69,19 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.speed": {"en": "{rate} tokens/s", "zh": "{rate} token/s"},
     "plan.per_hour": {"en": "{amount} per hour", "zh": "每小时 {amount}"},
     "plan.per_tokens": {"en": "{amount} per million tokens", "zh": "每百万 token {amount}"},
-    "plan.per_run": {"en": "the run: {amount} in {hours} hours", "zh": "整个训练：{amount}，{hours} 小时"},
+    "plan.per_run": {"en": "the run: {amount}", "zh": "整个训练：{amount}"},
+    "plan.run_length": {"en": "the run takes {length}", "zh": "整个训练需 {length}"},
+    "plan.interval": {"en": "90 % between {low} and {high}", "zh": "90 % 区间 {low} 至 {high}"},
+    "plan.interval_over": {
+        "en": "90 % between {low} and {high}, which is more than there is; --headroom leaves room",
+        "zh": "90 % 区间 {low} 至 {high}，上限超出可用显存；--headroom 可留余量",
+    },
+    "plan.caution": {"en": "caution: {text}", "zh": "注意：{text}"},
+    "plan.gives_back": {
+        "en": "{mark} fits only because the allocator gives cached memory back when the card is full: expect retries "
+              "and slow steps",
+        "zh": "{mark} 仅因显存占满时分配器归还缓存才放得下：可能重试并变慢",
+    },
     "plan.table": {"en": "Plans, best first", "zh": "方案（从优到劣）"},
     "plan.shared": {"en": "all with {options}", "zh": "共同选项：{options}"},
     "plan.memory": {"en": "per GPU", "zh": "每卡"},
@@ -104,6 +141,7 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.saves": {"en": "saves", "zh": "节省"},
     "plan.slower": {"en": "time", "zh": "时间"},
     "plan.verdict": {"en": "fits", "zh": "放得下"},
+    "plan.against": {"en": "against", "zh": "对比基准"},
     "plan.options": {"en": "options", "zh": "选项"},
     "plan.when": {"en": "when: {when}; needs: {needs}", "zh": "适用：{when}；需要：{needs}"},
     "plan.more_techniques": {

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
-from typing import Any
+from typing import Any, Final
 
 from vramcast.domain.price import Cost, Price
 from vramcast.report.messages import Words
+
+FEW_DAYS: Final = 2
+"""Runs shorter than that are given in hours [days]."""
+
+MANY_DAYS: Final = 10
+"""Runs of at least that are given in whole days [days]."""
 
 
 def cost_lines(
@@ -23,7 +29,19 @@ def cost_lines(
         key = "cost_per_generated" if generated else "cost_per_tokens"
         yield words(key, amount=money(cost.per_million_tokens, price.currency))
     if cost.per_run is not None and cost.run_hours is not None:
-        yield words("cost_per_run", amount=money(cost.per_run, price.currency), hours=f"{cost.run_hours:,.1f}")
+        yield words("cost_per_run", amount=money(cost.per_run, price.currency))
+
+
+def run_length(hours: float, words: Words) -> str:
+    """Hours, with days where there are many.
+
+    >>> run_length(3.25, Words("en")), run_length(3240.0, Words("en"))
+    ('3.2 hours', '135 days (3,240 hours)')
+    """
+    days = hours / 24
+    if days < FEW_DAYS:
+        return words("hours", hours=f"{hours:,.1f}")
+    return words("days", days=f"{days:,.0f}" if days >= MANY_DAYS else f"{days:.1f}", hours=f"{hours:,.0f}")
 
 
 def dated(price: Price, words: Words, today: date | None) -> str:

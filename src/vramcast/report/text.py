@@ -7,9 +7,9 @@ from datetime import date
 from itertools import groupby
 from typing import Final
 
-from vramcast.domain.answer import Answer, Found, LedgerEntry, RankAnswer, ServeAnswer, Speed, StepTime, Tried
+from vramcast.domain.answer import Answer, Found, HostNeed, LedgerEntry, RankAnswer, ServeAnswer, Speed, StepTime, Tried
 from vramcast.report.messages import Words
-from vramcast.report.price import cost_lines
+from vramcast.report.price import cost_lines, run_length
 from vramcast.units import format_bytes, format_seconds
 
 SHOWN_PER_CATEGORY: Final = 4
@@ -54,6 +54,8 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
         yield words("fits", **shown)
     elif isinstance(answer, ServeAnswer) and answer.shortfall and needed <= capacity:
         yield words("load_does_not_fit", reason=answer.shortfall)
+    elif answer.host is not None and not answer.host.fits and needed <= capacity:
+        yield words("host_does_not_fit", places="; ".join(host(answer.host, words, short=True)), **shown)
     else:
         yield words("does_not_fit", **shown, excess=format_bytes(needed - capacity))
         largest = answer.fullest.ledger[0]
@@ -69,6 +71,8 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
         low=format_bytes(low),
         high=format_bytes(high),
     )
+    if answer.host is not None and (answer.host.fits or needed > capacity):
+        yield from (f"  {line}" for line in host(answer.host, words))
     asked = answer.question
     yield "  " + words(
         "question",
@@ -79,11 +83,24 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
     )
     if answer.time is not None:
         yield "  " + step_time(answer.time, words)
+    if answer.run_hours is not None:
+        yield "  " + words("run_length", length=run_length(answer.run_hours, words))
     served = isinstance(answer, ServeAnswer)
     if isinstance(answer, ServeAnswer):
         yield from (f"  {line}" for line in serving(answer, words))
     costs = cost_lines(answer.cost, words, instance=asked["gpus"], today=today, generated=served)
     yield from (f"  {line}" for line in costs)
+
+
+def host(need: HostNeed, words: Words, *, short: bool = False) -> Iterator[str]:
+    """What each place beside the cards must hold; `short`: only those that hold too little."""
+    for place, needed, there in need.places:
+        lacks = there is not None and needed > there
+        if short and not lacks:
+            continue
+        key = "host_unknown" if there is None else "host_short" if lacks else "host_enough"
+        held = "" if there is None else format_bytes(there)
+        yield words(key, place=words(f"place.{place}"), needed=format_bytes(needed), there=held)
 
 
 def search(found: Found | None, words: Words) -> Iterator[str]:

@@ -11,18 +11,17 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.job import Job, Recompute, Shards
+from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.planning import Decision
 from vramcast.errors import VramcastError
+from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.training import needed_bytes
-from vramcast.estimate.variants import options_between, with_plan
+from vramcast.estimate.variants import on_engine, options_between, with_plan
 from vramcast.search.ladder import (
     Build,
     all_offloaded,
     alone,
     eight_bit,
-    has_main_memory,
-    host_bytes,
     offloaded,
     pipeline,
     pure_bf16,
@@ -93,52 +92,78 @@ SEVERAL: Final = (
 )
 
 
-def decisions(job: Job) -> tuple[Decision, ...]:
+def decisions(job: Job, *, engine: str | None = None) -> tuple[Decision, ...]:
     """The path for a job's model, data and cards; what its plan says of sharing and saving is not looked at.
 
     It ends at the first step that fits on the cards there are, and else with how many machines it would take.
+
+    Args:
+        job: model, data and cards
+        engine: whose plans to look at as far as it has them; None: of each technique the first engine that has it
     """
-    path = list(_asked(job, ONE_CARD if job.cluster.count > 1 else ONLY_ONE))
+    path = list(_asked(job, ONE_CARD if job.cluster.count > 1 else ONLY_ONE, engine))
     if path and path[-1].yes:
         return tuple(path)
     path.append(_size(job))
     if job.cluster.count > 1:
-        path += _asked(job, SEVERAL)
+        path += _asked(job, SEVERAL, engine)
     if not path[-1].yes or path[-1].name == "size":
-        path += _more_machines(job)
+        path += _more_machines(job, engine)
     return tuple(path)
 
 
-def _asked(job: Job, steps: tuple[Step, ...]) -> Iterator[Decision]:
+def _asked(job: Job, steps: tuple[Step, ...], engine: str | None) -> Iterator[Decision]:
     """The steps up to the first that fits."""
     capacity = job.cluster.gpu.visible_bytes
     for step in steps:
-        built = step.build(job)
-        if built is None:
-            continue
-        try:
-            needed = needed_bytes(built)
-        except VramcastError:
+        looked = _look(step.build(job), job, engine)
+        if looked is None:
             continue  # no such plan for this model: nothing to decide
-        decision = _decision(step, job, built, needed, capacity)
+        decision = _decision(step, job, *looked, capacity)
         yield decision
         if decision.yes:
             return
 
 
+def _look(built: Job | None, job: Job, engine: str | None) -> tuple[Job, int] | None:
+    """A plan on the engine wanted, or else on its own, with what it needs; None where neither has it [bytes]."""
+    if built is None:
+        return None
+    wanted = built if engine is None else _moved(built, job, engine)
+    for plan in (wanted,) if wanted == built else (wanted, built):
+        try:
+            return plan, needed_bytes(plan)
+        except VramcastError:
+            continue
+    return None
+
+
+def _moved(built: Job, job: Job, engine: str) -> Job:
+    """A plan on another engine, in the recipe the job has there, unless the recipe is what the plan is about."""
+    if engine == built.engine:
+        return built
+    moved = on_engine(built, engine)
+    if built.plan.precision is Precision.BF16:
+        return with_plan(moved, precision=Precision.BF16)
+    if engine != job.engine:
+        return moved
+    return replace(with_plan(moved, precision=job.plan.precision), engine_options=job.engine_options)
+
+
 def _decision(step: Step, job: Job, built: Job, needed: int, capacity: int) -> Decision:
-    on_card, host = needed <= capacity, host_bytes(built)
-    fits = on_card and has_main_memory(built)
+    on_card, host = needed <= capacity, host_need(built)
+    fits = on_card and (host is None or host.fits)
     least = "" if on_card else "at least "
     finding = f"{'yes' if fits else 'no'}: {least}{format_bytes(needed)} of {format_bytes(capacity)}"
     if host is not None:
-        there = job.cluster.host_bytes
+        there = host.memory_there_bytes
         have = "" if there is None else f" of {format_bytes(there)}"
-        finding += f", and {format_bytes(host)}{have} of main memory in each machine"
+        finding += f", and {format_bytes(host.memory_bytes)}{have} of main memory in each machine"
     take = TAKE if job.cluster.count == built.cluster.count else COPY
     return Decision(
         name=step.name, question=step.question, finding=finding, action=take if fits else step.otherwise, yes=fits,
-        device_bytes=needed, capacity_bytes=capacity, host_bytes=host, options=options_between(_bare(job), built),
+        device_bytes=needed, capacity_bytes=capacity, host_bytes=host.memory_bytes if host else None,
+        options=options_between(_bare(job), built), engine=built.engine,
     )
 
 
@@ -161,24 +186,23 @@ def _size(job: Job) -> Decision:
     )
 
 
-def _more_machines(job: Job) -> Iterator[Decision]:
+def _more_machines(job: Job, engine: str | None) -> Iterator[Decision]:
     """The smallest power of two of machines on which ZeRO 3 with recomputation fits."""
     build, machines = sharded(Shards.EVERYTHING, Recompute.FULL), job.cluster.num_nodes
     while 2 * machines <= MOST_MACHINES:
         machines *= 2
-        larger = build(replace(job, cluster=replace(job.cluster, num_nodes=machines)))
-        assert larger is not None  # there are several cards
-        try:
-            needed = needed_bytes(larger)
-        except VramcastError:
+        wider = replace(job, cluster=replace(job.cluster, num_nodes=machines))
+        looked = _look(build(wider), wider, engine)
+        if looked is None:
             return
+        larger, needed = looked
         if needed <= job.cluster.gpu.visible_bytes:
             capacity = job.cluster.gpu.visible_bytes
             yield Decision(
                 name="more", question="How many of these machines would do, with ZeRO 3 and full recomputation?",
                 finding=f"{machines}: {format_bytes(needed)} of {format_bytes(capacity)}",
                 action=USE_MORE, yes=True, device_bytes=needed, capacity_bytes=capacity,
-                options=options_between(_bare(job), larger),
+                options=options_between(_bare(job), larger), engine=larger.engine,
             )
             return
 

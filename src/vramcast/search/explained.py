@@ -29,10 +29,18 @@ def explained(answer: PlanAnswer, space: Space, limits: Limits, cluster: Cluster
     plans = tuple(
         with_cost(plan, clusters[plan.question["gpus"]], run_tokens=limits.run_tokens) for plan in answer.plans
     )
+    path = decisions(job, engine=_engine_of(answer, space))
     return replace(
-        answer, plans=plans, decisions=decisions(job), techniques=table.techniques,
+        answer, plans=plans, decisions=path, techniques=table.techniques,
         assumptions=(*answer.assumptions, *refused),
     )
+
+
+def _engine_of(answer: PlanAnswer, space: Space) -> str | None:
+    """The engine that a path leads to: the winner's, or the only one asked for."""
+    if answer.plans:
+        return str(answer.plans[0].question["engine"])
+    return space.engines[0] if len(space.engines) == 1 else None
 
 
 def unsearched(space: Space, goal: Goal) -> PlanAnswer:

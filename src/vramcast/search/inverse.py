@@ -19,12 +19,13 @@ from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model
 from vramcast.domain.planning import Goal, Limits, Space
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
+from vramcast.estimate.host_memory import has_room, host_need, shortfall
 from vramcast.estimate.step_time import timed
 from vramcast.estimate.training import answer, live_bytes, needed_bytes
 from vramcast.estimate.variants import on_engine, options_between, with_plan, with_workload
 from vramcast.search.bisection import largest
 from vramcast.search.family import scaled_model
-from vramcast.search.ladder import RUNGS, Rung, has_main_memory, host_bytes
+from vramcast.search.ladder import RUNGS, Rung
 from vramcast.units import format_bytes
 
 SHOWN: Final = 8
@@ -140,7 +141,7 @@ def _look(job: Job, what: str, value: int | str, headroom: float) -> Look:
         needed = needed_bytes(job)
     except VramcastError as error:
         return Look(job, value, Tried(what=what, fits=False, reason=str(error)))
-    fits = needed <= capacity and has_main_memory(job)
+    fits = needed <= capacity and has_room(job)
     clock = timed(job).time if fits else None
     reason = "" if fits else _reason(job, needed, capacity)
     tried = Tried(
@@ -153,10 +154,7 @@ def _look(job: Job, what: str, value: int | str, headroom: float) -> Look:
 def _reason(job: Job, needed: int, capacity: int) -> str:
     if needed > capacity:
         return f"at least {format_bytes(needed)} needed, {format_bytes(capacity)} usable"
-    return (
-        f"{format_bytes(host_bytes(job) or 0)} of main memory needed in each machine, "
-        f"{format_bytes(job.cluster.host_bytes or 0)} there"
-    )
+    return shortfall(host_need(job))
 
 
 def _largest(of: Callable[[int], Look], most: int, guess: int = 1) -> Result:
@@ -269,15 +267,15 @@ def _remarks(asked: Question, rung: Rung, job: Job) -> Iterator[str]:
     """What a set of techniques needs besides the cards."""
     if not _may(asked, rung):
         yield f"needs --allow {rung.allow}"
-    main_memory = host_bytes(job)
-    if main_memory is not None:
-        yield f"{format_bytes(main_memory)} of main memory in each machine"
+    need = host_need(job)
+    if need is not None:
+        yield f"{format_bytes(need.memory_bytes)} of main memory in each machine"
 
 
 def _may_fit(job: Job, headroom: float) -> bool:
     """Whether live tensors leave room: what does not pass cannot fit."""
     try:
-        return live_bytes(job) <= job.cluster.gpu.visible_bytes * (1 - headroom) and has_main_memory(job)
+        return live_bytes(job) <= job.cluster.gpu.visible_bytes * (1 - headroom) and has_room(job)
     except VramcastError:
         return False
 

@@ -7,15 +7,8 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.job import Job, Peft, Precision, Recompute, Shards
 from vramcast.estimate.variants import on_engine, with_plan
-from vramcast.units import ceil_div
-
-OFFLOADED_BYTES: Final = 12
-"""What the optimizer keeps of a parameter: fp32 copy and two moments [ZeRO, arXiv:1910.02054, section 3.1]."""
-
-WEIGHT_BYTES: Final = 2
 
 Build = Callable[[Job], Job | None]
 """The job with a set of techniques instead of its own; None where it does not apply."""
@@ -126,17 +119,3 @@ RUNGS: Final[tuple[Rung, ...]] = (
     Rung("QLoRA, full recomputation", adapters("nf4-dq"), "peft"),
 )
 """In order of what a user gives up, least first."""
-
-
-def host_bytes(job: Job) -> int | None:
-    """Main memory of one machine that an offloaded plan takes; None where nothing is offloaded [bytes]."""
-    if job.plan.offload_optimizer == "none":
-        return None
-    weights = 0 if job.plan.offload_parameters == "none" else WEIGHT_BYTES
-    return ceil_div(count_parameters(job.model).total * (OFFLOADED_BYTES + weights), job.cluster.num_nodes)
-
-
-def has_main_memory(job: Job) -> bool:
-    """Whether what is offloaded goes into main memory, as far as that is known."""
-    needed, there = host_bytes(job), job.cluster.host_bytes
-    return needed is None or there is None or needed <= there

@@ -10,6 +10,7 @@ from vramcast.domain.job import Job
 from vramcast.domain.planning import Technique
 from vramcast.errors import VramcastError
 from vramcast.estimate import techniques as ways
+from vramcast.estimate.host_memory import host_need, shortfall
 from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import device_bytes
 from vramcast.estimate.variants import on_engine, options_between
@@ -94,15 +95,18 @@ def _pair(job: Job, way: ways.Technique, measured: Callable[[Job], int]) -> _Pai
 
 def _row(job: Job, way: ways.Technique, pair: _Pair, pace: Pace) -> Technique:
     already = pair.with_it == job
+    lacks = shortfall(host_need(pair.with_it))
     return Technique(
         name=way.name,
         change=options_between(pair.without if already else job, pair.with_it),
         device_bytes=pair.device_bytes,
         saves_bytes=pair.without_bytes - pair.device_bytes,
-        fits=pair.device_bytes <= job.cluster.gpu.visible_bytes,
+        fits=pair.device_bytes <= job.cluster.gpu.visible_bytes and not lacks,
         slowdown=_slowdown(pair, pace),
         when=way.when,
         needs=way.needs,
+        against=pair.without.engine,
+        lacks=lacks,
     )
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from tests.search._options import read
 from vramcast.api import job_of
 from vramcast.catalogue.gpus import parse_gpus
-from vramcast.domain.job import Job, Recompute
+from vramcast.domain.job import Job, Precision, Recompute
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
 from vramcast.domain.price import Price
 from vramcast.errors import InvalidSpec
@@ -96,6 +97,47 @@ def test_budget_and_deadline_leave_out_what_breaks_them() -> None:
     assert not search(space, Limits(run_tokens=10**9, budget=hours * 29.0), Goal.FASTEST, top=1).plans
 
 
+def test_a_deadline_that_no_plan_keeps_is_named_with_what_would_keep_it() -> None:
+    space = space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64)
+    free = search(space, Limits(run_tokens=10**9), Goal.FASTEST, top=1)
+    assert free.plans[0].time is not None and not free.missed
+    hours = 1e9 / free.plans[0].time.tokens_per_s / 3600
+    found = search(space, Limits(run_tokens=10**9, deadline_hours=hours / 3), Goal.FASTEST, top=1)
+    assert not found.plans
+    assert found.num_in_memory == free.num_fitting > 0
+    (missed,) = found.missed
+    assert missed.limit == "deadline"
+    assert missed.label == free.labels[0]
+    assert missed.least == pytest.approx(hours)
+    assert missed.times == 4  # twice the machines are not three times as fast
+    assert missed.enough is not None and missed.enough <= hours / 3
+    again = replace(space, clusters=tuple(map(parse_gpus, ["4x8xh100-sxm-80gb"])))
+    assert search(again, Limits(run_tokens=10**9, deadline_hours=hours / 3), Goal.FASTEST, top=1).plans
+    within = Limits(run_tokens=10**9, deadline_hours=hours / 3, max_gpus=16)
+    assert search(space, within, Goal.FASTEST, top=1).missed[0].times is None
+
+
+def test_a_budget_that_no_plan_keeps_is_named_with_the_one_that_could_be() -> None:
+    clusters = (priced("8xh100-sxm-80gb", 100.0), priced("8xa100-sxm4-80gb", 5.0))
+    space = replace(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), clusters=clusters)
+    cheapest = search(space, Limits(run_tokens=10**9), Goal.CHEAPEST, top=1)
+    assert cheapest.plans[0].time is not None
+    cost = 1e9 / cheapest.plans[0].time.tokens_per_s / 3600 * 5.0
+    found = search(space, Limits(run_tokens=10**9, budget=cost / 2, deadline_hours=1000), Goal.FASTEST, top=1)
+    (missed,) = found.missed
+    assert (missed.limit, missed.unit) == ("budget", "USD")
+    assert missed.least == pytest.approx(cost)
+    assert "a100" in missed.label
+    assert search(space, Limits(run_tokens=10**9, budget=cost * 1.01), Goal.FASTEST, top=1).plans
+
+
+def test_what_fails_for_memory_is_not_blamed_on_the_deadline() -> None:
+    space = space_of(model="llama-3.1-70b", gpus="8xa100-sxm4-40gb", batch=64)
+    found = search(space, Limits(run_tokens=10**9, deadline_hours=1e-3), Goal.FASTEST)
+    assert not found.plans
+    assert not found.missed and found.num_in_memory is None
+
+
 def test_where_nothing_fits_the_nearest_and_what_would_are_said() -> None:
     space = space_of(model="llama-3.1-70b", gpus="8xa100-sxm4-40gb", batch=64)
     found: PlanAnswer = search(space, Limits(), Goal.FASTEST)
@@ -117,6 +159,33 @@ def test_where_nothing_fits_the_nearest_and_what_would_are_said() -> None:
 def test_spaces_that_hold_nothing_get_one_sentence(axes: dict[str, Any], limits: Limits, words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
         search(space_of(**axes), limits, Goal.FASTEST)
+
+
+def test_more_machines_are_found_where_the_engine_asked_for_fits_on_no_number_of_them() -> None:
+    space = space_of("1xa100-sxm4-40gb", "llama-3.1-8b", 64, engines=("pytorch",), precisions=(Precision.AMP_BF16,))
+    change = search(space, Limits(), Goal.FASTEST).change
+    assert change is not None and change.fits
+    assert "--engine megatron" in change.change
+    options = read(change.change) | {"model": "llama-3.1-8b", "seq-len": 2048}
+    assert needed_bytes(job_of(options)) == change.device_bytes
+    bound = search(space, Limits(max_gpus=2), Goal.FASTEST)
+    assert bound.change is None
+    assert any("no multiple of the machines" in text for text in bound.warnings)
+
+
+def test_an_engine_that_refuses_every_plan_says_why_itself() -> None:
+    with pytest.raises(InvalidSpec, match="unsloth trains on one GPU, not 4"):
+        search(space_of(engines=("unsloth",), precisions=(Precision.AMP_BF16,)), Limits(), Goal.FASTEST)
+    both = space_of(engines=("unsloth",), precisions=(Precision.AMP_BF16,), on=["4xa100-sxm4-40gb", "a100-sxm4-40gb"])
+    assert "--gpus 1xa100-sxm4-40gb" in search(both, Limits(), Goal.FASTEST, top=1).labels[0]
+
+
+def test_reasons_for_the_fewest_gpus_count_gpus() -> None:
+    space = space_of(model="llama-3.1-8b", on=["3xh100-sxm-80gb", "8xh100-sxm-80gb"], batch=48)
+    (reason,) = search(space, Limits(), Goal.FEWEST_GPUS, top=1).reasons
+    assert reason.endswith("8xh100-sxm-80gb instead of 3xh100-sxm-80gb needs 2.67 times the GPUs")
+    alone = space_of(on=["a100-sxm4-40gb", "2xa100-sxm4-40gb"])
+    assert not search(alone, Limits(), Goal.FEWEST_GPUS, top=1).reasons
 
 
 def test_prices_in_two_currencies_are_not_compared() -> None:

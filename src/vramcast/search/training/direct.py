@@ -7,6 +7,7 @@ nothing behind, so programs of one choice differ in the micro-batch alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from typing import Final, NamedTuple
@@ -19,8 +20,9 @@ from vramcast.domain.job import Job, Plan, Shards
 from vramcast.domain.planning import Space
 from vramcast.domain.program import Program, extent
 from vramcast.engines import torchtitan
-from vramcast.errors import VramcastError
+from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.checks import check
+from vramcast.estimate.host_memory import has_room
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.training import rank_programs
 from vramcast.search.training.affine import NotAffine, affine
@@ -49,14 +51,25 @@ class Choice(NamedTuple):
 
 
 def choices(space: Space, cluster: Cluster, engine: str) -> Iterator[Choice]:
-    """Every plan of a space on one cluster under one engine."""
+    """Every plan of a space on one cluster under one engine.
+
+    Raises: Unsupported with the engine's commonest reason where it refuses every one
+    """
+    refused: Counter[str] = Counter()
+    some = False
     for plan in _plans(space, cluster):
-        jobs = tuple(_jobs(space, _job(space, cluster, engine, plan)))
+        base = _job(space, cluster, engine, plan)
+        jobs = tuple(_jobs(space, base)) if has_room(base) else ()
         if jobs:
             try:
-                yield Choice(jobs, live_bytes(jobs))
-            except VramcastError:
-                continue  # the engine has no such plan
+                choice = Choice(jobs, live_bytes(jobs))
+            except VramcastError as reason:
+                refused[str(reason)] += 1  # the engine has no such plan
+                continue
+            some = True
+            yield choice
+    if refused and not some:
+        raise Unsupported(refused.most_common(1)[0][0])
 
 
 def num_pipelines(space: Space, cluster: Cluster) -> int:

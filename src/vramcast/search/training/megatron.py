@@ -21,6 +21,7 @@ from vramcast.engines.megatron.context import Context
 from vramcast.engines.megatron.run import state_rules
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.checks import check
+from vramcast.estimate.host_memory import has_room
 from vramcast.estimate.outside import communicator_bytes, context_tensor
 from vramcast.estimate.training_styles import recipe_of
 from vramcast.search.training.atoms import Atoms
@@ -125,10 +126,12 @@ def blocks(space: Space, clusters: Sequence[Cluster]) -> Iterator[Block]:
 
 
 def _variants(space: Space, job: Job) -> Iterator[Variant]:
-    """The ways to keep states that the engine has; its FSDP only where it is asked for."""
+    """The ways to keep states that engine and main memory have room for; its FSDP only where it is asked for."""
     for found in product(space.shards, space.optimizers, space.offload_optimizer):
         variant = Variant(*found)
         if variant.shards is Shards.EVERYTHING and not job.engine_options.get("fsdp"):
+            continue
+        if not has_room(_with(job, variant)):
             continue
         try:
             check(_with(job, variant))

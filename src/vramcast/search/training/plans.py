@@ -9,6 +9,7 @@ import numpy as np
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
 from vramcast.domain.planning import Space
+from vramcast.errors import Unsupported
 from vramcast.estimate.step_time import step_time
 from vramcast.search.training.direct import Choice, choices
 from vramcast.search.training.megatron import Block, blocks
@@ -25,16 +26,29 @@ def plans_on(space: Space, clusters: Sequence[Cluster], engine: str) -> Iterator
         clusters: equal machines, in each another number of them
         engine: the framework
 
-    Raises: Unsupported where the engine cannot run the model at all
+    Raises: Unsupported where the engine cannot run the model on any of the clusters
     """
     if engine == "megatron" and len(space.model.stacks) == 1:
         for block in blocks(space, clusters):
             for cluster in block.clusters:
                 yield _of_block(block, cluster)
     else:
-        for cluster in clusters:
+        yield from _read(space, clusters, engine)
+
+
+def _read(space: Space, clusters: Sequence[Cluster], engine: str) -> Iterator[Plans]:
+    """Whole programs, cluster by cluster; what is refused on some is possible on others."""
+    refused: Unsupported | None = None
+    possible = False
+    for cluster in clusters:
+        try:
             for choice in choices(space, cluster, engine):
+                possible = True
                 yield _of_choice(choice)
+        except Unsupported as reason:
+            refused = refused or reason
+    if refused is not None and not possible:
+        raise refused
 
 
 def _of_block(block: Block, cluster: Cluster) -> Plans:

@@ -60,6 +60,10 @@ class Rule(NamedTuple):
         """What an hour costs: money where a price is known, else GPU-hours."""
         return cluster.price.per_hour * cluster.num_nodes if cluster.price else float(cluster.count)
 
+    def run_hours(self, step_s: Seconds) -> Seconds:
+        """How long the whole run takes with steps of that length [h]."""
+        return step_s * ((self.limits.run_tokens or 0) / self.tokens / 3600)
+
     def values(self, plans: Plans) -> Seconds:
         """The goal as a number to make small; ties of the first concern are broken by the step time."""
         match self.goal:
@@ -76,7 +80,7 @@ class Rule(NamedTuple):
         """Which plans keep to deadline and budget."""
         if self.limits.run_tokens is None:
             return np.ones(plans.step_s.shape, np.bool_)
-        hours = plans.step_s * (self.limits.run_tokens / self.tokens / 3600)
+        hours = self.run_hours(plans.step_s)
         found = np.ones(plans.step_s.shape, np.bool_)
         if self.limits.deadline_hours is not None:
             found &= hours <= self.limits.deadline_hours
@@ -95,6 +99,7 @@ class Pool:
         self.capacity = rule.capacity_bytes(cluster)
         self.num_plans = 0
         self.num_fitting = 0
+        self.num_in_memory = 0  # whether they keep deadline and budget or not
         self.best: list[Candidate] = []
         self.failing: list[Candidate] = []  # better ones need more memory
         self._worst = np.inf
@@ -106,6 +111,7 @@ class Pool:
         fits = plans.live_bytes <= self.capacity
         self.num_plans += len(values)
         good = fits & allowed
+        self.num_in_memory += int(fits.sum())
         self.num_fitting += int(good.sum())
         self._keep_best(plans, values, np.flatnonzero(good & (values < self._worst)))
         self._keep_failing(plans, values, np.flatnonzero(~fits & allowed))

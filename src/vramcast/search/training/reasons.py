@@ -13,7 +13,10 @@ from vramcast.search.training.labels import label
 from vramcast.search.training.market import beats
 from vramcast.search.training.pool import Candidate, Rule
 
-RESPECTS: Final[tuple[tuple[str, str, Callable[[Job], object]], ...]] = (
+Respect = tuple[str, str, Callable[[Job], object]]
+"""Its name, the option that says it, and how a plan has it."""
+
+RESPECTS: Final[tuple[Respect, ...]] = (
     ("cards", "gpus", lambda job: job.cluster.name),
     ("engine", "engine", lambda job: job.engine),
     ("tensor parallelism", "tp", lambda job: job.plan.tp),
@@ -29,10 +32,10 @@ RESPECTS: Final[tuple[tuple[str, str, Callable[[Job], object]], ...]] = (
 )
 
 WORSE: Final[dict[Goal, tuple[str, str]]] = {
-    Goal.FASTEST: ("{share:.1%} slower", "{times:.1f} times as slow"),
-    Goal.CHEAPEST: ("{share:.1%} dearer", "{times:.1f} times as dear"),
-    Goal.FEWEST_GPUS: ("not better", "{times:.0f} times the GPUs"),
-    Goal.LEAST_MEMORY: ("{share:.1%} more memory", "{times:.1f} times the memory"),
+    Goal.FASTEST: ("is {share:.1%} slower", "is {times:.1f} times as slow"),
+    Goal.CHEAPEST: ("is {share:.1%} dearer", "is {times:.1f} times as dear"),
+    Goal.FEWEST_GPUS: ("needs {share:.0%} more GPUs", "needs {times:.3g} times the GPUs"),
+    Goal.LEAST_MEMORY: ("takes {share:.1%} more memory", "takes {times:.1f} times the memory"),
 }
 """Goal -> how much worse another plan is, for shares and for multiples."""
 
@@ -56,14 +59,28 @@ def reasons_of(
     """
     winner = best.job
     jobs = [(candidate, candidate.job) for candidate in others]
-    for words, option, look in RESPECTS:
+    for words, option, look in _respects(winner, rule.goal):
         own = look(winner)
         different = [(candidate, job) for candidate, job in jobs if look(job) != own]
         found = next((pair for pair in different[:TRIES] if fits(pair[0])), None)
-        times = found[0].value / best.value if found else 1.0
+        times = _times(found[0], best, rule.goal) if found else 1.0
         if found is not None and times > 1 + EQUAL:
             worse = WORSE[rule.goal][times >= 2].format(share=times - 1, times=times)
-            yield f"{words}: the best with --{option} {look(found[1])} instead of {own} is {worse}"
+            yield f"{words}: the best with --{option} {look(found[1])} instead of {own} {worse}"
+
+
+def _respects(winner: Job, goal: Goal) -> tuple[Respect, ...]:
+    """Where GPUs are counted, other ways to divide the work on as many are no worse: only the cards say something."""
+    if goal is not Goal.FEWEST_GPUS:
+        return RESPECTS
+    return RESPECTS[:1] if winner.cluster.count > 1 else ()
+
+
+def _times(other: Candidate, best: Candidate, goal: Goal) -> float:
+    """How many times as large another plan's value is; of GPUs, without what breaks ties."""
+    if goal is Goal.FEWEST_GPUS:
+        return other.job.cluster.count / best.job.cluster.count
+    return other.value / best.value
 
 
 def points(found: Iterable[Candidate], rule: Rule) -> tuple[Point, ...]:

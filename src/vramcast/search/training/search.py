@@ -22,13 +22,16 @@ from vramcast.domain.job import Job
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Space
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, question
+from vramcast.estimate.variants import on_engine
 from vramcast.search.training.balance import balanced
 from vramcast.search.training.direct import FEW, num_pipelines
 from vramcast.search.training.labels import label, signature
 from vramcast.search.training.market import beats, by_machine, cheapest_of_alike, comparable
+from vramcast.search.training.offload import too_large
 from vramcast.search.training.plans import plans_on
 from vramcast.search.training.pool import Candidate, Plans, Pool, Rule, rank_of
 from vramcast.search.training.reasons import points, reasons_of
+from vramcast.search.training.run_limits import Run, missed_limits
 
 POOL: Final = 2048
 """Plans kept of each cluster for the full answer."""
@@ -39,8 +42,19 @@ SPLIT: Final = 4
 DRAWN: Final = 16
 """Clusters that are all put into the picture; of more only those on the front."""
 
-MORE_MACHINES: Final = (2, 4, 8, 16, 32, 64)
+MORE_MACHINES: Final = tuple(1 << power for power in range(1, 11))
 """Multiples of the machines given that are tried where nothing fits."""
+
+MOST_GPUS: Final = 1024
+"""GPUs beyond which no multiple is tried unless it is 64 at most [count]."""
+
+ALWAYS_TRIED: Final = 64
+
+TENSOR_DEGREES: Final = (1, 2, 4, 8)
+"""Tensor parallelism looked at on more machines, whatever the cards of one."""
+
+WIDEST: Final = "megatron"
+"""Engine that has every way to divide a model: looked at where the engines asked for fit on no number of machines."""
 
 
 class Found(NamedTuple):
@@ -71,23 +85,29 @@ def search(
     clusters, warnings = large_enough(space, alike), [*warnings, *left]
     looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len), progress)
     looked.look(clusters)
+    no_room = too_large(space, clusters)
     if not looked.num_plans:
+        looked.refusals += no_room
         raise InvalidSpec(looked.nothing_possible(clusters))
     fitting = looked.with_balanced(looked.best(top))
+    missed = () if fitting else tuple(missed_limits(clusters, limits, looked.run_on))
     missing = looked.nearest_failing(fitting)
     nearest = answer(missing, every_role=False) if missing else None
+    change = looked.change(missing, nearest, alone=not fitting) if missing and nearest else None
     return PlanAnswer(
         question=_question(space, limits, goal),
         plans=tuple(found.answer for found in fitting),
         labels=tuple(label(found.job) for found in fitting),
         num_plans=looked.num_plans,
         num_fitting=sum(pool.num_fitting for pool in looked.pools),
+        num_in_memory=sum(pool.num_in_memory for pool in looked.pools) if missed else None,
+        missed=missed,
         nearest_failing=nearest,
         nearest_label=label(missing) if missing else "",
-        change=looked.change(missing, nearest, alone=not fitting) if missing and nearest else None,
+        change=change,
         reasons=tuple(looked.reasons(fitting[0])) if fitting else (),
         front=looked.front(),
-        warnings=(*warnings, *looked.left_out),
+        warnings=(*warnings, *no_room, *looked.left_out),
     )
 
 
@@ -103,12 +123,15 @@ def large_enough(space: Space, clusters: list[Cluster]) -> list[Cluster]:
 
     Every engine keeps each weight in 16 bits or more on some card, unless it is offloaded or a quantised base.
     """
+    kept = [cluster for cluster in clusters if holds_weights(space, cluster)]
+    return kept or [max(clusters, key=lambda cluster: cluster.count * cluster.gpu.visible_bytes)]
+
+
+def holds_weights(space: Space, cluster: Cluster) -> bool:
+    """Whether the cards together hold the weights in 16 bits, where they must."""
     if space.offload_parameters != ("none",) or (space.plan.peft and space.plan.peft.base != "full"):
-        return clusters
-    least = 2 * count_parameters(space.model).total
-    memory = [cluster.count * cluster.gpu.visible_bytes for cluster in clusters]
-    kept = [cluster for cluster, num_bytes in zip(clusters, memory, strict=True) if num_bytes >= least]
-    return kept or [clusters[memory.index(max(memory))]]
+        return True
+    return cluster.count * cluster.gpu.visible_bytes >= 2 * count_parameters(space.model).total
 
 
 class _Search:
@@ -233,15 +256,43 @@ class _Search:
         return self._more_machines(job) if alone else None
 
     def _more_machines(self, job: Job) -> Change | None:
-        for factor in MORE_MACHINES:
-            larger = replace(job.cluster, num_nodes=job.cluster.num_nodes * factor)
-            wider = _Search(replace(self.space, engines=(job.engine,)), self.rule._replace(goal=Goal.LEAST_MEMORY))
+        """The smallest multiple of the machines on which a plan of the job's engine fits, else one of the widest."""
+        engines = dict.fromkeys((job.engine, WIDEST))
+        for engine, (factor, larger) in product(engines, list(self._larger(job.cluster))):
+            precision = on_engine(job, engine).plan.precision
+            # where machines are small, layers must be split over several of them, slow as that is
+            wide = (*TENSOR_DEGREES, larger.gpus_per_node) if engine == WIDEST else ()
+            space = replace(self.space, engines=(engine,), precisions=(precision,), tp=self.space.tp or wide)
+            wider = _Search(space, self.rule._replace(goal=Goal.LEAST_MEMORY))
             wider.look([larger])
             fitting = wider.best(1)
             if fitting:
                 needed = fitting[0].answer.fullest.needed_bytes
                 cost = f"{factor} times the GPUs"
                 return Change(change=label(fitting[0].job), device_bytes=needed, fits=True, cost=cost)
+        self.left_out.append(
+            "no multiple of the machines that was looked at is enough: a shorter sequence, fewer bytes a parameter "
+            "(--allow 8bit-optimizer,pure-bf16,offload) or larger cards are left"
+        )
+        return None
+
+    def _larger(self, cluster: Cluster) -> Iterator[tuple[int, Cluster]]:
+        """Multiples of a cluster that the limits leave and that hold the weights at all."""
+        most = self.rule.limits.max_gpus or max(MOST_GPUS, ALWAYS_TRIED * cluster.count)
+        for factor in MORE_MACHINES:
+            larger = replace(cluster, num_nodes=cluster.num_nodes * factor)
+            if larger.count <= most and holds_weights(self.space, larger):
+                yield factor, larger
+
+    def run_on(self, clusters: Sequence[Cluster], limits: Limits, goal: Goal, engine: str | None) -> Run | None:
+        """The whole run with the best plan of another search of this space."""
+        space = self.space if engine is None else replace(self.space, engines=(engine,))
+        other = _Search(space, self.rule._replace(limits=limits, goal=goal))
+        other.look(clusters)
+        for candidate, job, _ in other.best(1):
+            hours = self.rule.run_hours(candidate.step_s)
+            cost = hours * self.rule.rate(job.cluster)
+            return Run(label(job), job.cluster, job.engine, hours, cost)
         return None
 
     def reasons(self, best: Found) -> Iterator[str]:

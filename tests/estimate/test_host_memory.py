@@ -1,0 +1,91 @@
+"""What is offloaded must go into main memory: a plan for which there is too little does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.search._options import job
+from vramcast.domain.answer import Answer
+from vramcast.estimate.host_memory import has_room, host_need
+from vramcast.estimate.training import answer
+from vramcast.report.document import document
+from vramcast.report.messages import Words
+from vramcast.report.text import render
+
+PARAMETERS = 405_853_388_800
+OFFLOADED = {
+    "model": "llama-3.1-405b", "gpus": "aws:p4d.24xlarge", "engine": "torchtitan", "tp": 4, "cp": 2,
+    "shards": "everything", "recompute": "full", "micro_batch": 1, "seq_len": 8192, "offload_optimizer": "cpu",
+}
+
+
+def asked(**options: Any) -> Answer:
+    return answer(job(**OFFLOADED | options))
+
+
+def test_too_little_main_memory_does_not_fit_and_is_the_reason_given_first() -> None:
+    found = asked()
+    assert found.fullest.needed_bytes <= found.capacity_bytes
+    assert not found.fits
+    first, *_ = render(found, Words("en")).splitlines()
+    assert first.startswith("does not fit: main memory: at least 4535.77 GiB needed in each machine, 1152.00 GiB there")
+    assert document(found)["host"] == {
+        "fits": False, "memory_bytes": 12 * PARAMETERS, "disk_bytes": 0, "memory_there_bytes": 1152 << 30,
+        "disk_there_bytes": 8_000_000_000_000,
+    }
+
+
+def test_the_machines_offered_hold_together_what_is_offloaded() -> None:
+    offered = next(change for change in asked().changes if change.fits)
+    assert offered.change == "--gpus 4xaws:p4d.24xlarge"
+    assert asked(gpus="4xaws:p4d.24xlarge").fits
+    assert not asked(gpus="3xaws:p4d.24xlarge", cp=1, tp=8).fits
+
+
+def test_unknown_main_memory_is_said_not_refused() -> None:
+    found = asked(gpus="8xa100-sxm4-40gb")
+    assert found.fits
+    assert "not known, so not checked" in render(found, Words("en"))
+    assert "memory_there_bytes" not in document(found)["host"]
+
+
+def test_what_goes_to_disk_needs_disks() -> None:
+    options = {"model": "llama-3.1-70b", "gpus": "8xa100-sxm4-80gb", "engine": "deepspeed", "zero": "3"}
+    plan = job(**options, offload_optimizer="nvme")
+    need = host_need(plan)
+    assert need is not None
+    assert (need.memory_bytes, need.disk_bytes) == (0, 12 * 70_553_706_496)
+    for room, enough in ((need.disk_bytes, True), (need.disk_bytes - 1, False)):
+        assert has_room(replace(plan, cluster=replace(plan.cluster, nvme_bytes=room))) is enough
+
+
+def test_a_plan_that_is_too_large_for_the_card_is_not_offered_more_main_memory_than_there_is() -> None:
+    plan = job(
+        "llama-3.1-70b", "8xh100-sxm-80gb", engine="deepspeed", zero="3", recompute="full", seq_len=2048, micro_batch=1
+    )
+    offered = {change.change: change for change in answer(plan).changes}
+    unchecked = offered["--offload-optimizer cpu"]
+    assert unchecked.fits
+    assert unchecked.cost.endswith("at least 788.50 GiB of main memory in each machine, not checked")
+    small = replace(plan, cluster=replace(plan.cluster, host_bytes=256 << 30))
+    refused = {change.change: change for change in answer(small).changes}["--offload-optimizer cpu"]
+    assert not refused.fits
+    assert "256.00 GiB there" in refused.cost
+
+
+@pytest.mark.parametrize(
+    ("options", "per_parameter"),
+    [
+        ({"engine": "deepspeed", "zero": "3", "offload_optimizer": "cpu"}, 12),
+        ({"engine": "deepspeed", "zero": "3", "offload_optimizer": "cpu", "offload_parameters": "cpu"}, 14),
+        ({"engine": "torchtitan", "shards": "everything", "offload_parameters": "cpu"}, 12),
+        ({"engine": "torchtune", "shards": "everything", "precision": "bf16", "offload_optimizer": "cpu"}, 6),
+    ],
+)
+def test_bytes_a_parameter_are_those_the_engine_moves(options: dict[str, Any], per_parameter: int) -> None:
+    need = host_need(job("llama-3.1-8b", "2x8xh100-sxm-80gb", **options))
+    assert need is not None
+    assert need.memory_bytes == per_parameter * 8_030_261_248 // 2

@@ -1,0 +1,38 @@
+"""A search offers no plan whose offloaded states main memory is too small for."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from vramcast.api import job_of
+from vramcast.domain.job import Recompute
+from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
+from vramcast.errors import InvalidSpec
+from vramcast.search.training.search import search
+
+
+def space_of(engine: str, host_gib: int | None, *ways: str) -> Space:
+    job = job_of({"model": "llama-3.1-8b", "gpus": "4xa100-sxm4-40gb", "engine": engine, "seq-len": 1024})
+    cluster = replace(job.cluster, host_bytes=None if host_gib is None else host_gib << 30)
+    return Space(
+        model=job.model, workload=job.workload, global_batch=16, clusters=(cluster,), engines=(engine,),
+        offload_optimizer=ways, recompute=(Recompute.FULL,), micro_batches=(1,), precisions=(job.plan.precision,),
+    )
+
+
+def found(engine: str, host_gib: int | None, *ways: str) -> PlanAnswer:
+    return search(space_of(engine, host_gib, *ways), Limits(), Goal.LEAST_MEMORY, top=1)
+
+
+@pytest.mark.parametrize("engine", ["megatron", "deepspeed"])
+def test_plans_are_offloaded_only_where_main_memory_holds_them(engine: str) -> None:
+    for host_gib, offloaded in ((None, True), (90, True), (89, False)):  # 8.03e9 x 12 bytes are 89.7 GiB
+        answer = found(engine, host_gib, "none", "cpu")
+        assert ("--offload-optimizer cpu" in answer.labels[0]) is offloaded
+        assert any("89.00 GiB there" in text for text in answer.warnings) is not offloaded
+
+
+def test_a_search_with_nothing_but_offload_says_what_there_is_too_little_of() -> None:
+    with pytest.raises(InvalidSpec, match=r"main memory: at least 89\.75 GiB needed in each machine, 64\.00 GiB there"):
+        found("deepspeed", 64, "cpu")
