@@ -88,4 +88,5 @@ def _positive(name: str, value: object, amount: Decimal) -> Decimal:
 
 
 def _shown(value: object) -> str:
-    return repr(str(value)[:40])
+    """As much of a value as a sentence has room for; escapes can make ten characters of one."""
+    return repr(str(value)[:40])[:80]
