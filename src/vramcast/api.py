@@ -312,7 +312,7 @@ def with_configs(
 
     Returns: all options, and what the files said
     """
-    from vramcast.question.configs.readers import read_files, solved
+    from vramcast.question.configs.readers import left_open, read_files, solved
 
     given = read_files(paths, command=command, format_name=format_name)
     merged = given.options | {name: value for name, value in options.items() if value is not None}
@@ -326,7 +326,11 @@ def with_configs(
         ranks = max(1, count // model_parallel)
         if not named & {"micro-batch", "grad-accum", "global-batch"}:
             merged = solved(merged, given.batch, ranks)
-    return merged, given
+    open_ = left_open(given, merged) if command == "train" else ()
+    model = options.get("model")
+    if model is not None and given.options.get("model", model) != model:
+        open_ = (*open_, f"the model of the file is left for {getattr(model, 'name', model)}")
+    return merged, given._replace(assumptions=(*given.assumptions, *open_))
 
 
 def _question(
