@@ -126,8 +126,12 @@ def blocks(space: Space, clusters: Sequence[Cluster]) -> Iterator[Block]:
 
 
 def _variants(space: Space, job: Job) -> Iterator[Variant]:
-    """The ways to keep states that engine and main memory have room for; its FSDP only where it is asked for."""
-    for found in product(space.shards, space.optimizers, space.offload_optimizer):
+    """The ways to keep states that engine and main memory have room for.
+
+    States are shared only between several cards, and by the engine's FSDP only where it is asked for.
+    """
+    shards = space.shards if job.cluster.count > 1 else (Shards.NOTHING,)
+    for found in product(shards, space.optimizers, space.offload_optimizer):
         variant = Variant(*found)
         if variant.shards is Shards.EVERYTHING and not job.engine_options.get("fsdp"):
             continue
