@@ -144,11 +144,29 @@ def planned_training(
     merged, resolve = _question(options, file, PLAN_OPTIONS)
     goal = goal_of(merged)
     if goal is not None:
-        return _found(goal, merged, resolve, before)
-    asked = build_planning(merged, resolve=resolve)
-    if before is not None:
-        before(asked.space.engines)
-    return _searched(asked, progress)
+        planned = _found(goal, merged, resolve, before)
+    else:
+        asked = build_planning(merged, resolve=resolve)
+        if before is not None:
+            before(asked.space.engines)
+        planned = _searched(asked, progress)
+    return planned if isinstance(options.get("model"), Model) else _with_command(planned, merged)
+
+
+def _with_command(planned: Planned, options: Mapping[str, Any]) -> Planned:
+    """The same with the whole command of its plan; a network that only Python has cannot be named in one."""
+    from vramcast.domain.planning import PlanAnswer
+    from vramcast.question.whole_command import train_command
+
+    answer, job = planned
+    if job is None:
+        return planned
+    found = None if isinstance(answer, PlanAnswer) else answer.found
+    by_numbers = options.get("model") is None and options.get("params") is not None
+    command = train_command(job, options, None if by_numbers else options.get("model", job.model.name))
+    if found is None:
+        return planned._replace(answer=replace(answer, command=command))
+    return planned._replace(answer=replace(answer, found=replace(found, command=command)))
 
 
 def _found(
@@ -203,11 +221,14 @@ def planned_serving(
 ) -> tuple[PlanAnswer, ServeJob | None]:
     """The same with one replica of the deployment it leads to."""
     from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS, build_plan_serving
+    from vramcast.question.whole_command import serve_command
     from vramcast.search.serving_plans import search
 
     merged, resolve = _question(options, file, PLAN_SERVE_OPTIONS)
     asked = build_plan_serving(merged, resolve=resolve)
     found, job = search(asked.space, asked.limits, asked.goal, top=asked.top)
+    if job is not None and not isinstance(options.get("model"), Model):
+        found = replace(found, command=serve_command(job, merged, merged.get("model"), asked.space.machines))
     return replace(found, assumptions=(*found.assumptions, *asked.assumptions)), job
 
 

@@ -187,4 +187,4 @@ def test_both_spellings_of_a_name_are_refused() -> None:
 def test_of_several_unknown_names_the_first_of_the_file_is_said() -> None:
     for names in itertools.permutations(["sequence-length", "batches", "models"]):
         with pytest.raises(UnknownName, match=f"unknown option '{names[0]}'"):
-            asked({"defaults": TRAIN, "axes": dict.fromkeys(names, [1])})
+            asked({"defaults": TRAIN, "axes": {key: [1] for key in names}})

@@ -130,6 +130,7 @@ class Found(Noun, frozen=True):
     tried: tuple[Tried, ...]  # in the order of the search, those next to the result
     num_tried: int  # all that were looked at
     nearest_failing: Tried | None = None
+    command: str = ""  # of the plan found, whole: what asks for it alone
 
 
 class Answer(Noun, frozen=True):

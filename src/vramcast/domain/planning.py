@@ -158,6 +158,7 @@ class PlanAnswer(Noun, frozen=True):
     labels: tuple[str, ...]  # the options of each plan, as the command line writes them
     num_plans: int  # looked at
     num_fitting: int
+    command: str = ""  # of the winner, whole: what asks for it alone
     num_in_memory: int | None = None  # that fit in memory, where deadline or budget leave none of them
     missed: tuple[MissedLimit, ...] = ()
     nearest_failing: Answer | None = None  # fits where what it misses is a limit

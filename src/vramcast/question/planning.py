@@ -95,6 +95,8 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
     Raises: InvalidSpec or UnknownName with one sentence.
     """
     values = parsed(options)
+    if "alloc-conf" in values:
+        raise InvalidSpec("a search looks at PyTorch's default allocator; give --alloc-conf to vramcast train instead")
     model = checkpoint_of(options.get("model"), values, resolve, PLAN_OPTIONS).model
     limits = _limits(values)
     clusters = clusters_of(values)

@@ -95,6 +95,8 @@ def _capacity(capacity: Capacity) -> dict[str, Any]:
 def _found(found: Found) -> dict[str, Any]:
     """`"found"`: what the search came to; `"tried"`: plans next to it. Both absent in other answers."""
     plain = {"goal": found.goal, "num_tried": found.num_tried, "what": found.what, "value": found.value}
+    if found.command:
+        plain["command"] = found.command
     if found.nearest_failing is not None:
         plain["nearest_failing"] = _present(found.nearest_failing)
     known = {name: value for name, value in plain.items() if value is not None}

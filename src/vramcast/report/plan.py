@@ -81,6 +81,9 @@ def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[st
     yield from (f"  {line}" for line in _cautions(best, words))
     if best.cost is not None:
         yield f"  {dated(best.cost.price, words, today)}"
+    if answer.command:
+        key = "plan.replica" if isinstance(best, ServeAnswer) else "plan.command"
+        yield "  " + words(key, command=answer.command)
     yield "  " + words("plan.counts", plans=f"{answer.num_plans:,}", fitting=f"{answer.num_fitting:,}")
 
 

@@ -23,6 +23,8 @@ def plan_document(answer: PlanAnswer, *, today: date | None = None) -> dict[str,
         "num_fitting": answer.num_fitting,
         "reasons": list(answer.reasons),
     }
+    if answer.command:
+        plain["command"] = answer.command
     if answer.nearest_failing is not None:
         plain["nearest_failing"] = _part(document(answer.nearest_failing, today=today))
         plain["nearest_label"] = answer.nearest_label

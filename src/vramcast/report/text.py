@@ -112,6 +112,8 @@ def search(found: Found | None, words: Words) -> Iterator[str]:
     else:
         value = f"{found.value:,}" if isinstance(found.value, int) else found.value
         yield words(f"found.{found.goal}", value=value, what=found.what)
+        if found.command:
+            yield "  " + words("plan.command", command=found.command)
 
 
 def tried(found: Found, words: Words) -> Iterator[str]:
