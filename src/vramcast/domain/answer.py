@@ -62,6 +62,7 @@ class Change(Noun, frozen=True):
     device_bytes: int  # where it does not fit: at least that
     fits: bool
     cost: str = ""  # what it costs in time or quality, in words; or what there is too little of beside the cards
+    slowdown: float | None = None  # time per token relative to the plan as it was, -1: 0.14 is 14 % more
     concurrency: float | None = None  # serving: sequences of the context asked for that then fit at once
 
 

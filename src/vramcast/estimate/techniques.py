@@ -33,6 +33,7 @@ class Technique(NamedTuple):
     engines: tuple[str, ...] = ()  # others that have it, in order of preference
     against_asked: bool = False  # compared with the job as asked, even where another engine has it
     offered: bool = True  # to a plan that does not fit
+    usually: str = ""  # what it costs in time where no step time is known
 
 
 def _set(**changes: Any) -> Apply:
@@ -193,14 +194,15 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
         "activations are what does not fit", "gradient accumulation keeps the batch as it is", offered=False,
     ),
     Technique(
-        "selective recomputation", _set(recompute=Recompute.SELECTIVE), "a few per cent more time",
+        "selective recomputation", _set(recompute=Recompute.SELECTIVE, recompute_layers=None),
+        "computes again what is cheap to compute",
         "activations are a little too large", "an engine that knows what is cheap to compute again",
-        engines=("torchtitan", "megatron"), offered=False,
+        engines=("torchtitan", "megatron"), usually="a few per cent more time",
     ),
     Technique(
         "full recomputation", _set(recompute=Recompute.FULL, recompute_layers=None),
-        "one more forward: about a third more time", "activations are much too large", "nothing",
-        without=_set(recompute=Recompute.NONE),
+        "one more forward", "activations are much too large", "nothing",
+        without=_set(recompute=Recompute.NONE), usually="about a third more time",
     ),
     Technique(
         "tensor parallelism", _double("tp"), "communication in every layer",

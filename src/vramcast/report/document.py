@@ -60,7 +60,8 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
 def change_document(change: Change) -> dict[str, Any]:
     """One change and what it would lead to."""
     plain = {"change": change.change, "device_bytes": change.device_bytes, "fits": change.fits, "cost": change.cost}
-    return plain if change.concurrency is None else plain | {"concurrency": change.concurrency}
+    known = {"concurrency": change.concurrency, "slowdown": change.slowdown}
+    return plain | {name: value for name, value in known.items() if value is not None}
 
 
 def _serving(answer: ServeAnswer) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
 from vramcast.report.plan_words import decision_words, fleet_words, technique_words
 from vramcast.report.price import dated, money, run_length
-from vramcast.report.text import host, table
+from vramcast.report.text import cost_words, host, table
 from vramcast.units import format_bytes
 
 SHOWN_TECHNIQUES: Final = 0.01
@@ -234,7 +234,7 @@ def _nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
     change = answer.change
     if change is not None:
         size = format_bytes(change.device_bytes)
-        yield "  " + words(f"plan.change{_lack(answer)}", change=change.change, size=size, cost=change.cost)
+        yield "  " + words(f"plan.change{_lack(answer)}", change=change.change, size=size, cost=cost_words(change, words))
 
 
 def _engine(answer: PlanAnswer) -> str | None:

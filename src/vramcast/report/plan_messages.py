@@ -135,6 +135,8 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.change.untimed": {"en": "possible with {change} ({cost})", "zh": "改用 {change} 即可（{cost}）"},
     "plan.nearest": {"en": "Nearest that does not fit", "zh": "最接近但放不下的方案"},
     "plan.change": {"en": "fits with {change}: {size} ({cost})", "zh": "改用 {change} 即可放下：{size}（{cost}）"},
+    "change.slower": {"en": "{cost}; {share} more time", "zh": "{cost}；时间 +{share}"},
+    "change.faster": {"en": "{cost}; {share} less time", "zh": "{cost}；时间 -{share}"},
     "plan.decisions": {"en": "The way there", "zh": "决策路径"},
     "plan.techniques": {
         "en": "Techniques, each alone, computed for this case",
@@ -223,6 +225,26 @@ TECHNIQUES_ZH: Final[dict[str, tuple[str, str, str]]] = {
     "half the sequence": ("序列减半", "数据允许", "文档能放进去"),
 }
 """Technique -> its name, when to use it, what it needs."""
+
+COSTS_ZH: Final[dict[str, str]] = {
+    "none; it is faster": "无，反而更快",
+    "more communication per step": "每步通信更多",
+    "gathers the weights in forward and backward": "前向和反向都要收集权重",
+    "about none": "几乎没有",
+    "smaller matrix products": "矩阵乘更小",
+    "computes again what is cheap to compute": "重算代价低的部分",
+    "computes again what is cheap to compute: a few per cent more time": "重算代价低的部分：时间多百分之几",
+    "one more forward": "多一次前向",
+    "one more forward: about a third more time": "多一次前向：时间约多三分之一",
+    "communication in every layer": "每层都要通信",
+    "pipeline bubbles": "流水线气泡",
+    "exchanges keys and values": "交换键和值",
+    "8-bit states": "8-bit 状态",
+    "the step runs at PCIe and CPU speed": "优化器更新受限于 PCIe 和 CPU",
+    "trains adapters instead of the weights": "只训练适配器，不训练权重",
+    "shorter context": "上下文更短",
+}
+"""What a change costs."""
 
 DECISIONS_ZH: Final[dict[str, str]] = {
     "one-card": "单卡直接放得下吗？",
