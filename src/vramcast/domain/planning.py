@@ -67,7 +67,7 @@ class Space(Noun, frozen=True):
     recompute: tuple[Recompute, ...] = tuple(Recompute)  # of FULL also only some layers of a stage
     offload_optimizer: tuple[str, ...] = ("none",)
     offload_parameters: tuple[str, ...] = ("none",)
-    precisions: tuple[Precision, ...] = (Precision.MIXED_BF16,)
+    precisions: tuple[Precision | None, ...] = (None,)  # None: the 16 bits that engine and card have
     optimizers: tuple[str, ...] = ("adamw",)
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ from vramcast.estimate.checks import check
 from vramcast.estimate.host_memory import has_room
 from vramcast.estimate.outside import communicator_bytes, context_tensor
 from vramcast.estimate.training_styles import recipe_of
+from vramcast.estimate.variants import recipes
 from vramcast.search.training.atoms import Atoms
 from vramcast.search.training.degrees import Grid, Stages, divisors, grid, pipelines
 from vramcast.search.training.extents import Counts
@@ -111,7 +112,7 @@ def blocks(space: Space, clusters: Sequence[Cluster]) -> Iterator[Block]:
     """
     if len(space.model.stacks) > 1:
         raise Unsupported(f"{space.model.name}: plans of several stacks are not searched for megatron")
-    for precision in space.precisions:
+    for precision in recipes(space.precisions, "megatron", clusters[0].gpu):
         together: dict[tuple[Variant, ...], list[Job]] = {}
         for cluster in clusters:
             job = Job(
