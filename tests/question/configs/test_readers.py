@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vramcast
-from vramcast.api import job_of, with_configs
+from vramcast.api import job_of
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.model import Norm
 from vramcast.emit.write import write_configs
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 from vramcast.estimate.training import answer
+from vramcast.question.configs.merged import with_configs
 from vramcast.question.configs.readers import read_files, solved
 
 DEEPSPEED = {

@@ -68,7 +68,7 @@ def read_files(paths: Iterable[str | Path], *, command: str, format_name: str | 
     return Given(
         options, batch,
         (
-            *(f"{name} ({found.format}): {_said(found.options)}" for name, _, found in read),
+            *(f"{name} ({found.format}): {as_options(found.options)}" for name, _, found in read),
             *(f"{name}: {text}" for name, _, found in read for text in found.notes),
         ),
         tuple(
@@ -100,7 +100,7 @@ def _read(path: Path, command: str, format_name: str | None) -> tuple[str, Readi
         raise SourceError(f"{config.name}: not what {name} takes: {type(error).__name__} {str(error)[:120]}") from None
 
 
-def _said(options: Mapping[str, Any]) -> str:
+def as_options(options: Mapping[str, Any]) -> str:
     """The options as the command line would write them."""
     shown = {name: getattr(value, "name", value) for name, value in options.items()}
     texts = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in shown.items()}
