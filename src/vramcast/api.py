@@ -293,7 +293,7 @@ def planned_serving(
     asked = build_plan_serving(merged, resolve=resolve)
     found, job = search(asked.space, asked.limits, asked.goal, top=asked.top)
     if job is not None and not isinstance(options.get("model"), Model):
-        found = replace(found, command=serve_command(job, merged, merged.get("model"), asked.space.machines))
+        found = replace(found, command=serve_command(job, merged, merged.get("model"), found.labels[0]))
     found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
     return found if said is None else _noted(found, said), job
 

@@ -26,11 +26,8 @@ def single_changes(job: Job, *, measure: Measure) -> tuple[Change, ...]:
         measure: device peak of a job, or a lower bound of it where it does not fit [bytes]
     """
     needed_bytes = measure(job)
-    if not has_room(job):
-        found = list(_relieved(job, measure))
-    else:
-        found = list(_tried(job, measure, needed_bytes))
-    return tuple(sorted(found, key=lambda change: not change.fits))
+    tried = _tried(job, measure, needed_bytes) if has_room(job) else _relieved(job, measure)
+    return tuple(sorted(tried, key=lambda change: not change.fits))
 
 
 def _relieved(job: Job, measure: Measure) -> Iterator[Change]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Peft, Plan, Workload
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.question.options import OPTIONS, Option
@@ -46,22 +45,18 @@ def train_command(job: Job, options: Mapping[str, Any], model: str | None) -> st
     return shlex.join(words)
 
 
-def serve_command(job: ServeJob, options: Mapping[str, Any], model: str | None, machines: Sequence[Cluster]) -> str:
+def serve_command(job: ServeJob, options: Mapping[str, Any], model: str | None, label: str) -> str:
     """`vramcast serve` for one replica.
 
     Args:
         job: the replica
         options: what the search was asked
         model: how the question named it; None: by numbers
-        machines: those that were looked at: a replica on some cards of one is asked for by its cards
+        label: the options of the replica, which say how its cards are named
     """
-    cluster = job.cluster
-    whole = any(
-        machine.instance == cluster.instance and machine.gpus_per_node == cluster.gpus_per_node for machine in machines
-    )
-    gpus = cluster.name if whole else replace(cluster, instance=None).name
+    gpus = label.split()[1]
     engine = f"{job.engine}@{'.'.join(map(str, job.version))}"
-    split = ("tp", "pp") if job.cluster.count > 1 else ()
+    split = () if gpus.startswith("1x") else ("tp", "pp")  # by default tp is every card
     words = [
         "vramcast", "serve", *([model] if model else []), "--gpus", gpus, "--engine", engine,
         *_differing(job.requests, Requests(), SERVE_OPTIONS, "requests"),
