@@ -70,4 +70,4 @@ def test_bf16_asked_of_a_search_on_an_old_card_is_warned_of() -> None:
         top=1,
     )
     assert isinstance(found, PlanAnswer)
-    assert any("emulated" in text for text in found.warnings)
+    assert any("emulated" in text for text in found.plans[0].warnings)

@@ -107,7 +107,7 @@ def search(
         change=change,
         reasons=tuple(looked.reasons(fitting[0])) if fitting else (),
         front=looked.front(),
-        warnings=(*warnings, *no_room, *looked.left_out, *(fitting[0].answer.warnings if fitting else ())),
+        warnings=(*warnings, *no_room, *looked.left_out),
     )
 
 
