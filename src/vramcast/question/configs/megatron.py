@@ -36,6 +36,9 @@ HARMLESS: Final = frozenset({
 
 SIZES: Final = {"--seq-length": "seq-len", "--micro-batch-size": "micro-batch", "--global-batch-size": "global-batch"}
 
+OF_EXPERTS: Final = ("dispatcher", "grouped_gemm", "permute_fusion", "router_fp32", "sinkhorn", "overlap_moe_comm")
+"""Engine options that say nothing of a dense network."""
+
 DESCRIBES: Final = ("--hidden-size", "--num-attention-heads", "--max-position-embeddings")
 """What a network needs, beside its layers."""
 
@@ -66,7 +69,11 @@ def read(config: Config) -> Reading:
     defaults = msgspec.structs.asdict(Options())
     pairs = engine_options_of(values, "gpt")
     pairs["stage_layers"] = str(pairs["stage_layers"]).replace(",", "-")
-    changed = [f"{name}={_text(value)}" for name, value in pairs.items() if value != defaults.get(name)]
+    dense = "--num-experts" not in values
+    changed = [
+        f"{name}={_text(value)}" for name, value in pairs.items()
+        if value != defaults.get(name) and not (dense and name in OF_EXPERTS)
+    ]
     if changed:
         options["engine-option"] = tuple(changed)
     options |= {option: size for name, option in SIZES.items() if (size := values.count(name)) is not None}
