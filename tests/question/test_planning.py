@@ -60,7 +60,7 @@ def test_techniques_that_cost_much_must_be_allowed_by_name() -> None:
     allowed = ask(engine="megatron", allow=("offload", "nvme", "8bit-optimizer", "fp8")).space
     assert allowed.offload_optimizer == ("none", "cpu", "nvme")
     assert allowed.optimizers == ("adamw", "adamw-8bit")
-    assert allowed.precisions == (Precision.MIXED_BF16, Precision.FP8)
+    assert allowed.precisions == (None, Precision.FP8)  # None: what engine and card compute 16 bits in
 
 
 def test_what_is_forbidden_is_not_in_the_space() -> None:

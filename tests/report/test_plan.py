@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from vramcast.api import job_of
 from vramcast.domain.answer import Change, HostNeed
-from vramcast.domain.planning import MissedLimit, PlanAnswer, Point
+from vramcast.domain.planning import Goal, MissedLimit, PlanAnswer, Point, Reason
 from vramcast.domain.price import Cost, Price
 from vramcast.estimate.techniques import TECHNIQUES
 from vramcast.estimate.training import answer
@@ -19,13 +19,17 @@ from vramcast.report.messages import Words
 from vramcast.report.notebook import shown_plan
 from vramcast.report.plan import render, split_labels
 from vramcast.report.plan_document import plan_document, to_json
-from vramcast.report.plan_messages import TECHNIQUES_ZH
+from vramcast.report.plan_messages import COSTS_ZH, RESPECTS_ZH, TECHNIQUES_ZH
+from vramcast.report.plan_words import reason_words
 from vramcast.report.text import render as render_answer
 from vramcast.search.decisions import decisions
 from vramcast.search.techniques import techniques
 from vramcast.units import format_bytes
 
 OPTIONS = {"model": "llama-3.2-1b", "gpus": "8xh100-sxm-80gb", "engine": "megatron", "seq-len": 2048}
+
+
+REASON = Reason(kind="respect", respect="tensor parallelism", option="tp", other="2", own="1", times=1.43)
 
 
 @cache
@@ -40,7 +44,7 @@ def found() -> PlanAnswer:
     )
     return PlanAnswer(
         question={"goal": "fastest"}, plans=plans, labels=labels, num_plans=1234, num_fitting=56, front=points,
-        nearest_failing=failing, nearest_label="--tp 1 --pp 1", reasons=("tensor parallelism: slower",),
+        nearest_failing=failing, nearest_label="--tp 1 --pp 1", reasons=(REASON,),
         change=Change(change="--tp 8", device_bytes=70 << 30, fits=True, cost="communication in every layer"),
         decisions=decisions(case), techniques=techniques(case).techniques, assumptions=("one thing",),
     )
@@ -182,3 +186,49 @@ def test_what_a_winner_offloads_is_said_of_its_machines() -> None:
     offloading = replace(found().plans[0], host=HostNeed(memory_bytes=3 << 30, memory_there_bytes=4 << 30))
     text = render(replace(found(), plans=(offloading, offloading)), Words("en"))
     assert "main memory: at least 3.00 GiB of 4.00 GiB in each machine" in text
+
+
+def test_reasons_and_costs_are_in_the_language_of_the_report() -> None:
+    english, chinese = render(found(), Words("en")), render(found(), Words("zh"))
+    assert "tensor parallelism: the best with --tp 2 instead of 1 is 43.0% slower" in english
+    assert "张量并行：改用 --tp 2（现为 1）的最优方案慢 43.0%" in chinese
+    assert "每层都要通信" in chinese
+    bullets = [line for line in chinese.splitlines() if line.startswith("  - ")]
+    assert not any("the best with" in line for line in bullets)
+
+
+@pytest.mark.parametrize("goal", [str(goal) for goal in Goal])
+@pytest.mark.parametrize("times", [1.05, 1.5, 2.5])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_goal_has_words_for_what_is_worse(goal: str, times: float, language: str) -> None:
+    text = reason_words(replace(REASON, times=times), goal, Words(language))
+    assert "tp 2" in text
+    assert "{" not in text
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason(kind="bound", bound="memory", cause="weights", value=0.7), Reason(kind="no-speed"),
+        Reason(kind="memory"),
+        Reason(kind="first-token", bound="compute", value=2.5), Reason(kind="per-user", bound="memory", value=11.0),
+        Reason(kind="per-user", bound="memory", value=11.0, users=8), Reason(kind="load-gpus", value=2, limit=1),
+        Reason(kind="replica-gpus", value=8, limit=4),
+    ],
+)
+def test_every_kind_of_reason_has_words_in_both_languages(reason: Reason) -> None:
+    english, chinese = (reason_words(reason, "cheapest", Words(language)) for language in ("en", "zh"))
+    assert english.isascii() and not chinese.isascii()
+
+
+def test_every_respect_of_a_search_has_its_chinese_words() -> None:
+    from vramcast.search.serving_plans import RESPECTS as SERVING
+    from vramcast.search.training.reasons import RESPECTS as TRAINING
+
+    assert {row[0] for row in (*TRAINING, *SERVING)} <= set(RESPECTS_ZH)
+
+
+def test_every_cost_of_a_serving_change_has_its_chinese_words() -> None:
+    from vramcast.estimate.serving_changes import PROPOSALS
+
+    assert {proposal.cost for proposal in PROPOSALS} <= set(COSTS_ZH)

@@ -147,3 +147,17 @@ def test_the_family_has_a_model_of_every_size(parameters: int) -> None:
     built = count_parameters(scaled_model(parameters)).total
     assert 0.97 * parameters < built <= parameters
     assert count_parameters(scaled_model(2 * parameters)).total > built
+
+
+def test_plans_that_do_not_fit_are_shown_with_what_they_need() -> None:
+    options = {"on": "8xh100-sxm-80gb", "recompute": "full"}
+    found_ = vramcast.plan("train", "llama-3.1-8b", find="longest-sequence", **options).found
+    assert found_ is not None and found_.nearest_failing is not None
+    failing = [one for one in found_.tried if not one.fits]
+    assert len(failing) > 1
+    for one in failing:
+        length = int(one.what.split()[-1])
+        whole = vramcast.train("llama-3.1-8b", gpus="8xh100-sxm-80gb", recompute="full", seq_len=length)
+        assert one.needed_bytes == whole.fullest.needed_bytes
+        assert "at least" not in one.reason
+    assert found_.nearest_failing == min(failing, key=lambda one: one.needed_bytes or 0)

@@ -176,12 +176,12 @@ def test_limits_that_nothing_keeps_name_those_that_something_keeps(limits: dict[
 def test_the_nearest_keeps_to_the_number_of_gpus() -> None:
     found = ask(on="aws", **{"per-user": "900", "max-gpus": 1})
     assert found.nearest_failing is not None and sum(rank.count for rank in found.nearest_failing.ranks) == 1
-    assert "tokens/s" in found.reasons[0]
+    assert found.reasons[0].kind == "per-user"
 
 
 def test_a_limit_on_gpus_that_is_too_low_names_the_number_that_is_not() -> None:
     found = ask(on="1xl40s", **{"max-gpus": 1, "per-user": "25"})
-    assert "--max-gpus allows 1" in found.reasons[0]
+    assert (found.reasons[0].kind, found.reasons[0].limit) == ("load-gpus", 1)
     assert found.change is not None and found.change.change == "--max-gpus 2"
 
 

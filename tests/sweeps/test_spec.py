@@ -165,3 +165,26 @@ def test_a_name_means_the_same_kind_of_column_for_every_command() -> None:
     for command in COMMANDS.values():
         for name, option in command.options.items():
             assert TYPES.get(option.kind, str) is TYPES.get(KINDS[name], str), name
+
+
+def test_names_may_be_spelled_as_python_spells_them(tmp_path: Path) -> None:
+    axes = {"seq_len": [1024, 2048], "micro_batch": [1, 2]}
+    excluded = {"seq_len": 2048, "micro-batch": 2}
+    found = asked({"defaults": TRAIN | {"model": "a"}, "axes": axes, "exclude": [excluded]})
+    assert [(q["seq-len"], q["micro-batch"]) for q in found] == [(1024, 1), (1024, 2), (2048, 1)]
+    path = tmp_path / "rows.csv"
+    path.write_text("command,model,gpus,seq_len\ntrain,a,t4,4k\n")
+    assert list(read_sweep(path, defaults={"micro_batch": 2}).questions()) == [
+        {"command": "train", "model": "a", "gpus": "t4", "seq-len": "4k", "micro-batch": 2}
+    ]
+
+
+def test_both_spellings_of_a_name_are_refused() -> None:
+    with pytest.raises(InvalidSpec, match="seq-len and seq_len are one option"):
+        asked({"defaults": TRAIN, "axes": {"seq-len": [1], "seq_len": [2], "model": ["a"]}})
+
+
+def test_of_several_unknown_names_the_first_of_the_file_is_said() -> None:
+    for names in itertools.permutations(["sequence-length", "batches", "models"]):
+        with pytest.raises(UnknownName, match=f"unknown option '{names[0]}'"):
+            asked({"defaults": TRAIN, "axes": {key: [1] for key in names}})

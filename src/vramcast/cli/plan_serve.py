@@ -10,6 +10,7 @@ import click
 from vramcast.cli.shared import (
     Writing,
     coloured,
+    from_options,
     json_option,
     language_option,
     question_options,
@@ -28,6 +29,7 @@ EXIT_DOES_NOT_FIT = 1
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
 )
+@from_options
 @click.option(
     "--picture", type=click.Path(path_type=Path), help="write cost against speed as a picture: FILE.svg or FILE.html"
 )
@@ -37,6 +39,8 @@ EXIT_DOES_NOT_FIT = 1
 def command(
     model: str | None,
     job_file: Path | None,
+    configs: tuple[Path, ...],
+    from_format: str | None,
     picture: Path | None,
     directory: Path | None,
     formats: tuple[str, ...],
@@ -53,14 +57,16 @@ def command(
     \b
     vramcast plan serve llama-3.1-8b --on aws --concurrency 64 --input-len 2000 --output-len 300 --per-user 20
     vramcast plan serve llama-3.1-70b --on 8xh100-sxm-80gb --goal fastest --engine vllm,sglang --weights stored,fp8
+    vramcast plan serve --from serve.sh --on any --concurrency 32
     """
     from vramcast.api import planned_serving
+    from vramcast.question.configs.paths import Configs
 
     given = {"model": model} | {
         name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
     }
     writing = Writing(directory, formats, force).checked()
-    result, job = planned_serving(given, file=job_file)
+    result, job = planned_serving(given, file=job_file, configs=Configs(configs, from_format))
     text = searched(result, picture, as_json=as_json, explain=False, lang=lang)
     click.echo(text if as_json else coloured(text, fits=bool(result.plans)), nl=as_json)
     if job is not None:

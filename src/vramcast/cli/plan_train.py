@@ -11,6 +11,7 @@ import click
 from vramcast.cli.shared import (
     Writing,
     coloured,
+    from_options,
     json_option,
     language_option,
     question_options,
@@ -34,6 +35,7 @@ EXIT_DOES_NOT_FIT = 1
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
 )
+@from_options
 @click.option(
     "--picture", type=click.Path(path_type=Path), help="write cost against speed as a picture: FILE.svg or FILE.html"
 )
@@ -44,6 +46,8 @@ EXIT_DOES_NOT_FIT = 1
 def command(
     model: str | None,
     job_file: Path | None,
+    configs: tuple[Path, ...],
+    from_format: str | None,
     picture: Path | None,
     explain: bool,
     directory: Path | None,
@@ -64,9 +68,11 @@ def command(
     vramcast plan train llama-3.1-8b --on 8xa100-sxm4-40gb --find largest-batch --engine deepspeed --zero 3
     vramcast plan train --on 8xa100-sxm4-40gb --find largest-model --seq-len 2k
     vramcast plan train qwen3-8b --on 8xh100-sxm-80gb --engine deepspeed --write configs
+    vramcast plan train --from pretrain_llama.sh --on aws --max-gpus 64 --goal cheapest
     """
     from vramcast.api import planned_training
     from vramcast.domain.planning import PlanAnswer
+    from vramcast.question.configs.paths import Configs
 
     given = {"model": model} | {
         name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
@@ -77,7 +83,9 @@ def command(
 
         check_picture(picture)
     with waiting(words_of(lang)) as progress:
-        result, job = planned_training(given, file=job_file, progress=progress, before=writing.possible)
+        result, job = planned_training(
+            given, file=job_file, configs=Configs(configs, from_format), progress=progress, before=writing.possible
+        )
     if isinstance(result, PlanAnswer):
         text = searched(result, picture, as_json=as_json, explain=explain, lang=lang)
         fits = bool(result.plans) or not result.num_plans

@@ -87,7 +87,8 @@ def command(
         return _reconciled(log, given, job_file, save_calibration, as_json=as_json, lang=lang)
     if save_calibration is not None:
         raise InvalidSpec("--save-calibration needs --reconcile LOG: it saves what a log teaches")
-    from vramcast.api import noted, serve_answer, serve_job_of, with_configs
+    from vramcast.api import noted, serve_answer, serve_job_of
+    from vramcast.question.configs.merged import with_configs
 
     said = None
     if configs:

@@ -66,8 +66,9 @@ def command(
     vramcast train qwen3-8b --gpus 8xa100-sxm4-80gb --engine deepspeed --zero 3 --write configs
     vramcast train qwen3-8b --gpus 8xa100-sxm4-80gb --seq-len 4k --from ds_config.json
     """
-    from vramcast.api import job_of, noted, with_configs
+    from vramcast.api import job_of, noted
     from vramcast.estimate.training import answer
+    from vramcast.question.configs.merged import with_configs
 
     given = {"model": model, "gpus": gpus} | {
         name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())

@@ -62,6 +62,7 @@ class Change(Noun, frozen=True):
     device_bytes: int  # where it does not fit: at least that
     fits: bool
     cost: str = ""  # what it costs in time or quality, in words; or what there is too little of beside the cards
+    slowdown: float | None = None  # time per token relative to the plan as it was, -1: 0.14 is 14 % more
     concurrency: float | None = None  # serving: sequences of the context asked for that then fit at once
 
 
@@ -130,6 +131,7 @@ class Found(Noun, frozen=True):
     tried: tuple[Tried, ...]  # in the order of the search, those next to the result
     num_tried: int  # all that were looked at
     nearest_failing: Tried | None = None
+    command: str = ""  # of the plan found, whole: what asks for it alone
 
 
 class Answer(Noun, frozen=True):

@@ -87,6 +87,24 @@ class Gpu(Noun, frozen=True, kw_only=True):
             return cards
         return next((size for size in self.link_cards if size >= cards), self.link_cards[-1])
 
+    @property
+    def has_bf16(self) -> bool:
+        """Whether products in bf16 run on tensor cores: NVIDIA's from Ampere on; older cards emulate them in fp32."""
+        if self.sm is not None:
+            return self.sm >= BF16_SM
+        return self.bf16_flops is not None or self.fp16_flops is None
+
+    @property
+    def has_fp8(self) -> bool:
+        """Whether there are products in fp8: NVIDIA's from Ada on."""
+        return self.sm >= FP8_SM if self.sm is not None else self.fp8_flops is not None
+
+
+BF16_SM = 80
+"""Oldest compute capability x 10 with products in bf16."""
+
+FP8_SM = 89
+"""Oldest compute capability x 10 with products in fp8 (Ada)."""
 
 RATED_DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 """Dtypes that data sheets give a rate for."""

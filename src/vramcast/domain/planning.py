@@ -67,7 +67,7 @@ class Space(Noun, frozen=True):
     recompute: tuple[Recompute, ...] = tuple(Recompute)  # of FULL also only some layers of a stage
     offload_optimizer: tuple[str, ...] = ("none",)
     offload_parameters: tuple[str, ...] = ("none",)
-    precisions: tuple[Precision, ...] = (Precision.MIXED_BF16,)
+    precisions: tuple[Precision | None, ...] = (None,)  # None: the 16 bits that engine and card have
     optimizers: tuple[str, ...] = ("adamw",)
 
     def __post_init__(self) -> None:
@@ -121,6 +121,23 @@ class Technique(Noun, frozen=True):
     lacks: str = ""  # what of main memory or disks there is too little for it
 
 
+class Reason(Noun, frozen=True):
+    """One reason why a plan wins, or what the nearest one lacks; reports have the words."""
+
+    kind: str  # "respect": worse in one; "bound", "first-token", "per-user", "no-speed", "load-gpus", "replica-gpus"
+    respect: str = ""  # "tensor parallelism"
+    option: str = ""  # of the command line; empty: there is none
+    other: str = ""  # the best choice but one
+    own: str = ""  # the winner's
+    times: float = 1.0  # how many times worse the other one is
+    bound: str = ""  # "compute", "memory", "communication", "launch"
+    cause: str = ""  # what most of a step goes to
+    value: float = 0.0  # share of a step, seconds, tokens per second, GPUs
+    users: int = 1
+    limit: int = 0  # GPUs that are allowed
+    text: str = ""  # of the kind "other": what an engine says itself
+
+
 class Decision(Noun, frozen=True):
     """One step on the way from the smallest set-up to one that fits."""
 
@@ -158,12 +175,13 @@ class PlanAnswer(Noun, frozen=True):
     labels: tuple[str, ...]  # the options of each plan, as the command line writes them
     num_plans: int  # looked at
     num_fitting: int
+    command: str = ""  # of the winner, whole: what asks for it alone
     num_in_memory: int | None = None  # that fit in memory, where deadline or budget leave none of them
     missed: tuple[MissedLimit, ...] = ()
     nearest_failing: Answer | None = None  # fits where what it misses is a limit
     nearest_label: str = ""
     change: Change | None = None  # the smallest change that makes the nearest failing plan fit, or keep its limits
-    reasons: tuple[str, ...] = ()  # why the winner wins; without plans what the nearest lacks
+    reasons: tuple[Reason, ...] = ()  # why the winner wins; without plans what the nearest lacks
     front: tuple[Point, ...] = ()
     decisions: tuple[Decision, ...] = ()
     techniques: tuple[Technique, ...] = ()

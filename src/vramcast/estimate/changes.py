@@ -26,11 +26,8 @@ def single_changes(job: Job, *, measure: Measure) -> tuple[Change, ...]:
         measure: device peak of a job, or a lower bound of it where it does not fit [bytes]
     """
     needed_bytes = measure(job)
-    if not has_room(job):
-        found = list(_relieved(job, measure))
-    else:
-        found = [change for change in _tried(job, measure) if change.device_bytes < needed_bytes]
-    return tuple(sorted(found, key=lambda change: not change.fits))
+    tried = _tried(job, measure, needed_bytes) if has_room(job) else _relieved(job, measure)
+    return tuple(sorted(tried, key=lambda change: not change.fits))
 
 
 def _relieved(job: Job, measure: Measure) -> Iterator[Change]:
@@ -50,8 +47,8 @@ def _relieved(job: Job, measure: Measure) -> Iterator[Change]:
         yield Change(change=change, device_bytes=needed, fits=fits, cost=cost)
 
 
-def _tried(job: Job, measure: Measure) -> Iterator[Change]:
-    seen = {_key(job)}
+def _tried(job: Job, measure: Measure, needed_bytes: int) -> Iterator[Change]:
+    seen, before = {_key(job)}, _tokens_per_s(job)
     for technique in TECHNIQUES:
         for engine in _engines(job, technique) if technique.offered else ():
             changed = technique.apply(on_engine(job, engine))
@@ -62,15 +59,31 @@ def _tried(job: Job, measure: Measure) -> Iterator[Change]:
                 needed = measure(changed)
             except VramcastError:
                 continue  # the engine does not support it: nothing to propose
-            host = host_need(changed)
-            lacks = shortfall(host)
-            yield Change(
-                change=options_between(job, changed),
-                device_bytes=needed,
-                fits=needed <= job.cluster.gpu.visible_bytes and not lacks,
-                cost=lacks or "; ".join(filter(None, (technique.cost, takes(host)))),
-            )
+            if needed < needed_bytes:
+                yield _change(job, changed, technique, needed, before)
             break
+
+
+def _change(job: Job, changed: Job, technique: Technique, needed: int, before: float | None) -> Change:
+    """What a technique comes to: memory on the card and beside it, and the time of a token."""
+    host, after = host_need(changed), _tokens_per_s(changed)
+    lacks = shortfall(host)
+    slowdown = before / after - 1 if before and after and before != after else None
+    cost = f"{technique.cost}: {technique.usually}" if technique.usually and slowdown is None else technique.cost
+    return Change(
+        change=options_between(job, changed),
+        device_bytes=needed,
+        fits=needed <= job.cluster.gpu.visible_bytes and not lacks,
+        cost=lacks or "; ".join(filter(None, (cost, takes(host)))),
+        slowdown=None if lacks else slowdown,
+    )
+
+
+def _tokens_per_s(job: Job) -> float | None:
+    from vramcast.estimate.step_time import timed  # questions of memory alone never need it
+
+    clock = timed(job).time
+    return None if clock is None else clock.tokens_per_s
 
 
 def _engines(job: Job, technique: Technique) -> tuple[str, ...]:

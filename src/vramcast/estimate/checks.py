@@ -35,9 +35,6 @@ UNUSED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Fields of the plan that an engine does not look at. Their defaults are fine, anything else is refused."""
 
-FP8_CAPABILITY: Final = 89
-"""First compute capability with fp8 matrix products (Ada) [ten times the version]."""
-
 PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
 """Engines whose programs hold one model and its loss."""
 
@@ -101,9 +98,9 @@ def refuse_ignored(job: Job) -> None:
         raise Unsupported(f"precision={plan.precision} is not modelled for engine litgpt; use bf16 (bf16-true)")
     if job.engine == "deepspeed" and plan.offload_parameters != "none" and plan.shards is not Shards.EVERYTHING:
         raise InvalidSpec("offload-parameters needs ZeRO-3; add --zero 3")
-    sm = job.cluster.gpu.sm
-    if plan.precision is Precision.FP8 and sm is not None and sm < FP8_CAPABILITY:
-        raise InvalidSpec(f"{job.cluster.gpu.name} has no fp8; use precision mixed-bf16, or Ada, Hopper or newer")
+    gpu = job.cluster.gpu
+    if plan.precision is Precision.FP8 and gpu.sm is not None and not gpu.has_fp8:
+        raise InvalidSpec(f"{gpu.name} has no fp8; use precision mixed-bf16, or Ada, Hopper or newer")
     if plan.etp is not None and not any(isinstance(run.layer.channel, MoE) for run in model.main.runs):
         raise InvalidSpec(f"etp={plan.etp}: {model.name} has no experts; leave etp out")
     sees = any(stack.vision is not None for stack in model.stacks)

@@ -33,6 +33,7 @@ class Technique(NamedTuple):
     engines: tuple[str, ...] = ()  # others that have it, in order of preference
     against_asked: bool = False  # compared with the job as asked, even where another engine has it
     offered: bool = True  # to a plan that does not fit
+    usually: str = ""  # what it costs in time where no step time is known
 
 
 def _set(**changes: Any) -> Apply:
@@ -68,14 +69,20 @@ def _hsdp(job: Job) -> Job | None:
 
 
 def _sixteen_bits(job: Job) -> Job | None:
+    recipe = sixteen_bits(job.engine, job.cluster.gpu)
     if job.plan.precision in FULL_PRECISION:
-        return with_plan(job, precision=sixteen_bits(job.engine))
-    return job if job.plan.precision is sixteen_bits(job.engine) else None
+        return with_plan(job, precision=recipe)
+    return job if job.plan.precision is recipe else None
 
 
 def _pure_bf16(job: Job) -> Job | None:
-    """DeepSpeed and Colossal-AI keep an fp32 copy whatever they are told."""
-    return None if job.engine in ("deepspeed", "colossalai") else with_plan(job, precision=Precision.BF16)
+    """Where the card has bf16; DeepSpeed and Colossal-AI keep an fp32 copy whatever they are told."""
+    keeps = job.engine in ("deepspeed", "colossalai") or not job.cluster.gpu.has_bf16
+    return None if keeps else with_plan(job, precision=Precision.BF16)
+
+
+def _fp8(job: Job) -> Job | None:
+    return with_plan(job, precision=Precision.FP8) if job.cluster.gpu.has_fp8 else None
 
 
 def _fused_loss(job: Job) -> Job | None:
@@ -193,14 +200,15 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
         "activations are what does not fit", "gradient accumulation keeps the batch as it is", offered=False,
     ),
     Technique(
-        "selective recomputation", _set(recompute=Recompute.SELECTIVE), "a few per cent more time",
+        "selective recomputation", _set(recompute=Recompute.SELECTIVE, recompute_layers=None),
+        "computes again what is cheap to compute",
         "activations are a little too large", "an engine that knows what is cheap to compute again",
-        engines=("torchtitan", "megatron"), offered=False,
+        engines=("torchtitan", "megatron"), usually="a few per cent more time",
     ),
     Technique(
         "full recomputation", _set(recompute=Recompute.FULL, recompute_layers=None),
-        "one more forward: about a third more time", "activations are much too large", "nothing",
-        without=_set(recompute=Recompute.NONE),
+        "one more forward", "activations are much too large", "nothing",
+        without=_set(recompute=Recompute.NONE), usually="about a third more time",
     ),
     Technique(
         "tensor parallelism", _double("tp"), "communication in every layer",
@@ -227,7 +235,7 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
         "long sequences", "a sequence that divides", engines=("megatron", "torchtitan"),
     ),
     Technique(
-        "fp8", _set(precision=Precision.FP8), "faster; needs care with scales",
+        "fp8", _fp8, "faster; needs care with scales",
         "large matrix products on new cards", "Ada, Hopper or newer; torchao or TransformerEngine",
         engines=("megatron", "torchtitan"), offered=False,
     ),

@@ -22,6 +22,7 @@ from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES, IN_FP16
 
 ENGINES: Final[dict[str, str]] = {
     "pytorch": "vramcast.engines.pytorch",
@@ -67,13 +68,22 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
         capacity_bytes=capacity,
         ranks=tuple(ranks),
         num_parameters=count_parameters(job.model).total,
-        assumptions=_unique((*(text for program in programs for text in program.assumptions), *clock.assumptions)),
+        assumptions=_unique((
+            *(text for program in programs for text in program.assumptions), *clock.assumptions,
+            *_recipe(job),
+        )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
         changes=() if fits or not with_changes else single_changes(job, measure=needed_bytes),
         time=clock.time,
         host=host,
     )
     return with_cost(found, job.cluster, run_tokens=job.run_tokens)
+
+
+def _recipe(job: Job) -> Iterator[str]:
+    """Why a card computes in fp16."""
+    if job.plan.precision in FP16_RECIPES and not job.cluster.gpu.has_bf16:
+        yield f"{job.plan.precision} with a loss scale: {job.cluster.gpu.name} has no bf16 tensor cores"
 
 
 def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
@@ -83,6 +93,11 @@ def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
             "fits only because the allocator gives cached memory back when the card is full: expect retries and slow "
             "steps; --alloc-conf expandable_segments:True avoids most of it"
         )
+    gpu, precision = job.cluster.gpu, job.plan.precision
+    if precision in BF16_RECIPES and not gpu.has_bf16:
+        fp16 = IN_FP16.get(job.engine)
+        instead = f"--precision {fp16}" if fp16 else f"{job.engine} has no fp16; --engine deepspeed has"
+        yield f"{precision} on {gpu.name}, which has no bf16 tensor cores: it is emulated, timed as fp32; {instead}"
     context, seq_len = job.model.context, job.workload.seq_len
     if context is not None and seq_len > context:
         yield f"seq-len={seq_len} is longer than the {context} positions {job.model.name} was trained with"

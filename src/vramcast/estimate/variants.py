@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
+from vramcast.domain.device import Gpu
 from vramcast.domain.job import Job, Peft, Plan, Precision, Workload
 
 FULL_PRECISION: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
@@ -16,6 +18,16 @@ SIXTEEN_BITS: Final[dict[str, Precision]] = {
 }
 """Engine -> the recipe it computes in 16 bits with, where that is not torch.autocast. FSDP's own casts, torchtitan's,
 are the same under either name."""
+
+IN_FP16: Final[dict[str, Precision]] = {
+    "pytorch": Precision.AMP_FP16, "huggingface": Precision.AMP_FP16, "unsloth": Precision.AMP_FP16,
+    "deepspeed": Precision.MIXED_FP16, "colossalai": Precision.MIXED_FP16, "megatron": Precision.MIXED_FP16,
+}
+"""Engine -> its recipe in fp16 with a loss scale; others have none."""
+
+BF16_RECIPES: Final = (Precision.AMP_BF16, Precision.MIXED_BF16, Precision.BF16)
+
+FP16_RECIPES: Final = (Precision.AMP_FP16, Precision.MIXED_FP16, Precision.FP16)
 
 PEFT_OPTIONS: Final = {
     "method": "peft", "rank": "lora-rank", "targets": "lora-targets", "dropout": "lora-dropout", "base": "base-weights",
@@ -33,9 +45,23 @@ def with_workload(job: Job, **changes: Any) -> Job:
     return replace(job, workload=replace(job.workload, **changes))
 
 
-def sixteen_bits(engine: str) -> Precision:
-    """What an engine computes in 16 bits with."""
-    return SIXTEEN_BITS.get(engine, Precision.AMP_BF16)
+def sixteen_bits(engine: str, gpu: Gpu) -> Precision:
+    """What an engine computes in 16 bits with: bf16, or fp16 with a loss scale on cards without it."""
+    recipe = SIXTEEN_BITS.get(engine, Precision.AMP_BF16)
+    return recipe if gpu.has_bf16 else IN_FP16.get(engine, recipe)
+
+
+def recipes(asked: Iterable[Precision | None], engine: str, gpu: Gpu) -> tuple[Precision, ...]:
+    """The precisions of an axis on one card; those in bf16 are left out where it has none and there are others.
+
+    Args:
+        asked: None stands for the engine's own 16 bits
+        engine: the framework
+        gpu: the card
+    """
+    found = dict.fromkeys(precision or sixteen_bits(engine, gpu) for precision in asked)
+    native = tuple(precision for precision in found if gpu.has_bf16 or precision not in BF16_RECIPES)
+    return native or tuple(found)
 
 
 def on_engine(job: Job, engine: str) -> Job:
@@ -43,7 +69,7 @@ def on_engine(job: Job, engine: str) -> Job:
     if engine == job.engine:
         return job
     full = job.plan.precision in FULL_PRECISION
-    precision = job.plan.precision if full else sixteen_bits(engine)
+    precision = job.plan.precision if full else sixteen_bits(engine, job.cluster.gpu)
     return replace(with_plan(job, precision=precision), engine=engine, engine_options={})
 
 
@@ -57,7 +83,7 @@ def options_between(before: Job, after: Job) -> str:
         words.append(f"--gpus {after.cluster.name}")
     if after.engine != before.engine:
         words.append(f"--engine {after.engine}")
-        if after.plan.precision is sixteen_bits(after.engine):
+        if after.plan.precision is sixteen_bits(after.engine, after.cluster.gpu):
             before = with_plan(before, precision=after.plan.precision)
     for old, new, usual in ((before.plan, after.plan, Plan()), (before.workload, after.workload, Workload())):
         was, default = asdict(old), asdict(usual)

@@ -7,9 +7,11 @@ from typing import Any, Final, TypeVar
 
 from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.checkpoint import Checkpoint
+from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Peft, Plan, Precision, Shards, Workload, require_count
 from vramcast.domain.model import Model, Run
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.estimate.variants import IN_FP16
 from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, parse
 
 NounT = TypeVar("NounT")
@@ -48,7 +50,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")
     cluster = cluster_of(str(given["gpus"]), market_of(values))
     engine = values.get("engine", "pytorch" if cluster.count == 1 else "torchtitan")
-    plan = _plan(values, engine, cluster.count)
+    plan = _plan(values, engine, cluster)
     workload = _workload(values, plan, cluster.count)
     return Job(
         model=checkpoint_of(given.get("model"), values, resolve, OPTIONS).model,
@@ -94,12 +96,14 @@ def section(values: Mapping[str, Any], name: str, table: Mapping[str, Option] = 
     return {table[option].field: value for option, value in values.items() if table[option].section == name}
 
 
-def _plan(values: Mapping[str, Any], engine: str, num_gpus: int) -> Plan:
+def _plan(values: Mapping[str, Any], engine: str, cluster: Cluster) -> Plan:
     fields: dict[str, Any] = {**ENGINE_DEFAULTS.get(engine, {}), **section(values, "plan")}
+    if "precision" not in values and not cluster.gpu.has_bf16 and engine in IN_FP16:
+        fields["precision"] = IN_FP16[engine]
     if "peft" in values:
         fields["peft"] = Peft(**section(values, "peft"))
     plan = converted(Plan, fields)
-    if plan.data_parallel(num_gpus) * plan.cp == 1 and not {"shards", "zero"} & set(values):
+    if plan.data_parallel(cluster.count) * plan.cp == 1 and not {"shards", "zero"} & set(values):
         plan = converted(Plan, {**fields, "shards": Shards.NOTHING})  # nobody to split with
     return plan
 

@@ -15,7 +15,7 @@ from vramcast.domain.job import Job, Peft, Plan, Precision, Recompute, Shards, W
 from vramcast.domain.model import Model
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.estimate.variants import sixteen_bits
+from vramcast.estimate.variants import IN_FP16
 from vramcast.question.amounts import parse_hours, parse_money, parse_share
 from vramcast.question.build import (
     Resolve,
@@ -95,6 +95,8 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
     Raises: InvalidSpec or UnknownName with one sentence.
     """
     values = parsed(options)
+    if "alloc-conf" in values:
+        raise InvalidSpec("a search looks at PyTorch's default allocator; give --alloc-conf to vramcast train instead")
     model = checkpoint_of(options.get("model"), values, resolve, PLAN_OPTIONS).model
     limits = _limits(values)
     clusters = clusters_of(values)
@@ -106,10 +108,20 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
     if batch is None:
         batch = _default_batch(clusters)
         assumed.append(f"global batch of {batch} samples; --global-batch says otherwise")
+    if "precision" not in values:
+        assumed += in_fp16(clusters, engines)
     space = _space(values, model, clusters, engines, require_count("global-batch", batch))
     goal = Goal(values.get("goal", Goal.FASTEST))
     top = 0 if values.get("techniques") else require_count("top", values.get("top", DEFAULT_TOP))
     return PlanQuestion(space, limits, goal, top, tuple(assumed))
+
+
+def in_fp16(clusters: Iterable[Cluster], engines: Iterable[str]) -> list[str]:
+    """What is assumed on cards without bf16 tensor cores."""
+    old = dict.fromkeys(cluster.gpu.name for cluster in clusters if not cluster.gpu.has_bf16)
+    if not old or not any(engine in IN_FP16 for engine in engines):
+        return []
+    return [f"fp16 with a loss scale on {', '.join(old)}, which have no bf16 tensor cores; --precision says otherwise"]
 
 
 def parsed(options: Mapping[str, object]) -> dict[str, Any]:
@@ -201,7 +213,7 @@ def _space(
         fixed["peft"] = Peft(**section(values, "peft", PLAN_OPTIONS))
     axes: dict[str, Any] = {"all_of": engines} if "engine" in values else {}
     axes |= {field: kind for name, field in AXES.items() if (kind := values.get(name)) and name != "engine"}
-    axes.setdefault("precisions", tuple(dict.fromkeys(sixteen_bits(engine) for engine in engines)))
+    axes.setdefault("precisions", (None,))
     return Space(
         model=model,
         workload=converted(Workload, section(values, "workload", PLAN_OPTIONS)),
@@ -231,7 +243,8 @@ def _with_techniques(axes: dict[str, Any], values: Mapping[str, Any]) -> dict[st
         elif name in allow:
             axes[row.field] = tuple(dict.fromkeys((*axes.get(row.field, row.default), *row.adds)))
     return {
-        field: tuple(map(ENUMERATED[field], items)) if field in ENUMERATED else items for field, items in axes.items()
+        field: tuple(item and ENUMERATED[field](item) for item in items) if field in ENUMERATED else items
+        for field, items in axes.items()
     }
 
 

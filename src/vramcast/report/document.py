@@ -60,7 +60,8 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
 def change_document(change: Change) -> dict[str, Any]:
     """One change and what it would lead to."""
     plain = {"change": change.change, "device_bytes": change.device_bytes, "fits": change.fits, "cost": change.cost}
-    return plain if change.concurrency is None else plain | {"concurrency": change.concurrency}
+    known = {"concurrency": change.concurrency, "slowdown": change.slowdown}
+    return plain | {name: value for name, value in known.items() if value is not None}
 
 
 def _serving(answer: ServeAnswer) -> dict[str, Any]:
@@ -95,6 +96,8 @@ def _capacity(capacity: Capacity) -> dict[str, Any]:
 def _found(found: Found) -> dict[str, Any]:
     """`"found"`: what the search came to; `"tried"`: plans next to it. Both absent in other answers."""
     plain = {"goal": found.goal, "num_tried": found.num_tried, "what": found.what, "value": found.value}
+    if found.command:
+        plain["command"] = found.command
     if found.nearest_failing is not None:
         plain["nearest_failing"] = _present(found.nearest_failing)
     known = {name: value for name, value in plain.items() if value is not None}

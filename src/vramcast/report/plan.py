@@ -10,9 +10,9 @@ from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.planning import Decision, Goal, MissedLimit, PlanAnswer, Technique
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
-from vramcast.report.plan_words import decision_words, fleet_words, technique_words
+from vramcast.report.plan_words import decision_words, fleet_words, reason_words, technique_words
 from vramcast.report.price import dated, money, run_length
-from vramcast.report.text import host, table
+from vramcast.report.text import cost_words, host, table
 from vramcast.units import format_bytes
 
 SHOWN_TECHNIQUES: Final = 0.01
@@ -30,7 +30,7 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
     sections: list[tuple[str, Iterable[str]]] = [
         ("", _winner(answer, words, today)),
         ("plan.table", _plans(answer, words)),
-        (_reasons_key(answer), (f"  - {text}" for text in answer.reasons)),
+        (_reasons_key(answer), _reasons(answer, words)),
         (f"plan.nearest{_lack(answer)}", _nearest(answer, words)),
         ("plan.decisions", _decisions(answer.decisions, words, engine=_engine(answer))),
         ("plan.techniques", _techniques(answer, words, explain=explain)),
@@ -81,6 +81,9 @@ def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[st
     yield from (f"  {line}" for line in _cautions(best, words))
     if best.cost is not None:
         yield f"  {dated(best.cost.price, words, today)}"
+    if answer.command:
+        key = "plan.replica" if isinstance(best, ServeAnswer) else "plan.command"
+        yield "  " + words(key, command=answer.command)
     yield "  " + words("plan.counts", plans=f"{answer.num_plans:,}", fitting=f"{answer.num_fitting:,}")
 
 
@@ -222,6 +225,10 @@ def split_labels(labels: tuple[str, ...]) -> tuple[str, list[str]]:
     return " ".join(shared), [" ".join(part for part in own if part not in shared) or "-" for own in parts]
 
 
+def _reasons(answer: PlanAnswer, words: Words) -> Iterator[str]:
+    yield from (f"  - {reason_words(reason, str(answer.question['goal']), words)}" for reason in answer.reasons)
+
+
 def _nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
     """The plan that misses by least, and what would make it fit."""
     if answer.nearest_failing is None:
@@ -231,7 +238,8 @@ def _nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
     change = answer.change
     if change is not None:
         size = format_bytes(change.device_bytes)
-        yield "  " + words(f"plan.change{_lack(answer)}", change=change.change, size=size, cost=change.cost)
+        cost = cost_words(change, words)
+        yield "  " + words(f"plan.change{_lack(answer)}", change=change.change, size=size, cost=cost)
 
 
 def _engine(answer: PlanAnswer) -> str | None:

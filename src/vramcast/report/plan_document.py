@@ -10,6 +10,8 @@ import msgspec
 
 from vramcast.domain.planning import PlanAnswer
 from vramcast.report.document import SCHEMA, change_document, document
+from vramcast.report.messages import Words
+from vramcast.report.plan_words import reason_words
 
 
 def plan_document(answer: PlanAnswer, *, today: date | None = None) -> dict[str, Any]:
@@ -21,8 +23,10 @@ def plan_document(answer: PlanAnswer, *, today: date | None = None) -> dict[str,
         "labels": list(answer.labels),
         "num_plans": answer.num_plans,
         "num_fitting": answer.num_fitting,
-        "reasons": list(answer.reasons),
+        "reasons": [reason_words(reason, str(answer.question["goal"]), Words("en")) for reason in answer.reasons],
     }
+    if answer.command:
+        plain["command"] = answer.command
     if answer.nearest_failing is not None:
         plain["nearest_failing"] = _part(document(answer.nearest_failing, today=today))
         plain["nearest_label"] = answer.nearest_label

@@ -63,6 +63,8 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "试过的机器数量都不能满足（受 --max-gpus 与 --global-batch 限制）；可放宽期限",
     },
     "plan.counts": {"en": "{plans} plans looked at, {fitting} fit", "zh": "共比较 {plans} 个方案，{fitting} 个放得下"},
+    "plan.command": {"en": "run: {command}", "zh": "命令：{command}"},
+    "plan.replica": {"en": "each replica: {command}", "zh": "每个副本的命令：{command}"},
     "plan.fits": {"en": "fits {needed} of {capacity} per GPU", "zh": "放得下：每卡 {needed}，可用 {capacity}"},
     "plan.not": {"en": "{needed} needed, {capacity} usable per GPU", "zh": "每卡需要 {needed}，可用 {capacity}"},
     "plan.step": {"en": "step {seconds}", "zh": "每步 {seconds}"},
@@ -131,8 +133,49 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.nearest.untimed": {"en": "Nearest whose speed is not known", "zh": "最接近但速度未知的方案"},
     "plan.change.limit": {"en": "possible with {change} ({cost})", "zh": "改用 {change} 即可（{cost}）"},
     "plan.change.untimed": {"en": "possible with {change} ({cost})", "zh": "改用 {change} 即可（{cost}）"},
+    "reason.respect": {
+        "en": "{respect}: the best with {other} instead of {own} {worse}",
+        "zh": "{respect}：改用 {other}（现为 {own}）的最优方案{worse}",
+    },
+    "reason.as_stored": {"en": "as stored", "zh": "原样"},
+    "reason.bound": {
+        "en": "decoding is bound by {bound}: {share} of a step goes to {cause}",
+        "zh": "解码受限于{bound}：每步 {share} 的时间用于{cause}",
+    },
+    "reason.first-token": {
+        "en": "the first token takes {value} s, bound by {bound}",
+        "zh": "首个 token 需要 {value} s，受限于{bound}",
+    },
+    "reason.per-user": {
+        "en": "one user alone gets {value} tokens/s, bound by {bound}",
+        "zh": "只有一个用户时也只有 {value} token/s，受限于{bound}",
+    },
+    "reason.per-user.several": {
+        "en": "each of {users} users gets {value} tokens/s, bound by {bound}",
+        "zh": "{users} 个用户每人 {value} token/s，受限于{bound}",
+    },
+    "reason.no-speed": {"en": "its speed is not known", "zh": "速度未知"},
+    "reason.memory": {"en": "more memory is needed than the card has", "zh": "所需显存超过单卡容量"},
+    "reason.load-gpus": {
+        "en": "the load takes {value} GPUs, --max-gpus allows {limit}",
+        "zh": "该负载需要 {value} 张卡，--max-gpus 只允许 {limit} 张",
+    },
+    "reason.replica-gpus": {
+        "en": "one replica takes {value} GPUs, --max-gpus allows {limit}",
+        "zh": "一个副本需要 {value} 张卡，--max-gpus 只允许 {limit} 张",
+    },
+    "worse.fastest.share": {"en": "is {share} slower", "zh": "慢 {share}"},
+    "worse.fastest.times": {"en": "is {times} times as slow", "zh": "耗时为 {times} 倍"},
+    "worse.cheapest.share": {"en": "is {share} dearer", "zh": "贵 {share}"},
+    "worse.cheapest.times": {"en": "is {times} times as dear", "zh": "价格为 {times} 倍"},
+    "worse.fewest-gpus.share": {"en": "needs {share} more GPUs", "zh": "多用 {share} 的卡"},
+    "worse.fewest-gpus.times": {"en": "needs {times} times the GPUs", "zh": "用卡为 {times} 倍"},
+    "worse.least-memory.share": {"en": "takes {share} more memory", "zh": "多占 {share} 显存"},
+    "worse.least-memory.times": {"en": "takes {times} times the memory", "zh": "显存为 {times} 倍"},
     "plan.nearest": {"en": "Nearest that does not fit", "zh": "最接近但放不下的方案"},
     "plan.change": {"en": "fits with {change}: {size} ({cost})", "zh": "改用 {change} 即可放下：{size}（{cost}）"},
+    "change.slower": {"en": "{cost}; {share} more time", "zh": "{cost}；时间 +{share}"},
+    "change.faster": {"en": "{cost}; {share} less time", "zh": "{cost}；时间 -{share}"},
     "plan.decisions": {"en": "The way there", "zh": "决策路径"},
     "plan.techniques": {
         "en": "Techniques, each alone, computed for this case",
@@ -221,6 +264,51 @@ TECHNIQUES_ZH: Final[dict[str, tuple[str, str, str]]] = {
     "half the sequence": ("序列减半", "数据允许", "文档能放进去"),
 }
 """Technique -> its name, when to use it, what it needs."""
+
+COSTS_ZH: Final[dict[str, str]] = {
+    "none; it is faster": "无，反而更快",
+    "more communication per step": "每步通信更多",
+    "gathers the weights in forward and backward": "前向和反向都要收集权重",
+    "about none": "几乎没有",
+    "smaller matrix products": "矩阵乘更小",
+    "computes again what is cheap to compute": "重算代价低的部分",
+    "computes again what is cheap to compute: a few per cent more time": "重算代价低的部分：时间多百分之几",
+    "one more forward": "多一次前向",
+    "one more forward: about a third more time": "多一次前向：时间约多三分之一",
+    "communication in every layer": "每层都要通信",
+    "pipeline bubbles": "流水线气泡",
+    "exchanges keys and values": "交换键和值",
+    "8-bit states": "8-bit 状态",
+    "the step runs at PCIe and CPU speed": "优化器更新受限于 PCIe 和 CPU",
+    "trains adapters instead of the weights": "只训练适配器，不训练权重",
+    "shorter context": "上下文更短",
+    "states stay on the cards": "状态留在卡上",
+    "more hardware": "更多硬件",
+    **{f"{factor} times the GPUs": f"{factor} 倍的卡" for factor in range(2, 65)},
+    "nothing: the cards are there": "无：卡本来就有",
+    "a smaller cache, but graphs and sampler have room": "缓存变小，但 CUDA 图和采样有了空间",
+    "less room for everything else on the card": "卡上留给其他用途的空间变小",
+    "longer prompts take more steps": "长提示需要更多步",
+    "the host starts every kernel: slower decoding": "每个内核由主机启动：解码变慢",
+    "a little accuracy at long contexts": "长上下文精度略降",
+    "about none in accuracy": "精度几乎不变",
+    "some accuracy": "损失一些精度",
+    "shorter sequences": "序列更短",
+    "fewer users at once": "并发用户更少",
+    "twice the hardware": "两倍硬件",
+    "users wait longer for the first token": "用户等首个 token 更久",
+    "answers come more slowly": "回答更慢",
+    "users wait longer for the first token, answers come more slowly": "用户等首个 token 更久，回答也更慢",
+}
+"""What a change costs."""
+
+RESPECTS_ZH: Final[dict[str, str]] = {
+    "cards": "卡", "engine": "框架", "tensor parallelism": "张量并行", "pipeline": "流水线",
+    "context parallelism": "上下文并行", "expert parallelism": "专家并行", "virtual stages": "虚拟级",
+    "sharding": "切分", "recomputation": "重计算", "optimizer offload": "优化器卸载", "precision": "精度",
+    "micro-batch": "微批次", "machine": "机器", "weights": "权重", "kv cache": "KV 缓存",
+}
+"""In what plans differ."""
 
 DECISIONS_ZH: Final[dict[str, str]] = {
     "one-card": "单卡直接放得下吗？",

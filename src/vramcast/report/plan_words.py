@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from vramcast.domain.answer import Fleet
-from vramcast.domain.planning import Decision, Technique
+from vramcast.domain.planning import Decision, Reason, Technique
 from vramcast.report.messages import Words
-from vramcast.report.plan_messages import ACTIONS_ZH, DECISIONS_ZH, TECHNIQUES_ZH
+from vramcast.report.plan_messages import ACTIONS_ZH, DECISIONS_ZH, RESPECTS_ZH, TECHNIQUES_ZH
 from vramcast.units import format_bytes
+
+MULTIPLE: Final = 2
+"""From here on "2.3 times as slow" instead of "130 % slower"."""
+
+
+def reason_words(reason: Reason, goal: str, words: Words) -> str:
+    """One reason as a sentence; `goal` says what worse means."""
+    if reason.kind == "other":
+        return reason.text
+    if reason.kind == "respect":
+        return _respect_words(reason, goal, words)
+    key = f"reason.{reason.kind}{'.several' if reason.kind == 'per-user' and reason.users > 1 else ''}"
+    return words(
+        key, bound=words(f"bound.{reason.bound}") if reason.bound else "", share=f"{reason.value:.0%}",
+        cause=words(f"cause.{reason.cause}") if reason.cause else "", value=f"{reason.value:.3g}", users=reason.users,
+        limit=reason.limit,
+    )
+
+
+def _respect_words(reason: Reason, goal: str, words: Words) -> str:
+    """The best choice but one, and how much worse it is."""
+    size = "times" if reason.times >= MULTIPLE else "share"
+    places = 0 if goal == "fewest-gpus" else 1
+    worse = words(
+        f"worse.{goal}.{size}", share=f"{reason.times - 1:.{places}%}",
+        times=f"{reason.times:.1f}" if places else f"{reason.times:.3g}",
+    )
+    other = f"--{reason.option} {reason.other}" if reason.option else _choice(reason.other, words)
+    respect = reason.respect if words.language == "en" else RESPECTS_ZH.get(reason.respect, reason.respect)
+    return words("reason.respect", respect=respect, other=other, own=_choice(reason.own, words), worse=worse)
+
+
+def _choice(text: str, words: Words) -> str:
+    return words("reason.as_stored") if text == "as stored" else text
 
 
 def technique_words(technique: Technique, words: Words) -> tuple[str, str, str]:

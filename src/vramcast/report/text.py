@@ -7,8 +7,20 @@ from datetime import date
 from itertools import groupby
 from typing import Final
 
-from vramcast.domain.answer import Answer, Found, HostNeed, LedgerEntry, RankAnswer, ServeAnswer, Speed, StepTime, Tried
+from vramcast.domain.answer import (
+    Answer,
+    Change,
+    Found,
+    HostNeed,
+    LedgerEntry,
+    RankAnswer,
+    ServeAnswer,
+    Speed,
+    StepTime,
+    Tried,
+)
 from vramcast.report.messages import Words
+from vramcast.report.plan_messages import COSTS_ZH
 from vramcast.report.price import cost_lines, run_length
 from vramcast.units import format_bytes, format_seconds
 
@@ -112,6 +124,8 @@ def search(found: Found | None, words: Words) -> Iterator[str]:
     else:
         value = f"{found.value:,}" if isinstance(found.value, int) else found.value
         yield words(f"found.{found.goal}", value=value, what=found.what)
+        if found.command:
+            yield "  " + words("plan.command", command=found.command)
 
 
 def tried(found: Found, words: Words) -> Iterator[str]:
@@ -274,7 +288,19 @@ def changes(answer: Answer, words: Words) -> Iterator[str]:
         size = format_bytes(change.device_bytes) if change.fits else f"> {format_bytes(change.device_bytes)}"
         if change.concurrency:
             size = words("holds", sequences=f"{change.concurrency:,.1f}")
-        yield f"  {change.change:<52}{size:>13}  {mark:<8} {change.cost}".rstrip()
+        yield f"  {change.change:<52}{size:>13}  {mark:<8} {cost_words(change, words)}".rstrip()
+
+
+def cost_words(change: Change, words: Words) -> str:
+    """What a change costs, the time in figures where it is known."""
+    cost = change.cost
+    if words.language != "en":
+        head, mark, beside = cost.partition("; ")  # what it takes of main memory stands behind
+        cost = COSTS_ZH.get(cost) or COSTS_ZH.get(head, head) + mark.replace("; ", "；") + beside
+    if change.slowdown is None:
+        return cost
+    key = "change.slower" if change.slowdown >= 0 else "change.faster"
+    return words(key, cost=cost, share=f"{abs(change.slowdown):.0%}")
 
 
 def _width(text: str) -> int:

@@ -65,15 +65,21 @@ ONE_CARD: Final = (
     ),
 )
 
+EIGHT_BIT: Final = Step(
+    "one-card-8bit", "And with 8-bit optimizer states?", eight_bit, "train in pure bf16, if its rounding does no harm",
+)
+
+TO_THE_CPU: Final = "put the optimizer on the CPU"
+
 ONLY_ONE: Final = (
     *ONE_CARD,
-    Step(
-        "one-card-8bit", "And with 8-bit optimizer states?", eight_bit,
-        "train in pure bf16, if its rounding does no harm",
-    ),
-    Step("one-card-bf16", "And in pure bf16?", pure_bf16, "put the optimizer on the CPU"),
+    EIGHT_BIT,
+    Step("one-card-bf16", "And in pure bf16?", pure_bf16, TO_THE_CPU),
     Step("one-card-offload", "With the optimizer on the CPU?", offloaded, "use several cards"),
 )
+
+WITHOUT_BF16: Final = (*ONE_CARD, EIGHT_BIT._replace(otherwise=TO_THE_CPU), ONLY_ONE[-1])
+"""The path of a card that has no bf16."""
 
 SEVERAL: Final = (
     Step("zero-1", "Does it fit with ZeRO 1?", sharded(Shards.OPTIMIZER, Recompute.NONE), "shard gradients as well"),
@@ -101,7 +107,8 @@ def decisions(job: Job, *, engine: str | None = None) -> tuple[Decision, ...]:
         job: model, data and cards
         engine: whose plans to look at as far as it has them; None: of each technique the first engine that has it
     """
-    path = list(_asked(job, ONE_CARD if job.cluster.count > 1 else ONLY_ONE, engine))
+    only_one = ONLY_ONE if job.cluster.gpu.has_bf16 else WITHOUT_BF16
+    path = list(_asked(job, ONE_CARD if job.cluster.count > 1 else only_one, engine))
     if path and path[-1].yes:
         return tuple(path)
     path.append(_size(job))

@@ -42,9 +42,6 @@ FORMAT_SM: Final[tuple[tuple[str, int], ...]] = (
 )
 """Beginning of a format's name -> oldest compute capability x 10 with a kernel [formats]."""
 
-BF16_SM: Final = 80
-"""Oldest compute capability x 10 with products in bf16; older cards run such models in fp16."""
-
 
 def runs_on(engine: str, version: Version, gpu: Gpu) -> bool:
     """Whether an engine runs on a card at all."""
@@ -66,4 +63,4 @@ def has_kernel(stored: str, gpu: Gpu) -> bool:
 
 def dtype_on(gpu: Gpu, dtype: str) -> str:
     """The dtype a model of that dtype runs in on a card."""
-    return "fp16" if dtype == "bf16" and gpu.sm is not None and gpu.sm < BF16_SM else dtype
+    return "fp16" if dtype == "bf16" and not gpu.has_bf16 else dtype

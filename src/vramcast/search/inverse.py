@@ -21,7 +21,7 @@ from vramcast.domain.planning import Goal, Limits, Space
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
 from vramcast.estimate.host_memory import has_room, host_need, shortfall
 from vramcast.estimate.step_time import timed
-from vramcast.estimate.training import answer, live_bytes, needed_bytes
+from vramcast.estimate.training import answer, device_bytes, live_bytes, needed_bytes
 from vramcast.estimate.variants import on_engine, options_between, with_plan, with_workload
 from vramcast.search.bisection import largest
 from vramcast.search.family import scaled_model
@@ -109,20 +109,40 @@ def choose(goal: str, asked: Question) -> tuple[Job, Found]:
     if goal not in GOALS:
         raise UnknownName.of("goal", goal, GOALS)
     result = GOALS[goal](asked)
-    failing = [look for look in result.looks if not look.tried.fits and look.tried.needed_bytes]
-    nearest = max(failing, key=lambda look: look.nearness, default=None)
+    nearest = max(filter(_fails, result.looks), key=lambda look: look.nearness, default=None)
     chosen = result.best or nearest
     if chosen is None:
         reasons = "; ".join(dict.fromkeys(look.tried.reason for look in result.looks)) or "nothing to look at"
         raise InvalidSpec(f"no plan is possible: {reasons[:400]}")
+    shown = [_in_full(look) for look in _shown(result.looks, chosen)]
+    nearest = max(filter(_fails, shown), key=lambda look: look.nearness, default=nearest)
+    chosen = result.best or nearest or chosen
     return chosen.job, Found(
         goal=goal,
         what=result.best.tried.what if result.best else None,
         value=result.best.value if result.best else None,
-        tried=tuple(look.tried for look in _shown(result.looks, chosen)),
+        tried=tuple(look.tried for look in shown),
         num_tried=len(result.looks),
         nearest_failing=nearest.tried if nearest else None,
     )
+
+
+def _fails(look: Look) -> bool:
+    """Whether a plan is possible and too large."""
+    return not look.tried.fits and bool(look.tried.needed_bytes)
+
+
+def _in_full(look: Look) -> Look:
+    """A plan that does not fit with what it really needs: a search is content with live tensors, a lower bound."""
+    if not _fails(look) or (look.tried.needed_bytes or 0) <= (look.tried.capacity_bytes or 0):
+        return look
+    needed = device_bytes(look.job)
+    reason = look.tried.reason.replace(_least(look.tried.needed_bytes or 0), format_bytes(needed))
+    return look._replace(tried=replace(look.tried, needed_bytes=needed, reason=reason))
+
+
+def _least(num_bytes: int) -> str:
+    return f"at least {format_bytes(num_bytes)}"
 
 
 def _shown(looks: list[Look], chosen: Look) -> list[Look]:
@@ -153,7 +173,7 @@ def _look(job: Job, what: str, value: int | str, headroom: float) -> Look:
 
 def _reason(job: Job, needed: int, capacity: int) -> str:
     if needed > capacity:
-        return f"at least {format_bytes(needed)} needed, {format_bytes(capacity)} usable"
+        return f"{_least(needed)} needed, {format_bytes(capacity)} usable"
     return shortfall(host_need(job))
 
 

@@ -49,7 +49,8 @@ def eight_bit(job: Job) -> Job | None:
 
 def pure_bf16(job: Job) -> Job | None:
     """With recomputation, and weights, gradients and states in bf16."""
-    return with_plan(recomputed(job), precision=Precision.BF16) if job.plan.peft is None else None
+    possible = job.plan.peft is None and job.cluster.gpu.has_bf16
+    return with_plan(recomputed(job), precision=Precision.BF16) if possible else None
 
 
 def sharded(shards: Shards, recompute: Recompute, engine: str = "deepspeed") -> Build:

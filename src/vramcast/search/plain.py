@@ -23,11 +23,12 @@ def plain_job(space: Space, cluster: Cluster) -> Job:
     An engine that cannot but shard does so here too.
     """
     engine = space.engines[0] if len(space.engines) == 1 else COPYING_ENGINE
-    first = space.precisions[0]
+    own_recipe = sixteen_bits(engine, cluster.gpu)
+    first = space.precisions[0] or own_recipe
     own = len(space.engines) == 1 or first in FULL_PRECISION
     plan = replace(
         space.plan, shards=Shards.NOTHING, recompute=Recompute.NONE, optimizer=space.optimizers[0],
-        precision=first if own else sixteen_bits(engine), tp=1, pp=1, cp=1, ep=1, etp=None, virtual_stages=1,
+        precision=first if own else own_recipe, tp=1, pp=1, cp=1, ep=1, etp=None, virtual_stages=1,
     )
     micro_batch = min(space.micro_batches, default=1)
     accumulation = max(1, space.global_batch // (cluster.count * micro_batch))

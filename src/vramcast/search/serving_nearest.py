@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.answer import Change, ServeAnswer
 from vramcast.domain.device import Cluster
-from vramcast.domain.planning import Limits
+from vramcast.domain.planning import Limits, Reason
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import VramcastError
 from vramcast.estimate.serving import Verdict, answer, verdict
@@ -35,7 +35,7 @@ class Nearest(NamedTuple):
     answer: ServeAnswer
     job: ServeJob
     machine: Cluster
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     change: Change | None
 
 
@@ -83,7 +83,7 @@ def _too_many(attempt: Attempt, gpus: int, limits: Limits) -> Nearest:
     change = Change(
         change=f"--max-gpus {gpus}", device_bytes=found.fullest.needed_bytes, fits=True, cost="more hardware"
     )
-    reason = f"the load takes {gpus} GPUs, --max-gpus allows {limits.max_gpus}"
+    reason = Reason(kind="load-gpus", value=gpus, limit=limits.max_gpus or 0)
     return Nearest(found, job, machine, (reason,), change)
 
 
@@ -98,7 +98,7 @@ def _missing(attempt: Attempt, job: ServeJob, found: Verdict, limits: Limits) ->
     machine = attempt.machine
     failing = _answered(job, machine, with_changes=True)
     if limits.max_gpus is not None and job.cluster.count > limits.max_gpus:
-        reason = f"one replica takes {job.cluster.count} GPUs, --max-gpus allows {limits.max_gpus}"
+        reason = Reason(kind="replica-gpus", value=job.cluster.count, limit=limits.max_gpus)
         return Nearest(failing, job, machine, (reason,), None)
     if found.fits:
         return Nearest(failing, job, machine, tuple(missed(job, limits)) or (NO_SPEED,), _relaxed(failing, limits))
@@ -106,7 +106,7 @@ def _missing(attempt: Attempt, job: ServeJob, found: Verdict, limits: Limits) ->
         change for change in failing.changes
         if change.fits and not any(option in change.change.split() for option in NOT_OPTIONS)
     ]
-    reason = found.shortfall or "more memory is needed than the card has"
+    reason = Reason(kind="other", text=found.shortfall) if found.shortfall else Reason(kind="memory")
     return Nearest(failing, job, machine, (reason,), fitting[0] if fitting else None)
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Fleet, ServeAnswer
 from vramcast.domain.device import Cluster
-from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, ServeSpace
+from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Reason, ServeSpace
 from vramcast.domain.price import Cost
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, VramcastError
@@ -269,25 +269,19 @@ RESPECTS: Final[tuple[tuple[str, Callable[[Deployment], object]], ...]] = (
 )
 
 
-def _reasons(best: Deployment, found: list[Deployment], goal: Goal) -> Iterator[str]:
+def _reasons(best: Deployment, found: list[Deployment], goal: Goal) -> Iterator[Reason]:
     """What bounds the winner, and the best that differs from it in one respect."""
     speed = timed(best.job).speed
     if speed is not None and speed.decode_bound is not None:
         share = max((speed.decode_shares or {"": 0.0}).items(), key=lambda item: item[1])
-        yield f"decoding is bound by {speed.decode_bound}: {share[1]:.0%} of a step goes to {share[0]}"
+        yield Reason(kind="bound", bound=speed.decode_bound, cause=share[0], value=share[1])
     for words, look in RESPECTS:
         other = next((plan for plan in found if look(plan) != look(best)), None)
         if other is None or best.value == 0:
             continue
         times = best.value / other.value if goal is Goal.FASTEST else other.value / best.value
         if times > 1.0005:
-            worse = f"{times - 1:.1%}" if times < 2 else f"{times:.1f} times"
-            yield f"{words}: the best with {look(other)} instead of {look(best)} is {worse} {WORSE[goal]}"
-
-
-WORSE: Final[dict[Goal, str]] = {
-    Goal.FASTEST: "slower", Goal.CHEAPEST: "dearer", Goal.FEWEST_GPUS: "more GPUs", Goal.LEAST_MEMORY: "more memory",
-}
+            yield Reason(kind="respect", respect=words, other=str(look(other)), own=str(look(best)), times=times)
 
 
 def _front(found: list[Deployment], space: ServeSpace) -> tuple[Point, ...]:

@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 from msgspec.structs import asdict, replace
 
 from vramcast.domain.device import Cluster
-from vramcast.domain.planning import Limits
+from vramcast.domain.planning import Limits, Reason
 from vramcast.domain.serving import ServeJob, ServePlan
 from vramcast.estimate.serving import Verdict, verdict
 from vramcast.estimate.speed import timed
 
-NO_SPEED: Final = "its speed is not known"
+NO_SPEED: Final = Reason(kind="no-speed")
 
 
 class Replica(NamedTuple):
@@ -69,8 +69,8 @@ def _largest(most: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def missed(job: ServeJob, limits: Limits) -> list[str]:
-    """The limits that a replica does not keep to, in words."""
+def missed(job: ServeJob, limits: Limits) -> list[Reason]:
+    """The limits that a replica does not keep to."""
     first, each = limits.time_to_first_token_s, limits.tokens_per_s_per_user
     if first is None and each is None:
         return []
@@ -79,12 +79,11 @@ def missed(job: ServeJob, limits: Limits) -> list[str]:
         return [NO_SPEED]
     found = []
     if first is not None and speed.time_to_first_token_s > first:
-        found.append(f"the first token takes {speed.time_to_first_token_s:.3g} s, bound by {speed.prefill_bound}")
+        found.append(Reason(kind="first-token", value=speed.time_to_first_token_s, bound=speed.prefill_bound))
     own = speed.tokens_per_s_per_user
     if each is not None and (own is None or own < each):
         users = job.requests.concurrency
-        who = "one user alone gets" if users == 1 else f"each of {users} users gets"
-        found.append(f"{who} {own or 0:.3g} tokens/s, bound by {speed.decode_bound}")
+        found.append(Reason(kind="per-user", value=own or 0.0, bound=speed.decode_bound or "", users=users))
     return found
 
 

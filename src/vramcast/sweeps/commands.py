@@ -51,6 +51,21 @@ KINDS: Final[dict[str, Kind]] = {
 """How the values of a name are written, over all commands; in this order they are columns."""
 
 
+def spelled(values: Mapping[str, Any], where: str) -> Question:
+    """Names as options have them: `seq_len`, as Python writes it, is `seq-len`.
+
+    Raises: InvalidSpec where a name stands in both spellings
+    """
+    found: Question = {}
+    for name, value in values.items():
+        dashed = name.replace("_", "-")
+        known = dashed if dashed in KINDS else name
+        if known in found:
+            raise InvalidSpec(f"{where}: {known} and {name} are one option; give one of them")
+        found[known] = value
+    return found
+
+
 def known_names(commands: set[str]) -> list[str]:
     """What questions of these commands can say."""
     return [*ALWAYS, *{name: None for command in sorted(commands) for name in COMMANDS[command].options}]

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.sweeps.commands import COMMANDS, Question, known_names, normal_value
+from vramcast.sweeps.commands import COMMANDS, Question, known_names, normal_value, spelled
 
 TABLES: Final = ("defaults", "axes", "zip", "exclude", "rows", "part")
 
@@ -47,10 +47,10 @@ class Part(NamedTuple):
         return (prod(map(len, self.axes)) if self.axes else 0) + len(self.rows)
 
     @property
-    def names(self) -> set[str]:
-        """Everything that its questions say."""
-        said = (*(one for axis in self.axes for one in axis), *self.rows, self.defaults)
-        return {name for one in said for name in one}
+    def names(self) -> dict[str, None]:
+        """Everything that its questions say, in the order of the file."""
+        said = (self.defaults, *(one for axis in self.axes for one in axis), *self.rows)
+        return {name: None for one in said for name in one}
 
 
 def part_of(tables: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> Part:
@@ -124,7 +124,7 @@ def _tables(value: object, key: str, where: str) -> list[dict[str, Any]]:
     ):
         kind = "a table of options" if key in ("defaults", "axes") else f"a list of tables, [[{key}]]"
         raise InvalidSpec(f"{where}: {key} must be {kind}")
-    return value
+    return [spelled(table, where) for table in value]
 
 
 def _axis(name: str, values: object, where: str) -> Axis:

@@ -9,7 +9,7 @@ from typing import Final, TextIO
 
 from vramcast.errors import SourceError, UnknownName
 from vramcast.question.options import Kind
-from vramcast.sweeps.commands import KINDS, Question
+from vramcast.sweeps.commands import KINDS, Question, spelled
 
 TRUTH: Final = {"true": True, "false": False}
 LONGEST_LINE: Final = 1 << 20
@@ -34,6 +34,7 @@ def _csv_rows(file: TextIO, path: Path) -> Iterator[Question]:
     lines = csv.reader(file, strict=True)
     try:
         header = [cell.strip() for cell in next(lines, [])]
+        header = [next(iter(spelled({cell: None}, ""))) for cell in header]
         for name in header:
             _known(name, f"{path}: line 1")
             if header.count(name) > 1:
@@ -70,6 +71,7 @@ def _jsonl_rows(file: TextIO, path: Path) -> Iterator[Question]:
             raise SourceError(f"{where}: not JSON: {str(error)[:200]}") from None
         if not isinstance(row, dict):
             raise SourceError(f"{where}: a question is an object of options")
+        row = spelled(row, where)
         for name in row:
             _known(name, where)
         yield {name: value for name, value in row.items() if value is not None}

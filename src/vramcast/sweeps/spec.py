@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.question.files import read_document
-from vramcast.sweeps.commands import KINDS, Question
+from vramcast.sweeps.commands import KINDS, Question, spelled
 from vramcast.sweeps.parts import Part, count_questions, part_of, part_questions
 from vramcast.sweeps.rows import ROW_READERS, read_rows
 
@@ -53,6 +53,7 @@ def read_sweep(
 
     Raises: InvalidSpec, UnknownName or SourceError with one sentence, before anything is computed
     """
+    defaults = spelled(defaults, "--set")
     if isinstance(source, Mapping):
         text = json.dumps(source, default=str).encode()
         return _from_tables(source, "the sweep", _digest(text, defaults), defaults, limit)
@@ -84,7 +85,7 @@ def _from_tables(
         written = tables["part"]
         if not isinstance(written, list) or not written or not all(isinstance(part, dict) for part in written):
             raise InvalidSpec(f"{name}: part must be a list of tables, [[part]]")
-        common = {**defaults, **_table(shared.get("defaults", {}), "defaults", name)}
+        common = {**defaults, **spelled(_table(shared.get("defaults", {}), "defaults", name), name)}
         parts = [part_of(part, common, f"{name}: part {number}") for number, part in enumerate(written, 1)]
     product = sum(part.size for part in parts)
     if product > limit:
@@ -132,7 +133,7 @@ def _from_rows(path: Path, defaults: Mapping[str, Any]) -> Sweep:
         raise InvalidSpec(f"{path}: has no questions")
     if "command" not in names:
         raise InvalidSpec(f"{path}: which command? add a column command with train or serve, or --set command=train")
-    for name in names:
+    for name in sorted(names):
         if name not in KINDS:
             raise UnknownName(f"{path}: {UnknownName.of('option', name, KINDS)}")
     common = dict(defaults)

@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vramcast
-from vramcast.api import job_of, with_configs
+from vramcast.api import job_of
 from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.domain.model import Norm
 from vramcast.emit.write import write_configs
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError
 from vramcast.estimate.training import answer
+from vramcast.question.configs.merged import with_configs
 from vramcast.question.configs.readers import read_files, solved
 
 DEEPSPEED = {
@@ -87,6 +89,91 @@ def test_megatrons_arguments_are_the_model_too(tmp_path: Path) -> None:
     assert (job.plan.tp, job.plan.pp, job.plan.recompute, job.plan.recompute_layers) == (4, 2, Recompute.FULL, 4)
     assert job.workload.grad_accum == 128
     assert (job.model.vocab, job.model.num_layers, job.model.hidden) == (128256, 32, 4096)
+
+
+LAUNCHER = """#!/bin/bash
+# it's how many people start Megatron
+TP=2
+GBS=$((TP * 64))
+GPT_ARGS="
+    --num-layers 32 \\
+    --hidden-size 4096 --num-attention-heads 32 --max-position-embeddings 8192 \\
+    --seq-length 8192 --vocab-size 128256 --lr 1.5e-4
+"
+GPT_MODEL_ARGS=(
+    --normalization RMSNorm  # as Llama
+    --swiglu
+)
+OTHER="--num-layers 80"
+torchrun pretrain_gpt.py $GPT_ARGS ${GPT_MODEL_ARGS[@]} --bf16 --micro-batch-size 1 --global-batch-size ${GBS} \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size ${PP} --save $CHECKPOINTS "$@" 2>&1 | tee log.txt
+"""
+
+
+def test_arguments_in_quoted_variables_and_arrays_are_read(tmp_path: Path) -> None:
+    job = asked(written(tmp_path, "run.sh", LAUNCHER), gpus="8xh100-sxm-80gb")
+    assert (job.model.num_layers, job.workload.seq_len, job.plan.tp) == (32, 8192, 2)
+    assert job.model.main.runs[0].layer.norm is Norm.RMS
+    assert job.workload.grad_accum == 128 // 4
+
+
+def test_what_is_not_read_of_a_script_is_named(tmp_path: Path) -> None:
+    given = read_files([written(tmp_path, "run.sh", LAUNCHER)], command="train")
+    assert "run.sh: not read: --lr --save" in given.assumptions
+    assert "run.sh: not read, as the command does not use them: $OTHER" in given.assumptions
+    assert "run.sh: not set in the file: ${PP} ${CHECKPOINTS} ${@}" in given.assumptions
+    assert "run.sh: --pipeline-model-parallel-size: ${PP} is not set in the file" in given.warnings
+
+
+def test_a_value_that_is_not_understood_gets_a_sentence(tmp_path: Path) -> None:
+    script = MEGATRON.replace("--micro-batch-size 1", "--micro-batch-size one --global-batch-size")
+    warnings = read_files([written(tmp_path, "run.sh", script)], command="train").warnings
+    assert any("micro-batch-size: must be of kind int, not 'one'" in text for text in warnings)
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("32k", 32_000), ("32K", 32_768), ("25.6k", 25_600), ("16384", 16_384)])
+def test_vllms_numbers_have_suffixes(text: str, tokens: int, tmp_path: Path) -> None:
+    path = written(tmp_path, "serve.sh", VLLM.replace("16384", text))
+    assert read_files([path], command="serve").options["context"] == tokens
+
+
+def test_a_server_argument_that_is_no_number_gets_a_sentence(tmp_path: Path) -> None:
+    given = read_files([written(tmp_path, "serve.sh", VLLM.replace("16384", "1.5K"))], command="serve")
+    assert "context" not in given.options
+    assert any("max_model_len: '1.5K'" in text and "--context" in text for text in given.warnings)
+
+
+def test_sizes_left_to_the_trainer_are_said(tmp_path: Path) -> None:
+    config = {"zero_optimization": {"stage": 2, "round_robin_gradients": True},
+              "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}}
+    _, said = with_configs({"model": "llama-3.2-1b"}, [written(tmp_path, "ds.json", config)], command="train")
+    assert any("train_micro_batch_size_per_gpu is auto" in text and "--micro-batch 1 is assumed" in text
+               for text in said.assumptions)
+    assert "ds.json: not read: zero_optimization.round_robin_gradients" in said.assumptions
+    _, said = with_configs({"micro-batch": 4}, [tmp_path / "ds.json"], command="train")
+    assert not any("is assumed" in text for text in said.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("ds.json", {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "disk"}}}, "'disk'"),
+        ("ds.json", {"zero_optimization": {"stage": 3}, "train_batch_size": "many"}, "'many'"),
+        ("ds.json", {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "yes"}}, "bf16.enabled: 'yes'"),
+        ("a.json", {"num_train_epochs": 1, "bf16": "yes"}, "bf16: 'yes'"),
+        ("a.json", {"finetuning_type": "freeze"}, "freeze is not modelled"),
+        ("a.json", {"finetuning_type": "lora", "lora_target": "q_proj,wqkv"}, "wqkv"),
+        ("a.json", {"finetuning_type": "lora", "quantization_bit": 3}, "quantization_bit: '3'"),
+        ("a.json", {"num_train_epochs": 1, "fsdp": "full_shard half"}, "'half'"),
+        ("a.json", {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "SOME"}}, "'SOME'"),
+        ("a.json", {"distributed_type": "TPU"}, "TPU"),
+        ("a.json", {"distributed_type": "NO", "mixed_precision": "fp7"}, "fp7"),
+        ("a.sh", "torchtitan --parallelism.tensor_parallel_degree two --training.seq_len 8192", "'two'"),
+    ],
+)
+def test_no_value_is_dropped_in_silence(name: str, content: Any, said: str, tmp_path: Path) -> None:
+    given = read_files([written(tmp_path, name, content)], command="train")
+    assert any(said in text for text in given.warnings), given
 
 
 def test_what_is_read_and_what_is_unknown_stand_in_the_answer(tmp_path: Path) -> None:

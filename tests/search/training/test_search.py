@@ -17,6 +17,8 @@ from vramcast.domain.price import Price
 from vramcast.errors import InvalidSpec
 from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import answer, needed_bytes
+from vramcast.report.messages import Words
+from vramcast.report.plan_words import reason_words
 from vramcast.search.training.labels import label, options
 from vramcast.search.training.megatron import blocks
 from vramcast.search.training.search import search
@@ -183,7 +185,8 @@ def test_an_engine_that_refuses_every_plan_says_why_itself() -> None:
 def test_reasons_for_the_fewest_gpus_count_gpus() -> None:
     space = space_of(model="llama-3.1-8b", on=["3xh100-sxm-80gb", "8xh100-sxm-80gb"], batch=48)
     (reason,) = search(space, Limits(), Goal.FEWEST_GPUS, top=1).reasons
-    assert reason.endswith("8xh100-sxm-80gb instead of 3xh100-sxm-80gb needs 2.67 times the GPUs")
+    text = reason_words(reason, "fewest-gpus", Words("en"))
+    assert text.endswith("8xh100-sxm-80gb instead of 3xh100-sxm-80gb needs 2.67 times the GPUs")
     alone = space_of(on=["a100-sxm4-40gb", "2xa100-sxm4-40gb"])
     assert not search(alone, Limits(), Goal.FEWEST_GPUS, top=1).reasons
 

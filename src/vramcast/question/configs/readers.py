@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from vramcast.domain.job import Workload
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.question.configs import deepspeed, megatron, servers, torchtitan, trainers
 from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, read_config
@@ -31,6 +32,11 @@ READERS: Final[dict[str, Reader]] = {
 """Formats in the order in which files are held against them, and in which they win.
 "trainer" is Transformers' and LLaMA-Factory's."""
 
+DEFAULTS: Final = {
+    "seq-len": Workload().seq_len, "micro-batch": Workload().micro_batch, "grad-accum": Workload().grad_accum,
+}
+"""What a question takes where nothing is said."""
+
 
 class Given(NamedTuple):
     """What files say, put together; later ones win."""
@@ -39,6 +45,7 @@ class Given(NamedTuple):
     batch: dict[str, int]
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
+    auto: dict[str, str] = {}  # option that no file says -> which one leaves it open, and how
 
 
 def read_files(paths: Iterable[str | Path], *, command: str, format_name: str | None = None) -> Given:
@@ -60,11 +67,25 @@ def read_files(paths: Iterable[str | Path], *, command: str, format_name: str | 
     apart = {found.format for _, _, found in read}
     return Given(
         options, batch,
-        tuple(f"{name} ({found.format}): {_said(found.options)}" for name, _, found in read),
+        (
+            *(f"{name} ({found.format}): {as_options(found.options)}" for name, _, found in read),
+            *(f"{name}: {text}" for name, _, found in read for text in found.notes),
+        ),
         tuple(
             f"{name}: {text}" for name, _, found in read for text in found.warnings
             if not (ELSEWHERE in text and "deepspeed" in apart)
         ),
+        {option: f"{name} {text}" for name, _, found in read for option, text in found.auto.items()},
+    )
+
+
+def left_open(given: Given, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What no file and no option says, and what is assumed of it, one line each."""
+    said = set(options) | ({"grad-accum"} if "global-batch" in options else set())
+    return tuple(
+        f"{text}: --{option} {DEFAULTS[option]} is assumed" if option in DEFAULTS
+        else f"{text}: left at the engine's default"
+        for option, text in given.auto.items() if option not in said
     )
 
 
@@ -79,7 +100,7 @@ def _read(path: Path, command: str, format_name: str | None) -> tuple[str, Readi
         raise SourceError(f"{config.name}: not what {name} takes: {type(error).__name__} {str(error)[:120]}") from None
 
 
-def _said(options: Mapping[str, Any]) -> str:
+def as_options(options: Mapping[str, Any]) -> str:
     """The options as the command line would write them."""
     shown = {name: getattr(value, "name", value) for name, value in options.items()}
     texts = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in shown.items()}

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import Format, load_format, problems
 from vramcast.errors import SourceError
+from vramcast.question.configs.shell import UNSET, read_script
 
 LARGEST_FILE: Final = 1 << 20
 """A configuration is a few pages; more is a mistake or an attack [bytes]."""
@@ -21,14 +21,7 @@ LARGEST_FILE: Final = 1 << 20
 DEEPEST: Final = 20
 """Levels of tables inside tables."""
 
-MOST_WORDS: Final = 20_000
-
 ELSEWHERE: Final = "is a file of its own; give it with another --from"
-
-VARIABLE: Final = re.compile(r"\$\{(\w{1,80})(?::-([^${}]{0,200}))?\}|\$(\w{1,80})")
-ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w{0,80})=(?!\()(\S.{0,400})$", re.MULTILINE)
-COMMENT: Final = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
-ARRAY: Final = re.compile(r"^\s*([A-Za-z_]\w{0,80})\+?=\(", re.MULTILINE)
 
 
 class Config(NamedTuple):
@@ -47,6 +40,8 @@ class Reading(NamedTuple):
     batch: dict[str, int] = {}  # "global", "micro", "accumulation": solved once the number of ranks is known
     used: tuple[str, ...] = ()  # names that matter, as the file has them
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was left out or filled in
+    auto: dict[str, str] = {}  # option that the file leaves to the run -> what the file says
 
 
 def read_config(path: Path) -> Config:
@@ -100,35 +95,131 @@ def _deep(value: Any, level: int = 0) -> int:
     return max((_deep(item, level + 1) for item in inner), default=level)
 
 
-def words(config: Config) -> list[str]:
-    """The words of a script's command lines, its variables and arrays put in where it sets them.
+class Command(NamedTuple):
+    """The command line of a script that a reader is about."""
+
+    words: tuple[str, ...]
+    notes: tuple[str, ...]  # what of the script is left out
+
+
+def command_of(config: Config, score: Callable[[tuple[str, ...]], int]) -> Command:
+    """The command with the highest score, its variables put in; where none has any, arguments that are only set.
+
+    Args:
+        config: the script
+        score: how much of a command belongs to the reader
 
     Raises: SourceError for quotes that do not end
     """
-    script = COMMENT.sub("", config.text)
-    variables = {name: _own_default(name, value.strip().strip("\"'")) for name, value in ASSIGNMENT.findall(script)}
-    text = re.sub(r"\\[ \t]*\r?\n", " ", script)
-    for _ in range(4):  # variables made of variables
-        text, before = VARIABLE.sub(lambda match: _value(match, variables), text), text
-        if text == before or len(text) > 4 * LARGEST_FILE:
-            break
-    try:
-        found = shlex.split(ARRAY.sub(" ", text), comments=True)
-    except ValueError as error:
-        raise SourceError(f"{config.name}: {str(error).lower()}; check the quotes") from None
-    stripped = (word.rstrip(");") if word.endswith((")", ";")) else word for word in found[:MOST_WORDS])
-    return [word for word in stripped if word]
+    script = read_script(config.text, config.name)
+    notes = list(script.notes)
+    best = max(script.commands, key=score, default=())
+    if score(best) > 0:
+        if others := sum(score(found) > 0 for found in script.commands) - 1:
+            notes.append(f"{others} more such commands are not read")
+        if script.unused:
+            names = ", ".join(f"${name}" for name in script.unused)
+            notes.append(f"not read, as the command does not use them: {names}")
+    else:
+        best = tuple(word for words in script.unused.values() for word in words)
+    lost = dict.fromkeys(word for word in best if UNSET.fullmatch(word))
+    if lost:
+        notes.append(f"not set in the file: {' '.join(lost)}")
+    return Command(best, tuple(notes))
 
 
-def _own_default(name: str, value: str) -> str:
-    """`PP=${PP:-2}` sets 2 where nobody sets it outside."""
-    match = VARIABLE.fullmatch(value)
-    return match[2] or "" if match is not None and name in (match[1], match[3]) else value
+class Watched(dict[str, Any]):
+    """Values that remember which of them were looked at; what the script does not set is as if it were not there."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.asked: dict[str, None] = {}  # in order
+        self.inner: dict[str, Watched] = {}
+        self.auto: dict[str, None] = {}  # names left to the run
+        self.warnings: list[str] = []
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked[name] = None
+        value = super().get(name, default)
+        return default if is_unset(value) else value
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked[name] = None
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) and not is_unset(super().get(str(name)))
+
+    def section(self, name: str) -> Watched:
+        """The table of a name; empty where there is none."""
+        value = self.get(name)
+        self.inner[name] = Watched(table(value))
+        if value is not None and not isinstance(value, Mapping):
+            self.refuse(name, value, "a table")
+        return self.inner[name]
+
+    def count(self, name: str) -> int | None:
+        """A positive whole number, else None; what is neither that nor "auto" gets a sentence."""
+        value = self.get(name)
+        number = int(value) if isinstance(value, float) and value.is_integer() else value
+        if count(number) is None and value is not None and not self._is_auto(name, value):
+            self.refuse(name, value, "a whole number from 1 up")
+        return count(number)
+
+    def flag(self, name: str) -> bool | None:
+        """True or false, else None; what is neither that nor "auto" gets a sentence."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, bool) and not self._is_auto(name, value):
+            self.refuse(name, value, "true or false")
+        return value if isinstance(value, bool) else None
+
+    def one_of(self, name: str, known: Mapping[str, Any], *, lower: bool = False) -> Any:
+        """What a table has for a value, None for "auto"; other values get a sentence."""
+        value = self.get(name)
+        if value is None or self._is_auto(name, value):
+            return None
+        text = str(value).lower() if lower else str(value)
+        if text not in known:
+            self.refuse(name, value, f"one of {', '.join(known)}")
+        return known.get(text)
+
+    def _is_auto(self, name: str, value: Any) -> bool:
+        if value == "auto":
+            self.auto[name] = None
+        return bool(value == "auto")
+
+    def refuse(self, name: str, value: Any, wanted: str) -> None:
+        """Say that a value is left out."""
+        self.warnings.append(f"{name}: {str(value)[:60]!r} is not {wanted}; left out")
+
+    def unread(self, harmless: Container[str] = ()) -> list[str]:
+        """Names that nobody looked at, those of the tables inside with them."""
+        own = [name for name in self if name not in self.asked and name not in harmless]
+        return own + [f"{name}.{inner}" for name, values in self.inner.items() for inner in values.unread()]
+
+    def said(self) -> list[str]:
+        """Sentences about values that were wanted and could not be used, here and in the tables inside."""
+        unset = [
+            f"{name}: {dict.get(self, name)} is not set in the file" for name in self.asked
+            if is_unset(dict.get(self, name))
+        ]
+        inner = [f"{name}.{text}" for name, values in self.inner.items() for text in values.said()]
+        return [*unset, *self.warnings, *inner]
+
+    def left_open(self) -> list[str]:
+        """Names that say "auto"."""
+        return [*self.auto, *(f"{name}.{inner}" for name, values in self.inner.items() for inner in values.left_open())]
 
 
-def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
-    name = match[1] or match[3]
-    return variables.get(name, match[2] if match[2] is not None else "")
+def is_unset(value: Any) -> bool:
+    """Whether a value is a variable that nobody sets."""
+    return isinstance(value, str) and UNSET.search(value) is not None
+
+
+def not_read(names: Iterable[str], prefix: str = "") -> tuple[str, ...]:
+    """One line of what a file has beside what was used."""
+    listed = [f"{prefix}{name}" for name in names]
+    return (f"not read: {' '.join(listed)}",) if listed else ()
 
 
 def arguments(found: Iterable[str], *, short: bool = False) -> dict[str, Any]:
@@ -170,6 +261,18 @@ def plain(text: str) -> Any:
 def count(value: Any) -> int | None:
     """A positive whole number, None for "auto" and everything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40 else None
+
+
+def mistaken(known: str, section: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """Names that take numbers, or one of few words, and have something else -> the sentence that says so."""
+    snapshot, found = load_format(known), {}
+    for name, value in values.items():
+        entry = snapshot.find(section, name)
+        if entry is None or value is None or is_unset(value) or not (entry.choices or entry.kind in ("int", "number")):
+            continue
+        if sentence := next(problems(snapshot, section, {name: value}), None):
+            found[name] = f"{sentence}; left out"
+    return found
 
 
 def table(values: Any) -> Mapping[str, Any]:

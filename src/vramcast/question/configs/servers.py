@@ -6,10 +6,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vramcast.question.configs.reading import Config, Reading, arguments, unknown, words
+from vramcast.question.configs.reading import (
+    Command,
+    Config,
+    Reading,
+    Watched,
+    arguments,
+    command_of,
+    not_read,
+    unknown,
+)
 from vramcast.sources.logs.options import Target, cache_dtype, dtype, negated, translated
 
 VLLM: Final[dict[str, Target]] = {
@@ -41,12 +51,26 @@ SHORT: Final = {
 }
 
 
+HUMAN: Final = ("max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes")
+"""Numbers that vLLM reads with a suffix [vllm engine/arg_utils.py, human_readable_int]."""
+
+SUFFIXES: Final = {
+    "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40,
+}
+
+ASIDE: Final = (*MODELS, "host", "port", "m", "config", "api_key", "served_model_name")
+"""Names that say nothing about memory."""
+
+OFF: Final = ("", "auto", -1)
+"""Values that leave a choice to the engine."""
+
+
 def is_vllm(config: Config) -> bool:
     """A `vllm serve` command, or a table with its names."""
     if config.table is not None:
         return any(name.replace("-", "_") in ("gpu_memory_utilization", "max_model_len", "max_num_seqs")
                    for name in config.table)
-    return "vllm serve" in config.text or "vllm.entrypoints" in config.text
+    return any(name in config.text for name in ("vllm serve", "vllm.entrypoints", "vllm/vllm-openai"))
 
 
 def is_sglang(config: Config) -> bool:
@@ -56,18 +80,45 @@ def is_sglang(config: Config) -> bool:
 
 def read_vllm(config: Config) -> Reading:
     """Options of vLLM."""
-    found = [] if config.table is not None else words(config)
+    command = _command(config, "vllm")
+    found = list(command.words)
     values = _values(config, found)
     behind = found[found.index("serve") + 1 :][:1] if "serve" in found else []
     if behind and not behind[0].startswith("-"):
         values.setdefault("model", behind[0])
     values = {SHORT.get(name, name): value for name, value in values.items()}
-    return _reading("vllm", "EngineArgs", values, VLLM)
+    values |= {name: human_readable(values[name]) for name in HUMAN if name in values}
+    return _reading("vllm", "EngineArgs", values, VLLM, command)
 
 
 def read_sglang(config: Config) -> Reading:
     """Options of SGLang."""
-    return _reading("sglang", "ServerArgs", _values(config, words(config)), SGLANG)
+    command = _command(config, "sglang")
+    return _reading("sglang", "ServerArgs", _values(config, list(command.words)), SGLANG, command)
+
+
+def human_readable(value: Any) -> Any:
+    """A number with a suffix as vLLM reads it: small letters are decimal, capitals binary and whole; others as is.
+
+    >>> human_readable("32k"), human_readable("32K"), human_readable("25.6k"), human_readable("1.5K")
+    (32000, 32768, 25600, '1.5K')
+    """
+    match = re.fullmatch(r"(\d{1,12})(?:\.(\d{1,6}))?([kmgtKMGT])", value.strip()) if isinstance(value, str) else None
+    if match is None or (match[2] and match[3].isupper()):
+        return value
+    fraction = match[2] or ""
+    return int(match[1] + fraction) * SUFFIXES[match[3]] // 10 ** len(fraction)
+
+
+def _command(config: Config, program: str) -> Command:
+    """The command that starts a server."""
+    if config.table is not None:
+        return Command((), ())
+
+    def score(words: tuple[str, ...]) -> int:
+        return len(words) if any(word.startswith(program) for word in words) else 0
+
+    return command_of(config, score)
 
 
 def _values(config: Config, found: list[str]) -> dict[str, Any]:
@@ -77,21 +128,29 @@ def _values(config: Config, found: list[str]) -> dict[str, Any]:
     return arguments(found[start:], short=True)
 
 
-def _reading(engine: str, section: str, values: Mapping[str, Any], table: Mapping[str, Target]) -> Reading:
+def _reading(
+    engine: str, section: str, given: Mapping[str, Any], table: Mapping[str, Target], command: Command
+) -> Reading:
+    values = Watched(given)
     options: dict[str, Any] = {"engine": engine} | translated(values, table)
     model = next((values[name] for name in MODELS if isinstance(values.get(name), str)), None)
     if model is not None:
         options["model"] = model
-    warnings = []
+    for name in table:
+        value = values.get(name)
+        wanted = value is not None and value not in OFF and not isinstance(value, bool)
+        if wanted and not translated({name: value}, {name: table[name]}):
+            values.refuse(name, value, f"a value that is understood; give --{table[name][0]}")
     quantised = values.get("quantization")
     if isinstance(quantised, str):
         if quantised in QUANTISED and "awq" not in quantised and "gptq" not in quantised:
             options["weights"] = QUANTISED[quantised]
         elif quantised not in QUANTISED:
-            warnings.append(f"quantization: {quantised} is not modelled; --weights names a format that is")
-    known = {name: value for name, value in values.items() if name not in (*MODELS, "host", "port", "m", "config")}
-    warnings += [text for text in unknown(engine, section, known) if not _of_the_server(engine, text)]
-    return Reading(engine, options, {}, tuple(values), tuple(warnings))
+            values.warnings.append(f"quantization: {quantised} is not modelled; --weights names a format that is")
+    known = {name: value for name, value in values.items() if name not in ASIDE}
+    warnings = [text for text in unknown(engine, section, known) if not _of_the_server(engine, text)]
+    notes = (*command.notes, *not_read(values.unread(ASIDE)))
+    return Reading(engine, options, {}, tuple(values), (*values.said(), *warnings), notes)
 
 
 def _of_the_server(engine: str, text: str) -> bool:

@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from vramcast.errors import InvalidSpec
-from vramcast.question.configs.reading import Config, Reading, arguments, count, words
+from vramcast.question.configs.reading import Config, Reading, Watched, arguments, command_of
 
 NAMES: Final[dict[str, str]] = {
     "parallelism.tensor_parallel_degree": "tp", "parallelism.pipeline_parallel_degree": "pp",
@@ -14,6 +14,9 @@ NAMES: Final[dict[str, str]] = {
     "training.seq_len": "seq-len", "training.local_batch_size": "micro-batch",
     "training.global_batch_size": "global-batch",
 }
+
+ASKED: Final = ("training.seq_len", "training.local_batch_size")
+"""What torchtitan keeps in the files of its models where a command does not say it."""
 
 RECOMPUTE: Final = {"none": "none", "selective": "selective", "full": "full"}
 
@@ -33,15 +36,17 @@ def read(config: Config) -> Reading:
         raise InvalidSpec(
             f"{config.name}: torchtitan reads no TOML since 0.3; give the command with its --section.name values"
         )
-    values = arguments(words(config))
+    command = command_of(config, lambda words: sum(word.startswith("--") and "." in word for word in words))
+    values = Watched(arguments(command.words))
     options: dict[str, Any] = {"engine": "torchtitan"}
-    options |= {option: values[name] for name, option in NAMES.items() if count(values.get(name)) is not None}
-    mode = next((value for name, value in values.items() if name.startswith("activation_checkpoint")), None)
-    if mode in RECOMPUTE:
-        options["recompute"] = RECOMPUTE[str(mode)]
-    if any(name.startswith("compile.") and value is True for name, value in values.items()):
-        options["compile"] = True
-    warnings = [f"{name}: not read; what matters for memory is given by options of vramcast"
-                for name in values
-                if "." in name and name not in NAMES and not name.startswith(("compile.", "activation"))]
-    return Reading("torchtitan", options, {}, tuple(values), tuple(warnings))
+    options |= {option: size for name, option in NAMES.items() if (size := values.count(name)) is not None}
+    for name in values:
+        if name.startswith("activation_checkpoint") and name.endswith("mode"):
+            options |= {"recompute": mode} if (mode := values.one_of(name, RECOMPUTE)) else {}
+        elif name.startswith("compile.") and values.flag(name):
+            options["compile"] = True
+    auto = {option: f"has no {name}" for name, option in NAMES.items()
+            if name in ASKED and option not in options}
+    unread = [f"{name}: not read; what matters for memory is given by options of vramcast"
+              for name in values.unread() if "." in name]
+    return Reading("torchtitan", options, {}, tuple(values), (*values.said(), *unread), command.notes, auto)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vramcast.question.configs.deepspeed import PLACES
 from vramcast.question.configs.deepspeed import read as read_deepspeed
-from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, count, table, unknown
+from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, Watched, not_read, unknown
 
 OPTIMIZERS: Final = {
     "adamw_torch": ("adamw", "foreach"), "adamw_torch_fused": ("adamw", "fused"), "adamw_hf": ("adamw", "loop"),
@@ -43,56 +44,81 @@ def is_accelerate(config: Config) -> bool:
     return config.table is not None and "distributed_type" in config.table
 
 
+LENGTHS: Final = ("cutoff_len", "max_length", "max_seq_length", "model_max_length")
+
+BITS: Final = {"4": "nf4-dq", "8": "int8"}
+
+TRAINERS_BATCH: Final = 8
+"""per_device_train_batch_size where nobody says it [transformers training_args.py]."""
+
+
 def read_trainer(config: Config) -> Reading:
     """Arguments of the Trainer, with those that LLaMA-Factory adds."""
-    values = config.table or {}
+    values = Watched(config.table or {})
     factory = "finetuning_type" in values or "cutoff_len" in values
     options: dict[str, Any] = {"engine": "huggingface", **_precision(values), **_optimizer(values)}
-    if values.get("gradient_checkpointing") is True or (factory and not values.get("disable_gradient_checkpointing")):
+    recomputed = values.flag("gradient_checkpointing")
+    if recomputed or (factory and not values.flag("disable_gradient_checkpointing")):
         options["recompute"] = "full"
-    if values.get("torch_compile") is True:
+    if values.flag("torch_compile"):
         options["compile"] = True
     if isinstance(values.get("model_name_or_path"), str):
         options["model"] = values["model_name_or_path"]
-    for name in ("cutoff_len", "max_length", "max_seq_length", "model_max_length"):
-        if count(values.get(name)) is not None:
-            options["seq-len"] = values[name]
+    lengths = [size for name in LENGTHS if (size := values.count(name)) is not None]
+    options |= {"seq-len": lengths[-1]} if lengths else {}
     options |= _adapters(values)
     warnings: list[str] = []
-    batch = {
-        kind: size for kind, name in (
-            ("micro", "per_device_train_batch_size"), ("accumulation", "gradient_accumulation_steps"),
-        ) if (size := count(values.get(name))) is not None
-    }
+    notes: list[str] = []
+    micro, accumulation = values.count("per_device_train_batch_size"), values.count("gradient_accumulation_steps")
+    batch = {"micro": micro or TRAINERS_BATCH} | ({"accumulation": accumulation} if accumulation else {})
+    if micro is None:
+        notes.append(f"per_device_train_batch_size is not given: {TRAINERS_BATCH}, as Transformers has it")
     inner = values.get("deepspeed")
     if isinstance(inner, Mapping):
         found = read_deepspeed(Config(config.name, "", inner))
         options = found.options | options | {"engine": "huggingface"}
         warnings += found.warnings
+        notes += found.notes
     elif isinstance(inner, str):
         warnings.append(f"deepspeed: {inner} {ELSEWHERE}")
     if values.get("fsdp"):
-        named = [FSDP[name.upper()] for name in str(values["fsdp"]).split() if name.upper() in FSDP]
-        shards = named[0] if named else "everything"
-        options |= {"engine": "torchtitan", "shards": shards}
+        options |= _trainers_fsdp(values)
         warnings.append("fsdp of the Trainer is answered as FSDP2 of torchtitan")
     known = ("llamafactory", "arguments") if factory else ("transformers", "TrainingArguments")
     own = {name: value for name, value in values.items() if factory or name not in (*HARMLESS, "max_seq_length")}
-    warnings += unknown(*known, own)
+    warnings += [*values.said(), *unknown(*known, own)]
     name = "llama-factory" if factory else "transformers"
-    return Reading(name, options, batch, tuple(values), tuple(warnings))
+    auto = {} if "seq-len" in options else {"seq-len": "says no length of the samples"}
+    return Reading(
+        name, options, batch, tuple(values), tuple(warnings), (*notes, *not_read(values.unread(HARMLESS))), auto
+    )
 
 
-def _precision(values: Mapping[str, Any]) -> dict[str, Any]:
-    if values.get("pure_bf16") is True:
+def _trainers_fsdp(values: Watched) -> dict[str, Any]:
+    """The words of `fsdp`: a strategy, and what goes with it."""
+    found: dict[str, Any] = {"engine": "torchtitan", "shards": "everything"}
+    text = values.get("fsdp")
+    for word in text if isinstance(text, list) else str(text).split():
+        name = str(word).upper()
+        if name in FSDP:
+            found["shards"] = FSDP[name]
+        elif name == "OFFLOAD":
+            found["offload-optimizer"] = "cpu"
+        elif name not in ("AUTO_WRAP", "TRUE"):
+            values.refuse("fsdp", word, f"one of {', '.join(FSDP).lower()}, offload, auto_wrap")
+    return found
+
+
+def _precision(values: Watched) -> dict[str, Any]:
+    if values.flag("pure_bf16"):
         return {"precision": "bf16"}
     for name, precision in (("bf16", "amp-bf16"), ("fp16", "amp-fp16")):
-        if values.get(name) is True:
+        if values.flag(name):
             return {"precision": precision}
-    return {"precision": "tf32" if values.get("tf32") is True else "fp32"}
+    return {} if values.auto else {"precision": "tf32" if values.flag("tf32") else "fp32"}
 
 
-def _optimizer(values: Mapping[str, Any]) -> dict[str, Any]:
+def _optimizer(values: Watched) -> dict[str, Any]:
     name = values.get("optim")
     if not isinstance(name, str):
         return {}
@@ -100,59 +126,85 @@ def _optimizer(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"optimizer": optimizer} | ({"optimizer-kernel": kernel} if kernel else {})
 
 
-def _adapters(values: Mapping[str, Any]) -> dict[str, Any]:
-    if values.get("finetuning_type") != "lora":
+def _adapters(values: Watched) -> dict[str, Any]:
+    kind = values.get("finetuning_type")
+    if kind != "lora":
+        if kind not in (None, "full"):
+            values.warnings.append(f"finetuning_type: {str(kind)[:40]} is not modelled; answered as full training")
         return {}
-    found: dict[str, Any] = {"peft": "dora" if values.get("use_dora") is True else "lora", "lora-rank": 8}
-    if count(values.get("lora_rank")) is not None:
-        found["lora-rank"] = values["lora_rank"]
+    found: dict[str, Any] = {"peft": "dora" if values.flag("use_dora") else "lora", "lora-rank": 8}
+    if (rank := values.count("lora_rank")) is not None:
+        found["lora-rank"] = rank
     targets = values.get("lora_target", "all")
-    listed = targets if isinstance(targets, list) else str(targets).split(",")
-    named = [LORA_TARGETS[name.strip()] for name in map(str, listed) if name.strip() in LORA_TARGETS]
+    listed = [name.strip() for name in map(str, targets if isinstance(targets, list) else str(targets).split(","))]
+    named = [LORA_TARGETS[name] for name in listed if name in LORA_TARGETS]
+    if strange := [name for name in listed if name not in LORA_TARGETS and name != "all"]:
+        values.refuse("lora_target", ",".join(strange), f"one of all, {', '.join(LORA_TARGETS)}")
     found["lora-targets"] = ",".join(named or LORA_TARGETS.values())
-    bits = {4: "nf4-dq", 8: "int8"}.get(values.get("quantization_bit"))  # type: ignore[arg-type]
+    bits = values.one_of("quantization_bit", BITS)
     return found | ({"base-weights": bits} if bits else {})
+
+
+MIXED: Final = {"bf16": "amp-bf16", "fp16": "amp-fp16", "fp8": "fp8", "no": "fp32"}
+
+KINDS: Final = ("FSDP", "DEEPSPEED", "NO", "MULTI_GPU", "MULTI_CPU")
 
 
 def read_accelerate(config: Config) -> Reading:
     """Launch configuration: how ranks share the work."""
-    values = config.table or {}
+    values = Watched(config.table or {})
     kind = str(values.get("distributed_type", "NO")).upper()
-    mixed = {"bf16": "amp-bf16", "fp16": "amp-fp16", "fp8": "fp8", "no": "fp32"}.get(str(values.get("mixed_precision")))
+    if kind not in KINDS:
+        values.refuse("distributed_type", kind, f"one of {', '.join(KINDS)}; answered as one process a card")
+    # YAML reads the word no as false
+    mixed = "fp32" if values.get("mixed_precision") is False else values.one_of("mixed_precision", MIXED)
     options: dict[str, Any] = {"precision": mixed} if mixed else {}
     warnings = list(unknown("accelerate", "config", values))
     batch: dict[str, int] = {}
-    fsdp, zero = table(values.get("fsdp_config")), table(values.get("deepspeed_config"))
+    fsdp, zero = values.section("fsdp_config"), values.section("deepspeed_config")
     if kind == "FSDP":
         options |= _fsdp(fsdp)
         warnings += unknown("accelerate", "fsdp_config", fsdp)
     elif kind == "DEEPSPEED":
-        options |= {"engine": "deepspeed", "zero": str(zero.get("zero_stage", 2))}
-        for name, option in (
-            ("offload_optimizer_device", "offload-optimizer"), ("offload_param_device", "offload-parameters"),
-        ):
-            if zero.get(name) in ("cpu", "nvme"):
-                options[option] = zero[name]
+        options |= _zero(zero)
         if options.get("precision", "").startswith("amp-"):
             options["precision"] = options["precision"].replace("amp-", "mixed-")
         if "deepspeed_config_file" in zero:
             warnings.append(f"deepspeed_config_file: {zero['deepspeed_config_file']} {ELSEWHERE}")
             options = {name: value for name, value in options.items() if name not in ("zero", "precision")}
-        if count(zero.get("gradient_accumulation_steps")) is not None:
-            batch["accumulation"] = zero["gradient_accumulation_steps"]
+        if (accumulation := zero.count("gradient_accumulation_steps")) is not None:
+            batch["accumulation"] = accumulation
         warnings += unknown("accelerate", "deepspeed_config", zero)
     else:
         options["engine"] = "pytorch"
-    return Reading("accelerate", options, batch, tuple(values), tuple(warnings))
+    return Reading(
+        "accelerate", options, batch, tuple(values), (*warnings, *values.said()), not_read(values.unread())
+    )
 
 
-def _fsdp(fsdp: Mapping[str, Any]) -> dict[str, Any]:
+def _zero(zero: Watched) -> dict[str, Any]:
+    found: dict[str, Any] = {"engine": "deepspeed", "zero": str(zero.get("zero_stage", 2))}
+    for name, option in (
+        ("offload_optimizer_device", "offload-optimizer"), ("offload_param_device", "offload-parameters"),
+    ):
+        if (place := zero.one_of(name, PLACES)) is not None:
+            found[option] = place
+    return found
+
+
+def _fsdp(fsdp: Watched) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     strategy = str(fsdp.get("fsdp_sharding_strategy", "FULL_SHARD")).upper()
-    found: dict[str, Any] = {"engine": "torchtitan", "shards": FSDP.get(strategy, "everything")}
-    if fsdp.get("fsdp_reshard_after_forward") is False:
+    reshards = fsdp.get("fsdp_reshard_after_forward")
+    if isinstance(reshards, str) and reshards.upper() in FSDP:  # newer files of FSDP 1 name the strategy here
+        strategy = reshards.upper()
+    elif fsdp.flag("fsdp_reshard_after_forward") is False:
         found["reshard-after-forward"] = False
-    if fsdp.get("fsdp_offload_params") is True:
+    if strategy not in FSDP:
+        fsdp.refuse("fsdp_sharding_strategy", strategy, f"one of {', '.join(FSDP)}; answered as FULL_SHARD")
+    found |= {"engine": "torchtitan", "shards": FSDP.get(strategy, "everything")}
+    if fsdp.flag("fsdp_offload_params"):
         found["offload-optimizer"] = "cpu"
-    if fsdp.get("fsdp_activation_checkpointing") is True:
+    if fsdp.flag("fsdp_activation_checkpointing"):
         found["recompute"] = "full"
     return found

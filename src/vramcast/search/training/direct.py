@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import Job, Plan, Shards
+from vramcast.domain.job import Job, Plan, Precision, Shards
 from vramcast.domain.planning import Space
 from vramcast.domain.program import Program, extent
 from vramcast.engines import torchtitan
@@ -25,6 +25,7 @@ from vramcast.estimate.checks import check
 from vramcast.estimate.host_memory import has_room
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.training import rank_programs
+from vramcast.estimate.variants import recipes
 from vramcast.search.training.affine import NotAffine, affine
 from vramcast.search.training.degrees import divisors, possible
 from vramcast.search.training.extents import Counts
@@ -57,7 +58,7 @@ def choices(space: Space, cluster: Cluster, engine: str) -> Iterator[Choice]:
     """
     refused: Counter[str] = Counter()
     some = False
-    for plan in _plans(space, cluster):
+    for plan in _plans(space, cluster, recipes(space.precisions, engine, cluster.gpu)):
         base = _job(space, cluster, engine, plan)
         jobs = tuple(_jobs(space, base)) if has_room(base) else ()
         if jobs:
@@ -75,7 +76,7 @@ def choices(space: Space, cluster: Cluster, engine: str) -> Iterator[Choice]:
 def num_pipelines(space: Space, cluster: Cluster) -> int:
     """How many plans with a pipeline torchtitan has, the one engine here that has any."""
     found = 0
-    for plan in _plans(space, cluster):
+    for plan in _plans(space, cluster, recipes(space.precisions, "torchtitan", cluster.gpu)):
         job = _job(space, cluster, "torchtitan", plan)
         if plan.pp > 1 and _is_possible(job):
             found += sum(1 for _ in _jobs(space, job))
@@ -98,7 +99,7 @@ def _job(space: Space, cluster: Cluster, engine: str, plan: Plan) -> Job:
     )
 
 
-def _plans(space: Space, cluster: Cluster) -> Iterator[Plan]:
+def _plans(space: Space, cluster: Cluster, precisions: tuple[Precision, ...]) -> Iterator[Plan]:
     degrees = {axis: possible(space, cluster, axis) for axis in ("tp", "pp", "cp", "ep")}
     for tp, pp, cp, ep in product(*degrees.values()):
         if cluster.count % (tp * pp * cp):
@@ -110,14 +111,16 @@ def _plans(space: Space, cluster: Cluster) -> Iterator[Plan]:
                 space.plan, tp=tp, pp=pp, cp=cp, ep=ep, virtual_stages=chunks,
                 schedule="interleaved" if chunks > 1 else "1f1b",
             )
-            yield from _kept_states(space, plan, ranks=cluster.count // (tp * pp))
+            yield from _kept_states(space, plan, precisions, ranks=cluster.count // (tp * pp))
 
 
-def _kept_states(space: Space, plan: Plan, *, ranks: int) -> Iterator[Plan]:
+def _kept_states(
+    space: Space, plan: Plan, precisions: tuple[Precision, ...], *, ranks: int
+) -> Iterator[Plan]:
     """Shardings, recomputation, offload, precision and optimizer."""
     shards = space.shards if ranks > 1 else (Shards.NOTHING,)
     axes = (
-        shards, space.recompute, space.offload_optimizer, space.offload_parameters, space.precisions, space.optimizers,
+        shards, space.recompute, space.offload_optimizer, space.offload_parameters, precisions, space.optimizers,
     )
     names = ("shards", "recompute", "offload_optimizer", "offload_parameters", "precision", "optimizer")
     for values in product(*axes):

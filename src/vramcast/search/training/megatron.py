@@ -24,6 +24,7 @@ from vramcast.estimate.checks import check
 from vramcast.estimate.host_memory import has_room
 from vramcast.estimate.outside import communicator_bytes, context_tensor
 from vramcast.estimate.training_styles import recipe_of
+from vramcast.estimate.variants import recipes
 from vramcast.search.training.atoms import Atoms
 from vramcast.search.training.degrees import Grid, Stages, divisors, grid, pipelines
 from vramcast.search.training.extents import Counts
@@ -111,7 +112,7 @@ def blocks(space: Space, clusters: Sequence[Cluster]) -> Iterator[Block]:
     """
     if len(space.model.stacks) > 1:
         raise Unsupported(f"{space.model.name}: plans of several stacks are not searched for megatron")
-    for precision in space.precisions:
+    for precision in recipes(space.precisions, "megatron", clusters[0].gpu):
         together: dict[tuple[Variant, ...], list[Job]] = {}
         for cluster in clusters:
             job = Job(
@@ -126,8 +127,12 @@ def blocks(space: Space, clusters: Sequence[Cluster]) -> Iterator[Block]:
 
 
 def _variants(space: Space, job: Job) -> Iterator[Variant]:
-    """The ways to keep states that engine and main memory have room for; its FSDP only where it is asked for."""
-    for found in product(space.shards, space.optimizers, space.offload_optimizer):
+    """The ways to keep states that engine and main memory have room for.
+
+    States are shared only between several cards, and by the engine's FSDP only where it is asked for.
+    """
+    shards = space.shards if job.cluster.count > 1 else (Shards.NOTHING,)
+    for found in product(shards, space.optimizers, space.offload_optimizer):
         variant = Variant(*found)
         if variant.shards is Shards.EVERYTHING and not job.engine_options.get("fsdp"):
             continue

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.domain.job import Job
-from vramcast.domain.planning import Goal, Point
+from vramcast.domain.planning import Goal, Point, Reason
 from vramcast.search.training.labels import label
 from vramcast.search.training.market import beats
 from vramcast.search.training.pool import Candidate, Rule
@@ -31,14 +31,6 @@ RESPECTS: Final[tuple[Respect, ...]] = (
     ("micro-batch", "micro-batch", lambda job: job.workload.micro_batch),
 )
 
-WORSE: Final[dict[Goal, tuple[str, str]]] = {
-    Goal.FASTEST: ("is {share:.1%} slower", "is {times:.1f} times as slow"),
-    Goal.CHEAPEST: ("is {share:.1%} dearer", "is {times:.1f} times as dear"),
-    Goal.FEWEST_GPUS: ("needs {share:.0%} more GPUs", "needs {times:.3g} times the GPUs"),
-    Goal.LEAST_MEMORY: ("takes {share:.1%} more memory", "takes {times:.1f} times the memory"),
-}
-"""Goal -> how much worse another plan is, for shares and for multiples."""
-
 EQUAL: Final = 5e-4
 """Plans closer than this are alike: no reason to name."""
 
@@ -48,8 +40,8 @@ TRIES: Final = 4
 
 def reasons_of(
     best: Candidate, others: list[Candidate], rule: Rule, fits: Callable[[Candidate], bool]
-) -> Iterator[str]:
-    """One sentence for every respect in which another choice was possible.
+) -> Iterator[Reason]:
+    """One for every respect in which another choice was possible.
 
     Args:
         best: the winner
@@ -65,8 +57,9 @@ def reasons_of(
         found = next((pair for pair in different[:TRIES] if fits(pair[0])), None)
         times = _times(found[0], best, rule.goal) if found else 1.0
         if found is not None and times > 1 + EQUAL:
-            worse = WORSE[rule.goal][times >= 2].format(share=times - 1, times=times)
-            yield f"{words}: the best with --{option} {look(found[1])} instead of {own} {worse}"
+            yield Reason(
+                kind="respect", respect=words, option=option, other=str(look(found[1])), own=str(own), times=times
+            )
 
 
 def _respects(winner: Job, goal: Goal) -> tuple[Respect, ...]:

@@ -19,7 +19,7 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, Change
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
-from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Space
+from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Reason, Space
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, question
 from vramcast.estimate.variants import on_engine
@@ -295,7 +295,7 @@ class _Search:
             return Run(label(job), job.cluster, job.engine, hours, cost)
         return None
 
-    def reasons(self, best: Found) -> Iterator[str]:
+    def reasons(self, best: Found) -> Iterator[Reason]:
         """Why the best plan is the best."""
         others = list(merge(*(pool.best for pool in self.pools), key=rank_of))
         yield from reasons_of(best.candidate, others, self.rule, self.fits)

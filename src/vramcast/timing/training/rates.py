@@ -87,6 +87,8 @@ def rates_of(gpu: Gpu, precision: Precision, *, attention: str = "flash") -> Rat
         attention: kernel of softmax(QK)V: "flash", "cudnn" or "efficient"
     """
     dtype = COMPUTED_IN[precision]
+    if dtype == "bf16" and not gpu.has_bf16:
+        dtype = "fp32"  # emulated: no tensor core has it
     peak = gpu.flops_per_s(dtype) or gpu.flops_per_s(FALLBACK[dtype])
     whole = gpu.flops_per_s(WHOLE[dtype]) or peak
     if not peak or not whole or not gpu.bandwidth_bytes_per_s:
