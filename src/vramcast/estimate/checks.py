@@ -45,6 +45,10 @@ Rule = Callable[[int], bool]
 def check(job: Job) -> None:
     """Raise InvalidSpec when a degree does not divide what it splits, naming the degrees that would."""
     refuse_ignored(job)
+    if job.engine_options:
+        from vramcast.estimate.engine_options import check_options  # most jobs have none
+
+        check_options(job)
     plan, model = job.plan, job.model
     layers = [run.layer for run in model.main.runs]
     _divides("tp", plan.tp, list(_tensor_parallel_sizes(layers)), model.name)

@@ -1,0 +1,94 @@
+"""What training engines are told by `--engine-option`: names, and what they may be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from vramcast.domain.job import Job
+from vramcast.domain.model import Noun
+from vramcast.errors import InvalidSpec, UnknownName
+
+Elements = Annotated[int, Meta(ge=1, le=1 << 62)]
+
+
+class Eager(Noun, frozen=True):
+    """Engines that run PyTorch's operators one by one."""
+
+    reentrant: bool = False  # checkpoints of the older kind
+    padded: bool = False  # batches with an attention mask
+    shifted_loss: bool = False  # model code that shifts its logits
+    foreach_temporaries: Annotated[int, Meta(ge=0, le=16)] = 0  # lists that the optimizer's step makes
+    gradient_as_bucket_view: bool = False  # DDP's buckets are the gradients
+
+
+class Zero(Eager, frozen=True):
+    """DeepSpeed's `zero_optimization`, sizes in elements."""
+
+    reduce_bucket_size: Elements = 1
+    stage3_prefetch_bucket_size: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
+    stage3_param_persistence_threshold: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
+    sub_group_size: Elements = 1
+    stage3_max_reuse_distance: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
+    overlap_comm: bool = True
+    auto: bool = False  # the Trainer's sizes from the width of the model
+    grad_accum_dtype: Literal["fp32", "fp16", "bf16"] = "bf16"
+
+
+class HuggingFace(Zero, frozen=True):
+    """The Trainer, with or without DeepSpeed."""
+
+    deepspeed: bool = False
+
+
+class Colossal(Eager, frozen=True):
+    """ColossalChat."""
+
+    trainer: str = "sft"
+
+
+class Torchtitan(Noun, frozen=True):
+    """torchtitan."""
+
+    version: str = ""  # date of the checkout, 2025-02-06
+    trainer: Literal["eager", "graph"] = "eager"
+    reshard: Literal["default", "always", "last", "blocks", "never"] = "default"
+    float8: bool = False
+    float8_all_gather: bool = False
+    pipeline_microbatch_size: Elements = 1
+
+
+class Litgpt(Noun, frozen=True):
+    """litgpt."""
+
+    version: str = ""  # date of the checkout
+    longest_first: bool = False
+    adapter_version: Literal[1, 2] = 1
+    tie_embeddings: bool = False
+
+
+OPTIONS: Final[dict[str, type[Noun]]] = {
+    "pytorch": Eager, "huggingface": HuggingFace, "unsloth": Eager, "deepspeed": Zero, "colossalai": Colossal,
+    "torchtitan": Torchtitan, "torchtune": Eager, "litgpt": Litgpt,
+}
+"""Engine -> its options; the defaults here are not read, the engines have their own. Megatron's are read by itself."""
+
+
+def check_options(job: Job) -> None:
+    """Raise UnknownName for a name that the job's engine does not have, InvalidSpec for a value it cannot be."""
+    if not job.engine_options:
+        return
+    known = OPTIONS.get(job.engine)
+    if known is None:
+        from vramcast.engines.megatron.options import Options
+
+        known = Options
+    for name in job.engine_options:
+        if name not in known.__struct_fields__:
+            raise UnknownName.of(f"engine option of {job.engine}", name, known.__struct_fields__)
+    try:
+        msgspec.convert(job.engine_options, known)
+    except msgspec.ValidationError as error:
+        raise InvalidSpec(f"engine option of {job.engine}: {error}") from error

@@ -1,0 +1,42 @@
+"""Nothing an engine is told is ignored in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramcast.api import job_of
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.estimate.training import needed_bytes
+
+ENGINES = ("pytorch", "huggingface", "deepspeed", "colossalai", "torchtitan", "torchtune", "litgpt", "megatron")
+
+
+def needed(engine: str, option: str, **options: object) -> int:
+    asked = {"model": "llama-3.2-1b", "gpus": "2xa100-sxm4-40gb", "engine": engine, "engine-option": [option]}
+    return needed_bytes(job_of(asked | options))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_name_the_engine_does_not_have_is_refused(engine: str) -> None:
+    with pytest.raises(UnknownName, match="foo"):
+        needed(engine, "foo=bar")
+
+
+@pytest.mark.parametrize(
+    ("engine", "option"),
+    [
+        ("deepspeed", "reduce_bucket_size=abc"), ("deepspeed", "reduce_bucket_size=-5"),
+        ("deepspeed", "overlap_comm=maybe"), ("huggingface", "stage3_prefetch_bucket_size=x"),
+        ("torchtitan", "trainer=jit"), ("litgpt", "adapter_version=3"),
+        ("megatron", "interleave_group=x"),
+    ],
+)
+def test_a_value_it_cannot_be_is_one_sentence(engine: str, option: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"engine option of {engine}"):
+        needed(engine, option)
+
+
+def test_a_bucket_is_counted() -> None:
+    assert needed("deepspeed", "reduce_bucket_size=1000000", zero=2) < needed(
+        "deepspeed", "reduce_bucket_size=2000000000", zero=2
+    )
