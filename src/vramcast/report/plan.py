@@ -186,6 +186,8 @@ def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
     yield from (f"  {line}" for line in table(cells, right=frozenset(range(2, len(kept))) | {0}).splitlines())
     if any(marks):
         yield "  " + words("plan.gives_back", mark=GIVES_BACK)
+    if not served and answer.num_fitting > len(answer.plans):
+        yield "  " + words("plan.alike")
 
 
 def _gives_back(plan: Answer) -> bool:

@@ -194,6 +194,10 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.picture": {"en": "Cost against speed", "zh": "成本与速度"},
     "plan.tokens_axis": {"en": "tokens/s", "zh": "token/s"},
     "plan.cost_axis": {"en": "{unit} per million tokens", "zh": "每百万 token（{unit}）"},
+    "plan.alike": {
+        "en": "of plans that differ only in recomputation, micro-batch or chunks of a stage the best is listed",
+        "zh": "仅在重计算、微批次或虚拟级上不同的方案只列最优者",
+    },
     "plan.looking": {"en": "{plans} plans looked at, {seconds} s", "zh": "已查看 {plans} 个方案，{seconds} 秒"},
     "plan.on_front": {"en": "no plan is both faster and cheaper", "zh": "没有既更快又更便宜的方案"},
     "plan.behind": {"en": "another is faster and cheaper", "zh": "另有更快且更便宜的方案"},

@@ -98,6 +98,10 @@ SEVERAL: Final = (
 )
 
 
+WITH_FP32_COPY: Final = ("deepspeed", "colossalai", "megatron")
+"""Engines whose optimizer keeps an fp32 copy of the weights whatever they compute in."""
+
+
 def decisions(job: Job, *, engine: str | None = None) -> tuple[Decision, ...]:
     """The path for a job's model, data and cards; what its plan says of sharing and saving is not looked at.
 
@@ -151,7 +155,7 @@ def _moved(built: Job, job: Job, engine: str) -> Job:
         return built
     moved = on_engine(built, engine)
     if built.plan.precision is Precision.BF16:
-        return with_plan(moved, precision=Precision.BF16)
+        return built if engine in WITH_FP32_COPY else with_plan(moved, precision=Precision.BF16)
     if engine != job.engine:
         return moved
     return replace(with_plan(moved, precision=job.plan.precision), engine_options=job.engine_options)

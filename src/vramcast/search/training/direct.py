@@ -57,10 +57,13 @@ def choices(space: Space, cluster: Cluster, engine: str) -> Iterator[Choice]:
     Raises: Unsupported with the engine's commonest reason where it refuses every one
     """
     refused: Counter[str] = Counter()
-    some = False
+    some, undivided = False, 0
     for plan in _plans(space, cluster, recipes(space.precisions, engine, cluster.gpu)):
         base = _job(space, cluster, engine, plan)
-        jobs = tuple(_jobs(space, base)) if has_room(base) else ()
+        roomy = has_room(base)
+        jobs = tuple(_jobs(space, base)) if roomy else ()
+        if roomy and not jobs and base.data_parallel == cluster.count:
+            undivided = cluster.count
         if jobs:
             try:
                 choice = Choice(jobs, live_bytes(jobs))
@@ -69,6 +72,11 @@ def choices(space: Space, cluster: Cluster, engine: str) -> Iterator[Choice]:
                 continue
             some = True
             yield choice
+    if undivided and not some:  # before what is refused of plans that nobody asked for
+        raise Unsupported(
+            f"global-batch={space.global_batch} does not divide over {undivided} data-parallel ranks; "
+            f"use a multiple of {undivided}"
+        )
     if refused and not some:
         raise Unsupported(refused.most_common(1)[0][0])
 

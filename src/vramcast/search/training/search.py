@@ -107,7 +107,7 @@ def search(
         change=change,
         reasons=tuple(looked.reasons(fitting[0])) if fitting else (),
         front=looked.front(),
-        warnings=(*warnings, *no_room, *looked.left_out),
+        warnings=(*warnings, *no_room, *dict.fromkeys(looked.left_out)),
     )
 
 
@@ -174,6 +174,8 @@ class _Search:
                         self.progress(seen)
             except Unsupported as reason:
                 self.refusals.append(str(reason))
+                if engine in self.space.all_of:
+                    self.left_out.append(f"left out: {engine}: {reason}")
         for pool in chain(*kept.values()):
             pool.finish()
 
