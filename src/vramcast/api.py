@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported, VramcastError
-from vramcast.question.configs.paths import NO_CONFIGS, Configs
+from vramcast.question.configs.paths import NO_CONFIGS, Configs, is_script
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer, ServeAnswer
@@ -48,11 +48,12 @@ def train(
     True
     """
     from vramcast.estimate.training import answer
-    from vramcast.question.configs.merged import with_configs
     from vramcast.report.notebook import shown
 
     given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
     if from_:
+        from vramcast.question.configs.merged import with_configs
+
         given, said = with_configs(given, [from_] if isinstance(from_, (str, Path)) else from_, command="train")
         return shown(noted(answer(job_of(given, file=file)), said))
     return shown(answer(job_of(given, file=file)))
@@ -391,7 +392,6 @@ def _question(
 ) -> tuple[dict[str, Any], Resolve]:
     """The options over those of a job file, and what turns a model's name into the model."""
     from vramcast.domain.checkpoint import Checkpoint
-    from vramcast.question.configs.merged import script_checkpoint
     from vramcast.sources.resolve import resolve_checkpoint
 
     merged: dict[str, Any] = {}
@@ -405,6 +405,10 @@ def _question(
         return merged | {"model": model.name}, lambda _: Checkpoint(model=model)
 
     def resolve(text: str) -> Checkpoint:
-        return script_checkpoint(text) or resolve_checkpoint(text)
+        if is_script(text):
+            from vramcast.question.configs.merged import script_checkpoint
+
+            return script_checkpoint(text)
+        return resolve_checkpoint(text)
 
     return merged, resolve

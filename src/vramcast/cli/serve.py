@@ -88,10 +88,11 @@ def command(
     if save_calibration is not None:
         raise InvalidSpec("--save-calibration needs --reconcile LOG: it saves what a log teaches")
     from vramcast.api import noted, serve_answer, serve_job_of
-    from vramcast.question.configs.merged import with_configs
 
     said = None
     if configs:
+        from vramcast.question.configs.merged import with_configs
+
         given, said = with_configs(given, configs, command="serve", format_name=from_format)
     result = serve_answer(given, file=job_file)
     result = result if said is None else noted(result, said)

@@ -68,7 +68,6 @@ def command(
     """
     from vramcast.api import job_of, noted
     from vramcast.estimate.training import answer
-    from vramcast.question.configs.merged import with_configs
 
     given = {"model": model, "gpus": gpus} | {
         name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
@@ -76,6 +75,8 @@ def command(
     writing = Writing(directory, formats, force).checked()
     said = None
     if configs:
+        from vramcast.question.configs.merged import with_configs
+
         given, said = with_configs(given, configs, command="train", format_name=from_format)
     job = job_of(given, file=job_file)
     result = answer(job) if said is None else noted(answer(job), said)

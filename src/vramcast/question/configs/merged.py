@@ -12,12 +12,9 @@ from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
 from vramcast.errors import SourceError
 from vramcast.question.build import market_of
-from vramcast.question.configs.paths import Configs
+from vramcast.question.configs.paths import SCRIPTS, Configs
 from vramcast.question.configs.readers import Given, left_open, read_files, solved
 from vramcast.question.options import MARKET_OPTIONS, parse_count
-
-SCRIPTS: Final = (".sh", ".bash")
-"""Ends of names of files whose arguments may describe a network."""
 
 SAME: Final = (("zero", "shards"), ("global-batch", "grad-accum"))
 """Options of which one says the other."""
@@ -56,12 +53,9 @@ def _said_otherwise(name: str, named: Mapping[str, Any]) -> bool:
     return any(name in pair and named.keys() & set(pair) for pair in SAME)
 
 
-def script_checkpoint(text: str) -> Checkpoint | None:
+def script_checkpoint(text: str) -> Checkpoint:
     """The network that the arguments of a launch script describe, where MODEL is the path of one."""
-    path = Path(text)
-    if path.suffix not in SCRIPTS or not path.is_file():
-        return None
-    model = read_files([path], command="train").options.get("model")
+    model = read_files([Path(text)], command="train").options.get("model")
     if not isinstance(model, Model):
         raise SourceError(f"{text[:200]}: its arguments describe no network; name a model, and give it with --from")
     return Checkpoint(model=model)

@@ -14,3 +14,12 @@ class Configs(NamedTuple):
 
 
 NO_CONFIGS: Final = Configs()
+
+SCRIPTS: Final = (".sh", ".bash")
+"""Ends of names of files whose arguments may describe a network."""
+
+
+def is_script(text: str) -> bool:
+    """Whether a text is the path of a launch script."""
+    path = Path(text)
+    return path.suffix in SCRIPTS and path.is_file()
