@@ -50,13 +50,18 @@ def train(
     from vramcast.estimate.training import answer
     from vramcast.report.notebook import shown
 
-    given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
+    given = {"model": model, "gpus": gpus} | _by_option(options)
     if from_:
         from vramcast.question.configs.merged import with_configs
 
         given, said = with_configs(given, [from_] if isinstance(from_, (str, Path)) else from_, command="train")
         return shown(noted(answer(job_of(given, file=file)), said))
     return shown(answer(job_of(given, file=file)))
+
+
+def _by_option(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords as the tables of options name them."""
+    return {name.replace("_", "-"): value for name, value in keywords.items()}
 
 
 def noted(answer: AnswerT, said: Given) -> AnswerT:
@@ -86,7 +91,7 @@ def serve(
     """
     from vramcast.report.notebook import shown_serving
 
-    given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
+    given = {"model": model, "gpus": gpus} | _by_option(options)
     return shown_serving(serve_answer(given, file=file))
 
 
@@ -113,7 +118,7 @@ def plan(
 
     if kind not in PLANNERS:
         raise UnknownName.of("kind of plan", kind, PLANNERS)
-    given = {"model": model, "on": on or None} | {name.replace("_", "-"): value for name, value in options.items()}
+    given = {"model": model, "on": on or None} | _by_option(options)
     configs = Configs((from_,) if isinstance(from_, (str, Path)) else tuple(from_))
     result = PLANNERS[kind](given, file=file, configs=configs)
     return shown_plan(result) if isinstance(result, PlanAnswer) else shown(result)
@@ -343,7 +348,7 @@ def reconcile(
     Returns: entries measured and predicted, the one that explains most, and the answer
     Raises: VramcastError of one sentence when the log cannot be read or the question not be answered
     """
-    given = {"model": model, "gpus": gpus} | {name.replace("_", "-"): value for name, value in options.items()}
+    given = {"model": model, "gpus": gpus} | _by_option(options)
     return reconciliation_of(Path(log), given, file=file, save_calibration=save_calibration)
 
 

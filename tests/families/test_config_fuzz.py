@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from vramcast.blocks.parameters import count_parameters
 from vramcast.errors import VramcastError
 from vramcast.families import FAMILIES, model_from_config
-from vramcast.families.defaults.decoders import DECODERS
-from vramcast.families.defaults.others import OTHERS
+from vramcast.families.defaults import all_defaults
 from vramcast.families.dialects import SPELLINGS
 
 OTHER_KEYS = [
@@ -45,7 +44,7 @@ OTHER_KEYS = [
     "position_buckets",
 ]
 KEYS = sorted(
-    {key for values in [*DECODERS.values(), *OTHERS.values()] for key in values} | set(SPELLINGS) | set(OTHER_KEYS)
+    {key for values in all_defaults().values() for key in values} | set(SPELLINGS) | set(OTHER_KEYS)
 )
 SCALARS = st.one_of(
     st.none(),

@@ -301,11 +301,6 @@ class Allocator:
         return self._allocated_bytes
 
     @property
-    def active_bytes(self) -> int:
-        """In blocks that cannot be reused yet; on one stream that is allocated_bytes [bytes]."""
-        return self._allocated_bytes
-
-    @property
     def requested_bytes(self) -> int:
         """What the live requests asked for, unrounded [bytes]."""
         return self._requested_bytes

@@ -9,8 +9,10 @@ import click
 
 from vramcast.cli.shared import (
     Writing,
+    check_picture,
     coloured,
     from_options,
+    given_options,
     json_option,
     language_option,
     question_options,
@@ -62,10 +64,9 @@ def command(
     from vramcast.api import planned_serving
     from vramcast.question.configs.paths import Configs
 
-    given = {"model": model} | {
-        name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
-    }
+    given = {"model": model} | given_options(values)
     writing = Writing(directory, formats, force).checked()
+    check_picture(picture)
     result, job = planned_serving(given, file=job_file, configs=Configs(configs, from_format))
     text = searched(result, picture, as_json=as_json, explain=False, lang=lang)
     click.echo(text if as_json else coloured(text, fits=bool(result.plans)), nl=as_json)

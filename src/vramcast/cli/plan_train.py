@@ -10,8 +10,10 @@ import click
 
 from vramcast.cli.shared import (
     Writing,
+    check_picture,
     coloured,
     from_options,
+    given_options,
     json_option,
     language_option,
     question_options,
@@ -74,14 +76,9 @@ def command(
     from vramcast.domain.planning import PlanAnswer
     from vramcast.question.configs.paths import Configs
 
-    given = {"model": model} | {
-        name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
-    }
+    given = {"model": model} | given_options(values)
     writing = Writing(directory, formats, force).checked()
-    if picture is not None:
-        from vramcast.report.picture import check_picture
-
-        check_picture(picture)
+    check_picture(picture)
     with waiting(words_of(lang)) as progress:
         result, job = planned_training(
             given, file=job_file, configs=Configs(configs, from_format), progress=progress, before=writing.possible

@@ -12,6 +12,7 @@ from vramcast.cli.shared import (
     Writing,
     coloured,
     from_options,
+    given_options,
     json_option,
     language_option,
     question_options,
@@ -77,7 +78,7 @@ def command(
     vramcast serve flux.1-dev --gpus rtx-4090 --height 1024 --width 1024 --offload model --weights nf4
     vramcast serve --reconcile vllm.log --gpus h100-sxm-80gb
     """
-    given = _given(model, gpus, values)
+    given = {"model": model, "gpus": gpus} | given_options(values)
     writing = Writing(directory, formats, force).checked()
     if directory is not None and (log is not None or "find" in given):
         raise InvalidSpec("--write writes the plan that the options say; give it without --find and --reconcile")
@@ -114,12 +115,6 @@ def command(
     if directory is not None:
         writing.write(serve_job_of(given, file=job_file), result, words_of(lang), as_json=as_json)
     return 0 if result.fits else EXIT_DOES_NOT_FIT
-
-
-def _given(model: str | None, gpus: str | None, values: dict[str, Any]) -> dict[str, Any]:
-    """Options by the names of the table."""
-    named = {name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())}
-    return {"model": model, "gpus": gpus} | named
 
 
 def _reconciled(

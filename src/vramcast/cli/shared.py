@@ -96,6 +96,19 @@ def question_options(table: Mapping[str, Option]) -> Callable[[Command], Command
     return decorate
 
 
+def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command line gave, by the names of the table."""
+    return {name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())}
+
+
+def check_picture(picture: Path | None) -> None:
+    """Raise InvalidSpec, before any work, for a picture that could not be drawn after it."""
+    if picture is not None:
+        from vramcast.report.picture import check_picture
+
+        check_picture(picture)
+
+
 def _click_option(name: str, option: Option) -> Callable[[Command], Command]:
     if option.kind is Kind.FLAG:
         return click.option(f"--{name}/--no-{name}", default=None, help=option.help)

@@ -12,6 +12,7 @@ from vramcast.cli.shared import (
     Writing,
     coloured,
     from_options,
+    given_options,
     json_option,
     language_option,
     question_options,
@@ -69,9 +70,7 @@ def command(
     from vramcast.api import job_of, noted
     from vramcast.estimate.training import answer
 
-    given = {"model": model, "gpus": gpus} | {
-        name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())
-    }
+    given = {"model": model, "gpus": gpus} | given_options(values)
     writing = Writing(directory, formats, force).checked()
     said = None
     if configs:

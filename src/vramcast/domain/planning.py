@@ -53,7 +53,7 @@ class Space(Noun, frozen=True):
     global_batch: int  # samples of one optimizer step over all ranks
     clusters: tuple[Cluster, ...]  # one for every number of machines looked at
     engines: tuple[str, ...] = ("megatron",)
-    all_of: tuple[str, ...] = ()  # engines whose pipelines are looked at however many they are and slow to read
+    named_engines: tuple[str, ...] = ()  # those of them that were asked for: nothing of theirs is left out unsaid
     engine_options: dict[str, str | int | float | bool] = {}
     plan: Plan = Plan()
     tp: tuple[int, ...] = ()

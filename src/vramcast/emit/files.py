@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import Format, load_format, problems
@@ -124,8 +123,3 @@ def _typed(value: Any, kind: str) -> Any:
         return int(value) if kind == "int" else float(value)
     except ValueError:
         return value
-
-
-def command_words(text: str) -> list[str]:
-    """The words of one command over several lines, comments left out."""
-    return shlex.split(text.replace("\\\n", " "), comments=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from vramcast.domain.model import Attention, Head, Model, Norm, Stack
+from vramcast.domain.model import Attention, Head, Model, Stack
 from vramcast.errors import InvalidSpec
 from vramcast.families.fields import Fields
 from vramcast.families.quantisation import quantisation_of
@@ -137,16 +137,6 @@ def rope_scale_of(fields: Fields) -> float:
         return 1.0
     kind = scaling.word("rope_type", "") or scaling.word("type", "")
     return max(1.0, scaling.number("factor", 1.0)) if kind in ("linear", "dynamic") else 1.0
-
-
-def norm_named(fields: Fields, key: str, names: dict[str, Norm], fallback: Norm) -> Norm:
-    """A norm that the config names."""
-    word = fields.word(key, "")
-    if not word:
-        return fallback
-    if word not in names:
-        raise fields.wrong(key, f"is none of {', '.join(names)}")
-    return names[word]
 
 
 def even(fields: Fields, key: str, value: int) -> int:

@@ -37,11 +37,6 @@ class Scores(NamedTuple):
     copies: bool = False  # eager: scores are copied to fp32 before softmax, whose kernel converts fp16 only
 
     @property
-    def query_elements(self) -> int:
-        """B S A D."""
-        return self.batch * self.queries * self.heads * self.head_dim
-
-    @property
     def output_elements(self) -> int:
         """B S A D_v."""
         return self.batch * self.queries * self.heads * self.v_head_dim

@@ -30,17 +30,9 @@ class Layout(Noun, frozen=True):
         """Ranks that share one copy of the experts."""
         return max(1, self.dp * self.cp * self.tp // (self.ep * self.etp))
 
-    def local_heads(self, heads: int) -> int:
-        """Attention heads of one rank."""
-        return share("tp", heads, self.tp, what="attention heads")
-
     def local_kv_heads(self, heads: int) -> int:
         """Key/value heads of one rank: at least one, copied when there are fewer than ranks."""
         return max(1, heads // self.tp)
-
-    def local_width(self, width: int, *, what: str = "feed-forward width") -> int:
-        """A dimension divided by tensor parallelism."""
-        return share("tp", width, self.tp, what=what)
 
     def local_experts(self, experts: int) -> int:
         """Experts of one rank."""

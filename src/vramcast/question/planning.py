@@ -211,7 +211,7 @@ def _space(
     fixed: dict[str, Any] = section(values, "plan", PLAN_OPTIONS)
     if "peft" in values:
         fixed["peft"] = Peft(**section(values, "peft", PLAN_OPTIONS))
-    axes: dict[str, Any] = {"all_of": engines} if "engine" in values else {}
+    axes: dict[str, Any] = {"named_engines": engines} if "engine" in values else {}
     axes |= {field: kind for name, field in AXES.items() if (kind := values.get(name)) and name != "engine"}
     axes.setdefault("precisions", (None,))
     return Space(

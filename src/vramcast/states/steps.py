@@ -55,15 +55,6 @@ def weight_tensor(weight: Weight) -> Tensor:
     )
 
 
-def gradient_tensor(weight: Weight) -> Tensor:
-    """The ledger entry of one gradient."""
-    width = weight.gradient_width or weight.width
-    return Tensor(
-        name=f"gradient of {weight.path}", num_bytes=weight.gradient_bytes, category=Category.GRADIENTS,
-        owner=weight.owner, formula=f"{weight.elements:,} x {width} B",
-    )
-
-
 def weight_program(weights: Iterable[Weight]) -> Program:
     """All weights come to life."""
     return tuple(repeat(weight.repeats, Alloc(weight_tensor(weight)), label=weight.path) for weight in weights)

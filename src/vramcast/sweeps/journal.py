@@ -60,7 +60,6 @@ class Journal:
         Raises: SourceError when another process has it, it cannot be written, or it belongs to another sweep or version
         """
         self.path = path
-        self.damaged = 0
         self._header = Header(journal=FORMAT, vramcast=__version__, sweep=sweep.digest, size=sweep.size)
         self._offsets = array("q", [ABSENT]) * sweep.size
         self._keys = array("Q", [0]) * sweep.size
@@ -136,10 +135,8 @@ class Journal:
             record = msgspec.json.decode(line, type=Record)
             place, key = record.place, int(record.key, 16)
         except (msgspec.MsgspecError, ValueError):
-            self.damaged += 1
-            return
+            return  # damaged: asked again
         if not 0 <= place < len(self._offsets) or not 0 <= key < 2**64:
-            self.damaged += 1
             return
         self._offsets[place], self._keys[place] = offset, key
 

@@ -8,7 +8,7 @@ nothing behind, so programs of one choice differ in the micro-batch alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -42,6 +42,10 @@ PROBES: Final = 3
 
 FEW: Final = 1000
 """Plans of pipelines that are read unless the engine was asked for: a few seconds [count]."""
+
+
+PIPELINED: Final[dict[str, Callable[[Job], None]]] = {"torchtitan": torchtitan.check}
+"""Engine with pipelines whose programs are read whole -> what refuses a job without building any."""
 
 
 class Choice(NamedTuple):
@@ -81,11 +85,11 @@ def choices(space: Space, cluster: Cluster, engine: str) -> Iterator[Choice]:
         raise Unsupported(refused.most_common(1)[0][0])
 
 
-def num_pipelines(space: Space, cluster: Cluster) -> int:
-    """How many plans with a pipeline torchtitan has, the one engine here that has any."""
+def num_pipelines(space: Space, cluster: Cluster, engine: str) -> int:
+    """How many plans with a pipeline an engine of PIPELINED has."""
     found = 0
-    for plan in _plans(space, cluster, recipes(space.precisions, "torchtitan", cluster.gpu)):
-        job = _job(space, cluster, "torchtitan", plan)
+    for plan in _plans(space, cluster, recipes(space.precisions, engine, cluster.gpu)):
+        job = _job(space, cluster, engine, plan)
         if plan.pp > 1 and _is_possible(job):
             found += sum(1 for _ in _jobs(space, job))
     return found
@@ -94,7 +98,7 @@ def num_pipelines(space: Space, cluster: Cluster) -> int:
 def _is_possible(job: Job) -> bool:
     try:
         check(job)
-        torchtitan.check(job)
+        PIPELINED[job.engine](job)
     except VramcastError:
         return False
     return True

@@ -24,7 +24,7 @@ from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, question
 from vramcast.estimate.variants import on_engine
 from vramcast.search.training.balance import balanced
-from vramcast.search.training.direct import FEW, num_pipelines
+from vramcast.search.training.direct import FEW, PIPELINED, num_pipelines
 from vramcast.search.training.labels import label, signature
 from vramcast.search.training.market import beats, by_machine, cheapest_of_alike, comparable
 from vramcast.search.training.offload import too_large
@@ -174,7 +174,7 @@ class _Search:
                         self.progress(seen)
             except Unsupported as reason:
                 self.refusals.append(str(reason))
-                if engine in self.space.all_of:
+                if engine in self.space.named_engines:
                     self.left_out.append(f"left out: {engine}: {reason}")
         for pool in chain(*kept.values()):
             pool.finish()
@@ -182,9 +182,9 @@ class _Search:
     def _readable(self, engine: str, clusters: Sequence[Cluster]) -> Space:
         """The space as far as it is read in seconds, where nobody asked for more."""
         space = self.space
-        if engine != "torchtitan" or engine in space.all_of or set(space.pp) == {1}:
+        if engine not in PIPELINED or engine in space.named_engines or set(space.pp) == {1}:
             return space
-        number = sum(num_pipelines(space, cluster) for cluster in clusters)
+        number = sum(num_pipelines(space, cluster, engine) for cluster in clusters)
         if number <= FEW:
             return space
         reason = f"{number:,} pipelines of {engine}, read one by one; --engine {engine} looks at them"
