@@ -1,4 +1,4 @@
-"""Blocks and the sets of free ones; and the frozen view of them that callers get.
+"""Blocks and the sets of free ones.
 
 [caching] pytorch c10/cuda/CUDACachingAllocator.cpp, structs Block and BlockPool
 """
@@ -7,30 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import Struct
+from vramcast.domain.snapshot import BlockView
 
 ADDRESS_BITS: Final = 64
 ADDRESS_MASK: Final = (1 << ADDRESS_BITS) - 1
 """A free block is kept as the integer `size << ADDRESS_BITS | address`: its order is upstream's (size, address)."""
-
-
-class BlockView(Struct, frozen=True, kw_only=True):
-    """One block as a caller sees it."""
-
-    address: int
-    size_bytes: int
-    requested_bytes: int = 0  # unrounded; 0 while free
-    is_free: bool = False
-
-
-class SegmentView(Struct, frozen=True, kw_only=True):
-    """Memory held from the driver, tiled by its blocks; of expandable memory, one contiguous mapped run."""
-
-    address: int
-    size_bytes: int
-    is_small: bool
-    is_expandable: bool = False
-    blocks: tuple[BlockView, ...]
 
 
 class Pool:

@@ -11,13 +11,14 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from typing import Final
 
-from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK, Block, Pool, SegmentView
+from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK, Block, Pool
 from vramcast.allocator.expandable import closed_gap_index, expand
 from vramcast.allocator.heap import Driver, Heap, Observer, RisingAddresses
 from vramcast.allocator.release import collect_garbage, release_available, release_cached
 from vramcast.allocator.rounding import LARGEST_REQUEST_BYTES, SMALL_BYTES, round_size, segment_bytes
 from vramcast.allocator.settings import Settings
 from vramcast.allocator.views import restore, segment_views
+from vramcast.domain.snapshot import SegmentView
 from vramcast.errors import InvalidSpec, OutOfMemory
 from vramcast.units import format_bytes
 

@@ -6,9 +6,10 @@ from bisect import insort
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from vramcast.allocator.blocks import Block, Pool, SegmentView, VirtualRange
+from vramcast.allocator.blocks import Block, Pool, VirtualRange
 from vramcast.allocator.expandable import range_bytes
 from vramcast.allocator.heap import Heap, RisingAddresses
+from vramcast.domain.snapshot import SegmentView
 from vramcast.errors import InvalidSpec
 
 

@@ -1,0 +1,70 @@
+"""Failures that a text tells of, what caused them, and what would help.
+
+A *statement* is one failure as the text words it, with its figures; a *finding* is what it means.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from vramcast.domain.model import Noun
+from vramcast.domain.reconciliation import Remark
+
+
+class Cause(StrEnum):
+    """Why memory ran out; the class of a finding."""
+
+    TOO_BIG = "too_big"  # the job needs more than there is
+    FRAGMENTED = "fragmented"  # enough is reserved, in pieces that no request fits
+    OTHER_PROCESS = "other_process"  # someone else holds the card
+    MEMORY_FRACTION = "memory_fraction"  # a limit set by the user or engine is reached, not the card's
+    PRIVATE_POOLS = "private_pools"  # captured graphs keep what others could use
+    CONTEXT_AND_LIBRARIES = "context_and_libraries"  # CUDA context, NCCL, cuBLAS, other allocators in the process
+    HOST_MEMORY = "host_memory"  # main memory, pinned memory or /dev/shm, not the card's
+    LEAK = "leak"  # use grows from step to step
+    BUG = "bug"  # impossible figures, or a failure that is not about memory
+    UNKNOWN = "unknown"  # the text does not say enough
+
+
+class Statement(Noun, frozen=True):
+    """One failure as a text words it."""
+
+    family: str  # who speaks: "torch-cuda", "torch-npu", "jax", "llama.cpp", "vllm" ... as in FAMILIES
+    wording: str  # which of its wordings, e.g. "reserved-1.4"
+    text: str  # the message itself, its first 2,000 characters
+    line: int  # where it begins, from 1
+    numbers: dict[str, int | float | str] = {}  # by NUMBERS; sizes in bytes
+    versions: str = ""  # of the library, as far as the wording tells, e.g. "1.4 - 1.7"
+    repeats: int = 1  # how often it stands in the text with the same figures
+
+
+class Fix(Noun, frozen=True):
+    """Something to change."""
+
+    action: Remark  # worded by reports
+    setting: str = ""  # ready to paste: an option, an environment variable, a line of code
+    saves_bytes: int | None = None  # on the fullest GPU; None where it cannot be known from what was given
+    shown_by: str = ""  # "train", "serve", "replay", "arithmetic"; "" where nothing computed it
+    enough: bool | None = None  # whether it would have avoided this failure, where that was computed
+
+
+class Finding(Noun, frozen=True):
+    """What one failure means."""
+
+    cause: Cause
+    confidence: float  # 0 to 1, that the cause is the one named
+    statement: Statement
+    detail: str = ""  # a kind of the cause, e.g. "kv_cache", "shared_memory_spill", "driver_limit"
+    why: tuple[Remark, ...] = ()  # the evidence, in order of weight
+    meaning: tuple[tuple[str, Remark], ...] = ()  # name of a number -> what it means
+    fixes: tuple[Fix, ...] = ()  # the best first
+
+
+class Diagnosis(Noun, frozen=True):
+    """Everything a text gave."""
+
+    name: str  # of the file, "-" for standard input
+    findings: tuple[Finding, ...]
+    checks: tuple[Remark, ...] = ()  # stability and compatibility, beside memory
+    lines: int = 0
+    cut: bool = False  # the text is longer than what was read
