@@ -1,62 +1,33 @@
 """PyTorch's CUDA caching allocator, without CUDA.
 
-One device, one stream, the rules of torch 1.10 to 2.13 where those agree.
-Left out: other streams and `record_stream`, graph captures, private and user pools, free-memory callbacks.
+One device, all streams, the rules of torch 1.10 to 2.13.
+Left out: free-memory callbacks (none is registered by default), IPC, peers, checkpoints of private pools.
 [caching] pytorch c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator::malloc and free
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
-from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK, Block, Pool
-from vramcast.allocator.expandable import closed_gap_index, expand
+from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK, Block, FreeBlocks
+from vramcast.allocator.failure import DeviceOutOfMemory
 from vramcast.allocator.heap import Driver, Heap, Observer, RisingAddresses
-from vramcast.allocator.release import collect_garbage, release_available, release_cached
-from vramcast.allocator.rounding import LARGEST_REQUEST_BYTES, SMALL_BYTES, round_size, segment_bytes
+from vramcast.allocator.messages import Figures
+from vramcast.allocator.placement import adopt, place
+from vramcast.allocator.pools import Contexts
+from vramcast.allocator.release import release_default
+from vramcast.allocator.rounding import LARGEST_REQUEST_BYTES, SMALL_BYTES, round_size
+from vramcast.allocator.search import NOWHERE, Search
 from vramcast.allocator.settings import Settings
+from vramcast.allocator.statistics import Statistics, statistics
+from vramcast.allocator.streams import AwaitedFrees, record_use
 from vramcast.allocator.views import restore, segment_views
-from vramcast.domain.snapshot import SegmentView
-from vramcast.errors import InvalidSpec, OutOfMemory
-from vramcast.units import format_bytes
+from vramcast.domain.snapshot import DEFAULT_POOL, PoolId, SegmentView
+from vramcast.errors import InvalidSpec
 
 _DEFAULTS: Final = Settings()
-
-
-class DeviceOutOfMemory(OutOfMemory):
-    """A request that even releasing the whole cache could not serve, with the numbers torch would print."""
-
-    def __init__(
-        self,
-        *,
-        requested_bytes: int,
-        segment_bytes: int,
-        allocated_bytes: int,
-        reserved_bytes: int,
-        allowed: int | None,
-    ) -> None:
-        """The state at the failure.
-
-        Args:
-            requested_bytes: what was asked for, unrounded [bytes]
-            segment_bytes: what the driver was asked for, the "Tried to allocate" of the message [bytes]
-            allocated_bytes: in live blocks [bytes]
-            reserved_bytes: held from the driver after everything releasable was released [bytes]
-            allowed: the memory limit or else the capacity; None where neither is the cause [bytes]
-        """
-        self.requested_bytes = requested_bytes
-        self.segment_bytes = segment_bytes
-        self.allocated_bytes = allocated_bytes
-        self.reserved_bytes = reserved_bytes
-        self.allowed_bytes = allowed
-        room = "" if allowed is None else f" of {format_bytes(allowed)}"
-        super().__init__(
-            f"a request of {format_bytes(requested_bytes)} needs {format_bytes(segment_bytes)} from the device, where "
-            f"{format_bytes(reserved_bytes)}{room} are reserved and {format_bytes(allocated_bytes)} allocated; "
-            "free memory first, ask for less or use a larger device"
-        )
 
 
 class Allocator:
@@ -64,19 +35,21 @@ class Allocator:
 
     __slots__ = (
         "_allocated_bytes",
+        "_awaited",
+        "_awaited_bytes",
         "_blocks",
+        "_contexts",
         "_divisions",
+        "_has_default_search",
         "_heap",
-        "_is_plain",
+        "_is_quiet",
         "_large",
-        "_max_non_split_rounding_bytes",
         "_max_split_bytes",
         "_peak_allocated_bytes",
         "_peak_requested_bytes",
         "_requested_bytes",
+        "_search",
         "_small",
-        "num_alloc_retries",
-        "num_ooms",
     )
 
     def __init__(
@@ -91,12 +64,11 @@ class Allocator:
         """An allocator that holds nothing yet.
 
         Args:
-            settings: the options of PYTORCH_CUDA_ALLOC_CONF
+            settings: the options of PYTORCH_CUDA_ALLOC_CONF, and the version of torch
             capacity_bytes: what the driver can give to this allocator; None = everything it asks for [bytes]
             total_bytes: what the driver reports as the size of the card, which memory fraction and expandable address
                 space derive from; None = the capacity [bytes]
-            driver: size of a segment [bytes] to its address, raises OutOfMemory where there is no more; None = a new,
-                higher address for each
+            driver: who gives addresses and may say that memory is out; None = a new, higher address each time
             observer: called with (action, address, size [bytes]) for each segment taken, returned, mapped or unmapped
         """
         self._heap = heap = Heap(
@@ -106,33 +78,27 @@ class Allocator:
             driver=RisingAddresses() if driver is None else driver,
             observer=observer,
         )
-        self._blocks, self._small, self._large = heap.blocks, heap.small, heap.large
+        self._blocks, self._small, self._large = heap.blocks, heap.small.on(0), heap.large.on(0)
+        self._awaited = AwaitedFrees(self._complete)
+        self._contexts = Contexts(heap)
+        self._search = Search(heap, self._contexts, self._release_all)
+        self._max_split_bytes = self._search.max_split_bytes
         self._divisions = settings.roundup_power2_divisions if settings.rounds_to_divisions else ()
-        max_split_bytes = settings.max_split_bytes
-        self._max_split_bytes = 2 * LARGEST_REQUEST_BYTES if max_split_bytes is None else max_split_bytes
-        self._max_non_split_rounding_bytes = settings.max_non_split_rounding_bytes
-        self._is_plain = self._has_default_search(settings)
+        # Whether the best fit is the first free block that is large enough.
+        self._has_default_search = not settings.expandable_segments and settings.max_split_size_mb is None
+        self._refresh()
         self._allocated_bytes = self._peak_allocated_bytes = 0
         self._requested_bytes = self._peak_requested_bytes = 0
-        self.num_alloc_retries = 0
-        self.num_ooms = 0
+        self._awaited_bytes = 0
 
-    def _has_default_search(self, settings: Settings) -> bool:
-        """Whether the best fit is the first free block that is large enough, and ages are of no interest."""
-        return not (
-            settings.expandable_segments
-            or self._divisions
-            or settings.max_split_size_mb is not None
-            or settings.garbage_collection_threshold is not None
-        )
-
-    def allocate(self, num_bytes: int) -> int:
+    def allocate(self, num_bytes: int, stream: int = 0) -> int:
         """Serve a request.
 
-        The common case, a search without options, stands in line here: calls would take longer than the work.
+        The common case, a search on the default stream, stands in line here: calls would take longer than the work.
 
         Args:
             num_bytes: size of the storage, unrounded [bytes]
+            stream: which asks, as a pointer; 0 is the default stream
 
         Returns: the address of the block, which is its handle; 0 for an empty request, which holds nothing
         Raises: DeviceOutOfMemory
@@ -140,21 +106,23 @@ class Allocator:
         """
         if not 0 < num_bytes <= LARGEST_REQUEST_BYTES:
             return self._without_block(num_bytes)
-        if self._is_plain:
-            size = (num_bytes + 511) & -512
-            pool = self._small if size <= SMALL_BYTES else self._large
-            keys = pool.keys
+        if self._is_quiet and not stream:
+            size = (num_bytes + 511) & -512 if not self._divisions else round_size(num_bytes, self._divisions)
+            free = self._small if size <= SMALL_BYTES else self._large
+            keys = free.keys
             index = bisect_left(keys, size << ADDRESS_BITS)
-            if index < len(keys):
+            if index < len(keys) and not self._has_default_search:
+                index = self._search.preferred(free, size, index, free.pool.expands)
+            if NOWHERE < index < len(keys):
                 block = self._blocks[keys.pop(index) & ADDRESS_MASK]
             else:
-                block = self._grow(pool, size, num_bytes)
+                block = self._grow(free, size, num_bytes)
+                free = block.pool
         else:
-            size = round_size(num_bytes, self._divisions)
-            pool = self._small if size <= SMALL_BYTES else self._large
-            block = self._best_fit(pool, size) or self._grow(pool, size, num_bytes)
+            size, block = self._find(num_bytes, stream)
+            free = block.pool
         block_bytes = block.size_bytes
-        if block_bytes - size > pool.slack_bytes and (size < self._max_split_bytes or pool.slack_bytes == 0):
+        if block_bytes - size > free.slack_bytes and (size < self._max_split_bytes or free.slack_bytes == 0):
             self._split(block, size)
             block_bytes = size
         block.is_free = False
@@ -170,19 +138,22 @@ class Allocator:
     def free(self, handle: int) -> None:
         """Take a block back and merge it with its free neighbours; 0 is ignored, as a null pointer is.
 
-        The merging stands in line for the same reason as the search in allocate does.
+        A block that other streams use waits until they are done, see `reach`. The merging stands in line for the same
+        reason as the search in allocate does.
 
         Args:
             handle: what allocate returned
 
         Raises: InvalidSpec for a handle that is not live.
-        Source: [caching] DeviceCachingAllocator::free_block, try_merge_blocks
+        Source: [caching] DeviceCachingAllocator::free, free_block, try_merge_blocks
         """
         block = self._blocks.get(handle)
         if block is None or not block.requested_bytes:
             return self._without_free(handle)
-        pool = block.pool
-        keys = pool.keys
+        if block.foreign is not None:
+            return self._await(block)
+        free = block.pool
+        keys = free.keys
         size = block.size_bytes
         self._allocated_bytes -= size
         self._requested_bytes -= block.requested_bytes
@@ -205,17 +176,143 @@ class Allocator:
                 beyond.prev = block
         block.size_bytes = size
         block.is_free = True
-        block.searches_at_free = pool.searches
+        block.searches_at_free = free.pool.searches
         insort(keys, size << ADDRESS_BITS | block.address)
         return None
+
+    def record_stream(self, handle: int, stream: int) -> None:
+        """Note that a stream other than its own uses a block: its free waits for that stream.
+
+        Args:
+            handle: what allocate returned; 0 is ignored
+            stream: which uses it, as a pointer
+
+        Raises: InvalidSpec for a handle that is not live.
+        """
+        block = self._blocks.get(handle)
+        if block is None or not block.requested_bytes:
+            return self._without_free(handle)
+        return record_use(block, stream, is_capturing=bool(self._contexts))
+
+    def reach(self, stream: int | None = None) -> None:
+        """The GPU has done all that a stream was given so far, or all streams; the next request will notice.
+
+        Blocks whose free waited for that become free at the next `allocate` that is not within a capture.
+        """
+        self._awaited.reach(stream)
+
+    def complete(self, handle: int) -> None:
+        """End the wait of one freed block at once, as a record of a real process says.
+
+        Raises: InvalidSpec for a block that does not wait.
+        """
+        block = self._blocks.get(handle)
+        if block is None or not block.awaits_free:
+            raise InvalidSpec(f"block {handle:#x} does not wait for another stream; free a live block instead")
+        self._awaited.complete(block)
+        self._refresh()
+
+    def is_live(self, handle: int) -> bool:
+        """Whether a handle is that of a block which nobody freed yet."""
+        block = self._blocks.get(handle)
+        return block is not None and block.requested_bytes > 0
+
+    def awaits_free(self, handle: int) -> bool:
+        """Whether a block was freed and waits for another stream."""
+        block = self._blocks.get(handle)
+        return block is not None and block.awaits_free
+
+    def allocate_anew(self, num_bytes: int, stream: int = 0) -> int:
+        """Serve a request from new device memory even where free memory would do, as the real allocator sometimes has.
+
+        It does not search again after it has waited for other streams while it gave its cache back.
+        """
+        size = round_size(num_bytes, self._divisions)
+        pool = self._contexts.pool_of(stream, is_small=size <= SMALL_BYTES)
+        block = self._grow(pool.on(stream), size, num_bytes)
+        if block.size_bytes - size > pool.slack_bytes and (size < self._max_split_bytes or pool.slack_bytes == 0):
+            self._split(block, size)
+        self._hand_out(block, num_bytes)
+        return block.address
+
+    def has_fit(self, num_bytes: int, stream: int = 0) -> bool:
+        """Whether a request would find a free block, without new memory from the driver [bytes]."""
+        size = round_size(num_bytes, self._divisions)
+        pool = self._contexts.pool_of(stream, is_small=size <= SMALL_BYTES)
+        free = pool.on(stream)
+        index = bisect_left(free.keys, size << ADDRESS_BITS)
+        return index < len(free.keys) and self._search.preferred(free, size, index, pool.expands) != NOWHERE
+
+    def move(self, handle: int, address: int) -> int:
+        """Give a live block the memory at another address, as a record of a real process has it.
+
+        Args:
+            handle: what allocate returned
+            address: where it really was
+
+        Returns: where it is now: at the address, if that memory was free
+        """
+        block = self._blocks[handle]
+        num_bytes, free = block.requested_bytes, block.pool
+        self.free(handle)
+        placed = place(self._heap, free, address, round_size(num_bytes, self._divisions))
+        if placed is None:
+            return self.allocate(num_bytes, free.stream)
+        self._hand_out(placed, num_bytes)
+        return address
+
+    def adopt_segment(self, address: int, size_bytes: int, *, is_small: bool, stream: int = 0) -> bool:
+        """Hold a segment that a record of a real process has and this one lacks; whether its addresses were free."""
+        pool = self._heap.small if is_small else self._heap.large
+        return adopt(self._heap, pool.on(stream), address, size_bytes)
+
+    def begin_pool(self, pool: PoolId, *, streams: Collection[int] | None = None) -> None:
+        """Send requests to a private pool from now on: a capture of a graph, or `torch.cuda.use_mem_pool`.
+
+        Args:
+            pool: which; made where it does not exist yet
+            streams: whose requests; None: all
+
+        Raises: InvalidSpec where requests go there already.
+        """
+        self._contexts.begin(pool, streams)
+        self._refresh()
+
+    def end_pool(self, pool: PoolId) -> None:
+        """The end of what `begin_pool` began; the pool keeps its memory until it is released."""
+        self._contexts.end(pool)
+        self._refresh()
+
+    def create_pool(
+        self, pool: PoolId, *, own_allocator: bool = False, use_on_oom: bool = False, no_split: bool = False
+    ) -> None:
+        """A `torch.cuda.MemPool`.
+
+        Args:
+            pool: its id
+            own_allocator: whether its memory comes from an allocator of the user, which excludes expandable segments
+            use_on_oom: whether requests of the default pool may use what is free in it before they fail
+            no_split: whether its blocks are handed out whole
+        """
+        self._contexts.create(pool, own_allocator=own_allocator, use_on_oom=use_on_oom, no_split=no_split)
+
+    def release_pool(self, pool: PoolId) -> None:
+        """One user less: a graph was destroyed or a pool went out of scope.
+
+        Without users, what is free in it goes back to the driver whenever the cache does.
+        """
+        self._contexts.release(pool)
 
     def limit_to(self, capacity_bytes: int) -> None:
         """What the driver can give from now on, when others on the device have taken or returned memory [bytes]."""
         self._heap.capacity_bytes = capacity_bytes
 
-    def empty_cache(self) -> None:
-        """Give every unused segment and page back to the driver."""
-        release_cached(self._heap)
+    def empty_cache(self, pool: PoolId = DEFAULT_POOL) -> None:
+        """Give every unused segment and page back to the driver; of one private pool without users, or of all."""
+        if pool == DEFAULT_POOL and not self._contexts:
+            self._release_all()
+        else:
+            self._contexts.release_unused(None if pool == DEFAULT_POOL else pool)
 
     def _without_block(self, num_bytes: int) -> int:
         if num_bytes < 0:
@@ -229,72 +326,117 @@ class Allocator:
             raise InvalidSpec(f"handle {handle:#x} is not a live block; free each handle of allocate once")
 
     def _split(self, block: Block, size: int) -> None:
-        """Keep the low part for the request; the rest becomes a free block right behind it."""
-        heap = self._heap
-        heap.insert(heap.cut(block, size))
+        """Keep the low part for the request; the rest becomes a free block right behind it.
 
-    def _best_fit(self, pool: Pool, size: int) -> Block | None:
-        """The free block for a rounded request under any options, taken out of its set."""
-        pool.searches += 1
-        keys = pool.keys
-        index = bisect_left(keys, size << ADDRESS_BITS)
-        index = self._passable_index(pool, index)
-        if index == len(keys):
-            return None
-        block = self._blocks[keys[index] & ADDRESS_MASK]
-        max_split = self._max_split_bytes
-        if size < max_split <= block.size_bytes:
-            return None  # a block this large is kept whole for large requests
-        if size >= max_split and block.size_bytes >= size + self._max_non_split_rounding_bytes:
-            return None  # too much of it would lie idle, as it must not be split
-        del keys[index]
+        `Heap.cut` and `Heap.insert` in one, as most requests come here.
+        """
+        free, after = block.pool, block.next
+        address, rest_bytes = block.address + size, block.size_bytes - size
+        rest = Block(address, rest_bytes, free, block, after, block.virtual)
+        rest.is_free = True
+        if after is not None:
+            after.prev = rest
+        block.next = rest
+        block.size_bytes = size
+        self._blocks[address] = rest
+        insort(free.keys, rest_bytes << ADDRESS_BITS | address)
+
+    def _hand_out(self, block: Block, num_bytes: int) -> None:
+        """Count a block as live; allocate does the same in line."""
+        block.is_free = False
+        block.requested_bytes = num_bytes
+        self._requested_bytes += num_bytes
+        self._allocated_bytes += block.size_bytes
+        self._peak_requested_bytes = max(self._peak_requested_bytes, self._requested_bytes)
+        self._peak_allocated_bytes = max(self._peak_allocated_bytes, self._allocated_bytes)
+
+    def _refresh(self) -> None:
+        """Whether neither captures nor events are under way, and ages are of no interest."""
+        collects = self._heap.settings.garbage_collection_threshold is not None
+        self._is_quiet = not (collects or self._contexts or self._awaited)
+
+    def _find(self, num_bytes: int, stream: int) -> tuple[int, Block]:
+        """Rounded size and block of a request on any stream and in any pool."""
+        if self._awaited and not self._contexts:
+            self._awaited.poll()
+            self._refresh()
+        size = round_size(num_bytes, self._divisions)
+        pool = self._contexts.pool_of(stream, is_small=size <= SMALL_BYTES)
+        free = pool.on(stream)
+        block = self._search.best_fit(free, size, expands=pool.expands)
+        return size, self._grow(free, size, num_bytes) if block is None else block
+
+    def _grow(self, free: FreeBlocks, size: int, num_bytes: int) -> Block:
+        block = self._search.grow(free, size)
+        if block is None:
+            raise self._out_of_memory(num_bytes, self._search.segment_bytes(size))
         return block
 
-    def _passable_index(self, pool: Pool, index: int) -> int:
-        """From the first block that is large enough to the one that the state of expandable segments prefers."""
-        keys, blocks = pool.keys, self._blocks
-        if index == len(keys) or blocks[keys[index] & ADDRESS_MASK].virtual is None:
-            return index
-        if self._heap.settings.expandable_segments:
-            return closed_gap_index(self._heap, pool, index)
-        while index < len(keys) and blocks[keys[index] & ADDRESS_MASK].virtual is not None:
-            index += 1
-        return index
+    def _release_all(self) -> None:
+        self._awaited.synchronize()
+        self._refresh()
+        release_default(self._heap)
+        self._contexts.release_unused()
 
-    def _grow(self, pool: Pool, size: int, num_bytes: int) -> Block:
-        """New device memory, after releasing as little of the cache as it takes [caching] malloc."""
-        heap = self._heap
-        collect_garbage(heap)
-        block = self._take(pool, size)
-        if block is None and release_available(heap, pool, size):
-            block = self._take(pool, size)
-        if block is None:
-            release_cached(heap)
-            self.num_alloc_retries += 1
-            block = self._take(pool, size)
-        if block is None:
-            self.num_ooms += 1
-            raise self._out_of_memory(num_bytes, segment_bytes(size, heap.settings.large_segment_bytes))
-        return block
+    def _await(self, block: Block) -> None:
+        """Free a block that other streams use: it stays out of reach until they are done."""
+        foreign = block.foreign
+        assert foreign is not None
+        self._allocated_bytes -= block.size_bytes
+        self._awaited_bytes += block.size_bytes
+        foreign.requested_bytes, block.requested_bytes = block.requested_bytes, 0
+        self._awaited.add(block, is_capturing=bool(self._contexts))
+        self._refresh()
 
-    def _take(self, pool: Pool, size: int) -> Block | None:
-        """One attempt to get memory from the driver."""
-        heap = self._heap
-        if not heap.fits_limit(segment_bytes(size, heap.settings.large_segment_bytes)):
-            return None
-        if heap.settings.expandable_segments:
-            return expand(heap, pool, size)
-        return heap.new_segment(pool, size)
+    def _complete(self, block: Block) -> None:
+        foreign = block.foreign
+        assert foreign is not None
+        self._awaited_bytes -= block.size_bytes
+        self._requested_bytes -= foreign.requested_bytes
+        block.foreign = None
+        self._heap.merge_free(block)
 
     def _out_of_memory(self, num_bytes: int, wanted_bytes: int) -> DeviceOutOfMemory:
         heap = self._heap
-        return DeviceOutOfMemory(
-            requested_bytes=num_bytes,
-            segment_bytes=wanted_bytes,
-            allocated_bytes=self._allocated_bytes,
-            reserved_bytes=heap.reserved_bytes,
-            allowed=heap.capacity_bytes if heap.limit_bytes is None else heap.limit_bytes,
+        total_bytes = heap.total_bytes
+        capacity_bytes = heap.capacity_bytes if heap.capacity_bytes is not None else total_bytes
+        pools = [pool for private in heap.private.values() for pool in (private.small, private.large)]
+        figures = Figures(
+            tried=wanted_bytes,
+            total=total_bytes or 0,
+            free=max(0, (capacity_bytes or 0) - heap.reserved_bytes),
+            allocated=self._allocated_bytes,
+            reserved=heap.reserved_bytes,
+            allowed=heap.limit_bytes,
+            pools=sum(block.size_bytes for pool in pools for block in heap.free_blocks(pool)),
         )
+        return DeviceOutOfMemory(figures, requested_bytes=num_bytes, is_sized=total_bytes is not None)
+
+    @property
+    def settings(self) -> Settings:
+        """What the process was started with."""
+        return self._heap.settings
+
+    @property
+    def num_releasable(self) -> int:
+        """Segments that nothing lies in, which giving the cache back returns [count]."""
+        blocks = self._blocks.values()
+        return sum(1 for block in blocks if block.is_free and block.virtual is None and block.is_whole_segment)
+
+    @property
+    def num_alloc_retries(self) -> int:
+        """Requests for which the whole cache was given back [count]."""
+        return self._search.num_alloc_retries
+
+    @property
+    def num_ooms(self) -> int:
+        """Requests that failed although the whole cache was given back [count]."""
+        return self._search.num_ooms
+
+    @property
+    def num_oom_rejections(self) -> int:
+        """Requests that failed before anything was given back, as throw_on_cudamalloc_oom has it [count]."""
+        return self._search.num_oom_rejections
 
     @property
     def allocated_bytes(self) -> int:
@@ -302,8 +444,13 @@ class Allocator:
         return self._allocated_bytes
 
     @property
+    def active_bytes(self) -> int:
+        """In blocks that cannot be reused yet: live ones, and freed ones that other streams still use [bytes]."""
+        return self._allocated_bytes + self._awaited_bytes
+
+    @property
     def requested_bytes(self) -> int:
-        """What the live requests asked for, unrounded [bytes]."""
+        """What the requests behind the active blocks asked for, unrounded [bytes]."""
         return self._requested_bytes
 
     @property
@@ -332,6 +479,10 @@ class Allocator:
         self._peak_requested_bytes = self._requested_bytes
         self._heap.peak_reserved_bytes = self._heap.reserved_bytes
 
+    def statistics(self) -> Statistics:
+        """Counts and bytes as `torch.cuda.memory_stats` gives them, by pool."""
+        return statistics(self._heap)
+
     def segments(self) -> tuple[SegmentView, ...]:
         """Everything held from the driver, by address, with its blocks."""
         return tuple(segment_views(self._heap))
@@ -348,8 +499,12 @@ class Allocator:
             raise InvalidSpec("the allocator already holds memory; restore into a new one")
         restore(self._heap, segments)
         # Expandable memory of another process is passed over by a search without the option.
-        self._is_plain = self._is_plain and all(block.virtual is None for block in self._blocks.values())
+        self._has_default_search &= all(block.virtual is None for block in self._blocks.values())
         live = [block for block in self._blocks.values() if block.requested_bytes]
+        waiting = [block for block in live if block.foreign is not None]
         self._allocated_bytes = sum(block.size_bytes for block in live)
         self._requested_bytes = sum(block.requested_bytes for block in live)
+        for block in waiting:
+            self._await(block)
+        self._refresh()
         self.reset_peaks()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Final
 
-from vramcast.allocator.blocks import ADDRESS_MASK, Block, Pool, VirtualRange
+from vramcast.allocator.blocks import ADDRESS_MASK, Block, FreeBlocks, VirtualRange
 from vramcast.allocator.heap import Heap
 from vramcast.errors import OutOfMemory
 from vramcast.units import GIB, ceil_div, round_up
@@ -18,33 +18,36 @@ UNKNOWN_DEVICE_BYTES: Final = 4096 * GIB
 """Assumed size of a device of which none is given; only address space is derived from it, no memory."""
 
 
-def growable_bytes(block: Block) -> int:
-    """Size that counts for best fit: the block and the unmapped memory it could grow into [bytes]."""
-    after = block.next
-    return block.size_bytes + (after.size_bytes if after is not None and not after.is_mapped else 0)
-
-
-def closed_gap_index(heap: Heap, pool: Pool, index: int) -> int:
+def closed_gap_index(heap: Heap, free: FreeBlocks, index: int) -> int:
     """The free block to take instead of the one at `index`: the first that no follower beats in growable size.
 
-    A block at the end of the mapped part counts as large, so gaps between live blocks are filled first.
+    That size counts the unmapped memory behind a block, which it could grow into: a block at the end of the mapped
+    part counts as large, so gaps between live blocks are filled first.
     """
-    keys, blocks = pool.keys, heap.blocks
+    keys, blocks = free.keys, heap.blocks
     block = blocks[keys[index] & ADDRESS_MASK]
-    while block.virtual is not None and index + 1 < len(keys):
-        after = blocks[keys[index + 1] & ADDRESS_MASK]
-        if growable_bytes(after) >= growable_bytes(block):
+    after = block.next
+    if after is None or after.is_mapped:
+        return index  # followers are no smaller
+    growable_bytes = block.size_bytes + after.size_bytes
+    for follower in range(index + 1, len(keys)):
+        if block.virtual is None:
             break
-        block, index = after, index + 1
+        block = blocks[keys[follower] & ADDRESS_MASK]
+        after = block.next
+        size_bytes = block.size_bytes + (after.size_bytes if after is not None and not after.is_mapped else 0)
+        if size_bytes >= growable_bytes:
+            break
+        growable_bytes, index = size_bytes, follower
     return index
 
 
-def expand(heap: Heap, pool: Pool, size_bytes: int) -> Block | None:
+def expand(heap: Heap, free: FreeBlocks, size_bytes: int) -> Block | None:
     """A free block of at least the rounded size, in no set, from newly mapped pages; None where the device is full.
 
     Pages mapped before one fails stay mapped and free, as upstream's do.
     """
-    candidate = _find(heap, pool, size_bytes) or _reserve(heap, pool, size_bytes)
+    candidate = _find(heap, free, size_bytes) or _reserve(heap, free, size_bytes)
     if candidate is None:
         return None
     if not candidate.is_mapped:
@@ -63,9 +66,9 @@ def expand(heap: Heap, pool: Pool, size_bytes: int) -> Block | None:
     return candidate
 
 
-def _find(heap: Heap, pool: Pool, size_bytes: int) -> Block | None:
+def _find(heap: Heap, free: FreeBlocks, size_bytes: int) -> Block | None:
     """The lowest start of a run of free and unmapped blocks that holds the size."""
-    for address in pool.unmapped:
+    for address in free.unmapped:
         start = heap.blocks[address]
         if start.prev is not None and start.prev.is_free:
             start = start.prev
@@ -79,59 +82,49 @@ def _find(heap: Heap, pool: Pool, size_bytes: int) -> Block | None:
     return None
 
 
-def range_bytes(heap: Heap, pool: Pool) -> int:
+def range_bytes(heap: Heap, free: FreeBlocks) -> int:
     """Address space of one expandable segment: an eighth more than the device has, in whole pages [bytes]."""
     total = UNKNOWN_DEVICE_BYTES if heap.total_bytes is None else heap.total_bytes
-    return ceil_div(9 * total, 8 * pool.page_bytes) * pool.page_bytes
+    return ceil_div(9 * total, 8 * free.pool.page_bytes) * free.pool.page_bytes
 
 
-def _reserve(heap: Heap, pool: Pool, size_bytes: int) -> Block | None:
-    size = range_bytes(heap, pool)
+def _reserve(heap: Heap, free: FreeBlocks, size_bytes: int) -> Block | None:
+    size = range_bytes(heap, free)
     if size < size_bytes:
         return None
     try:
-        address = heap.driver(size)
+        address = heap.driver.reserve(size)
     except OutOfMemory:
         return None
-    block = Block(address, size, pool, virtual=VirtualRange(address, size))
+    block = Block(address, size, free, virtual=VirtualRange(address, size))
     block.is_mapped = False
     heap.add(block)
-    insort(pool.unmapped, address)
+    insort(free.unmapped, address)
     return block
 
 
 def _map(heap: Heap, block: Block, size_bytes: int) -> Block | None:
     """Back the start of an unmapped block with whole pages; the free block that results, merged and in its set."""
-    pool = block.pool
-    mapped_bytes = round_up(size_bytes, pool.page_bytes)
+    free = block.pool
+    mapped_bytes = round_up(size_bytes, free.pool.page_bytes)
     if not heap.fits_device(mapped_bytes):
+        return None
+    try:
+        heap.driver.map(block.address, mapped_bytes)
+    except OutOfMemory:
         return None
     _take_unmapped(block)
     if mapped_bytes < block.size_bytes:
-        insort(pool.unmapped, heap.cut(block, mapped_bytes).address)
+        insort(free.unmapped, heap.cut(block, mapped_bytes).address)
     block.is_mapped = True
     heap.hold(mapped_bytes)
     heap.tell("segment_map", block.address, mapped_bytes)
-    return merge_free(heap, block)
-
-
-def merge_free(heap: Heap, block: Block) -> Block:
-    """Join a mapped block with its free neighbours, and put the result into its set."""
-    before, after = block.prev, block.next
-    if before is not None and before.is_free:
-        heap.remove(before)
-        heap.absorb_next(before)
-        block = before
-    if after is not None and after.is_free:
-        heap.remove(after)
-        heap.absorb_next(block)
-    heap.insert(block)
-    return block
+    return heap.merge_free(block)
 
 
 def unmap(heap: Heap, block: Block) -> None:
     """Return the whole pages strictly inside a free block; the edges stay mapped and free."""
-    virtual, page = block.virtual, block.pool.page_bytes
+    virtual, page = block.virtual, block.pool.pool.page_bytes
     assert virtual is not None
     first = virtual.address + round_up(block.address - virtual.address, page)
     end = virtual.address + (block.end - virtual.address) // page * page

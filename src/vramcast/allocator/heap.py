@@ -8,19 +8,33 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from math import floor
-from typing import Final
+from typing import Final, Protocol
 
-from vramcast.allocator.blocks import ADDRESS_MASK, Block, Pool
+from vramcast.allocator.blocks import ADDRESS_MASK, Block, BlockPool, FreeBlocks, PrivatePool
 from vramcast.allocator.rounding import SMALL_BYTES, SMALL_SEGMENT_BYTES, segment_bytes
 from vramcast.allocator.settings import Settings
+from vramcast.domain.snapshot import DEFAULT_POOL, PoolId
 from vramcast.errors import InvalidSpec, OutOfMemory
 
-Driver = Callable[[int], int]
-"""Size of a segment or address range [bytes] to its address; raises OutOfMemory where the device is full."""
 Observer = Callable[[str, int, int], None]
 """Told (action, address, size [bytes]) of each segment_alloc, segment_free, segment_map and segment_unmap."""
 
 _FIRST_ADDRESS: Final = 1 << 35
+_NEVER: Final = 1 << 62
+"""Slack of a pool that splits nothing [bytes]."""
+
+
+class Driver(Protocol):
+    """Who hands out addresses and memory; each call raises OutOfMemory where there is no more."""
+
+    def allocate(self, size_bytes: int) -> int:
+        """Address of a new segment of this size [bytes] (cudaMalloc)."""
+
+    def reserve(self, size_bytes: int) -> int:
+        """Start of a new range of addresses of this size [bytes], without memory (cuMemAddressReserve)."""
+
+    def map(self, address: int, size_bytes: int) -> None:
+        """Put memory behind reserved addresses [bytes] (cuMemCreate and cuMemMap)."""
 
 
 class RisingAddresses:
@@ -33,11 +47,16 @@ class RisingAddresses:
         """Start well above zero, which means "no memory"."""
         self._next_address = _FIRST_ADDRESS
 
-    def __call__(self, size_bytes: int) -> int:
+    def allocate(self, size_bytes: int) -> int:
         """The address of a new range."""
         address = self._next_address
         self._next_address += size_bytes
         return address
+
+    reserve = allocate
+
+    def map(self, address: int, size_bytes: int) -> None:
+        """Nothing to do: capacity is counted by the heap."""
 
     def start_above(self, address: int) -> None:
         """Leave everything below the address to memory that is there already."""
@@ -45,7 +64,7 @@ class RisingAddresses:
 
 
 class Heap:
-    """Segments and blocks of one device and one stream."""
+    """Segments and blocks of one device."""
 
     def __init__(
         self,
@@ -63,12 +82,9 @@ class Heap:
         self.limit_bytes = self._limit()
         self.driver = driver
         self.observer = observer
-        is_expandable = settings.expandable_segments
-        self.small = Pool(is_small=True, page_bytes=SMALL_SEGMENT_BYTES, slack_bytes=0)
-        # A rest up to 1 MiB could never serve the large pool, so it stays with the block: "slack". Expandable
-        # segments split at 512 bytes in both pools, as a rest can grow again.
-        slack_bytes = 0 if is_expandable else SMALL_BYTES
-        self.large = Pool(is_small=False, page_bytes=settings.large_segment_bytes, slack_bytes=slack_bytes)
+        self.small = self._pool(is_small=True)
+        self.large = self._pool(is_small=False)
+        self.private: dict[PoolId, PrivatePool] = {}
         self.blocks: dict[int, Block] = {}  # every block, free, live or unmapped, by address
         self.reserved_bytes = 0
         self.peak_reserved_bytes = 0
@@ -81,10 +97,35 @@ class Heap:
             raise InvalidSpec(f"per_process_memory_fraction={fraction} needs a device size; give capacity_bytes")
         return floor(fraction * self.total_bytes)
 
+    def _pool(
+        self, *, is_small: bool, owner: PoolId = DEFAULT_POOL, expands: bool = True, splits: bool = True
+    ) -> BlockPool:
+        settings = self.settings
+        expands = expands and settings.expandable_segments
+        # A rest up to 1 MiB could never serve the large pool, so it stays with the block: "slack". Expandable
+        # segments split at 512 bytes in both pools, as a rest can grow again.
+        slack_bytes = 0 if is_small or expands else SMALL_BYTES
+        return BlockPool(
+            is_small=is_small,
+            page_bytes=SMALL_SEGMENT_BYTES if is_small else settings.large_segment_bytes,
+            slack_bytes=slack_bytes if splits else _NEVER,
+            expands=expands,
+            owner=owner,
+        )
+
+    def private_pool(self, owner: PoolId, *, expands: bool = True, splits: bool = True) -> PrivatePool:
+        """The pool of that id, made where it does not exist yet."""
+        pool = self.private.get(owner)
+        if pool is None:
+            small = self._pool(is_small=True, owner=owner, expands=expands, splits=splits)
+            large = self._pool(is_small=False, owner=owner, expands=expands, splits=splits)
+            pool = self.private[owner] = PrivatePool(small, large)
+        return pool
+
     def insert(self, block: Block) -> None:
         """Put a free block into its set."""
         block.is_free = True
-        block.searches_at_free = block.pool.searches
+        block.searches_at_free = block.pool.pool.searches
         insort(block.pool.keys, block.key)
 
     def remove(self, block: Block) -> None:
@@ -121,6 +162,19 @@ class Heap:
         self.blocks[rest.address] = rest
         return rest
 
+    def merge_free(self, block: Block) -> Block:
+        """Join a mapped block with its free neighbours, and put the result into its set."""
+        before, after = block.prev, block.next
+        if before is not None and before.is_free:
+            self.remove(before)
+            self.absorb_next(before)
+            block = before
+        if after is not None and after.is_free:
+            self.remove(after)
+            self.absorb_next(block)
+        self.insert(block)
+        return block
+
     def add(self, block: Block) -> None:
         """Register a block that starts a segment or range."""
         if block.address in self.blocks:
@@ -140,16 +194,16 @@ class Heap:
         """Whether the memory fraction allows it; upstream asks before it calls the driver."""
         return self.limit_bytes is None or self.reserved_bytes + size_bytes <= self.limit_bytes
 
-    def new_segment(self, pool: Pool, size_bytes: int) -> Block | None:
+    def new_segment(self, free: FreeBlocks, size_bytes: int) -> Block | None:
         """A fresh segment for a rounded request, as one block in no set; None where the device is full."""
         total = segment_bytes(size_bytes, self.settings.large_segment_bytes)
         if not self.fits_device(total):
             return None
         try:
-            address = self.driver(total)
+            address = self.driver.allocate(total)
         except OutOfMemory:
             return None
-        block = Block(address, total, pool)
+        block = Block(address, total, free)
         self.add(block)
         self.hold(total)
         self.tell("segment_alloc", address, total)
@@ -168,9 +222,9 @@ class Heap:
         if self.observer is not None:
             self.observer(action, address, size_bytes)
 
-    def free_blocks(self, pool: Pool) -> list[Block]:
+    def free_blocks(self, pool: BlockPool) -> list[Block]:
         """The free blocks of a pool in upstream's order; a copy, so that they may be released on the way."""
-        return [self.blocks[key & ADDRESS_MASK] for key in pool.keys]
+        return [self.blocks[key & ADDRESS_MASK] for free in pool.in_order() for key in free.keys]
 
     def chains(self) -> Iterator[list[Block]]:
         """The blocks of each segment or range, by address."""

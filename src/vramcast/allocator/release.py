@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK, Block, Pool
+from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK, Block, BlockPool, FreeBlocks, PrivatePool
 from vramcast.allocator.expandable import unmap
 from vramcast.allocator.heap import Heap
 
@@ -39,25 +39,25 @@ def collect_garbage(heap: Heap) -> None:
         old = kept
 
 
-def release_available(heap: Heap, pool: Pool, size_bytes: int) -> bool:
+def release_available(heap: Heap, free: FreeBlocks, size_bytes: int) -> bool:
     """Release just enough unsplittable blocks for a request; whether it was enough.
 
     Args:
         heap: where from
-        pool: the pool of the request
+        free: the blocks that the request may use
         size_bytes: the rounded request [bytes]
     """
     max_split_bytes = heap.settings.max_split_bytes
     if max_split_bytes is None:
         return False
     wanted_bytes = max(size_bytes, max_split_bytes)
-    keys = pool.keys
-    index = bisect_left(keys, wanted_bytes << ADDRESS_BITS)
-    if index < len(keys) and heap.blocks[keys[index] & ADDRESS_MASK].virtual is None:
-        heap.release(heap.blocks[keys[index] & ADDRESS_MASK])
+    blocks = [heap.blocks[key & ADDRESS_MASK] for key in free.keys]
+    index = bisect_left(free.keys, wanted_bytes << ADDRESS_BITS)
+    if index < len(blocks) and blocks[index].virtual is None:
+        heap.release(blocks[index])
         return True
     released_bytes = 0
-    for block in reversed(heap.free_blocks(pool)[:index]):
+    for block in reversed(blocks[:index]):
         if released_bytes >= wanted_bytes or block.size_bytes < max_split_bytes:
             break
         if block.virtual is None:
@@ -66,13 +66,24 @@ def release_available(heap: Heap, pool: Pool, size_bytes: int) -> bool:
     return released_bytes >= wanted_bytes
 
 
-def release_cached(heap: Heap) -> None:
-    """Give back every free whole segment and every free page: the large pool first, each in the order of its set."""
-    for pool in (heap.large, heap.small):
-        free = heap.free_blocks(pool)
-        for block in free:
-            if block.virtual is None and block.is_whole_segment:
-                heap.release(block)
-        for block in free:
-            if block.virtual is not None:
-                unmap(heap, block)
+def release_default(heap: Heap) -> None:
+    """Give back every free whole segment and every free page of the default pool, the large ones first."""
+    release_pool(heap, heap.large)
+    release_pool(heap, heap.small)
+
+
+def release_private(heap: Heap, pool: PrivatePool) -> None:
+    """The same for a private pool that nobody uses any more, the small ones first."""
+    release_pool(heap, pool.small)
+    release_pool(heap, pool.large)
+
+
+def release_pool(heap: Heap, pool: BlockPool) -> None:
+    """Whole segments in the order of the set, then the pages of what is expandable."""
+    free = heap.free_blocks(pool)
+    for block in free:
+        if block.virtual is None and block.is_whole_segment:
+            heap.release(block)
+    for block in free:
+        if block.virtual is not None:
+            unmap(heap, block)

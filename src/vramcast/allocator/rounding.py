@@ -25,14 +25,13 @@ SEGMENT_STEP_BYTES: Final = 2 * MIB
 LARGEST_REQUEST_BYTES: Final = 1 << 60
 """Upstream refuses more than "1EB" before it looks at any pool."""
 
+DIVISION_ENTRIES: Final = 16
+"""Powers of two with their own number of divisions: 1 MiB to 32 GiB, each size outside with the nearest."""
 _TABLE_START: Final = 20
-_TABLE_END: Final = 15
 
 
 def round_size(num_bytes: int, divisions: Sequence[int] = ()) -> int:
     """Block size that a request asks for, before any slack.
-
-    Leaves out the reading of "1 division" before torch 2.3, which rounded to a power of two.
 
     Args:
         num_bytes: the request [bytes]
@@ -49,7 +48,7 @@ def round_size(num_bytes: int, divisions: Sequence[int] = ()) -> int:
         return MIN_BLOCK_BYTES
     if divisions:
         index = num_bytes.bit_length() - 1 - _TABLE_START
-        steps = divisions[min(max(index, 0), _TABLE_END)]
+        steps = divisions[min(max(index, 0), DIVISION_ENTRIES - 1)]
         if steps > 1 and num_bytes > MIN_BLOCK_BYTES * steps:
             return _next_division(num_bytes, steps)
     return round_up(num_bytes, MIN_BLOCK_BYTES)
@@ -72,3 +71,12 @@ def segment_bytes(size_bytes: int, large_segment_bytes: int = LARGE_SEGMENT_BYTE
     if size_bytes < OWN_SEGMENT_BYTES:
         return large_segment_bytes
     return round_up(size_bytes, SEGMENT_STEP_BYTES)
+
+
+def is_power_of_two(value: int) -> bool:
+    """Whether it is 1, 2, 4, 8 ...
+
+    >>> [value for value in range(10) if is_power_of_two(value)]
+    [1, 2, 4, 8]
+    """
+    return value > 0 and value & (value - 1) == 0

@@ -5,12 +5,16 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from typing import Final
 
-from vramcast.allocator.blocks import Block, Pool, VirtualRange
+from vramcast.allocator.blocks import Block, BlockPool, ForeignUse, FreeBlocks, VirtualRange
 from vramcast.allocator.expandable import range_bytes
 from vramcast.allocator.heap import Heap, RisingAddresses
-from vramcast.domain.snapshot import SegmentView
+from vramcast.domain.snapshot import DEFAULT_POOL, BlockView, SegmentView
 from vramcast.errors import InvalidSpec
+
+OTHER_STREAM: Final = -1
+"""Stream that a block of a snapshot waits for: snapshots do not say which."""
 
 
 def segment_views(heap: Heap) -> Iterator[SegmentView]:
@@ -22,39 +26,46 @@ def segment_views(heap: Heap) -> Iterator[SegmentView]:
 
 
 def _view(run: list[Block]) -> SegmentView:
+    free = run[0].pool
     return SegmentView(
         address=run[0].address,
         size_bytes=run[-1].end - run[0].address,
-        is_small=run[0].pool.is_small,
+        is_small=free.pool.is_small,
         is_expandable=run[0].virtual is not None,
         blocks=tuple(block.view() for block in run),
+        stream=free.stream,
+        pool=free.pool.owner,
     )
 
 
 def restore(heap: Heap, segments: Iterable[SegmentView]) -> None:
     """Fill an empty heap.
 
-    Mapped runs of one pool are taken to lie in one address range that starts with the first of them: a snapshot does
-    not say where a range begins.
+    Mapped runs of one pool and stream are taken to lie in one address range that starts with the first of them: a
+    snapshot does not say where a range begins. A run without size says it.
 
     Raises: InvalidSpec where the blocks do not tile their segment.
     """
-    runs: dict[bool, list[SegmentView]] = {}
+    runs: dict[FreeBlocks, list[SegmentView]] = {}
     for segment in sorted(segments, key=lambda segment: segment.address):
         _check_tiling(segment)
+        free = _pool(heap, segment).on(segment.stream)
         if segment.is_expandable:
-            runs.setdefault(segment.is_small, []).append(segment)
+            runs.setdefault(free, []).append(segment)
         else:
-            _chain(heap, _pool(heap, segment), segment, None, None)
+            _chain(heap, free, segment, None, None)
         heap.hold(segment.size_bytes)
-    for views in runs.values():
-        _restore_range(heap, _pool(heap, views[0]), views)
+    for free, views in runs.items():
+        _restore_range(heap, free, views)
     if isinstance(heap.driver, RisingAddresses):
         heap.driver.start_above(max((block.end for block in heap.blocks.values()), default=0))
 
 
-def _pool(heap: Heap, segment: SegmentView) -> Pool:
-    return heap.small if segment.is_small else heap.large
+def _pool(heap: Heap, segment: SegmentView) -> BlockPool:
+    if segment.pool == DEFAULT_POOL:
+        return heap.small if segment.is_small else heap.large
+    private = heap.private_pool(segment.pool)
+    return private.small if segment.is_small else private.large
 
 
 def _check_tiling(segment: SegmentView) -> None:
@@ -67,40 +78,48 @@ def _check_tiling(segment: SegmentView) -> None:
         raise InvalidSpec(f"the blocks of segment {segment.address:#x} do not add up to its {segment.size_bytes} bytes")
 
 
-def _restore_range(heap: Heap, pool: Pool, runs: list[SegmentView]) -> None:
-    start = runs[0].address
+def _restore_range(heap: Heap, free: FreeBlocks, runs: list[SegmentView]) -> None:
+    start = address = runs[0].address
     span = runs[-1].address + runs[-1].size_bytes - start
-    size = max(range_bytes(heap, pool), span)
+    size = max(range_bytes(heap, free), span)
     virtual = VirtualRange(start, size)
     tail: Block | None = None
     for run in runs:
-        if tail is not None and tail.end < run.address:
-            tail = _unmapped(heap, pool, tail, run.address, virtual)
-        tail = _chain(heap, pool, run, tail, virtual)
-    if tail is not None and tail.end < start + size:
-        _unmapped(heap, pool, tail, start + size, virtual)
+        if address < run.address:
+            tail = _unmapped(heap, Block(address, run.address - address, free, tail, None, virtual))
+        tail = _chain(heap, free, run, tail, virtual)
+        address = run.address + run.size_bytes
+    if address < start + size:
+        _unmapped(heap, Block(address, start + size - address, free, tail, None, virtual))
 
 
-def _unmapped(heap: Heap, pool: Pool, tail: Block, end: int, virtual: VirtualRange) -> Block:
-    block = Block(tail.end, end - tail.end, pool, tail, None, virtual)
+def _unmapped(heap: Heap, block: Block) -> Block:
     block.is_mapped = False
-    tail.next = block
+    if block.prev is not None:
+        block.prev.next = block
     heap.add(block)
-    insort(pool.unmapped, block.address)
+    insort(block.pool.unmapped, block.address)
     return block
 
 
 def _chain(
-    heap: Heap, pool: Pool, segment: SegmentView, tail: Block | None, virtual: VirtualRange | None
+    heap: Heap, free: FreeBlocks, segment: SegmentView, tail: Block | None, virtual: VirtualRange | None
 ) -> Block | None:
     for view in segment.blocks:
-        block = Block(view.address, view.size_bytes, pool, tail, None, virtual)
+        block = Block(view.address, view.size_bytes, free, tail, None, virtual)
         if tail is not None:
             tail.next = block
         heap.add(block)
-        if view.is_free:
-            heap.insert(block)
-        else:
-            block.requested_bytes = view.requested_bytes or view.size_bytes
+        _fill(heap, block, view)
         tail = block
     return tail
+
+
+def _fill(heap: Heap, block: Block, view: BlockView) -> None:
+    if view.is_free:
+        heap.insert(block)
+        return
+    block.requested_bytes = view.requested_bytes or view.size_bytes
+    if view.awaits_free:
+        block.foreign = ForeignUse()
+        block.foreign.streams.append(OTHER_STREAM)

@@ -1,0 +1,217 @@
+"""The state before the first event of a recording, which mostly begins in the middle of a process.
+
+The final table is rolled back. Only one thing is then unknown: how much larger than its rounded request a block was
+that is older than the recording and was freed during it. In the large pool a free block is never 1 MiB or less, so a
+gap behind it that small is its own; into a larger one the first request from that gap tells, as it is put at its start.
+Source: [caching] pytorch c10/cuda/CUDACachingAllocator.cpp, should_split and alloc_found_block
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.allocator import BlockView, SegmentView, Settings, round_size
+from vramcast.allocator.rounding import SMALL_BYTES, SMALL_SEGMENT_BYTES
+from vramcast.domain.snapshot import Action, DeviceSnapshot, SizesAre, Snapshot, Trace
+from vramcast.units import GIB
+
+MOST_RANGE_BYTES: Final = 324 * GIB
+"""Address space of an expandable segment on the largest card, 288 GiB, as the card of a recording is not known."""
+
+_FREES: Final = frozenset({Action.FREE_REQUESTED, Action.FREE_COMPLETED})
+
+
+class Held(NamedTuple):
+    """A block that is older than the recording."""
+
+    address: int
+    size_bytes: int  # rounded request, or the whole block where the final table still lists it
+    requested_bytes: int
+    stream: int
+    stack: int
+    is_exact: bool  # whether size_bytes includes what the block has beyond its request
+    freed_at: int  # index of the event that frees it; past the last where none does
+    awaits_free: bool = False  # freed before the recording, in use on another stream
+
+
+def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[Held]:
+    """Blocks that were live before the first event, by address.
+
+    An address whose first event is a free was live; so is a block of the final table that no event allocates.
+    """
+    trace = device.trace
+    divisions = _divisions(snapshot)
+    rounds = snapshot.sizes_are is SizesAre.REQUESTS
+    seen: set[int] = set()
+    held: list[Held] = []
+    for index, action in enumerate(trace.actions):
+        if action > Action.FREE_COMPLETED:
+            continue
+        address = trace.addresses[index]
+        if address in seen:
+            continue
+        seen.add(address)
+        if action in _FREES:
+            size = trace.sizes[index]
+            held.append(Held(
+                address, round_size(size, divisions) if rounds else size, size, trace.streams[index], 0,
+                is_exact=not rounds, freed_at=index, awaits_free=action == Action.FREE_COMPLETED,
+            ))
+    for segment in device.segments:
+        for block in segment.blocks:
+            if not block.is_free and block.address not in seen:
+                held.append(Held(
+                    block.address, block.size_bytes, block.requested_bytes, segment.stream, block.stack,
+                    is_exact=True, freed_at=len(trace), awaits_free=block.awaits_free,
+                ))
+    return sorted(held)
+
+
+def _divisions(snapshot: Snapshot) -> tuple[int, ...]:
+    return Settings.parse(snapshot.alloc_conf).roundup_power2_divisions
+
+
+def start_segments(snapshot: Snapshot, device: DeviceSnapshot) -> tuple[SegmentView, ...]:
+    """Segments and blocks before the first event, by address.
+
+    Raises: InvalidSpec where the recording contradicts itself: a block outside every segment, or two in one place.
+    """
+    held = held_at_start(snapshot, device)
+    segments = sorted(_segments(snapshot, device, held), key=lambda segment: segment.address)
+    starts = [block.address for block in held]
+    splits_small = Settings.parse(snapshot.alloc_conf).expandable_segments
+    filled = []
+    for segment in segments:
+        first = bisect_right(starts, segment.address - 1)
+        last = bisect_right(starts, segment.address + segment.size_bytes - 1)
+        most_slack = 0 if segment.is_small or segment.is_expandable or splits_small else SMALL_BYTES
+        filled.append(_fill(segment, held[first:last], device.trace, most_slack))
+    return tuple(filled)
+
+
+def _fill(segment: SegmentView, held: list[Held], trace: Trace, most_slack: int) -> SegmentView:
+    """The segment with these blocks, free ones between them."""
+    end = segment.address + segment.size_bytes
+    blocks: list[BlockView] = []
+    address = segment.address
+    for number, block in enumerate(held):
+        next_start = held[number + 1].address if number + 1 < len(held) else end
+        if address < block.address:
+            blocks.append(BlockView(address=address, size_bytes=block.address - address, is_free=True))
+        gap = next_start - block.address - block.size_bytes
+        size = block.size_bytes if block.is_exact else block.size_bytes + _slack(block, gap, trace, most_slack)
+        blocks.append(BlockView(
+            address=block.address, size_bytes=size, requested_bytes=block.requested_bytes,
+            awaits_free=block.awaits_free, stack=block.stack,
+        ))
+        address = block.address + size
+    if address < end:
+        blocks.append(BlockView(address=address, size_bytes=end - address, is_free=True))
+    return replace(segment, blocks=tuple(blocks))
+
+
+def _slack(block: Held, gap: int, trace: Trace, most_slack: int) -> int:
+    """What the block has beyond its rounded request [bytes]."""
+    if gap <= most_slack:
+        return max(gap, 0)
+    if not most_slack:
+        return 0
+    start = block.address + block.size_bytes
+    addresses, actions = trace.addresses, trace.actions
+    for index in range(block.freed_at):
+        if start <= addresses[index] < start + gap and actions[index] == Action.ALLOC:
+            found = addresses[index] - start
+            return found if found <= most_slack else 0
+    return 0
+
+
+def _segments(snapshot: Snapshot, device: DeviceSnapshot, held: list[Held]) -> list[SegmentView]:
+    """Segments and mapped runs at the start, without blocks: the final ones with every event undone."""
+    trace = device.trace
+    whole = {segment.address: segment for segment in device.segments if not segment.is_expandable}
+    runs = [replace(segment, blocks=()) for segment in device.segments if segment.is_expandable]
+    for index in range(len(trace) - 1, -1, -1):
+        action = trace.actions[index]
+        if action < Action.SEGMENT_ALLOC or action > Action.SEGMENT_UNMAP:
+            continue
+        address, size = trace.addresses[index], trace.sizes[index]
+        if action == Action.SEGMENT_ALLOC:
+            whole.pop(address, None)
+        elif action == Action.SEGMENT_MAP:
+            runs = [piece for run in runs for piece in _without(run, address, size)]
+        else:
+            segment = SegmentView(
+                address=address, size_bytes=size, is_small=size == SMALL_SEGMENT_BYTES, blocks=(),
+                stream=trace.streams[index], pool=snapshot.pools[trace.pools[index]],
+                is_expandable=action == Action.SEGMENT_UNMAP,
+            )
+            if action == Action.SEGMENT_FREE:
+                whole[address] = segment
+            else:
+                runs.append(replace(segment, is_small=_is_small_run(device, segment)))
+    joined = _joined(runs)
+    return [*whole.values(), *joined, *_range_starts(snapshot, device, joined)]
+
+
+def _range_starts(snapshot: Snapshot, device: DeviceSnapshot, runs: list[SegmentView]) -> list[SegmentView]:
+    """Runs without size where the recording maps pages below the first run of a range, which so begins lower."""
+    first: dict[tuple[object, ...], SegmentView] = {}
+    for run in runs:
+        first.setdefault((run.is_small, run.stream, run.pool), run)
+    lowest: dict[tuple[object, ...], int] = {}
+    trace = device.trace
+    mapped: list[int] = []
+    for index, action in enumerate(trace.actions if first else ()):
+        if action == Action.SEGMENT_MAP:
+            mapped.append(index)
+        elif action == Action.ALLOC:
+            for event in mapped:  # which this request made room with
+                is_small = trace.sizes[index] <= SMALL_BYTES
+                key = (is_small, trace.streams[event], snapshot.pools[trace.pools[event]])
+                address = trace.addresses[event]
+                if key in first and first[key].address - MOST_RANGE_BYTES < address < first[key].address:
+                    lowest[key] = min(address, lowest.get(key, address))
+            mapped.clear()
+    return [replace(first[key], address=address, size_bytes=0, blocks=()) for key, address in lowest.items()]
+
+
+def _without(run: SegmentView, address: int, size_bytes: int) -> list[SegmentView]:
+    """What is left of a run where pages were not mapped yet."""
+    end, hole_end = run.address + run.size_bytes, address + size_bytes
+    if hole_end <= run.address or end <= address:
+        return [run]
+    pieces = ((run.address, address), (hole_end, end))
+    return [replace(run, address=low, size_bytes=high - low) for low, high in pieces if low < high]
+
+
+def _is_small_run(device: DeviceSnapshot, run: SegmentView) -> bool:
+    """Whether pages that were unmapped belonged to the small pool: no request in or before them was larger."""
+    near = [segment for segment in device.segments if segment.is_expandable and segment.stream == run.stream]
+    touching = [segment for segment in near if run.address in (segment.address + segment.size_bytes,)]
+    if touching:
+        return touching[0].is_small
+    trace = device.trace
+    end = run.address + run.size_bytes
+    for index, address in enumerate(trace.addresses):
+        if run.address <= address < end and trace.actions[index] <= Action.FREE_COMPLETED:
+            return trace.sizes[index] <= SMALL_BYTES
+    return run.size_bytes % SMALL_SEGMENT_BYTES == 0 and run.size_bytes < 10 * SMALL_SEGMENT_BYTES
+
+
+def _joined(runs: list[SegmentView]) -> list[SegmentView]:
+    """Runs of one pool and stream that touch are one."""
+    joined: list[SegmentView] = []
+    for run in sorted(runs, key=lambda run: run.address):
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last.address + last.size_bytes == run.address
+            and (last.is_small, last.stream, last.pool) == (run.is_small, run.stream, run.pool)
+        ):
+            joined[-1] = replace(last, size_bytes=last.size_bytes + run.size_bytes)
+        else:
+            joined.append(run)
+    return joined

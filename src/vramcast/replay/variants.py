@@ -1,0 +1,155 @@
+"""The same requests under other settings of the allocator, or on another card.
+
+What was live before the recording has to be laid out anew, as another setting would have laid it out otherwise: its
+blocks are requested by address, oldest segment first, before the first event. The settings of the recording are
+treated alike, so that the figures can be compared.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vramcast.allocator import Allocator, Settings
+from vramcast.allocator.views import OTHER_STREAM
+from vramcast.domain.model import Noun
+from vramcast.domain.snapshot import Action, DeviceSnapshot, SizesAre, Snapshot
+from vramcast.errors import OutOfMemory
+from vramcast.replay.start import Held, held_at_start
+
+CONFS: Final = (
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:64",
+    "max_split_size_mb:128",
+    "max_split_size_mb:256",
+    "max_split_size_mb:512",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:8",
+    "roundup_power2_divisions:16",
+    "large_segment_size_mb:64",
+    "expandable_segments:True,roundup_power2_divisions:8",
+    "garbage_collection_threshold:0.8,per_process_memory_fraction:0.99",
+)
+"""What `--all-confs` tries; the last only where the size of the card is known."""
+
+
+class Variant(Noun, frozen=True):
+    """The requests of one device under one setting."""
+
+    conf: str
+    capacity_bytes: int | None  # what the allocator could take; None: without end
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    num_alloc_retries: int
+    out_of_memory: int | None = None  # index of the event whose request failed, where none did in the recording
+    failed_bytes: int | None = None  # that request
+    num_ooms: int = 0  # requests that failed in the recording and here
+    num_ooms_avoided: int = 0  # that failed in the recording and would not have here
+
+
+def known_capacity(reserved_bytes: int, free_bytes: int) -> int:
+    """What an allocator can take in all, from a recorded out-of-memory event: what it held and what was free."""
+    return reserved_bytes + free_bytes
+
+
+def under(
+    snapshot: Snapshot, device: DeviceSnapshot, conf: str, *, capacity_bytes: int | None = None
+) -> Variant:
+    """Play the requests of a device under other settings.
+
+    It ends at the first request that fails where the recorded one did not: what a program does then is its own affair.
+
+    Args:
+        snapshot: the recording
+        device: one of its devices
+        conf: value of PYTORCH_CUDA_ALLOC_CONF
+        capacity_bytes: what the driver can give to the allocator; None: everything [bytes]
+
+    Raises: InvalidSpec, Unsupported or UnknownName for a setting that torch refuses.
+    """
+    run = _Run(Allocator(settings=Settings.parse(conf), capacity_bytes=capacity_bytes))
+    failed = run.start(held_at_start(snapshot, device), sizes_are=snapshot.sizes_are)
+    if failed is None:
+        failed = run.play(device)
+    allocator = run.allocator
+    return Variant(
+        conf=conf,
+        capacity_bytes=capacity_bytes,
+        peak_allocated_bytes=allocator.peak_allocated_bytes,
+        peak_reserved_bytes=allocator.peak_reserved_bytes,
+        num_alloc_retries=allocator.num_alloc_retries,
+        out_of_memory=None if failed is None else failed[0],
+        failed_bytes=None if failed is None else failed[1],
+        num_ooms=run.num_ooms,
+        num_ooms_avoided=run.num_ooms_avoided,
+    )
+
+
+class _Run:
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
+        self.handles: dict[int, int] = {}  # recorded address -> where it is here
+        self.waiting: dict[int, int] = {}  # the same for blocks that another stream holds up
+        self.num_ooms = self.num_ooms_avoided = 0
+
+    def start(self, held: list[Held], *, sizes_are: SizesAre) -> tuple[int, int] | None:
+        """Request what was live before; the failed request, with -1 for its event."""
+        for block in held:
+            size = block.requested_bytes if sizes_are is SizesAre.REQUESTS else block.size_bytes
+            try:
+                self.handles[block.address] = self.allocator.allocate(size, block.stream)
+            except OutOfMemory:
+                return -1, size
+        self.allocator.reset_peaks()
+        return None
+
+    def play(self, device: DeviceSnapshot) -> tuple[int, int] | None:
+        """All events; (event, bytes) of the request that failed."""
+        trace, allocator, handles = device.trace, self.allocator, self.handles
+        actions, addresses, sizes, streams = trace.actions, trace.addresses, trace.sizes, trace.streams
+        gave_back = False  # segments returned since the last other event: by empty_cache, or by a request that follows
+        for index, action in enumerate(actions):
+            if action == Action.ALLOC:
+                if gave_back:
+                    allocator.empty_cache()
+                    gave_back = False
+                try:
+                    handles[addresses[index]] = allocator.allocate(sizes[index], streams[index])
+                except OutOfMemory:
+                    return index, sizes[index]
+            elif action == Action.FREE_COMPLETED:
+                self._free(addresses[index])
+            elif action == Action.FREE_REQUESTED:
+                follows = index + 1 < len(actions) and actions[index + 1] == Action.FREE_COMPLETED
+                if not follows or addresses[index + 1] != addresses[index]:
+                    self._hold(addresses[index])
+            elif action == Action.OOM:
+                self._run_out(sizes[index], streams[index])
+                gave_back = False
+            elif action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
+                gave_back = True
+            elif action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+                gave_back = False  # the request made room for itself; whether it has to is up to these settings
+        return None
+
+    def _free(self, address: int) -> None:
+        if address in self.waiting:
+            handle = self.waiting.pop(address)
+            if self.allocator.awaits_free(handle):  # giving the cache back may have ended the wait before
+                self.allocator.complete(handle)
+        else:
+            self.allocator.free(self.handles.pop(address, 0))
+
+    def _hold(self, address: int) -> None:
+        handle = self.handles.pop(address, 0)
+        if handle:
+            self.allocator.record_stream(handle, OTHER_STREAM)
+            self.allocator.free(handle)
+            self.waiting[address] = handle
+
+    def _run_out(self, size: int, stream: int) -> None:
+        try:
+            self.allocator.free(self.allocator.allocate(size, stream))
+            self.num_ooms_avoided += 1
+        except OutOfMemory:
+            self.num_ooms += 1
