@@ -4,7 +4,7 @@ import pytest
 
 from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 
-from .test_caching import MIB, Log, sizes
+from .test_caching import MIB, Addresses, Log, sizes
 
 
 def expandable(capacity_bytes: int = 1000 * MIB, log: Log | None = None) -> Allocator:
@@ -141,16 +141,11 @@ def test_expandable_blocks_are_split_whatever_the_max_split_size() -> None:
 
 
 def test_an_expandable_segment_reserves_an_eighth_more_address_space_than_the_device_has() -> None:
-    asked: list[int] = []
-
-    def driver(size_bytes: int) -> int:
-        asked.append(size_bytes // MIB)
-        return len(asked) << 40
-
+    driver = Addresses(1 << 40, 2 << 40)
     allocator = Allocator(settings=Settings(expandable_segments=True), capacity_bytes=1000 * MIB, driver=driver)
     allocator.allocate(1)
     allocator.allocate(2 * MIB)
-    assert asked == [1126, 1140]  # 1125 in pages of 2 and 20 MiB
+    assert driver.asked == [1126 * MIB, 1140 * MIB]  # 1125 in pages of 2 and 20 MiB
 
 
 def test_large_segments_of_another_size_serve_requests_of_1_to_10_mib() -> None:
@@ -158,3 +153,13 @@ def test_large_segments_of_another_size_serve_requests_of_1_to_10_mib() -> None:
     allocator = Allocator(settings=Settings.parse("large_segment_size_mb:40"))
     allocator.allocate(2 * MIB)
     assert allocator.reserved_bytes == 40 * MIB
+
+
+def test_a_request_past_the_limit_can_be_rejected_before_anything_is_given_back() -> None:
+    conf = "per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True"
+    allocator = Allocator(settings=Settings.parse(conf), capacity_bytes=100 * MIB)
+    allocator.free(allocator.allocate(30 * MIB))
+    with pytest.raises(DeviceOutOfMemory):
+        allocator.allocate(40 * MIB)
+    assert (allocator.num_oom_rejections, allocator.num_ooms, allocator.num_alloc_retries) == (1, 0, 0)
+    assert allocator.reserved_bytes == 30 * MIB

@@ -101,11 +101,12 @@ def check(allocator: Allocator, live: list[int]) -> None:
 def _check_sets(allocator: Allocator) -> None:
     """The sorted sets hold exactly the free and the unmapped blocks."""
     heap = allocator._heap
-    for pool in (heap.small, heap.large):
-        blocks = [block for block in heap.blocks.values() if block.pool is pool]
-        free = sorted((block.size_bytes, block.address) for block in blocks if block.is_free)
-        assert [(key >> ADDRESS_BITS, key & ADDRESS_MASK) for key in pool.keys] == free
-        assert pool.unmapped == sorted(block.address for block in blocks if not block.is_mapped)
+    private = [pool for owner in heap.private.values() for pool in (owner.small, owner.large)]
+    for free in [free for pool in (heap.small, heap.large, *private) for free in pool.in_order()]:
+        blocks = [block for block in heap.blocks.values() if block.pool is free]
+        sizes = sorted((block.size_bytes, block.address) for block in blocks if block.is_free)
+        assert [(key >> ADDRESS_BITS, key & ADDRESS_MASK) for key in free.keys] == sizes
+        assert free.unmapped == sorted(block.address for block in blocks if not block.is_mapped)
     for address, block in heap.blocks.items():
         assert block.address == address
         assert block.next is None or (block.next.prev is block and block.next.address == block.end)

@@ -66,10 +66,41 @@ def test_an_unknown_option_names_the_nearest_known_one() -> None:
         Settings.parse("expandable_segment:True")
 
 
-@pytest.mark.parametrize("text", ["backend:cudaMallocAsync", "throw_on_cudamalloc_oom:True"])
-def test_what_is_not_simulated_says_so(text: str) -> None:
+def test_what_is_not_simulated_says_so() -> None:
     with pytest.raises(Unsupported, match="simulated"):
-        Settings.parse(text)
+        Settings.parse("backend:cudaMallocAsync")
+
+
+@pytest.mark.parametrize(
+    ("text", "since"),
+    [
+        ("roundup_power2_divisions:4", (1, 12)),
+        ("garbage_collection_threshold:0.8", (1, 12)),
+        ("backend:native", (2, 0)),
+        ("expandable_segments:True", (2, 1)),
+        ("max_non_split_rounding_mb:30", (2, 6)),
+        ("per_process_memory_fraction:0.5", (2, 9)),
+        ("large_segment_size_mb:30", (2, 12)),
+    ],
+)
+def test_an_option_is_refused_by_versions_before_it_existed(text: str, since: tuple[int, int]) -> None:
+    Settings.parse(text, since)
+    Settings.parse(text)
+    major, minor = since
+    before = (major, minor - 1) if minor else (1, 13)
+    with pytest.raises(InvalidSpec, match=f"refuses .* from {major}.{minor} on"):
+        Settings.parse(text, before)
+
+
+def test_one_division_is_off_now_and_an_error_before_2_3() -> None:
+    assert not Settings.parse("roundup_power2_divisions:1").rounds_to_divisions
+    with pytest.raises(InvalidSpec, match=r"torch 2\.2 fails"):
+        Settings.parse("roundup_power2_divisions:1", (2, 2))
+
+
+def test_versions_before_the_simulated_ones_are_refused() -> None:
+    with pytest.raises(InvalidSpec, match=r"1\.9 is too old"):
+        Settings.parse("", (1, 9))
 
 
 def test_a_table_of_the_wrong_length_is_refused() -> None:

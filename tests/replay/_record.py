@@ -15,8 +15,9 @@ STREAMS = (0, 0, 0, 7, 9)
 class Process:
     """An allocator whose calls are recorded as torch records them."""
 
-    def __init__(self, conf: str = "", capacity_bytes: int | None = None) -> None:
+    def __init__(self, conf: str = "", capacity_bytes: int | None = None, *, waits: bool = True) -> None:
         self.conf = conf
+        self.waits = waits  # whether tensors are used on other streams
         self.trace = Trace.empty()
         self.allocator = Allocator(
             settings=Settings.parse(conf), capacity_bytes=capacity_bytes, total_bytes=80 * GIB,
@@ -93,7 +94,7 @@ def run(process: Process, rng: random.Random, num_calls: int) -> None:
         if kind < 0.5:
             size = int(2 ** rng.uniform(4, 26)) if rng.random() < 0.7 else rng.randrange(1, 40) * MIB
             handle = process.allocate(size, rng.choice(STREAMS))
-            if handle is not None and rng.random() < 0.1:
+            if handle is not None and process.waits and rng.random() < 0.1:
                 process.allocator.record_stream(handle, 1000)
                 process.used.add(handle)
         elif kind < 0.93 and process.live:

@@ -418,10 +418,11 @@ class Allocator:
         return self._heap.settings
 
     @property
-    def num_releasable(self) -> int:
-        """Segments that nothing lies in, which giving the cache back returns [count]."""
-        blocks = self._blocks.values()
-        return sum(1 for block in blocks if block.is_free and block.virtual is None and block.is_whole_segment)
+    def releasable(self) -> list[int]:
+        """Addresses of the segments that giving the cache back returns, in that order."""
+        heap = self._heap
+        free = [block for pool in (heap.large, heap.small) for block in heap.free_blocks(pool)]
+        return [block.address for block in free if block.virtual is None and block.is_whole_segment]
 
     @property
     def num_alloc_retries(self) -> int:

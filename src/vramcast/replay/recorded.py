@@ -39,9 +39,9 @@ class RecordedDriver:
         return self.gives_back and self.pending[-1][0] in _GIVEN_BACK
 
     @property
-    def num_given_back(self) -> int:
-        """Segments that are returned before anything else happens [count]."""
-        return sum(1 for _ in takewhile(lambda event: event[0] == Action.SEGMENT_FREE, self.pending))
+    def given_back(self) -> list[int]:
+        """Addresses of the segments that are returned before anything else happens, in order."""
+        return [address for _, address, _ in takewhile(lambda event: event[0] == Action.SEGMENT_FREE, self.pending)]
 
     def skip_given_back(self) -> None:
         """Pass over what the recording returned and the simulation does not hold."""

@@ -159,7 +159,7 @@ class Player:
                 driver.pending.append((Action(action), address, sizes[index]))
                 self.segment_events += 1
             yield
-        if num_events == len(actions):
+        if driver.only_gives_back:
             self._flush()
 
     def _allocate(self, index: int) -> None:
@@ -204,7 +204,7 @@ class Player:
         settings = self.allocator.settings
         if settings.max_split_size_mb is None and settings.garbage_collection_threshold is None:
             return False
-        return self.driver.num_given_back >= self.allocator.num_releasable
+        return self.driver.given_back == self.allocator.releasable
 
     def _follow(self, handle: int, address: int) -> int:
         """Move a block that landed elsewhere to where it really was, if that can be; where it is then."""

@@ -82,17 +82,16 @@ def start_segments(snapshot: Snapshot, device: DeviceSnapshot) -> tuple[SegmentV
     held = held_at_start(snapshot, device)
     segments = sorted(_segments(snapshot, device, held), key=lambda segment: segment.address)
     starts = [block.address for block in held]
-    splits_small = Settings.parse(snapshot.alloc_conf).expandable_segments
+    settings = Settings.parse(snapshot.alloc_conf)
     filled = []
     for segment in segments:
         first = bisect_right(starts, segment.address - 1)
         last = bisect_right(starts, segment.address + segment.size_bytes - 1)
-        most_slack = 0 if segment.is_small or segment.is_expandable or splits_small else SMALL_BYTES
-        filled.append(_fill(segment, held[first:last], device.trace, most_slack))
+        filled.append(_fill(segment, held[first:last], device.trace, settings))
     return tuple(filled)
 
 
-def _fill(segment: SegmentView, held: list[Held], trace: Trace, most_slack: int) -> SegmentView:
+def _fill(segment: SegmentView, held: list[Held], trace: Trace, settings: Settings) -> SegmentView:
     """The segment with these blocks, free ones between them."""
     end = segment.address + segment.size_bytes
     blocks: list[BlockView] = []
@@ -102,7 +101,8 @@ def _fill(segment: SegmentView, held: list[Held], trace: Trace, most_slack: int)
         if address < block.address:
             blocks.append(BlockView(address=address, size_bytes=block.address - address, is_free=True))
         gap = next_start - block.address - block.size_bytes
-        size = block.size_bytes if block.is_exact else block.size_bytes + _slack(block, gap, trace, most_slack)
+        most_slack = 0 if block.is_exact else _most_slack(segment, block, settings)
+        size = block.size_bytes + _slack(block, gap, trace, most_slack)
         blocks.append(BlockView(
             address=block.address, size_bytes=size, requested_bytes=block.requested_bytes,
             awaits_free=block.awaits_free, stack=block.stack,
@@ -113,12 +113,21 @@ def _fill(segment: SegmentView, held: list[Held], trace: Trace, most_slack: int)
     return replace(segment, blocks=tuple(blocks))
 
 
+def _most_slack(segment: SegmentView, block: Held, settings: Settings) -> int:
+    """The largest rest that the allocator left with a block instead of splitting it off [bytes]."""
+    if segment.is_small or segment.is_expandable or settings.expandable_segments:
+        return 0
+    if settings.max_split_bytes is not None and block.size_bytes >= settings.max_split_bytes:
+        return settings.max_non_split_rounding_bytes
+    return SMALL_BYTES
+
+
 def _slack(block: Held, gap: int, trace: Trace, most_slack: int) -> int:
     """What the block has beyond its rounded request [bytes]."""
-    if gap <= most_slack:
-        return max(gap, 0)
     if not most_slack:
         return 0
+    if gap <= most_slack:
+        return max(gap, 0)
     start = block.address + block.size_bytes
     addresses, actions = trace.addresses, trace.actions
     for index in range(block.freed_at):
