@@ -303,10 +303,6 @@ class Allocator:
         """
         self._contexts.release(pool)
 
-    def limit_to(self, capacity_bytes: int) -> None:
-        """What the driver can give from now on, when others on the device have taken or returned memory [bytes]."""
-        self._heap.capacity_bytes = capacity_bytes
-
     def empty_cache(self, pool: PoolId = DEFAULT_POOL) -> None:
         """Give every unused segment and page back to the driver; of one private pool without users, or of all."""
         if pool == DEFAULT_POOL and not self._contexts:

@@ -1,8 +1,4 @@
-"""A run's phases through the caching allocator: what is reserved when.
-
-Free blocks belong to the stream they were allocated on and never serve another one [pytorch
-c10/cuda/CUDACachingAllocator.cpp, `BlockPool::blocks` is ordered by stream]: each stream has its own allocator.
-"""
+"""A run's phases through the caching allocator: what is reserved when."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ from typing import Final, NamedTuple
 from vramcast.allocator import Allocator, Settings
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Loop, Program, Tensor, events, played_rounds
-from vramcast.errors import OutOfMemory
 
 MOST_KNOWN: Final = 1 << 14
 """Runs whose marks are kept, about 10 MB of them [count]."""
@@ -61,12 +56,11 @@ def _simulated(
 ) -> dict[Phase, Simulated]:
     device = _Device(Settings.parse(alloc_conf) if alloc_conf else Settings(), capacity_bytes)
     marks: dict[Phase, Simulated] = {}
+    allocator = device.allocator
     for phase, program in phases.items():
-        for allocator in device.streams.values():
-            allocator.reset_peaks()
-        allocated = device.replay(program)
-        reserved = sum(allocator.peak_reserved_bytes for allocator in device.streams.values())
-        marks[phase] = Simulated(allocated, reserved if capacity_bytes is None else min(reserved, capacity_bytes))
+        allocator.reset_peaks()
+        device.replay(program)
+        marks[phase] = Simulated(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
     return marks
 
 
@@ -96,58 +90,22 @@ def _describe(program: Program, numbers: dict[Tensor, int], parts: list[object])
 
 
 class _Device:
-    """The allocators of all streams of one process, and the memory they share."""
+    """The allocator of one process, and where its live tensors are."""
 
     def __init__(self, settings: Settings, capacity_bytes: int | None) -> None:
-        self.settings = settings
-        self.capacity_bytes = capacity_bytes
+        self.allocator = Allocator(settings=settings, capacity_bytes=capacity_bytes)
         self.live: dict[Tensor, list[int]] = {}
-        self.streams = {"": Allocator(settings=settings, capacity_bytes=capacity_bytes)}
+        self.streams: dict[str, int] = {"": 0}  # name -> number, the default stream first
 
-    def replay(self, program: Program) -> int:
-        """Run one phase; returns the peak of allocated bytes over all streams together."""
-        default, live = self.streams[""], self.live
-        others = sum(allocator.allocated_bytes for name, allocator in self.streams.items() if name)
-        peak = others + default.allocated_bytes
+    def replay(self, program: Program) -> None:
+        """Run one phase."""
+        allocate, free = self.allocator.allocate, self.allocator.free
+        live, streams = self.live, self.streams
         for tensor, is_allocation in events(program):
             if not tensor.num_bytes:
                 continue
-            allocator = default
-            if tensor.stream:
-                allocator = self._of(tensor.stream)
-                others -= allocator.allocated_bytes
             if is_allocation:
-                handle = (
-                    allocator.allocate(tensor.num_bytes)
-                    if self.capacity_bytes is None
-                    else self._allocate_within(allocator, tensor.num_bytes)
-                )
-                live.setdefault(tensor, []).append(handle)
+                stream = streams.setdefault(tensor.stream, len(streams)) if tensor.stream else 0
+                live.setdefault(tensor, []).append(allocate(tensor.num_bytes, stream))
             else:
-                allocator.free(live[tensor].pop())
-            if tensor.stream:
-                others += allocator.allocated_bytes
-            if is_allocation:
-                peak = max(peak, others + default.allocated_bytes)
-        return peak
-
-    def _of(self, stream: str) -> Allocator:
-        if stream not in self.streams:
-            self.streams[stream] = Allocator(settings=self.settings, capacity_bytes=self.capacity_bytes)
-        return self.streams[stream]
-
-    def _allocate_within(self, allocator: Allocator, num_bytes: int) -> int:
-        """A request on a device that can be full: the caches of all streams are given back before it fails."""
-        self._share(allocator)
-        try:
-            return allocator.allocate(num_bytes)
-        except OutOfMemory:
-            for other in self.streams.values():
-                other.empty_cache()
-            self._share(allocator)
-            return allocator.allocate(num_bytes)
-
-    def _share(self, allocator: Allocator) -> None:
-        assert self.capacity_bytes is not None
-        taken = sum(other.reserved_bytes for other in self.streams.values() if other is not allocator)
-        allocator.limit_to(self.capacity_bytes - taken)
+                free(live[tensor].pop())
