@@ -34,6 +34,7 @@ class Allocator:
     """Blocks, segments and statistics of one process on one device."""
 
     __slots__ = (
+        "_ages",
         "_allocated_bytes",
         "_awaited",
         "_awaited_bytes",
@@ -86,6 +87,7 @@ class Allocator:
         self._divisions = settings.roundup_power2_divisions if settings.rounds_to_divisions else ()
         # Whether the best fit is the first free block that is large enough.
         self._has_default_search = not settings.expandable_segments and settings.max_split_size_mb is None
+        self._ages = settings.garbage_collection_threshold is not None  # whether searches are counted
         self._refresh()
         self._allocated_bytes = self._peak_allocated_bytes = 0
         self._requested_bytes = self._peak_requested_bytes = 0
@@ -94,7 +96,7 @@ class Allocator:
     def allocate(self, num_bytes: int, stream: int = 0) -> int:
         """Serve a request.
 
-        The common case, a search on the default stream, stands in line here: calls would take longer than the work.
+        The common case, a search in the default pool, stands in line here: calls would take longer than the work.
 
         Args:
             num_bytes: size of the storage, unrounded [bytes]
@@ -106,9 +108,13 @@ class Allocator:
         """
         if not 0 < num_bytes <= LARGEST_REQUEST_BYTES:
             return self._without_block(num_bytes)
-        if self._is_quiet and not stream:
+        if self._is_quiet:
             size = (num_bytes + 511) & -512 if not self._divisions else round_size(num_bytes, self._divisions)
             free = self._small if size <= SMALL_BYTES else self._large
+            if stream:
+                free = free.pool.on(stream)
+            if self._ages:
+                free.pool.searches += 1
             keys = free.keys
             index = bisect_left(keys, size << ADDRESS_BITS)
             if index < len(keys) and not self._has_default_search:
@@ -347,12 +353,11 @@ class Allocator:
         self._peak_allocated_bytes = max(self._peak_allocated_bytes, self._allocated_bytes)
 
     def _refresh(self) -> None:
-        """Whether neither captures nor events are under way, and ages are of no interest."""
-        collects = self._heap.settings.garbage_collection_threshold is not None
-        self._is_quiet = not (collects or self._contexts or self._awaited)
+        """Whether neither captures nor events are under way."""
+        self._is_quiet = not (self._contexts or self._awaited)
 
     def _find(self, num_bytes: int, stream: int) -> tuple[int, Block]:
-        """Rounded size and block of a request on any stream and in any pool."""
+        """Rounded size and block of a request while captures or events are under way."""
         if self._awaited and not self._contexts:
             self._awaited.poll()
             self._refresh()
