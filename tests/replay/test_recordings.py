@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from vramcast.domain.snapshot import SegmentView, Snapshot
 from vramcast.replay.replay import replay, state_after
@@ -107,6 +108,19 @@ def test_a_block_older_than_the_recording_keeps_its_slack_where_a_later_request_
     process.allocate(28 * MIB)
     process.free(tight)
     assert is_exact(process.snapshot(first))
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_garbage_collection_is_followed_where_the_limit_is_not_recorded(seed: int) -> None:
+    conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.005"
+    process, _ = recorded(seed, conf, None, waits=False)
+    assert is_exact(process.snapshot())
+
+
+def test_options_of_later_versions_are_passed_over() -> None:
+    process = fragmented()
+    snapshot = replace(process.snapshot(), alloc_conf="option_of_2031:5,expandable_segments:False")
+    assert is_exact(snapshot)
 
 
 def test_peaks_and_curves_are_those_of_the_process() -> None:

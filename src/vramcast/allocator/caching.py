@@ -267,6 +267,12 @@ class Allocator:
         self._hand_out(placed, num_bytes)
         return address
 
+    def release_segment(self, address: int) -> None:
+        """Give one segment back, as a record of a real process says; ignored where it holds a live block."""
+        block = self._blocks.get(address)
+        if block is not None and block.is_free and block.virtual is None and block.is_whole_segment:
+            self._heap.release(block)
+
     def adopt_segment(self, address: int, size_bytes: int, *, is_small: bool, stream: int = 0) -> bool:
         """Hold a segment that a record of a real process has and this one lacks; whether its addresses were free."""
         pool = self._heap.small if is_small else self._heap.large

@@ -24,7 +24,7 @@ def read_options(text: str, version: Version) -> dict[str, Any]:
     Raises: InvalidSpec, Unsupported or UnknownName.
     """
     values: dict[str, Any] = {}
-    for key, value in _pairs(text.replace(" ", "")):
+    for key, value in option_pairs(text.replace(" ", "")):
         option = OPTIONS.get(key)
         if option is None:
             raise UnknownName.of("allocator option", key, OPTIONS)
@@ -36,8 +36,11 @@ def read_options(text: str, version: Version) -> dict[str, Any]:
     return values
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """The option:value pairs; commas inside brackets belong to the value."""
+def option_pairs(text: str) -> Iterator[tuple[str, str]]:
+    """The option:value pairs; commas inside brackets belong to the value.
+
+    Raises: InvalidSpec for what is not a pair.
+    """
     for pair in re.split(r",(?![^\[]*\])", text) if text else ():
         key, colon, value = pair.partition(":")
         if not colon or not key or not value:
@@ -85,7 +88,7 @@ def _division_table(key: str, intervals: str) -> tuple[int, ...]:
     table = [0] * DIVISION_ENTRIES
     rest = 0  # first entry that ">" fills
     is_first = True
-    for interval_mb, text in _pairs(intervals):
+    for interval_mb, text in option_pairs(intervals):
         steps = _integer(key, text)
         if interval_mb == ">":
             table[rest:] = [steps] * (DIVISION_ENTRIES - rest)

@@ -10,14 +10,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.allocator import Allocator, Settings
+from vramcast.allocator import Allocator
 from vramcast.allocator.rounding import SMALL_SEGMENT_BYTES
 from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import DEFAULT_POOL, Action, BlockView, DeviceSnapshot, PoolId, SegmentView, Snapshot
 from vramcast.errors import OutOfMemory
 from vramcast.replay.recorded import RecordedDriver
-from vramcast.replay.start import held_at_start, start_segments
+from vramcast.replay.start import held_at_start, recorded_settings, start_segments
 
 MOST_MOVES: Final = 10_000
 """Allocations that are moved to where they really were; a recording with more is followed no further [count]."""
@@ -124,7 +124,7 @@ class Player:
         self.trace = device.trace
         self.follows = device.has_segments
         self.driver = RecordedDriver()
-        settings = Settings.parse(snapshot.alloc_conf)
+        settings = recorded_settings(snapshot)
         self.moved: dict[int, int] = {}  # recorded address -> where it is in the simulation, where that differs
         if self.follows:
             self.allocator = Allocator(settings=settings, driver=self.driver, observer=self.driver.compare)
@@ -181,12 +181,8 @@ class Player:
         size, stream, pool = self.trace.sizes[index], self.trace.streams[index], self._pools.of(index)
         if pool != DEFAULT_POOL:
             allocator.begin_pool(pool)
-        # What was returned made room for this request, unless that needed none, or everything went where a part would
-        # have gone first: then torch.cuda.empty_cache did it.
-        if driver.gives_back and (
-            driver.only_gives_back or allocator.has_fit(size, stream) or self._returns_all_at_once()
-        ):
-            self._flush()
+        if driver.gives_back:
+            self._give_back(size, stream)
         # Waits that ended since the last request may have ended within this one, after its search.
         searches = not (self._waits_ended and driver.pending and allocator.has_fit(size, stream))
         request = allocator.allocate if searches else allocator.allocate_anew
@@ -200,11 +196,21 @@ class Player:
             allocator.end_pool(pool)
         return handle
 
-    def _returns_all_at_once(self) -> bool:
-        settings = self.allocator.settings
-        if settings.max_split_size_mb is None and settings.garbage_collection_threshold is None:
-            return False
-        return self.driver.given_back == self.allocator.releasable
+    def _give_back(self, size: int, stream: int) -> None:
+        """What the recording returned before a request, as far as the request itself will not return it."""
+        driver, allocator = self.driver, self.allocator
+        settings = allocator.settings
+        if settings.garbage_collection_threshold is not None:
+            # How much is too much follows from the limit of the process, which a recording does not hold.
+            for address in driver.given_back:
+                allocator.release_segment(address)
+            driver.skip_given_back()
+            return
+        returns_all = settings.max_split_size_mb is not None and driver.given_back == allocator.releasable
+        # What was returned made room for this request, unless that needed none, or everything went where a part would
+        # have gone first: then torch.cuda.empty_cache did it.
+        if driver.only_gives_back or returns_all or allocator.has_fit(size, stream):
+            self._flush()
 
     def _follow(self, handle: int, address: int) -> int:
         """Move a block that landed elsewhere to where it really was, if that can be; where it is then."""

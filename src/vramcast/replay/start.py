@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.allocator import BlockView, SegmentView, Settings, round_size
+from vramcast.allocator.options import OPTIONS, option_pairs
 from vramcast.allocator.rounding import SMALL_BYTES, SMALL_SEGMENT_BYTES
 from vramcast.domain.snapshot import Action, DeviceSnapshot, SizesAre, Snapshot, Trace
 from vramcast.units import GIB
@@ -43,7 +44,7 @@ def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[Held]:
     An address whose first event is a free was live; so is a block of the final table that no event allocates.
     """
     trace = device.trace
-    divisions = _divisions(snapshot)
+    divisions = recorded_settings(snapshot).roundup_power2_divisions
     rounds = snapshot.sizes_are is SizesAre.REQUESTS
     seen: set[int] = set()
     held: list[Held] = []
@@ -70,8 +71,17 @@ def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[Held]:
     return sorted(held)
 
 
-def _divisions(snapshot: Snapshot) -> tuple[int, ...]:
-    return Settings.parse(snapshot.alloc_conf).roundup_power2_divisions
+def recorded_settings(snapshot: Snapshot) -> Settings:
+    """What the recorded process was started with.
+
+    Options that this simulation does not know are passed over, as torch accepted them. A limit of memory is left out:
+    the recording itself says where it was reached.
+
+    Raises: InvalidSpec, Unsupported
+    """
+    pairs = option_pairs(snapshot.alloc_conf.replace(" ", ""))
+    known = ",".join(f"{key}:{value}" for key, value in pairs if key in OPTIONS)
+    return replace(Settings.parse(known), per_process_memory_fraction=1.0, throw_on_cudamalloc_oom=False)
 
 
 def start_segments(snapshot: Snapshot, device: DeviceSnapshot) -> tuple[SegmentView, ...]:
@@ -82,7 +92,7 @@ def start_segments(snapshot: Snapshot, device: DeviceSnapshot) -> tuple[SegmentV
     held = held_at_start(snapshot, device)
     segments = sorted(_segments(snapshot, device, held), key=lambda segment: segment.address)
     starts = [block.address for block in held]
-    settings = Settings.parse(snapshot.alloc_conf)
+    settings = recorded_settings(snapshot)
     filled = []
     for segment in segments:
         first = bisect_right(starts, segment.address - 1)
