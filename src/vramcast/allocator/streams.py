@@ -36,38 +36,39 @@ class AwaitedFrees:
             free: completes the free of a block whose events are over
         """
         self._free = free
-        self._queues: dict[int, deque[Block]] = {}  # stream -> a block per event
+        self._waiting: dict[ForeignUse, Block] = {}
+        self._queues: dict[int, deque[ForeignUse]] = {}  # stream -> one per event; some may wait no longer
         self._reached: dict[int, int] = {}  # stream -> events at the front that are over
-        self._deferred: list[Block] = []
+        self._deferred: list[ForeignUse] = []
 
     def __bool__(self) -> bool:
         """Whether any block waits."""
-        return bool(self._queues or self._deferred)
+        return bool(self._waiting)
 
     def add(self, block: Block, *, is_capturing: bool) -> None:
         """A freed block with foreign uses: events are recorded, after the capture where one is under way."""
-        if is_capturing:
-            self._deferred.append(block)
-        else:
-            self._record(block)
-
-    def _record(self, block: Block) -> None:
         foreign = block.foreign
         assert foreign is not None
+        self._waiting[foreign] = block
+        if is_capturing:
+            self._deferred.append(foreign)
+        else:
+            self._record(foreign)
+
+    def _record(self, foreign: ForeignUse) -> None:
         for stream in foreign.streams:
-            self._queues.setdefault(stream, deque()).append(block)
+            self._queues.setdefault(stream, deque()).append(foreign)
         foreign.num_events = len(foreign.streams)
         if not foreign.num_events:
-            self._free(block)
+            self._end(foreign)
 
     def _record_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []
-        for block in deferred:
-            foreign = block.foreign
-            assert foreign is not None
-            # What a capture recorded is over when the capture is: the graph orders its streams itself.
-            foreign.streams = [stream for stream in foreign.streams if stream not in foreign.captured]
-            self._record(block)
+        for foreign in deferred:
+            if foreign in self._waiting:
+                # What a capture recorded is over when the capture is: the graph orders its streams itself.
+                foreign.streams = [stream for stream in foreign.streams if stream not in foreign.captured]
+                self._record(foreign)
 
     def reach(self, stream: int | None) -> None:
         """The GPU has done what was recorded on a stream so far, or on all."""
@@ -78,13 +79,14 @@ class AwaitedFrees:
     def poll(self) -> None:
         """Free what is known to be over: at the start of every request outside captures."""
         self._record_deferred()
-        for stream, count in self._reached.items():
+        reached, self._reached = self._reached, {}
+        for stream, count in reached.items():
             queue = self._queues[stream]
-            for _ in range(count):
-                self._end_event(queue.popleft())
-            if not queue:
-                del self._queues[stream]
-        self._reached.clear()
+            over = [queue.popleft() for _ in range(min(count, len(queue)))]
+            for foreign in over:
+                foreign.num_events -= 1
+                if not foreign.num_events and foreign in self._waiting:
+                    self._end(foreign)
 
     def synchronize(self) -> None:
         """Wait for everything."""
@@ -94,21 +96,11 @@ class AwaitedFrees:
 
     def complete(self, block: Block) -> None:
         """Free one block now, whatever its place in the queues."""
-        for stream, queue in list(self._queues.items()):
-            if block in queue:
-                before_end = list(queue)[: self._reached.get(stream, 0)]
-                if stream in self._reached:
-                    self._reached[stream] -= before_end.count(block)
-                self._queues[stream] = kept = deque(other for other in queue if other is not block)
-                if not kept:
-                    del self._queues[stream]
-                    self._reached.pop(stream, None)
-        self._deferred = [other for other in self._deferred if other is not block]
-        self._free(block)
+        assert block.foreign is not None
+        self._end(block.foreign)
 
-    def _end_event(self, block: Block) -> None:
-        foreign = block.foreign
-        assert foreign is not None
-        foreign.num_events -= 1
-        if not foreign.num_events:
-            self._free(block)
+    def _end(self, foreign: ForeignUse) -> None:
+        self._free(self._waiting.pop(foreign))
+        if not self._waiting:  # what is left in the queues was completed before its turn
+            for queue in self._queues.values():
+                queue.clear()

@@ -8,7 +8,7 @@ Source: [caching] pytorch c10/cuda/CUDACachingAllocator.cpp, should_split and al
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -90,18 +90,19 @@ def start_segments(snapshot: Snapshot, device: DeviceSnapshot) -> tuple[SegmentV
     Raises: InvalidSpec where the recording contradicts itself: a block outside every segment, or two in one place.
     """
     held = held_at_start(snapshot, device)
-    segments = sorted(_segments(snapshot, device, held), key=lambda segment: segment.address)
+    segments = sorted(_segments(snapshot, device), key=lambda segment: segment.address)
     starts = [block.address for block in held]
     settings = recorded_settings(snapshot)
+    requests = _first_requests(held, device.trace)
     filled = []
     for segment in segments:
-        first = bisect_right(starts, segment.address - 1)
-        last = bisect_right(starts, segment.address + segment.size_bytes - 1)
-        filled.append(_fill(segment, held[first:last], device.trace, settings))
+        first = bisect_left(starts, segment.address)
+        last = bisect_left(starts, segment.address + segment.size_bytes)
+        filled.append(_fill(segment, held[first:last], requests, settings))
     return tuple(filled)
 
 
-def _fill(segment: SegmentView, held: list[Held], trace: Trace, settings: Settings) -> SegmentView:
+def _fill(segment: SegmentView, held: list[Held], requests: dict[int, int], settings: Settings) -> SegmentView:
     """The segment with these blocks, free ones between them."""
     end = segment.address + segment.size_bytes
     blocks: list[BlockView] = []
@@ -110,14 +111,14 @@ def _fill(segment: SegmentView, held: list[Held], trace: Trace, settings: Settin
         next_start = held[number + 1].address if number + 1 < len(held) else end
         if address < block.address:
             blocks.append(BlockView(address=address, size_bytes=block.address - address, is_free=True))
-        gap = next_start - block.address - block.size_bytes
+        rounded_end = block.address + block.size_bytes
         most_slack = 0 if block.is_exact else _most_slack(segment, block, settings)
-        size = block.size_bytes + _slack(block, gap, trace, most_slack)
+        slack = min(next_start, requests.get(block.address, next_start)) - rounded_end
+        address = rounded_end + (slack if 0 < slack <= most_slack else 0)
         blocks.append(BlockView(
-            address=block.address, size_bytes=size, requested_bytes=block.requested_bytes,
+            address=block.address, size_bytes=address - block.address, requested_bytes=block.requested_bytes,
             awaits_free=block.awaits_free, stack=block.stack,
         ))
-        address = block.address + size
     if address < end:
         blocks.append(BlockView(address=address, size_bytes=end - address, is_free=True))
     return replace(segment, blocks=tuple(blocks))
@@ -132,22 +133,27 @@ def _most_slack(segment: SegmentView, block: Held, settings: Settings) -> int:
     return SMALL_BYTES
 
 
-def _slack(block: Held, gap: int, trace: Trace, most_slack: int) -> int:
-    """What the block has beyond its rounded request [bytes]."""
-    if not most_slack:
-        return 0
-    if gap <= most_slack:
-        return max(gap, 0)
-    start = block.address + block.size_bytes
-    addresses, actions = trace.addresses, trace.actions
-    for index in range(block.freed_at):
-        if start <= addresses[index] < start + gap and actions[index] == Action.ALLOC:
-            found = addresses[index] - start
-            return found if found <= most_slack else 0
-    return 0
+def _first_requests(held: list[Held], trace: Trace) -> dict[int, int]:
+    """Of each block whose size is in doubt: address of the first request put between it and the next, while it lives.
+
+    The free memory there begins where the block ends, and a request is put at the start of free memory.
+    """
+    starts = [block.address for block in held]
+    doubtful = {number for number, block in enumerate(held) if not block.is_exact}
+    found: dict[int, int] = {}
+    for index, action in enumerate(trace.actions if doubtful else ()):
+        if action == Action.ALLOC:
+            number = bisect_right(starts, trace.addresses[index]) - 1
+            if number in doubtful:
+                doubtful.discard(number)
+                if index < held[number].freed_at:
+                    found[starts[number]] = trace.addresses[index]
+                if not doubtful:
+                    break
+    return found
 
 
-def _segments(snapshot: Snapshot, device: DeviceSnapshot, held: list[Held]) -> list[SegmentView]:
+def _segments(snapshot: Snapshot, device: DeviceSnapshot) -> list[SegmentView]:
     """Segments and mapped runs at the start, without blocks: the final ones with every event undone."""
     trace = device.trace
     whole = {segment.address: segment for segment in device.segments if not segment.is_expandable}
