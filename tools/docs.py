@@ -22,6 +22,7 @@ BLOCK: Final = re.compile(
 ACCURACY: Final = re.compile(r"<!-- accuracy -->\n.*?<!-- /accuracy -->", re.S)
 FORMATS: Final = re.compile(r"<!-- (?P<what>formats|example) -->\n.*?<!-- /(?P=what) -->", re.S)
 SERVING_ACCURACY: Final = re.compile(r"<!-- serving accuracy -->\n.*?<!-- /serving accuracy -->", re.S)
+OPTIONS: Final = re.compile(r"<!-- allocator options -->\n.*?<!-- /allocator options -->", re.S)
 STEP_TIMES: Final = re.compile(r"<!-- step times -->\n.*?<!-- /step times -->", re.S)
 TRUTH_FILES: Final = ("megatron_b200.jsonl", "training.jsonl", "kernels.jsonl")
 SERVING_FILE: Final = "inference.jsonl"
@@ -53,7 +54,7 @@ def documents() -> list[Path]:
 def regenerated(text: str) -> str:
     """The document with every command's present output; `lines=N` keeps the first N lines of it."""
     text = ACCURACY.sub(_fresh_accuracy, BLOCK.sub(_fresh_block, text))
-    text = FORMATS.sub(_fresh_formats, text)
+    text = OPTIONS.sub(_fresh_options, FORMATS.sub(_fresh_formats, text))
     return STEP_TIMES.sub(_fresh_step_times, SERVING_ACCURACY.sub(_fresh_serving_accuracy, text))
 
 
@@ -63,6 +64,18 @@ def _fresh_formats(match: re.Match[str]) -> str:
 
     what = match["what"]
     return f"<!-- {what} -->\n{formats_table() if what == 'formats' else example()}<!-- /{what} -->"
+
+
+def _fresh_options(match: re.Match[str]) -> str:
+    """The options of the allocator, by the version that brought them."""
+    from vramcast.allocator.options import OPTIONS as KEYS
+
+    rows = [
+        f"| `{key}` | {'.'.join(map(str, option.since))} | {'simulated' if option.acts else 'read; changes no size'} |"
+        for key, option in KEYS.items()
+    ]
+    table = "\n".join(["| option | since | |", "|---|---|---|", *rows])
+    return f"<!-- allocator options -->\n{table}\n<!-- /allocator options -->"
 
 
 def _fresh_accuracy(match: re.Match[str]) -> str:
