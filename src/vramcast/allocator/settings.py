@@ -10,7 +10,6 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-from vramcast.allocator.options import read_options
 from vramcast.allocator.rounding import DIVISION_ENTRIES, LARGE_SEGMENT_BYTES, is_power_of_two
 from vramcast.allocator.versions import NEWEST, OLDEST, ONE_DIVISION_IS_OFF_SINCE, Version, dotted
 from vramcast.errors import InvalidSpec
@@ -73,6 +72,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         >>> Settings.parse("expandable_segments:True,max_split_size_mb:128").max_split_size_mb
         128
         """
+        from vramcast.allocator.options import read_options  # most processes are started without any
+
         return cls(**read_options(text, version), version=version)
 
     @property
