@@ -143,15 +143,21 @@ class Player:
         """The first events in order; yields after each."""
         trace, driver = self.trace, self.driver
         actions, addresses, sizes, streams = trace.actions, trace.addresses, trace.sizes, trace.streams
+        was_immediate = False  # whether the last event was a free that no stream held up
         for index in range(num_events):
             action, address = actions[index], addresses[index]
             if action == Action.ALLOC:
                 self._allocate(index)
             elif action == Action.FREE_COMPLETED:
-                self._free(address)
+                if not was_immediate:
+                    self._free(address)
+                was_immediate = False
             elif action == Action.FREE_REQUESTED:
                 follows = index + 1 < len(actions) and actions[index + 1] == Action.FREE_COMPLETED
-                if not follows or addresses[index + 1] != address:
+                was_immediate = follows and addresses[index + 1] == address
+                if was_immediate:
+                    self._free(address)
+                else:
                     self._request_free(address)
             elif action == Action.OOM:
                 self._run_out(sizes[index], streams[index])
