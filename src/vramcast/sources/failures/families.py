@@ -46,19 +46,19 @@ def _order(known: Known) -> tuple[bool, bool, int]:
 
 
 @cache
-def roots() -> tuple[str, ...]:
-    """A few single words of which every wording has one: a text without them needs no closer look."""
+def by_roots() -> dict[str, tuple[str, ...]]:
+    """A few single words -> the plain words that hold them: a text without a root needs no closer look for those."""
     wanted = set(by_words())
-    chosen: list[str] = []
-    candidates = sorted({word for words in wanted for word in _words(words)}, key=len)
+    candidates = sorted({word for words in wanted for word in _longest(words)})
+    holders = {word: {words for words in wanted if word in words} for word in candidates}
+    grouped: dict[str, tuple[str, ...]] = {}
     while wanted:
-        best = max(candidates, key=lambda word: sum(word in words for words in wanted))
-        chosen.append(best)
-        wanted = {words for words in wanted if best not in words}
-    return tuple(chosen)
+        best = max(candidates, key=lambda word: len(holders[word] & wanted))
+        grouped[best] = tuple(sorted(holders[best] & wanted))
+        wanted -= holders[best]
+    return grouped
 
 
-def _words(words: str) -> list[str]:
-    """Runs without a space, at least four characters where there are any."""
-    split = words.split()
-    return [word for word in split if len(word) >= 4] or split
+def _longest(words: str) -> list[str]:
+    """The two longest runs without a space: everyday words are short."""
+    return sorted(words.split(), key=len)[-2:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from vramcast.sources.failures.families import Known, by_words
+from vramcast.sources.failures.families import Known, by_roots, by_words
 from vramcast.sources.failures.text import Run
 from vramcast.sources.failures.wording import Match, Numbers, Table, match_at
 
@@ -40,6 +40,11 @@ class Spoken(NamedTuple):
     numbers: Numbers
 
 
+Remembered = dict[str, list[Spoken]]
+LONGEST_REMEMBERED: Final = 256
+MOST_REMEMBERED: Final = 1_024
+
+
 class Hit(NamedTuple):
     """Plain words at a place."""
 
@@ -54,14 +59,12 @@ def spoken(run: Run) -> list[Spoken]:
     strong: list[Spoken] = []
     weak: list[Spoken] = []
     covered = 0
+    remembered: Remembered = {}
     for hit in _hits(run):
         if hit.start < covered:
             continue
-        for known in by_words()[hit.words]:
-            found = _tried(known, run, hit)
-            if found:
-                break
-        else:
+        found = _said(run, hit, remembered)
+        if not found:
             continue
         if found[0].weak:
             weak += found
@@ -73,7 +76,7 @@ def spoken(run: Run) -> list[Spoken]:
 
 def _hits(run: Run) -> list[Hit]:
     hits: list[Hit] = []
-    for words in by_words():
+    for words in (words for root, group in by_roots().items() if root in run.lowered for words in group):
         start = run.lowered.find(words)
         inside_word = words[0].isalnum()
         while start >= 0 and len(hits) < MOST_HITS:
@@ -84,10 +87,27 @@ def _hits(run: Run) -> list[Hit]:
     return sorted(hits)
 
 
+def _said(run: Run, hit: Hit, remembered: Remembered) -> list[Spoken]:
+    """What is said at a place: by whoever is asked first. Logs repeat themselves, so short messages are remembered."""
+    if hit.following - hit.start > LONGEST_REMEMBERED or any(_looks_back(known) for known in by_words()[hit.words]):
+        return next(filter(None, (_tried(known, run, hit) for known in by_words()[hit.words])), [])
+    text = run.text[hit.start : hit.following]
+    if text not in remembered:
+        if len(remembered) >= MOST_REMEMBERED:
+            remembered.clear()
+        found = next(filter(None, (_tried(known, run, hit) for known in by_words()[hit.words])), [])
+        remembered[text] = [item._replace(start=item.start - hit.start, end=item.end - hit.start) for item in found]
+    return [item._replace(start=item.start + hit.start, end=item.end + hit.start) for item in remembered[text]]
+
+
+def _looks_back(known: Known) -> bool:
+    return isinstance(known.entry, Table) or bool(known.entry.before or known.entry.preceded)
+
+
 def _tried(known: Known, run: Run, hit: Hit) -> list[Spoken]:
     entry = known.entry
     if isinstance(entry, Table):
-        stop = min(len(run.text), hit.start + entry.reach, hit.following if "smi" in entry.words else len(run.text))
+        stop = min(len(run.text), hit.start + entry.reach, hit.following)
         return [_spoken(known, match, match.start, "", False) for match in entry.read(run.text, hit.start, stop)]
     match = match_at(entry, run.text, run.lowered, hit.start, hit.following)
     return [_spoken(known, match, hit.start, entry.versions, entry.weak)] if match else []

@@ -7,7 +7,7 @@ from typing import Final
 
 from vramcast.domain.failure import Statement
 from vramcast.sources.failures.facts import RANK, Stated, passed, stated
-from vramcast.sources.failures.families import roots
+from vramcast.sources.failures.families import by_roots
 from vramcast.sources.failures.find import Spoken, spoken
 from vramcast.sources.failures.found import Fact, Failures
 from vramcast.sources.failures.text import Block, Run, blocks, run_of
@@ -112,7 +112,7 @@ def read_failures(text: str) -> Failures:
     reader = _Reader(text)
     for block in blocks(text):
         lowered = block.seen.lower()
-        if any(root in lowered for root in roots()):
+        if any(root in lowered for root in by_roots()):
             reader.block(block)
     return reader.result()
 

@@ -39,17 +39,18 @@ SUMMARY: Final = Wording(
     versions="1.4 - 2.13",
 )
 
+USAGE: Final = re.compile(r"(?P<used>[0-9]{1,8}) ?MiB / ?(?P<total>[0-9]{1,8}) ?MiB", re.ASCII)
 CARD: Final = re.compile(
-    r"(?<![0-9])(?P<device>[0-9]{1,3}) (?P<name>[A-Za-z][^|]{2,60}?) (?:On|Off|N/A|TCC|WDDM|MCDM) ?\|? ?"
-    r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f][^/]{0,200}?/[^/]{0,60}?"
-    r"(?P<used>[0-9]{1,8}) ?MiB / ?(?P<total>[0-9]{1,8}) ?MiB",
+    r"(?<![0-9])(?P<device>[0-9]{1,3}) (?P<name>[A-Za-z][^|]{2,60}) (?:On|Off|N/A|TCC|WDDM|MCDM) ?\|? ?"
+    r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]",
     re.ASCII,
 )
 SLICE: Final = re.compile(
-    r"(?<![0-9])(?P<device>[0-9]{1,3}) (?P<gi>[0-9]{1,3}) (?P<ci>[0-9]{1,3}) (?P<mig>[0-9]{1,3}) ?\| ?"
-    r"(?P<used>[0-9]{1,8}) ?MiB / ?(?P<total>[0-9]{1,8}) ?MiB",
-    re.ASCII,
+    r"(?<![0-9])(?P<device>[0-9]{1,3}) (?P<gi>[0-9]{1,3}) (?P<ci>[0-9]{1,3}) (?P<mig>[0-9]{1,3}) ?\| ?$", re.ASCII
 )
+LEAD: Final = 300
+"""How far before its usage a card's name stands [characters]."""
+
 PROCESS: Final = re.compile(
     r"(?<![0-9])(?P<device>[0-9]{1,3}) (?:(?:N/A|[0-9]{1,3}) (?:N/A|[0-9]{1,3}) )?(?P<pid>[0-9]{1,8}) (?:C|G|C\+G|M\+C) "
     r"(?P<name>[^|]{1,120}?) (?P<used>[0-9]{1,8}) ?MiB",
@@ -57,27 +58,23 @@ PROCESS: Final = re.compile(
 )
 
 
-def _card(match: re.Match[str]) -> Numbers:
-    return {
-        "device": int(match["device"]),
-        "used_bytes": int(match["used"]) * MIB,
-        "total_bytes": int(match["total"]) * MIB,
-    }
-
-
 def nvidia_smi(text: str, start: int, stop: int) -> Iterator[Match]:
     """The cards of the boxed table, each with the processes listed below it."""
     held: dict[int, list[int]] = {}
     for match in PROCESS.finditer(text, start, stop):
         held.setdefault(int(match["device"]), []).append(int(match["used"]) * MIB)
-    for _, match in zip(range(MOST_DEVICES), CARD.finditer(text, start, stop), strict=False):
-        numbers = _card(match) | {"name": match["name"].strip()}
-        if processes := held.get(int(match["device"])):
-            numbers |= {"other_processes_bytes": sum(processes), "other_processes": len(processes)}
-        yield Match("table", match.end(), numbers, match.start())
-    for _, match in zip(range(MOST_DEVICES), SLICE.finditer(text, start, stop), strict=False):
-        numbers = _card(match) | {"name": f"MIG {match['gi']}/{match['ci']}/{match['mig']}"}
-        yield Match("mig", match.end(), numbers, match.start())
+    last = start
+    for _, usage in zip(range(MOST_DEVICES), USAGE.finditer(text, start, stop), strict=False):
+        since, last = max(last, usage.start() - LEAD), usage.end()
+        numbers: Numbers = {"used_bytes": int(usage["used"]) * MIB, "total_bytes": int(usage["total"]) * MIB}
+        if card := CARD.search(text, since, usage.start()):
+            numbers |= {"device": int(card["device"]), "name": card["name"].strip()}
+            if processes := held.get(int(card["device"])):
+                numbers |= {"other_processes_bytes": sum(processes), "other_processes": len(processes)}
+            yield Match("table", usage.end(), numbers, card.start())
+        elif part := SLICE.search(text, since, usage.start()):
+            numbers |= {"device": int(part["device"]), "name": f"MIG {part['gi']}/{part['ci']}/{part['mig']}"}
+            yield Match("mig", usage.end(), numbers, part.start())
 
 
 COLUMNS: Final[dict[str, str]] = {

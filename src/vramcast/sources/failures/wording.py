@@ -71,6 +71,10 @@ class Family(NamedTuple):
 
 
 BEFORE: Final = 300
+"""How far before its words a message is looked at [characters]."""
+
+LEAD: Final = 200
+"""How far before its plain words a pattern may begin to match [characters]."""
 
 
 @lru_cache(maxsize=None)
@@ -80,6 +84,25 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(with_figures(pattern), re.ASCII | re.IGNORECASE)
 
 
+@lru_cache(maxsize=None)
+def plain_words(pattern: str) -> str:
+    """The longest run of plain characters that whatever matches a pattern must hold, in lower case.
+
+    >>> plain_words(r"of which ?<free_bytes> ?is free"), plain_words("a|b"), plain_words(r"(?:x )?on device <device>")
+    ('of which', '', 'on device ')
+    """
+    bare = re.sub(r"<[a-z_:]+>|SIZE|NUMBER|INTEGER", "\0", re.sub(r"\(\?P<[a-z_]+>", "(", pattern))
+    bare = re.sub(r"\\[.()\[\]|*+?{}/-]", lambda escaped: {".": "\1", "(": "\2", ")": "\3", "[": "\4"}.get(escaped[0][1], "\0"), bare)
+    bare = re.sub(r"\\.", "\0", re.sub(r"\[[^\]]*\]", "\0", bare))
+    quantified = r"(?:[?*+]|\{[0-9,]+\})"
+    while (shorter := re.sub(rf"\([^()]*\){quantified}*\??", "\0", bare)) != bare:
+        bare = shorter
+    if "|" in bare or "(" in bare:
+        return ""
+    bare = re.sub(rf".{quantified}", "\0", bare).translate(str.maketrans("\1\2\3\4", ".()["))
+    return max(re.split(r"[\0^$.]", bare), key=len).lower()
+
+
 def match_at(wording: Wording, text: str, lowered: str, start: int, stop: int) -> Match | None:
     """The figures of a wording whose words stand at `start`; `stop` is where the next statement may begin.
 
@@ -87,32 +110,42 @@ def match_at(wording: Wording, text: str, lowered: str, start: int, stop: int) -
         lowered: the text in lower case, of the same length
     """
     after = start + len(wording.words)
-    head = compiled(wording.rest).match(text, after, min(after + LONGEST_HEAD, len(text)))
-    if head is None:
-        return None
-    if wording.preceded and lowered.find(wording.preceded.lower(), max(0, start - BEFORE), start) < 0:
-        return None
-    window = min(max(stop, head.end()), max(head.end(), after + wording.reach))
-    end = head.end()
+    window = min(stop, after + wording.reach)
+    end = after
     for words in wording.holds:
         place = lowered.find(words.lower(), start, window)
         if place < 0:
             return None
         end = max(end, place + len(words))
+    if wording.preceded and lowered.find(wording.preceded.lower(), max(0, start - BEFORE), start) < 0:
+        return None
+    head = compiled(wording.rest).match(text, after, min(after + LONGEST_HEAD, len(text)))
+    if head is None:
+        return None
+    window = max(window, head.end())
     found = [head]
     if wording.before and (earlier := _last(compiled(wording.before), text, start)):
         found.append(earlier)
-    parts = (compiled(pattern).search(text, start, window) for pattern in wording.parts)
+    parts = (_search(pattern, text, lowered, start, window) for pattern in wording.parts)
     found += [part for part in parts if part is not None]
     end = max(end, *(match.end() for match in found))
     name = wording.name
     for suffix, pattern in wording.marks:
-        name += f"-{suffix}" if compiled(pattern).search(text, start, window) else ""
+        name += f"-{suffix}" if _search(pattern, text, lowered, start, window) else ""
     numbers = _numbers(found)
-    if wording.sums:
+    if wording.sums and _search(wording.sums, text, lowered, start, window):
         end = max(end, _add_up(compiled(wording.sums), text, start, window, numbers))
     return Match(name, end, numbers)
 
+
+def _search(pattern: str, text: str, lowered: str, start: int, stop: int) -> re.Match[str] | None:
+    """The first match of a pattern, looked for only near its plain words."""
+    if words := plain_words(pattern):
+        place = lowered.find(words, start, stop)
+        if place < 0:
+            return None
+        start = max(start, place - LEAD)
+    return compiled(pattern).search(text, start, stop)
 
 def _numbers(found: list[re.Match[str]]) -> Numbers:
     """The figures of all groups; the first that states a figure wins."""
