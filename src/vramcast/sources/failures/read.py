@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.domain.failure import Statement
 from vramcast.sources.failures.facts import RANK, Stated, passed, stated
 from vramcast.sources.failures.families import by_roots
@@ -36,7 +38,6 @@ class _Reader:
         self._text = text
         self._statements: dict[Key, Statement] = {}
         self._facts: dict[tuple[str, object, int | None], Fact] = {}
-        self._covered = 0  # offset up to which a statement of an earlier block reaches
 
     def block(self, block: Block) -> None:
         """Read one block."""
@@ -45,15 +46,9 @@ class _Reader:
         last: dict[Key, int] = {}
         since = 0
         for item in spoken(run):
-            place = run.place(item.start)
-            if place.offset < block.start and not (block.start == block.seen_start) and place.offset < self._covered:
-                continue
-            if not block.start <= max(place.offset, self._covered if place.offset < block.start else 0) < block.stop:
-                since = item.end
-                continue
-            self._add(run, item, since, chains, last)
+            if block.start <= run.place(item.start).offset < block.stop:
+                self._add(run, item, since, chains, last)
             since = item.end
-        self._covered = block.stop
         for fact in stated(run):
             self._keep(fact, run, None)
 
@@ -63,7 +58,7 @@ class _Reader:
         known = self._statements.get(key)
         if known is not None:
             again = key in last and bisect_right(chains, item.start) > bisect_right(chains, last[key])
-            self._statements[key] = known if again else _once_more(known)
+            self._statements[key] = known if again else replace(known, repeats=known.repeats + 1)
         elif len(self._statements) < MOST_STATEMENTS:
             place = run.place(item.start)
             number = len(self._statements)
@@ -115,18 +110,6 @@ def read_failures(text: str) -> Failures:
         if any(root in lowered for root in by_roots()):
             reader.block(block)
     return reader.result()
-
-
-def _once_more(known: Statement) -> Statement:
-    return Statement(
-        family=known.family,
-        wording=known.wording,
-        text=known.text,
-        line=known.line,
-        numbers=known.numbers,
-        versions=known.versions,
-        repeats=known.repeats + 1,
-    )
 
 
 def _places(run: Run, sayings: tuple[str, ...]) -> list[int]:

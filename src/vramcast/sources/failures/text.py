@@ -20,6 +20,9 @@ BACK: Final = 16 << 10
 AHEAD: Final = 8 << 10
 """How much behind a block is seen too: the rest of a message at its end [characters]."""
 
+LONGEST_PART: Final = 4 << 10
+LONGEST_WORD: Final = 256
+
 ENTITIES: Final[dict[str, str]] = {
     "&gt;": ">", "&lt;": "<", "&quot;": '"', "&#34;": '"', "&#39;": "'", "&#x27;": "'", "&apos;": "'", "&#96;": "`",
     "&#x60;": "`", "&nbsp;": " ", "&#160;": " ", "&amp;": "&",
@@ -54,7 +57,7 @@ class Place(NamedTuple):
     """Where a piece of the run came from."""
 
     line: int  # from 1
-    offset: int  # of its line in the text
+    offset: int  # in the text, of the line or of the part of a long line
 
 
 class Run:
@@ -99,8 +102,7 @@ def blocks(text: str) -> Iterator[Block]:
     while start < len(text):
         stop = min(len(text), start + BLOCK)
         if stop < len(text):
-            stop = max(text.rfind("\n", start, stop) + 1, start) or stop
-            stop = stop if stop > start else min(len(text), start + BLOCK)
+            stop = text.rfind("\n", start, stop) + 1 or stop
         seen_start = max(0, start - BACK)
         line += text.count("\n", counted, seen_start)
         counted = seen_start
@@ -114,13 +116,24 @@ def run_of(block: Block) -> Run:
     places: list[Place] = []
     offset = block.seen_start
     for number, line in enumerate(block.seen.split("\n"), block.line):
-        place = Place(number, offset)
+        for start, part in _parts(line, offset):
+            for piece in _pieces(part):
+                if cleaned := " ".join(_stripped(piece).split()):
+                    pieces.append(cleaned)
+                    places.append(Place(number, start))
         offset += len(line) + 1
-        for piece in _pieces(line):
-            if cleaned := " ".join(_stripped(piece).split()):
-                pieces.append(cleaned)
-                places.append(place)
     return Run(pieces, places)
+
+
+def _parts(line: str, offset: int) -> Iterator[tuple[int, str]]:
+    """A line in parts of bounded length with their offsets; cut at spaces, at places that depend on the text alone."""
+    start = 0
+    while len(line) - start > LONGEST_PART:
+        grid = (offset + start) // LONGEST_PART * LONGEST_PART + LONGEST_PART - offset
+        stop = line.rfind(" ", max(start + 1, grid - LONGEST_WORD), grid) + 1 or grid
+        yield offset + start, line[start:stop]
+        start = stop
+    yield offset + start, line[start:]
 
 
 def _pieces(line: str) -> list[str]:
