@@ -70,7 +70,7 @@ LLAMA: Final = (
     Wording("pinned", "failed to allocate ", r"<tried_bytes:m> ?Mi?B of pinned memory", (r"out of memory",)),
     Wording("metal", "failed to allocate buffer, size = ", r"<tried_bytes>", ECHOES[1:]),
     Wording("metal", "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"),
-    Wording("metal", "command buffer ", r"[0-9]{1,4} failed with status 5"),
+    Wording("metal", "command buffer ", r"[0-9]{1,4} failed with status 5", (r"kIOGPUCommandBufferCallbackErrorOutOfMemory\)",), reach=300),
     Wording("metal-working-set", "current allocated size is greater than the recommended max working set size"),
     Wording("sycl", "can't allocate ", r"<tried_bytes:b> Bytes of memory on device"),
     Wording("sycl", "can't malloc ", r"<tried_bytes:b> Bytes of memory on device"),

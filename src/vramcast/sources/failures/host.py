@@ -55,7 +55,7 @@ KILLED: Final = (
 """Ended by signal 9: nearly always by an out-of-memory killer, but a text that says no more does not prove it."""
 
 SLURM: Final = (
-    Wording("oom-kill-event", "Detected ", r"<num_ooms> oom[_-]kill events? in (?:StepId=|step )[\w.+]{1,40}"),
+    Wording("oom-kill-event", "Detected ", r"<num_ooms> oom[_-]kill event(?:s|\(s\))? in (?:StepId=|step )[\w.+]{1,40}", (r"Some of (?:the step tasks|your processes) [^.]{1,120}\.",), reach=240),
     Wording("oom-kill-event", "Some of the step tasks have been OOM Killed"),
     Wording("oom-kill-event", "Some of your processes may have been killed by the cgroup out-of-memory handler"),
     Wording("memory-limit", "Exceeded job memory limit", "", before=r"memory used <resident_bytes>"),

@@ -110,7 +110,6 @@ RUNTIME: Final = (
     Wording("malloc", "cudaMalloc failed: out of memory"),
     Wording("malloc", "cudaMalloc", r"(?:Async|Managed|Host)?.{0,120}?(?:failed|returned|error).{0,40}?out of memory"),
     Wording("runtime", "CUDA runtime error", r".{0,80}?out of memory"),
-    Wording("runtime", "CUDA failed with error out of memory"),
     Wording("runtime", "CUDA failure 2: out of memory", "", (r"GPU=<device>",)),
     Wording("runtime", "CUDA error 2: out of memory"),
     Wording("runtime", "CUDA error 2 ", r".{0,120}?out of memory"),

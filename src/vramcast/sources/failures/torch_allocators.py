@@ -23,6 +23,7 @@ PARTS: Final = (
     r"total capaci?ty of ?<total_bytes>",
     r"<total_bytes> total capacity",
     r"of which ?<free_bytes> ?is free",
+    r"of which (?P<free_bytes__>NUMBER (?:bytes|[KMGT]iB))is free",
     r"; <free_bytes> free",
     r"this process has ?<process_bytes> memory in use",
     r"<allowed_bytes> allowed;",
