@@ -44,16 +44,16 @@ FACTS: Final[dict[str, tuple[Said, ...]]] = {
     "driver": (Said("driver version", r"driver version ?:? ?([0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)", "version of the driver"),),
     "llama.cpp": (Said("build: ", r"build: ([0-9]{2,6} \([0-9a-f]{7,40}\))", "build of llama.cpp"),),
     "gpu": (
-        Said("nvidia ", r"nvidia ((?:geforce |tesla |rtx |quadro |titan |a[0-9]|h[0-9]|b[0-9]|l[0-9]|gb[0-9]|gh[0-9]|t[0-9]|v[0-9])[\w -]{1,40}[\w])(?= ?[,;|)(:]|$| with| on\b| off\b)", "name of a card"),
+        Said("nvidia ", r"nvidia ((?:geforce |tesla |rtx |quadro |titan |a[0-9]|h[0-9]|b[0-9]|l[0-9]|gb[0-9]|gh[0-9]|t[0-9]|v[0-9])[\w -]{1,40}?\w)(?= ?[,;|)(:]|$| with| on\b| off\b)", "name of a card"),
         Said("geforce ", r"(geforce (?:rtx|gtx) ?[0-9]{3,4}(?: ti| super)?)"),
         Said("amd instinct", r"(amd instinct [\w]{2,12})"),
         Said("radeon", r"(radeon[\w ]{2,24}[0-9]{3,4}[a-z ]{0,4})"),
     ),
     "alloc_conf": (
-        Said("pytorch_cuda_alloc_conf=", r"pytorch_cuda_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200})", "setting of the allocator, as the text has it"),
-        Said("pytorch_alloc_conf=", r"pytorch_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200})"),
-        Said("pytorch_hip_alloc_conf=", r"pytorch_hip_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200})"),
-        Said("pytorch_npu_alloc_conf=", r"pytorch_npu_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200})"),
+        Said("pytorch_cuda_alloc_conf=", r"pytorch_cuda_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)", "setting of the allocator, as the text has it"),
+        Said("pytorch_alloc_conf=", r"pytorch_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)"),
+        Said("pytorch_hip_alloc_conf=", r"pytorch_hip_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)"),
+        Said("pytorch_npu_alloc_conf=", r"pytorch_npu_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)"),
     ),
     "visible_devices": (Said("cuda_visible_devices=", r"cuda_visible_devices=[\"']?([\w,-]{1,200})", "cards that the process may use"),),
     "memory_utilization": (
