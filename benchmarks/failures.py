@@ -16,9 +16,9 @@ from typing import Final
 from vramcast.sources.failures import read_failures
 
 TORCH: Final = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {a}.00 MiB. GPU {d} has a total capacity of 23.65 GiB of which "
-    "{a}.25 MiB is free. Process 1 has 1.00 GiB memory in use. Of the allocated memory 12.09 GiB is allocated by PyTorch, and "
-    "4.84 GiB is reserved by PyTorch but unallocated.\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {a}.00 MiB. GPU {d} has a total capacity of "
+    "23.65 GiB of which {a}.25 MiB is free. Process 1 has 1.00 GiB memory in use. Of the allocated memory 12.09 GiB is "
+    "allocated by PyTorch, and 4.84 GiB is reserved by PyTorch but unallocated.\n"
 )
 
 
@@ -30,7 +30,9 @@ def _training(size: int) -> str:
     lines, total = [], 0
     while total < size:
         step = len(lines)
-        line = f"2026-01-02 03:04:{step % 60:02d} INFO step {step} loss {step % 7}.123 memory allocated 12.3 GiB lr 1e-4"
+        line = (
+            f"2026-01-02 03:04:{step % 60:02d} INFO step {step} loss {step % 7}.123 memory allocated 12.3 GiB lr 1e-4"
+        )
         lines.append(line)
         total += len(line) + 1
     return "\n".join(lines) + "\n" + TORCH.format(a=12, d=0)
@@ -42,7 +44,25 @@ def _different(size: int) -> str:
 
 def _noise(size: int) -> str:
     rng = random.Random(0)
-    words = ("CUDA", "out", "of", "memory", "(", ")", "[", "GiB", "1.5", "Tried", "to", "allocate", "{", "|", "\n", "failed", "9" * 40)
+    words = (
+        "CUDA",
+        "out",
+        "of",
+        "memory",
+        "(",
+        ")",
+        "[",
+        "GiB",
+        "1.5",
+        "Tried",
+        "to",
+        "allocate",
+        "{",
+        "|",
+        "\n",
+        "failed",
+        "9" * 40,
+    )
     return " ".join(rng.choice(words) for _ in range(size // 6))
 
 
@@ -61,7 +81,7 @@ TEXTS: Final[dict[str, Callable[[int], str]]] = {
     "brackets": _repeat("(" * 50 + "[" * 50),
     "spaces": _repeat(" "),
     "line ends": _repeat("\n"),
-    "backslashes": _repeat("\\n\\\""),
+    "backslashes": _repeat('\\n\\"'),
     "entities": _repeat("&amp;&gt;&#39;"),
     "nvidia-smi": _repeat("NVIDIA-SMI 1 | 4MiB / 8MiB "),
     "rows of cards": _repeat("NVIDIA-SMI 0 A100 On | 0000:00:00.0 " + "1MiB / " * 40),

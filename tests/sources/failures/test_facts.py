@@ -49,7 +49,15 @@ def test_a_log_tells_it(name: str, value: str | int) -> None:
 
 def test_what_no_traceback_passes_through_is_not_said() -> None:
     names = {fact.name for fact in read_failures(LOG).context}
-    assert not names & {"optimizer_step", "optimizer_state", "generate", "data_loader", "graph_capture", "tpu", "windows"}
+    assert not names & {
+        "optimizer_step",
+        "optimizer_state",
+        "generate",
+        "data_loader",
+        "graph_capture",
+        "tpu",
+        "windows",
+    }
 
 
 def test_a_traceback_belongs_to_the_failure_it_ends_in() -> None:
@@ -57,7 +65,9 @@ def test_a_traceback_belongs_to_the_failure_it_ends_in() -> None:
     step = 'Traceback (most recent call last):\n  File "/home/me/other.py", line 3, in run\n    optimizer.step()\n'
     found = read_failures(f"{LOG}{step}{other}\n")
     assert found.facts("user_frame", 1) == ("/home/me/other.py:3 run",)
-    assert ("optimizer_step" in {fact.name for fact in found.context if fact.statement == 1}) and not found.facts("optimizer_step", 0)
+    assert ("optimizer_step" in {fact.name for fact in found.context if fact.statement == 1}) and not found.facts(
+        "optimizer_step", 0
+    )
 
 
 def test_facts_say_where_they_stand() -> None:

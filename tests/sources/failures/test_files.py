@@ -24,7 +24,8 @@ def test_a_file_of_any_usual_encoding_is_read(tmp_path: Path, encoding: str) -> 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_the_middle_of_a_large_stream_is_left_out_and_said_so(encoding: str) -> None:
     filler = "a line of a long log without any trouble\n" * 60_000
-    text = f"first\n{MESSAGE}\n{filler}RuntimeError: NCCL error\n{filler}{filler}{MESSAGE.replace('GPU 1', 'GPU 5')}\nlast\n{MESSAGE}\n"
+    other = MESSAGE.replace("GPU 1", "GPU 5")
+    text = f"first\n{MESSAGE}\n{filler}RuntimeError: NCCL error\n{filler}{filler}{other}\nlast\n{MESSAGE}\n"
     found = read_failure_file(io.BytesIO(text.encode(encoding)), megabytes=1)
     assert found.cut
     assert [(item.numbers["device"], item.repeats) for item in found.statements] == [(1, 2), (5, 1)]

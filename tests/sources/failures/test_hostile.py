@@ -17,7 +17,25 @@ from vramcast.sources.failures.text import blocks, run_of
 from vramcast.sources.failures.wording import compiled, plain_words
 
 WORDS = sorted(by_words())
-PIECES = [*WORDS, *(text for _, _, text, _ in SAMPLES), "9" * 40, "1.5 GiB", "-3 MiB", "NaN", "inf", "٣ GiB", "1e400", "(", "[", "\n", " ", "\0", "\\", "&#", "\x1b["]
+PIECES = [
+    *WORDS,
+    *(text for _, _, text, _ in SAMPLES),
+    "9" * 40,
+    "1.5 GiB",
+    "-3 MiB",
+    "NaN",
+    "inf",
+    "٣ GiB",
+    "1e400",
+    "(",
+    "[",
+    "\n",
+    " ",
+    "\0",
+    "\\",
+    "&#",
+    "\x1b[",
+]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60), st.sampled_from(["", " ", "\n", "\r\n"]))
@@ -58,7 +76,9 @@ def test_no_wording_is_slow_when_its_words_are_repeated(words: str) -> None:
     assert max(megabytes_per_second(text) for _ in range(3)) > 0.5  # small texts pay for what is compiled once
 
 
-@pytest.mark.parametrize("written", ["9" * 31 + " GiB", "9" * 5_000, "NaN GiB", "inf MiB", "1..5 GiB", "٣ GiB", "1e9 GiB", "", " GiB"])
+@pytest.mark.parametrize(
+    "written", ["9" * 31 + " GiB", "9" * 5_000, "NaN GiB", "inf MiB", "1..5 GiB", "٣ GiB", "1e9 GiB", "", " GiB"]
+)
 def test_what_is_no_size_is_none(written: str) -> None:
     assert size_of(written) is None
 

@@ -13,10 +13,10 @@ from tests.sources.failures.samples import GIB
 from vramcast.sources.failures import read_failures
 
 MESSAGE = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 24.00 GiB of which "
-    "1.00 GiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in use. Of the allocated memory "
-    "20.00 GiB is allocated by PyTorch, and 1.50 GiB is reserved by PyTorch but unallocated. If reserved but unallocated "
-    "memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 24.00 GiB "
+    "of which 1.00 GiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in use. Of the allocated "
+    "memory 20.00 GiB is allocated by PyTorch, and 1.50 GiB is reserved by PyTorch but unallocated. If reserved but "
+    "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 )
 FIGURES = {
     "tried_bytes": 2 * GIB,
@@ -78,7 +78,11 @@ def test_a_message_is_read_through(name: str) -> None:
     assert statement.numbers == FIGURES
 
 
-@given(st.integers(10, 120), st.sampled_from(["", "> ", "# ", "[rank0]: ", "2026-01-02 03:04:05 "]), st.integers(0, 700_000))
+@given(
+    st.integers(10, 120),
+    st.sampled_from(["", "> ", "# ", "[rank0]: ", "2026-01-02 03:04:05 "]),
+    st.integers(0, 700_000),
+)
 @settings(max_examples=40, deadline=None)
 def test_a_wrapped_message_is_read_wherever_it_stands(width: int, prefix: str, before: int) -> None:
     text = "x" * (before % 97) + "\n" + "a line of a log\n" * (before // 16) + wrapped(MESSAGE, width, prefix)
@@ -88,9 +92,10 @@ def test_a_wrapped_message_is_read_wherever_it_stands(width: int, prefix: str, b
 
 
 def test_several_failures_are_several_statements_in_order() -> None:
-    text = f"{MESSAGE}\nlater\nRuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.\nthen\nOOMKilled\n"
-    found = read_failures(text).statements
-    assert [(item.family, item.line) for item in found] == [("torch-cuda", 1), ("torch-dataloader", 3), ("process-killed", 5)]
+    killed = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
+    found = read_failures(f"{MESSAGE}\nlater\n{killed}\nthen\nOOMKilled\n").statements
+    expected = [("torch-cuda", 1), ("torch-dataloader", 3), ("process-killed", 5)]
+    assert [(item.family, item.line) for item in found] == expected
 
 
 def test_the_same_failure_again_is_counted() -> None:

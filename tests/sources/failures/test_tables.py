@@ -52,7 +52,10 @@ MIG = """
 
 def test_the_boxed_table_gives_every_card_with_its_processes() -> None:
     cards = read_failures(SMI).statements
-    assert [(card.family, card.wording, card.line) for card in cards] == [("nvidia-smi", "table", 10), ("nvidia-smi", "table", 14)]
+    assert [(card.family, card.wording, card.line) for card in cards] == [
+        ("nvidia-smi", "table", 10),
+        ("nvidia-smi", "table", 14),
+    ]
     assert cards[0].numbers == {
         "device": 0,
         "name": "NVIDIA H100 80GB HBM3",
@@ -61,7 +64,12 @@ def test_the_boxed_table_gives_every_card_with_its_processes() -> None:
         "other_processes_bytes": 70000 * MIB,
         "other_processes": 2,
     }
-    assert cards[1].numbers == {"device": 1, "name": "NVIDIA GeForce RTX 4090", "used_bytes": 4 * MIB, "total_bytes": 24564 * MIB}
+    assert cards[1].numbers == {
+        "device": 1,
+        "name": "NVIDIA GeForce RTX 4090",
+        "used_bytes": 4 * MIB,
+        "total_bytes": 24564 * MIB,
+    }
 
 
 def test_older_layouts_and_slices_are_read() -> None:
@@ -74,19 +82,34 @@ def test_older_layouts_and_slices_are_read() -> None:
 
 def test_quoted_tables_are_read_too() -> None:
     quoted = "\n".join(f"> {line}" for line in SMI.splitlines())
-    assert [card.numbers for card in read_failures(quoted).statements] == [card.numbers for card in read_failures(SMI).statements]
+    assert [card.numbers for card in read_failures(quoted).statements] == [
+        card.numbers for card in read_failures(SMI).statements
+    ]
 
 
 def test_a_query_gives_the_columns_its_header_names() -> None:
-    text = "index, name, memory.total [MiB], memory.used [MiB], memory.free [MiB]\n0, NVIDIA L4, 23034 MiB, 500 MiB, 22534 MiB\n1, NVIDIA L4, 23034 MiB, 0 MiB, 23034 MiB\n"
+    text = (
+        "index, name, memory.total [MiB], memory.used [MiB], memory.free [MiB]\n"
+        "0, NVIDIA L4, 23034 MiB, 500 MiB, 22534 MiB\n1, NVIDIA L4, 23034 MiB, 0 MiB, 23034 MiB\n"
+    )
     cards = read_failures(text).statements
     assert [card.wording for card in cards] == ["query", "query"]
-    assert cards[0].numbers == {"device": 0, "name": "NVIDIA L4", "total_bytes": 23034 * MIB, "used_bytes": 500 * MIB, "free_bytes": 22534 * MIB}
+    assert cards[0].numbers == {
+        "device": 0,
+        "name": "NVIDIA L4",
+        "total_bytes": 23034 * MIB,
+        "used_bytes": 500 * MIB,
+        "free_bytes": 22534 * MIB,
+    }
     assert cards[1].numbers["used_bytes"] == 0
 
 
 def test_the_long_form_is_read() -> None:
-    text = "    FB Memory Usage\n        Total                             : 40960 MiB\n        Reserved                          : 634 MiB\n        Used                              : 4 MiB\n        Free                              : 40321 MiB\n"
+    text = (
+        "    FB Memory Usage\n        Total                             : 40960 MiB\n"
+        "        Reserved                          : 634 MiB\n        Used                              : 4 MiB\n"
+        "        Free                              : 40321 MiB\n"
+    )
     (card,) = read_failures(text).statements
     assert card.numbers == {"total_bytes": 40960 * MIB, "used_bytes": 4 * MIB, "free_bytes": 40321 * MIB}
 
@@ -98,7 +121,10 @@ def test_npu_smi_is_read() -> None:
 | 0                         | 0000:C1:00.0  | 0           0    / 0          3351 / 65536         |
 """
     (card,) = read_failures(text).statements
-    assert (card.family, card.numbers) == ("npu-smi", {"device": 0, "used_bytes": 3351 * MIB, "total_bytes": 65536 * MIB})
+    assert (card.family, card.numbers) == (
+        "npu-smi",
+        {"device": 0, "used_bytes": 3351 * MIB, "total_bytes": 65536 * MIB},
+    )
 
 
 def test_gpustat_is_read() -> None:

@@ -14,7 +14,9 @@ from vramcast.sources.failures import read_failures
 
 TRUTH = Path(os.environ.get("VRAMCAST_TRUTH") or Path(__file__).resolve().parents[4] / "shared" / "truth")
 FILE = TRUTH / "oom_messages.jsonl"
-ROWS: list[dict[str, Any]] = [json.loads(line) for line in FILE.read_text("utf-8").splitlines()] if FILE.is_file() else []
+ROWS: list[dict[str, Any]] = (
+    [json.loads(line) for line in FILE.read_text("utf-8").splitlines()] if FILE.is_file() else []
+)
 REAL = [row for row in ROWS if row["format"] != "TEMPLATE"]
 TEMPLATES = [row for row in ROWS if row["format"] == "TEMPLATE" and "{" in row["message"]]
 
@@ -47,9 +49,18 @@ def test_the_sizes_of_a_real_message_are_all_read_exactly(row: dict[str, Any]) -
 
 @pytest.mark.parametrize("row", REAL, ids=lambda row: f"{row['family']} {row['format']}")
 def test_the_counts_of_an_engine_are_all_read(row: dict[str, Any]) -> None:
-    stated = [int(number) for number in re.findall(r"\((\d+)\)(?! is the)|length is (\d+)|handle (\d+) prefill", row["message"]) for number in number if number]
+    stated = [
+        int(number)
+        for number in re.findall(r"\((\d+)\)(?! is the)|length is (\d+)|handle (\d+) prefill", row["message"])
+        for number in number
+        if number
+    ]
     numbers = read_failures(row["message"]).statements[0].numbers
-    read = [value for name, value in numbers.items() if name in ("max_model_len", "kv_tokens", "estimated_max_len", "tried_tokens")]
+    read = [
+        value
+        for name, value in numbers.items()
+        if name in ("max_model_len", "kv_tokens", "estimated_max_len", "tried_tokens")
+    ]
     assert sorted(read) == sorted(stated)
 
 

@@ -12,7 +12,11 @@ from vramcast.sources.failures.families import by_roots, by_words
 from vramcast.sources.failures.wording import compiled
 
 
-@pytest.mark.parametrize(("family", "wording", "text", "figures"), SAMPLES, ids=lambda value: value if isinstance(value, str) and len(value) < 30 else "")
+@pytest.mark.parametrize(
+    ("family", "wording", "text", "figures"),
+    SAMPLES,
+    ids=lambda value: value if isinstance(value, str) and len(value) < 30 else "",
+)
 def test_a_message_is_one_statement_of_its_family_with_its_figures(
     family: str, wording: str, text: str, figures: dict[str, Any]
 ) -> None:
@@ -29,7 +33,13 @@ def test_every_family_has_a_message_here_or_a_table_of_its_own() -> None:
 def test_every_pattern_compiles_and_names_only_known_figures() -> None:
     for family in FAMILIES.values():
         for wording in family.wordings:
-            patterns = (wording.rest, wording.before, wording.sums, *wording.parts, *(mark for _, mark in wording.marks))
+            patterns = (
+                wording.rest,
+                wording.before,
+                wording.sums,
+                *wording.parts,
+                *(mark for _, mark in wording.marks),
+            )
             names = {group.partition("__")[0] for pattern in patterns for group in compiled(pattern).groupindex}
             assert names <= set(NUMBERS), wording
 

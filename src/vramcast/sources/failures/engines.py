@@ -1,10 +1,9 @@
-"""Inference engines: vLLM, SGLang, TensorRT-LLM and TensorRT, text-generation-inference, LMDeploy, MLC, ExLlama.
+"""Inference engines: vLLM, SGLang, TensorRT-LLM and TensorRT, text-generation-inference.
 
-[vllm] vllm-project/vllm vllm/v1/core/kv_cache_utils.py, vllm/v1/worker/gpu_worker.py, vllm/worker/worker.py, core/scheduler.py
+[vllm] vllm-project/vllm vllm/v1/core/kv_cache_utils.py, vllm/v1/worker/gpu_worker.py, vllm/core/scheduler.py
 [sglang] sgl-project/sglang python/sglang/srt/model_executor, srt/mem_cache/common.py, srt/managers/scheduler.py
 [trt-llm] NVIDIA/TensorRT-LLM cpp/include/tensorrt_llm/common/cudaUtils.h, cpp/tensorrt_llm/batch_manager
 [tgi] huggingface/text-generation-inference server/text_generation_server/models, backends/v3/src/lib.rs
-[mlc] mlc-ai/mlc-llm cpp/serve/config.cc; its MB are 2^20 bytes
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ VLLM: Final = (
     Wording(
         "kv-max-seq-len",
         "The model's max seq len (",
-        r"<max_model_len>\) is larger than the maximum number of tokens that can be stored in (?:the )?KV cache \(<kv_tokens>\)",
+        r"<max_model_len>\) is larger than the maximum number of tokens that can be stored in "
+        r"(?:the )?KV cache \(<kv_tokens>\)",
         (RAISE,),
         versions="0.2.7 - 0.8",
     ),
@@ -67,7 +67,11 @@ VLLM: Final = (
         "profiling-freed",
         "Error in memory profiling",
         r"\. Initial free memory",
-        (r"Initial free memory:? <free_bytes>", r"Initial free memory:? <free_bytes:b>[ ,]", r"isolate vLLM in its own container"),
+        (
+            r"Initial free memory:? <free_bytes>",
+            r"Initial free memory:? <free_bytes:b>[ ,]",
+            r"isolate vLLM in its own container",
+        ),
         versions="0.2 -",
     ),
     Wording("profiling-freed", "Error in memory profiling", r"\. Initial used memory <used_bytes:b>", versions="0.6"),
@@ -78,7 +82,9 @@ VLLM: Final = (
         (r"Please try lowering `?max_num_seqs`?[^.]{0,120}",),
         versions="0.8 -",
     ),
-    Wording("cumem", "CUDA Error: out of memory at ", r"[\w./-]{0,120}cumem_allocator\.cpp:[0-9]{1,5}", versions="0.7 -"),
+    Wording(
+        "cumem", "CUDA Error: out of memory at ", r"[\w./-]{0,120}cumem_allocator\.cpp:[0-9]{1,5}", versions="0.7 -"
+    ),
     Wording(
         "preempted",
         "is preempted by PreemptionMode",
@@ -88,8 +94,18 @@ VLLM: Final = (
     ),
     Wording("preempted", "is preempted by ", r"(?P<name__>\w{4,12}) mode because there is not enough KV cache space"),
     Wording("available-negative", "Available KV cache memory: -", r"NUMBER ?GiB", (r"memory: <kv_available_bytes>",)),
-    Wording("prompt-too-long", "and exceeds the capacity of block_manager", "", before=r"Input prompt \(<tried_tokens> tokens\) is too long"),
-    Wording("mamba-blocks", "exceeds available Mamba cache blocks", r"(?: \(<blocks>\))?", before=r"max_num_seqs \(<sequences>\)"),
+    Wording(
+        "prompt-too-long",
+        "and exceeds the capacity of block_manager",
+        "",
+        before=r"Input prompt \(<tried_tokens> tokens\) is too long",
+    ),
+    Wording(
+        "mamba-blocks",
+        "exceeds available Mamba cache blocks",
+        r"(?: \(<blocks>\))?",
+        before=r"max_num_seqs \(<sequences>\)",
+    ),
     Wording("swap-space", "Too large swap space", "", (r"<needed_bytes> out of the <total_bytes> total CPU memory",)),
     Wording("swap-space", "The swap space is larger than the total CPU memory"),
     Wording("swap-space", "Aborted due to the lack of CPU swap space"),
@@ -133,12 +149,30 @@ SGLANG: Final = (
         "Capture cuda graph failed: ",
         r"(?=.{0,80}?(?:out of memory|OutOfMemory))",
     ),
-    Wording("capture-other", "Capture cuda graph failed: ", r"(?P<reason__>[^.]{1,120})", (r"Possible solutions:",), reach=2_000, weak=True),
-    Wording("unbalanced", "The memory capacity is unbalanced", "", (r"local_gpu_memory=<free_bytes:g>", r"pre_model_load_memory=<total_bytes:g>")),
+    Wording(
+        "capture-other",
+        "Capture cuda graph failed: ",
+        r"(?P<reason__>[^.]{1,120})",
+        (r"Possible solutions:",),
+        reach=2_000,
+        weak=True,
+    ),
+    Wording(
+        "unbalanced",
+        "The memory capacity is unbalanced",
+        "",
+        (r"local_gpu_memory=<free_bytes:g>", r"pre_model_load_memory=<total_bytes:g>"),
+    ),
     Wording("too-small", "KV cache size too small"),
     Wording("no-progress", "No space left for only one request"),
-    Wording("host-kv", "Not enough host memory available. Requesting ", r"<tried_bytes> but only have <free_bytes> free"),
-    Wording("too-long", "Input length (", r"<tried_tokens> tokens\) exceeds the maximum allowed length \(<free_tokens> tokens\)"),
+    Wording(
+        "host-kv", "Not enough host memory available. Requesting ", r"<tried_bytes> but only have <free_bytes> free"
+    ),
+    Wording(
+        "too-long",
+        "Input length (",
+        r"<tried_tokens> tokens\) exceeds the maximum allowed length \(<free_tokens> tokens\)",
+    ),
 )
 
 TRT_LLM: Final = (
@@ -157,21 +191,51 @@ TRT_LLM: Final = (
     ),
     Wording("kv-blocks", "Can't allocate new blocks. No free blocks left"),
     Wording("kv-blocks", "no free blocks left in the KV cache"),
-    Wording("executor", "Executor creation failed due to insufficient GPU memory", "", (r"kv_cache_config\.free_gpu_memory_fraction",)),
+    Wording(
+        "executor",
+        "Executor creation failed due to insufficient GPU memory",
+        "",
+        (r"kv_cache_config\.free_gpu_memory_fraction",),
+    ),
     Wording("max-tokens", "exceeds the available tokens in KV cache", before=r"<tried_tokens>"),
 )
 
 TENSORRT: Final = (
-    Wording("requested", "Requested amount of GPU memory (", r"<tried_bytes:b> bytes\) could not be allocated", (r"There may not be enough free memory for allocation to succeed",)),
+    Wording(
+        "requested",
+        "Requested amount of GPU memory (",
+        r"<tried_bytes:b> bytes\) could not be allocated",
+        (r"There may not be enough free memory for allocation to succeed",),
+    ),
     Wording("size", "Error Code 2: OutOfMemory", r" ?\((?:Requested size was <tried_bytes:b> bytes|[^)]{0,80})"),
     Wording("size", "Error Code 2: Out Of Memory", r"(?: \(Requested size was <tried_bytes:b> bytes)?"),
-    Wording("tactic", "due to insufficient memory on requested size of ", r"<tried_bytes:b>(?: detected)?(?: bytes)?", before=r"Skipping tactic"),
+    Wording(
+        "tactic",
+        "due to insufficient memory on requested size of ",
+        r"<tried_bytes:b>(?: detected)?(?: bytes)?",
+        before=r"Skipping tactic",
+    ),
     Wording("tactic", "due to insuficient memory on requested size of ", r"<tried_bytes:b>", before=r"Skipping tactic"),
-    Wording("tactic", "Tactic Device request: ", r"<tried_bytes> Available: <free_bytes>", (r"Device memory is insufficient to use tactic",)),
+    Wording(
+        "tactic",
+        "Tactic Device request: ",
+        r"<tried_bytes> Available: <free_bytes>",
+        (r"Device memory is insufficient to use tactic",),
+    ),
     Wording("workspace", "Some tactics do not have sufficient workspace memory to run", weak=True),
     Wording("tactic", "GPU memory allocation error during getBestTactic"),
-    Wording("builder", "Out of memory", r" ?:? ?(?:error )?.{0,60}?(?:in executeWeightsAllocation|safeDeviceMemory|TensorRT)"),
-    Wording("no-implementation", "Could not find any implementation for node", r" (?P<name__>[^ ]{1,200})", (r"due to insufficient workspace",), weak=True),
+    Wording(
+        "builder",
+        "Out of memory",
+        r" ?:? ?(?:error )?.{0,60}?(?:in executeWeightsAllocation|safeDeviceMemory|TensorRT)",
+    ),
+    Wording(
+        "no-implementation",
+        "Could not find any implementation for node",
+        r" (?P<name__>[^ ]{1,200})",
+        (r"due to insufficient workspace",),
+        weak=True,
+    ),
     Wording("context", "ICudaEngine::createExecutionContext: Error Code", r" ?.{0,80}?memory"),
 )
 
@@ -184,119 +248,31 @@ TGI: Final = (
     ),
     Wording("total-tokens", "Not enough memory to handle `max_total_tokens=", r"<tried_tokens>"),
     Wording("total-tokens", "Not enough memory to handle max_total_tokens=", r"<tried_tokens>"),
-    Wording("total-tokens", "Not enough memory to handle ", r"<tried_tokens> total tokens with <max_model_len> prefill tokens"),
+    Wording(
+        "total-tokens",
+        "Not enough memory to handle ",
+        r"<tried_tokens> total tokens with <max_model_len> prefill tokens",
+    ),
     Wording("warmup", "Not enough memory to run following prefill batch_size"),
     Wording("warmup", "Not enough memory to warmup decode batch_sizes"),
     Wording("shard", "Shard <id> was signaled to shutdown with signal 9"),
     Wording("shard", "was signaled to shutdown with signal 9", before=r"Shard (?:process )?<device>"),
 )
 
-OTHERS: Final[dict[str, Family]] = {
-    "lmdeploy": Family(
-        "LMDeploy",
-        (
-            Wording("turbomind", "[TM][ERROR]", r".{0,40}?CUDA runtime error: out of memory(?: [\w/.-]{1,120}:[0-9]{1,5})?"),
-            Wording("turbomind", "[TM][FATAL]", r".{0,160}?out of memory"),
-            Wording("runtime", "No enough gpu memory for runtime"),
-            Wording("cache", "No enough GPU memory for kv cache"),
-            Wording("blocks", "No enough blocks"),
-        ),
-        source="InternLM/lmdeploy src/turbomind/core/allocator.cc, lmdeploy/pytorch/engine",
-    ),
-    "mlc": Family(
-        "MLC LLM, WebLLM",
-        (
-            Wording(
-                "estimate",
-                "Insufficient GPU memory error: The available single GPU memory is ",
-                r"<limit_bytes>",
-                (r"model weight size \(<weights_bytes>\)", r"temporary buffer size \(<program_bytes>\)"),
-            ),
-            Wording("estimate", "Insufficient GPU memory error", weak=True),
-            Wording("tvm", "InternalError: Check failed: (e == cudaSuccess", r".{0,120}?out of memory"),
-        ),
-        source="mlc-ai/mlc-llm cpp/serve/config.cc",
-    ),
-    "exllama": Family(
-        "ExLlama",
-        (
-            Wording("load", "Insufficient VRAM for model and cache"),
-            Wording("load", "Insufficient VRAM in split for model and cache"),
-            Wording("load", "Insufficient space in device allocation"),
-            Wording("cache", "Total sequence length exceeds cache size"),
-        ),
-        source="turboderp-org/exllamav2 exllamav2/model.py",
-    ),
-    "onnxruntime": Family(
-        "ONNX Runtime",
-        (
-            Wording("arena-limit", "Available memory of ", r"<free_bytes:b> is smaller than requested bytes of <tried_bytes:b>"),
-            Wording("arena", "Failed to allocate memory for requested buffer", r"(?: of size <tried_bytes:b>)?"),
-            Wording("cuda", "CUDA failure 2: out of memory", "", (r"GPU=<device>", r"expr=(?P<call__>\w{4,60})"), preceded="onnx"),
-        ),
-        source="microsoft/onnxruntime onnxruntime/core/framework/bfc_arena.cc",
-    ),
-    "openvino": Family(
-        "OpenVINO",
-        (
-            Wording(
-                "max-alloc",
-                "Exceeded max size of memory object allocation",
-                r":? ?requested <tried_bytes:b> bytes",
-                (r"max alloc size(?: supported by device)? is <limit_bytes:b>",),
-            ),
-            Wording("max-alloc", "Exceeded max size of memory allocation", "", (r"Required <tried_bytes:b> bytes", r"already occupied : <allocated_bytes:b> bytes", r"available memory size is <total_bytes:b> bytes")),
-            Wording("max-alloc", "Exceeded max size of memory object allocation"),
-            Wording("usm", "[GPU] out of GPU resources"),
-        ),
-        source="openvinotoolkit/openvino src/plugins/intel_gpu/src/runtime/engine.cpp",
-    ),
-    "comfyui": Family(
-        "ComfyUI and other image programs",
-        (
-            Wording("advice", "Got an OOM, unloading all loaded models"),
-            Wording("vae", "Ran out of memory when regular VAE ", r"(?P<name__>decoding|encoding), retrying with tiled"),
-            Wording("webui", "Not enough memory, use lower resolution", r" \(max approx\. (?P<shape__>[0-9x]{3,16})\)\. Need: <needed_bytes> free, Have:<free_bytes> free"),
-        ),
-        source="comfyanonymous/ComfyUI execution.py, comfy/sd.py",
-    ),
-    "bitsandbytes": Family(
-        "bitsandbytes",
-        (
-            Wording("ops", "Error out of memory at line ", r"[0-9]{1,6} in file [\w./-]{1,160}"),
-            Wording("modules-on-cpu", "Some modules are dispatched on the CPU or the disk"),
-        ),
-        source="bitsandbytes-foundation/bitsandbytes csrc/ops.cu, transformers quantizers",
-    ),
-    "deepspeed": Family(
-        "DeepSpeed",
-        (
-            Wording("autotune", "The model is not runnable with DeepSpeed"),
-            Wording("minimum", "The model requires at least ", r"<needed_bytes> (?:GPU )?memory"),
-        ),
-        source="microsoft/DeepSpeed deepspeed/runtime",
-    ),
-    "accelerate": Family(
-        "Transformers, Accelerate, Lightning",
-        (
-            Wording("batch-size", "No executable batch size found, reached zero"),
-            Wording("lightning-scale", "Failed to find a batch size that", r".{0,80}"),
-            Wording("device-map", "current model requires ", r"<needed_bytes:b> bytes of buffer for offloaded layers"),
-            Wording("device-map", "Some parameters are on the meta device because they were offloaded to the", weak=True),
-            Wording("offload-folder", "The current `device_map` had weights offloaded to the disk"),
-        ),
-        source="huggingface/accelerate src/accelerate/utils/memory.py, Lightning-AI/pytorch-lightning",
-    ),
-    "ctranslate2": Family("CTranslate2", (Wording("runtime", "CUDA failed with error out of memory"),), source="OpenNMT/CTranslate2 src/cuda"),
-    "tinygrad": Family("tinygrad", (Wording("alloc", "Allocation of ", r"<tried_bytes> failed on", (r"Used: <used_bytes>",)),), source="tinygrad/tinygrad runtime"),
-    "candle": Family("Rust: candle, burn, cudarc", (Wording("driver", "DriverError(CUDA_ERROR_OUT_OF_MEMORY"),), source="huggingface/candle"),
-}  # fmt: skip
-
 FAMILIES: Final[dict[str, Family]] = {
-    "vllm": Family("vLLM and its forks", VLLM, source="vllm-project/vllm vllm/v1/core/kv_cache_utils.py, vllm/v1/worker/gpu_worker.py"),
+    "vllm": Family(
+        "vLLM and its forks",
+        VLLM,
+        source="vllm-project/vllm vllm/v1/core/kv_cache_utils.py, vllm/v1/worker/gpu_worker.py",
+    ),
     "sglang": Family("SGLang", SGLANG, source="sgl-project/sglang python/sglang/srt"),
-    "tensorrt-llm": Family("TensorRT-LLM", TRT_LLM, source="NVIDIA/TensorRT-LLM cpp/include/tensorrt_llm/common/cudaUtils.h"),
-    "tensorrt": Family("TensorRT", TENSORRT, source="NVIDIA TensorRT, defaultAllocator, builder and executionContext messages"),
-    "tgi": Family("text-generation-inference", TGI, source="huggingface/text-generation-inference server, backends/v3/src/lib.rs"),
-    **OTHERS,
-}  # fmt: skip
+    "tensorrt-llm": Family(
+        "TensorRT-LLM", TRT_LLM, source="NVIDIA/TensorRT-LLM cpp/include/tensorrt_llm/common/cudaUtils.h"
+    ),
+    "tensorrt": Family(
+        "TensorRT", TENSORRT, source="NVIDIA TensorRT, defaultAllocator, builder and executionContext messages"
+    ),
+    "tgi": Family(
+        "text-generation-inference", TGI, source="huggingface/text-generation-inference server, backends/v3/src/lib.rs"
+    ),
+}

@@ -6,6 +6,7 @@ They decide nothing here. Patterns are bounded and tried only where plain words 
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Final, NamedTuple
 
 from vramcast.sources.failures.text import Run
@@ -34,37 +35,61 @@ FACTS: Final[dict[str, tuple[Said, ...]]] = {
         Said("vllm version", rf"vllm version ?[:=]? ?v?({VERSION})"),
         Said("vllm==", rf"vllm==({VERSION})"),
     ),
-    "sglang": (Said("sglang==", rf"sglang==({VERSION})", "version of SGLang"), Said("sglang version", rf"sglang version ?[:=]? ?({VERSION})")),
+    "sglang": (
+        Said("sglang==", rf"sglang==({VERSION})", "version of SGLang"),
+        Said("sglang version", rf"sglang version ?[:=]? ?({VERSION})"),
+    ),
     "transformers": (Said("transformers==", rf"transformers==({VERSION})", "version of Transformers"),),
     "cuda": (
         Said("cuda version:", r"cuda version: ?([0-9]{1,2}\.[0-9]{1,2})", "version of CUDA"),
         Said("cuda used to build pytorch", r"cuda used to build pytorch ?: ?([0-9]{1,2}\.[0-9]{1,2})"),
     ),
     "rocm": (Said("rocm used to build pytorch", rf"rocm used to build pytorch ?: ?({VERSION})", "version of ROCm"),),
-    "driver": (Said("driver version", r"driver version ?:? ?([0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)", "version of the driver"),),
+    "driver": (
+        Said("driver version", r"driver version ?:? ?([0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)", "version of the driver"),
+    ),
     "llama.cpp": (Said("build: ", r"build: ([0-9]{2,6} \([0-9a-f]{7,40}\))", "build of llama.cpp"),),
     "gpu": (
-        Said("nvidia ", r"nvidia ((?:geforce |tesla |rtx |quadro |titan |a[0-9]|h[0-9]|b[0-9]|l[0-9]|gb[0-9]|gh[0-9]|t[0-9]|v[0-9])[\w -]{1,40}?\w)(?= ?[,;|)(:]|$| with| on\b| off\b)", "name of a card"),
+        Said(
+            "nvidia ",
+            r"nvidia ((?:geforce |tesla |rtx |quadro |titan |g?[abhltv][0-9])[\w -]{1,40}?\w)"
+            r"(?= ?[,;|)(:]|$| with| on\b| off\b)",
+            "name of a card",
+        ),
         Said("geforce ", r"(geforce (?:rtx|gtx) ?[0-9]{3,4}(?: ti| super)?)"),
         Said("amd instinct", r"(amd instinct [\w]{2,12})"),
         Said("radeon", r"(radeon[\w ]{2,24}[0-9]{3,4}[a-z ]{0,4})"),
     ),
     "alloc_conf": (
-        Said("pytorch_cuda_alloc_conf=", r"pytorch_cuda_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)", "setting of the allocator, as the text has it"),
+        Said(
+            "pytorch_cuda_alloc_conf=",
+            r"pytorch_cuda_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)",
+            "setting of the allocator, as the text has it",
+        ),
         Said("pytorch_alloc_conf=", r"pytorch_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)"),
         Said("pytorch_hip_alloc_conf=", r"pytorch_hip_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)"),
         Said("pytorch_npu_alloc_conf=", r"pytorch_npu_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)"),
     ),
-    "visible_devices": (Said("cuda_visible_devices=", r"cuda_visible_devices=[\"']?([\w,-]{1,200})", "cards that the process may use"),),
+    "visible_devices": (
+        Said("cuda_visible_devices=", r"cuda_visible_devices=[\"']?([\w,-]{1,200})", "cards that the process may use"),
+    ),
     "memory_utilization": (
-        Said("gpu_memory_utilization=", r"gpu_memory_utilization=([0-9.]{1,8})", "share of the card that an engine takes"),
+        Said(
+            "gpu_memory_utilization=", r"gpu_memory_utilization=([0-9.]{1,8})", "share of the card that an engine takes"
+        ),
         Said("--gpu-memory-utilization", r"--gpu-memory-utilization[ =]([0-9.]{1,8})"),
         Said("mem_fraction_static=", r"mem_fraction_static=([0-9.]{1,8})"),
         Said("--mem-fraction-static", r"--mem-fraction-static[ =]([0-9.]{1,8})"),
     ),
-    "loss_not_finite": (Said("loss", r"loss['\"]?[ :=]{1,4}'?(nan|-?inf)\b", "a loss that is not a number"), Said("nan loss", "(nan loss)"), Said("loss is nan", "(loss is nan)")),
+    "loss_not_finite": (
+        Said("loss", r"loss['\"]?[ :=]{1,4}'?(nan|-?inf)\b", "a loss that is not a number"),
+        Said("nan loss", "(nan loss)"),
+        Said("loss is nan", "(loss is nan)"),
+    ),
     "loss_scale": (
-        Said("overflow! ", r"(overflow! [^.]{0,60}skipping step[^\"]{0,80})", "a step skipped because gradients overflow"),
+        Said(
+            "overflow! ", r"(overflow! [^.]{0,60}skipping step[^\"]{0,80})", "a step skipped because gradients overflow"
+        ),
         Said("gradient overflow", r"(gradient overflow\. ?skipping step)"),
         Said("reducing loss scale", r"(reducing loss scale to [0-9.e+-]{1,24})"),
         Said("loss scale already at minimum", "(loss scale already at minimum)"),
@@ -78,37 +103,93 @@ FACTS: Final[dict[str, tuple[Said, ...]]] = {
         Said("offloaded to the cpu", "(offloaded to the cpu)"),
     ),
     "wsl": (Said("microsoft-standard-wsl", "(wsl)?", "Windows Subsystem for Linux"),),
-    "windows": (Said("c:\\users\\", "()", "paths of Windows"), Said("platform: windows", "()"), Said("windows-10", "()")),
-    "tpu": (Said("libtpu", "()", "a TPU"), Said("tpu_worker", "()"), Said("tpu-inference", "()"), Said("vllm/v1/worker/tpu", "()")),
-    "retries": (Said("pytorch allocator cache flushes", r"(pytorch allocator cache flushes since last step)", "the allocator had to empty its cache"),),
-}  # fmt: skip
+    "windows": (
+        Said("c:\\users\\", "()", "paths of Windows"),
+        Said("platform: windows", "()"),
+        Said("windows-10", "()"),
+    ),
+    "tpu": (
+        Said("libtpu", "()", "a TPU"),
+        Said("tpu_worker", "()"),
+        Said("tpu-inference", "()"),
+        Said("vllm/v1/worker/tpu", "()"),
+    ),
+    "retries": (
+        Said(
+            "pytorch allocator cache flushes",
+            r"(pytorch allocator cache flushes since last step)",
+            "the allocator had to empty its cache",
+        ),
+    ),
+}
 """Name -> where it stands; the meaning is told once."""
 
 PATHS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "backward": (("in backward", ".backward(", "autograd.backward", "run_backward"), "through the backward pass"),
-    "optimizer_step": (("optimizer.step(", "/torch/optim/", "\\torch\\optim\\", "optim/optimizer.py"), "through the optimizer's step"),
-    "optimizer_state": (("_init_group", "exp_avg", "init_state", "state['step']", "init_optimizer_state"), "through making optimizer states: the first step"),
-    "model_to_device": (("in _apply", "in convert", ".to(device", ".cuda()", "in to return self._apply", "model.to("), "through moving a model to the device"),
-    "loading": (("load_state_dict", "torch.load", "from_pretrained", "load_checkpoint", "safetensors", "load_model", "load_weights"), "through loading weights"),
+    "optimizer_step": (
+        ("optimizer.step(", "/torch/optim/", "\\torch\\optim\\", "optim/optimizer.py"),
+        "through the optimizer's step",
+    ),
+    "optimizer_state": (
+        ("_init_group", "exp_avg", "init_state", "state['step']", "init_optimizer_state"),
+        "through making optimizer states: the first step",
+    ),
+    "model_to_device": (
+        ("in _apply", "in convert", ".to(device", ".cuda()", "in to return self._apply", "model.to("),
+        "through moving a model to the device",
+    ),
+    "loading": (
+        (
+            "load_state_dict",
+            "torch.load",
+            "from_pretrained",
+            "load_checkpoint",
+            "safetensors",
+            "load_model",
+            "load_weights",
+        ),
+        "through loading weights",
+    ),
     "generate": (("in generate", ".generate(", "generation/utils.py"), "through generation"),
     "no_grad": (("torch.no_grad", "inference_mode", "in decorate_context"), "under no_grad or inference_mode"),
     "data_loader": (("dataloader.py", "_utils/worker.py", "pin_memory.py"), "through the data loader"),
     "pin_memory": (("pin_memory",), "through pinning main memory"),
-    "attention": (("scaled_dot_product_attention", "flash_attn", "eager_attention_forward", "sdpa_attention", "xformers"), "through attention"),
-    "attention_eager": (("eager_attention_forward", "torch.matmul(query", "attn_weights"), "through attention that builds the whole matrix"),
-    "cross_entropy": (("cross_entropy", "logits.float()", "in compute_loss", "loss_function", "lm_head"), "through logits and loss"),
+    "attention": (
+        ("scaled_dot_product_attention", "flash_attn", "eager_attention_forward", "sdpa_attention", "xformers"),
+        "through attention",
+    ),
+    "attention_eager": (
+        ("eager_attention_forward", "torch.matmul(query", "attn_weights"),
+        "through attention that builds the whole matrix",
+    ),
+    "cross_entropy": (
+        ("cross_entropy", "logits.float()", "in compute_loss", "loss_function", "lm_head"),
+        "through logits and loss",
+    ),
     "compiled": (("torch/_dynamo", "torch/_inductor", "torchinductor", "_functorch"), "through torch.compile"),
-    "graph_capture": (("cuda_graph", "cudagraph", "capture_model", "in capture", "torch/cuda/graphs.py"), "through capturing graphs"),
+    "graph_capture": (
+        ("cuda_graph", "cudagraph", "capture_model", "in capture", "torch/cuda/graphs.py"),
+        "through capturing graphs",
+    ),
     "checkpointing": (("torch/utils/checkpoint.py", "gradient_checkpointing", "in recompute"), "through recomputation"),
-    "profile_run": (("profile_run", "determine_num_available_blocks", "determine_available_memory", "_dummy_run"), "through an engine's profiling run"),
-    "kv_cache": (("initialize_kv_cache", "allocate_kv_cache", "_allocate_kv_cache", "init_memory_pool", "initialize_cache"), "through making the key/value cache"),
+    "profile_run": (
+        ("profile_run", "determine_num_available_blocks", "determine_available_memory", "_dummy_run"),
+        "through an engine's profiling run",
+    ),
+    "kv_cache": (
+        ("initialize_kv_cache", "allocate_kv_cache", "_allocate_kv_cache", "init_memory_pool", "initialize_cache"),
+        "through making the key/value cache",
+    ),
     "fsdp": (("fully_sharded_data_parallel", "_fsdp", "torch/distributed/fsdp"), "through FSDP"),
     "deepspeed": (("deepspeed/runtime",), "through DeepSpeed"),
     "all_gather": (("all_gather", "allgather"), "through gathering shards"),
-    "validation": (("in evaluate", "in validate", "evaluation_loop", "validation_step", "in eval"), "through evaluation"),
+    "validation": (
+        ("in evaluate", "in validate", "evaluation_loop", "validation_step", "in eval"),
+        "through evaluation",
+    ),
     "vae_decode": (("vae.decode", "autoencoder_kl", "in decode_first_stage", "vaedecode"), "through an image decoder"),
     "metrics": (("nested_concat", "in gather_for_metrics", "all_preds"), "through collecting predictions"),
-}  # fmt: skip
+}
 """Name -> words of a traceback that passes there, and what that means."""
 
 FRAME: Final = re.compile(r"File \"([^\"]{1,400})\", line ([0-9]{1,8}), in ([\w.<>]{1,120})", re.ASCII)
@@ -118,11 +199,15 @@ LIBRARY: Final = re.compile(
 )
 PROGRESS: Final[dict[str, re.Pattern[str]]] = {
     "epoch": re.compile(r"\bepochs?\b[\"' :=\[(#]{1,4}([0-9]{1,7})", re.ASCII | re.IGNORECASE),
-    "step": re.compile(r"\b(?:global_step|step|steps|iter|iteration|batch)\b[\"' :=\[(#]{1,4}([0-9]{1,9})", re.ASCII | re.IGNORECASE),
+    "step": re.compile(
+        r"\b(?:global_step|step|steps|iter|iteration|batch)\b[\"' :=\[(#]{1,4}([0-9]{1,9})", re.ASCII | re.IGNORECASE
+    ),
 }
 """Where a run stood: the last number stated before the failure."""
 
-RANK: Final = re.compile(r"\[(?:rank|default|Rank|RANK) ?:?([0-9]{1,5})\]|\brank ?([0-9]{1,5}):|\[[0-9]{1,4},([0-9]{1,5})\]<std", re.ASCII)
+RANK: Final = re.compile(
+    r"\[(?:rank|default|Rank|RANK) ?:?([0-9]{1,5})\]|\brank ?([0-9]{1,5}):|\[[0-9]{1,4},([0-9]{1,5})\]<std", re.ASCII
+)
 
 MOST_OF_A_FACT: Final = 16
 """Different values that are kept of one fact."""
@@ -174,9 +259,7 @@ def passed(run: Run, since: int, until: int) -> list[Stated]:
         if frame is not None:
             found.append(Stated(name, f"{frame[1]}:{frame[2]} {frame[3]}", frame.start()))
     for name, pattern in PROGRESS.items():
-        last = None
-        for last in pattern.finditer(run.text, since, until):
-            pass
+        last = next(iter(deque(pattern.finditer(run.text, since, until), maxlen=1)), None)
         if last is not None:
             found.append(Stated(name, int(last[1]), last.start()))
     return found

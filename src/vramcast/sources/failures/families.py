@@ -5,12 +5,23 @@ from __future__ import annotations
 from functools import cache
 from typing import Final, NamedTuple
 
-from vramcast.sources.failures import engines, frameworks, ggml, host, libraries, tables, torch_allocators, torch_parts
+from vramcast.sources.failures import (
+    engines,
+    frameworks,
+    ggml,
+    host,
+    libraries,
+    programs,
+    tables,
+    torch_allocators,
+    torch_parts,
+)
 from vramcast.sources.failures.wording import Family, Table, Wording
 
 FAMILIES: Final[dict[str, Family]] = {
     **engines.FAMILIES,
     **ggml.FAMILIES,
+    **programs.FAMILIES,
     **torch_parts.FAMILIES,
     **frameworks.FAMILIES,
     **torch_allocators.FAMILIES,
@@ -33,7 +44,8 @@ def by_words() -> dict[str, tuple[Known, ...]]:
     """Plain words in lower case -> what may begin with them; what asks for more comes first."""
     found: dict[str, list[Known]] = {}
     for name, family in FAMILIES.items():
-        for entry in (*family.wordings, *family.tables):
+        entries: list[Wording | Table] = [*family.wordings, *family.tables]
+        for entry in entries:
             found.setdefault(entry.words.lower(), []).append(Known(name, family.about, entry))
     return {words: tuple(sorted(entries, key=_order)) for words, entries in found.items()}
 

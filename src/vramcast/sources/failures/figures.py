@@ -26,7 +26,9 @@ class Figure(NamedTuple):
 
 NUMBERS: Final[dict[str, Figure]] = {
     "tried_bytes": Figure("bytes", "the request that failed, as the library rounded it"),
-    "buffer_bytes": Figure("bytes", "the whole buffer that was wanted, exact, where the text also gives a rounded size"),
+    "buffer_bytes": Figure(
+        "bytes", "the whole buffer that was wanted, exact, where the text also gives a rounded size"
+    ),
     "total_bytes": Figure("bytes", "memory of the device, as its driver states it"),
     "free_bytes": Figure("bytes", "free on the device (or on the host) when the request failed"),
     "allocated_bytes": Figure("bytes", "in live blocks of the library's allocator"),

@@ -29,10 +29,20 @@ TENSORFLOW: Final = (
         "bfc",
         "OOM when allocating tensor with shape",
         r" ?(?P<shape__>\[[0-9,]{0,200}\])",
-        (r"and type (?P<dtype__>[\w<>]{1,24})", r"device:GPU:<device>", r"by allocator (?P<allocator__>[\w]{1,40})", r"\[Op:(?P<name__>\w{1,60})\]"),
+        (
+            r"and type (?P<dtype__>[\w<>]{1,24})",
+            r"device:GPU:<device>",
+            r"by allocator (?P<allocator__>[\w]{1,40})",
+            r"\[Op:(?P<name__>\w{1,60})\]",
+        ),
         reach=400,
     ),
-    Wording("bfc", "OOM when allocating tensor of shape", r" ?(?P<shape__>\[[0-9,]{0,200}\])", (r"and type (?P<dtype__>[\w<>]{1,24})",)),
+    Wording(
+        "bfc",
+        "OOM when allocating tensor of shape",
+        r" ?(?P<shape__>\[[0-9,]{0,200}\])",
+        (r"and type (?P<dtype__>[\w<>]{1,24})",),
+    ),
     Wording("bfc", "OOM when allocating", weak=True),
     Wording(
         "bfc-ran-out",
@@ -74,7 +84,12 @@ XLA: Final = (
         ),
         reach=900,
     ),
-    Wording("program", "Program ", r"(?:\w{2,20} )?(?:memory )?requirement:? <needed_bytes>", (r"of <limit_bytes> \w{2,20}",)),
+    Wording(
+        "program",
+        "Program ",
+        r"(?:\w{2,20} )?(?:memory )?requirement:? <needed_bytes>",
+        (r"of <limit_bytes> \w{2,20}",),
+    ),
     Wording(
         "reserve",
         "Attempting to reserve ",
@@ -147,22 +162,45 @@ PADDLE: Final = (
         ),
         reach=900,
     ),
-    Wording("device", "Out of memory error on ", r"(?P<name__>[A-Za-z:]{2,20}) ?<device>?", (r"Cannot allocate <tried_bytes>", r"available memory is only <free_bytes>")),
+    Wording(
+        "device",
+        "Out of memory error on ",
+        r"(?P<name__>[A-Za-z:]{2,20}) ?<device>?",
+        (r"Cannot allocate <tried_bytes>", r"available memory is only <free_bytes>"),
+    ),
     Wording("pinned", "Fail to alloc memory of ", r"<tried_bytes:b> size"),
     Wording("cpu", "Fail to alloc memory of ", r"<tried_bytes>"),
     Wording("ascend", "Alloc device memory failed", "", (r"size[:=] ?<tried_bytes:b>",)),
 )
 
 CUPY: Final = (
-    Wording("out-of-memory", "Out of memory allocating ", r"<tried_bytes:b> bytes \(allocated so far: <allocated_bytes:b> bytes", (r"limit set to: <allowed_bytes:b> bytes",)),
-    Wording("out-of-memory", "out of memory to allocate ", r"<tried_bytes:b> bytes \(total <allocated_bytes:b> bytes\)"),
+    Wording(
+        "out-of-memory",
+        "Out of memory allocating ",
+        r"<tried_bytes:b> bytes \(allocated so far: <allocated_bytes:b> bytes",
+        (r"limit set to: <allowed_bytes:b> bytes",),
+    ),
+    Wording(
+        "out-of-memory", "out of memory to allocate ", r"<tried_bytes:b> bytes \(total <allocated_bytes:b> bytes\)"
+    ),
     Wording("out-of-memory", "cupy.cuda.memory.OutOfMemoryError", weak=True),
     Wording("runtime", "cudaErrorMemoryAllocation: out of memory", "", before=r"CUDARuntimeError"),
 )
 
 RMM: Final = (
-    Wording("pool", "Maximum pool size exceeded", r"(?: \(failed to allocate <tried_bytes>\))?", (r"pool_memory_resource\.hpp",), before=r"RMM failure at"),
-    Wording("bad-alloc", "std::bad_alloc: out_of_memory", r": CUDA error", (r"failed to allocate <tried_bytes:b> bytes", r"cudaErrorMemoryAllocation out of memory")),
+    Wording(
+        "pool",
+        "Maximum pool size exceeded",
+        r"(?: \(failed to allocate <tried_bytes>\))?",
+        (r"pool_memory_resource\.hpp",),
+        before=r"RMM failure at",
+    ),
+    Wording(
+        "bad-alloc",
+        "std::bad_alloc: out_of_memory",
+        r": CUDA error",
+        (r"failed to allocate <tried_bytes:b> bytes", r"cudaErrorMemoryAllocation out of memory"),
+    ),
     Wording("bad-alloc", "out_of_memory: CUDA error at", "", (r"cudaErrorMemoryAllocation out of memory",)),
     Wording("failure", "RMM failure at", r".{0,200}?(?:RMM_ERROR_OUT_OF_MEMORY|out of memory|Out of memory)"),
     Wording("old", "RMM_ERROR_OUT_OF_MEMORY"),
@@ -173,9 +211,24 @@ RMM: Final = (
 )
 
 MINDSPORE: Final = (
-    Wording("alloc", "memory isn't enough and alloc failed", "", (r"alloc size: <tried_bytes:b> ?B?", r"(?:kernel|actor) name: (?P<name__>[\w/.:-]{1,160})"), before=r"Device\(id:<device>\)"),
-    Wording("pool", "Memory not enough: current free memory size[", r"<free_bytes:b>\] is smaller than required size\[<tried_bytes:b>\]"),
-    Wording("pool", "Out of Memory!!! Request memory size: ", r"<tried_bytes:b>", (r"Memory Statistic", r"Actual memory usage:? ?<allocated_bytes>")),
+    Wording(
+        "alloc",
+        "memory isn't enough and alloc failed",
+        "",
+        (r"alloc size: <tried_bytes:b> ?B?", r"(?:kernel|actor) name: (?P<name__>[\w/.:-]{1,160})"),
+        before=r"Device\(id:<device>\)",
+    ),
+    Wording(
+        "pool",
+        "Memory not enough: current free memory size[",
+        r"<free_bytes:b>\] is smaller than required size\[<tried_bytes:b>\]",
+    ),
+    Wording(
+        "pool",
+        "Out of Memory!!! Request memory size: ",
+        r"<tried_bytes:b>",
+        (r"Memory Statistic", r"Actual memory usage:? ?<allocated_bytes>"),
+    ),
     Wording("max-device", "Malloc for kernel's memory failed"),
 )
 
@@ -200,16 +253,23 @@ JULIA: Final = (
 )
 
 MLX: Final = (
-    Wording("malloc", "[metal::malloc] ", r"Attempting to allocate <tried_bytes>", (r"maximum allowed buffer size(?: of <limit_bytes:b> bytes)?",)),
+    Wording(
+        "malloc",
+        "[metal::malloc] ",
+        r"Attempting to allocate <tried_bytes>",
+        (r"maximum allowed buffer size(?: of <limit_bytes:b> bytes)?",),
+    ),
     Wording("malloc", "[malloc_or_wait] Unable to allocate ", r"<tried_bytes:b> bytes"),
     Wording("malloc", "[malloc] Unable to allocate ", r"<tried_bytes:b> bytes"),
     Wording("resource-limit", "[metal::malloc] Resource limit", r" \(<limit_bytes:b>\) exceeded"),
     Wording("command-buffer", "[METAL] Command buffer execution failed: Insufficient Memory"),
-)  # fmt: skip
+)
 
 FAMILIES: Final[dict[str, Family]] = {
     "tensorflow": Family("TensorFlow", TENSORFLOW, source="tensorflow/tensorflow xla/tsl/framework/bfc_allocator.cc"),
-    "paddle": Family("PaddlePaddle", PADDLE, source="PaddlePaddle/Paddle paddle/phi/core/memory/allocation/cuda_allocator.cc"),
+    "paddle": Family(
+        "PaddlePaddle", PADDLE, source="PaddlePaddle/Paddle paddle/phi/core/memory/allocation/cuda_allocator.cc"
+    ),
     "jax": Family("JAX, XLA and TPUs", XLA, source="openxla/xla docs/errors, xla/service/hlo_rematerialization.cc"),
     "mxnet": Family("MXNet", MXNET, source="apache/mxnet src/storage"),
     "cupy": Family("CuPy", CUPY, source="cupy/cupy cupy/cuda/memory.pyx"),
@@ -218,4 +278,4 @@ FAMILIES: Final[dict[str, Family]] = {
     "oneflow": Family("OneFlow", ONEFLOW, source="Oneflow-Inc/oneflow oneflow/core/vm"),
     "julia": Family("Julia, CUDA.jl", JULIA, source="JuliaGPU/CUDA.jl src/pool.jl"),
     "mlx": Family("MLX, Apple", MLX, source="ml-explore/mlx mlx/backend/metal/allocator.cpp"),
-}  # fmt: skip
+}

@@ -19,12 +19,29 @@ LINUX_PARTS: Final = (
     r"oom_score_adj:-?[0-9]{1,5}",
 )
 LINUX: Final = (
-    Wording("cgroup", "Memory cgroup out of memory: Kill", r"(?:ed)? process <pid> \((?P<name__>[^)]{1,64})\)", LINUX_PARTS),
+    Wording(
+        "cgroup", "Memory cgroup out of memory: Kill", r"(?:ed)? process <pid> \((?P<name__>[^)]{1,64})\)", LINUX_PARTS
+    ),
     Wording("kernel", "Out of memory: Kill", r"(?:ed)? process <pid> \((?P<name__>[^)]{1,64})\)", LINUX_PARTS),
     Wording("killed", "Killed process ", r"<pid>,? ?\((?P<name__>[^)]{1,64})\)", LINUX_PARTS),
-    Wording("reaped", "oom_reaper: reaped process ", r"<pid> \((?P<name__>[^)]{1,64})\)", (r"anon-rss:<resident_bytes>",), weak=True),
-    Wording("invoked", "invoked oom-killer", "", (r"oom_score_adj=-?[0-9]{1,5}",), before=r"(?P<name__>[\w./:-]{1,64}) $", weak=True),
-    Wording("constraint", "oom-kill:constraint=", r"(?P<reason__>[A-Z_]{4,40})", (r"task=(?P<name__>[^,]{1,64}),pid=<pid>",)),
+    Wording(
+        "reaped",
+        "oom_reaper: reaped process ",
+        r"<pid> \((?P<name__>[^)]{1,64})\)",
+        (r"anon-rss:<resident_bytes>",),
+        weak=True,
+    ),
+    Wording(
+        "invoked",
+        "invoked oom-killer",
+        "",
+        (r"oom_score_adj=-?[0-9]{1,5}",),
+        before=r"(?P<name__>[\w./:-]{1,64}) $",
+        weak=True,
+    ),
+    Wording(
+        "constraint", "oom-kill:constraint=", r"(?P<reason__>[A-Z_]{4,40})", (r"task=(?P<name__>[^,]{1,64}),pid=<pid>",)
+    ),
     Wording("systemd-oomd", "systemd-oomd", r".{0,80}?Killed (?P<name__>[^ ]{1,200})"),
     Wording("systemd", "A process of this unit has been killed by the OOM killer"),
     Wording("earlyoom", "sending SIGTERM to process ", r"<pid>"),
@@ -55,11 +72,21 @@ KILLED: Final = (
 """Ended by signal 9: nearly always by an out-of-memory killer, but a text that says no more does not prove it."""
 
 SLURM: Final = (
-    Wording("oom-kill-event", "Detected ", r"<num_ooms> oom[_-]kill event(?:s|\(s\))? in (?:StepId=|step )[\w.+]{1,40}", (r"Some of (?:the step tasks|your processes) [^.]{1,120}\.",), reach=240),
+    Wording(
+        "oom-kill-event",
+        "Detected ",
+        r"<num_ooms> oom[_-]kill event(?:s|\(s\))? in (?:StepId=|step )[\w.+]{1,40}",
+        (r"Some of (?:the step tasks|your processes) [^.]{1,120}\.",),
+        reach=240,
+    ),
     Wording("oom-kill-event", "Some of the step tasks have been OOM Killed"),
     Wording("oom-kill-event", "Some of your processes may have been killed by the cgroup out-of-memory handler"),
     Wording("memory-limit", "Exceeded job memory limit", "", before=r"memory used <resident_bytes>"),
-    Wording("memory-limit", "exceeded memory limit", r" \((?P<needed_bytes__k>NUMBER) > (?P<limit_bytes__k>NUMBER)\), being killed"),
+    Wording(
+        "memory-limit",
+        "exceeded memory limit",
+        r" \((?P<needed_bytes__k>NUMBER) > (?P<limit_bytes__k>NUMBER)\), being killed",
+    ),
     Wording("state", "OUT_OF_MEMORY", r" (?:0:125|[0-9]{1,3}:[0-9]{1,3})"),
     Wording("pbs", "job killed: mem ", r"<needed_bytes> exceeded limit <limit_bytes>"),
     Wording("lsf", "TERM_MEMLIMIT"),
@@ -81,7 +108,9 @@ RAY: Final = (
     Wording("object-store", "ray.exceptions.ObjectStoreFullError", "", (r"(?:size|bytes)[:=]? <tried_bytes:b>",)),
     Wording("object-store", "The object store is full", weak=True),
     Wording("node-memory", "NODE_OUT_OF_MEMORY", weak=True),
-    Wording("serve", "The actor died unexpectedly before finishing this task", "", (r"\(SIGKILL\)",), ("SIGKILL",), 800),
+    Wording(
+        "serve", "The actor died unexpectedly before finishing this task", "", (r"\(SIGKILL\)",), ("SIGKILL",), 800
+    ),
     Wording("worker", "Worker exit type: SYSTEM_ERROR", "", (), ("SIGKILL",), 800),
 )
 
@@ -93,9 +122,19 @@ PYTHON: Final = (
         (r"data type (?P<dtype__>[\w<>|=\[\]]{1,24})",),
         versions="numpy 1.17 -",
     ),
-    Wording("numpy-old", "Unable to allocate array with shape ", r"(?P<shape__>\([0-9, ]{1,120}\))", (r"data type (?P<dtype__>[\w<>|=]{1,24})",)),
+    Wording(
+        "numpy-old",
+        "Unable to allocate array with shape ",
+        r"(?P<shape__>\([0-9, ]{1,120}\))",
+        (r"data type (?P<dtype__>[\w<>|=]{1,24})",),
+    ),
     Wording("numpy-big", "array is too big; `arr.size * arr.dtype.itemsize` is larger than the maximum possible size"),
-    Wording("arrow", "ArrowMemoryError", "", (r"malloc of size <tried_bytes:b> failed", r"realloc of size <tried_bytes:b> failed")),
+    Wording(
+        "arrow",
+        "ArrowMemoryError",
+        "",
+        (r"malloc of size <tried_bytes:b> failed", r"realloc of size <tried_bytes:b> failed"),
+    ),
     Wording("arrow", "malloc of size ", r"<tried_bytes:b> failed"),
     Wording("memory-error", "MemoryError", r"(?:: (?!std::bad_alloc))?", weak=True),
     Wording("errno-12", "[Errno 12] Cannot allocate memory"),
@@ -127,9 +166,11 @@ WINDOWS: Final = (
 
 FAMILIES: Final[dict[str, Family]] = {
     "linux": Family("Linux, its out-of-memory killer", LINUX, "host", "torvalds/linux mm/oom_kill.c"),
-    "process-killed": Family("A process ended by signal 9", KILLED, "host", "kubernetes, docker, torch.distributed.elastic"),
+    "process-killed": Family(
+        "A process ended by signal 9", KILLED, "host", "kubernetes, docker, torch.distributed.elastic"
+    ),
     "slurm": Family("Slurm and other batch systems", SLURM, "host", "SchedMD/slurm src/slurmd"),
     "ray": Family("Ray, its memory monitor and object store", RAY, "host", "ray-project/ray src/ray/raylet"),
     "python": Family("Python, NumPy and other languages", PYTHON, "host", "numpy/numpy numpy/_core/_exceptions.py"),
     "windows": Family("Windows, its paging file", WINDOWS, "host", "Windows system error codes 8, 14, 1450, 1455"),
-}  # fmt: skip
+}

@@ -39,7 +39,9 @@ CUBLAS: Final = (
     Wording("tensorflow", "failed to create cublas handle", r"(?:: (?P<error_code__>[\w ]{1,60}))?"),
     Wording("failure", "CUBLAS failure ", r"(?P<error_code__>[0-9]{1,3})"),
     Wording("cublaslt-heuristic", "cublasLtMatmulAlgoGetHeuristic", r".{0,80}?fail"),
-    Wording("resource", "resource allocation failed when calling `cublasCreate(handle)`", before=r"cublas runtime error : $"),
+    Wording(
+        "resource", "resource allocation failed when calling `cublasCreate(handle)`", before=r"cublas runtime error : $"
+    ),
     Wording("resource", "cublas runtime error : resource allocation failed"),
     Wording("resource", "cublas runtime error : the GPU program failed to execute"),
 )
@@ -62,7 +64,9 @@ CUDNN: Final = (
     Wording("no-algorithm", "Failed to get convolution algorithm. This is probably because cuDNN failed to initialize"),
     Wording("no-algorithm", "No algorithm worked!"),
     Wording("workspace", "cuDNN requires workspace of ", r"<tried_bytes:b>"),
-    Wording("mxnet", "Failed to find any forward convolution algorithm", r".{0,200}?workspace size of <limit_bytes:b> bytes"),
+    Wording(
+        "mxnet", "Failed to find any forward convolution algorithm", r".{0,200}?workspace size of <limit_bytes:b> bytes"
+    ),
 )
 
 SOLVERS: Final = (
@@ -95,11 +99,28 @@ NCCL: Final = (
     Wording("malloc", "Failed to malloc ", r"<tried_bytes:b> bytes"),
     Wording("cumem", "Failed to cuMemCreate ", r"<tried_bytes:b>"),
     Wording(
-        "unhandled", "ncclUnhandledCudaError", r": Call to CUDA function failed", (r"Cuda failure (?:[0-9]{1,4} )?'(?P<reason__>[^']{1,60})'",)
+        "unhandled",
+        "ncclUnhandledCudaError",
+        r": Call to CUDA function failed",
+        (r"Cuda failure (?:[0-9]{1,4} )?'(?P<reason__>[^']{1,60})'",),
     ),
-    Wording("unhandled", "unhandled cuda error", "", (r"NCCL version (?P<name__>[0-9.+a-z]{1,20})", r"Cuda failure (?:[0-9]{1,4} )?'(?P<reason__>[^']{1,60})'")),
-    Wording("unhandled-system", "unhandled system error", "", (r"Last error: (?P<reason__>[^\n]{1,80})", r"NCCL version (?P<name__>[0-9.+a-z]{1,20})")),
-    Wording("shm", "Error while creating shared memory segment", r"(?: /?(?P<name__>[\w./-]{1,80}))?(?: \(size <tried_bytes:b>\))?"),
+    Wording(
+        "unhandled",
+        "unhandled cuda error",
+        "",
+        (r"NCCL version (?P<name__>[0-9.+a-z]{1,20})", r"Cuda failure (?:[0-9]{1,4} )?'(?P<reason__>[^']{1,60})'"),
+    ),
+    Wording(
+        "unhandled-system",
+        "unhandled system error",
+        "",
+        (r"Last error: (?P<reason__>[^\n]{1,80})", r"NCCL version (?P<name__>[0-9.+a-z]{1,20})"),
+    ),
+    Wording(
+        "shm",
+        "Error while creating shared memory segment",
+        r"(?: /?(?P<name__>[\w./-]{1,80}))?(?: \(size <tried_bytes:b>\))?",
+    ),
     Wording("shm", "Call to posix_fallocate failed: No space left on device"),
     Wording("shm", "Call to ftruncate failed", r".{0,60}?No space left"),
 )
@@ -157,22 +178,39 @@ TRITON: Final = (
     Wording(
         "shared-memory",
         "out of resource: ",
-        r"(?P<memory_space__>[a-z_ ]{3,40}?),? ?Required:? ?<needed_bytes:b>,? ?(?:Hardware limit:?|> limit) ?<limit_bytes:b>",
+        r"(?P<memory_space__>[a-z_ ]{3,40}?),? ?Required:? ?<needed_bytes:b>,? ?"
+        r"(?:Hardware limit:?|> limit) ?<limit_bytes:b>",
         (r"Reducing block sizes or `?num_stages`? may help",),
     ),
     Wording("shared-memory", "uses too much shared data", r" \(<needed_bytes:b> bytes, <limit_bytes:b> max\)"),
-    Wording("shared-memory", "uses too much shared data", r" \((?P<needed_bytes__b>INTEGER)(?: bytes)?,? 0x[0-9a-f]{1,8} bytes?.{0,40}\)"),
+    Wording(
+        "shared-memory",
+        "uses too much shared data",
+        r" \((?P<needed_bytes__b>INTEGER)(?: bytes)?,? 0x[0-9a-f]{1,8} bytes?.{0,40}\)",
+    ),
     Wording("shared-memory", "Failed to set the allowed dynamic shared memory size to ", r"<needed_bytes:b>"),
-    Wording("no-config", "No valid triton configs. OutOfMemoryError", "", (r"out of resource: (?P<memory_space__>[a-z_ ]{3,40}?)[, ] ?Required: ?<needed_bytes:b>", r"Hardware limit: ?<limit_bytes:b>")),
+    Wording(
+        "no-config",
+        "No valid triton configs. OutOfMemoryError",
+        "",
+        (
+            r"out of resource: (?P<memory_space__>[a-z_ ]{3,40}?)[, ] ?Required: ?<needed_bytes:b>",
+            r"Hardware limit: ?<limit_bytes:b>",
+        ),
+    ),
     Wording("registers", "out of resource: ", r"(?P<memory_space__>[a-z_ ]{3,40})", weak=True),
-)  # fmt: skip
+)
 
 FAMILIES: Final[dict[str, Family]] = {
-    "triton": Family("Triton: on-chip memory of one block", TRITON, "other", "triton-lang/triton python/triton/runtime/errors.py"),
+    "triton": Family(
+        "Triton: on-chip memory of one block", TRITON, "other", "triton-lang/triton python/triton/runtime/errors.py"
+    ),
     "cublas": Family("cuBLAS, hipBLAS", CUBLAS, source="pytorch/pytorch aten/src/ATen/cuda/CublasHandlePool.cpp"),
     "cudnn": Family("cuDNN, MIOpen", CUDNN, source="pytorch/pytorch aten/src/ATen/native/cudnn/Conv_v8.cpp"),
     "cuda-libraries": Family("cuSOLVER, cuSPARSE, cuFFT, cuRAND and others", SOLVERS, source="their headers"),
     "nccl": Family("NCCL, RCCL", NCCL, source="NVIDIA/nccl src/include/checks.h, src/include/alloc.h"),
-    "cuda": Family("CUDA's own errors, Vulkan's and OpenCL's", RUNTIME, source="cuda_runtime_api.h, vulkan_core.h, cl.h"),
+    "cuda": Family(
+        "CUDA's own errors, Vulkan's and OpenCL's", RUNTIME, source="cuda_runtime_api.h, vulkan_core.h, cl.h"
+    ),
     "not-memory": Family("Errors of devices that are not about memory", NOT_MEMORY, "other", "cuda_runtime_api.h"),
-}  # fmt: skip
+}

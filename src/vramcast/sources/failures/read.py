@@ -100,9 +100,8 @@ def read_failures(text: str) -> Failures:
 
     Returns: statements in the order of the text; a text that tells of none gives none
 
-    >>> read_failures("CUDA out of memory. Tried to allocate 2.00 GiB (GPU 1; 8.00 GiB total capacity; "
-    ...               "5.00 GiB already allocated; 1.00 GiB free; 5.50 GiB reserved in total by PyTorch)").statements[0].wording
-    'reserved-1.4'
+    >>> read_failures("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB").statements[0].numbers
+    {'tried_bytes': 2147483648}
     """
     reader = _Reader(text)
     for block in blocks(text):

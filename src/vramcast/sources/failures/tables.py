@@ -52,8 +52,8 @@ LEAD: Final = 300
 """How far before its usage a card's name stands [characters]."""
 
 PROCESS: Final = re.compile(
-    r"(?<![0-9])(?P<device>[0-9]{1,3}) (?:(?:N/A|[0-9]{1,3}) (?:N/A|[0-9]{1,3}) )?(?P<pid>[0-9]{1,8}) (?:C|G|C\+G|M\+C) "
-    r"(?P<name>[^|]{1,120}?) (?P<used>[0-9]{1,8}) ?MiB",
+    r"(?<![0-9])(?P<device>[0-9]{1,3}) (?:(?:N/A|[0-9]{1,3}) (?:N/A|[0-9]{1,3}) )?(?P<pid>[0-9]{1,8}) "
+    r"(?:C|G|C\+G|M\+C) (?P<name>[^|]{1,120}?) (?P<used>[0-9]{1,8}) ?MiB",
     re.ASCII,
 )
 
@@ -78,13 +78,22 @@ def nvidia_smi(text: str, start: int, stop: int) -> Iterator[Match]:
 
 
 COLUMNS: Final[dict[str, str]] = {
-    "index": "device", "gpu_name": "name", "name": "name", "memory.total": "total_bytes", "memory.used": "used_bytes",
-    "memory.free": "free_bytes", "memory.reserved": "", "pid": "pid", "process_name": "name", "used_memory": "process_bytes",
+    "index": "device",
+    "gpu_name": "name",
+    "name": "name",
+    "memory.total": "total_bytes",
+    "memory.used": "used_bytes",
+    "memory.free": "free_bytes",
+    "pid": "pid",
+    "process_name": "name",
+    "used_memory": "process_bytes",
     "used_gpu_memory": "process_bytes",
-}  # fmt: skip
+}
 """Of `nvidia-smi --query-gpu=... --format=csv` -> names of figures."""
 
-HEADER: Final = re.compile(r"(?:[a-z_][\w.]{1,40}(?: \[[A-Za-z/%]{1,8}\])?, ?){0,20}[a-z_][\w.]{1,40}(?: \[[A-Za-z/%]{1,8}\])?", re.ASCII)
+HEADER: Final = re.compile(
+    r"(?:[a-z_][\w.]{1,40}(?: \[[A-Za-z/%]{1,8}\])?, ?){0,20}[a-z_][\w.]{1,40}(?: \[[A-Za-z/%]{1,8}\])?", re.ASCII
+)
 
 
 def query(text: str, start: int, stop: int) -> Iterator[Match]:
@@ -148,15 +157,22 @@ def _rocm(text: str, start: int, stop: int) -> Iterator[Match]:
     yield from rows("vram", ROCM_ROW, 1)(text, max(0, start - 12), stop)
 
 
-NPU_ROW: Final = r"(?<![0-9])(?P<device>[0-9]{1,3}) (?:[0-9]{1,3} )?\| ?[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9] ?\| ?[0-9]{1,3} [^|]{0,40}?(?P<used>[0-9]{1,7}) ?/ ?(?P<total>[0-9]{1,7}) ?\|"
+NPU_ROW: Final = (
+    r"(?<![0-9])(?P<device>[0-9]{1,3}) (?:[0-9]{1,3} )?\| ?[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9] ?\| ?"
+    r"[0-9]{1,3} [^|]{0,40}?(?P<used>[0-9]{1,7}) ?/ ?(?P<total>[0-9]{1,7}) ?\|"
+)
 ROCM_ROW: Final = (
     r"GPU\[(?P<device>[0-9]{1,3})\] ?: VRAM Total Memory \(B\): (?P<total>[0-9]{1,18}) "
     r"GPU\[[0-9]{1,3}\] ?: VRAM Total Used Memory \(B\): (?P<used>[0-9]{1,18})"
 )
-GPUSTAT_ROW: Final = r"\[(?P<device>[0-9]{1,3})\] [^|]{3,60}\|[^|]{3,40}\| ?(?P<used>[0-9]{1,7}) ?/ ?(?P<total>[0-9]{1,7}) MB"
+GPUSTAT_ROW: Final = (
+    r"\[(?P<device>[0-9]{1,3})\] [^|]{3,60}\|[^|]{3,40}\| ?(?P<used>[0-9]{1,7}) ?/ ?(?P<total>[0-9]{1,7}) MB"
+)
 
 FAMILIES: Final[dict[str, Family]] = {
-    "memory-summary": Family("PyTorch, memory_summary()", (SUMMARY,), "support", "pytorch/pytorch torch/cuda/memory.py"),
+    "memory-summary": Family(
+        "PyTorch, memory_summary()", (SUMMARY,), "support", "pytorch/pytorch torch/cuda/memory.py"
+    ),
     "nvidia-smi": Family(
         "nvidia-smi, gpustat",
         (
@@ -182,6 +198,8 @@ FAMILIES: Final[dict[str, Family]] = {
     "rocm-smi": Family(
         "rocm-smi", (), "support", "ROCm/rocm_smi_lib", (Table(("vram",), "VRAM Total Memory (B)", _rocm, 20_000),)
     ),
-    "npu-smi": Family("npu-smi", (), "support", "Ascend npu-smi", (Table(("table",), "npu-smi ", rows("table", NPU_ROW, MIB)),)),
+    "npu-smi": Family(
+        "npu-smi", (), "support", "Ascend npu-smi", (Table(("table",), "npu-smi ", rows("table", NPU_ROW, MIB)),)
+    ),
 }
 """They support other statements; alone they are no failure."""

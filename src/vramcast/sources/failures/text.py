@@ -38,12 +38,14 @@ WINDOWS_PATH: Final = re.compile(r"\b[A-Za-z]:\\(?!\\)")
 PREFIX: Final = re.compile(
     r"(?:"
     r"[ \t>#*|]{1,40}"  # quotes, comments, boxes
-    r"|//+ "
-    r"|\[?[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}[T _-][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?\]?:?"
+    r"|/{2,80} "
+    r"|\[?[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}[T _-][0-9]{2}:[0-9]{2}:[0-9]{2}"
+    r"(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?\]?:?"
     r"|\[ ?[0-9]{1,9}\.[0-9]{1,9}\]"  # dmesg
     r"|[0-9]{1,4}\.[0-9]{2}\.[0-9]{3}\.[0-9]{3} [A-Z] "  # llama.cpp
     r"|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}[0-9]{1,2} [0-9]{2}:[0-9]{2}:[0-9]{2} [\w.-]{1,64} "
-    r"|\[(?:rank|default|Rank|RANK) ?:?[0-9]{1,5}\]:?|\[[0-9]{1,5}\]:|rank ?[0-9]{1,5}:|\[[0-9]{1,4},[0-9]{1,5}\]<std(?:out|err)>:"
+    r"|\[(?:rank|default|Rank|RANK) ?:?[0-9]{1,5}\]:?|\[[0-9]{1,5}\]:"
+    r"|rank ?[0-9]{1,5}:|\[[0-9]{1,4},[0-9]{1,5}\]<std(?:out|err)>:"
     r"|[0-9]{1,4}: (?=[^0-9 ])"  # srun --label
     r"|\([A-Za-z_][\w .=-]{0,60}pid=[0-9]{1,10}(?:, ip=[0-9.]{7,15})?\)"  # Ray, vLLM
     r"|[\w.-]{1,64} {1,8}\| "  # docker compose
@@ -140,7 +142,11 @@ def _pieces(line: str) -> list[str]:
     """A line as the lines it stands for: progress bars and escaped texts hold several."""
     if "\0" in line:
         line = line.replace("\0", "")
-    if "\\" in line and ("\\n" in line or '\\"' in line or "\\u00" in line or "\\x1b" in line) and not WINDOWS_PATH.search(line):
+    if (
+        "\\" in line
+        and ("\\n" in line or '\\"' in line or "\\u00" in line or "\\x1b" in line)
+        and not WINDOWS_PATH.search(line)
+    ):
         for written, meant in ESCAPES.items():
             line = line.replace(written, meant)
     if "&" in line:

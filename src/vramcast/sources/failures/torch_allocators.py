@@ -1,11 +1,11 @@
 """PyTorch's caching allocators: CUDA's, and those made after it for HIP, XPU, NPU, MUSA, MLU and others.
 
-They share their sentences and differ in the name of the device, so one table serves all. "cached" up to torch 1.3 is what
-later versions call "reserved but unallocated": the source prints cached less allocated.
+They share their sentences and differ in the name of the device, so one table serves all. "cached" up to torch 1.3 is
+what later versions call "reserved but unallocated": the source prints cached less allocated.
 
 [cuda] pytorch/pytorch c10/cuda/CUDACachingAllocator.cpp, c10/cuda/CUDAMallocAsyncAllocator.cpp
 [xpu] pytorch/pytorch c10/xpu/XPUCachingAllocator.cpp
-[npu] Ascend/pytorch torch_npu/csrc/core/npu/NPUCachingAllocator.cpp, NPUWorkspaceAllocator.cpp, CachingHostAllocator.cpp
+[npu] Ascend/pytorch torch_npu/csrc/core/npu/NPUCachingAllocator.cpp, NPUWorkspaceAllocator.cpp
 [musa] MooreThreads/torch_musa torch_musa/csrc/core/MUSACachingAllocator.cpp
 [mlu] Cambricon/torch_mlu, its caching allocator
 """
@@ -35,7 +35,9 @@ PARTS: Final = (
     r"<reserved_bytes> reserved in total by PyTorch",
     r"; <unallocated_bytes> cached",
     r"Requested size: ?<tried_bytes>",
-    r"(?:ALLOC_CONF(?:=[\w:,.]{1,60} to avoid fragmentation)?|to avoid fragmentation\.?|unoccupied cached memory|CUDAGRAPHS=0)",
+    r"(?:ALLOC_CONF(?:=[\w:,.]{1,60} to avoid fragmentation)?|to avoid fragmentation\.?)",
+    r"unoccupied cached memory",
+    r"CUDAGRAPHS=0",
 )
 """Each figure on its own, since logs cut and shorten messages."""
 
@@ -71,7 +73,12 @@ def allocator_wordings(device: str) -> tuple[Wording, ...]:
     return (
         Wording("1eb", words, r"\. ?Tried to allocate more than 1EB", versions="1.9 - 2.13"),
         Wording(
-            "preempted-2.13", words, r"\.? ?Allocation (?:was )?preemptively rejected", PARTS, reach=REACH, versions="2.12 - 2.13"
+            "preempted-2.13",
+            words,
+            r"\.? ?Allocation (?:was )?preemptively rejected",
+            PARTS,
+            reach=REACH,
+            versions="2.12 - 2.13",
         ),
         *(_worded(words, TRIED, name, versions, holds=holds) for name, holds, versions in LAYOUTS),
         _worded(words, TRIED, "tried-only", "all"),
@@ -105,10 +112,12 @@ ASYNC: Final = Wording(
     versions="2.0 - 2.13",
 )
 
+
 def _headless(layouts: tuple[tuple[str, tuple[str, ...], str], ...]) -> tuple[Wording, ...]:
     """Where a log lost the first words, the layout still tells PyTorch's."""
     return tuple(
-        _worded("tried to allocate", r" ?<tried_bytes>", name, versions, holds=holds) for name, holds, versions in layouts
+        _worded("tried to allocate", r" ?<tried_bytes>", name, versions, holds=holds)
+        for name, holds, versions in layouts
     )
 
 
@@ -134,11 +143,20 @@ NPU: Final = (
     Wording("acl-partition", "ACL_ERROR_GE_EXEC_LOAD_MODEL_PARTITION_FAILED"),
     Wording("acl-storage", "ACL_ERROR_STORAGE_OVER_LIMIT"),
     Wording("acl-bad-alloc", "ACL_ERROR_BAD_ALLOC"),
-    Wording("el0004", "EL0004", r"[:\]]?", (r"Failed to allocate memory", r"Possible Cause: ?(?P<reason__>[^.]{1,120})")),
+    Wording(
+        "el0004", "EL0004", r"[:\]]?", (r"Failed to allocate memory", r"Possible Cause: ?(?P<reason__>[^.]{1,120})")
+    ),
     Wording("halMalloc", "halMemAlloc failed", "", (r"size[=:] ?<tried_bytes:b>", r"device_?id[=:] ?<device>")),
     Wording("rtMalloc", "rtMalloc failed", "", (r"size[=:] ?<tried_bytes:b>",)),
     Wording("memory-error", "ERR00006", r" (?:PTA )?memory error"),
-    Wording("pta-err00100", "ERR00100", r" PTA call acl api failed", ("error code is (?P<error_code__>[0-9]{6})",), ("memory",), 800),
+    Wording(
+        "pta-err00100",
+        "ERR00100",
+        r" PTA call acl api failed",
+        ("error code is (?P<error_code__>[0-9]{6})",),
+        ("memory",),
+        800,
+    ),
 )
 
 FAMILIES: Final[dict[str, Family]] = {

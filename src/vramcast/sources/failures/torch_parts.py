@@ -37,7 +37,12 @@ CPU: Final = (
         versions="1.1 -",
     ),
     Wording("cpu-windows", "DefaultCPUAllocator: not enough memory", r": you tried to allocate <tried_bytes:b> bytes"),
-    Wording("cpu-buy-ram", "not enough memory: you tried to allocate ", r"(?:<tried_bytes> ?\.|<tried_bytes:b>)", versions="- 1.0"),
+    Wording(
+        "cpu-buy-ram",
+        "not enough memory: you tried to allocate ",
+        r"(?:<tried_bytes> ?\.|<tried_bytes:b>)",
+        versions="- 1.0",
+    ),
     Wording("cpu-negative", "alloc_cpu() seems to have been called with negative number", r": ?<tried_bytes:b>"),
     Wording("pinned", "CUDA error: out of memory", preceded="pin_memory"),
     Wording("pinned-host-alloc", "cudaHostAlloc", r".{0,120}?(?:failed|out of memory)"),
@@ -59,7 +64,12 @@ LOADER: Final = (
     ),
     Wording("exited", "DataLoader worker (pid(s) ", r"<pid>(?:, [0-9]{1,10}){0,64}\) exited unexpectedly"),
     Wording("bus-error", "Unexpected bus error encountered in worker", "", (r"insufficient shared memory[^.]{0,40}",)),
-    Wording("shm-open", "unable to open shared memory object", r" <(?P<name__>[^>]{1,120})>", (r"\((?P<error_code__>[0-9]{1,4})\)",)),
+    Wording(
+        "shm-open",
+        "unable to open shared memory object",
+        r" <(?P<name__>[^>]{1,120})>",
+        (r"\((?P<error_code__>[0-9]{1,4})\)",),
+    ),
     Wording("shm-write", "unable to write to file", r" </torch_[^>]{1,80}>", (r"No space left on device",)),
     Wording("shm-resize", "unable to resize file", r" </torch_[^>]{1,80}> to the right size"),
     Wording("shm-resize", "unable to allocate shared memory(shm)", r"(?: for file <[^>]{1,80}>)?"),
@@ -69,11 +79,18 @@ LOADER: Final = (
 FAMILIES: Final[dict[str, Family]] = {
     "torch-mps": Family("PyTorch, Apple Metal", METAL, source="pytorch/pytorch aten/src/ATen/mps/MPSAllocator.mm"),
     "torch-cpu": Family("PyTorch, main memory", CPU, "host", "pytorch/pytorch c10/core/impl/alloc_cpu.cpp"),
-    "torch-dataloader": Family("PyTorch, data loader workers", LOADER, "host", "pytorch/pytorch torch/csrc/DataLoader.cpp"),
+    "torch-dataloader": Family(
+        "PyTorch, data loader workers", LOADER, "host", "pytorch/pytorch torch/csrc/DataLoader.cpp"
+    ),
     "torch-directml": Family(
         "PyTorch, DirectML",
         (
-            Wording("video-memory", "Could not allocate tensor with ", r"<tried_bytes:b> bytes", (r"not enough GPU video memory available",)),
+            Wording(
+                "video-memory",
+                "Could not allocate tensor with ",
+                r"<tried_bytes:b> bytes",
+                (r"not enough GPU video memory available",),
+            ),
             Wording("video-memory", "There is not enough GPU video memory available"),
             Wording("dml-allocator", "DML allocator out of memory"),
             Wording("e-outofmemory", "E_OUTOFMEMORY"),
@@ -81,4 +98,4 @@ FAMILIES: Final[dict[str, Family]] = {
         ),
         source="microsoft/DirectML, its PyTorch plugin",
     ),
-}  # fmt: skip
+}

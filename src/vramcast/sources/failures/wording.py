@@ -7,8 +7,9 @@ time in proportion to the text.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache
 from typing import Final, NamedTuple
 
 from vramcast.sources.failures.figures import INTEGER, NUMBER, SIZE, read_group, with_figures
@@ -35,7 +36,6 @@ class Wording(NamedTuple):
     weak: bool = False  # says little: gives way to any other statement about the same place
     versions: str = ""
     source: str = ""  # file upstream that words it so
-
 
 
 class Match(NamedTuple):
@@ -77,14 +77,14 @@ LEAD: Final = 200
 """How far before its plain words a pattern may begin to match [characters]."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def compiled(pattern: str) -> re.Pattern[str]:
     """A pattern of a table row, compiled when first needed."""
     pattern = pattern.replace("NUMBER", NUMBER).replace("INTEGER", INTEGER).replace("SIZE", SIZE)
     return re.compile(with_figures(pattern), re.ASCII | re.IGNORECASE)
 
 
-@lru_cache(maxsize=None)
+@cache
 def plain_words(pattern: str) -> str:
     """The longest run of plain characters that whatever matches a pattern must hold, in lower case.
 
@@ -92,7 +92,11 @@ def plain_words(pattern: str) -> str:
     ('of which', '', 'on device ')
     """
     bare = re.sub(r"<[a-z_:]+>|SIZE|NUMBER|INTEGER", "\0", re.sub(r"\(\?P<[a-z_]+>", "(", pattern))
-    bare = re.sub(r"\\[.()\[\]|*+?{}/-]", lambda escaped: {".": "\1", "(": "\2", ")": "\3", "[": "\4"}.get(escaped[0][1], "\0"), bare)
+    bare = re.sub(
+        r"\\[.()\[\]|*+?{}/-]",
+        lambda escaped: {".": "\1", "(": "\2", ")": "\3", "[": "\4"}.get(escaped[0][1], "\0"),
+        bare,
+    )
     bare = re.sub(r"\\.", "\0", re.sub(r"\[[^\]]*\]", "\0", bare))
     quantified = r"(?:[?*+]|\{[0-9,]+\})"
     while (shorter := re.sub(rf"\([^()]*\){quantified}*\??", "\0", bare)) != bare:
@@ -147,6 +151,7 @@ def _search(pattern: str, text: str, lowered: str, start: int, stop: int) -> re.
         start = max(start, place - LEAD)
     return compiled(pattern).search(text, start, stop)
 
+
 def _numbers(found: list[re.Match[str]]) -> Numbers:
     """The figures of all groups; the first that states a figure wins."""
     numbers: Numbers = {}
@@ -173,7 +178,4 @@ def _add_up(pattern: re.Pattern[str], text: str, start: int, stop: int, numbers:
 
 
 def _last(pattern: re.Pattern[str], text: str, stop: int) -> re.Match[str] | None:
-    last = None
-    for last in pattern.finditer(text, max(0, stop - BEFORE), stop):
-        pass
-    return last
+    return next(iter(deque(pattern.finditer(text, max(0, stop - BEFORE), stop), maxlen=1)), None)
