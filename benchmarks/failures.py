@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable
-from time import perf_counter
+from time import process_time
 from typing import Final
 
 from vramcast.sources.failures import read_failures
@@ -94,10 +94,10 @@ TEXTS: Final[dict[str, Callable[[int], str]]] = {
 
 
 def megabytes_per_second(text: str) -> float:
-    """Rate of one reading [10^6 characters/s]."""
-    start = perf_counter()
+    """Rate of one reading, by the time of the processor [10^6 characters/s]."""
+    start = process_time()
     read_failures(text)
-    return len(text) / 1e6 / (perf_counter() - start)
+    return len(text) / 1e6 / (process_time() - start)
 
 
 def main() -> None:

@@ -14,9 +14,10 @@ from vramcast.sources.failures import read_failures
 
 MESSAGE = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 24.00 GiB "
-    "of which 1.00 GiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in use. Of the allocated "
-    "memory 20.00 GiB is allocated by PyTorch, and 1.50 GiB is reserved by PyTorch but unallocated. If reserved but "
-    "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+    "of which 1.00 GiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in use. "
+    "Of the allocated memory 20.00 GiB is allocated by PyTorch, and 1.50 GiB is reserved by PyTorch but unallocated. "
+    "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid "
+    "fragmentation."
 )
 FIGURES = {
     "tried_bytes": 2 * GIB,
@@ -111,7 +112,7 @@ def test_ranks_with_other_figures_are_statements_of_their_own() -> None:
 
 
 def test_a_chained_traceback_is_one_failure() -> None:
-    chain = "\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n"
+    chain = "\n\nDuring handling of the above exception, another exception occurred:\n\nTraceback:\n"
     (statement,) = read_failures(f"{MESSAGE}{chain}{MESSAGE}{chain}RuntimeError: CUDA out of memory").statements
     assert statement.repeats == 1
 
@@ -123,3 +124,15 @@ def test_what_callers_print_of_a_failure_is_no_second_one() -> None:
 
 def test_a_name_that_only_ends_like_a_wording_is_none() -> None:
     assert not read_failures("except torch.cuda.OutOfMemoryError as error").statements
+
+
+def test_lines_of_one_library_that_agree_are_one_failure() -> None:
+    text = "NCCL error, unhandled cuda error, NCCL version 2.19.3\nLast error:\nFailed to CUDA calloc async 608 bytes\n"
+    (statement,) = read_failures(text).statements
+    assert (statement.family, statement.line) == ("nccl", 1)
+    assert statement.numbers == {"name": "2.19.3", "tried_bytes": 608}
+
+
+def test_lines_of_one_library_that_differ_are_several_failures() -> None:
+    text = "".join(f"DataLoader worker (pid {pid}) is killed by signal: Killed.\n" for pid in (7, 8))
+    assert [item.numbers["pid"] for item in read_failures(text).statements] == [7, 8]

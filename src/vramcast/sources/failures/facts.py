@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from functools import cache
 from typing import Final, NamedTuple
 
 from vramcast.sources.failures.text import Run
@@ -224,6 +225,11 @@ class Stated(NamedTuple):
     at: int
 
 
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII | re.IGNORECASE)
+
+
 def stated(run: Run) -> list[Stated]:
     """What a run says anywhere."""
     found: list[Stated] = []
@@ -233,7 +239,7 @@ def stated(run: Run) -> list[Stated]:
             start = run.lowered.find(said.words)
             tries = 0
             while start >= 0 and len(values) < MOST_OF_A_FACT and tries < 4 * MOST_OF_A_FACT:
-                match = re.compile(said.pattern, re.ASCII | re.IGNORECASE).match(run.text, start, start + 400)
+                match = _compiled(said.pattern).match(run.text, start, start + 400)
                 if match is not None:
                     values.setdefault((match[1] or said.words).strip(), start)
                 tries += 1

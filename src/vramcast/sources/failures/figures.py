@@ -6,6 +6,7 @@ All sizes become bytes. Libraries that print "GB", "MB" or "G" here divide by po
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vramcast.units import GIB, KIB, MIB
@@ -141,18 +142,18 @@ def read_group(group: str, written: str) -> tuple[str, int | float | str | None]
     return name, None if value is None else int(value)
 
 
+@lru_cache(maxsize=1024)
 def size_of(written: str) -> int | None:
     """Bytes of a size as texts write it; None for what is no size or beyond any machine.
 
     >>> size_of("9.28 GiB"), size_of("0 bytes"), size_of("15.48G"), size_of("1,024 KB"), size_of("much")
     (9964324127, 0, 16621523436, 1048576, None)
     """
-    match = re.fullmatch(rf"({NUMBER}) ?([A-Za-z]{{0,5}})", written.strip(), re.ASCII)
-    if match is None:
-        return None
-    unit = match[2].upper()
+    written = written.strip()
+    letters = written.lstrip("-0123456789,. ")
+    unit = letters.upper()
     factor = UNITS.get(unit) or UNITS.get(unit.removesuffix("B").removesuffix("I"))
-    value = _number(match[1])
+    value = _number(written[: len(written) - len(letters)].rstrip())
     if factor is None or value is None or abs(value) > MOST_BYTES / factor:
         return None
     return value * factor if isinstance(value, int) else round(value * factor)

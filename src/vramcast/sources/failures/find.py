@@ -19,6 +19,9 @@ ECHO_BEHIND: Final = 2_000
 ECHO_BEFORE: Final = 800
 """How far before a statement a title announces it [characters]."""
 
+TOGETHER: Final = 300
+"""How far apart two lines of one failure stand [characters]."""
+
 MOST_HITS: Final = 200_000
 """Places of one run that are looked at."""
 
@@ -41,7 +44,7 @@ class Spoken(NamedTuple):
 
 
 Remembered = dict[str, list[Spoken]]
-LONGEST_REMEMBERED: Final = 256
+LONGEST_REMEMBERED: Final = 1_024
 MOST_REMEMBERED: Final = 1_024
 
 
@@ -71,7 +74,28 @@ def spoken(run: Run) -> list[Spoken]:
         else:
             strong += found
             covered = found[-1].end
-    return sorted([*strong, *_alone(weak, strong)], key=lambda item: item.start)
+    return _told_together(sorted([*strong, *_alone(weak, strong)], key=lambda item: item.start))
+
+
+def _told_together(items: list[Spoken]) -> list[Spoken]:
+    """Lines of one library that follow each other and contradict nothing are one failure told in several."""
+    joined: list[Spoken] = []
+    for item in items:
+        last = joined[-1] if joined else None
+        if last is None or item.start - last.end > TOGETHER or not _agree(last, item):
+            joined.append(item)
+            continue
+        teller = last if len(last.numbers) >= len(item.numbers) else item
+        joined[-1] = teller._replace(start=last.start, end=item.end, numbers=item.numbers | last.numbers)
+    return joined
+
+
+def _agree(one: Spoken, other: Spoken) -> bool:
+    if one.family != other.family or one.about == "support":
+        return False
+    if one.wording == other.wording and one.numbers == other.numbers and one.numbers:
+        return False  # said again
+    return all(one.numbers[name] == value for name, value in other.numbers.items() if name in one.numbers)
 
 
 def _hits(run: Run) -> list[Hit]:

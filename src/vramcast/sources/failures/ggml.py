@@ -84,6 +84,7 @@ LLAMA: Final = (
     Wording("compute", "failed to allocate compute buffers", "", ECHOES[4:]),
     Wording("compute", "compute buffer allocation failed", "", ECHOES[5:]),
     Wording("load", "unable to allocate backend buffer"),
+    Wording("load", "error loading model: failed to allocate "),
     Wording("load", "error loading model: unable to allocate ", r"(?P<buffer__>[\w.-]{1,40}) buffer"),
     Wording("load", "unable to allocate ", r"(?P<buffer__>[A-Z][\w.-]{1,40}) buffer"),
     Wording(

@@ -86,6 +86,7 @@ SOLVERS: Final = (
     Wording("npp", "NPP_MEMORY_ALLOCATION_ERR"),
     Wording("nvjpeg", "NVJPEG_STATUS_ALLOCATOR_FAILURE"),
     Wording("nvml", "NVML_ERROR_MEMORY"),
+    Wording("nvml", "NVMLError_InsufficientMemory"),
     Wording("nvenc", "NV_ENC_ERR_OUT_OF_MEMORY"),
     Wording("nvenc", "OpenEncodeSessionEx failed: out of memory"),
 )
