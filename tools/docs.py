@@ -152,8 +152,10 @@ def accuracy_table(files: list[Path]) -> str:
                 f"{record['underestimated_over_5_percent_share']:.0%} |"
             )
         for peer, part in record.get("peers", {}).items():
-            lines.append(f"| &nbsp;&nbsp;{peer} on the same rows | {level} | {record['rows']} | {record['rows']} | "
-                         f"{part['median_abs_error']:.2%} | {part['max_abs_error']:.1%} (max) | | |")
+            lines.append(
+                f"| &nbsp;&nbsp;{peer} on the same rows | {level} | {record['rows']} | {record['rows']} | "
+                f"{part['median_abs_error']:.2%} | {part['max_abs_error']:.1%} (max) | | |"
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,9 @@ def families_table() -> str:
     lines = ["| family | who speaks | memory of | wordings | printed by |", "|---|---|---|---|---|"]
     total = 0
     for name, family in FAMILIES.items():
-        wordings: dict[str, str] = {item.name: item.versions for item in family.wordings}
+        wordings: dict[str, str] = {}
+        for item in family.wordings:
+            wordings[item.name] = wordings.get(item.name) or item.versions
         wordings |= {item: "" for table in family.tables for item in table.names}
         total += len(wordings)
         listed = ", ".join(f"`{item}`" + (f" ({versions})" if versions else "") for item, versions in wordings.items())

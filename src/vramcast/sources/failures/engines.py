@@ -21,7 +21,7 @@ VLLM: Final = (
         r"<max_model_len>\) is larger than the maximum number of tokens that can be stored in "
         r"(?:the )?KV cache \(<kv_tokens>\)",
         (RAISE,),
-        versions="0.2.7 - 0.8",
+        versions="V0",
     ),
     *(
         Wording(
@@ -37,8 +37,8 @@ VLLM: Final = (
             versions=versions,
         )
         for name, holds, versions in (
-            ("kv-v1-estimate", ("estimated maximum model length",), "0.9 -"),
-            ("kv-v1", (), "0.8 -"),
+            ("kv-v1-estimate", ("estimated maximum model length",), "V1"),
+            ("kv-v1", (), "V1"),
         )
     ),
     Wording(
@@ -46,14 +46,13 @@ VLLM: Final = (
         "The model's KV cache needed (",
         r"<kv_needed_bytes> ?\) to store one request with the models?'?s? max seq len \(<max_model_len>\)",
         (r"KV Cache memory \(<kv_available_bytes> ?\)", RAISE),
-        versions="0.7",
+        versions="V1, early",
     ),
     Wording(
         "no-cache-blocks",
         "No available memory for the cache blocks",
         "",
         (r"Available KV cache memory: <kv_available_bytes>", RAISE),
-        versions="0.2 -",
     ),
     Wording(
         "free-on-startup",
@@ -61,7 +60,6 @@ VLLM: Final = (
         r"(?: \w{2,8}:<device>)? \(<free_bytes:g>/<total_bytes:g> GiB\) on startup is less than desired GPU memory"
         r" utilization \(<memory_fraction>, <desired_bytes:g> GiB\)",
         (r"reduce GPU memory used by other processes",),
-        versions="0.9 -",
     ),
     Wording(
         "profiling-freed",
@@ -72,15 +70,13 @@ VLLM: Final = (
             r"Initial free memory:? <free_bytes:b>[ ,]",
             r"isolate vLLM in its own container",
         ),
-        versions="0.2 -",
     ),
-    Wording("profiling-freed", "Error in memory profiling", r"\. Initial used memory <used_bytes:b>", versions="0.6"),
+    Wording("profiling-freed", "Error in memory profiling", r"\. Initial used memory <used_bytes:b>", versions="V0"),
     Wording(
         "sampler-warmup",
         "CUDA out of memory occurred when warming up ",
         r"(?P<name__>\w{3,12})(?: \([^)]{1,60}\))? with <sequences> dummy requests",
         (r"Please try lowering `?max_num_seqs`?[^.]{0,120}",),
-        versions="0.8 -",
     ),
     Wording(
         "cumem", "CUDA Error: out of memory at ", r"[\w./-]{0,120}cumem_allocator\.cpp:[0-9]{1,5}", versions="0.7 -"
@@ -90,7 +86,7 @@ VLLM: Final = (
         "is preempted by PreemptionMode",
         r"\.(?P<name__>\w{4,12}) mode because there is not enough KV cache space",
         (r"total_(?:num_)?cumulative_preemption(?:_cnt)?=<sequences>",),
-        versions="0.4 - 0.9",
+        versions="V0",
     ),
     Wording("preempted", "is preempted by ", r"(?P<name__>\w{4,12}) mode because there is not enough KV cache space"),
     Wording("available-negative", "Available KV cache memory: -", r"NUMBER ?GiB", (r"memory: <kv_available_bytes>",)),
