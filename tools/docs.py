@@ -23,6 +23,7 @@ ACCURACY: Final = re.compile(r"<!-- accuracy -->\n.*?<!-- /accuracy -->", re.S)
 FORMATS: Final = re.compile(r"<!-- (?P<what>formats|example) -->\n.*?<!-- /(?P=what) -->", re.S)
 SERVING_ACCURACY: Final = re.compile(r"<!-- serving accuracy -->\n.*?<!-- /serving accuracy -->", re.S)
 OPTIONS: Final = re.compile(r"<!-- allocator options -->\n.*?<!-- /allocator options -->", re.S)
+FAILURES: Final = re.compile(r"<!-- failure (?P<what>families|figures|facts) -->\n.*?<!-- /failure (?P=what) -->", re.S)
 STEP_TIMES: Final = re.compile(r"<!-- step times -->\n.*?<!-- /step times -->", re.S)
 TRUTH_FILES: Final = ("megatron_b200.jsonl", "training.jsonl", "kernels.jsonl")
 SERVING_FILE: Final = "inference.jsonl"
@@ -55,6 +56,7 @@ def regenerated(text: str) -> str:
     """The document with every command's present output; `lines=N` keeps the first N lines of it."""
     text = ACCURACY.sub(_fresh_accuracy, BLOCK.sub(_fresh_block, text))
     text = OPTIONS.sub(_fresh_options, FORMATS.sub(_fresh_formats, text))
+    text = FAILURES.sub(_fresh_failures, text)
     return STEP_TIMES.sub(_fresh_step_times, SERVING_ACCURACY.sub(_fresh_serving_accuracy, text))
 
 
@@ -76,6 +78,14 @@ def _fresh_options(match: re.Match[str]) -> str:
     ]
     table = "\n".join(["| option | since | |", "|---|---|---|", *rows])
     return f"<!-- allocator options -->\n{table}\n<!-- /allocator options -->"
+
+
+def _fresh_failures(match: re.Match[str]) -> str:
+    """What is recognised in texts about memory that ran out."""
+    from tools import failures
+
+    tables = {"families": failures.families_table, "figures": failures.figures_table, "facts": failures.facts_table}
+    return f"<!-- failure {match['what']} -->\n{tables[match['what']]()}<!-- /failure {match['what']} -->"
 
 
 def _fresh_accuracy(match: re.Match[str]) -> str:
@@ -142,8 +152,10 @@ def accuracy_table(files: list[Path]) -> str:
                 f"{record['underestimated_over_5_percent_share']:.0%} |"
             )
         for peer, part in record.get("peers", {}).items():
-            lines.append(f"| &nbsp;&nbsp;{peer} on the same rows | {level} | {record['rows']} | {record['rows']} | "
-                         f"{part['median_abs_error']:.2%} | {part['max_abs_error']:.1%} (max) | | |")
+            lines.append(
+                f"| &nbsp;&nbsp;{peer} on the same rows | {level} | {record['rows']} | {record['rows']} | "
+                f"{part['median_abs_error']:.2%} | {part['max_abs_error']:.1%} (max) | | |"
+            )
     return "\n".join(lines) + "\n"
 
 

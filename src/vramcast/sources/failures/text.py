@@ -1,0 +1,164 @@
+"""A text as it is searched: line by line without colours, marks and prefixes, then as one run with single spaces.
+
+Logs wrap messages, quote them, escape them for JSON or HTML and put a time and a rank before every line. All of that
+is taken away before anything is looked for; where a piece of text came from is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+BLOCK: Final = 256 << 10
+"""How much of a text is cleaned and searched at a time [characters]."""
+
+BACK: Final = 16 << 10
+"""How much before a block is seen too: the traceback of a failure at its beginning [characters]."""
+
+AHEAD: Final = 8 << 10
+"""How much behind a block is seen too: the rest of a message at its end [characters]."""
+
+LONGEST_PART: Final = 4 << 10
+LONGEST_WORD: Final = 256
+
+ENTITIES: Final[dict[str, str]] = {
+    "&gt;": ">", "&lt;": "<", "&quot;": '"', "&#34;": '"', "&#39;": "'", "&#x27;": "'", "&apos;": "'", "&#96;": "`",
+    "&#x60;": "`", "&nbsp;": " ", "&#160;": " ", "&amp;": "&",
+}  # fmt: skip
+ESCAPES: Final[dict[str, str]] = {
+    "\\r": "", "\\n": "\n", "\\t": " ", '\\"': '"', "\\'": "'", "\\u001b": "\x1b", "\\x1b": "\x1b", "\\033": "\x1b",
+    "\\u003e": ">", "\\u003c": "<", "\\u0026": "&", "\\/": "/",
+}  # fmt: skip
+
+COLOURS: Final = re.compile(r"(?:\x1b|#033|\^\[)\[[0-9;?]{0,20}[A-Za-z]")
+WINDOWS_PATH: Final = re.compile(r"\b[A-Za-z]:\\(?!\\)")
+
+PREFIX: Final = re.compile(
+    r"(?:"
+    r"[ \t>#*|]{1,40}"  # quotes, comments, boxes
+    r"|/{2,80} "
+    r"|\[?[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}[T _-][0-9]{2}:[0-9]{2}:[0-9]{2}"
+    r"(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?\]?:?"
+    r"|\[ ?[0-9]{1,9}\.[0-9]{1,9}\]"  # dmesg
+    r"|[0-9]{1,4}\.[0-9]{2}\.[0-9]{3}\.[0-9]{3} [A-Z] "  # llama.cpp
+    r"|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}[0-9]{1,2} [0-9]{2}:[0-9]{2}:[0-9]{2} [\w.-]{1,64} "
+    r"|\[(?:rank|default|Rank|RANK) ?:?[0-9]{1,5}\]:?|\[[0-9]{1,5}\]:"
+    r"|rank ?[0-9]{1,5}:|\[[0-9]{1,4},[0-9]{1,5}\]<std(?:out|err)>:"
+    r"|[0-9]{1,4}: (?=[^0-9 ])"  # srun --label
+    r"|\([A-Za-z_][\w .=-]{0,60}pid=[0-9]{1,10}(?:, ip=[0-9.]{7,15})?\)"  # Ray, vLLM
+    r"|[\w.-]{1,64} {1,8}\| "  # docker compose
+    r"|(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) [0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} \[[^\]]{1,80}\]"
+    r"){1,8}",
+    re.ASCII,
+)
+
+
+class Place(NamedTuple):
+    """Where a piece of the run came from."""
+
+    line: int  # from 1
+    offset: int  # in the text, of the line or of the part of a long line
+
+
+class Run:
+    """A part of a text as one run of words."""
+
+    def __init__(self, pieces: list[str], places: list[Place]) -> None:
+        self.text = " ".join(pieces)
+        lowered = self.text.lower()
+        if len(lowered) != len(self.text):  # a few letters change their length with their case
+            lowered = self.text.encode("ascii", "replace").lower().decode("ascii")
+        self.lowered = lowered
+        self._places = places
+        self._starts: list[int] = []
+        at = 0
+        for piece in pieces:
+            self._starts.append(at)
+            at += len(piece) + 1
+
+    def place(self, at: int) -> Place:
+        """Line and offset of a place of the run."""
+        return self._places[max(0, bisect_right(self._starts, at) - 1)] if self._places else Place(1, 0)
+
+    def end_of_line(self, at: int) -> int:
+        """Where the line that holds a place of the run ends."""
+        following = bisect_right(self._starts, at)
+        return self._starts[following] - 1 if following < len(self._starts) else len(self.text)
+
+
+class Block(NamedTuple):
+    """A part of a text: what stands in it is reported, what stands around it is only seen."""
+
+    seen: str
+    start: int  # offset of the block in the text
+    stop: int
+    seen_start: int  # offset of what is seen
+    line: int  # number of the line in which `seen` begins
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """A text in parts that end with a line where one ends in time."""
+    start, counted, line = 0, 0, 1
+    while start < len(text):
+        stop = min(len(text), start + BLOCK)
+        if stop < len(text):
+            stop = text.rfind("\n", start, stop) + 1 or stop
+        seen_start = max(0, start - BACK)
+        line += text.count("\n", counted, seen_start)
+        counted = seen_start
+        yield Block(text[seen_start : stop + AHEAD], start, stop, seen_start, line)
+        start = stop
+
+
+def run_of(block: Block) -> Run:
+    """What is seen of a block, cleaned."""
+    pieces: list[str] = []
+    places: list[Place] = []
+    offset = block.seen_start
+    for number, line in enumerate(block.seen.split("\n"), block.line):
+        for start, part in _parts(line, offset):
+            for piece in _pieces(part):
+                if cleaned := " ".join(_stripped(piece).split()):
+                    pieces.append(cleaned)
+                    places.append(Place(number, start))
+        offset += len(line) + 1
+    return Run(pieces, places)
+
+
+def _parts(line: str, offset: int) -> Iterator[tuple[int, str]]:
+    """A line in parts of bounded length with their offsets; cut at spaces, at places that depend on the text alone."""
+    start = 0
+    while len(line) - start > LONGEST_PART:
+        grid = (offset + start) // LONGEST_PART * LONGEST_PART + LONGEST_PART - offset
+        stop = line.rfind(" ", max(start + 1, grid - LONGEST_WORD), grid) + 1 or grid
+        yield offset + start, line[start:stop]
+        start = stop
+    yield offset + start, line[start:]
+
+
+def _pieces(line: str) -> list[str]:
+    """A line as the lines it stands for: progress bars and escaped texts hold several."""
+    if "\0" in line:
+        line = line.replace("\0", "")
+    if (
+        "\\" in line
+        and ("\\n" in line or '\\"' in line or "\\u00" in line or "\\x1b" in line)
+        and not WINDOWS_PATH.search(line)
+    ):
+        for written, meant in ESCAPES.items():
+            line = line.replace(written, meant)
+    if "&" in line:
+        for written, meant in ENTITIES.items():
+            line = line.replace(written, meant)
+    if "[" in line and ("\x1b" in line or "#033" in line or "^[" in line):
+        line = COLOURS.sub("", line)
+    if "**" in line:
+        line = line.replace("**", "")
+    return re.split(r"[\r\n]", line) if "\r" in line or "\n" in line else [line]
+
+
+def _stripped(piece: str) -> str:
+    match = PREFIX.match(piece)
+    return piece[match.end() :] if match else piece

@@ -1,0 +1,66 @@
+"""Every family is recognised by its own words, with its figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sources.failures.samples import SAMPLES
+from vramcast.sources.failures import FAMILIES, NUMBERS, read_failures
+from vramcast.sources.failures.families import by_roots, by_words
+from vramcast.sources.failures.wording import compiled
+
+
+@pytest.mark.parametrize(
+    ("family", "wording", "text", "figures"),
+    SAMPLES,
+    ids=lambda value: value if isinstance(value, str) and len(value) < 30 else "",
+)
+def test_a_message_is_one_statement_of_its_family_with_its_figures(
+    family: str, wording: str, text: str, figures: dict[str, Any]
+) -> None:
+    statements = read_failures(text).statements
+    assert [(item.family, item.wording) for item in statements] == [(family, wording)]
+    assert {name: statements[0].numbers.get(name) for name in figures} == figures
+
+
+def test_every_family_has_a_message_here_or_a_table_of_its_own() -> None:
+    tested = {family for family, *_ in SAMPLES} | {"nvidia-smi", "npu-smi"}  # those: test_tables.py
+    assert tested == set(FAMILIES)
+
+
+def test_every_pattern_compiles_and_names_only_known_figures() -> None:
+    for family in FAMILIES.values():
+        for wording in family.wordings:
+            patterns = (
+                wording.rest,
+                wording.before,
+                wording.sums,
+                *wording.parts,
+                *(mark for _, mark in wording.marks),
+            )
+            names = {group.partition("__")[0] for pattern in patterns for group in compiled(pattern).groupindex}
+            assert names <= set(NUMBERS), wording
+
+
+def test_every_wording_is_reached_by_a_root() -> None:
+    grouped = [words for group in by_roots().values() for words in group]
+    assert sorted(grouped) == sorted(by_words())
+    assert all(root in words for root, group in by_roots().items() for words in group)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "everything is fine, 12.3 GiB allocated, 4 GiB free",
+        "we ran the test suite and no worker was killed",
+        "step 100 loss 1.23 memory 22.1 GiB (46.2 %)",
+        "OutOfMemoryError is raised by torch; see the documentation of memory management",
+        "Loading checkpoint shards: 100%|##########| 4/4 [00:05<00:00]",
+        "out_of_memory_handler registered",
+    ],
+)
+def test_what_tells_of_no_failure_gives_none(text: str) -> None:
+    assert read_failures(text).statements == ()
