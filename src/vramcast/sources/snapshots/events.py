@@ -161,7 +161,9 @@ class Events:
         """The stack of a raw list of frames; None where the general reader has to look at it."""
         if raw[0] in _REFERENCES:
             value = self._entry(raw)
-            return self._tables.stack(value) if isinstance(value, StackIndex | list) else None
+            if isinstance(value, list):  # written out once, with its frames, and looked up ever after
+                value = self._memo.entries[memo_index(raw)] = self._tables.stack(value)
+            return value if isinstance(value, StackIndex) else None
         references = raw[3:-1] if raw[2:3] == b"(" else raw[2:-1]
         stack = self._memo.stack(references) if references else StackIndex(0)
         if stack is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from vramcast.domain.snapshot import Snapshot, Trace
 from vramcast.sources.snapshots.json_stream import JsonStream
@@ -28,7 +28,7 @@ class _Event(Struct):
     size: int = 0
     stream: int = 0
     time_us: int = 0
-    frames: Raw | None = None
+    frames: Raw = field(default_factory=Raw)
     pool_id: tuple[int, int] | None = None
     category: str | None = None
     user_metadata: str | None = None
@@ -107,8 +107,8 @@ def _add(
     trace: Trace, event: _Event, stream: JsonStream, tables: Tables, stacks: dict[bytes, StackIndex], number: int
 ) -> None:
     fields: dict[str, Any] = {field: getattr(event, field) for field in _FIELDS}
-    if event.frames is not None:
-        raw = bytes(event.frames)
+    raw = bytes(event.frames)
+    if raw:
         stack = stacks.get(raw)
         if stack is None:
             stack = tables.stack(stream.decode(raw))

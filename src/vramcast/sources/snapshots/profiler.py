@@ -36,7 +36,7 @@ class _Entry(Struct):
     dur: float = 0.0
     pid: int | float | str = 0
     tid: int | float | str = 0
-    args: Raw | None = None
+    args: Raw = field(default_factory=Raw)
 
 
 class _Memory(Struct):
@@ -106,7 +106,7 @@ class ProfilerTrace:
         if entry.name == OUT_OF_MEMORY:
             self._tables.spend(8)
             self._annotations.append((OUT_OF_MEMORY, _time(entry.ts), _time(entry.ts)))
-        if entry.name != MEMORY or entry.args is None:
+        if entry.name != MEMORY:
             return
         said = stream.decode(bytes(entry.args), _Memory)
         if said.device_type == _CPU:

@@ -57,7 +57,10 @@ def _pickled(source: Source) -> Snapshot:
     reader = PickleReader(source, tables)
     root = reader.read()
     lists = rows(root.get("device_traces") or (), "device_traces") if isinstance(root, dict) else ()
-    return torch_snapshot(root, [_trace(events) for events in lists], tables, name=source.name, form="torch")
+    traces = [_trace(events) for events in lists]
+    device_of = {events.number: device for device, events in enumerate(lists)}
+    tables.marks = [mark._replace(device=device_of[mark.device]) for mark in tables.marks if mark.device in device_of]
+    return torch_snapshot(root, traces, tables, name=source.name, form="torch")
 
 
 def _trace(events: Any) -> Trace | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from vramcast.domain.snapshot import DEFAULT_POOL, Action, Frame, PoolId, Trace
+from vramcast.domain.snapshot import DEFAULT_POOL, Action, Annotation, Frame, PoolId, Trace
 from vramcast.errors import SourceError
 from vramcast.sources.snapshots.limits import (
     LARGEST_ADDRESS,
@@ -38,7 +38,7 @@ class Tables:
         self.pools: list[PoolId] = [DEFAULT_POOL]
         self.labels: list[str] = [""]
         self.left_out: dict[str, int] = {}
-        self.marks: list[tuple[str, int, int]] = []  # what the program recorded itself: text, number of its trace, time
+        self.marks: list[Annotation] = []  # what the program recorded itself; `device` is the number of the trace
         self.events = 0
         self.room = MOST_VALUES
         self._frames: dict[Frame, Frame] = {}
@@ -154,7 +154,8 @@ class Tables:
             text = event.get("user_metadata")
             time_us = integer(event.get("time_us", 0), "time_us", least=-LARGEST_SIZE)
             self.spend(8)
-            self.marks.append((text if isinstance(text, str) and text else USER_DEFINED, number, time_us))
+            name = text if isinstance(text, str) and text else USER_DEFINED
+            self.marks.append(Annotation(name, number, time_us, time_us))
             return
         shown = name[:40]
         if shown not in self.left_out:

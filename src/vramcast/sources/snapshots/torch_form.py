@@ -19,6 +19,7 @@ from vramcast.domain.snapshot import (
 )
 from vramcast.sources.snapshots.alloc_conf import alloc_conf
 from vramcast.sources.snapshots.limits import LARGEST_ADDRESS, MOST_DEVICES
+from vramcast.sources.snapshots.own_form import OWN_KEY, with_own
 from vramcast.sources.snapshots.tables import Damaged, Tables, integer, rows, text
 from vramcast.units import MIB
 
@@ -60,12 +61,13 @@ def torch_snapshot(root: Any, traces: Sequence[Trace | None], tables: Tables, *,
         )
         for device in sorted({*segments, *(index for index, trace in enumerate(traces) if trace)})
     )
-    annotations = _annotations(rows(root.get("external_annotations") or (), "external_annotations"))
-    return Snapshot(
+    annotations = (*_annotations(rows(root.get("external_annotations") or (), "external_annotations")), *tables.marks)
+    snapshot = Snapshot(
         name=name, format=form, devices=devices, alloc_conf=alloc_conf(root.get("allocator_settings")),
         stacks=tuple(tables.stacks), pools=tuple(tables.pools), labels=tuple(tables.labels),
         annotations=annotations, remarks=tables.remarks(),
     )  # fmt: skip
+    return with_own(snapshot, root[OWN_KEY]) if OWN_KEY in root else snapshot
 
 
 def _trace(traces: Sequence[Trace | None], device: int) -> Trace:
