@@ -110,8 +110,8 @@ def main() -> None:
             start = perf_counter()
             with path.open("wb") as file:
                 pickle.dump(snapshot_of(options.events, frames), file, protocol=4)
-            size = path.stat().st_size / 2**20
-            print(f"{options.events:,} events, {frames} frames each: {size:,.0f} MiB (written in {perf_counter() - start:.0f} s)")
+            size, seconds = path.stat().st_size / 2**20, perf_counter() - start
+            print(f"{options.events:,} events, {frames} frames each: {size:,.0f} MiB (written in {seconds:.0f} s)")
             print(f"  vramcast             {measured(_OURS, path)}")
             print(f"  pickle.load          {measured(_PEER, path)}")
             if options.peer:

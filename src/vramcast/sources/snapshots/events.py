@@ -13,7 +13,7 @@ from vramcast.domain.snapshot import Action, Trace
 from vramcast.sources.snapshots.limits import LARGEST_ADDRESS, LARGEST_SIZE
 from vramcast.sources.snapshots.memo import Memo
 from vramcast.sources.snapshots.opcodes import GET, INTEGER, POOL, STACK, TEXT, memo_index, small_integer
-from vramcast.sources.snapshots.tables import ACTIONS, Damaged, StackIndex, Tables, integer
+from vramcast.sources.snapshots.tables import ACTIONS, StackIndex, Tables, integer
 
 READ_EVENT: Final[dict[str, Any]] = {}
 """Stands for an event that is in its columns already."""
@@ -31,6 +31,10 @@ _VALUES: Final = {
 _MEMOIZED: Final = ("frames", "pool_id", "category", "user_metadata", "compile_context")
 _REFERENCES: Final = (0x68, 0x6A)
 _COMPILED: Final = {group: re.compile(value, re.DOTALL) for group, value in {"get": GET, **_VALUES}.items()}
+
+
+class _WrittenInside(Exception):
+    """An event refers to a value that stands inside it, or nowhere: the general reader finds out which."""
 
 
 class _Pattern(NamedTuple):
@@ -122,17 +126,20 @@ class Events:
         while (found := match()) is not None:
             fields = found.group(*order)
             raw_action, place, size, stream, time_us, frames, pool, category, metadata, context = fields
-            action = actions[raw_action] if raw_action in actions else self._action(raw_action)
-            stack = stacks.get(frames)
-            if stack is None:
-                stack = self._stack(frames)
+            try:
+                action = actions[raw_action] if raw_action in actions else self._action(raw_action)
+                stack = stacks.get(frames)
+                if stack is None:
+                    stack = self._stack(frames)
+                label = labels.get((category, metadata, context))
+                if label is None:
+                    label = self._label(category, metadata, context)
+                if pool not in pools:
+                    self._pool(pool)
+            except _WrittenInside:
+                break
             if action is None or stack is None or (action is Action.OOM) is not pattern.is_oom:
                 break  # the general reader knows what to do with it
-            label = labels.get((category, metadata, context))
-            if label is None:
-                label = self._label(category, metadata, context)
-            if pool not in pools:
-                self._pool(pool)
             add_address(addresses[place])
             add_size(sizes[size])
             add_stream(streams[stream])
@@ -191,7 +198,7 @@ class Events:
     def _entry(self, reference: bytes) -> Any:
         index = memo_index(reference)
         if index >= len(self._memo.entries):
-            raise Damaged("it refers to a value that it has not written; copy or record it again")
+            raise _WrittenInside
         return self._memo.entries[index]
 
 

@@ -21,7 +21,7 @@ from vramcast.sources.snapshots.tables import Damaged, Tables
 
 _MARGIN: Final = 2**16  # as much lies ahead wherever a pattern is tried, so that it seldom breaks at the edge
 _LONGEST_INTEGER: Final = 9
-_CONTAINER: Final = 8  # what one costs in values
+_CONTAINER, _NUMBER = 8, 3  # what one costs in values, as its memory does: containers and texts, larger numbers
 _BROKEN: Final = "its opcodes do not fit together; copy or record it again"
 
 
@@ -255,7 +255,7 @@ class PickleReader:
     # Plain values
 
     def _integer(self, width: int, signed: bool = False) -> None:
-        self._push(int.from_bytes(self._take(width), "little", signed=signed))
+        self._push(int.from_bytes(self._take(width), "little", signed=signed), 1 if width == 1 else _NUMBER)
 
     def _long(self, width: int) -> None:
         size = int.from_bytes(self._take(width), "little")
@@ -264,7 +264,7 @@ class PickleReader:
         self._integer(size, signed=True)
 
     def _float(self) -> None:
-        self._push(struct.unpack(">d", self._take(8))[0])
+        self._push(struct.unpack(">d", self._take(8))[0], _NUMBER)
 
     def _chunk(self, width: int) -> bytes:
         size = int.from_bytes(self._take(width), "little")
@@ -274,10 +274,10 @@ class PickleReader:
         return self._take(size)
 
     def _text(self, width: int) -> None:
-        self._push(self._chunk(width).decode("utf-8", "replace"))
+        self._push(self._chunk(width).decode("utf-8", "replace"), _CONTAINER)
 
     def _bytes(self, width: int) -> None:
-        self._push(self._chunk(width))
+        self._push(self._chunk(width), _CONTAINER)
 
 
 def _handlers() -> tuple[Callable[[PickleReader], None] | None, ...]:
