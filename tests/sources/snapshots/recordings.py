@@ -27,7 +27,7 @@ def event(action: str, address: int, size: int, **more: Any) -> dict[str, Any]:
     place = "device_free" if action == "oom" else "addr"
     return {
         "action": action, place: address, "size": size, "stream": 0, "time_us": 1_760_000_000_000_000,
-        "compile_context": "".join(("N", "/A")), "user_metadata": "", "pool_id": tuple([0, 0]), "frames": [],
+        "compile_context": "".join(("N", "/A")), "user_metadata": "", "pool_id": (0, 0), "frames": [],
     } | more  # fmt: skip
 
 

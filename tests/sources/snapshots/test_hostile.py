@@ -35,7 +35,7 @@ class _Call:
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_no_pickle_runs_code(tmp_path: Path, protocol: int, capsys: pytest.CaptureFixture[str]) -> None:
     raw = recording() | {"segments": [_Call()]}
-    with pytest.raises(SourceError, match="an object.* is to be built"):
+    with pytest.raises(SourceError, match=r"an object.* is to be built"):
         read(tmp_path, pickle.dumps(raw, protocol=protocol))
     assert capsys.readouterr().out == ""
 
