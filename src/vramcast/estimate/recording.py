@@ -6,14 +6,12 @@ category. The clock counts events: a program says in which order things happen, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.allocator import Allocator, Settings
-from vramcast.allocator.heap import RisingAddresses
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Program, Tensor, events
 from vramcast.domain.snapshot import (
@@ -66,24 +64,26 @@ def record(
     )  # fmt: skip
 
 
-class _Live(Struct):
+class _Live(NamedTuple):
     address: int
     stack: int
     label: int
 
 
 class _Recorder:
-    """The allocators of all streams, what they hold, and the columns of what they did."""
+    """The allocator of the process, what it holds, and the columns of what it did."""
 
     def __init__(self, settings: Settings, capacity_bytes: int | None, most_events: int) -> None:
         self.stacks: list[tuple[Frame, ...]] = [()]
         self.labels = [""]
         self.clock = 0
         self.is_full = False
-        self._settings, self._capacity, self._most = settings, capacity_bytes, most_events
+        self._capacity, self._most = capacity_bytes, most_events
         self._trace = Trace.empty()
-        self._driver = RisingAddresses()  # one for all streams: they share the addresses of the device
-        self._streams: dict[str, Allocator] = {}
+        self._allocator = Allocator(settings=settings, capacity_bytes=capacity_bytes, observer=self._segment_event)
+        self._streams: dict[str, int] = {"": 0}  # name -> number, the default stream first
+        self._stream = 0  # which asks
+        self._owners: dict[int, int] = {}  # where memory was taken -> for which stream
         self._live: dict[Tensor, list[_Live]] = {}
         self._stack_of: dict[tuple[Frame, ...], int] = {(): 0}
         self._label_of = {"": 0}
@@ -100,39 +100,33 @@ class _Recorder:
                 return False
         return True
 
-    def segments(self) -> list[SegmentView]:
+    def segments(self) -> Iterator[SegmentView]:
         """What is held at the end, with the stacks of what is live."""
         stacks = {live.address: live.stack for many in self._live.values() for live in many}
-        found = []
-        for stream, allocator in enumerate(self._streams.values()):
-            for view in allocator.segments():
-                found.append(_marked(view, stream, stacks))
-        return sorted(found, key=lambda segment: segment.address)
+        return (_marked(view, stacks) for view in self._allocator.segments())
 
     def kept(self) -> Trace:
         """The newest events."""
         self._trim(self._most)
         return self._trace
 
-    def remarks(self) -> list[str]:
+    def remarks(self) -> Iterator[str]:
         """What a reader should know of it."""
-        said = ["predicted: times count events, they are not microseconds"]
+        yield "predicted: times count events, they are not microseconds"
         left_out = self.clock - len(self._trace)
         if left_out:
-            said.append(f"the first {left_out:,} of {self.clock:,} events are left out, as max_entries does")
+            yield f"the first {left_out:,} of {self.clock:,} events are left out, as max_entries does"
         if self.is_full:
-            said.append("memory runs out: the recording ends there")
-        return said
+            yield "memory runs out: the recording ends there"
 
     def _allocate(self, tensor: Tensor, phase: Phase) -> bool:
         stack, label = self._stack(tensor, phase), self._label(tensor.category.value)
-        allocator = self._of(tensor.stream)
-        stream = list(self._streams).index(tensor.stream)
+        self._stream = stream = self._streams.setdefault(tensor.stream, len(self._streams))
         try:
-            address = self._served(allocator, tensor.num_bytes)
+            address = self._allocator.allocate(tensor.num_bytes, stream)
         except OutOfMemory:
-            held = sum(other.reserved_bytes for other in self._streams.values())
-            self._add(Action.OOM, (self._capacity or held) - held, tensor.num_bytes, stream, stack, label)
+            free_bytes = (self._capacity or 0) - self._allocator.reserved_bytes
+            self._add(Action.OOM, max(0, free_bytes), tensor.num_bytes, stream, stack, label)
             return False
         self._add(Action.ALLOC, address, tensor.num_bytes, stream, stack, label)
         self._live.setdefault(tensor, []).append(_Live(address, stack, label))
@@ -140,39 +134,18 @@ class _Recorder:
 
     def _free(self, tensor: Tensor) -> None:
         live = self._live[tensor].pop()
-        stream = list(self._streams).index(tensor.stream)
         for action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED):
-            self._add(action, live.address, tensor.num_bytes, stream, live.stack, live.label)
-        self._of(tensor.stream).free(live.address)
+            self._add(action, live.address, tensor.num_bytes, self._streams[tensor.stream], live.stack, live.label)
+        self._allocator.free(live.address)
 
-    def _served(self, allocator: Allocator, num_bytes: int) -> int:
-        """On a device that can be full, the caches of all streams are given back before a request fails."""
-        self._share(allocator)
-        try:
-            return allocator.allocate(num_bytes)
-        except OutOfMemory:
-            for other in self._streams.values():
-                other.empty_cache()
-            self._share(allocator)
-            return allocator.allocate(num_bytes)
-
-    def _share(self, allocator: Allocator) -> None:
-        if self._capacity is not None:
-            taken = sum(other.reserved_bytes for other in self._streams.values() if other is not allocator)
-            allocator.limit_to(self._capacity - taken)
-
-    def _of(self, stream: str) -> Allocator:
-        for missing in ("", stream):  # the default stream is number 0
-            if missing not in self._streams:
-                number = len(self._streams)
-
-                def observe(action: str, address: int, num_bytes: int, number: int = number) -> None:
-                    self._add(Action[action.upper()], address, num_bytes, number, 0, 0)
-
-                self._streams[missing] = Allocator(
-                    settings=self._settings, capacity_bytes=self._capacity, driver=self._driver, observer=observe
-                )
-        return self._streams[stream]
+    def _segment_event(self, action: str, address: int, num_bytes: int) -> None:
+        done = Action[action.upper()]
+        if done in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+            self._owners[address] = self._stream
+        stream = self._owners.get(address)
+        if stream is None:  # pages inside a mapped run
+            stream = self._owners[max(owned for owned in self._owners if owned <= address)]
+        self._add(done, address, num_bytes, stream, 0, 0)
 
     def _stack(self, tensor: Tensor, phase: Phase) -> int:
         owner = (Frame(tensor.owner, "", 0),) if tensor.owner else ()
@@ -210,9 +183,9 @@ class _Recorder:
                 del getattr(self._trace, column)[:surplus]
 
 
-def _marked(segment: SegmentView, stream: int, stacks: Mapping[int, int]) -> SegmentView:
-    """The segment with its stream, its live blocks with their stacks."""
+def _marked(segment: SegmentView, stacks: Mapping[int, int]) -> SegmentView:
+    """The segment, its live blocks with their stacks."""
     blocks = tuple(
         block if block.is_free else replace(block, stack=stacks.get(block.address, 0)) for block in segment.blocks
     )
-    return replace(segment, stream=stream, blocks=blocks)
+    return replace(segment, blocks=blocks)
