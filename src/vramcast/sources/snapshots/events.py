@@ -29,12 +29,13 @@ _VALUES: Final = {
     "pool_id": POOL, "category": TEXT, "user_metadata": TEXT, "compile_context": TEXT,
 }  # fmt: skip
 _MEMOIZED: Final = ("frames", "pool_id", "category", "user_metadata", "compile_context")
+_FRAMES, _POOL = _FIELDS.index("frames"), _FIELDS.index("pool_id")
 _REFERENCES: Final = (0x68, 0x6A)
 _COMPILED: Final = {group: re.compile(value, re.DOTALL) for group, value in {"get": GET, **_VALUES}.items()}
 
 
-class _WrittenInside(Exception):
-    """An event refers to a value that stands inside it, or nowhere: the general reader finds out which."""
+class _Unusual(Exception):
+    """An event has what no pattern knows, or refers to a value inside it or nowhere: the general reader finds out."""
 
 
 class _Pattern(NamedTuple):
@@ -69,7 +70,7 @@ class Events:
         self._addresses = _Integers("addr", LARGEST_ADDRESS)
         self._streams = _Integers("stream", LARGEST_ADDRESS)
         self._sizes = _Integers("size", LARGEST_SIZE)
-        self._actions: dict[bytes, Action | None] = {}
+        self._actions: dict[bytes, Action] = {}
         self._stacks: dict[bytes, StackIndex] = {b"": StackIndex(0)}
         self._pools: dict[bytes, tuple[int, Any]] = {b"": (0, None)}
         self._texts: dict[bytes, str] = {b"": ""}
@@ -115,67 +116,85 @@ class Events:
 
     def _run(self, pattern: _Pattern, data: bytes, start: int, trace: Trace) -> int:
         scanner = pattern.regex.scanner(data, start)  # type: ignore[attr-defined]  # as re.Scanner itself uses it
-        match, order, memoized = scanner.match, pattern.order, pattern.memoized
-        actions, addresses, sizes, streams = self._actions, self._addresses, self._sizes, self._streams
-        stacks, pools, texts, labels = self._stacks, self._pools, self._texts, self._labels
-        remember = self._memo.entries.append
+        match, order = scanner.match, pattern.order
+        actions, stacks, pools, labels = self._actions, self._stacks, self._pools, self._labels
+        addresses, sizes, streams = self._addresses, self._sizes, self._streams
         add_action, add_address, add_size = trace.actions.append, trace.addresses.append, trace.sizes.append
         add_stream, add_time, add_stack = trace.streams.append, trace.times_us.append, trace.stacks.append
         add_pool, add_label = trace.pools.append, trace.labels.append
         end, before = start, len(trace.actions)
         while (found := match()) is not None:
             fields = found.group(*order)
-            raw_action, place, size, stream, time_us, frames, pool, category, metadata, context = fields
+            raw_action, place, size, stream, time_us, frames, raw_pool, *texts = fields
             try:
-                action = actions[raw_action] if raw_action in actions else self._action(raw_action)
-                stack = stacks.get(frames)
-                if stack is None:
-                    stack = self._stack(frames)
-                label = labels.get((category, metadata, context))
-                if label is None:
-                    label = self._label(category, metadata, context)
-                if pool not in pools:
-                    self._pool(pool)
-            except _WrittenInside:
+                action, stack, pool, label = actions[raw_action], stacks[frames], pools[raw_pool], labels[*texts]
+            except KeyError:
+                try:
+                    action, stack, pool, label = self._look_up(fields)
+                except _Unusual:
+                    break
+            if (action is Action.OOM) is not pattern.is_oom:
                 break
-            if action is None or stack is None or (action is Action.OOM) is not pattern.is_oom:
-                break  # the general reader knows what to do with it
             add_address(addresses[place])
             add_size(sizes[size])
             add_stream(streams[stream])
             add_time(small_integer(time_us))
             add_action(action)
             add_stack(stack)
-            add_pool(pools[pool][0])
+            add_pool(pool[0])
             add_label(label)
             end = found.end()
-            remember(READ_EVENT)
-            for field in memoized:
-                raw = fields[field]
-                if raw[0] not in _REFERENCES:
-                    remember(stack if field == 5 else pools[raw][1] if field == 6 else texts[raw])
+            self._remember(pattern.memoized, fields, stack)
         self._tables.count_events(len(trace.actions) - before)
         return end
 
-    def _action(self, raw: bytes) -> Action | None:
+    def _remember(self, memoized: tuple[int, ...], fields: tuple[bytes, ...], stack: StackIndex) -> None:
+        """Count the memo on, as the event does: itself, then the values that it writes out."""
+        entries = self._memo.entries
+        entries.append(READ_EVENT)
+        for field in memoized:
+            raw = fields[field]
+            if raw[0] not in _REFERENCES:
+                entries.append(
+                    stack if field == _FRAMES else self._pools[raw][1] if field == _POOL else self._texts[raw]
+                )
+
+    def _look_up(self, fields: tuple[bytes, ...]) -> tuple[Action, StackIndex, tuple[int, Any], int]:
+        """What the raw values stand for, kept for the next events that have them."""
+        raw_action, _, _, _, _, frames, pool, category, metadata, context = fields
+        action, stack = self._action(raw_action), self._stacks.get(frames)
+        if stack is None:
+            stack = self._stack(frames)
+        label = self._labels.get((category, metadata, context))
+        if label is None:
+            label = self._label(category, metadata, context)
+        if pool not in self._pools:
+            self._pool(pool)
+        return action, stack, self._pools[pool], label
+
+    def _action(self, raw: bytes) -> Action:
         name = self._entry(raw)
         action = ACTIONS.get(name) if isinstance(name, str) else None
+        if action is None:
+            raise _Unusual
         if len(self._actions) < _MOST_CACHED:
             self._actions[raw] = action
         return action
 
-    def _stack(self, raw: bytes) -> StackIndex | None:
-        """The stack of a raw list of frames; None where the general reader has to look at it."""
+    def _stack(self, raw: bytes) -> StackIndex:
         if raw[0] in _REFERENCES:
             value = self._entry(raw)
             if isinstance(value, list):  # written out once, with its frames, and looked up ever after
                 value = self._memo.entries[memo_index(raw)] = self._tables.stack(value)
-            return value if isinstance(value, StackIndex) else None
+            if not isinstance(value, StackIndex):
+                raise _Unusual
+            return value
         references = raw[3:-1] if raw[2:3] == b"(" else raw[2:-1]
         stack = self._memo.stack(references) if references else StackIndex(0)
-        if stack is not None:
-            self._tables.spend(8 + len(raw) // 8)
-            self._stacks[raw] = stack
+        if stack is None:
+            raise _Unusual
+        self._tables.spend(8 + len(raw) // 8)
+        self._stacks[raw] = stack
         return stack
 
     def _pool(self, raw: bytes) -> None:
@@ -198,7 +217,7 @@ class Events:
     def _entry(self, reference: bytes) -> Any:
         index = memo_index(reference)
         if index >= len(self._memo.entries):
-            raise _WrittenInside
+            raise _Unusual
         return self._memo.entries[index]
 
 
