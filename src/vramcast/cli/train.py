@@ -38,6 +38,10 @@ EXIT_DOES_NOT_FIT = 1
 @click.option("--save", type=click.Path(path_type=Path), help="write the question as a job file")
 @click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")
 @click.option("--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry")
+@click.option(
+    "--snapshot", type=click.Path(path_type=Path), metavar="FILE",
+    help="write the run of the fullest rank as a memory snapshot, which memory_viz and `vramcast replay` open",
+)
 @write_options
 @json_option
 @language_option
@@ -50,6 +54,7 @@ def command(
     save: Path | None,
     all_ranks: bool,
     explain: bool,
+    snapshot: Path | None,
     directory: Path | None,
     formats: tuple[str, ...],
     force: bool,
@@ -93,5 +98,10 @@ def command(
 
         text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain, today=today)
         click.echo(coloured(text, fits=result.fits), nl=False)
+    if snapshot is not None:
+        from vramcast.emit.memory_snapshot import save_snapshot
+        from vramcast.estimate.training import recorded
+
+        save_snapshot(recorded(job), snapshot)
     writing.write(job, result, words_of(lang), as_json=as_json)
     return 0 if result.fits else EXIT_DOES_NOT_FIT

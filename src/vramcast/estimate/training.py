@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import takewhile
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import msgspec.structs
@@ -23,6 +23,9 @@ from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.outside import outside_tensors
 from vramcast.estimate.ranks import rank_answer
 from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES, IN_FP16
+
+if TYPE_CHECKING:
+    from vramcast.domain.snapshot import Snapshot
 
 ENGINES: Final[dict[str, str]] = {
     "pytorch": "vramcast.engines.pytorch",
@@ -137,6 +140,27 @@ def _fullest(job: Job, programs: tuple[RankProgram, ...]) -> RankAnswer:
     for _, program in takewhile(lambda role: role[0] >= floor, by_live):
         close.setdefault(sizes(node for nodes in program.phases.values() for node in nodes), program)
     return max((_rank_answer(job, program) for program in close.values()), key=lambda role: role.needed_bytes)
+
+
+def recorded(job: Job) -> Snapshot:
+    """The run of the rank that needs most, event by event, as a memory snapshot of it would hold it.
+
+    Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
+    """
+    from vramcast.estimate.recording import record  # answers alone never need it
+
+    programs = rank_programs(job)
+    role = _fullest(job, programs).role
+    program = next(program for program in programs if program.role == role)
+    card_bytes = job.cluster.gpu.visible_bytes
+    outside_bytes = sum(tensor.num_bytes for tensor in (*outside_tensors(job), *program.outside))
+    return record(
+        program.phases,
+        name=f"{job.model.name}, {role}",
+        alloc_conf=job.alloc_conf or program.alloc_conf,
+        capacity_bytes=max(0, card_bytes - outside_bytes),
+        card_bytes=card_bytes,
+    )
 
 
 def _live_bytes(job: Job, program: RankProgram) -> int:

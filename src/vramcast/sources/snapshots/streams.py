@@ -1,0 +1,151 @@
+"""The bytes of a recording, unpacked, in windows: whatever the size of the file, little of it is in memory."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from vramcast.errors import SourceError
+from vramcast.sources.snapshots.limits import FREE_RATIO_BYTES, LARGEST_RATIO
+
+CHUNK_BYTES: Final = 4 * 2**20
+_READ_BYTES: Final = 2**20
+GZIP: Final = b"\x1f\x8b"
+ZIP: Final = b"PK\x03\x04"
+ZSTD: Final = b"\x28\xb5\x2f\xfd"
+DEEPEST_PACKING: Final = 2  # a .gz inside a .zip
+
+
+class Readable(Protocol):
+    """Where bytes come from."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Source:
+    """A recording being read: its name for sentences, and its unpacked bytes up to a limit.
+
+    Raises: SourceError when the bytes end the limit, unpack to far more than was packed, or are damaged.
+    """
+
+    def __init__(self, stream: Readable, *, name: str, limit_bytes: int, packed_bytes: int | None) -> None:
+        """Read from `stream`; `packed_bytes` is the size of the file when it is a compressed one."""
+        self.name = name
+        self._stream = stream
+        self._limit = limit_bytes
+        self._packed = packed_bytes
+        self._read = 0
+        self._ahead = b""
+
+    def error(self, problem: str) -> SourceError:
+        """The error for this recording."""
+        return SourceError(f"{self.name}: {problem}")
+
+    def peek(self, size: int) -> bytes:
+        """The next bytes, left where they are."""
+        while len(self._ahead) < size and (more := self._next(size - len(self._ahead))):
+            self._ahead += more
+        return self._ahead[:size]
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes; b"" at the end."""
+        if self._ahead:
+            part, self._ahead = self._ahead[:size], self._ahead[size:]
+            return part
+        return self._next(size)
+
+    def _next(self, size: int) -> bytes:
+        try:
+            part = self._stream.read(min(size, _READ_BYTES))
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as e:
+            raise self.error(f"the compressed data is damaged ({e}); record or copy it again") from None
+        self._read += len(part)
+        if self._read > self._limit:
+            raise self.error(
+                f"unpacked it has more than {self._limit:,} bytes; record with a smaller max_entries or raise the limit"
+            )
+        packed = self._packed
+        if packed is not None and self._read > FREE_RATIO_BYTES and self._read > LARGEST_RATIO * packed:
+            raise self.error(
+                f"its {packed:,} bytes unpack to more than {LARGEST_RATIO} times that; unpack it first if it is yours"
+            )
+        return part
+
+
+@contextmanager
+def opened(path: Path, *, limit_bytes: int) -> Iterator[Source]:
+    """The recording in a file: as it is, or inside gzip, zip (also what `torch.save` writes) or zstd.
+
+    Raises: SourceError
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        reason = error.strerror or error
+        raise SourceError(f"{path.name}: cannot be read: {reason}; give the path of a recording") from None
+    with file:
+        stream: Readable = file
+        packed: int | None = None
+        try:
+            head = file.read(4)
+            file.seek(0)
+            for _ in range(DEEPEST_PACKING):
+                unpacked = _unpacked(stream, head, path.name)
+                if unpacked is stream:
+                    break
+                stream, packed = unpacked, path.stat().st_size
+                source = Source(stream, name=path.name, limit_bytes=limit_bytes, packed_bytes=packed)
+                head = source.peek(4)
+                stream = source
+        except (OSError, zipfile.BadZipFile) as error:
+            raise SourceError(f"{path.name}: cannot be read: {error}; give the path of a recording") from None
+        yield Source(stream, name=path.name, limit_bytes=limit_bytes, packed_bytes=packed)
+
+
+def _unpacked(stream: Any, head: bytes, name: str) -> Readable:
+    if head[:2] == GZIP:
+        return gzip.GzipFile(fileobj=_Unseekable(stream), mode="rb")  # type: ignore[call-overload, no-any-return]
+    if head == ZSTD:
+        return _zstd(stream, name)
+    if head == ZIP and hasattr(stream, "seek"):
+        return _member(stream, name)
+    return stream  # type: ignore[no-any-return]
+
+
+class _Unseekable:
+    """What gzip needs of a file, which may lie inside another archive."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream = stream
+
+    def read(self, size: int = _READ_BYTES) -> bytes:
+        return self._stream.read(size if size and size > 0 else _READ_BYTES)
+
+
+def _member(file: Any, name: str) -> Readable:
+    """The one recording inside a zip; `torch.save` calls it data.pkl."""
+    archive = zipfile.ZipFile(file)
+    files = [info for info in archive.infolist() if not info.is_dir()]
+    pickles = [info for info in files if info.filename.endswith("data.pkl")]
+    chosen = pickles or files
+    if len(chosen) != 1:
+        raise SourceError(f"{name}: the zip holds {len(chosen)} files that could be meant; give one with one recording")
+    if chosen[0].flag_bits & 1:
+        raise SourceError(f"{name}: the zip is encrypted; unpack it first")
+    return archive.open(chosen[0])
+
+
+def _zstd(stream: Any, name: str) -> Readable:
+    try:
+        import zstandard
+    except ImportError:
+        raise SourceError(
+            f"{name}: zstd needs the package zstandard; pip install zstandard, or unpack it with zstd -d"
+        ) from None
+    reader: Readable = zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(stream)
+    return reader

@@ -1,0 +1,109 @@
+"""A predicted run, event by event, adds up to the marks that the answer gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.estimate.test_timeline import Step, program_of
+from vramcast.api import job_of
+from vramcast.domain.job import Phase
+from vramcast.domain.program import Program
+from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot
+from vramcast.estimate.recording import record
+from vramcast.estimate.timeline import simulate
+from vramcast.estimate.training import answer, recorded
+
+STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.booleans()), max_size=4)
+SETTINGS = st.sampled_from(["", "expandable_segments:True", "roundup_power2_divisions:4"])
+
+_TAKEN = {Action.SEGMENT_ALLOC: 1, Action.SEGMENT_MAP: 1, Action.SEGMENT_FREE: -1, Action.SEGMENT_UNMAP: -1}
+
+
+def reserved_after(device: DeviceSnapshot) -> list[int]:
+    """Reserved bytes after each event, of a recording that begins with nothing held."""
+    found, held = [], 0
+    for action, size in zip(device.trace.actions, device.trace.sizes, strict=True):
+        held += _TAKEN.get(Action(action), 0) * size
+        found.append(held)
+    return found
+
+
+def peaks(snapshot: Snapshot) -> dict[str, int]:
+    """The highest reserved bytes of each phase."""
+    (device,) = snapshot.devices
+    held = reserved_after(device)
+    return {
+        span.name: max([held[span.start_us - 1] if span.start_us else 0, *held[span.start_us : span.end_us]])
+        for span in snapshot.annotations
+    }
+
+
+def phases_of(steps: list[Step]) -> Mapping[Phase, Program]:
+    """Two phases; the second finds what the first left."""
+    return {Phase.FIRST_STEP: program_of(steps, 1), Phase.STEP: program_of(steps, 3)}
+
+
+@given(steps=STEPS, alloc_conf=SETTINGS)
+def test_segments_add_up_to_the_reserved_marks_of_each_phase(steps: list[Step], alloc_conf: str) -> None:
+    phases = phases_of(steps)
+    snapshot = record(phases, name="run", alloc_conf=alloc_conf)
+    marks = simulate(phases, alloc_conf=alloc_conf)
+    assert peaks(snapshot) == {phase.value: mark.reserved_bytes for phase, mark in marks.items()}
+
+
+@given(steps=STEPS, alloc_conf=SETTINGS)
+def test_what_is_live_at_the_end_is_what_was_not_freed(steps: list[Step], alloc_conf: str) -> None:
+    snapshot = record(phases_of(steps), name="run", alloc_conf=alloc_conf)
+    (device,) = snapshot.devices
+    live: dict[int, tuple[int, int]] = {}
+    columns = (device.trace.actions, device.trace.addresses, device.trace.sizes, device.trace.stacks)
+    for action, address, size, stack in zip(*columns, strict=True):
+        if action == Action.ALLOC:
+            assert address not in live
+            live[address] = (size, stack)
+        elif action == Action.FREE_COMPLETED:
+            assert live.pop(address) == (size, stack)
+    blocks = [block for segment in device.segments for block in segment.blocks if not block.is_free]
+    assert {block.address: (block.requested_bytes, block.stack) for block in blocks} == live
+    assert sum(segment.size_bytes for segment in device.segments) == (reserved_after(device) or [0])[-1]
+
+
+def test_the_recording_of_a_plan_is_that_of_its_fullest_rank() -> None:
+    job = job_of({
+        "model": "llama-3.2-1b", "gpus": "4xh100-sxm-80gb", "engine": "megatron", "seq-len": 1024, "pp": 2,
+        "global-batch": 8,
+    })  # fmt: skip
+    fullest, snapshot = answer(job).ranks[0], recorded(job)
+    assert snapshot.name == f"llama-3.2-1b, {fullest.role}"
+    assert peaks(snapshot) == {name: peak.reserved_bytes for name, peak in fullest.phases.items()}
+    (device,) = snapshot.devices
+    assert device.capacity_bytes == job.cluster.gpu.visible_bytes
+    weights = [snapshot.labels[label] for label in device.trace.labels].index("weights")
+    stack = snapshot.stacks[device.trace.stacks[weights]]
+    assert (len(stack), stack[-1].name) == (3, "load")
+
+
+def test_where_memory_runs_out_the_recording_ends_with_the_failure() -> None:
+    job = job_of({"model": "llama-3.1-8b", "gpus": "t4", "engine": "pytorch", "seq-len": 512})
+    snapshot = recorded(job)
+    trace = snapshot.devices[0].trace
+    assert trace.actions[-1] == Action.OOM
+    assert trace.addresses[-1] < trace.sizes[-1]
+    assert "memory runs out: the recording ends there" in snapshot.remarks
+
+
+@pytest.mark.parametrize("most", [1, 10, 100])
+def test_of_a_long_run_the_newest_events_are_kept(most: int) -> None:
+    job = job_of({"model": "llama-3.2-1b", "gpus": "h100-sxm-80gb", "engine": "pytorch", "seq-len": 512})
+    whole = recorded(job)
+    from vramcast.estimate.training import rank_programs
+
+    kept = record(rank_programs(job)[0].phases, name="run", most_events=most)
+    trace, device = kept.devices[0].trace, whole.devices[0]
+    assert list(trace.sizes) == list(device.trace.sizes[-most:])
+    assert [segment.size_bytes for segment in kept.devices[0].segments] == [s.size_bytes for s in device.segments]
+    assert f"the first {len(device.trace) - most:,} of {len(device.trace):,} events" in kept.remarks[1]
