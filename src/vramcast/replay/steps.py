@@ -1,0 +1,163 @@
+"""Where the steps of a run begin: from the spans that torch marked, else from what repeats.
+
+A stream of allocations repeats with period p when allocation i and i + p ask for the same size at the same stack.
+Layers of one forward repeat as well: their allocations all share the frame of the forward that runs them, those of
+steps do not. Where no stacks tell, what repeats is a step only if it gives back most of what it took.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, Literal, NamedTuple
+
+from vramcast.domain.snapshot import Action, DeviceSnapshot, Frame, Snapshot, Trace
+from vramcast.replay.stacks import MODULE_CALLS
+
+STEP_SPAN: Final = "Optimizer.step#"
+
+FEWEST_REPEATS: Final = 3
+"""What happens less often is no step [count]."""
+
+MOST_TRIED: Final = 24
+"""Periods tried, those that most allocations speak for [count]."""
+
+MOST_COMPARED: Final = 20_000
+"""Allocations compared for each period tried, evenly spread [count]."""
+
+LEAST_ALIKE: Final = 0.9
+"""Share of allocations that repeat: caches, logging and evaluation disturb a few."""
+
+AS_GOOD: Final = 0.005
+"""Periods whose shares differ by less are equally good, and the shortest of them is the step."""
+
+
+MOST_KEPT: Final = 0.2
+"""Share of what a repeat allocates that it may keep and still be a step."""
+
+
+class Steps(NamedTuple):
+    """Boundaries between steps."""
+
+    found_by: Literal["annotations", "repetition"]
+    boundaries: array[int]  # "I", rising: index of the first event of each step but the first
+
+    @property
+    def num_steps(self) -> int:
+        """Whole steps between the first and the last boundary."""
+        return max(0, len(self.boundaries) - 1)
+
+
+def steps_of(snapshot: Snapshot, device: DeviceSnapshot) -> Steps | None:
+    """The steps of a device's trace; None where nothing tells them."""
+    marked = _marked(snapshot, device)
+    if len(marked) > FEWEST_REPEATS:
+        return Steps("annotations", marked)
+    repeated = _repeated(snapshot, device.trace)
+    if len(repeated) > len(marked):
+        return Steps("repetition", repeated)
+    return Steps("annotations", marked) if marked else None
+
+
+def _marked(snapshot: Snapshot, device: DeviceSnapshot) -> array[int]:
+    """Ends of optimizer steps; one optimizer where there are several, the one that steps most."""
+    times = device.trace.times_us
+    if not times or not times[-1]:
+        return array("I")
+    spans = [span for span in snapshot.annotations if span.name.startswith(STEP_SPAN)]
+    own = [span for span in spans if span.device == device.device] or spans
+    names = Counter(span.name for span in own)
+    if not names:
+        return array("I")
+    name = names.most_common(1)[0][0]
+    ends = {bisect_left(times, span.end_us) for span in own if span.name == name}
+    return array("I", sorted(ends | {0}))  # the first step begins with the recording
+
+
+def _repeated(snapshot: Snapshot, trace: Trace) -> array[int]:
+    """Occurrences of an allocation that happens once in every repeat."""
+    events = [index for index, action in enumerate(trace.actions) if action == Action.ALLOC]
+    tokens = _tokens(trace, events)
+    periods = (period for period in _periods(tokens) if not _is_part_of_step(snapshot, trace, events, period))
+    period = next(periods, None)
+    return array("I", () if period is None else (events[place] for place in _anchor(tokens, period)))
+
+
+def _is_part_of_step(snapshot: Snapshot, trace: Trace, events: list[int], period: int) -> bool:
+    """Whether the repeats happen inside one call of a module, as layers do."""
+    middle = events[(len(events) - period) // 2 :][:period]
+    shared: set[Frame] | None = None
+    for stack in {trace.stacks[event] for event in middle}:
+        forwards = {frame for frame in snapshot.stacks[stack] if frame.name in MODULE_CALLS}
+        shared = forwards if shared is None else shared & forwards
+    if shared or not any(trace.stacks[event] for event in middle):
+        return bool(shared) or _kept(trace, middle, period) > MOST_KEPT
+    return False
+
+
+def _kept(trace: Trace, made: list[int], period: int) -> float:
+    """Share of the bytes of these allocations that one more period does not free."""
+    after = made[-1] + 1
+    until = min(len(trace), after + 4 * period)  # an allocation and its free are two to three events
+    live = {trace.addresses[event]: trace.sizes[event] for event in made}
+    total = sum(trace.sizes[event] for event in made)
+    for index in range(made[0], until):
+        if trace.actions[index] in (Action.FREE_REQUESTED, Action.FREE_COMPLETED):
+            live.pop(trace.addresses[index], None)
+    return sum(live.values()) / total if total else 0.0
+
+
+def _tokens(trace: Trace, events: list[int]) -> array[int]:
+    """A number for each kind of allocation: size and stack."""
+    numbers: dict[tuple[int, int], int] = {}
+    return array("I", (numbers.setdefault((trace.sizes[e], trace.stacks[e]), len(numbers)) for e in events))
+
+
+def _periods(tokens: array[int]) -> list[int]:
+    """Numbers of allocations after which they repeat: the likeliest first, the shorter of equally likely ones."""
+    tried = [(round(_alike(tokens, period) / AS_GOOD), period) for period in _candidates(tokens)]
+    tried.sort(key=lambda item: (-item[0], item[1]))
+    return [period for share, period in tried if share * AS_GOOD >= LEAST_ALIKE]
+
+
+def _candidates(tokens: array[int]) -> Iterator[int]:
+    """Distances between an allocation and the next of its kind, those that occur most."""
+    last: dict[int, int] = {}
+    distances: Counter[int] = Counter()
+    for place, token in enumerate(tokens):
+        before = last.get(token)
+        if before is not None:
+            distances[place - before] += 1
+        last[token] = place
+    longest = len(tokens) // FEWEST_REPEATS
+    return (period for period, _ in distances.most_common(MOST_TRIED) if period <= longest)
+
+
+def _alike(tokens: array[int], period: int) -> float:
+    """Share of allocations that are the same one period later; of the later part, as a first step differs."""
+    places = range(min(period, len(tokens) - 2 * period), len(tokens) - period)
+    sampled = places[:: max(1, len(places) // MOST_COMPARED)]
+    same = sum(tokens[place] == tokens[place + period] for place in sampled)
+    return same / len(sampled) if sampled else 0.0
+
+
+def _anchor(tokens: array[int], period: int) -> list[int]:
+    """Places of the kind of allocation whose distances are nearest to one period throughout."""
+    places: dict[int, list[int]] = {}
+    for place, token in enumerate(tokens):
+        places.setdefault(token, []).append(place)
+    expected = len(tokens) / period
+    fitting = [found for found in places.values() if expected / 2 <= len(found) <= expected + 1 and len(found) > 1]
+    if not fitting:
+        return []
+    return min(fitting, key=lambda found: (_unevenness(found, period), found[0]))
+
+
+def _unevenness(places: list[int], period: int) -> float:
+    """Mean distance from one period, against the period; few occurrences count as missing ones."""
+    missing = max(0.0, (places[0] - period) / period)
+    off = sum(abs(after - before - period) for before, after in pairwise(places))
+    return off / (len(places) - 1) / period + missing
