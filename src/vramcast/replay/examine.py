@@ -19,10 +19,13 @@ from vramcast.replay.replay import Replayed, replay, state_after
 from vramcast.replay.segments import Bar, segment_map
 from vramcast.replay.start import start_segments
 from vramcast.replay.timeline import Course, Timeline, timeline
-from vramcast.replay.variants import Variant, under
+from vramcast.replay.variants import CONFS, Variant, known_capacity, under
 
 MOST_OOMS: Final = 8
 """Failures looked into; each takes a replay up to it [count]."""
+
+NEEDS_CAPACITY: Final = "per_process_memory_fraction"
+"""A setting that says nothing without a limit."""
 
 POINTS: Final = 1200
 """Of the timeline [count]."""
@@ -45,7 +48,8 @@ class Asked(Noun, frozen=True):
     top: int = 10  # holes and pinned segments to name [count]
     leaks: bool = False
     confs: tuple[str, ...] = ()  # allocator settings to replay under
-    capacity_bytes: int | None = None  # of the card in those replays; None: that of the recording, else without end
+    all_confs: bool = False  # and under all that usually help
+    capacity_bytes: int | None = None  # what those replays may reserve; None: as the recording says, else without end
 
 
 class Examined(Noun, frozen=True):
@@ -102,6 +106,8 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
     def held(segments: Sequence[SegmentView], event: int) -> Held:
         return held_at(device, segments, event, lives=lives, kinds=kinds, places=places)
 
+    ooms = _ooms(device)
+    failures = tuple(_failure(snapshot, device, replayed, event) for event in ooms[:MOST_OOMS])
     found = Examined(
         snapshot=snapshot,
         device=device.device,
@@ -115,12 +121,12 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
         segments=segment_map(full),
         timeline=timeline(
             device, Course(replayed.allocated, replayed.reserved), lives=lives, kinds=kinds,
-            start=start_segments(device), points=POINTS,
+            start=start_segments(snapshot, device), points=POINTS,
         ),
-        failures=tuple(_failure(snapshot, device, replayed, event) for event in _ooms(device)[:MOST_OOMS]),
-        num_failures=len(_ooms(device)),
+        failures=failures,
+        num_failures=len(ooms),
         leaks=leaks_of(snapshot, device, lives) if asked.leaks else None,
-        variants=_variants(snapshot, device, asked),
+        variants=_variants(snapshot, device, asked, failures),
     )
     if against is None:
         return found
@@ -149,13 +155,24 @@ def _failure(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed, eve
     )
 
 
-def _variants(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked) -> tuple[Variant, ...]:
+def _variants(
+    snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, failures: Sequence[Failure]
+) -> tuple[Variant, ...]:
     """The settings of the recording first, then those asked for; nothing where none are and no card is named."""
-    if not asked.confs and asked.capacity_bytes is None:
+    if not asked.confs and not asked.all_confs and asked.capacity_bytes is None:
         return ()
-    capacity = asked.capacity_bytes if asked.capacity_bytes is not None else device.capacity_bytes
-    confs = dict.fromkeys((snapshot.alloc_conf, *asked.confs))
+    capacity = asked.capacity_bytes if asked.capacity_bytes is not None else _capacity(device, failures)
+    usual = (conf for conf in CONFS if capacity is not None or NEEDS_CAPACITY not in conf)
+    confs = dict.fromkeys((snapshot.alloc_conf, *asked.confs, *(usual if asked.all_confs else ())))
     return tuple(under(snapshot, device, conf, capacity_bytes=capacity) for conf in confs)
+
+
+def _capacity(device: DeviceSnapshot, failures: Sequence[Failure]) -> int | None:
+    """What the allocator could have had: by what was free when it ran out, else the whole card."""
+    for failure in failures:
+        if failure.contiguity.driver_free_bytes is not None:
+            return known_capacity(failure.reserved_bytes, failure.contiguity.driver_free_bytes)
+    return device.capacity_bytes
 
 
 def _recording(found: Examined) -> Recording:

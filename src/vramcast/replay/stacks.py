@@ -28,6 +28,9 @@ BARE: Final = frozenset({
 MODULE_CALLS: Final = frozenset({"forward"})
 """Functions that a module runs as: `nn.Module.__call__` calls `forward`."""
 
+LONGEST_NAME: Final = 4000
+"""C++ names beyond are shown as they begin [characters]."""
+
 AUTOGRAD_NODE: Final = re.compile(r"torch::autograd::(?:generated::)?(\w+Backward\d*|AccumulateGrad)::")
 """C++ of the backward pass, which has no line of Python: BmmBackward0::apply."""
 
@@ -73,7 +76,28 @@ def shown(frame: Frame) -> str:
     """
     if is_python(frame):
         return f"{base_name(frame.filename)}:{frame.line} {frame.name}"[:MOST_SHOWN]
-    return frame.name[:MOST_SHOWN]
+    return bare(frame.name)[:MOST_SHOWN]
+
+
+def bare(name: str) -> str:
+    """A C++ function without its arguments, template arguments and result.
+
+    >>> bare("void at::meta::check<at::meta::bmm>(at::Tensor const&, bool) const")
+    'at::meta::check'
+    """
+    if len(name) > LONGEST_NAME or "operator" in name:
+        return name
+    depth, kept = 0, []
+    for character in name.replace("(anonymous namespace)", "{anonymous}"):
+        if character in "<(":
+            depth += 1
+        elif character in ">)":
+            depth = max(0, depth - 1)
+        elif not depth:
+            kept.append(character)
+    words = [word for word in "".join(kept).split() if word not in ("const", "[clone")]
+    qualified = [word for word in words if "::" in word]
+    return (qualified or words or [name])[-1]
 
 
 def place_of(stack: Iterable[Frame]) -> Place:
@@ -106,6 +130,7 @@ def top_frames(stack: tuple[Frame, ...], most: int) -> tuple[str, ...]:
 
 PLUMBING: Final = re.compile(
     r"^torch::unwind|CapturedTraceback|gather_with_cpp|CUDACachingAllocator|^at::detail::empty|empty_generic"
-    r"|^c10::impl::wrap_kernel|create_out|set_output_raw|^_?Py|^clone$|^_start$|libc_start|pthread|native_thread"
+    r"|^c10::impl::wrap_kernel|create_out|set_output_raw|TensorIteratorBase|wrapper_CUDA|^at::native::empty|^at::_ops::"
+    r"|^_?Py|^clone$|^_start$|libc_start|pthread|native_thread|torch::autograd::(python::)?(Python)?Engine|Node::operator"
 )
 """C++ that every allocation has: the recorder, the allocator, dispatch and the interpreter."""
