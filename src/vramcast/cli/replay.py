@@ -20,12 +20,12 @@ FILE = click.Path(path_type=Path)
     "--alloc-conf", "confs", metavar="TEXT", multiple=True,
     help='replay under this PYTORCH_CUDA_ALLOC_CONF as well (repeatable): "max_split_size_mb:128"',
 )
-@click.option("--all-confs", is_flag=True, help="replay under every setting that usually helps, and say which would have")
-@click.option("--capacity", metavar="SIZE", help="what those replays may reserve: 24GiB; by default as the recording says")
+@click.option("--all-confs", is_flag=True, help="replay under every setting that usually helps; say which would")
+@click.option("--capacity", metavar="SIZE", help="what those replays may reserve: 24GiB; else what the recording says")
 @click.option("--leaks", is_flag=True, help="what grows step by step")
 @click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="rows of each list")
-@click.option("--html", type=FILE, metavar="FILE", help="write everything as one page, with the timeline to look into")
-@click.option("--perfetto", type=FILE, metavar="FILE", help="write the memory as counters for Perfetto or chrome://tracing")
+@click.option("--html", type=FILE, metavar="FILE", help="write everything as one page with a timeline to look into")
+@click.option("--perfetto", type=FILE, metavar="FILE", help="write the memory as counters for Perfetto and Chrome")
 @click.option("--write-snapshot", type=FILE, metavar="FILE", help="write it as a snapshot that torch's viewers open")
 @json_option
 @language_option
@@ -58,11 +58,11 @@ def command(
     if html is not None:
         found.write_html(html, words.language)
     if perfetto is not None:
-        from vramcast.emit.counters import write_counters
+        from vramcast.emit.perfetto import write_counters
 
-        _write(perfetto, write_counters(recording))
+        _write(perfetto, write_counters(recording, {one.device: one.replayed for one in found.devices}))
     if write_snapshot is not None:
-        from vramcast.emit.snapshots import write_snapshot as as_snapshot
+        from vramcast.emit.memory_snapshot import write_snapshot as as_snapshot
 
         _write(write_snapshot, as_snapshot(recording))
     for path in (html, perfetto, write_snapshot):

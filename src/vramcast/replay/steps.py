@@ -25,6 +25,9 @@ FEWEST_REPEATS: Final = 3
 MOST_TRIED: Final = 24
 """Periods tried, those that most allocations speak for [count]."""
 
+CONTEXT: Final = 5
+"""Allocations in a row that must be alike to be taken for the same place of a step [count]."""
+
 MOST_COMPARED: Final = 20_000
 """Allocations compared for each period tried, evenly spread [count]."""
 
@@ -78,7 +81,7 @@ def _marked(snapshot: Snapshot, device: DeviceSnapshot) -> array[int]:
 
 
 def _repeated(snapshot: Snapshot, trace: Trace) -> array[int]:
-    """Occurrences of an allocation that happens once in every repeat."""
+    """Occurrences of a passage that happens once in every repeat."""
     events = [index for index, action in enumerate(trace.actions) if action == Action.ALLOC]
     tokens = _tokens(trace, events)
     periods = (period for period in _periods(tokens) if not _is_part_of_step(snapshot, trace, events, period))
@@ -124,31 +127,36 @@ def _periods(tokens: array[int]) -> list[int]:
 
 
 def _candidates(tokens: array[int]) -> Iterator[int]:
-    """Distances between an allocation and the next of its kind, those that occur most."""
-    last: dict[int, int] = {}
+    """Distances between an allocation and the next of its kind after the same others, those that occur most."""
+    last: dict[tuple[int, ...], int] = {}
     distances: Counter[int] = Counter()
-    for place, token in enumerate(tokens):
-        before = last.get(token)
+    for place, passage in enumerate(_passages(tokens)):
+        before = last.get(passage)
         if before is not None:
             distances[place - before] += 1
-        last[token] = place
+        last[passage] = place
     longest = len(tokens) // FEWEST_REPEATS
     return (period for period, _ in distances.most_common(MOST_TRIED) if period <= longest)
 
 
+def _passages(tokens: array[int]) -> Iterator[tuple[int, ...]]:
+    """Each allocation with those that follow it."""
+    return zip(*(tokens[offset:] for offset in range(CONTEXT)), strict=False)
+
+
 def _alike(tokens: array[int], period: int) -> float:
     """Share of allocations that are the same one period later; of the later part, as a first step differs."""
-    places = range(min(period, len(tokens) - 2 * period), len(tokens) - period)
+    places = range(min(len(tokens) // 4, len(tokens) - 2 * period), len(tokens) - period)
     sampled = places[:: max(1, len(places) // MOST_COMPARED)]
     same = sum(tokens[place] == tokens[place + period] for place in sampled)
     return same / len(sampled) if sampled else 0.0
 
 
 def _anchor(tokens: array[int], period: int) -> list[int]:
-    """Places of the kind of allocation whose distances are nearest to one period throughout."""
-    places: dict[int, list[int]] = {}
-    for place, token in enumerate(tokens):
-        places.setdefault(token, []).append(place)
+    """Places of the passage whose distances are nearest to one period throughout."""
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, passage in enumerate(_passages(tokens)):
+        places.setdefault(passage, []).append(place)
     expected = len(tokens) / period
     fitting = [found for found in places.values() if expected / 2 <= len(found) <= expected + 1 and len(found) > 1]
     if not fitting:

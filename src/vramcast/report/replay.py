@@ -64,7 +64,7 @@ def _sections(found: Examined, words: Words, top: int) -> Iterator[tuple[str, It
     """Titles with their lines; a section without lines is not shown."""
     stacks = Stacks(found, words)
     yield words("replay.failures"), failures(found, words)
-    yield variants_title(found.variants, words), settings(found.variants, words)
+    yield variants_title(found.variants, words), settings(found, words)
     yield words("replay.course"), _course(found, words)
     yield words("replay.held"), _held(found.held, words, top)
     yield words("replay.largest"), _largest(found.held, stacks, words, top)
@@ -112,7 +112,8 @@ def exactness(found: Examined, words: Words) -> str:
         return words("replay.not_exact")
     parts = [
         words(
-            "replay.exact", matched=f"{replayed.addresses_matched:,}", allocations=f"{replayed.allocations:,}",
+            "replay.exact" if replayed.segment_events else "replay.exact_addresses",
+            matched=f"{replayed.addresses_matched:,}", allocations=f"{replayed.allocations:,}",
             segments=f"{replayed.segments_matched:,}", segment_events=f"{replayed.segment_events:,}",
         )
     ]
@@ -137,7 +138,8 @@ def _course(found: Examined, words: Words) -> Iterator[str]:
 
 
 def _held(held: Held, words: Words, top: int) -> Iterator[str]:
-    yield from _groups(held.by_category, held, words, top, lambda name: category_name(name, words))
+    every = len(held.by_category)
+    yield from _groups(held.by_category, held, words, every, lambda name: category_name(name, words))
     for group in held.by_category:
         said = SAID_OF.get(group.name)
         if said is not None:

@@ -29,6 +29,10 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
               "{segments} of {segment_events} segment events as recorded",
         "zh": "重放：{allocations} 次分配中 {matched} 次地址与记录相同，{segment_events} 个段事件中 {segments} 个相同",
     },
+    "replay.exact_addresses": {
+        "en": "replay: {matched} of {allocations} allocations at their recorded address",
+        "zh": "重放：{allocations} 次分配中 {matched} 次地址与记录相同",
+    },
     "replay.surplus": {
         "en": "{count} segment events of the replay are not in the recording",
         "zh": "重放多出 {count} 个记录中没有的段事件",
@@ -133,7 +137,12 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
     },
     "replay.setting": {"en": "setting", "zh": "设置"},
     "replay.defaults": {"en": "defaults", "zh": "默认"},
-    "replay.as_recorded": {"en": "{conf} (as recorded)", "zh": "{conf}（录制时）"},
+    "replay.as_recorded": {"en": "{conf} (of the recording)", "zh": "{conf}（录制时）"},
+    "replay.laid_anew": {
+        "en": "what was live before the recording is laid out anew under each, without the cache of its past; the "
+              "recording itself reserved {reserved}",
+        "zh": "录制前已存在的块在各设置下重新排布，不含此前的缓存；录制本身保留了 {reserved}",
+    },
     "replay.peak_reserved": {"en": "peak reserved", "zh": "已保留峰值"},
     "replay.change": {"en": "change", "zh": "变化"},
     "replay.retries": {"en": "retries", "zh": "重试"},

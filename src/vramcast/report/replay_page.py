@@ -22,12 +22,13 @@ from vramcast.replay.peak import Group, Held
 from vramcast.replay.segments import Bar
 from vramcast.replay.stacks import is_python, is_users, place_of, shown, top_frames
 from vramcast.report.messages import MESSAGES, Words
-from vramcast.report.replay import about, headline
+from vramcast.report.replay import about
 from vramcast.report.replay_parts import (
     advised,
     could_have,
     difference_lines,
     failed,
+    laid_anew,
     leak_line,
     leaks_said,
     variant_rows,
@@ -129,7 +130,7 @@ def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> d
     times = found.source.trace.times_us
     return {
         "name": words("replay.device", device=found.device).rstrip(": ："),
-        "about": [headline(found, words), *about(found, words)],
+        "about": list(about(found, words)),
         "allocations": replayed.allocations,
         "matched": replayed.addresses_matched,
         "fragmentation": None if found.fragmentation_of_run is None else share(found.fragmentation_of_run),
@@ -278,6 +279,7 @@ def _variants(found: Examined, words: Words) -> dict[str, Any]:
     return {
         "title": variants_title(found.variants, words),
         "said": None if said is None else advised(said, found.variants[0], words),
+        "note": laid_anew(found, words),
         "helps": said is not None and said.best is not None,
         "head": [words(f"replay.{key}") for key in keys],
         "rows": [{"reserved": variant.peak_reserved_bytes, "cells": cells} for variant, cells in rows],

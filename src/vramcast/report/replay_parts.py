@@ -74,8 +74,9 @@ def variant_rows(variants: Sequence[Variant], words: Words) -> list[tuple[str, .
     return rows
 
 
-def settings(variants: Sequence[Variant], words: Words) -> Iterator[str]:
+def settings(found: Examined, words: Words) -> Iterator[str]:
     """The table of settings, what it says first."""
+    variants = found.variants
     if not variants:
         return
     said = advice(variants)
@@ -84,6 +85,17 @@ def settings(variants: Sequence[Variant], words: Words) -> Iterator[str]:
     keys = ("replay.setting", "replay.peak_reserved", "replay.change", "replay.retries", "replay.oom")
     rows = [tuple(words(key) for key in keys), *variant_rows(variants, words)]
     yield from table(rows, right=frozenset({1, 2, 3})).splitlines()
+    note = laid_anew(found, words)
+    if note:
+        yield note
+
+
+def laid_anew(found: Examined, words: Words) -> str:
+    """Why the settings of the recording may reserve another amount than it did; "" where they do not."""
+    reserved = found.replayed.peak_reserved_bytes
+    if not found.variants or ran_out(found.variants[0]) or found.variants[0].peak_reserved_bytes == reserved:
+        return ""
+    return words("replay.laid_anew", reserved=format_bytes(reserved))
 
 
 def _stopped(variant: Variant, words: Words) -> str:

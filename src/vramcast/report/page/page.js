@@ -317,7 +317,8 @@ function settings(device) {
   const kind = found.helps ? "said good" : "said";
   const [name, reserved, change, retries, stopped] = found.head;
   return card(found.title, found.said ? el("p", { class: kind }, found.said) : null,
-    el("table", {}, head([[name], [""], [reserved, "number"], [change, "number"], [retries, "number"], [stopped]]), body));
+    el("table", {}, head([[name], [""], [reserved, "number"], [change, "number"], [retries, "number"], [stopped]]), body),
+    found.note ? el("p", { class: "soft" }, found.note) : null);
 }
 function failures(device) {
   if (!device.failures.length) return null;
