@@ -20,7 +20,7 @@ def test_a_recording_does_not_differ_from_itself() -> None:
     found = against(run, run).difference
     assert found is not None and found.same_process
     assert found.at_peak.by_category == found.at_end.by_stack == ()
-    assert (found.new_segments, found.gone_segments) == (0, 0)
+    assert [(changed.num_segments, changed.size_bytes) for changed in found.segments] == [(0, 0), (0, 0)]
 
 
 def test_what_grew_is_named_by_category_and_stack() -> None:
@@ -35,7 +35,8 @@ def test_what_grew_is_named_by_category_and_stack() -> None:
     assert (category.before_count, category.after_count) == (0, 1)
     (stack,) = found.at_end.by_stack
     assert stack.name[0] == "model.py:10 forward"
-    assert found.new_segment_bytes == 30 * MIB
+    new, gone = found.segments
+    assert (new.is_new, new.num_segments, new.size_bytes, gone.num_segments) == (True, 1, 30 * MIB, 0)
     assert found.peak_reserved_after_bytes - found.peak_reserved_before_bytes == 30 * MIB
 
 
@@ -47,3 +48,14 @@ def test_stacks_are_compared_by_their_frames_whatever_their_index() -> None:
     after.make(MIB, made.PLAIN)
     found = against(before, after).difference
     assert found is not None and found.at_end.by_stack == ()
+
+
+def test_two_runs_at_the_same_addresses_are_two_runs() -> None:
+    before, after = Run(), Run()
+    before.make(MIB, made.PLAIN)
+    after.make(MIB, made.PLAIN)
+    for index in range(len(after.trace)):
+        after.trace.times_us[index] += 7
+    found = against(before, after).difference
+    assert found is not None and not found.same_process
+    assert found.segments == ()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from vramcast.domain.model import Noun
-from vramcast.domain.snapshot import SegmentView, Snapshot
+from vramcast.domain.snapshot import DeviceSnapshot, Snapshot, Trace
 from vramcast.replay.peak import Group, Held
 from vramcast.replay.stacks import top_frames
 
@@ -41,19 +41,24 @@ class Moment(Noun, frozen=True):
     by_stack: tuple[Grown, ...]
 
 
+class SegmentsChanged(NamedTuple):
+    """Segments that only one of two recordings of a process has at its end."""
+
+    is_new: bool  # of the later recording; else of the earlier
+    num_segments: int
+    size_bytes: int
+
+
 class Difference(Noun, frozen=True):
     """A recording against an earlier one."""
 
     before: str  # name of the earlier file
-    same_process: bool  # both list a segment at the same address with the same size
+    same_process: bool  # an event with its time is in both; addresses alone repeat from run to run
     at_peak: Moment
     at_end: Moment
     peak_reserved_before_bytes: int
     peak_reserved_after_bytes: int
-    new_segments: int  # at the end, of the later
-    gone_segments: int  # of the earlier
-    new_segment_bytes: int
-    gone_segment_bytes: int
+    segments: tuple[SegmentsChanged, ...] = ()  # at the end; of one process only
 
 
 class Recording(NamedTuple):
@@ -63,25 +68,34 @@ class Recording(NamedTuple):
     at_peak: Held
     at_end: Held
     peak_reserved_bytes: int
-    segments: tuple[SegmentView, ...]  # at the end
+    device: DeviceSnapshot
 
 
 def difference(before: Recording, after: Recording) -> Difference:
     """What changed from one recording to another."""
-    old = {(segment.address, segment.size_bytes) for segment in before.segments}
-    new = {(segment.address, segment.size_bytes) for segment in after.segments}
+    same = bool(_events(before.device.trace) & _events(after.device.trace))
     return Difference(
         before=before.snapshot.name,
-        same_process=bool(old & new),
+        same_process=same,
         at_peak=_moment(before, after, lambda recording: recording.at_peak),
         at_end=_moment(before, after, lambda recording: recording.at_end),
         peak_reserved_before_bytes=before.peak_reserved_bytes,
         peak_reserved_after_bytes=after.peak_reserved_bytes,
-        new_segments=len(new - old),
-        gone_segments=len(old - new),
-        new_segment_bytes=sum(size for _, size in new - old),
-        gone_segment_bytes=sum(size for _, size in old - new),
+        segments=tuple(_segments(before.device, after.device)) if same else (),
     )
+
+
+def _events(trace: Trace) -> set[tuple[int, int, int]]:
+    """Time, address and size of every event that has a time."""
+    return {event for event in zip(trace.times_us, trace.addresses, trace.sizes, strict=True) if event[0]}
+
+
+def _segments(before: DeviceSnapshot, after: DeviceSnapshot) -> Iterator[SegmentsChanged]:
+    old, new = (
+        {(segment.address, segment.size_bytes) for segment in device.segments} for device in (before, after)
+    )
+    for is_new, found in ((True, new - old), (False, old - new)):
+        yield SegmentsChanged(is_new, len(found), sum(size for _, size in found))
 
 
 def _moment(before: Recording, after: Recording, held: Callable[[Recording], Held]) -> Moment:

@@ -177,5 +177,5 @@ def _capacity(device: DeviceSnapshot, failures: Sequence[Failure]) -> int | None
 
 def _recording(found: Examined) -> Recording:
     return Recording(
-        found.snapshot, found.held, found.at_end, found.replayed.peak_reserved_bytes, found.source.segments
+        found.snapshot, found.held, found.at_end, found.replayed.peak_reserved_bytes, found.source
     )

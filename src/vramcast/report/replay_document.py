@@ -244,8 +244,8 @@ def _difference(found: Difference, top: int) -> dict[str, Any]:
         "peak": _moment(found.at_peak, top),
         "end": _moment(found.at_end, top),
         "segments": {
-            "new": found.new_segments, "new_bytes": found.new_segment_bytes,
-            "gone": found.gone_segments, "gone_bytes": found.gone_segment_bytes,
+            "new" if changed.is_new else "gone": {"count": changed.num_segments, "bytes": changed.size_bytes}
+            for changed in found.segments
         },
     }
 

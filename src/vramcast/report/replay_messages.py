@@ -194,15 +194,22 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "每步 {size}（每步 {blocks} 块），现已 {live}：{category}",
     },
     "replay.difference": {"en": "Against {name}", "zh": "与 {name} 相比"},
-    "replay.same_process.True": {"en": "the same process, by its segments", "zh": "从段地址看是同一进程"},
-    "replay.same_process.False": {"en": "another process: no segment in common", "zh": "不同进程：没有相同的段"},
-    "replay.changed": {"en": "{what}: {before} -> {after} ({change})", "zh": "{what}：{before} -> {after}（{change}）"},
+    "replay.same_process.True": {
+        "en": "one process: the recordings share events", "zh": "同一进程：两份记录有共同事件",
+    },
+    "replay.same_process.False": {
+        "en": "no event in common: compared as two runs", "zh": "没有共同事件：按两次运行比较",
+    },
+    "replay.was": {"en": "before", "zh": "之前"},
+    "replay.is": {"en": "now", "zh": "现在"},
     "replay.what.reserved": {"en": "peak reserved", "zh": "已保留峰值"},
     "replay.what.peak": {"en": "peak allocated", "zh": "已分配峰值"},
     "replay.what.end": {"en": "allocated at the end", "zh": "结束时已分配"},
-    "replay.segments_changed": {
-        "en": "segments at the end: {new} new ({new_size}), {gone} gone ({gone_size})",
-        "zh": "结束时的段：新增 {new} 个（{new_size}），消失 {gone} 个（{gone_size}）",
+    "replay.segments.True": {
+        "en": "{count} segments at the end are new ({size})", "zh": "结束时新增 {count} 个段（{size}）",
+    },
+    "replay.segments.False": {
+        "en": "{count} segments are gone at the end ({size})", "zh": "结束时消失 {count} 个段（{size}）",
     },
     "replay.grown.peak": {"en": "at the peak", "zh": "峰值时"},
     "replay.grown.end": {"en": "at the end", "zh": "结束时"},

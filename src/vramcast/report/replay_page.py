@@ -26,7 +26,7 @@ from vramcast.report.replay import about
 from vramcast.report.replay_parts import (
     advised,
     could_have,
-    difference_lines,
+    difference_rows,
     failed,
     laid_anew,
     leak_line,
@@ -166,7 +166,8 @@ def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> d
         },
         "difference": None if found.difference is None else {
             "title": words("replay.difference", name=plain(found.difference.before)),
-            "lines": list(difference_lines(found.difference, words)),
+            "said": words(f"replay.same_process.{found.difference.same_process}"),
+            "rows": difference_rows(found.difference, words),
         },
     }
 

@@ -153,28 +153,31 @@ def leaks_said(leaks: Leaks, words: Words) -> str:
 def difference_lines(found: Difference, words: Words) -> Iterator[str]:
     """What changed since an earlier recording."""
     yield words(f"replay.same_process.{found.same_process}")
-    for what, before, after in (
-        ("reserved", found.peak_reserved_before_bytes, found.peak_reserved_after_bytes),
-        ("peak", found.at_peak.before_bytes, found.at_peak.after_bytes),
-        ("end", found.at_end.before_bytes, found.at_end.after_bytes),
-    ):
-        yield _changed(words(f"replay.what.{what}"), before, after, words)
-    yield words(
-        "replay.segments_changed", new=f"{found.new_segments:,}", new_size=format_bytes(found.new_segment_bytes),
-        gone=f"{found.gone_segments:,}", gone_size=format_bytes(found.gone_segment_bytes),
-    )
-    for key, moment in (("replay.grown.peak", found.at_peak), ("replay.grown.end", found.at_end)):
-        lines = list(_moment(moment, words))
-        if lines:
-            yield words(key)
-            yield from (f"  {line}" for line in lines)
+    for changed in found.segments:
+        size = format_bytes(changed.size_bytes)
+        yield words(f"replay.segments.{changed.is_new}", count=f"{changed.num_segments:,}", size=size)
+    yield from table(difference_rows(found, words), right=frozenset({0, 1, 2})).splitlines()
 
 
-def _moment(moment: Moment, words: Words) -> Iterator[str]:
+def difference_rows(found: Difference, words: Words) -> list[tuple[str, ...]]:
+    """Change, before, now and what: the peaks, then what grew at the peak and at the end."""
+    peak, end = found.at_peak, found.at_end
+    reserved = found.peak_reserved_before_bytes, found.peak_reserved_after_bytes
+    return [
+        (words("replay.change"), words("replay.was"), words("replay.is"), ""),
+        _changed(words("replay.what.reserved"), *reserved),
+        _changed(words("replay.what.peak"), peak.before_bytes, peak.after_bytes),
+        *_moment(peak, words),
+        _changed(words("replay.what.end"), end.before_bytes, end.after_bytes),
+        *_moment(end, words),
+    ]
+
+
+def _moment(moment: Moment, words: Words) -> Iterator[tuple[str, ...]]:
     for row in moment.by_category:
-        yield _changed(category_name(row.name[0], words), row.before_bytes, row.after_bytes, words)
+        yield _changed("  " + category_name(row.name[0], words), row.before_bytes, row.after_bytes)
     for row in islice(moment.by_stack, SHOWN_CHANGES):
-        yield _changed(stack_name(row, words), row.before_bytes, row.after_bytes, words)
+        yield _changed("  " + stack_name(row, words), row.before_bytes, row.after_bytes)
 
 
 def stack_name(row: Grown, words: Words) -> str:
@@ -182,6 +185,5 @@ def stack_name(row: Grown, words: Words) -> str:
     return " < ".join(plain(name) for name in row.name[:FRAMES]) or words("replay.no_stack")
 
 
-def _changed(what: str, before: int, after: int, words: Words) -> str:
-    sizes = {"before": format_bytes(before), "after": format_bytes(after), "change": signed(after - before)}
-    return words("replay.changed", what=what, **sizes)
+def _changed(what: str, before: int, after: int) -> tuple[str, ...]:
+    return signed(after - before), format_bytes(before), format_bytes(after), what

@@ -334,7 +334,10 @@ function leaks(device) {
 }
 function difference(device) {
   if (!device.difference) return null;
-  return card(device.difference.title, ...device.difference.lines.map((text) => el("p", {}, text)));
+  const [first, ...rows] = device.difference.rows;
+  const cells = ([change, before, after, what]) => [[change, "number"], [before, "number"], [after, "number"], [what]];
+  const body = el("tbody", {}, ...rows.map((entry) => row(cells(entry))));
+  return card(device.difference.title, el("p", {}, device.difference.said), el("table", {}, head(cells(first)), body));
 }
 
 let redraw = [];
