@@ -9,13 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 import vramcast
+from tests.replay._made import FORWARD, Run, train
 from vramcast.cli.main import group
 from vramcast.emit.memory_snapshot import write_snapshot
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.sources.snapshots import read_snapshot
 from vramcast.units import GIB, MIB
-
-from tests.replay._made import FORWARD, Run, train
 
 
 @pytest.fixture(scope="module")

@@ -95,3 +95,11 @@ def test_random_allocations_have_no_steps() -> None:
 
 def _with_device(snapshot: Snapshot) -> tuple[Snapshot, object]:
     return snapshot, snapshot.devices[0]
+
+
+def test_layers_of_one_backward_pass_are_no_steps() -> None:
+    run = Run()
+    for _ in range(30):
+        for name in ("Mm", "Add", "Mul"):
+            run.make(MIB, (made.cpp(f"torch::autograd::generated::{name}Backward0::apply()"), made.BACKWARD[1]))
+    assert steps_of(*_with_device(run.snapshot())) is None

@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from tests.replay import _made as made
+from tests.replay._made import Run, train
 from vramcast.domain.snapshot import Frame
 from vramcast.replay.examine import Asked, Examined, examine
 from vramcast.replay.lives import CATEGORIES
@@ -16,9 +18,6 @@ from vramcast.report.replay import render
 from vramcast.report.replay_document import replay_document
 from vramcast.report.replay_page import page
 from vramcast.units import MIB
-
-from tests.replay import _made as made
-from tests.replay._made import Run, train
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[2J<!--"
 

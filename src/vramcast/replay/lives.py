@@ -54,13 +54,16 @@ DIED_INSIDE: Final[dict[Kind, Category]] = OUTLIVED | dict.fromkeys(
 )
 """Of blocks that the same pass freed."""
 
+FORWARD_PASS, BACKWARD_PASS, OPTIMIZER_PASS, UNSEEN_PASS = 1, 2, 3, 4
+
 PASSES: Final[dict[Kind, int]] = {
-    Kind.FORWARD: 1, Kind.BACKWARD: 2, Kind.RECOMPUTED: 2, Kind.ACCUMULATED: 2,
-    Kind.STEP: 3, Kind.OPTIMIZER_STATE: 3, Kind.UNSEEN: 4,
+    Kind.FORWARD: FORWARD_PASS,
+    Kind.BACKWARD: BACKWARD_PASS, Kind.RECOMPUTED: BACKWARD_PASS, Kind.ACCUMULATED: BACKWARD_PASS,
+    Kind.STEP: OPTIMIZER_PASS, Kind.OPTIMIZER_STATE: OPTIMIZER_PASS,
+    Kind.UNSEEN: UNSEEN_PASS,
 }
 """Kinds that tell which pass of a step runs; the others happen in any."""
 
-BACKWARD_PASS: Final = 2
 OPTIMIZER_SPANS: Final = "Optimizer."
 """What torch calls the spans of step and zero_grad: "Optimizer.step#AdamW.step"."""
 

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
-from vramcast.domain.snapshot import Action, DeviceSnapshot, Frame, Snapshot, Trace
+from vramcast.domain.snapshot import NO_STACK, Action, DeviceSnapshot, Snapshot, Trace
+from vramcast.replay.kinds import Kinds
+from vramcast.replay.lives import BACKWARD_PASS, OPTIMIZER_PASS, PASSES
 from vramcast.replay.stacks import MODULE_CALLS
 
 STEP_SPAN: Final = "Optimizer.step#"
@@ -37,6 +39,12 @@ LEAST_ALIKE: Final = 0.9
 AS_GOOD: Final = 0.005
 """Periods whose shares differ by less are equally good, and the shortest of them is the step."""
 
+
+MOST_LOOKED_AT: Final = 16
+"""Repeats looked into [count]."""
+
+ONE_PASS: Final = ({BACKWARD_PASS}, {OPTIMIZER_PASS})
+"""Passes that no step consists of alone; inference consists of forwards."""
 
 MOST_KEPT: Final = 0.2
 """Share of what a repeat allocates that it may keep and still be a step."""
@@ -84,27 +92,34 @@ def _repeated(snapshot: Snapshot, trace: Trace) -> array[int]:
     """Occurrences of a passage that happens once in every repeat."""
     events = [index for index, action in enumerate(trace.actions) if action == Action.ALLOC]
     tokens = _tokens(trace, events)
-    periods = (period for period in _periods(tokens) if not _is_part_of_step(snapshot, trace, events, period))
-    period = next(periods, None)
-    return array("I", () if period is None else (events[place] for place in _anchor(tokens, period)))
+    kinds = Kinds(snapshot.stacks)
+    for period in _periods(tokens):
+        places = _anchor(tokens, period)
+        if places and places[-1] >= len(tokens) - 2 * period:
+            repeats = [events[low:high] for low, high in pairwise(places)]
+            inside = sum(_is_inside(repeat, snapshot, trace, kinds) for repeat in repeats[:MOST_LOOKED_AT])
+            if 2 * inside < len(repeats[:MOST_LOOKED_AT]):
+                return array("I", (events[place] for place in places))
+    return array("I")
 
 
-def _is_part_of_step(snapshot: Snapshot, trace: Trace, events: list[int], period: int) -> bool:
-    """Whether the repeats happen inside one call of a module, as layers do."""
-    middle = events[(len(events) - period) // 2 :][:period]
-    shared: set[Frame] | None = None
-    for stack in {trace.stacks[event] for event in middle}:
-        forwards = {frame for frame in snapshot.stacks[stack] if frame.name in MODULE_CALLS}
-        shared = forwards if shared is None else shared & forwards
-    if shared or not any(trace.stacks[event] for event in middle):
-        return bool(shared) or _kept(trace, middle, period) > MOST_KEPT
-    return False
+def _is_inside(repeat: list[int], snapshot: Snapshot, trace: Trace, kinds: Kinds) -> bool:
+    """Whether these allocations are part of a step: of one call of a module, one backward pass, one optimizer step."""
+    stacks = {trace.stacks[event] for event in repeat}
+    if stacks <= {NO_STACK}:
+        return _kept(trace, repeat) > MOST_KEPT
+    if {PASSES.get(kinds[stack]) for stack in stacks} in ONE_PASS:
+        return True
+    shared = [
+        {frame for frame in snapshot.stacks[stack] if frame.name in MODULE_CALLS} for stack in stacks
+    ]
+    return bool(set.intersection(*shared))
 
 
-def _kept(trace: Trace, made: list[int], period: int) -> float:
-    """Share of the bytes of these allocations that one more period does not free."""
+def _kept(trace: Trace, made: list[int]) -> float:
+    """Share of the bytes of these allocations that as many more do not free."""
     after = made[-1] + 1
-    until = min(len(trace), after + 4 * period)  # an allocation and its free are two to three events
+    until = min(len(trace), after + 4 * len(made))  # an allocation and its free are two to three events
     live = {trace.addresses[event]: trace.sizes[event] for event in made}
     total = sum(trace.sizes[event] for event in made)
     for index in range(made[0], until):
