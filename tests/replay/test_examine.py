@@ -18,7 +18,7 @@ FILES = sorted((TRUTH / "snapshots").glob("*.pickle.gz")) if TRUTH.is_dir() else
 
 
 def full_of_holes() -> Run:
-    """A card of 60 MiB with three segments of two 9 MiB blocks; the last of the first, the first of the next are free."""
+    """A card of 60 MiB, three segments of two 9 MiB blocks; the last of the first, the first of the next are free."""
     run = Run(capacity_bytes=60 * MIB)
     blocks = [run.make(size * MIB, made.FORWARD) for size in (9, 9) * 3]
     for block in blocks[1:3]:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, DeviceSnapshot, SegmentView, Snapshot
+from vramcast.replay.capacity import limit_by_retries
 from vramcast.replay.difference import Difference, Recording, difference
 from vramcast.replay.fragmentation import Contiguity, Fragmentation, contiguity, fragmentation, peak_fragmentation
 from vramcast.replay.kinds import Kinds
@@ -126,7 +127,7 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
         failures=failures,
         num_failures=len(ooms),
         leaks=leaks_of(snapshot, device, lives) if asked.leaks else None,
-        variants=_variants(snapshot, device, asked, failures),
+        variants=_variants(snapshot, device, asked, replayed, failures),
     )
     if against is None:
         return found
@@ -156,23 +157,24 @@ def _failure(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed, eve
 
 
 def _variants(
-    snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, failures: Sequence[Failure]
+    snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, replayed: Replayed, failures: Sequence[Failure]
 ) -> tuple[Variant, ...]:
     """The settings of the recording first, then those asked for; nothing where none are and no card is named."""
     if not asked.confs and not asked.all_confs and asked.capacity_bytes is None:
         return ()
-    capacity = asked.capacity_bytes if asked.capacity_bytes is not None else _capacity(device, failures)
+    capacity = asked.capacity_bytes if asked.capacity_bytes is not None else _capacity(device, replayed, failures)
     usual = (conf for conf in CONFS if capacity is not None or NEEDS_CAPACITY not in conf)
     confs = dict.fromkeys((snapshot.alloc_conf, *asked.confs, *(usual if asked.all_confs else ())))
     return tuple(under(snapshot, device, conf, capacity_bytes=capacity) for conf in confs)
 
 
-def _capacity(device: DeviceSnapshot, failures: Sequence[Failure]) -> int | None:
-    """What the allocator could have had: by what was free when it ran out, else the whole card."""
+def _capacity(device: DeviceSnapshot, replayed: Replayed, failures: Sequence[Failure]) -> int | None:
+    """What the allocator could have had: by what was free when it ran out or gave back, else the whole card."""
     for failure in failures:
         if failure.contiguity.driver_free_bytes is not None:
             return known_capacity(failure.reserved_bytes, failure.contiguity.driver_free_bytes)
-    return device.capacity_bytes
+    limit = limit_by_retries(device, replayed)
+    return limit if limit is not None else device.capacity_bytes
 
 
 def _recording(found: Examined) -> Recording:

@@ -190,8 +190,8 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "replay.by.annotations": {"en": "marks of the optimizer", "zh": "优化器标记"},
     "replay.by.repetition": {"en": "what repeats", "zh": "重复模式"},
     "replay.leak": {
-        "en": "{size} a step in {blocks} blocks a step, {live} by now: {category}",
-        "zh": "每步 {size}（每步 {blocks} 块），现已 {live}：{category}",
+        "en": "{size} a step (blocks: {blocks}), {live} by now: {category}",
+        "zh": "每步 {size}（{blocks} 块），现已 {live}：{category}",
     },
     "replay.difference": {"en": "Against {name}", "zh": "与 {name} 相比"},
     "replay.same_process.True": {
