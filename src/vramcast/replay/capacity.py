@@ -15,8 +15,8 @@ PAGE_BYTES: Final = 2 << 20
 def limit_by_retries(device: DeviceSnapshot, replayed: Replayed) -> int | None:
     """The most that can have been there when cached segments were returned to make room for another one [bytes].
 
-    A request returns its cache only after the driver refused: what was held and the segment together were too much. Both
-    events then have the stack of that request; a program that empties its cache itself does so at another line.
+    A request returns its cache only after the driver refused: what was held and the segment together were too much.
+    Both events then have the stack of that request; a program that empties its cache itself does so at another line.
     None where no request did so, no stacks tell, or more was held at another time.
 
     Args:

@@ -22,7 +22,7 @@ from vramcast.replay.start import start_segments
 from vramcast.replay.timeline import Course, Timeline, timeline
 from vramcast.replay.variants import CONFS, Variant, known_capacity, under
 
-MOST_OOMS: Final = 8
+MOST_OOMS: Final = 4
 """Failures looked into; each takes a replay up to it [count]."""
 
 NEEDS_CAPACITY: Final = "per_process_memory_fraction"
