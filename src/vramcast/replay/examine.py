@@ -99,6 +99,7 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
     kinds, places = Kinds(snapshot.stacks), Places(snapshot)
     lives = lives_of(snapshot, device, kinds)
     at_peak = state_after(snapshot, device, replayed.peak_event)
+    start = start_segments(snapshot, device)
     full_event = _fullest_event(replayed)
     full = at_peak if full_event == replayed.peak_event else state_after(snapshot, device, full_event)
     last = len(device.trace) - 1
@@ -107,8 +108,10 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
     def held(segments: Sequence[SegmentView], event: int) -> Held:
         return held_at(device, segments, event, lives=lives, kinds=kinds, places=places)
 
-    ooms = _ooms(device)
+    ooms = [index for index, action in enumerate(device.trace.actions) if action == Action.OOM]
     failures = tuple(_failure(snapshot, device, replayed, event) for event in ooms[:MOST_OOMS])
+    course = Course(replayed.allocated, replayed.reserved)
+    active, reserved = replayed.peak_allocated_bytes, replayed.peak_reserved_bytes
     found = Examined(
         snapshot=snapshot,
         device=device.device,
@@ -116,14 +119,9 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
         held=held(at_peak, replayed.peak_event),
         at_end=held(end, last),
         fragmentation=fragmentation(full, full_event, top=asked.top),
-        fragmentation_of_run=peak_fragmentation(
-            peak_active_bytes=replayed.peak_allocated_bytes, peak_reserved_bytes=replayed.peak_reserved_bytes
-        ),
+        fragmentation_of_run=peak_fragmentation(peak_active_bytes=active, peak_reserved_bytes=reserved),
         segments=segment_map(full),
-        timeline=timeline(
-            device, Course(replayed.allocated, replayed.reserved), lives=lives, kinds=kinds,
-            start=start_segments(snapshot, device), points=POINTS,
-        ),
+        timeline=timeline(device, course, lives=lives, kinds=kinds, start=start, points=POINTS),
         failures=failures,
         num_failures=len(ooms),
         leaks=leaks_of(snapshot, device, lives) if asked.leaks else None,
@@ -139,10 +137,6 @@ def _fullest_event(replayed: Replayed) -> int:
     event = replayed.peak_event
     reserved_then = replayed.reserved[event] if event >= 0 else 0
     return event if reserved_then == replayed.peak_reserved_bytes else replayed.peak_reserved_event
-
-
-def _ooms(device: DeviceSnapshot) -> list[int]:
-    return [index for index, action in enumerate(device.trace.actions) if action == Action.OOM]
 
 
 def _failure(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed, event: int) -> Failure:

@@ -127,7 +127,6 @@ def _frames(stack: tuple[Frame, ...]) -> list[tuple[str, int]]:
 
 def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> dict[str, Any]:
     replayed = found.replayed
-    times = found.source.trace.times_us
     return {
         "name": words("replay.device", device=found.device).rstrip(": ："),
         "about": list(about(found, words)),
@@ -136,18 +135,7 @@ def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> d
         "fragmentation": None if found.fragmentation_of_run is None else share(found.fragmentation_of_run),
         "peak": {"reserved": replayed.peak_reserved_bytes, "allocated": replayed.peak_allocated_bytes}
         | _held(found.held, found, words, used),
-        "timeline": {
-            "start": times[0] if times else 0,
-            "categories": list(found.timeline.categories),
-            "points": [
-                {
-                    "first": point.first, "events": point.events, "allocated": point.allocated_bytes,
-                    "reserved": point.reserved_bytes, "highest": point.highest, "time": point.time_us,
-                    "held": point.by_category,
-                }
-                for point in found.timeline.points
-            ],
-        },
+        "timeline": _timeline(found),
         "unallocated": _unallocated(found, words, used, top),
         "segments": [_segment(bar) for bar in found.segments],
         "variants": _variants(found, words),
@@ -169,6 +157,22 @@ def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> d
             "said": words(f"replay.same_process.{found.difference.same_process}"),
             "rows": difference_rows(found.difference, words),
         },
+    }
+
+
+def _timeline(found: Examined) -> dict[str, Any]:
+    times = found.source.trace.times_us
+    return {
+        "start": times[0] if times else 0,
+        "categories": list(found.timeline.categories),
+        "points": [
+            {
+                "first": point.first, "events": point.events, "allocated": point.allocated_bytes,
+                "reserved": point.reserved_bytes, "highest": point.highest, "time": point.time_us,
+                "held": point.by_category,
+            }
+            for point in found.timeline.points
+        ],
     }
 
 
