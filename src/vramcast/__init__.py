@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from vramcast.version import __version__
 
 if TYPE_CHECKING:
-    from vramcast.api import plan, reconcile, serve, train
+    from vramcast.api import plan, reconcile, replay, serve, train
     from vramcast.sweeps.run import sweep
 
-__all__ = ["__version__", "plan", "reconcile", "serve", "sweep", "train"]
+__all__ = ["__version__", "plan", "reconcile", "replay", "serve", "sweep", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("plan", "reconcile", "serve", "train"):
+    if name in ("plan", "reconcile", "replay", "serve", "train"):
         from vramcast import api
 
         return getattr(api, name)
@@ -23,3 +25,14 @@ def __getattr__(name: str) -> Any:
 
         return sweep
     raise AttributeError(f"module 'vramcast' has no attribute {name!r}")
+
+
+class _Root(ModuleType):
+    """This module: a folder that is imported does not take the name of a function."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Root

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported, VramcastError
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.question.configs.paths import NO_CONFIGS, Configs, is_script
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vramcast.domain.planning import PlanAnswer
     from vramcast.domain.reconciliation import Reconciliation
     from vramcast.domain.serving import PipelineJob, ServeJob
+    from vramcast.domain.snapshot import DeviceSnapshot, Snapshot
     from vramcast.estimate.cost import AnswerT
     from vramcast.question.build import Resolve
     from vramcast.question.configs.readers import Given
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from vramcast.question.options import Option
     from vramcast.question.planning import PlanQuestion
     from vramcast.report.notebook import ShownAnswer, ShownPlanAnswer, ShownServeAnswer
+    from vramcast.report.replay_shown import ShownReplay
 
 
 def train(
@@ -370,6 +372,60 @@ def reconciliation_of(
             raise InvalidSpec(f"{log.name} measures nothing that a calibration could correct; save none")
         write_calibration(Path(save_calibration), found.calibration)
     return found
+
+
+def replay(
+    snapshot: str | Path, *, against: str | Path | None = None, device: int | None = None,
+    alloc_conf: str | Sequence[str] = (), all_confs: bool = False, capacity: str | int | None = None,
+    leaks: bool = False, top: int = 10,
+) -> ShownReplay:
+    """A recording of GPU memory, replayed and looked at.
+
+    Args:
+        snapshot: what torch.cuda.memory._dump_snapshot wrote, a profiler trace with memory events, our own timeline
+        against: an earlier recording to compare with
+        device: only this device; None: all
+        alloc_conf: values of PYTORCH_CUDA_ALLOC_CONF to replay under as well
+        all_confs: replay under every setting that usually helps
+        capacity: what those replays may reserve: "24GiB" or bytes
+        leaks: look for what grows step by step
+        top: rows of each list
+
+    Returns: what was found, device by device; it shows itself in a notebook
+    Raises: VramcastError of one sentence when the recording cannot be read or a setting not be used
+    """
+    from vramcast.question.amounts import parse_bytes
+    from vramcast.replay.examine import Asked, examine
+    from vramcast.report.replay_shown import ShownReplay
+    from vramcast.sources.snapshots import read_snapshot
+
+    asked = Asked(
+        top=top, leaks=leaks, confs=(alloc_conf,) if isinstance(alloc_conf, str) else tuple(alloc_conf),
+        all_confs=all_confs, capacity_bytes=None if capacity is None else parse_bytes("capacity", capacity),
+    )
+    recording = read_snapshot(Path(snapshot))
+    before = None if against is None else read_snapshot(Path(against))
+    earlier = {one.device: one for one in before.devices} if before is not None else {}
+    found = []
+    for one in _devices(recording, device):
+        old = earlier.get(one.device)
+        plain = None if before is None or old is None else examine(before, old, Asked(top=top))
+        found.append(examine(recording, one, asked, against=plain))
+    return ShownReplay(devices=tuple(found), top=top)
+
+
+def _devices(recording: Snapshot, device: int | None) -> Sequence[DeviceSnapshot]:
+    """The devices asked for; raises where there are none."""
+    if not recording.devices:
+        raise SourceError(
+            f"{recording.name} holds no memory events and no segments; record with "
+            "torch.cuda.memory._record_memory_history() before the first allocation"
+        )
+    wanted = [one for one in recording.devices if device in (None, one.device)]
+    if not wanted:
+        there = ", ".join(str(one.device) for one in recording.devices)
+        raise InvalidSpec(f"{recording.name} has no device {device}; use one of {there}")
+    return wanted
 
 
 def job_of(

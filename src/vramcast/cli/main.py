@@ -16,6 +16,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "train": ("vramcast.cli.train", "memory of one training plan"),
     "serve": ("vramcast.cli.serve", "memory, KV capacity and concurrency of one serving plan"),
     "plan": ("vramcast.cli.plan", "search: the best plans for a goal, and what fits"),
+    "replay": ("vramcast.cli.replay", "a memory snapshot: its peak, holes and leaks, and what other settings would do"),
     "sweep": ("vramcast.cli.sweep", "thousands of questions from a file, resumable, on one machine or a Ray cluster"),
     "layers": ("vramcast.cli.layers", "parameters and memory of a model, layer by layer"),
     "models": ("vramcast.cli.models", "the catalogue of models"),

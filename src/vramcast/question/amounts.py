@@ -1,4 +1,4 @@
-"""Money, durations and shares as users write them: "100000usd", "30d", "5%"."""
+"""Money, durations, shares and sizes as users write them: "100000usd", "30d", "5%", "24GiB"."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from decimal import Decimal
 from typing import Final, NamedTuple
 
 from vramcast.errors import InvalidSpec
+from vramcast.units import GB, GIB, KIB, MB, MIB
 
 NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([a-z% ]*)", re.ASCII)
 DECIMAL: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 HOURS: Final = {"m": Decimal(1) / 60, "h": Decimal(1), "d": Decimal(24), "w": Decimal(168)}
+BYTES: Final = {
+    "": 1, "b": 1, "bytes": 1, "k": KIB, "kib": KIB, "kb": 1000, "m": MIB, "mib": MIB, "mb": MB, "g": GIB, "gib": GIB,
+    "gb": GB, "t": 1 << 40, "tib": 1 << 40, "tb": 10**12,
+}
+"""Units of sizes; one letter is what torch and its tools mean by it."""
+
 LARGEST: Final = 10**18
 """No amount a user can mean is larger."""
 
@@ -70,6 +77,21 @@ def parse_share(name: str, value: object) -> float:
     if share >= 1:
         raise InvalidSpec(f"{name}={_shown(value)} must be below 100%, for example 5% or 0.05")
     return float(share)
+
+
+def parse_bytes(name: str, value: object) -> int:
+    """A size of memory: GiB and its kin are powers of 1024, GB and its kin of 1000; a bare number is bytes.
+
+    >>> parse_bytes("capacity", "24GiB"), parse_bytes("capacity", "80 GB"), parse_bytes("capacity", 512)
+    (25769803776, 80000000000, 512)
+
+    Raises: InvalidSpec that says how to write it
+    """
+    wanted = "a size of memory, for example 24GiB, 80GB or 512MiB"
+    number, unit = _split(name, value, wanted)
+    if unit not in BYTES:
+        raise InvalidSpec(f"{name}={_shown(value)} must be {wanted}")
+    return int(_positive(name, value, number * BYTES[unit]))
 
 
 def _split(name: str, value: object, wanted: str) -> tuple[Decimal, str]:

@@ -7,6 +7,7 @@ from typing import Final
 from vramcast.report.log_messages import LOG_MESSAGES
 from vramcast.report.market_messages import MARKET_MESSAGES
 from vramcast.report.plan_messages import PLAN_MESSAGES
+from vramcast.report.replay_messages import REPLAY_MESSAGES
 
 LANGUAGES: Final = ("en", "zh")
 
@@ -220,6 +221,7 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     **LOG_MESSAGES,
     **MARKET_MESSAGES,
     **PLAN_MESSAGES,
+    **REPLAY_MESSAGES,
 }
 """Key -> language -> text. Both languages have every key and the same placeholders; a test says so."""
 

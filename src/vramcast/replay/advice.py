@@ -1,0 +1,38 @@
+"""Which allocator settings would have helped, from replays under each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from vramcast.domain.model import Noun
+from vramcast.replay.variants import Variant
+
+
+class Advice(Noun, frozen=True):
+    """What replays under other settings come to."""
+
+    kind: Literal["avoids", "none_avoids", "lowers", "none"]
+    tried: int  # settings besides those of the recording
+    best: Variant | None = None  # None where none helps
+    saved_bytes: int = 0  # of the peak of reserved memory, against the settings of the recording
+
+
+def ran_out(variant: Variant) -> bool:
+    """Whether any request failed under these settings."""
+    return variant.out_of_memory is not None or variant.num_ooms > 0
+
+
+def advice(variants: Sequence[Variant]) -> Advice | None:
+    """The best of the settings; the first are those of the recording. None where no others were tried."""
+    if len(variants) < 2:
+        return None
+    own, *others = variants
+    whole = [variant for variant in others if not ran_out(variant)]
+    best = min(whole, key=lambda variant: variant.peak_reserved_bytes, default=None)
+    if ran_out(own):
+        return Advice(kind="none_avoids" if best is None else "avoids", tried=len(others), best=best)
+    saved = 0 if best is None else own.peak_reserved_bytes - best.peak_reserved_bytes
+    if best is None or saved <= 0:
+        return Advice(kind="none", tried=len(others))
+    return Advice(kind="lowers", tried=len(others), best=best, saved_bytes=saved)

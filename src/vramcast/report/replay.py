@@ -1,0 +1,217 @@
+"""A replayed recording as text: peak and how exact first, then what held it, holes, failures, other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from vramcast.domain.snapshot import BlockView
+from vramcast.replay.examine import Examined
+from vramcast.replay.fragmentation import Fragmentation, Hole, Pinned
+from vramcast.replay.peak import Group, Held
+from vramcast.report.braille import chart
+from vramcast.report.messages import Words
+from vramcast.report.replay_parts import difference_lines, failures, leak_lines, settings, variants_title
+from vramcast.report.replay_words import (
+    SAID_OF,
+    Stacks,
+    age,
+    blocks,
+    category_name,
+    class_name,
+    parts_of,
+    plain,
+    share,
+)
+from vramcast.report.text import table
+from vramcast.units import format_bytes, format_seconds
+
+COLUMNS: Final = 72
+ROWS: Final = 9
+
+
+def render(found: Sequence[Examined], words: Words, *, top: int) -> str:
+    """The report of all devices.
+
+    Args:
+        found: one for each device
+        words: of a language
+        top: rows of each list
+    """
+    lines: list[str] = []
+    for examined in found:
+        lines += [*device_lines(examined, words, top=top, several=len(found) > 1), ""]
+    remarks = found[0].snapshot.remarks if found else ()
+    if remarks:
+        lines += [words("replay.notes"), *(f"  - {plain(text)}" for text in remarks), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def device_lines(found: Examined, words: Words, *, top: int, several: bool) -> Iterator[str]:
+    """One device."""
+    prefix = words("replay.device", device=found.device) if several else ""
+    yield prefix + headline(found, words)
+    yield from (f"  {line}" for line in about(found, words))
+    for title, lines in _sections(found, words, top):
+        shown = list(lines)
+        if shown:
+            yield ""
+            yield title
+            yield from (f"  {line}" for line in shown)
+
+
+def _sections(found: Examined, words: Words, top: int) -> Iterator[tuple[str, Iterable[str]]]:
+    """Titles with their lines; a section without lines is not shown."""
+    stacks = Stacks(found, words)
+    yield words("replay.failures"), failures(found, words)
+    yield variants_title(found.variants, words), settings(found, words)
+    yield words("replay.course"), _course(found, words)
+    yield words("replay.held"), _held(found.held, words, top)
+    yield words("replay.largest"), _largest(found.held, stacks, words, top)
+    run = found.fragmentation_of_run
+    yield words("replay.fragmentation", run=share(run)), _fragmentation(found.fragmentation, words)
+    yield words("replay.holes"), _holes(found.fragmentation.holes[:top], stacks, words)
+    yield words("replay.pinned"), _pinned(found.fragmentation.pinned[:top], stacks, words)
+    if found.leaks is not None:
+        yield words("replay.leaks"), leak_lines(found.leaks, stacks, words, top)
+    if found.difference is not None:
+        yield words("replay.difference", name=plain(found.difference.before)), difference_lines(found.difference, words)
+
+
+def headline(found: Examined, words: Words) -> str:
+    """The peak in one line."""
+    replayed = found.replayed
+    return words(
+        "replay.peak", reserved=format_bytes(replayed.peak_reserved_bytes),
+        allocated=format_bytes(replayed.peak_allocated_bytes),
+    )
+
+
+def about(found: Examined, words: Words) -> Iterator[str]:
+    """When the peak was, what was replayed and how exactly."""
+    replayed, snapshot = found.replayed, found.snapshot
+    if replayed.peak_event < 0:
+        yield words("replay.when_start")
+    elif found.peak_time_us is None:
+        yield words("replay.when", event=f"{replayed.peak_event:,}")
+    else:
+        time = format_seconds(found.peak_time_us / 1e6)
+        yield words("replay.when_time", event=f"{replayed.peak_event:,}", time=time)
+    name = plain(snapshot.name)
+    said = words("replay.file", name=name, events=f"{replayed.events:,}", allocations=f"{replayed.allocations:,}")
+    if snapshot.alloc_conf:
+        said += ", " + words("replay.conf", conf=plain(snapshot.alloc_conf))
+    yield said
+    yield exactness(found, words)
+
+
+def exactness(found: Examined, words: Words) -> str:
+    """How much of the recording the replay repeats."""
+    replayed = found.replayed
+    if replayed.addresses_matched is None or replayed.segments_matched is None:
+        return words("replay.not_exact")
+    parts = [
+        words(
+            "replay.exact" if replayed.segment_events else "replay.exact_addresses",
+            matched=f"{replayed.addresses_matched:,}", allocations=f"{replayed.allocations:,}",
+            segments=f"{replayed.segments_matched:,}", segment_events=f"{replayed.segment_events:,}",
+        )
+    ]
+    if replayed.segments_surplus:
+        parts.append(words("replay.surplus", count=f"{replayed.segments_surplus:,}"))
+    parts.append(words(f"replay.final.{replayed.final_blocks_matched}"))
+    return "; ".join(parts)
+
+
+def _course(found: Examined, words: Words) -> Iterator[str]:
+    points = found.timeline.points
+    if not points:
+        return
+    lines = chart(
+        [point.allocated_bytes for point in points], [point.reserved_bytes for point in points],
+        columns=COLUMNS, rows=ROWS,
+    )
+    most = format_bytes(max(max(point.reserved_bytes, point.allocated_bytes) for point in points))
+    for row, line in enumerate(lines):
+        yield f"{most if row == 0 else '0' if row == ROWS - 1 else '':>{len(most)}} {line}"
+    yield words("replay.legend", events=f"{found.timeline.events:,}")
+
+
+def _held(held: Held, words: Words, top: int) -> Iterator[str]:
+    every = len(held.by_category)
+    yield from _groups(held.by_category, held, words, every, lambda name: category_name(name, words))
+    for group in held.by_category:
+        said = SAID_OF.get(group.name)
+        if said is not None:
+            size, count = format_bytes(group.size_bytes), blocks(group.num_blocks, words)
+            yield words(said, size=size, count=count)
+    if any(group.name for group in held.by_module):
+        yield words("replay.modules")
+        rows = _groups(held.by_module, held, words, top, lambda name: plain(name) or words("replay.no_module"))
+        yield from (f"  {line}" for line in rows)
+    if any(group.name for group in held.by_line):
+        yield words("replay.lines")
+        rows = _groups(held.by_line, held, words, top, lambda name: plain(name) or words("replay.unnamed"))
+        yield from (f"  {line}" for line in rows)
+
+
+def _groups(
+    groups: Sequence[Group], held: Held, words: Words, top: int, name: Callable[[str], str]
+) -> list[str]:
+    rows = [
+        (name(group.name), format_bytes(group.size_bytes), share(group.size_bytes / held.size_bytes),
+         blocks(group.num_blocks, words))
+        for group in groups[:top]
+    ]
+    lines = table(rows, right=frozenset({1, 2, 3})).splitlines() if rows else []
+    more = len(groups) - len(rows)
+    return [*lines, words("replay.rest", count=f"{more:,}")] if more > 0 else lines
+
+
+def _largest(held: Held, stacks: Stacks, words: Words, top: int) -> Iterator[str]:
+    for block in held.blocks[:top]:
+        yield f"{format_bytes(block.size_bytes):>10}  {category_name(block.category, words)}, {age(block, words)}"
+        yield f"{'':>12}{stacks(block.stack)}"
+
+
+def _fragmentation(found: Fragmentation, words: Words) -> Iterator[str]:
+    if not found.reserved_bytes:
+        return
+    reserved = format_bytes(found.reserved_bytes)
+    yield words("replay.fragmentation_then", share=share(found.at_the_moment), reserved=reserved)
+    rows = [
+        (name, format_bytes(size), share(size / found.reserved_bytes)) for name, size in parts_of(found, words) if size
+    ]
+    yield from (f"  {line}" for line in table(rows, right=frozenset({1, 2})).splitlines())
+    classes = [
+        (class_name(low, entry.up_to_bytes, words), format_bytes(entry.size_bytes), blocks(entry.num_blocks, words))
+        for low, entry in zip(
+            (0, *(entry.up_to_bytes or 0 for entry in found.classes)), found.classes, strict=False
+        )
+        if entry.num_blocks
+    ]
+    if classes:
+        yield from (f"    {line}" for line in table(classes, right=frozenset({1, 2})).splitlines())
+
+
+def _holes(holes: Sequence[Hole], stacks: Stacks, words: Words) -> Iterator[str]:
+    for hole in holes:
+        segment = format_bytes(hole.segment_bytes)
+        yield words("replay.hole", size=format_bytes(hole.size_bytes), address=f"{hole.address:#x}", segment=segment)
+        for key, block in (("replay.neighbour_before", hole.before), ("replay.neighbour_after", hole.after)):
+            yield f"  {words(key)}: {_neighbour(block, stacks, words)}"
+
+
+def _pinned(pinned: Sequence[Pinned], stacks: Stacks, words: Words) -> Iterator[str]:
+    for segment in pinned:
+        yield words(
+            "replay.pin", free=format_bytes(segment.free_bytes), size=format_bytes(segment.size_bytes),
+            address=f"{segment.address:#x}", live=format_bytes(segment.live_bytes),
+        )
+        yield from (f"  {_neighbour(block, stacks, words)}" for block in segment.pins)
+
+
+def _neighbour(block: BlockView | None, stacks: Stacks, words: Words) -> str:
+    if block is None:
+        return words("replay.edge")
+    return f"{format_bytes(block.size_bytes)}  {stacks(block.stack)}"

@@ -1,0 +1,291 @@
+"""A replayed recording as one HTML file that asks nothing of any network.
+
+Everything that comes from the recording is data: JSON in the page, put into it as text. A policy in the page forbids
+requests, should a browser find a way to make one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from vramcast.domain.snapshot import BlockView, Frame
+from vramcast.errors import SourceError
+from vramcast.replay.advice import advice
+from vramcast.replay.examine import Examined
+from vramcast.replay.fragmentation import Fragmentation, Hole, Pinned
+from vramcast.replay.peak import Group, Held
+from vramcast.replay.segments import Bar
+from vramcast.replay.stacks import is_python, is_users, place_of, shown, top_frames
+from vramcast.report.messages import MESSAGES, Words
+from vramcast.report.replay import about
+from vramcast.report.replay_parts import (
+    advised,
+    could_have,
+    difference_rows,
+    failed,
+    laid_anew,
+    leak_line,
+    leaks_said,
+    variant_rows,
+    variants_title,
+)
+from vramcast.report.replay_words import SAID_OF, age, blocks, class_name, parts_of, plain, share
+from vramcast.units import format_bytes
+
+MOST_BLOCKS: Final = 1000
+"""Live blocks of the peak in the page; the sums count all of them."""
+
+MOST_GROUPS: Final = 12
+MOST_FRAMES: Final = 60
+"""Of one stack."""
+
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+PAGE_WORDS: Final = (
+    "no_stack", "no_module", "unnamed", "held", "modules", "lines", "stacks", "largest", "holes", "pinned", "edge",
+    "failures", "leaks", "notes",
+)
+"""Words of the text report that the page uses as well; its own begin with "replay.page."."""
+
+
+def write_page(path: Path, found: Sequence[Examined], words: Words, *, top: int) -> None:
+    """The page as a file.
+
+    Raises: SourceError where it cannot be written
+    """
+    try:
+        path.write_text(page(found, words, top=top), encoding="utf-8")
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}; name a file that can be written") from None
+
+
+def page(found: Sequence[Examined], words: Words, *, top: int) -> str:
+    """The page as text."""
+    parts = files("vramcast.report") / "page"
+    style, script = ((parts / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    title = words("replay.page.title", name=found[0].snapshot.name if found else "")
+    return (
+        f'<!doctype html>\n<html lang="{words.language}">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(plain(title))}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main></main>\n"
+        f'<script type="application/json" id="data">{embedded(page_data(found, words, top=top))}</script>\n'
+        f"<script>\n{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def embedded(data: Any) -> str:
+    """JSON that ends no script element, whatever its texts are.
+
+    >>> embedded("</script><!--")
+    '"\\\\u003c/script\\\\u003e\\\\u003c!--"'
+    """
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def page_data(found: Sequence[Examined], words: Words, *, top: int) -> dict[str, Any]:
+    """Everything that the page shows."""
+    used: dict[int, None] = {}
+    devices = [_device(examined, words, used, top) for examined in found]
+    table = found[0].snapshot.stacks if found else ()
+    return {
+        "title": plain(words("replay.page.title", name=found[0].snapshot.name if found else "")),
+        "words": _words(words),
+        "devices": devices,
+        "stacks": {stack: _frames(table[stack]) for stack in used if 0 < stack < len(table)},
+        "remarks": [plain(text) for text in (found[0].snapshot.remarks if found else ())],
+    }
+
+
+def _words(words: Words) -> dict[str, str]:
+    named = {name: words(f"replay.{name}") for name in PAGE_WORDS}
+    named |= {name: words(name) for name in ("reserved", "allocated")}
+    for key in MESSAGES:
+        if key.startswith("replay.category."):
+            named[key.removeprefix("replay.")] = words(key)
+        elif key.startswith("replay.page.") and key != "replay.page.title":
+            named[key.removeprefix("replay.page.")] = MESSAGES[key][words.language]
+    return named
+
+
+def _frames(stack: tuple[Frame, ...]) -> list[tuple[str, int]]:
+    """Frames with whether they are the user's; of long stacks the innermost of C++ that fit."""
+    others = max(0, MOST_FRAMES - sum(map(is_python, stack)))
+    rows = []
+    for frame in stack:
+        others -= not is_python(frame)
+        if is_python(frame) or others >= 0:
+            rows.append((plain(shown(frame)), int(is_users(frame))))
+    return rows[: 2 * MOST_FRAMES]
+
+
+def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> dict[str, Any]:
+    replayed = found.replayed
+    return {
+        "name": words("replay.device", device=found.device).rstrip(": ："),
+        "about": list(about(found, words)),
+        "allocations": replayed.allocations,
+        "matched": replayed.addresses_matched,
+        "fragmentation": None if found.fragmentation_of_run is None else share(found.fragmentation_of_run),
+        "peak": {"reserved": replayed.peak_reserved_bytes, "allocated": replayed.peak_allocated_bytes}
+        | _held(found.held, found, words, used),
+        "timeline": _timeline(found),
+        "unallocated": _unallocated(found, words, used, top),
+        "segments": [_segment(bar) for bar in found.segments],
+        "variants": _variants(found, words),
+        "failures": [
+            {"event": failure.event, "text": failed(failure, words),
+             "room": could_have(failure, words), "stack": _use(failure.stack, used)}
+            for failure in found.failures
+        ],
+        "leaks": None if found.leaks is None else {
+            "said": leaks_said(found.leaks, words),
+            "rows": [
+                {"text": leak_line(leak, words), "first": _first(found, leak.stack, words),
+                 "stack": _use(leak.stack, used)}
+                for leak in found.leaks.leaks[:MOST_GROUPS]
+            ],
+        },
+        "difference": None if found.difference is None else {
+            "title": words("replay.difference", name=plain(found.difference.before)),
+            "said": words(f"replay.same_process.{found.difference.same_process}"),
+            "rows": difference_rows(found.difference, words),
+        },
+    }
+
+
+def _timeline(found: Examined) -> dict[str, Any]:
+    times = found.source.trace.times_us
+    return {
+        "start": times[0] if times else 0,
+        "categories": list(found.timeline.categories),
+        "points": [
+            {
+                "first": point.first, "events": point.events, "allocated": point.allocated_bytes,
+                "reserved": point.reserved_bytes, "highest": point.highest, "time": point.time_us,
+                "held": point.by_category,
+            }
+            for point in found.timeline.points
+        ],
+    }
+
+
+def _use(stack: int, used: dict[int, None]) -> int:
+    used[stack] = None
+    return stack
+
+
+def _first(found: Examined, stack: int, words: Words) -> str:
+    table = found.snapshot.stacks
+    frames = top_frames(table[stack], 2) if 0 <= stack < len(table) else ()
+    return " < ".join(map(plain, frames)) or words("replay.no_stack")
+
+
+def _held(held: Held, found: Examined, words: Words, used: dict[int, None]) -> dict[str, Any]:
+    stacks = found.snapshot.stacks
+    lines = {
+        block.stack: plain(place_of(stacks[block.stack]).line) or words("replay.no_stack")
+        for block in held.blocks[:MOST_BLOCKS]
+    }
+
+    def named(groups: Iterable[Group]) -> list[tuple[str, int, int]]:
+        return [(plain(group.name), group.size_bytes, group.num_blocks) for group in groups]
+
+    said = [
+        words(SAID_OF[name], size=format_bytes(group.size_bytes), count=blocks(group.num_blocks, words))
+        for group in held.by_category for name in SAID_OF if name == group.name
+    ]
+    return {
+        "held": held.size_bytes,
+        "num_blocks": len(held.blocks),
+        "said": said,
+        "categories": named(held.by_category),
+        "modules": named(held.by_module[:MOST_GROUPS]),
+        "lines": named(held.by_line[:MOST_GROUPS]),
+        "stacks": [
+            (_first(found, group.stack, words), group.size_bytes, group.num_blocks, _use(group.stack, used))
+            for group in held.by_stack[:MOST_GROUPS]
+        ],
+        "blocks": [
+            {
+                "address": f"{block.address:#x}", "size": block.size_bytes, "category": block.category,
+                "age": age(block, words), "stack": _use(block.stack, used), "line": lines[block.stack],
+            }
+            for block in held.blocks[:MOST_BLOCKS]
+        ],
+    }
+
+
+def _unallocated(found: Examined, words: Words, used: dict[int, None], top: int) -> dict[str, Any]:
+    parts: Fragmentation = found.fragmentation
+    lows = (0, *(entry.up_to_bytes or 0 for entry in parts.classes))
+    return {
+        "title": words("replay.fragmentation", run=share(found.fragmentation_of_run)),
+        "said": words(
+            "replay.fragmentation_then", share=share(parts.at_the_moment), reserved=format_bytes(parts.reserved_bytes)
+        ),
+        "reserved": parts.reserved_bytes,
+        "parts": parts_of(parts, words),
+        "classes": [
+            (class_name(low, entry.up_to_bytes, words), entry.size_bytes, entry.num_blocks)
+            for low, entry in zip(lows, parts.classes, strict=False) if entry.num_blocks
+        ],
+        "holes": [_hole(hole, found, words, used) for hole in parts.holes[:top]],
+        "pinned": [_pinned(segment, found, words, used) for segment in parts.pinned[:top]],
+    }
+
+
+def _hole(hole: Hole, found: Examined, words: Words, used: dict[int, None]) -> dict[str, Any]:
+    def side(key: str, block: BlockView | None) -> tuple[str, int, str, int | None]:
+        if block is None:
+            return words(key), 0, "", None
+        return words(key), block.size_bytes, _first(found, block.stack, words), _use(block.stack, used)
+
+    size, segment = format_bytes(hole.size_bytes), format_bytes(hole.segment_bytes)
+    return {
+        "text": words("replay.hole", size=size, address=f"{hole.address:#x}", segment=segment),
+        "sides": [side("replay.neighbour_before", hole.before), side("replay.neighbour_after", hole.after)],
+    }
+
+
+def _pinned(segment: Pinned, found: Examined, words: Words, used: dict[int, None]) -> dict[str, Any]:
+    return {
+        "text": words(
+            "replay.pin", free=format_bytes(segment.free_bytes), size=format_bytes(segment.size_bytes),
+            address=f"{segment.address:#x}", live=format_bytes(segment.live_bytes),
+        ),
+        "pins": [
+            (block.size_bytes, _first(found, block.stack, words), _use(block.stack, used)) for block in segment.pins
+        ],
+    }
+
+
+def _segment(bar: Bar) -> dict[str, Any]:
+    kinds = ["small" if bar.is_small else "large", f"stream {bar.stream:#x}"]
+    kinds += ["expandable"] * bar.is_expandable + [f"pool {bar.pool}"] * any(bar.pool)
+    return {
+        "address": f"{bar.address:#x}", "size": bar.size_bytes, "live": bar.live_bytes, "free": bar.free_bytes,
+        "kind": ", ".join(kinds), "stretches": [(int(stretch.part), stretch.size_bytes) for stretch in bar.stretches],
+    }
+
+
+def _variants(found: Examined, words: Words) -> dict[str, Any]:
+    if not found.variants:
+        return {"rows": []}
+    said = advice(found.variants)
+    keys = ("setting", "peak_reserved", "change", "retries", "oom")
+    rows = zip(found.variants, variant_rows(found.variants, words), strict=True)
+    return {
+        "title": variants_title(found.variants, words),
+        "said": None if said is None else advised(said, found.variants[0], words),
+        "note": laid_anew(found, words),
+        "helps": said is not None and said.best is not None,
+        "head": [words(f"replay.{key}") for key in keys],
+        "rows": [{"reserved": variant.peak_reserved_bytes, "cells": cells} for variant, cells in rows],
+    }

@@ -1,0 +1,48 @@
+"""What a card could have given, from its recording."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from vramcast.replay.capacity import PAGE_BYTES, limit_by_retries
+from vramcast.replay.replay import replay
+from vramcast.units import MIB
+
+from ._made import FORWARD, PLAIN, Run
+
+
+def limit(run: Run) -> int | None:
+    snapshot = run.snapshot()
+    return limit_by_retries(snapshot.devices[0], replay(snapshot, snapshot.devices[0]))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_limit_is_never_below_what_there_was(seed: int) -> None:
+    rng, capacity = random.Random(seed), 200 * MIB
+    run = Run(capacity_bytes=capacity)
+    live: list[int] = []
+    for _ in range(120):
+        while live and (len(live) > 2 or rng.random() < 0.5):
+            run.drop(live.pop(rng.randrange(len(live))), PLAIN)
+        live.append(run.make(rng.randrange(11, 60) * MIB, FORWARD))
+    found = limit(run)
+    assert found is not None and capacity <= found < capacity + 60 * MIB
+
+
+def test_a_cache_returned_for_a_segment_tells_the_limit() -> None:
+    run = Run(capacity_bytes=100 * MIB)
+    run.drop(run.make(60 * MIB, FORWARD), PLAIN)
+    run.make(70 * MIB, FORWARD)
+    assert limit(run) == 130 * MIB - PAGE_BYTES
+
+
+def test_a_program_that_empties_its_cache_tells_no_limit() -> None:
+    run = Run()
+    run.drop(run.make(60 * MIB, FORWARD), PLAIN)
+    first = len(run.trace)
+    run.empty_cache()
+    run._mark(first, PLAIN)
+    run.make(600 * MIB, FORWARD)
+    assert limit(run) is None

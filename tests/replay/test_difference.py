@@ -1,0 +1,61 @@
+"""Two recordings side by side."""
+
+from __future__ import annotations
+
+from vramcast.replay.examine import Asked, Examined, examine
+from vramcast.units import MIB
+
+from . import _made as made
+from ._made import Run, train
+
+
+def against(before: Run, after: Run) -> Examined:
+    old, new = before.snapshot(), after.snapshot()
+    return examine(new, new.devices[0], Asked(), against=examine(old, old.devices[0], Asked()))
+
+
+def test_a_recording_does_not_differ_from_itself() -> None:
+    run = Run()
+    train(run, 2)
+    found = against(run, run).difference
+    assert found is not None and found.same_process
+    assert found.at_peak.by_category == found.at_end.by_stack == ()
+    assert [(changed.num_segments, changed.size_bytes) for changed in found.segments] == [(0, 0), (0, 0)]
+
+
+def test_what_grew_is_named_by_category_and_stack() -> None:
+    before, after = Run(), Run()
+    train(before, 2)
+    train(after, 2)
+    after.make(30 * MIB, made.FORWARD)
+    found = against(before, after).difference
+    assert found is not None
+    (category,) = found.at_end.by_category
+    assert (category.name, category.bytes_more) == (("activations",), 30 * MIB)
+    assert (category.before_count, category.after_count) == (0, 1)
+    (stack,) = found.at_end.by_stack
+    assert stack.name[0] == "model.py:10 forward"
+    new, gone = found.segments
+    assert (new.is_new, new.num_segments, new.size_bytes, gone.num_segments) == (True, 1, 30 * MIB, 0)
+    assert found.peak_reserved_after_bytes - found.peak_reserved_before_bytes == 30 * MIB
+
+
+def test_stacks_are_compared_by_their_frames_whatever_their_index() -> None:
+    before, after = Run(), Run()
+    before.make(MIB, made.PLAIN)
+    before.make(2 * MIB, made.FORWARD)
+    after.make(2 * MIB, made.FORWARD)
+    after.make(MIB, made.PLAIN)
+    found = against(before, after).difference
+    assert found is not None and found.at_end.by_stack == ()
+
+
+def test_two_runs_at_the_same_addresses_are_two_runs() -> None:
+    before, after = Run(), Run()
+    before.make(MIB, made.PLAIN)
+    after.make(MIB, made.PLAIN)
+    for index in range(len(after.trace)):
+        after.trace.times_us[index] += 7
+    found = against(before, after).difference
+    assert found is not None and not found.same_process
+    assert found.segments == ()

@@ -1,0 +1,105 @@
+"""A device looked at as a whole: failures, settings, and recordings of other people's runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.allocator._snapshot import TRUTH
+from vramcast.replay.advice import advice
+from vramcast.replay.examine import Asked, examine
+from vramcast.replay.variants import Variant
+from vramcast.sources.snapshots import read_snapshot
+from vramcast.units import GIB, MIB
+
+from . import _made as made
+from ._made import Run
+
+FILES = sorted((TRUTH / "snapshots").glob("*.pickle.gz")) if TRUTH.is_dir() else []
+
+
+def full_of_holes() -> Run:
+    """A card of 60 MiB, three segments of two 9 MiB blocks; the last of the first, the first of the next are free."""
+    run = Run(capacity_bytes=60 * MIB)
+    blocks = [run.make(size * MIB, made.FORWARD) for size in (9, 9) * 3]
+    for block in blocks[1:3]:
+        run.drop(block, made.PLAIN)
+    assert run.allocate(17 * MIB) is None
+    return run
+
+
+def test_a_failure_says_that_memory_in_one_piece_would_have_been_enough() -> None:
+    snapshot = full_of_holes().snapshot()
+    (failure,) = examine(snapshot, snapshot.devices[0], Asked()).failures
+    assert failure.request_bytes == 17 * MIB
+    assert failure.allocated_bytes == 36 * MIB and failure.reserved_bytes == 60 * MIB
+    assert (failure.contiguity.largest_bytes, failure.contiguity.free_bytes) == (11 * MIB, 24 * MIB)
+    assert failure.contiguity.if_contiguous
+
+
+def test_replays_say_which_setting_avoids_the_failure() -> None:
+    snapshot = full_of_holes().snapshot()
+    asked = Asked(all_confs=True, capacity_bytes=60 * MIB)
+    found = examine(snapshot, snapshot.devices[0], asked)
+    own = found.variants[0]
+    assert own.conf == "" and own.num_ooms == 1
+    said = advice(found.variants)
+    assert said is not None and said.best is not None
+    assert said.kind == "avoids" and said.best.num_ooms == 0
+    expandable = next(variant for variant in found.variants if variant.conf == "expandable_segments:True")
+    assert (expandable.num_ooms, expandable.num_ooms_avoided) == (0, 1)
+
+
+def variant(conf: str, reserved: int, failed: int | None = None) -> Variant:
+    return Variant(
+        conf=conf, capacity_bytes=None, peak_allocated_bytes=MIB, peak_reserved_bytes=reserved, num_alloc_retries=0,
+        out_of_memory=failed,
+    )
+
+
+@pytest.mark.parametrize(
+    ("variants", "kind", "best", "saved"),
+    [
+        ([("", 9, None), ("a", 8, None), ("b", 7, None)], "lowers", "b", 2),
+        ([("", 9, None), ("a", 9, None), ("b", 12, None)], "none", None, 0),
+        ([("", 9, None), ("a", 3, 5)], "none", None, 0),
+        ([("", 9, 5), ("a", 12, None), ("b", 1, 2)], "avoids", "a", 0),
+        ([("", 9, 5), ("a", 12, 7)], "none_avoids", None, 0),
+    ],
+)
+def test_advice_is_what_the_figures_say(
+    variants: list[tuple[str, int, int | None]], kind: str, best: str | None, saved: int
+) -> None:
+    said = advice([variant(*figures) for figures in variants])
+    assert said is not None
+    assert (said.kind, said.best.conf if said.best else None, said.saved_bytes) == (kind, best, saved)
+
+
+def test_without_other_settings_there_is_no_advice() -> None:
+    assert advice([]) is None
+    assert advice([variant("", MIB)]) is None
+
+
+def test_settings_that_need_a_limit_are_tried_only_where_one_is_known() -> None:
+    run = Run()
+    run.make(30 * MIB)
+    snapshot = run.snapshot()
+    free = examine(snapshot, snapshot.devices[0], Asked(all_confs=True)).variants
+    limited = examine(snapshot, snapshot.devices[0], Asked(all_confs=True, capacity_bytes=GIB)).variants
+    assert len(limited) == len(free) + 1
+    assert examine(snapshot, snapshot.devices[0], Asked()).variants == ()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.split(".")[0])
+def test_of_a_real_recording_everything_adds_up(path) -> None:  # type: ignore[no-untyped-def]
+    snapshot = read_snapshot(path)
+    for device in snapshot.devices:
+        found = examine(snapshot, device, Asked(leaks=True))
+        assert found.held.size_bytes == found.replayed.peak_allocated_bytes
+        assert sum(group.size_bytes for group in found.held.by_category) == found.held.size_bytes
+        assert found.fragmentation.reserved_bytes == found.replayed.peak_reserved_bytes
+        assert sum(bar.size_bytes for bar in found.segments) == found.replayed.peak_reserved_bytes
+        assert max(point.allocated_bytes for point in found.timeline.points) == found.replayed.peak_allocated_bytes
+        # These are single training steps and forwards of ordinary models: no leak, and little that no rule names.
+        assert found.leaks is not None and found.leaks.leaks == ()
+        unknown = sum(group.size_bytes for group in found.held.by_category if group.name == "unknown")
+        assert unknown < found.held.size_bytes / 100

@@ -1,0 +1,98 @@
+"""Where reserved memory is that no tensor has."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from vramcast.domain.snapshot import BlockView, SegmentView
+from vramcast.replay.fragmentation import contiguity, fragmentation
+from vramcast.replay.replay import replay, state_after
+from vramcast.replay.segments import Part, segment_map
+from vramcast.units import MIB
+
+from ._record import Process, run
+
+
+def live(address: int, size: int, requested: int | None = None, stack: int = 0) -> BlockView:
+    return BlockView(address=address, size_bytes=size, requested_bytes=requested or size, stack=stack)
+
+
+def free(address: int, size: int) -> BlockView:
+    return BlockView(address=address, size_bytes=size, is_free=True)
+
+
+def segment(*blocks: BlockView, stream: int = 0) -> SegmentView:
+    size = sum(block.size_bytes for block in blocks)
+    return SegmentView(address=blocks[0].address, size_bytes=size, is_small=False, blocks=blocks, stream=stream)
+
+
+def waiting(address: int, size: int) -> BlockView:
+    return BlockView(address=address, size_bytes=size, requested_bytes=size, awaits_free=True)
+
+
+SEGMENTS = (
+    segment(live(0, 2 * MIB, 2 * MIB - 100, stack=3), free(2 * MIB, 15 * MIB), live(17 * MIB, 3 * MIB, stack=4)),
+    segment(free(100 * MIB, 20 * MIB)),
+    segment(waiting(200 * MIB, 5 * MIB), free(205 * MIB, 5 * MIB)),
+)
+
+
+def test_the_parts_of_a_known_state() -> None:
+    found = fragmentation(SEGMENTS, 7, top=10)
+    assert (found.requested_bytes, found.rounding_bytes) == (5 * MIB - 100, 100)
+    assert (found.awaiting_bytes, found.split_free_bytes, found.cached_bytes) == (5 * MIB, 20 * MIB, 20 * MIB)
+    assert found.reserved_bytes == 50 * MIB
+    assert found.at_the_moment == pytest.approx(0.8)
+    assert [(entry.up_to_bytes, entry.size_bytes, entry.num_blocks) for entry in found.classes if entry.num_blocks] == [
+        (10 * MIB, 5 * MIB, 1), (100 * MIB, 15 * MIB, 1)
+    ]
+
+
+def test_a_hole_names_its_neighbours_and_an_edge_has_none() -> None:
+    largest, other = fragmentation(SEGMENTS, 0, top=10).holes
+    assert (largest.address, largest.size_bytes, largest.segment_bytes) == (2 * MIB, 15 * MIB, 20 * MIB)
+    assert largest.before is not None and largest.before.stack == 3
+    assert largest.after is not None and largest.after.stack == 4
+    assert other.before is not None and other.after is None
+
+
+def test_a_segment_that_is_mostly_empty_names_what_holds_it() -> None:
+    first, second = fragmentation(SEGMENTS, 0, top=10).pinned
+    assert (first.free_bytes, first.live_bytes) == (15 * MIB, 5 * MIB)
+    assert [block.size_bytes for block in first.pins] == [3 * MIB, 2 * MIB]
+    assert second.free_bytes == 5 * MIB
+    assert len(fragmentation(SEGMENTS, 0, top=1).pinned) == 1
+
+
+def test_memory_in_one_piece_would_have_served_what_pieces_cannot() -> None:
+    room = contiguity(SEGMENTS, 30 * MIB)
+    assert (room.free_bytes, room.largest_bytes, room.if_contiguous) == (40 * MIB, 20 * MIB, True)
+    assert not contiguity(SEGMENTS, 41 * MIB).if_contiguous
+    assert contiguity(SEGMENTS, 41 * MIB, driver_free_bytes=MIB).if_contiguous
+    assert contiguity(SEGMENTS, MIB, stream=7).free_bytes == 0  # another stream's memory serves nobody
+
+
+def test_the_map_tiles_its_segments() -> None:
+    bars = segment_map(SEGMENTS)
+    assert [bar.address for bar in bars] == [0, 100 * MIB, 200 * MIB]
+    assert [stretch.part for stretch in bars[0].stretches] == [Part.LIVE, Part.FREE, Part.LIVE]
+    assert all(sum(stretch.size_bytes for stretch in bar.stretches) == bar.size_bytes for bar in bars)
+    assert bars[0].largest_free_bytes == 15 * MIB
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_parts_add_up_to_what_is_reserved(seed: int) -> None:
+    process = Process("expandable_segments:True" if seed % 2 else "")
+    run(process, random.Random(seed), 400)
+    snapshot = process.snapshot()
+    replayed = replay(snapshot, snapshot.devices[0])
+    for event in (0, replayed.peak_event, replayed.peak_reserved_event, replayed.events - 1):
+        state = state_after(snapshot, snapshot.devices[0], event)
+        found = fragmentation(state, event, top=3)
+        parts = found.requested_bytes + found.rounding_bytes + found.awaiting_bytes
+        assert parts + found.split_free_bytes + found.cached_bytes == found.reserved_bytes
+        assert found.reserved_bytes == replayed.reserved[event]
+        assert found.allocated_bytes == replayed.allocated[event]
+        assert sum(entry.size_bytes for entry in found.classes) == found.split_free_bytes

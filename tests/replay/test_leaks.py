@@ -1,0 +1,105 @@
+"""Leaks over steps, and what is none."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from vramcast.domain.snapshot import Snapshot
+from vramcast.replay.leaks import Leaks, leaks_of
+from vramcast.replay.lives import lives_of
+from vramcast.replay.steps import steps_of
+from vramcast.units import MIB
+
+from . import _made as made
+from ._made import Run, train
+
+
+def leaks(snapshot: Snapshot) -> Leaks:
+    device = snapshot.devices[0]
+    return leaks_of(snapshot, device, lives_of(snapshot, device))
+
+
+def trained(steps: int, **options: int) -> Snapshot:
+    run = Run()
+    train(run, steps, **options)
+    return run.snapshot()
+
+
+def unmarked(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, annotations=())
+
+
+def without_stacks(snapshot: Snapshot) -> Snapshot:
+    device = snapshot.devices[0]
+    columns = {name: getattr(device.trace, name)[:] for name in device.trace.__struct_fields__}
+    columns["stacks"] = type(device.trace.stacks)("I", bytes(4 * len(device.trace)))
+    trace = type(device.trace)(**columns)
+    return replace(unmarked(snapshot), devices=(replace(device, trace=trace),), stacks=((),))
+
+
+def test_a_leak_is_found_with_its_stack_and_its_bytes_a_step() -> None:
+    snapshot = trained(6, leaked_bytes=MIB)
+    found = leaks(snapshot)
+    assert (found.steps, found.found_by, found.bytes_per_step) == (6, "annotations", MIB)
+    (leak,) = found.leaks
+    assert snapshot.stacks[leak.stack] == made.PLAIN
+    assert leak.blocks_per_step == 1.0
+    # The first boundary is the beginning, and what a step leaks is made after its optimizer has stepped.
+    assert leak.history == (0, 0, MIB, 2 * MIB, 3 * MIB, 4 * MIB, 5 * MIB)
+
+
+def test_a_run_without_leaks_has_none() -> None:
+    found = leaks(trained(6))
+    assert found.can_be_told and found.leaks == ()
+
+
+def test_a_cache_that_levels_off_is_no_leak() -> None:
+    assert leaks(trained(10, leaked_bytes=MIB, keep=3)).leaks == ()
+
+
+def test_one_step_cannot_tell() -> None:
+    found = leaks(trained(1, leaked_bytes=MIB))
+    assert not found.can_be_told and found.leaks == ()
+    assert found.steps == 1
+
+
+def test_steps_are_found_without_marks() -> None:
+    found = leaks(unmarked(trained(8, leaked_bytes=MIB)))
+    assert found.found_by == "repetition"
+    assert found.bytes_per_step == MIB
+    assert leaks(unmarked(trained(8))).leaks == ()
+
+
+def test_steps_are_found_without_stacks() -> None:
+    steps = steps_of(*_with_device(without_stacks(trained(8))))
+    assert steps is not None and steps.found_by == "repetition" and steps.num_steps in (6, 7)
+
+
+def test_layers_of_one_forward_are_no_steps() -> None:
+    run = Run()
+    outer = made.python("forward", "/home/me/model.py", 50)
+    for _ in range(30):
+        for line in (10, 11, 12):
+            run.make(MIB, (made.python("forward", "/home/me/layer.py", line), outer, made.MAIN))
+    assert steps_of(*_with_device(run.snapshot())) is None
+    assert steps_of(*_with_device(without_stacks(run.snapshot()))) is None
+    assert not leaks(run.snapshot()).can_be_told
+
+
+def test_random_allocations_have_no_steps() -> None:
+    run = Run()
+    for size in range(200):
+        run.make(MIB + 512 * (size * size % 97), (made.python("f", line=size * 7 % 31), made.MAIN))
+    assert steps_of(*_with_device(run.snapshot())) is None
+
+
+def _with_device(snapshot: Snapshot) -> tuple[Snapshot, object]:
+    return snapshot, snapshot.devices[0]
+
+
+def test_layers_of_one_backward_pass_are_no_steps() -> None:
+    run = Run()
+    for _ in range(30):
+        for name in ("Mm", "Add", "Mul"):
+            run.make(MIB, (made.cpp(f"torch::autograd::generated::{name}Backward0::apply()"), made.BACKWARD[1]))
+    assert steps_of(*_with_device(run.snapshot())) is None

@@ -1,0 +1,63 @@
+"""A run in few points."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from vramcast.domain.snapshot import Action
+from vramcast.replay.examine import Asked, examine
+from vramcast.replay.kinds import Kinds
+from vramcast.replay.lives import lives_of
+from vramcast.replay.replay import replay
+from vramcast.replay.start import start_segments
+from vramcast.replay.timeline import Course, Timeline, timeline
+from vramcast.units import MIB
+
+from ._made import Run, train
+from ._record import Process, run
+
+
+def drawn(process: Process, points: int, first: int = 0) -> tuple[Timeline, int, int]:
+    snapshot = process.snapshot(first)
+    device = snapshot.devices[0]
+    replayed = replay(snapshot, device)
+    course = timeline(
+        device, Course(replayed.allocated, replayed.reserved), lives=lives_of(snapshot, device),
+        kinds=Kinds(snapshot.stacks), start=start_segments(snapshot, device), points=points,
+    )
+    return course, replayed.peak_allocated_bytes, replayed.peak_reserved_bytes
+
+
+@pytest.mark.parametrize("points", [1, 7, 100, 5000])
+def test_no_peak_is_lost(points: int) -> None:
+    process = Process()
+    run(process, random.Random(points), 500)
+    course, allocated, reserved = drawn(process, points)
+    assert max(point.allocated_bytes for point in course.points) == allocated
+    assert max(point.reserved_bytes for point in course.points) == reserved
+    assert sum(point.events for point in course.points) == course.events
+    assert len(course.points) <= points
+
+
+@pytest.mark.parametrize("first", [0, 20, 60])
+def test_the_categories_add_up_to_what_was_requested(first: int) -> None:
+    process = Run()
+    train(process, 6)
+    course, _, _ = drawn(process, 10**6, first)
+    actions = process.trace.actions[first:]
+    for point in course.points:
+        if actions[point.highest] != Action.FREE_REQUESTED:  # a block counts until its free is complete
+            assert 0 <= point.allocated_bytes - sum(point.by_category) <= MIB * 12  # slack: less than 1 MiB a block
+    assert sum(course.points[-1].by_category) == process.allocator.requested_bytes
+
+
+def test_a_recording_without_events_has_no_course() -> None:
+    process = Run()
+    process.make(512)
+    snapshot = process.snapshot(len(process.trace))
+    found = examine(snapshot, snapshot.devices[0], Asked())
+    assert found.timeline.points == ()
+    assert found.held.size_bytes == 512
+    assert found.peak_time_us is None

@@ -1,0 +1,137 @@
+"""The report on a recording: text, JSON and page."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.replay import _made as made
+from tests.replay._made import Run, train
+from vramcast.domain.snapshot import Frame
+from vramcast.replay.examine import Asked, Examined, examine
+from vramcast.replay.lives import CATEGORIES
+from vramcast.report.braille import chart
+from vramcast.report.messages import LANGUAGES, MESSAGES, Words
+from vramcast.report.replay import render
+from vramcast.report.replay_document import replay_document
+from vramcast.report.replay_page import page
+from vramcast.units import MIB
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[2J<!--"
+
+
+def looked_at(run: Run, asked: Asked | None = None) -> Examined:
+    snapshot = run.snapshot()
+    return examine(snapshot, snapshot.devices[0], asked or Asked(leaks=True, confs=("max_split_size_mb:64",)))
+
+
+@pytest.fixture(scope="module")
+def trained() -> Examined:
+    run = Run()
+    train(run, 5, leaked_bytes=MIB)
+    return looked_at(run)
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Examined:
+    run = Run()
+    run.make(MIB, (Frame("forward", f"/tmp/{HOSTILE}.py", 1), Frame(HOSTILE, "/tmp/a.py", 2)))
+    run.drop(run.make(5 * MIB, (Frame(HOSTILE, "??", 0),)))
+    run.make(30 * MIB)
+    return looked_at(run)
+
+
+def test_the_answer_comes_first(trained: Examined) -> None:
+    lines = render([trained], Words("en"), top=5).splitlines()
+    assert lines[0] == "peak: 40.00 MiB reserved, 25.00 MiB allocated" or lines[0].startswith("peak: ")
+    assert "allocations at their recorded address" in "\n".join(lines[:5])
+
+
+def test_the_text_names_leaks_holders_and_settings(trained: Examined) -> None:
+    text = render([trained], Words("en"), top=5)
+    assert "1.00 MiB a step more, over 5 steps (found by marks of the optimizer), at 1 place" in text
+    assert "train.py:7 helper" in text
+    assert "none of 1 other settings would have lowered reserved memory" in text
+    assert re.search(r"optimizer states +8\.00 MiB", text)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_text_and_page_exist_in_every_language(trained: Examined, language: str) -> None:
+    words = Words(language)
+    assert render([trained], words, top=3)
+    assert f'<html lang="{language}">' in page([trained], words, top=3)
+
+
+def test_every_category_has_a_name() -> None:
+    assert all(f"replay.category.{category}" in MESSAGES for category in CATEGORIES)
+
+
+def test_a_hostile_recording_moves_no_cursor(hostile: Examined) -> None:
+    assert "\x1b" not in render([hostile], Words("en"), top=5)
+
+
+def test_a_hostile_recording_ends_no_script(hostile: Examined) -> None:
+    text = page([hostile], Words("en"), top=5)
+    assert text.count("</script>") == 2  # of the data and of the program
+    assert "<img" not in text and "\x1b" not in text
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert data is not None
+    frames = json.loads(data[1])["stacks"].values()
+    assert any(HOSTILE.replace("\x1b", "?")[:20] in name for stack in frames for name, _ in stack)
+
+
+def test_the_page_asks_nothing_of_any_network(trained: Examined) -> None:
+    text = page([trained], Words("en"), top=5)
+    assert not re.search(r"https?://|@import|\bsrc=|\burl\(", text)
+    assert "default-src 'none'" in text
+
+
+def test_the_page_stays_small_whatever_the_recording(trained: Examined) -> None:
+    run = Run()
+    for size in range(4000):
+        run.make(512 * (1 + size % 7), (made.python("f", line=size), made.MAIN))
+    assert len(page([looked_at(run, Asked())], Words("en"), top=10)) < 2_000_000
+
+
+def test_the_document_is_json_with_whole_bytes(trained: Examined) -> None:
+    plain = json.loads(json.dumps(replay_document([trained], top=3)))
+    assert plain["schema"] == 1
+    (device,) = plain["devices"]
+    assert device["addresses_matched"] == device["allocations"] > 0
+    assert device["segments_matched"] == device["segment_events"]
+    assert device["final_blocks_matched"] is True
+    assert device["peak"]["allocated_bytes"] == trained.replayed.peak_allocated_bytes
+    assert device["fragmentation"] == pytest.approx(
+        1 - device["peak"]["allocated_bytes"] / device["peak"]["reserved_bytes"]
+    )
+    assert sum(group["bytes"] for group in device["peak"]["categories"]) == device["peak"]["allocated_bytes"]
+    assert device["leaks"]["bytes_per_step"] == MIB
+    assert [variant["conf"] for variant in device["variants"]] == ["", "max_split_size_mb:64"]
+    assert device["advice"]["kind"] == "none"
+    assert None not in _values(plain)
+
+
+def test_what_is_unknown_is_absent() -> None:
+    run = Run()
+    run.make(512)
+    snapshot = run.snapshot(len(run.trace))
+    device = replay_document([examine(snapshot, snapshot.devices[0], Asked())], top=3)["devices"][0]
+    assert not {"event", "time_us"} & set(device["peak"])
+    assert not {"leaks", "variants", "advice", "difference"} & set(device)
+
+
+def test_the_chart_is_as_high_as_its_largest_value() -> None:
+    lines = chart([0, 50, 100, 100], [100, 100, 100, 100], columns=2, rows=2)
+    assert [len(line) for line in lines] == [2, 2]
+    assert lines[1][1] == "⣿"  # full height on the right
+    assert chart([0, 0], [0, 0], columns=1, rows=1) == ["⠀"]
+
+
+def _values(plain: object) -> list[object]:
+    if isinstance(plain, dict):
+        return [value for item in plain.values() for value in _values(item)]
+    if isinstance(plain, list):
+        return [value for item in plain for value in _values(item)]
+    return [plain]
