@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from vramcast.report.failure_actions import FAILURE_ACTIONS
+from vramcast.report.failure_numbers import FAILURE_NUMBERS
+from vramcast.report.failure_messages import FAILURE_MESSAGES
 from vramcast.report.log_messages import LOG_MESSAGES
 from vramcast.report.market_messages import MARKET_MESSAGES
 from vramcast.report.plan_messages import PLAN_MESSAGES
@@ -217,6 +220,9 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "{total} 个问题：{fitting} 个放得下，{failing} 个放不下，{errors} 个无法回答",
     },
     "written": {"en": "written to {directory}: {names}", "zh": "已写入 {directory}：{names}"},
+    **FAILURE_ACTIONS,
+    **FAILURE_NUMBERS,
+    **FAILURE_MESSAGES,
     **LOG_MESSAGES,
     **MARKET_MESSAGES,
     **PLAN_MESSAGES,

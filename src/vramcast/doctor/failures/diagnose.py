@@ -1,0 +1,144 @@
+"""Statements of a text turned into findings: echoes joined, causes judged, fixes computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from vramcast.doctor.failures.case import Case, Facts, case_of
+from vramcast.doctor.failures.causes import judge
+from vramcast.doctor.failures.checks import checks_of
+from vramcast.doctor.failures.fixes import fixes_of
+from vramcast.doctor.failures.job import Computed, beside, computed
+from vramcast.doctor.failures.meaning import meaning_of
+from vramcast.domain.failure import Diagnosis, Finding, Fix, Statement
+from vramcast.domain.job import Job
+from vramcast.domain.reconciliation import Remark
+from vramcast.domain.serving import PipelineJob, ServeJob
+from vramcast.domain.snapshot import Snapshot
+
+ECHO_LINES: Final = 400
+"""A statement without figures this near to one with figures repeats it: tracebacks, workers, launchers [lines]."""
+
+GROWTHS: Final = 3
+"""So many failures of one device, each with more live memory than the one before, are growth."""
+
+MOST_FINDINGS: Final = 20
+"""Of more failures only the first are explained: one log of many ranks says one thing."""
+
+
+class Given(NamedTuple):
+    """What a user gave beside the text."""
+
+    job: Job | ServeJob | PipelineJob | None = None
+    snapshot: Snapshot | None = None
+    every_check: bool = False
+
+
+NOTHING_GIVEN: Final = Given()
+
+
+def diagnosis(
+    name: str, statements: Sequence[Statement], facts: Facts = Facts(), given: Given = NOTHING_GIVEN, *, lines: int = 0,
+    cut: bool = False,
+) -> Diagnosis:
+    """What a text means.
+
+    Args:
+        name: of the file
+        statements: the failures it tells of, in order
+        facts: what surrounds them
+        given: the job that failed, a snapshot of its process
+        lines: of the text
+        cut: the text is longer than what was read
+
+    Raises: VramcastError of one sentence when the job cannot be answered
+    """
+    kept = joined(statements)[:MOST_FINDINGS]
+    job = computed(given.job) if given.job is not None else None
+    growth = _growth(kept)
+    findings = []
+    for statement in kept:
+        case = case_of(statement, facts, growth.get(statement.numbers.get("device")))
+        findings.append(_finding(case._replace(job=job.predicted if job else None), job, given.snapshot))
+    training = given.job if isinstance(given.job, Job) else None
+    checks = checks_of(facts, training, every=given.every_check)
+    return Diagnosis(name=name, findings=tuple(findings), checks=checks, lines=lines, cut=cut)
+
+
+def _finding(case: Case, job: Computed | None, snapshot: Snapshot | None) -> Finding:
+    judged = judge(case)
+    shown, replayed = _replayed(case, snapshot)
+    why = (*judged.why, *(beside(case, job) if job else ()), *shown)
+    fixes = (*_enough(replayed), *_enough(job.fixes if job else ()), *fixes_of(case, judged))
+    return Finding(
+        cause=judged.cause, confidence=round(judged.confidence, 2), statement=case.statement, detail=judged.detail,
+        why=why, meaning=meaning_of(case), fixes=_unique(fixes),
+    )
+
+
+def _replayed(case: Case, snapshot: Snapshot | None) -> tuple[tuple[Remark, ...], tuple[Fix, ...]]:
+    """What a replay of the snapshot shows; nothing without one."""
+    if snapshot is None:
+        return (), ()
+    from vramcast.doctor.failures.recording import proof_of  # most texts come without one
+
+    return proof_of(snapshot, _device(case.statement))
+
+
+def _device(statement: Statement) -> int | None:
+    device = statement.numbers.get("device")
+    return device if isinstance(device, int) else None
+
+
+def _enough(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+    """What is enough first; the order is kept otherwise."""
+    return tuple(sorted(fixes, key=lambda fix: not fix.enough))
+
+
+def _unique(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+    """One fix per setting: what was computed or replayed stands before what the message's arithmetic gives."""
+    found: dict[tuple[str, str], Fix] = {}
+    for fix in fixes:
+        found.setdefault(("", fix.setting) if fix.setting else (fix.action.key, ""), fix)
+    return tuple(found.values())
+
+
+def joined(statements: Sequence[Statement]) -> list[Statement]:
+    """One statement per failure: those with the same figures are one, and those without any near others are echoes."""
+    kept: dict[tuple[object, ...], Statement] = {}
+    with_figures = [statement.line for statement in statements if _has_figures(statement)]
+    for statement in statements:
+        if not _has_figures(statement) and any(abs(statement.line - line) <= ECHO_LINES for line in with_figures):
+            continue
+        key = _figures_but_rank(statement) if _has_figures(statement) else (statement.family, statement.wording)
+        if key in kept:
+            kept[key] = replace(kept[key], repeats=kept[key].repeats + statement.repeats)
+        else:
+            kept[key] = statement
+    return list(kept.values())
+
+
+def _has_figures(statement: Statement) -> bool:
+    return any(name not in ("device", "pid", "exit_code") for name in statement.numbers)
+
+
+def _figures_but_rank(statement: Statement) -> tuple[object, ...]:
+    """What makes two statements one failure: the same sizes on the same device, or one said by several ranks."""
+    return tuple(sorted((name, str(value)) for name, value in statement.numbers.items() if name != "pid"))
+
+
+def _growth(statements: Sequence[Statement]) -> dict[object, int]:
+    """Device -> by how much live memory grew from failure to failure, where it only grew [bytes]."""
+    live: dict[object, list[int]] = {}
+    for statement in statements:
+        allocated = statement.numbers.get("allocated_bytes")
+        if isinstance(allocated, int):
+            live.setdefault(statement.numbers.get("device"), []).append(allocated)
+    return {
+        device: sizes[-1] - sizes[0]
+        for device, sizes in live.items()
+        if len(sizes) >= GROWTHS and all(low < high for low, high in zip(sizes, sizes[1:], strict=False))
+    }
