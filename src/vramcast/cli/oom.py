@@ -41,6 +41,7 @@ def command(
     vramcast oom train.log --snapshot dump.pickle
     """
     from vramcast.api import diagnosis_of
+    from vramcast.doctor.failures.read import is_snapshot
 
     only_checks = checks and text is None and snapshot is None and _nothing_piped()
     if text is None and not only_checks and snapshot is None and _nothing_piped():
@@ -57,7 +58,8 @@ def command(
 
         click.echo(coloured(render(found, words), fits=False), nl=False)
     if not found.findings and not as_json and not only_checks:
-        click.echo(words("failure.none", name=found.name))
+        recorded = snapshot is not None or (source is not None and is_snapshot(source))
+        click.echo(words("failure.no_event" if recorded else "failure.none", name=found.name))
     return 0 if found.findings or only_checks else EXIT_NOTHING_FOUND
 
 

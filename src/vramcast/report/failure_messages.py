@@ -202,6 +202,12 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "a library found no memory for its handle or workspace: everything else had taken the card before",
         "zh": "库找不到句柄或工作区所需的显存：卡已被占满",
     },
+    "why.library_last": {
+        "en": "a library fails last where the job itself fills the card", "zh": "任务本身占满显卡时，最后失败的往往是库",
+    },
+    "why.only_table": {
+        "en": "the text shows what is held, but no failure", "zh": "文本只显示占用情况，没有失败",
+    },
     "why.metal": {
         "en": "{beside} of this process are outside PyTorch's heaps, which hold {allocated}",
         "zh": "本进程有 {beside} 不在 PyTorch 的堆里，堆内为 {allocated}",

@@ -25,6 +25,10 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
         "zh": "{name}：没有发现显存或内存耗尽的信息；查找的内容：PyTorch、TensorFlow、JAX 等框架，cuBLAS、cuDNN、NCCL，vLLM、SGLang、"
         "TensorRT-LLM、llama.cpp 的相关消息，被系统终止的进程，以及显存快照",
     },
+    "failure.no_event": {
+        "en": "{name}: a memory snapshot without an out-of-memory event; vramcast replay shows its peak and other settings",
+        "zh": "{name}：快照中没有显存不足事件；vramcast replay 可显示其峰值与其他设置",
+    },
     "failure.cut": {"en": "the text is longer than is read; its end was left out", "zh": "文本超出读取上限；末尾未读"},
     "failure.by.arithmetic": {"en": "the message's figures", "zh": "按消息中的数字"},
     "failure.by.train": {"en": "computed by train", "zh": "train 计算"},

@@ -95,9 +95,9 @@ def _both(case: Case) -> bool:
 
 
 def _without(case: Case, held: int | None) -> bool:
-    """Whether the request would have been served without what somebody holds."""
+    """Whether the request would have been served without what somebody holds, and only without it."""
     figures = case.figures
-    return known(figures.tried, figures.free, held) and figures.free + held >= figures.tried  # type: ignore[operator]
+    return not enough_free(case) and known(figures.tried, figures.free, held) and figures.free + held >= figures.tried  # type: ignore[operator]
 
 
 def _others(low: float, high: float) -> Holds:
@@ -191,6 +191,11 @@ CARD_RULES: Final[tuple[Rule, ...]] = (
     Rule("why.free_enough_host", Cause.HOST_MEMORY, 1.5, enough_free, _on_card("free", "tried")),
     Rule("why.free_enough_others", Cause.OTHER_PROCESS, 1, enough_free, _on_card("free", "tried")),
     Rule("why.free_enough_others", Cause.OTHER_PROCESS, 1, _starting, _on_card("free", "tried")),
+    Rule(
+        "why.outside", Cause.OTHER_PROCESS, 1.5,
+        lambda case: enough_free(case) and max(shares(case).outside, shares(case).others) >= 0.15,
+        _on_card("outside", "total", "reserved"),
+    ),
     # somebody else
     Rule("why.others", Cause.OTHER_PROCESS, 7, _others(0.5, 2), _on_card("others", "total")),
     Rule("why.others", Cause.OTHER_PROCESS, 5, _others(0.2, 0.5), _on_card("others", "total")),

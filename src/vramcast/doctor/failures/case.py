@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from vramcast.doctor.failures.figures import Figures, figures_of
 from vramcast.domain.failure import Statement
@@ -27,6 +26,9 @@ HOST: Final = (
 )
 """Families that speak of main memory."""
 
+TABLES: Final = ("memory-summary", "nvidia-smi", "rocm-smi", "npu-smi")
+"""Families of tables that people paste beside a failure."""
+
 NOT_MEMORY: Final = ("not-memory", "triton")
 """Families of errors that look like it: misaligned addresses, a kernel that asks for more than a block has."""
 
@@ -43,7 +45,8 @@ class Facts(NamedTuple):
     nan: bool = False  # the loss is NaN or infinite somewhere
     overflow: bool = False  # a gradient scaler skips steps
     windows: bool = False
-    words: frozenset[str] = frozenset()  # names of settings and libraries that the text mentions, in lower case
+    words: frozenset[str] = frozenset()  # of `facts.WORDS` that the text mentions
+    fraction: float | None = None  # of the card that an engine takes, where the text around says so
 
 
 class Predicted(NamedTuple):
@@ -81,6 +84,8 @@ class Case(NamedTuple):
     def number(self, name: str) -> float | None:
         """A number of the statement that is no size of the card, such as tokens."""
         value = self.statement.numbers.get(name)
+        if value is None and name == "memory_fraction":
+            value = self.facts.fraction
         known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1 << 63
         return value if known else None  # type: ignore[return-value]
 
@@ -106,8 +111,3 @@ def percent(share: float | None) -> str:
     '25 %'
     """
     return "" if share is None else f"{100 * share:.0f} %"
-
-
-def facts_of(context: Mapping[str, Any]) -> Facts:
-    """The facts of a text as its reader hands them on; what it does not say stays empty."""
-    return Facts()

@@ -23,12 +23,6 @@ from vramcast.units import format_seconds
 
 FP16: Final = (Precision.AMP_FP16, Precision.MIXED_FP16, Precision.FP16)
 FSDP_ENGINES: Final = ("torchtitan", "torchtune", "litgpt")
-DEEPSPEED_WORDS: Final = frozenset(("deepspeed", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm", "zero_stage"))
-FSDP_WORDS: Final = frozenset(("fsdp", "fullyshardeddataparallel", "flat_param", "flatparameter", "fully_shard"))
-CHECKPOINT_WORDS: Final = frozenset(
-    ("gradient_checkpointing", "checkpoint", "use_reentrant", "checkpointfunction", "checkpointerror")
-)
-OFFLOAD_WORDS: Final = frozenset(("offload_optimizer", "cpu_offload", "cpuadam", "deepspeedcpuadam", "offload_param"))
 
 Fires: TypeAlias = Callable[[Facts, Job | None], bool]
 Computes: TypeAlias = Callable[[Job], dict[str, str] | None]
@@ -95,21 +89,21 @@ def _transfers(job: Job) -> dict[str, str] | None:
 
 def _recomputes(facts: Facts, job: Job | None) -> bool:
     asked = job is not None and job.plan.recompute is not Recompute.NONE
-    return asked or not CHECKPOINT_WORDS.isdisjoint(facts.words) or "checkpoint" in facts.phases
+    return asked or "gradient_checkpointing" in facts.words or "checkpoint" in facts.phases
 
 
 def _zero(facts: Facts, job: Job | None) -> bool:
-    return (job is not None and job.engine == "deepspeed") or not DEEPSPEED_WORDS.isdisjoint(facts.words)
+    return (job is not None and job.engine == "deepspeed") or "deepspeed" in facts.words
 
 
 def _fsdp(facts: Facts, job: Job | None) -> bool:
     asked = job is not None and job.engine in FSDP_ENGINES and job.plan.shards is Shards.EVERYTHING
-    return asked or not FSDP_WORDS.isdisjoint(facts.words)
+    return asked or "fsdp" in facts.words
 
 
 def _offloads(facts: Facts, job: Job | None) -> bool:
     asked = job is not None and "none" != job.plan.offload_optimizer
-    return asked or not OFFLOAD_WORDS.isdisjoint(facts.words)
+    return asked or "offload_optimizer" in facts.words
 
 
 def _unstable(facts: Facts, job: Job | None) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.doctor.failures.case import Case, Facts, case_of
+from vramcast.doctor.failures.case import TABLES, Case, Facts, case_of
 from vramcast.doctor.failures.causes import judge
 from vramcast.doctor.failures.checks import checks_of
 from vramcast.doctor.failures.fixes import fixes_of
@@ -40,32 +41,43 @@ class Given(NamedTuple):
 NOTHING_GIVEN: Final = Given()
 
 
-def diagnosis(
-    name: str, statements: Sequence[Statement], facts: Facts = Facts(), given: Given = NOTHING_GIVEN, *, lines: int = 0,
-    cut: bool = False,
-) -> Diagnosis:
+class Told(NamedTuple):
+    """What a text tells."""
+
+    statements: tuple[Statement, ...] = ()  # in order
+    facts: tuple[Facts, ...] = ()  # of each statement; fewer: of the others nothing is known
+    whole: Facts = Facts()  # of the text at large
+    lines: int = 0
+    cut: bool = False  # the text is longer than what was read
+
+
+def diagnosis(name: str, told: Told, given: Given = NOTHING_GIVEN) -> Diagnosis:
     """What a text means.
 
     Args:
         name: of the file
-        statements: the failures it tells of, in order
-        facts: what surrounds them
+        told: what it tells
         given: the job that failed, a snapshot of its process
-        lines: of the text
-        cut: the text is longer than what was read
 
     Raises: VramcastError of one sentence when the job cannot be answered
     """
-    kept = joined(statements)[:MOST_FINDINGS]
+    kept = _failures(joined(told.statements))[:MOST_FINDINGS]
     job = computed(given.job) if given.job is not None else None
-    growth = _growth(kept)
+    growth = _growth([statement for _, statement in kept])
     findings = []
-    for statement in kept:
+    for index, statement in kept:
+        facts = told.facts[index] if index < len(told.facts) else told.whole
         case = case_of(statement, facts, growth.get(statement.numbers.get("device")))
         findings.append(_finding(case._replace(job=job.predicted if job else None), job, given.snapshot))
     training = given.job if isinstance(given.job, Job) else None
-    checks = checks_of(facts, training, every=given.every_check)
-    return Diagnosis(name=name, findings=tuple(findings), checks=checks, lines=lines, cut=cut)
+    checks = checks_of(told.whole, training, every=given.every_check)
+    return Diagnosis(name=name, findings=tuple(findings), checks=checks, lines=told.lines, cut=told.cut)
+
+
+def _failures(statements: Sequence[tuple[int, Statement]]) -> list[tuple[int, Statement]]:
+    """Tables of memory are not failures: they are explained only where the text has nothing else."""
+    failed = [(index, statement) for index, statement in statements if statement.family not in TABLES]
+    return failed or list(statements)
 
 
 def _finding(case: Case, job: Computed | None, snapshot: Snapshot | None) -> Finding:
@@ -106,18 +118,24 @@ def _unique(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
     return tuple(found.values())
 
 
-def joined(statements: Sequence[Statement]) -> list[Statement]:
-    """One statement per failure: those with the same figures are one, and those without any near others are echoes."""
-    kept: dict[tuple[object, ...], Statement] = {}
-    with_figures = [statement.line for statement in statements if _has_figures(statement)]
-    for statement in statements:
-        if not _has_figures(statement) and any(abs(statement.line - line) <= ECHO_LINES for line in with_figures):
+def joined(statements: Sequence[Statement]) -> list[tuple[int, Statement]]:
+    """One statement per failure, with its number in the text.
+
+    Those with the same figures are one, and those without any that stand near others are echoes of them.
+    """
+    kept: dict[tuple[object, ...], tuple[int, Statement]] = {}
+    with_figures = sorted(statement.line for statement in statements if _has_figures(statement))
+    for index, statement in enumerate(statements):
+        named = _has_figures(statement)
+        place = bisect_left(with_figures, statement.line - ECHO_LINES)
+        if not named and place < len(with_figures) and with_figures[place] <= statement.line + ECHO_LINES:
             continue
-        key = _figures_but_rank(statement) if _has_figures(statement) else (statement.family, statement.wording)
+        key = _figures(statement) if named else (statement.family, statement.wording)
         if key in kept:
-            kept[key] = replace(kept[key], repeats=kept[key].repeats + statement.repeats)
+            first, known = kept[key]
+            kept[key] = first, replace(known, repeats=known.repeats + statement.repeats)
         else:
-            kept[key] = statement
+            kept[key] = index, statement
     return list(kept.values())
 
 
@@ -125,8 +143,8 @@ def _has_figures(statement: Statement) -> bool:
     return any(name not in ("device", "pid", "exit_code") for name in statement.numbers)
 
 
-def _figures_but_rank(statement: Statement) -> tuple[object, ...]:
-    """What makes two statements one failure: the same sizes on the same device, or one said by several ranks."""
+def _figures(statement: Statement) -> tuple[object, ...]:
+    """What makes two statements one failure: the same sizes on the same device, whoever says so."""
     return tuple(sorted((name, str(value)) for name, value in statement.numbers.items() if name != "pid"))
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from vramcast.doctor.failures.diagnose import Given, diagnosis
+from vramcast.doctor.failures.diagnose import Given, Told, diagnosis
 from vramcast.domain.failure import Diagnosis
 from vramcast.errors import SourceError
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 LARGEST_TEXT: Final = 64 << 20
 """What is read of a text; the failure of a longer log stands at its end, so that the end is kept [bytes]."""
+
+MOST_TOLD: Final = 200
+"""Statements whose surroundings are looked at."""
 
 LONGEST_PATH: Final = 1024
 """A longer text is no path [characters]."""
@@ -49,27 +52,31 @@ def diagnosed(
     recorded = None if snapshot is None else _recorded(snapshot)
     given = Given(job=job, snapshot=recorded, every_check=every_check)
     if source is None:
-        return _of_snapshot(recorded, given) if recorded is not None else diagnosis("-", (), given=given)
+        return _of_snapshot(recorded, given) if recorded is not None else diagnosis("-", Told(), given)
     content = _content(path) if path is not None else str(source).encode("utf-8", "replace")
     return _of_text(str(path or "-"), content, given)
 
 
 def _of_text(name: str, content: bytes, given: Given) -> Diagnosis:
-    from vramcast.doctor.failures.case import facts_of
+    from vramcast.doctor.failures.facts import facts_of, words_of
     from vramcast.sources.failures import read_failures
 
     text = decoded(content[-LARGEST_TEXT:])
-    found = read_failures(text)
-    lines = text.count("\n") + (not text.endswith("\n") and bool(text))
-    return diagnosis(
-        name, found.statements, facts_of(found.context), given, lines=lines, cut=len(content) > LARGEST_TEXT
+    found, words = read_failures(text), words_of(text)
+    told = Told(
+        statements=found.statements,
+        facts=tuple(facts_of(found, words, number) for number in range(min(MOST_TOLD, len(found.statements)))),
+        whole=facts_of(found, words),
+        lines=found.lines,
+        cut=found.cut or len(content) > LARGEST_TEXT,
     )
+    return diagnosis(name, told, given)
 
 
 def _of_snapshot(snapshot: Snapshot, given: Given) -> Diagnosis:
     from vramcast.doctor.failures.recording import statements_of
 
-    return diagnosis(snapshot.name, statements_of(snapshot), given=given)
+    return diagnosis(snapshot.name, Told(statements=statements_of(snapshot)), given)
 
 
 def _recorded(path: Path) -> Snapshot:

@@ -9,8 +9,9 @@ from vramcast.doctor.failures.case import size
 from vramcast.domain.failure import Fix, Statement
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot
+from vramcast.errors import VramcastError
 from vramcast.replay.replay import Replayed, replay, state_after
-from vramcast.replay.variants import CONFS, Variant, under
+from vramcast.replay.variants import CONFS, Variant, known_capacity, under
 
 FAMILY: Final = "torch-snapshot"
 """Who speaks where a snapshot is the text."""
@@ -70,7 +71,7 @@ def proof_of(snapshot: Snapshot, number: int | None = None) -> Proof:
         return Proof((Remark(key="replay.no_device"),), ())
     replayed = replay(snapshot, device)
     held = _limit(device, replayed)
-    variants = [under(snapshot, device, conf, capacity_bytes=held) for conf in CONFS]
+    variants = [variant for conf in CONFS if (variant := _under(snapshot, device, conf, held)) is not None]
     failed = bool(_failures(device))
     fixes = sorted(_fixes(variants, replayed, failed=failed), key=lambda fix: (not fix.enough, -(fix.saves_bytes or 0)))
     return Proof((_peak(replayed, device, failed=failed), *_holders(snapshot, device, replayed)), tuple(fixes))
@@ -86,7 +87,15 @@ def _limit(device: DeviceSnapshot, replayed: Replayed) -> int | None:
     failures = _failures(device)
     if not failures:
         return device.capacity_bytes
-    return max(replayed.reserved[index] + device.trace.addresses[index] for index in failures)
+    return max(known_capacity(replayed.reserved[index], device.trace.addresses[index]) for index in failures)
+
+
+def _under(snapshot: Snapshot, device: DeviceSnapshot, conf: str, held: int | None) -> Variant | None:
+    """A setting tried; None where torch refuses it here: some need a capacity that is not known."""
+    try:
+        return under(snapshot, device, conf, capacity_bytes=held)
+    except VramcastError:
+        return None
 
 
 def _peak(replayed: Replayed, device: DeviceSnapshot, *, failed: bool) -> Remark:
@@ -125,7 +134,7 @@ def _line(snapshot: Snapshot, stack: int) -> str:
 def _fixes(variants: list[Variant], replayed: Replayed, *, failed: bool) -> Iterator[Fix]:
     for variant in variants:
         saves = replayed.peak_reserved_bytes - variant.peak_reserved_bytes
-        avoids = failed and variant.out_of_memory is None
+        avoids = failed and variant.out_of_memory is None and not variant.num_ooms
         if not variant.conf or not (avoids or saves >= WORTH_SHOWING):
             continue
         yield Fix(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.doctor.failures.card_rules import BESIDE
-from vramcast.doctor.failures.case import HOST, LIBRARIES, LLAMA, NOT_MEMORY, Case, percent, size
+from vramcast.doctor.failures.case import HOST, LIBRARIES, LLAMA, NOT_MEMORY, TABLES, Case, percent, size
 from vramcast.doctor.failures.rule import Holds, Rule, Values, known
 from vramcast.domain.failure import Cause
 from vramcast.units import GIB
@@ -177,6 +177,8 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
     Rule("why.bare_buffer", Cause.HOST_MEMORY, 4, _bare_backend_buffer),
     # libraries, Metal
     Rule("why.library", Cause.CONTEXT_AND_LIBRARIES, 5, _library),
+    Rule("why.library_last", Cause.TOO_BIG, 1.5, _library),
+    Rule("why.only_table", Cause.UNKNOWN, 3, lambda case: case.family in TABLES and not case.number("num_ooms")),
     Rule("why.metal", Cause.CONTEXT_AND_LIBRARIES, 5, _metal, _of(beside="beside", allocated="allocated")),
     Rule(
         "why.metal_own", Cause.TOO_BIG, 1.5, lambda case: case.family == "torch-mps" and not _metal(case),
