@@ -91,10 +91,10 @@ def document(found: list[Judgement]) -> str:
     agreed = sum(item.agrees for item in counted)
     lines = [
         "# Where the doctor and the threads disagree", "",
-        "Written by `python -m truth.failures ../shared/truth/oom_messages.jsonl --write`; a test holds it current.", "",
-        f"{agreed} of {len(counted)} messages whose thread says what the cause was get that class. Where a thread names no",
-        "cause (a request for a better message, a closed question) there is nothing to agree with, and the row does not",
-        "count. No rule knows a row: what a text cannot tell stays a disagreement.", "",
+        "Written by `python -m truth.failures ../shared/truth/oom_messages.jsonl --write`; a test holds it current.",
+        "", f"{agreed} of {len(counted)} messages whose thread says what the cause was get that class. Where a thread",
+        "names no cause (a request for a better message, a closed question) there is nothing to agree with, and the",
+        "row does not count. No rule knows a row: what a text cannot tell stays a disagreement.", "",
         "| message | thread says | read as | the doctor says | why |", "|---|---|---|---|---|",
     ]
     for item in counted:
@@ -139,7 +139,8 @@ def main() -> None:
     for item in found if arguments.rows else ():
         mark = "=" if item.agrees else "!" if item.reading.cause else " "
         source = "thread" if item.by_thread else "reading"
-        print(f"{mark} {source:8} {item.reading.cause:22} {item.cause:22} {item.confidence:4.0%}  {item.message[:80]!r}")
+        causes = f"{item.reading.cause:22} {item.cause:22} {item.confidence:4.0%}"
+        print(f"{mark} {source:8} {causes}  {item.message[:80]!r}")
     print(f"{sum(item.agrees for item in counted)} of {len(counted)} messages agree with their thread")
 
 

@@ -374,7 +374,8 @@ def reconciliation_of(
 
 
 def diagnose(
-    text_or_path: str | Path, *, file: str | Path | None = None, snapshot: str | Path | None = None, checks: bool = False
+    text_or_path: str | Path, *, file: str | Path | None = None, snapshot: str | Path | None = None,
+    checks: bool = False,
 ) -> ShownDiagnosis:
     """Why memory ran out, how sure that is, what each number means, and what to change.
 

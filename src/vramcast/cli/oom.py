@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -65,4 +66,4 @@ def command(
 
 def _nothing_piped() -> bool:
     """Whether standard input is a terminal."""
-    return click.get_text_stream("stdin").isatty()
+    return sys.stdin.isatty()

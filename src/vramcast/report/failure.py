@@ -87,7 +87,8 @@ def _sizes(finding: Finding) -> dict[str, int]:
     """Sizes of those who hold the card, as far as figures or what follows from them give them; free memory too."""
     numbers = finding.statement.numbers
     stated = {name: numbers.get(f"{name}_bytes") for name in ("total", "free", "allocated", "unallocated", "reserved")}
-    known = {name: int(value) for name, value in stated.items() if isinstance(value, (int, float)) and 0 <= value < 1 << 60}
+    numbers_only = {name: value for name, value in stated.items() if isinstance(value, (int, float))}
+    known = {name: int(value) for name, value in numbers_only.items() if 0 <= value < 1 << 60}
     if "unallocated" not in known and {"reserved", "allocated"} <= set(known):
         known["unallocated"] = max(0, known["reserved"] - known["allocated"])
     process = numbers.get("process_bytes")

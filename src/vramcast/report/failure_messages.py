@@ -16,14 +16,16 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "达到了人为设定的上限，或上限之外所剩太少；并非显卡本身太小",
     },
     "failed.private_pools": {
-        "en": "captured graphs keep memory that nothing else can use", "zh": "CUDA 图的私有池占着别人用不了的显存",
+        "en": "captured graphs keep memory that nothing else can use",
+        "zh": "CUDA 图的私有池占着别人用不了的显存",
     },
     "failed.context_and_libraries": {
         "en": "context, libraries or another allocator of the process found or left no room",
         "zh": "上下文、库或进程内其他分配器没有空间，或占满了空间",
     },
     "failed.host_memory": {
-        "en": "main memory ran out (also pinned or shared memory), not the card's", "zh": "耗尽的是主机内存（含锁页或共享内存），不是显存",
+        "en": "main memory ran out (also pinned or shared memory), not the card's",
+        "zh": "耗尽的是主机内存（含锁页或共享内存），不是显存",
     },
     "failed.leak": {"en": "memory in use grows from step to step", "zh": "显存占用逐步增长（泄漏）"},
     "failed.bug": {"en": "a mistake that looks like lack of memory", "zh": "是程序错误，看起来像显存不足"},
@@ -61,7 +63,6 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "detail.loader": {"en": "data loader", "zh": "数据加载"},
     "detail.pinned": {"en": "pinned memory", "zh": "锁页内存"},
     "detail.killed": {"en": "ended by the system", "zh": "被系统终止"},
-    # why
     "why.spilled": {
         "en": "{allocated} live and {reserved} reserved are more than the card's {total}: Windows lends main memory, "
         "slowly, until that ends too",
@@ -72,7 +73,8 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "单次申请 {tried} 超过整卡 {total}：释放什么都没用",
     },
     "why.one_tensor": {
-        "en": "one request of {tried} is {tried_share} of the card's {total}", "zh": "单次申请 {tried}，占整卡 {total} 的 {tried_share}",
+        "en": "one request of {tried} is {tried_share} of the card's {total}",
+        "zh": "单次申请 {tried}，占整卡 {total} 的 {tried_share}",
     },
     "why.live_fills": {
         "en": "live tensors, {allocated}, fill {allocated_share} of the {limit} there is",
@@ -88,23 +90,24 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
     },
     "why.pieces_enough": {
         "en": "{unallocated} of the {reserved} reserved ({scattered}) lie unused between live tensors, more than the "
-        "{tried} asked for; no single piece is that large, and the driver had only {free}. Without gaps live tensors and "
-        "the request would take {together}",
-        "zh": "已保留的 {reserved} 中有 {unallocated}（{scattered}）闲置在存活张量之间，多于所申请的 {tried}；"
-        "但没有一块够大，驱动也只剩 {free}。若无空隙，存活张量加本次申请只需 {together}",
+        "{tried} asked for; no single piece is that large, and the driver had only {free}. Without gaps live "
+        "tensors and the request would take {together}",
+        "zh": "已保留的 {reserved} 中有 {unallocated}（{scattered}）闲置在存活张量之间，多于所申请的 {tried}；但没有"
+        "一块够大，驱动也只剩 {free}。若无空隙，存活张量加本次申请只需 {together}",
     },
     "why.pieces_usual": {
-        "en": "{unallocated} of the {reserved} reserved lie unused in pieces; {scattered} is usual and seldom the cause",
+        "en": "{unallocated} of the {reserved} reserved lie unused in pieces; {scattered} is usual and seldom the "
+        "cause",
         "zh": "已保留的 {reserved} 中有 {unallocated} 为碎片；{scattered} 属正常，很少是原因",
     },
     "why.pieces_and_free": {
-        "en": "pieces ({unallocated}) and free memory ({free}) together, {both}, would hold the {tried} asked for; each "
-        "alone is too small",
+        "en": "pieces ({unallocated}) and free memory ({free}) together, {both}, would hold the {tried} asked for; "
+        "each alone is too small",
         "zh": "碎片（{unallocated}）与空闲（{free}）合计 {both}，可容纳所申请的 {tried}；单独都不够",
     },
     "why.free_enough_running": {
-        "en": "the driver had {free} free and refused {tried}: it may have that memory in pieces too, or keep to a limit "
-        "that the message does not show",
+        "en": "the driver had {free} free and refused {tried}: it may have that memory in pieces too, or keep to a "
+        "limit that the message does not show",
         "zh": "驱动有 {free} 空闲却拒绝了 {tried}：空闲显存可能也是碎的，或存在消息未显示的上限",
     },
     "why.free_enough": {
@@ -112,7 +115,8 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "当时空闲 {free}，远多于所申请的 {tried}：拒绝的原因不在消息中",
     },
     "why.free_enough_host": {
-        "en": "with {free} free on the card, main memory, page file or a driver limit can be what ran out (Windows, WSL)",
+        "en": "with {free} free on the card, main memory, page file or a driver limit can be what ran out (Windows, "
+        "WSL)",
         "zh": "卡上空闲 {free}，耗尽的可能是主机内存、页面文件或驱动限额（Windows、WSL）",
     },
     "why.free_enough_others": {
@@ -129,10 +133,10 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "整卡 {total} 中有 {outside} 不在本进程的 PyTorch 内（{reserved}）：远超上下文与库所需",
     },
     "why.beside": {
-        "en": "this process holds {beside} outside PyTorch's allocator, {beside_share} of the card: context, NCCL, or "
-        "another allocator (tiny-cuda-nn, a server, a second framework)",
-        "zh": "本进程在 PyTorch 分配器之外占用 {beside}（整卡的 {beside_share}）：上下文、NCCL 或另一分配器（tiny-cuda-nn、"
-        "服务引擎、另一框架）",
+        "en": "this process holds {beside} outside PyTorch's allocator, {beside_share} of the card: context, NCCL, "
+        "or another allocator (tiny-cuda-nn, a server, a second framework)",
+        "zh": "本进程在 PyTorch 分配器之外占用 {beside}（整卡的 {beside_share}）：上下文、NCCL 或另一分配器（"
+        "tiny-cuda-nn、服务引擎、另一框架）",
     },
     "why.fraction": {
         "en": "this process may take {allowed} only: {reserved} reserved and the {tried} asked for are more, while "
@@ -143,16 +147,21 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "private pools of captured graphs keep {pools} free that the request of {tried} may not use",
         "zh": "CUDA 图的私有池留有 {pools} 空闲，{tried} 的申请不能使用",
     },
-    "why.pools_large": {"en": "private pools keep {pools} of the card's {total}", "zh": "私有池占着整卡 {total} 中的 {pools}"},
+    "why.pools_large": {
+        "en": "private pools keep {pools} of the card's {total}",
+        "zh": "私有池占着整卡 {total} 中的 {pools}",
+    },
     "why.overflow": {
-        "en": "a request of {tried} was meant by nobody: a size overflowed", "zh": "没有人会申请 {tried}：是大小计算溢出",
+        "en": "a request of {tried} was meant by nobody: a size overflowed",
+        "zh": "没有人会申请 {tried}：是大小计算溢出",
     },
     "why.library_free": {
         "en": "{free} were free when the library failed: not memory, rather its version or an earlier error",
         "zh": "库失败时还有 {free} 空闲：不是显存问题，多半是版本或此前的错误",
     },
     "why.kv_tokens": {
-        "en": "one sequence may have {length} tokens, the cache holds {tokens}", "zh": "单条序列最长 {length} token，缓存只容纳 {tokens}",
+        "en": "one sequence may have {length} tokens, the cache holds {tokens}",
+        "zh": "单条序列最长 {length} token，缓存只容纳 {tokens}",
     },
     "why.kv_bytes": {
         "en": "one longest sequence needs {needed} of cache, {available} are left",
@@ -163,7 +172,8 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "权重与激活占满了引擎的份额，缓存没有空间",
     },
     "why.low_fraction": {
-        "en": "the engine may take only {fraction} of the card", "zh": "引擎只被允许使用整卡的 {fraction}",
+        "en": "the engine may take only {fraction} of the card",
+        "zh": "引擎只被允许使用整卡的 {fraction}",
     },
     "why.high_fraction": {
         "en": "the engine takes {fraction} of the card for itself: too little is left for graphs, libraries and peaks",
@@ -174,8 +184,8 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "权重、草稿模型和缓存须放进静态池；池外部分留给激活",
     },
     "why.server_filled": {
-        "en": "weights and cache fill the engine's share of the card: {free} are left for graphs and libraries, which ask "
-        "for {tried}",
+        "en": "weights and cache fill the engine's share of the card: {free} are left for graphs and libraries, "
+        "which ask for {tried}",
         "zh": "权重与缓存占满了引擎的份额：给 CUDA 图与库只剩 {free}，而它们要 {tried}",
     },
     "why.taken_before": {
@@ -183,7 +193,8 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "引擎启动前卡上已占用 {held}，只剩 {free}",
     },
     "why.share_too_large": {
-        "en": "the engine wants {wanted}, {free} were free when it began", "zh": "引擎要 {wanted}，启动时只有 {free} 空闲",
+        "en": "the engine wants {wanted}, {free} were free when it began",
+        "zh": "引擎要 {wanted}，启动时只有 {free} 空闲",
     },
     "why.tgi_few": {
         "en": "so few tokens take megabytes: the server words every error of its warm-up as lack of memory",
@@ -193,7 +204,10 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "the server words every error of its warm-up as lack of memory; the cause stands above it in the log",
         "zh": "该服务把预热中的任何错误都说成显存不足；真正原因在日志上文",
     },
-    "why.buffer": {"en": "one buffer of {tried} was asked of one device", "zh": "向一个设备申请了 {tried} 的单个缓冲区"},
+    "why.buffer": {
+        "en": "one buffer of {tried} was asked of one device",
+        "zh": "向一个设备申请了 {tried} 的单个缓冲区",
+    },
     "why.bare_buffer": {
         "en": "a card that refuses always leaves a line with size and device; there is none, so it was main memory",
         "zh": "显卡拒绝时总会留下带大小和设备的一行；没有这一行，所以是主机内存",
@@ -203,11 +217,10 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "库找不到句柄或工作区所需的显存：卡已被占满",
     },
     "why.library_last": {
-        "en": "a library fails last where the job itself fills the card", "zh": "任务本身占满显卡时，最后失败的往往是库",
+        "en": "a library fails last where the job itself fills the card",
+        "zh": "任务本身占满显卡时，最后失败的往往是库",
     },
-    "why.only_table": {
-        "en": "the text shows what is held, but no failure", "zh": "文本只显示占用情况，没有失败",
-    },
+    "why.only_table": {"en": "the text shows what is held, but no failure", "zh": "文本只显示占用情况，没有失败"},
     "why.metal": {
         "en": "{beside} of this process are outside PyTorch's heaps, which hold {allocated}",
         "zh": "本进程有 {beside} 不在 PyTorch 的堆里，堆内为 {allocated}",
@@ -220,7 +233,8 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "why.loader": {"en": "it failed in the data loader", "zh": "失败发生在数据加载中"},
     "why.capture": {"en": "it failed while a graph was captured", "zh": "失败发生在捕获 CUDA 图时"},
     "why.grew": {
-        "en": "from failure to failure live memory grew by {grew}", "zh": "多次失败之间存活显存增长了 {grew}",
+        "en": "from failure to failure live memory grew by {grew}",
+        "zh": "多次失败之间存活显存增长了 {grew}",
     },
     "why.leak_words": {"en": "the text says that memory grows", "zh": "文本提到显存在增长"},
     "why.late": {
@@ -232,44 +246,53 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "此错误与显存容量无关：索引、内核或线程块自身的内存",
     },
     "why.exabyte": {
-        "en": "more than an exabyte was asked for: the size is negative or overflowed", "zh": "申请超过 1 EB：大小为负或溢出",
+        "en": "more than an exabyte was asked for: the size is negative or overflowed",
+        "zh": "申请超过 1 EB：大小为负或溢出",
     },
     "why.job_too_big": {
-        "en": "the job is predicted to need {device}, {capacity} are usable", "zh": "预测该任务需要 {device}，可用 {capacity}",
+        "en": "the job is predicted to need {device}, {capacity} are usable",
+        "zh": "预测该任务需要 {device}，可用 {capacity}",
     },
     "why.during_load": {
         "en": "it failed while the model was put on the card: weights alone do not fit",
         "zh": "失败发生在把模型放到卡上时：仅权重就放不下",
     },
     "why.during_optimizer": {
-        "en": "it failed in the optimizer's step, whose states appear in the first one", "zh": "失败发生在优化器更新：状态在第一步才出现",
+        "en": "it failed in the optimizer's step, whose states appear in the first one",
+        "zh": "失败发生在优化器更新：状态在第一步才出现",
     },
     "why.during_backward": {
-        "en": "it failed in backward, where saved activations and gradients meet", "zh": "失败发生在反向传播：激活与梯度同时存在",
+        "en": "it failed in backward, where saved activations and gradients meet",
+        "zh": "失败发生在反向传播：激活与梯度同时存在",
     },
     "why.during_attention": {
-        "en": "it failed in attention, whose scores grow with the square of the length", "zh": "失败发生在注意力：分数随长度平方增长",
+        "en": "it failed in attention, whose scores grow with the square of the length",
+        "zh": "失败发生在注意力：分数随长度平方增长",
     },
     "why.during_loss": {
-        "en": "it failed in the loss: logits are as large as tokens times vocabulary", "zh": "失败发生在损失：logits 大小为 token 数乘词表",
+        "en": "it failed in the loss: logits are as large as tokens times vocabulary",
+        "zh": "失败发生在损失：logits 大小为 token 数乘词表",
     },
     "why.during_generate": {
-        "en": "it failed while generating: the cache grows with every token", "zh": "失败发生在生成时：缓存随每个 token 增长",
+        "en": "it failed while generating: the cache grows with every token",
+        "zh": "失败发生在生成时：缓存随每个 token 增长",
     },
     "why.no_figures": {
-        "en": "the message has no figures; most such failures are jobs that are too big", "zh": "消息没有数字；这类失败多数是任务太大",
+        "en": "the message has no figures; most such failures are jobs that are too big",
+        "zh": "消息没有数字；这类失败多数是任务太大",
     },
     "why.nothing_else": {
-        "en": "nothing in the figures speaks for another cause", "zh": "数字中没有指向其他原因的证据",
+        "en": "nothing in the figures speaks for another cause",
+        "zh": "数字中没有指向其他原因的证据",
     },
     "why.second": {"en": "it may also be ({share}): {cause}", "zh": "也可能是（{share}）：{cause}"},
-    # beside the job, beside the recording
     "job.fits": {
         "en": "{by}: the job as given fits, {device} of {capacity}: what failed is another job, or another cause",
         "zh": "{by}：所给任务放得下，{capacity} 中用 {device}：失败的是别的任务，或另有原因",
     },
     "job.does_not_fit": {
-        "en": "{by}: the job as given needs {device}, {capacity} are usable", "zh": "{by}：所给任务需要 {device}，可用 {capacity}",
+        "en": "{by}: the job as given needs {device}, {capacity} are usable",
+        "zh": "{by}：所给任务需要 {device}，可用 {capacity}",
     },
     "job.other_card": {
         "en": "the message is of a card with {total}, the job was given one with {capacity}",
@@ -280,23 +303,24 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "存活张量 {allocated} 加申请 {tried}，与预测 {predicted} 相符",
     },
     "job.more": {
-        "en": "live tensors {allocated} and the request of {tried} are more than the predicted {predicted}: something is "
-        "kept that the job does not need",
+        "en": "live tensors {allocated} and the request of {tried} are more than the predicted {predicted}: "
+        "something is kept that the job does not need",
         "zh": "存活张量 {allocated} 加申请 {tried}，多于预测 {predicted}：有任务不需要的东西被保留",
     },
     "job.less": {
-        "en": "live tensors {allocated} and the request of {tried} are less than the predicted {predicted}: it failed "
-        "before its peak, or is another job",
+        "en": "live tensors {allocated} and the request of {tried} are less than the predicted {predicted}: it "
+        "failed before its peak, or is another job",
         "zh": "存活张量 {allocated} 加申请 {tried}，少于预测 {predicted}：在峰值之前失败，或是别的任务",
     },
     "replay.no_device": {"en": "replay: the snapshot has no device", "zh": "回放：快照中没有设备"},
     "replay.failed": {
-        "en": "replay of device {device}: {events} events, {ooms} failures, peak {allocated} allocated and {reserved} reserved",
+        "en": "replay of device {device}: {events} events, {ooms} failures, peak {allocated} allocated and {reserved}"
+        " reserved",
         "zh": "回放设备 {device}：{events} 个事件，{ooms} 次失败，峰值已分配 {allocated}，已保留 {reserved}",
     },
     "replay.peak": {
-        "en": "replay of device {device}: {events} events, no failure recorded ({ooms}), peak {allocated} allocated and "
-        "{reserved} reserved",
+        "en": "replay of device {device}: {events} events, no failure recorded ({ooms}), peak {allocated} allocated "
+        "and {reserved} reserved",
         "zh": "回放设备 {device}：{events} 个事件，未记录失败（{ooms}），峰值已分配 {allocated}，已保留 {reserved}",
     },
     "replay.holder": {"en": "replay: {size} held by {line}", "zh": "回放：{line} 占用 {size}"},

@@ -7,7 +7,10 @@ from typing import Final
 FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
     "failure.sure": {"en": "{share} sure", "zh": "把握 {share}"},
     "failure.headline": {"en": "{cause} ({kind}, {sure})", "zh": "{cause}（{kind}，{sure}）"},
-    "failure.where": {"en": "{name}, line {line}: {family}, {wording}", "zh": "{name} 第 {line} 行：{family}，{wording}"},
+    "failure.where": {
+        "en": "{name}, line {line}: {family}, {wording}",
+        "zh": "{name} 第 {line} 行：{family}，{wording}",
+    },
     "failure.repeats": {"en": "stands {count} times in the text", "zh": "文中出现 {count} 次"},
     "failure.versions": {"en": "wording of versions {versions}", "zh": "该措辞对应版本 {versions}"},
     "failure.card": {"en": "Who holds the card", "zh": "显存被谁占用"},
@@ -19,17 +22,21 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
     "failure.enough": {"en": "enough", "zh": "足够"},
     "failure.not_enough": {"en": "not enough by itself", "zh": "单独不够"},
     "failure.none": {
-        "en": "{name}: nothing here tells of memory running out; looked for: out-of-memory messages of PyTorch, TensorFlow, "
-        "JAX and other frameworks, of cuBLAS, cuDNN and NCCL, of vLLM, SGLang, TensorRT-LLM and llama.cpp, processes that "
-        "the system ended, and memory snapshots",
-        "zh": "{name}：没有发现显存或内存耗尽的信息；查找的内容：PyTorch、TensorFlow、JAX 等框架，cuBLAS、cuDNN、NCCL，vLLM、SGLang、"
-        "TensorRT-LLM、llama.cpp 的相关消息，被系统终止的进程，以及显存快照",
+        "en": "{name}: nothing here tells of memory running out; looked for: out-of-memory messages of PyTorch, "
+        "TensorFlow, JAX and other frameworks, of cuBLAS, cuDNN and NCCL, of vLLM, SGLang, TensorRT-LLM and "
+        "llama.cpp, processes that the system ended, and memory snapshots",
+        "zh": "{name}：没有发现显存或内存耗尽的信息；查找的内容：PyTorch、TensorFlow、JAX 等框架，cuBLAS、cuDNN、NCCL，"
+        "vLLM、SGLang、TensorRT-LLM、llama.cpp 的相关消息，被系统终止的进程，以及显存快照",
     },
     "failure.no_event": {
-        "en": "{name}: a memory snapshot without an out-of-memory event; vramcast replay shows its peak and other settings",
+        "en": "{name}: a memory snapshot without an out-of-memory event; vramcast replay shows its peak and other "
+        "settings",
         "zh": "{name}：快照中没有显存不足事件；vramcast replay 可显示其峰值与其他设置",
     },
-    "failure.cut": {"en": "the text is longer than is read; its end was left out", "zh": "文本超出读取上限；末尾未读"},
+    "failure.cut": {
+        "en": "the text is longer than is read; its end was left out",
+        "zh": "文本超出读取上限；末尾未读",
+    },
     "failure.by.arithmetic": {"en": "the message's figures", "zh": "按消息中的数字"},
     "failure.by.train": {"en": "computed by train", "zh": "train 计算"},
     "failure.by.serve": {"en": "computed by serve", "zh": "serve 计算"},
@@ -63,8 +70,8 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
     "short.device": {"en": "device", "zh": "设备"},
     "means.tried_bytes": {"en": "the request that failed, rounded up", "zh": "失败的申请（已向上取整）"},
     "means.tried.small": {
-        "en": "the allocator asks the driver for 2 MiB whenever a tensor of up to 1 MiB needs a new segment: the tensor "
-        "itself was small",
+        "en": "the allocator asks the driver for 2 MiB whenever a tensor of up to 1 MiB needs a new segment: the "
+        "tensor itself was small",
         "zh": "不超过 1 MiB 的张量需要新段时，分配器总向驱动要 2 MiB：张量本身很小",
     },
     "means.tried.large": {
@@ -72,7 +79,8 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
         "zh": "1 至 10 MiB 的张量需要新段时，分配器总向驱动要 20 MiB",
     },
     "means.total_bytes": {
-        "en": "what the card shows to programs, a little less than the label says", "zh": "程序可见的容量，略少于标称值",
+        "en": "what the card shows to programs, a little less than the label says",
+        "zh": "程序可见的容量，略少于标称值",
     },
     "means.free_bytes": {
         "en": "what the driver had left for anybody, after PyTorch gave back all it could",
@@ -84,12 +92,13 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
     },
     "means.allocated_bytes": {"en": "in live tensors", "zh": "存活张量占用"},
     "means.reserved_bytes": {
-        "en": "taken from the driver by the allocator: live tensors and what it keeps for later; nvidia-smi shows this "
-        "and the context",
+        "en": "taken from the driver by the allocator: live tensors and what it keeps for later; nvidia-smi shows "
+        "this and the context",
         "zh": "分配器从驱动取得的总量：存活张量加留作后用的；nvidia-smi 显示它加上下文",
     },
     "means.unallocated_bytes": {
-        "en": "reserved but not in use: gaps in segments that live tensors still hold, so they could not be given back",
+        "en": "reserved but not in use: gaps in segments that live tensors still hold, so they could not be given "
+        "back",
         "zh": "已保留但未使用：所在的段仍有存活张量，因此无法归还",
     },
     "means.private_pools_bytes": {
@@ -98,10 +107,14 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
     },
     "means.allowed_bytes": {"en": "the limit of this process, set by somebody", "zh": "人为设定的本进程上限"},
     "means.process_bytes": {
-        "en": "this process on the card: reserved, context and libraries", "zh": "本进程占卡：已保留、上下文与库",
+        "en": "this process on the card: reserved, context and libraries",
+        "zh": "本进程占卡：已保留、上下文与库",
     },
     "means.other_processes_bytes": {"en": "what the other processes listed hold", "zh": "所列其他进程占用"},
-    "means.other_allocations_bytes": {"en": "what this process holds outside this allocator", "zh": "本进程在此分配器之外占用"},
+    "means.other_allocations_bytes": {
+        "en": "what this process holds outside this allocator",
+        "zh": "本进程在此分配器之外占用",
+    },
     "means.beside_bytes": {
         "en": "this process less reserved: context, libraries, other allocators in it",
         "zh": "本进程减去已保留：上下文、库、进程内其他分配器",
@@ -112,10 +125,14 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
         "zh": "总量减空闲减已保留：上下文、库和其他进程之和",
     },
     "means.max_model_len": {"en": "tokens that one sequence may have", "zh": "单条序列允许的 token 数"},
-    "means.kv_tokens": {"en": "tokens that the cache holds, of all sequences together", "zh": "缓存可容纳的 token 总数"},
+    "means.kv_tokens": {
+        "en": "tokens that the cache holds, of all sequences together",
+        "zh": "缓存可容纳的 token 总数",
+    },
     "means.kv_needed_bytes": {"en": "cache of one sequence of that length", "zh": "一条该长度序列的缓存"},
     "means.kv_available_bytes": {
-        "en": "what weights and activations leave of the engine's share", "zh": "引擎份额中除权重与激活之外的部分",
+        "en": "what weights and activations leave of the engine's share",
+        "zh": "引擎份额中除权重与激活之外的部分",
     },
     "means.estimated_max_len": {"en": "tokens that the engine says would fit", "zh": "引擎称可容纳的 token 数"},
     "means.memory_fraction": {"en": "share of the card that the engine may take", "zh": "引擎可用的显存比例"},

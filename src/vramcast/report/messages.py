@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.report.failure_actions import FAILURE_ACTIONS
-from vramcast.report.failure_numbers import FAILURE_NUMBERS
 from vramcast.report.failure_messages import FAILURE_MESSAGES
+from vramcast.report.failure_numbers import FAILURE_NUMBERS
 from vramcast.report.log_messages import LOG_MESSAGES
 from vramcast.report.market_messages import MARKET_MESSAGES
 from vramcast.report.plan_messages import PLAN_MESSAGES

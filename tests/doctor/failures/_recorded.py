@@ -1,8 +1,9 @@
 """A recording of a process that fails by fragmentation, with the figures of the worked example.
 
 Fourteen tensors of 1040 MiB (the last 1030) are made and given back to the cache, then as many of 756 MiB (the last
-760) are put into their segments: 10,588 MiB (10.34 GiB) live in 14,550 MiB (14.21 GiB) reserved, the largest gap 284 MiB.
-Of a card that leaves the process 15,006.5 MiB there are then 456.5 MiB free, and a request of 1,270 MiB (1.24 GiB) fails.
+760) are put into their segments: 10,588 MiB (10.34 GiB) live in 14,550 MiB (14.21 GiB) reserved, the largest gap is
+284 MiB. Of a card that leaves the process 15,006.5 MiB there are then 456.5 MiB free, and a request of 1,270 MiB
+(1.24 GiB) fails.
 """
 
 from __future__ import annotations

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
-from vramcast.doctor.failures.case import Facts, Predicted, case_of
+from vramcast.doctor.failures.case import NO_FACTS, Facts, Predicted, case_of
 from vramcast.doctor.failures.causes import PRIOR, RULES, judge
 from vramcast.domain.failure import Cause
 from vramcast.units import GIB
 
 
-def cause_of(family: str = "torch-cuda", text: str = "", facts: Facts = Facts(), **numbers: int | float | str) -> Cause:
+def cause_of(
+    family: str = "torch-cuda", text: str = "", facts: Facts = NO_FACTS, **numbers: int | float | str
+) -> Cause:
     return judge(case_of(stated(family, text, **numbers), facts)).cause
 
 
@@ -105,7 +107,8 @@ def test_a_cache_smaller_than_one_sequence_is_too_big() -> None:
 
 
 def test_a_cache_kept_small_by_a_low_fraction_is_that_limit() -> None:
-    assert cause_of("vllm", "KV cache", max_model_len=32768, kv_tokens=2000, memory_fraction=0.4) is Cause.MEMORY_FRACTION
+    numbers = {"max_model_len": 32768, "kv_tokens": 2000, "memory_fraction": 0.4}
+    assert cause_of("vllm", "KV cache", **numbers) is Cause.MEMORY_FRACTION
 
 
 def test_a_card_that_is_taken_when_a_server_begins_is_another_process() -> None:
@@ -116,7 +119,8 @@ def test_a_card_that_is_taken_when_a_server_begins_is_another_process() -> None:
 def test_a_cuda_failure_of_ggml_names_its_device_so_a_bare_one_is_main_memory() -> None:
     bare = "llama_model_load: error loading model: unable to allocate backend buffer"
     assert cause_of("llama.cpp", bare) is Cause.HOST_MEMORY
-    assert cause_of("llama.cpp", f"allocating 900 MiB on device 0: cudaMalloc failed: {bare}", tried_bytes=GIB) is Cause.TOO_BIG
+    named = f"allocating 900 MiB on device 0: cudaMalloc failed: {bare}"
+    assert cause_of("llama.cpp", named, tried_bytes=GIB) is Cause.TOO_BIG
 
 
 def test_live_memory_that_grows_from_failure_to_failure_is_a_leak() -> None:

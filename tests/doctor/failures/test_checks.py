@@ -44,4 +44,5 @@ def test_offloaded_states_cross_the_bus_in_every_step() -> None:
 def test_every_check_has_its_words_and_those_of_its_figures() -> None:
     for check in CHECKS:
         assert check.key in MESSAGES
-    assert {f"{key}.job" for key in ("check.loss_scale", "check.buckets", "check.wrapping", "check.offload")} <= set(MESSAGES)
+    computed = ("check.loss_scale", "check.buckets", "check.wrapping", "check.offload")
+    assert {f"{key}.job" for key in computed} <= set(MESSAGES)

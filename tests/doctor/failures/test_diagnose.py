@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from vramcast.sources.failures import FAMILIES, NUMBERS
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
 from vramcast.doctor.failures.case import Facts
@@ -11,10 +14,9 @@ from vramcast.doctor.failures.diagnose import Given, Told, diagnosis, joined
 from vramcast.domain.failure import Cause, Statement
 from vramcast.report.failure import diagnosis_document, render
 from vramcast.report.messages import LANGUAGES, Words
-from vramcast.sources.failures import FAMILIES, NUMBERS
 from vramcast.units import GIB
 
-PHASES = ("backward", "optimizer", "load", "generate", "loader", "attention", "loss", "capture", "checkpoint", "evaluate")
+PHASES = ("backward", "optimizer", "load", "generate", "loader", "attention", "loss", "capture", "checkpoint")
 SIZES = st.integers(-(1 << 70), 1 << 70) | st.integers(0, 1 << 38) | st.floats() | st.text(max_size=5)
 
 
@@ -23,7 +25,7 @@ def statements(draw: st.DrawFn) -> Statement:
     names = st.sampled_from(list(NUMBERS))
     return Statement(
         family=draw(st.sampled_from([*FAMILIES, "", "unheard-of"])), wording=draw(st.text(max_size=8)),
-        text=draw(st.sampled_from(["", "KV cache", "DataLoader worker", "gallocr_reserve", "pin memory", "{x}", "a\nb"])),
+        text=draw(st.sampled_from(["", "KV cache", "DataLoader worker", "gallocr_reserve", "pin memory", "{x}"])),
         line=draw(st.integers(1, 10**9)), numbers=draw(st.dictionaries(names, SIZES, max_size=10)),
     )
 
@@ -31,7 +33,8 @@ def statements(draw: st.DrawFn) -> Statement:
 @st.composite
 def surroundings(draw: st.DrawFn) -> Facts:
     return Facts(
-        phases=frozenset(draw(st.sets(st.sampled_from(PHASES)))), steps=tuple(draw(st.lists(st.integers(0, 10**9), max_size=3))),
+        phases=frozenset(draw(st.sets(st.sampled_from(PHASES)))),
+        steps=tuple(draw(st.lists(st.integers(0, 10**9), max_size=3))),
         torch=draw(st.sampled_from([(), (1, 4), (2, 3), (2, 13)])), fraction=draw(st.none() | st.floats(0, 1)),
         words=frozenset(draw(st.sets(st.sampled_from(["leak", "gpu_memory_utilization", "fsdp", "deepspeed"])))),
     )
@@ -44,7 +47,8 @@ def test_any_statement_has_a_diagnosis_and_a_report_in_every_language(told: list
     assert bool(found.findings) == bool(told)
     for finding in found.findings:
         assert 0 <= finding.confidence <= 1
-        figures = [value for value in finding.statement.numbers.values() if isinstance(value, (int, float)) and value == value]
+        numbers = (value for value in finding.statement.numbers.values() if isinstance(value, (int, float)))
+        figures = [value for value in numbers if not isnan(value)]
         for fix in finding.fixes:
             assert fix.saves_bytes is None or 0 <= fix.saves_bytes <= max(figures)
     assert diagnosis_document(found)["schema"] == 1
@@ -70,7 +74,11 @@ def test_ranks_that_fail_with_other_figures_are_findings_of_their_own() -> None:
 
 
 def test_growth_from_failure_to_failure_is_a_leak() -> None:
-    grown = [stated(line=9000 * n, **sizes(tried=0.1, total=24, free=0.01, allocated=10 + 3 * n, reserved=11 + 3 * n)) for n in range(4)]
+    grown = []
+    for step in range(4):
+        live = 10 + 3 * step
+        figures = sizes(tried=0.1, total=24, free=0.01, allocated=live, reserved=live + 1)
+        grown.append(stated(line=9000 * step, **figures))
     found = diagnosis("x", Told(statements=tuple(grown)))
     assert found.findings[-1].cause is Cause.LEAK
     assert found.findings[-1].why[0].values["grew"] == "9.00 GiB"

@@ -46,16 +46,21 @@ def test_what_was_missing_is_the_request_less_what_is_free() -> None:
     assert figures_of(FRAGMENTED).short == round(1.24 * GIB) - round(456.5 * MIB)
 
 
-NAMES = ("tried", "total", "free", "allocated", "reserved", "unallocated", "process", "other_processes", "allowed", "used")
+NAMES = [
+    f"{name}_bytes" for name in (
+        "tried", "total", "free", "allocated", "reserved", "unallocated", "process", "other_processes", "allowed",
+        "used",
+    )
+]
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
-@given(st.dictionaries(st.sampled_from([f"{name}_bytes" for name in NAMES]), st.integers() | st.floats() | st.text(max_size=3)))
+@given(st.dictionaries(st.sampled_from(NAMES), st.integers() | st.floats() | st.text(max_size=3)))
 def test_nothing_derived_is_negative_whatever_the_numbers(numbers: dict[str, int | float | str]) -> None:
     assert all(value is None or value >= 0 for value in figures_of(numbers))
 
 
-@given(st.dictionaries(st.sampled_from([f"{name}_bytes" for name in NAMES]), st.integers(0, 1 << 40)))
+@given(st.dictionaries(st.sampled_from(NAMES), st.integers(0, 1 << 40)))
 def test_no_holder_has_more_than_the_card(numbers: dict[str, int]) -> None:
     found = figures_of(numbers)
     if found.total is not None and found.free is not None:

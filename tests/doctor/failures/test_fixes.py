@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
-from vramcast.doctor.failures.case import Facts, case_of
+from vramcast.doctor.failures.case import NO_FACTS, Facts, case_of
 from vramcast.doctor.failures.causes import judge
 from vramcast.doctor.failures.fixes import REMEDIES, fixes_of
 from vramcast.domain.failure import Cause, Fix
@@ -14,7 +14,9 @@ from vramcast.units import GIB
 NEW = "Of the allocated memory 1 is allocated by PyTorch, try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
-def fixes(family: str = "torch-cuda", text: str = NEW, facts: Facts = Facts(), **numbers: int | float | str) -> dict[str, Fix]:
+def fixes(
+    family: str = "torch-cuda", text: str = NEW, facts: Facts = NO_FACTS, **numbers: int | float | str
+) -> dict[str, Fix]:
     case = case_of(stated(family, text, **numbers), facts)
     return {fix.action.key: fix for fix in fixes_of(case, judge(case))}
 
@@ -37,7 +39,9 @@ def test_the_split_limit_is_a_power_of_two_at_most_a_quarter_of_the_request() ->
     ("torch-hip", "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", (), "PYTORCH_CUDA_ALLOC_CONF"),
     ("torch-npu", "", (), "PYTORCH_NPU_ALLOC_CONF"),
 ])
-def test_the_variable_is_the_one_that_this_build_reads(family: str, text: str, version: tuple[int, ...], name: str) -> None:
+def test_the_variable_is_the_one_that_this_build_reads(
+    family: str, text: str, version: tuple[int, ...], name: str
+) -> None:
     found = fixes(family, text, Facts(torch=version), **FRAGMENTED)
     assert found["fix.expandable"].setting == f"{name}=expandable_segments:True"
 
@@ -48,7 +52,8 @@ def test_a_version_before_expandable_segments_is_told_to_update() -> None:
 
 
 def test_ending_the_other_processes_is_enough_when_the_request_then_fits() -> None:
-    fix = fixes(tried_bytes=2 * GIB, **sizes(total=24, free=0.5, process=16, allocated=14, unallocated=1.5))["fix.stop_others"]
+    numbers = sizes(tried=2, total=24, free=0.5, process=16, allocated=14, unallocated=1.5)
+    fix = fixes(**numbers)["fix.stop_others"]
     assert (fix.saves_bytes, fix.enough) == (int(7.5 * GIB), True)  # 24 - 0.5 - 16
     assert fix.setting.startswith("nvidia-smi")
 
@@ -67,7 +72,8 @@ def test_the_longest_context_comes_from_the_bytes_of_the_cache() -> None:
 
 
 def test_the_engines_own_estimate_of_a_length_is_taken() -> None:
-    numbers = {"max_model_len": 131072, "kv_needed_bytes": 16 * GIB, "kv_available_bytes": GIB, "estimated_max_len": 5632}
+    numbers = {"max_model_len": 131072, "kv_needed_bytes": 16 * GIB, "kv_available_bytes": GIB}
+    numbers["estimated_max_len"] = 5632
     assert fixes("vllm", "KV cache", **numbers)["fix.shorter_context"].setting == "--max-model-len 5632"
 
 

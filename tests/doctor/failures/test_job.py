@@ -9,7 +9,10 @@ from vramcast.doctor.failures.job import computed
 from vramcast.domain.failure import Cause
 from vramcast.estimate.training import device_bytes
 
-BERT = {"model": "bert-base-uncased", "gpus": "t4", "micro-batch": 32, "seq-len": 512, "attention": "eager", "engine": "huggingface"}
+BERT = {
+    "model": "bert-base-uncased", "gpus": "t4", "micro-batch": 32, "seq-len": 512, "attention": "eager",
+    "engine": "huggingface",
+}
 
 
 def test_what_a_technique_saves_is_its_prediction_less_than_that_of_the_job() -> None:

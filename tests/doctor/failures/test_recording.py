@@ -50,4 +50,5 @@ def test_a_message_and_its_snapshot_give_cause_and_proof_together() -> None:
     finding = found.findings[0]
     assert finding.cause is Cause.FRAGMENTED and finding.fixes[0].shown_by == "replay"
     assert "shown by replay" in render(found, Words("en"))
-    assert len({fix.setting for fix in finding.fixes if fix.setting}) == len([fix for fix in finding.fixes if fix.setting])
+    settings = [fix.setting for fix in finding.fixes if fix.setting]
+    assert len(set(settings)) == len(settings)

@@ -52,7 +52,7 @@ def shares(case: Case) -> Shares:
     if not figures.total:
         return Shares()
     total = figures.total
-    unexplained = max(0, figures.outside - BESIDE) if known(figures.outside) and figures.process is None else 0
+    unexplained = max(0, (figures.outside or 0) - BESIDE) if figures.process is None else 0
     return Shares(
         allocated=(figures.allocated or 0) / (figures.limit or total),
         tried=(figures.tried or 0) / total,

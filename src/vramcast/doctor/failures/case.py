@@ -36,7 +36,7 @@ NOT_MEMORY: Final = ("not-memory", "triton")
 class Facts(NamedTuple):
     """What the text around the statements says."""
 
-    phases: frozenset[str] = frozenset()  # "backward", "optimizer", "load", "generate", "loader", "attention", "loss" ...
+    phases: frozenset[str] = frozenset()  # values of `facts.PHASES`
     alloc_conf: str = ""  # of the allocator, as far as the text shows it
     torch: tuple[int, ...] = ()  # version
     cards: tuple[str, ...] = ()
@@ -47,6 +47,9 @@ class Facts(NamedTuple):
     windows: bool = False
     words: frozenset[str] = frozenset()  # of `facts.WORDS` that the text mentions
     fraction: float | None = None  # of the card that an engine takes, where the text around says so
+
+
+NO_FACTS: Final = Facts()
 
 
 class Predicted(NamedTuple):
@@ -90,7 +93,7 @@ class Case(NamedTuple):
         return value if known else None  # type: ignore[return-value]
 
 
-def case_of(statement: Statement, facts: Facts = Facts(), grew_bytes: int | None = None) -> Case:
+def case_of(statement: Statement, facts: Facts = NO_FACTS, grew_bytes: int | None = None) -> Case:
     """The case of one statement."""
     return Case(statement, figures_of(statement.numbers), facts, grew_bytes)
 

@@ -14,7 +14,7 @@ from vramcast.domain.reconciliation import Remark
 
 RULES: Final[tuple[Rule, ...]] = (*CARD_RULES, *TEXT_RULES)
 
-PRIOR: Final[dict[Cause, float]] = {cause: -1.5 for cause in Cause} | {Cause.TOO_BIG: 1.0, Cause.UNKNOWN: 0.5}
+PRIOR: Final[dict[Cause, float]] = dict.fromkeys(Cause, -1.5) | {Cause.TOO_BIG: 1.0, Cause.UNKNOWN: 0.5}
 """Log-odds before any evidence: of messages whose threads say what it was, about half were simply too big."""
 
 SURE: Final = 0.97
@@ -108,11 +108,11 @@ def _likely(scores: dict[Cause, float]) -> dict[Cause, float]:
 
 def _why(case: Case, cause: Cause, holding: list[Rule], likely: dict[Cause, float]) -> tuple[Remark, ...]:
     """The sentences of the rules that led there, the strongest first; then what else it may be."""
-    spoken = sorted(
-        (rule for rule in holding if rule.cause is cause and rule.key and rule.weight > 0), key=lambda rule: -rule.weight
-    )
+    own = (rule for rule in holding if rule.cause is cause and rule.key and rule.weight > 0)
+    spoken = sorted(own, key=lambda rule: -rule.weight)
     remarks = {rule.key: Remark(key=rule.key, values=rule.values(case)) for rule in spoken}
-    said = list(remarks.values()) or [Remark(key="why.no_figures" if case.figures.tried is None else "why.nothing_else")]
+    bare = Remark(key="why.no_figures" if case.figures.tried is None else "why.nothing_else")
+    said = list(remarks.values()) or [bare]
     second = max((name for name in likely if name is not cause), key=lambda name: likely[name])
     if likely[second] >= MENTIONED:
         said.append(Remark(key="why.second", values={"cause": second.value, "share": percent(likely[second])}))

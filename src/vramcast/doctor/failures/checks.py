@@ -62,9 +62,8 @@ def _units(job: Job) -> dict[str, str] | None:
     if job.plan.shards is not Shards.EVERYTHING:
         return None
     width = 4 if job.plan.precision in (Precision.FP32, Precision.TF32) else 2
-    layers = [
-        elements(layer_parameters(layer, hidden=job.model.hidden)) for stack in job.model.stacks for layer in stack.layers
-    ]
+    hidden, stacks = job.model.hidden, job.model.stacks
+    layers = [elements(layer_parameters(layer, hidden=hidden)) for stack in stacks for layer in stack.layers]
     whole = count_parameters(job.model).total
     if not layers:
         return None
@@ -102,7 +101,7 @@ def _fsdp(facts: Facts, job: Job | None) -> bool:
 
 
 def _offloads(facts: Facts, job: Job | None) -> bool:
-    asked = job is not None and "none" != job.plan.offload_optimizer
+    asked = job is not None and job.plan.offload_optimizer != "none"
     return asked or "offload_optimizer" in facts.words
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -158,5 +159,5 @@ def _growth(statements: Sequence[Statement]) -> dict[object, int]:
     return {
         device: sizes[-1] - sizes[0]
         for device, sizes in live.items()
-        if len(sizes) >= GROWTHS and all(low < high for low, high in zip(sizes, sizes[1:], strict=False))
+        if len(sizes) >= GROWTHS and all(low < high for low, high in pairwise(sizes))
     }

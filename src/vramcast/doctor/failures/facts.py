@@ -24,7 +24,9 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "gpu_memory_utilization": ("gpu_memory_utilization", "gpu-memory-utilization"),
     "gradient_checkpointing": ("gradient_checkpointing", "use_reentrant", "checkpointerror", "torch.utils.checkpoint"),
-    "deepspeed": ("reduce_bucket_size", "allgather_bucket_size", "overlap_comm", "deepspeedengine", "deepspeed/runtime"),
+    "deepspeed": (
+        "reduce_bucket_size", "allgather_bucket_size", "overlap_comm", "deepspeedengine", "deepspeed/runtime",
+    ),
     "fsdp": ("fullyshardeddataparallel", "fully_shard", "flat_param", "torch/distributed/fsdp"),
     "offload_optimizer": ("offload_optimizer", "deepspeedcpuadam", "offload_param"),
 }

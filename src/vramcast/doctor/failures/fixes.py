@@ -86,7 +86,8 @@ REMEDIES: Final[tuple[Remedy, ...]] = (*PIECES, *TOO_BIG, *ELSEWHERE, *POOLS, *G
 
 def fixes_of(case: Case, judged: Judged) -> tuple[Fix, ...]:
     """The fixes of one failure: those of its cause, then those of another that is likely too; enough ones first."""
-    causes = sorted((name for name in judged.likely if judged.likely[name] >= ALSO), key=lambda name: -judged.likely[name])
+    also = (name for name in judged.likely if judged.likely[name] >= ALSO)
+    causes = sorted(also, key=lambda name: -judged.likely[name])
     found: dict[tuple[str, str], Fix] = {}
     for cause in dict.fromkeys((judged.cause, *causes)):
         for fix in sorted(_of_cause(case, cause, judged.detail), key=lambda fix: _rank(fix.enough)):

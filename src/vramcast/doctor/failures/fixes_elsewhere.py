@@ -15,7 +15,9 @@ LIMIT: Final = (Cause.MEMORY_FRACTION,)
 BESIDE: Final = (Cause.CONTEXT_AND_LIBRARIES,)
 HOST: Final = (Cause.HOST_MEMORY,)
 
-LISTING: Final[dict[str, str]] = {"torch-npu": "npu-smi info", "torch-hip": "rocm-smi --showpids", "torch-xpu": "xpu-smi ps"}
+LISTING: Final[dict[str, str]] = {
+    "torch-npu": "npu-smi info", "torch-hip": "rocm-smi --showpids", "torch-xpu": "xpu-smi ps",
+}
 """Family -> what lists the processes of a card; others: nvidia-smi."""
 
 VISIBLE: Final[dict[str, str]] = {
@@ -101,10 +103,13 @@ ELSEWHERE: Final[tuple[Remedy, ...]] = (
     Remedy("fix.zombies", OTHERS, "fuser -v /dev/nvidia*", lambda case: case.family not in LISTING),
     # a limit
     Remedy(
-        "fix.raise_fraction", LIMIT, _fraction, lambda case: is_torch(case) and case.figures.allowed is not None, _above,
-        _raised,
+        "fix.raise_fraction", LIMIT, _fraction, lambda case: is_torch(case) and case.figures.allowed is not None,
+        _above, _raised,
     ),
-    Remedy("fix.lower_fraction", LIMIT, _lower_setting, _filled, _lower_saves, lambda case: True if _lower(case) else None),
+    Remedy(
+        "fix.lower_fraction", LIMIT, _lower_setting, _filled, _lower_saves,
+        lambda case: True if _lower(case) else None,
+    ),
     Remedy("fix.fewer_graphs", LIMIT, "--enforce-eager", _filled),
     Remedy("fix.raise_static", LIMIT, "--mem-fraction-static 0.9", is_server("sglang")),
     Remedy("fix.fewer_requests", LIMIT, "--max-running-requests 32 --cuda-graph-max-bs 32", is_server("sglang")),
@@ -113,7 +118,10 @@ ELSEWHERE: Final[tuple[Remedy, ...]] = (
     Remedy("fix.metal_cache", BESIDE, "torch.mps.empty_cache()", details=("metal",)),
     Remedy("fix.metal_ratio", BESIDE, "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0", details=("metal",)),
     Remedy("fix.leave_room", BESIDE, "", lambda case: case.family in LIBRARIES),
-    Remedy("fix.tf_growth", BESIDE, "TF_FORCE_GPU_ALLOW_GROWTH=true", lambda case: case.family in ("cudnn", "tensorflow")),
+    Remedy(
+        "fix.tf_growth", BESIDE, "TF_FORCE_GPU_ALLOW_GROWTH=true",
+        lambda case: case.family in ("cudnn", "tensorflow"),
+    ),
     Remedy(
         "fix.jax_preallocate", BESIDE, "XLA_PYTHON_CLIENT_PREALLOCATE=false",
         lambda case: case.family in ("cudnn", "cusolver", "jax"),
@@ -121,7 +129,10 @@ ELSEWHERE: Final[tuple[Remedy, ...]] = (
     Remedy("fix.other_card", BESIDE, _visible, lambda case: case.family in LIBRARIES),
     Remedy("fix.lazy_modules", BESIDE, "CUDA_MODULE_LOADING=LAZY", is_torch),
     Remedy("fix.nccl_buffers", BESIDE, "NCCL_BUFFSIZE=1048576 NCCL_MAX_NCHANNELS=8", is_torch),
-    Remedy("fix.workspace", BESIDE, "CUBLAS_WORKSPACE_CONFIG=:16:8", lambda case: is_torch(case) or case.family == "cublas"),
+    Remedy(
+        "fix.workspace", BESIDE, "CUBLAS_WORKSPACE_CONFIG=:16:8",
+        lambda case: is_torch(case) or case.family == "cublas",
+    ),
     Remedy("fix.second_allocator", BESIDE, "", is_torch, figure("beside")),
     # main memory
     Remedy("fix.fewer_workers", HOST, "num_workers=2, prefetch_factor=2", lambda case: case.family not in LLAMA),

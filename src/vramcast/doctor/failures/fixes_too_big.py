@@ -113,7 +113,10 @@ TOO_BIG: Final[tuple[Remedy, ...]] = (
     ),
     Remedy("fix.8bit_optimizer", BIG, 'optim="adamw_8bit"', lambda case: is_torch(case) and may_train(case)),
     Remedy("fix.set_to_none", BIG, "optimizer.zero_grad(set_to_none=True)", lambda case: case.during("backward")),
-    Remedy("fix.shard", BIG, "torch.distributed.fsdp.fully_shard(model)", lambda case: is_torch(case) and may_train(case)),
+    Remedy(
+        "fix.shard", BIG, "torch.distributed.fsdp.fully_shard(model)",
+        lambda case: is_torch(case) and may_train(case),
+    ),
     # other servers and frameworks
     Remedy("fix.prefill_tokens", BIG, "--max-batch-prefill-tokens 2048", lambda case: case.family == "tgi"),
     Remedy("fix.chunked_prefill", BIG, "--chunked-prefill-size 2048", is_server("sglang")),

@@ -15,16 +15,16 @@ SMALL_SEGMENT: Final = 2 * MIB
 LARGE_SEGMENT: Final = 20 * MIB
 """... and this much for one of 1 to 10 MiB [allocator] kLargeBuffer."""
 
-ORDER: Final = (
+ORDER: Final[tuple[str, ...]] = (
     "tried_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "unallocated_bytes",
-    "private_pools_bytes", "allowed_bytes", "process_bytes", "other_processes_bytes", "other_allocations_bytes", "max_model_len",
-    "kv_tokens", "kv_needed_bytes", "kv_available_bytes", "estimated_max_len", "memory_fraction", "device",
+    "private_pools_bytes", "allowed_bytes", "process_bytes", "other_processes_bytes", "other_allocations_bytes",
+    "max_model_len", "kv_tokens", "kv_needed_bytes", "kv_available_bytes", "estimated_max_len", "memory_fraction", "device",
 )
 """Numbers in the order they are explained."""
 
 FOLLOWING: Final = {
-    "reserved_bytes": "reserved", "unallocated_bytes": "unallocated", "beside_bytes": "beside", "others_bytes": "others",
-    "outside_bytes": "outside",
+    "reserved_bytes": "reserved", "unallocated_bytes": "unallocated", "beside_bytes": "beside",
+    "others_bytes": "others", "outside_bytes": "outside",
 }
 """What follows from the stated numbers -> the figure that holds it."""
 

@@ -24,7 +24,9 @@ MOST_TOLD: Final = 200
 LONGEST_PATH: Final = 1024
 """A longer text is no path [characters]."""
 
-SNAPSHOT_BEGINS: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+SNAPSHOT_BEGINS: Final = (
+    b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04",
+)
 """Pickles from protocol 2 on, gzip, zstd, zip."""
 
 JSON_KEYS: Final = (b'"segments"', b'"device_traces"', b'"traceEvents"')
