@@ -33,7 +33,7 @@ def command(
 
     FILE is any text: an error message, a traceback, a whole log; PyTorch on any device, TensorFlow, JAX, cuBLAS, NCCL,
     vLLM, SGLang, TensorRT-LLM, llama.cpp, DeepSpeed and others; or a memory snapshot. Without FILE, or with -, standard
-    input is read. Exit codes: 0 something was found, 1 the text tells of no such failure.
+    input is read; --checks alone reads nothing. Exit codes: 0 something was found, 1 the text tells of no such failure.
 
     \b
     vramcast oom train.log
@@ -44,7 +44,7 @@ def command(
     from vramcast.api import diagnosis_of
     from vramcast.doctor.failures.read import is_snapshot
 
-    only_checks = checks and text is None and snapshot is None and _nothing_piped()
+    only_checks = checks and text is None and snapshot is None
     if text is None and not only_checks and snapshot is None and _nothing_piped():
         raise InvalidSpec("no text: give a FILE, or pipe one in: python train.py 2>&1 | vramcast oom")
     source = None if only_checks or (text is None and snapshot is not None) else text or Path("-")

@@ -23,6 +23,10 @@ HOLDERS: Final[tuple[tuple[str, str], ...]] = (
 """Who holds the card and how that is drawn, in the order of the picture."""
 
 
+ROUNDING: Final = (1 << 30) // 100
+"""Messages print GiB with two decimals [bytes]."""
+
+
 def render(found: Diagnosis, words: Words) -> str:
     """The whole report.
 
@@ -95,8 +99,8 @@ def _sizes(finding: Finding) -> dict[str, int]:
     if {"total", "free", "allocated"} <= set(known):
         held = known["allocated"] + known.get("unallocated", 0)
         used = known["total"] - known["free"]
-        if isinstance(process, (int, float)) and held <= process <= used:
-            known |= {"beside": int(process) - held, "others": used - int(process)}
+        if isinstance(process, (int, float)) and held <= process <= used + ROUNDING:
+            known |= {"beside": int(process) - held, "others": max(0, used - int(process))}
         else:
             known["outside"] = max(0, used - held)
     return known

@@ -249,10 +249,6 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "more than an exabyte was asked for: the size is negative or overflowed",
         "zh": "申请超过 1 EB：大小为负或溢出",
     },
-    "why.job_too_big": {
-        "en": "the job is predicted to need {device}, {capacity} are usable",
-        "zh": "预测该任务需要 {device}，可用 {capacity}",
-    },
     "why.during_load": {
         "en": "it failed while the model was put on the card: weights alone do not fit",
         "zh": "失败发生在把模型放到卡上时：仅权重就放不下",
@@ -314,7 +310,7 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
     },
     "replay.no_device": {"en": "replay: the snapshot has no device", "zh": "回放：快照中没有设备"},
     "replay.failed": {
-        "en": "replay of device {device}: {events} events, {ooms} failures, peak {allocated} allocated and {reserved}"
+        "en": "replay of device {device}: {events} events, failures: {ooms}, peak {allocated} allocated and {reserved}"
         " reserved",
         "zh": "回放设备 {device}：{events} 个事件，{ooms} 次失败，峰值已分配 {allocated}，已保留 {reserved}",
     },

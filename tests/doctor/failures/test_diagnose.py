@@ -6,7 +6,6 @@ from math import isnan
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from vramcast.sources.failures import FAMILIES, NUMBERS
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
 from vramcast.doctor.failures.case import Facts
@@ -14,6 +13,7 @@ from vramcast.doctor.failures.diagnose import Given, Told, diagnosis, joined
 from vramcast.domain.failure import Cause, Statement
 from vramcast.report.failure import diagnosis_document, render
 from vramcast.report.messages import LANGUAGES, Words
+from vramcast.sources.failures import FAMILIES, NUMBERS
 from vramcast.units import GIB
 
 PHASES = ("backward", "optimizer", "load", "generate", "loader", "attention", "loss", "capture", "checkpoint")

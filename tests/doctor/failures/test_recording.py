@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.doctor.failures._recorded import FIRST, FREE, SECOND, TRIED, fragmented
 from tests.doctor.failures._statements import FRAGMENTED, stated
+from tools.example_recording import EXAMPLE, FIRST, FREE, SECOND, TRIED, fragmented
 from vramcast.doctor.failures.diagnose import Given, Told, diagnosis
 from vramcast.doctor.failures.recording import proof_of, statements_of
 from vramcast.domain.failure import Cause
+from vramcast.emit.memory_snapshot import write_snapshot
 from vramcast.report.failure import render
 from vramcast.report.messages import Words
 from vramcast.units import MIB
@@ -19,6 +20,10 @@ def test_an_event_has_the_figures_that_a_message_would_have() -> None:
     assert numbers["allocated_bytes"] == sum(SECOND) == 10_588 * MIB
     assert numbers["reserved_bytes"] == sum(FIRST) == 14_550 * MIB
     assert numbers["unallocated_bytes"] == 3_962 * MIB
+
+
+def test_the_example_of_the_documents_is_this_recording() -> None:
+    assert EXAMPLE.read_bytes() == write_snapshot(fragmented())
 
 
 def test_a_snapshot_alone_is_diagnosed() -> None:

@@ -15,7 +15,7 @@ from vramcast.doctor.failures.checks import checks_of
 from vramcast.doctor.failures.fixes import fixes_of
 from vramcast.doctor.failures.job import Computed, beside, computed
 from vramcast.doctor.failures.meaning import meaning_of
-from vramcast.domain.failure import Diagnosis, Finding, Fix, Statement
+from vramcast.domain.failure import Cause, Diagnosis, Finding, Fix, Statement
 from vramcast.domain.job import Job
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.serving import PipelineJob, ServeJob
@@ -29,6 +29,14 @@ GROWTHS: Final = 3
 
 MOST_FINDINGS: Final = 20
 """Of more failures only the first are explained: one log of many ranks says one thing."""
+
+
+MOST_FIXES: Final = 12
+"""Those that are shown of one failure, computed ones included."""
+
+
+Shown = tuple[tuple[Remark, ...], tuple[Fix, ...]]
+"""What a replay shows, and what it proves to help."""
 
 
 class Given(NamedTuple):
@@ -65,11 +73,16 @@ def diagnosis(name: str, told: Told, given: Given = NOTHING_GIVEN) -> Diagnosis:
     kept = _failures(joined(told.statements))[:MOST_FINDINGS]
     job = computed(given.job) if given.job is not None else None
     growth = _growth([statement for _, statement in kept])
-    findings = []
+    findings: list[Finding] = []
+    proofs: dict[int | None, Shown] = {}  # one device of a snapshot is replayed once, however often it failed
     for index, statement in kept:
         facts = told.facts[index] if index < len(told.facts) else told.whole
         case = case_of(statement, facts, growth.get(statement.numbers.get("device")))
-        findings.append(_finding(case._replace(job=job.predicted if job else None), job, given.snapshot))
+        device = _device(statement)
+        if given.snapshot is not None and device not in proofs:
+            proofs[device] = _replayed(given.snapshot, device)
+        case = case._replace(job=job.predicted if job else None)
+        findings.append(_finding(case, job, proofs.get(device, ((), ()))))
     training = given.job if isinstance(given.job, Job) else None
     checks = checks_of(told.whole, training, every=given.every_check)
     return Diagnosis(name=name, findings=tuple(findings), checks=checks, lines=told.lines, cut=told.cut)
@@ -81,24 +94,23 @@ def _failures(statements: Sequence[tuple[int, Statement]]) -> list[tuple[int, St
     return failed or list(statements)
 
 
-def _finding(case: Case, job: Computed | None, snapshot: Snapshot | None) -> Finding:
+def _finding(case: Case, job: Computed | None, proof: Shown) -> Finding:
     judged = judge(case)
-    shown, replayed = _replayed(case, snapshot)
+    shown, replayed = proof
     why = (*judged.why, *(beside(case, job) if job else ()), *shown)
-    fixes = (*_enough(replayed), *_enough(job.fixes if job else ()), *fixes_of(case, judged))
+    computed_instead = job is not None and judged.cause is Cause.TOO_BIG
+    worded = [fix for fix in fixes_of(case, judged) if not computed_instead or fix.shown_by or fix.enough]
+    fixes = (*_enough(replayed), *_enough(job.fixes if job else ()), *worded)
     return Finding(
         cause=judged.cause, confidence=round(judged.confidence, 2), statement=case.statement, detail=judged.detail,
-        why=why, meaning=meaning_of(case), fixes=_unique(fixes),
+        why=why, meaning=meaning_of(case), fixes=_unique(fixes)[:MOST_FIXES],
     )
 
 
-def _replayed(case: Case, snapshot: Snapshot | None) -> tuple[tuple[Remark, ...], tuple[Fix, ...]]:
-    """What a replay of the snapshot shows; nothing without one."""
-    if snapshot is None:
-        return (), ()
+def _replayed(snapshot: Snapshot, device: int | None) -> Shown:
     from vramcast.doctor.failures.recording import proof_of  # most texts come without one
 
-    return proof_of(snapshot, _device(case.statement))
+    return proof_of(snapshot, device)
 
 
 def _device(statement: Statement) -> int | None:

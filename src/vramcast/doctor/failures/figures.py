@@ -7,7 +7,10 @@ the allocator can give back was given back, so what is reserved and not allocate
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+ROUNDING: Final = (1 << 30) // 100
+"""Messages print GiB with two decimals: sums of such figures differ by as much [bytes]."""
 
 Numbers = Mapping[str, int | float | str]
 
@@ -82,8 +85,10 @@ def figures_of(numbers: Numbers) -> Figures:
 
 
 def _left(whole: int | None, part: int | None) -> int | None:
-    """What a part leaves of the whole; None where either is unknown or the part is larger."""
-    return None if whole is None or part is None or part > whole else whole - part
+    """What a part leaves of the whole; None where either is unknown or the part is larger by more than rounding."""
+    if whole is None or part is None or part > whole + ROUNDING:
+        return None
+    return max(0, whole - part)
 
 
 def _size(numbers: Numbers, name: str) -> int | None:

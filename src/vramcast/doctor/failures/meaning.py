@@ -18,7 +18,8 @@ LARGE_SEGMENT: Final = 20 * MIB
 ORDER: Final[tuple[str, ...]] = (
     "tried_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "unallocated_bytes",
     "private_pools_bytes", "allowed_bytes", "process_bytes", "other_processes_bytes", "other_allocations_bytes",
-    "max_model_len", "kv_tokens", "kv_needed_bytes", "kv_available_bytes", "estimated_max_len", "memory_fraction", "device",
+    "max_model_len", "kv_tokens", "kv_needed_bytes", "kv_available_bytes", "estimated_max_len", "memory_fraction",
+    "device",
 )
 """Numbers in the order they are explained."""
 
@@ -35,7 +36,7 @@ def meaning_of(case: Case) -> tuple[tuple[str, Remark], ...]:
     told = [(name, Remark(key=_key(name, case), values=_values(name, case))) for name in ORDER if name in numbers]
     for name, figure in FOLLOWING.items():
         found = getattr(case.figures, figure)
-        hidden = name in numbers or found is None or _said_otherwise(name, case)
+        hidden = name in numbers or not found or _said_otherwise(name, case)
         if not hidden:
             told.append((name, Remark(key=f"means.{name}", values={"value": size(found)})))
     return tuple(told)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from shutil import copyfileobj
+from tempfile import SpooledTemporaryFile
+from typing import IO, TYPE_CHECKING, Final
 
 from vramcast.doctor.failures.diagnose import Given, Told, diagnosis
 from vramcast.domain.failure import Diagnosis
@@ -14,9 +16,10 @@ if TYPE_CHECKING:
     from vramcast.domain.job import Job
     from vramcast.domain.serving import PipelineJob, ServeJob
     from vramcast.domain.snapshot import Snapshot
+    from vramcast.sources.failures import Failures
 
-LARGEST_TEXT: Final = 64 << 20
-"""What is read of a text; the failure of a longer log stands at its end, so that the end is kept [bytes]."""
+SEARCHED: Final = 8 << 20
+"""How much of a text is searched for words that no statement holds [bytes, characters]."""
 
 MOST_TOLD: Final = 200
 """Statements whose surroundings are looked at."""
@@ -55,24 +58,57 @@ def diagnosed(
     given = Given(job=job, snapshot=recorded, every_check=every_check)
     if source is None:
         return _of_snapshot(recorded, given) if recorded is not None else diagnosis("-", Told(), given)
-    content = _content(path) if path is not None else str(source).encode("utf-8", "replace")
-    return _of_text(str(path or "-"), content, given)
+    return _of_text(source if path is None else path, given)
 
 
-def _of_text(name: str, content: bytes, given: Given) -> Diagnosis:
+def _of_text(source: str | Path, given: Given) -> Diagnosis:
+    """The diagnosis of a text, or of the file or stream that holds it."""
     from vramcast.doctor.failures.facts import facts_of, words_of
     from vramcast.sources.failures import read_failures
 
-    text = decoded(content[-LARGEST_TEXT:])
-    found, words = read_failures(text), words_of(text)
+    if isinstance(source, Path):
+        name = str(source)
+        found, words = _of_file(source)
+    else:
+        name, found, words = "-", read_failures(source), words_of(source[:SEARCHED])
     told = Told(
         statements=found.statements,
         facts=tuple(facts_of(found, words, number) for number in range(min(MOST_TOLD, len(found.statements)))),
         whole=facts_of(found, words),
         lines=found.lines,
-        cut=found.cut or len(content) > LARGEST_TEXT,
+        cut=found.cut,
     )
     return diagnosis(name, told, given)
+
+
+def _of_file(path: Path) -> tuple[Failures, frozenset[str]]:
+    """What a file or standard input tells, and the words of the rules in its beginning.
+
+    Raises: SourceError naming the file when it cannot be read, is empty or holds no text
+    """
+    try:
+        if path == STANDARD_INPUT:
+            return _of_stream(sys.stdin.buffer, "-")
+        with path.open("rb") as file:
+            return _of_stream(file, str(path))
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}; give a text, or - for standard input") from None
+
+
+def _of_stream(stream: IO[bytes], name: str) -> tuple[Failures, frozenset[str]]:
+    from vramcast.doctor.failures.facts import words_of
+    from vramcast.sources.encodings import encoding_of
+    from vramcast.sources.failures import read_failure_file
+
+    with SpooledTemporaryFile(max_size=SEARCHED) as copy:
+        if not stream.seekable():  # a pipe is read twice like a file
+            copyfileobj(stream, copy)
+            copy.seek(0)
+            stream = copy
+        head = stream.read(SEARCHED)
+        encoding = encoding_of(head[:SNIFFED], name=name)
+        stream.seek(0)
+        return read_failure_file(stream), words_of(head.decode(encoding, "replace"))
 
 
 def _of_snapshot(snapshot: Snapshot, given: Given) -> Diagnosis:
@@ -100,8 +136,10 @@ def _path(source: str | Path | None) -> Path | None:
 
 
 def is_snapshot(path: Path) -> bool:
-    """Whether a file begins as memory snapshots do."""
+    """Whether a file begins as memory snapshots do; a pipe does not, looking would use it up."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             head = file.read(SNIFFED)
     except OSError:
@@ -109,42 +147,3 @@ def is_snapshot(path: Path) -> bool:
     if head.startswith(SNAPSHOT_BEGINS):
         return True
     return head.lstrip()[:1] in (b"{", b"[") and any(key in head for key in JSON_KEYS)
-
-
-def _content(path: Path) -> bytes:
-    """The end of a file or of standard input, one byte more than is read where there is more.
-
-    Raises: SourceError naming the file when it cannot be read
-    """
-    try:
-        if path == STANDARD_INPUT:
-            return _tail(sys.stdin.buffer)
-        with path.open("rb") as file:
-            return _tail(file)
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
-
-
-def _tail(file: BinaryIO) -> bytes:
-    """The last bytes of a stream, kept while it is read: it may be a pipe."""
-    kept = bytearray()
-    while part := file.read(1 << 20):
-        kept += part
-        if len(kept) > 2 * LARGEST_TEXT:
-            del kept[: len(kept) - LARGEST_TEXT - 1]
-    return bytes(kept)
-
-
-def decoded(content: bytes) -> str:
-    """A text in any usual encoding; what is no text stays readable where it can.
-
-    >>> decoded("内存".encode("utf-16")), decoded(b"out of memory")
-    ('内存', 'out of memory')
-    """
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return content.decode("utf-16", "replace")
-    head = content[:SNIFFED]
-    if head.count(0) > len(head) // 4:
-        low_first = head[1::2].count(0) >= head[::2].count(0)
-        return content.decode("utf-16-le" if low_first else "utf-16-be", "replace")
-    return content.decode("utf-8-sig", "replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -13,6 +14,7 @@ from vramcast.errors import VramcastError
 from vramcast.replay.replay import Replayed, replay, state_after
 from vramcast.replay.variants import CONFS, Variant, known_capacity, under
 
+DIGITS: Final = re.compile(r"\d+")
 FAMILY: Final = "torch-snapshot"
 """Who speaks where a snapshot is the text."""
 
@@ -132,7 +134,12 @@ def _line(snapshot: Snapshot, stack: int) -> str:
 
 
 def _fixes(variants: list[Variant], replayed: Replayed, *, failed: bool) -> Iterator[Fix]:
+    seen: set[tuple[str, int]] = set()  # values of one option that come to the same are one proposal
     for variant in variants:
+        kind = (DIGITS.sub("", variant.conf), variant.peak_reserved_bytes)
+        if kind in seen:
+            continue
+        seen.add(kind)
         saves = replayed.peak_reserved_bytes - variant.peak_reserved_bytes
         avoids = failed and variant.out_of_memory is None and not variant.num_ooms
         if not variant.conf or not (avoids or saves >= WORTH_SHOWING):

@@ -109,12 +109,6 @@ def _held_before(case: Case) -> int:
     return max(0, (case.figures.total or 0) - (case.figures.free or 0))
 
 
-def _job(case: Case) -> dict[str, str]:
-    if case.job is None:
-        return {}
-    return {"device": size(case.job.device), "capacity": size(case.job.capacity)}
-
-
 def _late(case: Case) -> bool:
     return bool(case.facts.steps) and case.facts.steps[-1] >= 100 and case.figures.tried is not None
 
@@ -198,11 +192,8 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
     Rule("why.late", Cause.FRAGMENTED, 0.5, _late, _step),
     Rule("why.not_memory", Cause.BUG, 6, lambda case: case.family in NOT_MEMORY),
     Rule("why.exabyte", Cause.BUG, 9, _says(r"more than 1EB")),
-    # what train or serve says of the job
-    Rule(
-        "why.job_too_big", Cause.TOO_BIG, 3, lambda case: case.job is not None and not case.job.fits,
-        _job,
-    ),
+    # what train or serve says of the job; `job.beside` has the words
+    Rule("", Cause.TOO_BIG, 3, lambda case: case.job is not None and not case.job.fits),
     Rule("", Cause.TOO_BIG, -1.5, lambda case: case.job is not None and case.job.fits),
     # what was going on
     Rule("why.during_load", Cause.TOO_BIG, 1, lambda case: case.during("load")),

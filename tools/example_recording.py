@@ -1,4 +1,6 @@
-"""A recording of a process that fails by fragmentation, with the figures of the worked example.
+"""A recording of a process that fails by fragmentation, with the figures of the worked example in docs/oom.md.
+
+`python -m tools.example_recording` writes docs/examples/fragmented.pickle.
 
 Fourteen tensors of 1040 MiB (the last 1030) are made and given back to the cache, then as many of 756 MiB (the last
 760) are put into their segments: 10,588 MiB (10.34 GiB) live in 14,550 MiB (14.21 GiB) reserved, the largest gap is
@@ -8,11 +10,15 @@ Fourteen tensors of 1040 MiB (the last 1030) are made and given back to the cach
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Final
+
 from vramcast.allocator import Allocator, Settings
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Frame, Snapshot, Trace
 from vramcast.errors import OutOfMemory
 from vramcast.units import MIB
 
+EXAMPLE: Final = Path(__file__).resolve().parent.parent / "docs" / "examples" / "fragmented.pickle"
 FIRST = (*[1040 * MIB] * 13, 1030 * MIB)
 SECOND = (*[756 * MIB] * 13, 760 * MIB)
 FREE = round(456.5 * MIB)
@@ -70,3 +76,9 @@ def fragmented() -> Snapshot:
     process.fail(TRIED, FREE)
     device = DeviceSnapshot(device=0, trace=process.trace, segments=process.allocator.segments())
     return Snapshot(name="fragmented.pickle", format="torch", devices=(device,), stacks=STACKS)
+
+
+if __name__ == "__main__":
+    from vramcast.emit.memory_snapshot import save_snapshot
+
+    save_snapshot(fragmented(), EXAMPLE)
