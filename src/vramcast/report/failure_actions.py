@@ -122,6 +122,7 @@ FAILURE_ACTIONS: Final[dict[str, dict[str, str]]] = {
         "zh": "换更大的卡：vramcast train 或 serve 可算出",
     },
     "fix.stop_others": {"en": "see who holds the card and end it", "zh": "查看占卡的进程并结束它"},
+    "fix.watch": {"en": "watch who holds the card while it fails", "zh": "失败时观察是谁占用显卡"},
     "fix.other_card": {"en": "use a card that is free", "zh": "换一张空闲的卡"},
     "fix.own_ranks": {
         "en": "every rank on its own card: else all open a context on card 0",

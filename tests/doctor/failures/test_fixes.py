@@ -96,7 +96,7 @@ def test_a_limit_is_raised_to_what_is_held_and_asked() -> None:
     numbers = sizes(tried=1, total=80, free=60, allocated=19.5, reserved=19.9, allowed=20)
     fix = fixes(device=3, **numbers)["fix.raise_fraction"]
     assert fix.setting == "torch.cuda.set_per_process_memory_fraction(0.27, 3)"  # 20.9 / 80 = 0.26125
-    assert (fix.saves_bytes, fix.enough) == (60 * GIB, True)
+    assert (fix.saves_bytes, fix.enough) == (int(0.27 * 80 * GIB) - 20 * GIB, True)
 
 
 def test_training_and_serving_are_told_apart() -> None:

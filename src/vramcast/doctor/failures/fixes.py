@@ -36,7 +36,7 @@ ALSO: Final = 0.25
 
 PIECES: Final[tuple[Remedy, ...]] = (
     Remedy(
-        "fix.expandable", (Cause.FRAGMENTED,), expandable, lambda case: is_torch(case) and has_expandable(case),
+        "fix.expandable", (Cause.FRAGMENTED, Cause.UNKNOWN), expandable, lambda case: is_torch(case) and has_expandable(case),
         figure("unallocated"), joined_enough,
     ),
     Remedy(

@@ -13,6 +13,7 @@ from vramcast.units import ceil_div
 OTHERS: Final = (Cause.OTHER_PROCESS,)
 LIMIT: Final = (Cause.MEMORY_FRACTION,)
 BESIDE: Final = (Cause.CONTEXT_AND_LIBRARIES,)
+UNSAID: Final = (Cause.UNKNOWN,)
 HOST: Final = (Cause.HOST_MEMORY,)
 
 LISTING: Final[dict[str, str]] = {
@@ -66,11 +67,11 @@ def _raised(case: Case) -> bool | None:
 
 
 def _above(case: Case) -> int | None:
-    """What the limit keeps from this process [bytes]."""
-    figures = case.figures
-    if figures.allowed is None or figures.total is None or figures.total < figures.allowed:
+    """What the raised limit gives this process beyond the one it had [bytes]."""
+    figures, share = case.figures, _needed_fraction(case)
+    if figures.allowed is None or figures.total is None or share is None:
         return None
-    return figures.total - figures.allowed
+    return max(0, int(share * figures.total) - figures.allowed)
 
 
 def _lower(case: Case) -> float | None:
@@ -98,6 +99,7 @@ def _filled(case: Case) -> bool:
 ELSEWHERE: Final[tuple[Remedy, ...]] = (
     # others on the card
     Remedy("fix.stop_others", OTHERS, _listing, saves=_held, enough=freed_enough("others")),
+    Remedy("fix.watch", UNSAID, "nvidia-smi -l 1"),
     Remedy("fix.other_card", OTHERS, _visible),
     Remedy("fix.own_ranks", OTHERS, "torch.cuda.set_device(local_rank)", is_torch),
     Remedy("fix.zombies", OTHERS, "fuser -v /dev/nvidia*", lambda case: case.family not in LISTING),
@@ -135,11 +137,11 @@ ELSEWHERE: Final[tuple[Remedy, ...]] = (
     ),
     Remedy("fix.second_allocator", BESIDE, "", is_torch, figure("beside")),
     # main memory
-    Remedy("fix.fewer_workers", HOST, "num_workers=2, prefetch_factor=2", lambda case: case.family not in LLAMA),
+    Remedy("fix.fewer_workers", (*HOST, *UNSAID), "num_workers=2, prefetch_factor=2", lambda case: case.family not in LLAMA),
     Remedy("fix.shm", HOST, "docker run --shm-size=16g", lambda case: case.family not in LLAMA, details=("loader",)),
     Remedy("fix.unpinned", HOST, "pin_memory=False", lambda case: case.family not in LLAMA),
     Remedy("fix.low_cpu", HOST, "low_cpu_mem_usage=True", lambda case: case.family not in LLAMA),
     Remedy("fix.mmap", HOST, "--mmap", lambda case: case.family in LLAMA),
-    Remedy("fix.more_host", HOST, "free -h; dmesg -T | grep -i oom"),
+    Remedy("fix.more_host", (*HOST, *UNSAID), "free -h; dmesg -T | grep -i oom"),
 )
 """In the order in which they should be tried."""
