@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import vramcast
 from tools.docs import ROOT
 from vramcast.cli.main import group
 from vramcast.errors import SourceError
+from vramcast.report.failure import render
+from vramcast.report.messages import Words
 
 EXAMPLES = ROOT / "docs" / "examples"
 LOG, SNAPSHOT = EXAMPLES / "fragmented.log", EXAMPLES / "fragmented.pickle"
@@ -25,7 +29,8 @@ MESSAGE = (
 )
 KV = (
     "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can be stored in "
-    "KV cache (40000). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+    "KV cache (40000). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the "
+    "engine."
 )
 
 
@@ -110,6 +115,21 @@ def test_python_takes_a_text_or_a_path() -> None:
     assert vramcast.diagnose(str(LOG)) == shown
     assert json.loads(shown.to_json()) == document(LOG)
     assert str(shown).startswith("enough memory") and "<li>" in shown._repr_html_()
+
+
+PIECES = (
+    MESSAGE, KV, LOG.read_text(encoding="utf-8"), "CUDA out of memory. ", "Tried to allocate ", "9999999999999 GiB", "nan",
+    "CUBLAS_STATUS_ALLOC_FAILED", "exit code 137", "ggml_backend_cuda_buffer_type_alloc_buffer: allocating ", "{}", "%s",
+    "memory leak", "loss: nan", "\n", "\x1b[31m", "显存", "-1.00 GiB", "(GPU 0; ", "; 0 bytes free; ",
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=12).map("".join))
+def test_any_text_has_an_answer_in_both_languages(text: str) -> None:
+    shown = vramcast.diagnose(text)
+    assert str(shown) and shown._repr_html_() is not None and json.loads(shown.to_json())["schema"] == 1
+    assert render(shown, Words("zh"))
 
 
 @pytest.mark.parametrize("line", ["a" * 1000, MESSAGE, "{" * 500, "CUDA out of memory. " * 40, "\x00\x01"])

@@ -9,7 +9,7 @@ from typing import Any, Final
 from vramcast.domain.failure import Diagnosis, Finding, Fix
 from vramcast.domain.reconciliation import Remark
 from vramcast.report.document import SCHEMA
-from vramcast.report.messages import MESSAGES, Words
+from vramcast.report.messages import Words, rare_messages
 from vramcast.report.plan_messages import TECHNIQUES_ZH
 from vramcast.report.text import table
 from vramcast.units import format_bytes
@@ -71,7 +71,7 @@ def headline(finding: Finding, words: Words) -> str:
     """The answer in one line."""
     detail = f"detail.{finding.detail}"
     name = words(f"name.{finding.cause.value}")
-    kind = f"{name}: {words(detail)}" if detail in MESSAGES else name
+    kind = f"{name}: {words(detail)}" if detail in rare_messages() else name
     sure = words("failure.sure", share=f"{finding.confidence:.0%}")
     return words("failure.headline", cause=words(f"failed.{finding.cause.value}"), kind=kind, sure=sure)
 

@@ -1,4 +1,4 @@
-"""The words of what to change and what to check after a failure; part of `messages.MESSAGES`."""
+"""The words of what to change and what to check after a failure; part of `messages.rare_messages`."""
 
 from __future__ import annotations
 

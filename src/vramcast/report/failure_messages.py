@@ -1,4 +1,4 @@
-"""The words of reports on failures: causes, evidence, numbers; part of `messages.MESSAGES`."""
+"""The words of reports on failures: causes, evidence, numbers; part of `messages.rare_messages`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of numbers and of the layout in reports on failures; part of `messages.MESSAGES`."""
+"""The words of numbers and of the layout in reports on failures; part of `messages.rare_messages`."""
 
 from __future__ import annotations
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
-from vramcast.report.failure_actions import FAILURE_ACTIONS
-from vramcast.report.failure_messages import FAILURE_MESSAGES
-from vramcast.report.failure_numbers import FAILURE_NUMBERS
 from vramcast.report.log_messages import LOG_MESSAGES
 from vramcast.report.market_messages import MARKET_MESSAGES
 from vramcast.report.plan_messages import PLAN_MESSAGES
@@ -220,14 +218,21 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "{total} 个问题：{fitting} 个放得下，{failing} 个放不下，{errors} 个无法回答",
     },
     "written": {"en": "written to {directory}: {names}", "zh": "已写入 {directory}：{names}"},
-    **FAILURE_ACTIONS,
-    **FAILURE_NUMBERS,
-    **FAILURE_MESSAGES,
     **LOG_MESSAGES,
     **MARKET_MESSAGES,
     **PLAN_MESSAGES,
 }
 """Key -> language -> text. Both languages have every key and the same placeholders; a test says so."""
+
+
+@cache
+def rare_messages() -> dict[str, dict[str, str]]:
+    """The messages of reports on failures: many, and no other report needs them at its start."""
+    from vramcast.report.failure_actions import FAILURE_ACTIONS
+    from vramcast.report.failure_messages import FAILURE_MESSAGES
+    from vramcast.report.failure_numbers import FAILURE_NUMBERS
+
+    return {**FAILURE_ACTIONS, **FAILURE_MESSAGES, **FAILURE_NUMBERS}
 
 
 class Words:
@@ -238,7 +243,8 @@ class Words:
 
     def __call__(self, key: str, **values: object) -> str:
         """The text of `key` with its placeholders filled in."""
-        return MESSAGES[key][self.language].format(**values)
+        texts = MESSAGES[key] if key in MESSAGES else rare_messages()[key]
+        return texts[self.language].format(**values)
 
 
 def language_of(locale: str) -> str:

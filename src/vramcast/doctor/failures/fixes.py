@@ -36,8 +36,8 @@ ALSO: Final = 0.25
 
 PIECES: Final[tuple[Remedy, ...]] = (
     Remedy(
-        "fix.expandable", (Cause.FRAGMENTED, Cause.UNKNOWN), expandable, lambda case: is_torch(case) and has_expandable(case),
-        figure("unallocated"), joined_enough,
+        "fix.expandable", (Cause.FRAGMENTED, Cause.UNKNOWN), expandable,
+        lambda case: is_torch(case) and has_expandable(case), figure("unallocated"), joined_enough,
     ),
     Remedy(
         "fix.newer_torch", (Cause.FRAGMENTED,), expandable, lambda case: is_torch(case) and not has_expandable(case),

@@ -137,7 +137,10 @@ ELSEWHERE: Final[tuple[Remedy, ...]] = (
     ),
     Remedy("fix.second_allocator", BESIDE, "", is_torch, figure("beside")),
     # main memory
-    Remedy("fix.fewer_workers", (*HOST, *UNSAID), "num_workers=2, prefetch_factor=2", lambda case: case.family not in LLAMA),
+    Remedy(
+        "fix.fewer_workers", (*HOST, *UNSAID),
+        "num_workers=2, prefetch_factor=2", lambda case: case.family not in LLAMA,
+    ),
     Remedy("fix.shm", HOST, "docker run --shm-size=16g", lambda case: case.family not in LLAMA, details=("loader",)),
     Remedy("fix.unpinned", HOST, "pin_memory=False", lambda case: case.family not in LLAMA),
     Remedy("fix.low_cpu", HOST, "low_cpu_mem_usage=True", lambda case: case.family not in LLAMA),
