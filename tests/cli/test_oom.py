@@ -118,8 +118,10 @@ def test_python_takes_a_text_or_a_path() -> None:
 
 
 PIECES = (
-    MESSAGE, KV, LOG.read_text(encoding="utf-8"), "CUDA out of memory. ", "Tried to allocate ", "9999999999999 GiB", "nan",
-    "CUBLAS_STATUS_ALLOC_FAILED", "exit code 137", "ggml_backend_cuda_buffer_type_alloc_buffer: allocating ", "{}", "%s",
+    MESSAGE, KV, LOG.read_text(encoding="utf-8"), "CUDA out of memory. ", "Tried to allocate ",
+    "9999999999999 GiB", "nan",
+    "CUBLAS_STATUS_ALLOC_FAILED", "exit code 137", "{}", "%s",
+    "ggml_backend_cuda_buffer_type_alloc_buffer: allocating ",
     "memory leak", "loss: nan", "\n", "\x1b[31m", "显存", "-1.00 GiB", "(GPU 0; ", "; 0 bytes free; ",
 )
 
