@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from vramcast.version import __version__
 
 if TYPE_CHECKING:
-    from vramcast.api import plan, reconcile, replay, serve, train
+    from vramcast.api import diagnose, plan, reconcile, replay, serve, train
     from vramcast.sweeps.run import sweep
 
-__all__ = ["__version__", "plan", "reconcile", "replay", "serve", "sweep", "train"]
+__all__ = ["__version__", "diagnose", "plan", "reconcile", "replay", "serve", "sweep", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("plan", "reconcile", "replay", "serve", "train"):
+    if name in ("diagnose", "plan", "reconcile", "replay", "serve", "train"):
         from vramcast import api
 
         return getattr(api, name)

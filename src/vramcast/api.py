@@ -15,6 +15,7 @@ from vramcast.question.configs.paths import NO_CONFIGS, Configs, is_script
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer, ServeAnswer
+    from vramcast.domain.failure import Diagnosis
     from vramcast.domain.planning import PlanAnswer
     from vramcast.domain.reconciliation import Reconciliation
     from vramcast.domain.serving import PipelineJob, ServeJob
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from vramcast.question.configs.searched import ForSearch
     from vramcast.question.options import Option
     from vramcast.question.planning import PlanQuestion
-    from vramcast.report.notebook import ShownAnswer, ShownPlanAnswer, ShownServeAnswer
+    from vramcast.report.notebook import ShownAnswer, ShownDiagnosis, ShownPlanAnswer, ShownServeAnswer
     from vramcast.report.replay_shown import ShownReplay
 
 
@@ -426,6 +427,73 @@ def _devices(recording: Snapshot, device: int | None) -> Sequence[DeviceSnapshot
         there = ", ".join(str(one.device) for one in recording.devices)
         raise InvalidSpec(f"{recording.name} has no device {device}; use one of {there}")
     return wanted
+
+
+def diagnose(
+    text_or_path: str | Path, *, file: str | Path | None = None, snapshot: str | Path | None = None,
+    checks: bool = False,
+) -> ShownDiagnosis:
+    """Why memory ran out, how sure that is, what each number means, and what to change.
+
+    Args:
+        text_or_path: a text, or the path of one or of a memory snapshot
+        file: a job file of `train` or `serve`: the job that failed
+        snapshot: a memory snapshot of the process that failed
+        checks: all stability and compatibility checks, not only those that the text or the job gives reason for
+
+    Returns: the findings; they show themselves in a notebook
+    Raises: VramcastError of one sentence when a file cannot be used
+
+    >>> diagnose("CUDA out of memory. Tried to allocate more than 1EB memory.").findings[0].cause.value
+    'bug'
+    """
+    from vramcast.report.notebook import shown_diagnosis
+
+    found = diagnosis_of(text_or_path, job_file=file, snapshot=snapshot, every_check=checks)
+    return shown_diagnosis(found)
+
+
+def diagnosis_of(
+    source: str | Path | None, *, job_file: str | Path | None = None, snapshot: str | Path | None = None,
+    every_check: bool = False,
+) -> Diagnosis:
+    """The diagnosis of a text, a file of it, standard input ("-"), or of a snapshot alone.
+
+    Args:
+        source: a text, a path, Path("-"); None: nothing but what else is given
+        job_file: of the job that failed
+        snapshot: of its process
+        every_check: see `diagnose`
+
+    Raises: VramcastError of one sentence when a file cannot be used
+    """
+    from vramcast.doctor.failures.read import diagnosed
+
+    job = None if job_file is None else _failed_job(Path(job_file))
+    return diagnosed(source, job=job, snapshot=None if snapshot is None else Path(snapshot), every_check=every_check)
+
+
+def _failed_job(path: Path) -> Job | ServeJob | PipelineJob:
+    """The job of a file, whether of `train` or of `serve`.
+
+    Raises: VramcastError of the reading that got further
+    """
+    from vramcast.question.files import LARGEST_FILE, read_document
+    from vramcast.question.options import OPTIONS
+    from vramcast.question.serving_options import SERVE_OPTIONS
+
+    values, _ = read_document(path, largest=LARGEST_FILE)
+    names = set(values) if isinstance(values, dict) else set()
+    serves = bool(names & set(SERVE_OPTIONS) - set(OPTIONS)) or _serves(values)
+    return serve_job_of({}, file=path) if serves else job_of({}, file=path)
+
+
+def _serves(values: Any) -> bool:
+    """Whether the engine of a job file is a server."""
+    from vramcast.estimate.serving import ENGINES
+
+    engine = values.get("engine") if isinstance(values, dict) else None
+    return isinstance(engine, str) and engine.partition("@")[0] in ENGINES
 
 
 def job_of(

@@ -6,18 +6,26 @@ from string import Formatter
 
 import pytest
 
+from vramcast.doctor.failures.causes import DETAILS, RULES
+from vramcast.doctor.failures.checks import CHECKS
+from vramcast.doctor.failures.fixes import REMEDIES
+from vramcast.doctor.failures.meaning import FOLLOWING, ORDER
+from vramcast.domain.failure import Cause
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Category
-from vramcast.report.messages import LANGUAGES, MESSAGES, language_of
+from vramcast.report.messages import LANGUAGES, MESSAGES, language_of, rare_messages
 
 
 def placeholders(text: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(text) if name}
 
 
-@pytest.mark.parametrize("key", MESSAGES)
+ALL = MESSAGES | rare_messages()
+
+
+@pytest.mark.parametrize("key", ALL)
 def test_every_message_exists_in_every_language_with_the_same_placeholders(key: str) -> None:
-    texts = MESSAGES[key]
+    texts = ALL[key]
     assert set(texts) == set(LANGUAGES)
     assert len({frozenset(placeholders(text)) for text in texts.values()}) == 1
 
@@ -25,6 +33,16 @@ def test_every_message_exists_in_every_language_with_the_same_placeholders(key: 
 def test_every_category_and_phase_has_a_name() -> None:
     assert {f"category.{category}" for category in Category} <= set(MESSAGES)
     assert {f"phase.{phase}" for phase in Phase} <= set(MESSAGES)
+
+
+def test_rules_fixes_and_checks_of_failures_have_words() -> None:
+    keys = {rule.key for rule in RULES if rule.key}
+    keys |= {remedy.key for remedy in REMEDIES} | {check.key for check in CHECKS}
+    keys |= {f"detail.{row.name}" for row in DETAILS}
+    keys |= {f"{kind}.{cause}" for cause in Cause for kind in ("failed", "name")}
+    keys |= {f"{kind}.{name}" for name in (*ORDER, *FOLLOWING) for kind in ("means", "short")}
+    assert keys <= set(rare_messages())
+    assert not set(rare_messages()) & set(MESSAGES)
 
 
 def test_the_locale_chooses_the_language() -> None:

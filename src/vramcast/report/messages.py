@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 from vramcast.report.log_messages import LOG_MESSAGES
@@ -226,6 +227,16 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
 """Key -> language -> text. Both languages have every key and the same placeholders; a test says so."""
 
 
+@cache
+def rare_messages() -> dict[str, dict[str, str]]:
+    """The messages of reports on failures: many, and no other report needs them at its start."""
+    from vramcast.report.failure_actions import FAILURE_ACTIONS
+    from vramcast.report.failure_messages import FAILURE_MESSAGES
+    from vramcast.report.failure_numbers import FAILURE_NUMBERS
+
+    return {**FAILURE_ACTIONS, **FAILURE_MESSAGES, **FAILURE_NUMBERS}
+
+
 class Words:
     """The messages of one language."""
 
@@ -234,7 +245,8 @@ class Words:
 
     def __call__(self, key: str, **values: object) -> str:
         """The text of `key` with its placeholders filled in."""
-        return MESSAGES[key][self.language].format(**values)
+        texts = MESSAGES[key] if key in MESSAGES else rare_messages()[key]
+        return texts[self.language].format(**values)
 
 
 def language_of(locale: str) -> str:

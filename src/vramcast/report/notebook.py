@@ -7,8 +7,9 @@ from html import escape
 from msgspec.structs import asdict
 
 from vramcast.domain.answer import Answer, ServeAnswer
+from vramcast.domain.failure import Diagnosis
 from vramcast.domain.planning import PlanAnswer
-from vramcast.report import plan, plan_document
+from vramcast.report import failure, plan, plan_document
 from vramcast.report.document import to_json
 from vramcast.report.messages import Words
 from vramcast.report.picture import svg
@@ -66,6 +67,30 @@ class ShownPlanAnswer(PlanAnswer, frozen=True):
         return f"<div><b>{escape(head)}</b> {escape(shared)}<table><tbody>{rows}</tbody></table>{drawn}</div>"
 
 
+class ShownDiagnosis(Diagnosis, frozen=True):
+    """A diagnosis with its representations."""
+
+    def __str__(self) -> str:
+        return failure.render(self, Words("en"))
+
+    def to_json(self) -> str:
+        """The document `vramcast oom --json` prints."""
+        return failure.to_json(self)
+
+    def _repr_html_(self) -> str:
+        words = Words("en")
+        parts = []
+        for finding in self.findings:
+            why = "".join(f"<li>{escape(failure.sentence(remark, words))}</li>" for remark in finding.why)
+            fixes = "".join(
+                f"<li>{escape(failure.sentence(fix.action, words))}<br><code>{escape(fix.setting)}</code></li>"
+                for fix in finding.fixes
+            )
+            parts.append(f"<div><b>{escape(failure.headline(finding, words))}</b><ul>{why}</ul><ol>{fixes}</ol></div>")
+        checks = "".join(f"<li>{escape(failure.sentence(check, words))}</li>" for check in self.checks)
+        return "".join(parts) + (f"<ul>{checks}</ul>" if checks else "")
+
+
 class ShownServeAnswer(ServeAnswer, ShownAnswer, frozen=True):
     """An answer to a serving question with its representations."""
 
@@ -78,6 +103,11 @@ def shown_serving(answer: ServeAnswer) -> ShownServeAnswer:
 def shown(answer: Answer) -> ShownAnswer:
     """The same answer, able to show itself."""
     return ShownAnswer(**asdict(answer))
+
+
+def shown_diagnosis(found: Diagnosis) -> ShownDiagnosis:
+    """The same diagnosis, able to show itself."""
+    return ShownDiagnosis(**asdict(found))
 
 
 def shown_plan(answer: PlanAnswer) -> ShownPlanAnswer:

@@ -1,0 +1,206 @@
+"""Evidence in words: what engines, libraries and the text around a failure say about its cause.
+
+[vllm] vllm/v1/core/kv_cache_utils.py `check_enough_kv_cache_memory`; vllm/worker/worker.py (V0)
+[sglang] sglang/srt/model_executor `profile_max_num_token`: the static pool of `--mem-fraction-static` holds weights
+and cache; "Not enough memory" is raised when weights leave nothing of it
+[tgi] text-generation-inference server/models/flash_causal_lm.py@00359fcdc5 `warmup`: `except Exception` is reworded as
+"Not enough memory to handle N prefill tokens", whatever happened
+[ggml] llama.cpp ggml-cuda.cu: a failed cudaMalloc always prints its own line, with size and device
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vramcast.doctor.failures.card_rules import BESIDE
+from vramcast.doctor.failures.case import HOST, LIBRARIES, LLAMA, NOT_MEMORY, TABLES, Case, percent, size
+from vramcast.doctor.failures.rule import Holds, Rule, Values, known
+from vramcast.domain.failure import Cause
+from vramcast.units import GIB
+
+FEW_TOKENS: Final = 1024
+"""A prefill of so few tokens takes megabytes in any model [tokens]."""
+
+LOW_FRACTION: Final = 0.85
+"""Below what engines choose by themselves: somebody limited it."""
+
+HOST_WORDS: Final = (
+    r"DataLoader worker|exit(?:ed with)? code:? ?-?(?:137|9)\b|SIGKILL|oom[-_ ]?kill|Cannot allocate memory|"
+    r"DefaultCPUAllocator|cudaHostAlloc|CachingHostAllocator|cudaMallocHost|hipHostMalloc|pin(?:ned)?[_ ]memory|"
+    r"/dev/shm|shared memory \(shm\)|Bus error|std::bad_alloc|Unable to allocate .{1,60} for an array|\bMemoryError|"
+    r"\b(?:CPU|CUDA_Host|ROCm_Host|Vulkan_Host)[\w-]* buffer|Killed process"
+)
+SERVER_FILLS: Final = r"gpu_memory_utilization|ESTIMATE_CUDAGRAPHS|mem[-_]fraction[-_]static"
+
+
+def _says(pattern: str, *families: str) -> Holds:
+    return lambda case: (not families or case.family in families) and case.says(pattern)
+
+
+def _kv_short(case: Case) -> bool:
+    """The cache is smaller than one sequence of the length asked for."""
+    length, tokens = case.number("max_model_len"), case.number("kv_tokens")
+    needed, available = case.number("kv_needed_bytes"), case.number("kv_available_bytes")
+    by_tokens = length is not None and tokens is not None and length > tokens
+    return by_tokens or (needed is not None and available is not None and needed > available)
+
+
+def _no_cache(case: Case) -> bool:
+    return not _kv_short(case) and case.says(r"No available memory for the cache|no memory (?:left )?for (?:the )?KV")
+
+
+def _limited(case: Case) -> bool:
+    fraction = case.number("memory_fraction")
+    return (_kv_short(case) or _no_cache(case)) and fraction is not None and 0 < fraction < LOW_FRACTION
+
+
+def _tgi(low: int, high: int) -> Holds:
+    def holds(case: Case) -> bool:
+        tokens = case.number("tried_tokens")
+        return case.family == "tgi" and low <= (FEW_TOKENS if tokens is None else tokens) < high
+
+    return holds
+
+
+def _metal(case: Case) -> bool:
+    """Metal memory of this process outside PyTorch's heaps is more than what is in them."""
+    figures = case.figures
+    return case.family == "torch-mps" and known(figures.beside, figures.allocated) and (
+        figures.beside > figures.allocated  # type: ignore[operator]
+    )
+
+
+def _library(case: Case) -> bool:
+    return case.family in LIBRARIES and (case.figures.free or 0) <= GIB
+
+
+def _host(case: Case) -> bool:
+    return case.family in HOST or (case.figures.total is None and case.says(HOST_WORDS))
+
+
+def _bare_backend_buffer(case: Case) -> bool:
+    return case.family in LLAMA and case.says(r"unable to allocate (?:backend|\w+ host) buffer") and not case.says(
+        r"cudaMalloc|CUDA\d|ROCm\d|Vulkan\d|Metal|device \d"
+    )
+
+
+def _device_buffer(case: Case) -> bool:
+    return case.family in LLAMA and not _host(case) and case.figures.tried is not None
+
+
+def _server_filled(case: Case) -> bool:
+    """An engine's share of the card left too little for what comes on top of it."""
+    filled = case.says(SERVER_FILLS) or (case.during("capture") and "gpu_memory_utilization" in case.facts.words)
+    return filled and case.figures.tried is not None and (case.figures.short or 0) > 0
+
+
+def _high_fraction(case: Case) -> bool:
+    fraction = case.number("memory_fraction")
+    return fraction is not None and fraction >= 0.95 and (case.figures.short or 0) > 0
+
+
+def _taken_before(case: Case) -> bool:
+    """Less is free when an engine starts than its share of the card comes to."""
+    wanted, free = case.number("desired_bytes"), case.figures.free
+    return wanted is not None and free is not None and free < wanted
+
+
+def _held_before(case: Case) -> int:
+    return max(0, (case.figures.total or 0) - (case.figures.free or 0))
+
+
+def _late(case: Case) -> bool:
+    return bool(case.facts.steps) and case.facts.steps[-1] >= 100 and case.figures.tried is not None
+
+
+def _tokens(case: Case) -> dict[str, str]:
+    return {
+        "length": f"{int(case.number('max_model_len') or 0):,}", "tokens": f"{int(case.number('kv_tokens') or 0):,}",
+    }
+
+
+def _kv_bytes(case: Case) -> dict[str, str]:
+    return {"needed": size(case.number("kv_needed_bytes")), "available": size(case.number("kv_available_bytes"))}
+
+
+def _step(case: Case) -> dict[str, str]:
+    return {"step": f"{case.facts.steps[-1]:,}" if case.facts.steps else ""}
+
+
+def _of(**figures: str) -> Values:
+    """Figures by the names that a sentence gives them."""
+    return lambda case: {name: size(getattr(case.figures, figure)) for name, figure in figures.items()}
+
+
+def _by_tokens(case: Case) -> bool:
+    return _kv_short(case) and case.number("kv_tokens") is not None
+
+
+def _by_bytes(case: Case) -> bool:
+    return _kv_short(case) and case.number("kv_tokens") is None
+
+
+TEXT_RULES: Final[tuple[Rule, ...]] = (
+    # engines that size a cache
+    Rule("why.kv_tokens", Cause.TOO_BIG, 4, _by_tokens, _tokens),
+    Rule("why.kv_bytes", Cause.TOO_BIG, 4, _by_bytes, _kv_bytes),
+    Rule("why.no_cache", Cause.TOO_BIG, 2, _no_cache),
+    Rule(
+        "why.low_fraction", Cause.MEMORY_FRACTION, 7, _limited,
+        lambda case: {"fraction": percent(case.number("memory_fraction"))},
+    ),
+    Rule(
+        "why.taken_before", Cause.OTHER_PROCESS, 6, lambda case: _taken_before(case) and _held_before(case) > BESIDE,
+        lambda case: _of(free="free")(case) | {"held": size(_held_before(case))},
+    ),
+    Rule(
+        "why.share_too_large", Cause.MEMORY_FRACTION, 6,
+        lambda case: _taken_before(case) and _held_before(case) <= BESIDE,
+        lambda case: _of(free="free")(case) | {"wanted": size(case.number("desired_bytes"))},
+    ),
+    Rule("why.static_fraction", Cause.MEMORY_FRACTION, 5, _says(r"increase --?-?mem-fraction-static")),
+    Rule("why.server_filled", Cause.MEMORY_FRACTION, 5, _server_filled, _of(tried="tried", free="free")),
+    Rule(
+        "why.high_fraction", Cause.MEMORY_FRACTION, 4, _high_fraction,
+        lambda case: {"fraction": percent(case.number("memory_fraction"))},
+    ),
+    Rule("why.tgi_few", Cause.BUG, 6, _tgi(0, FEW_TOKENS)),
+    Rule("why.tgi", Cause.BUG, 4, _tgi(FEW_TOKENS, 1 << 62)),
+    # ggml
+    Rule("why.buffer", Cause.TOO_BIG, 2, _device_buffer, _of(tried="tried")),
+    Rule("why.bare_buffer", Cause.HOST_MEMORY, 4, _bare_backend_buffer),
+    # libraries, Metal
+    Rule("why.library", Cause.CONTEXT_AND_LIBRARIES, 5, _library),
+    Rule("why.library_last", Cause.TOO_BIG, 1.5, _library),
+    Rule("why.only_table", Cause.UNKNOWN, 3, lambda case: case.family in TABLES and not case.number("num_ooms")),
+    Rule("why.metal", Cause.CONTEXT_AND_LIBRARIES, 5, _metal, _of(beside="beside", allocated="allocated")),
+    Rule(
+        "why.metal_own", Cause.TOO_BIG, 1.5, lambda case: case.family == "torch-mps" and not _metal(case),
+        _of(allocated="allocated", allowed="allowed"),
+    ),
+    # main memory
+    Rule("why.host", Cause.HOST_MEMORY, 7, _host),
+    Rule("why.loader", Cause.HOST_MEMORY, 1, lambda case: case.during("loader")),
+    # captured graphs, growth, impossible sizes
+    Rule("why.capture", Cause.PRIVATE_POOLS, 2, lambda case: case.during("capture")),
+    Rule(
+        "why.grew", Cause.LEAK, 6, lambda case: bool(case.grew_bytes),
+        lambda case: {"grew": size(case.grew_bytes)},
+    ),
+    Rule("why.leak_words", Cause.LEAK, 3, lambda case: "leak" in case.facts.words),
+    Rule("why.late", Cause.LEAK, 1.5, _late, _step),
+    Rule("why.late", Cause.FRAGMENTED, 0.5, _late, _step),
+    Rule("why.not_memory", Cause.BUG, 6, lambda case: case.family in NOT_MEMORY),
+    Rule("why.exabyte", Cause.BUG, 9, _says(r"more than 1EB")),
+    # what train or serve says of the job; `job.beside` has the words
+    Rule("", Cause.TOO_BIG, 3, lambda case: case.job is not None and not case.job.fits),
+    Rule("", Cause.TOO_BIG, -1.5, lambda case: case.job is not None and case.job.fits),
+    # what was going on
+    Rule("why.during_load", Cause.TOO_BIG, 1, lambda case: case.during("load")),
+    Rule("why.during_optimizer", Cause.TOO_BIG, 0.75, lambda case: case.during("optimizer")),
+    Rule("why.during_backward", Cause.TOO_BIG, 0.5, lambda case: case.during("backward")),
+    Rule("why.during_attention", Cause.TOO_BIG, 0.5, lambda case: case.during("attention")),
+    Rule("why.during_loss", Cause.TOO_BIG, 0.5, lambda case: case.during("loss")),
+    Rule("why.during_generate", Cause.TOO_BIG, 0.5, lambda case: case.during("generate")),
+)
+"""In order of subject."""

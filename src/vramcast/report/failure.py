@@ -1,0 +1,190 @@
+"""A diagnosis as text and as JSON: the answer first, then why, the card, the numbers, what to change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from vramcast.domain.failure import Diagnosis, Finding, Fix
+from vramcast.domain.reconciliation import Remark
+from vramcast.report.document import SCHEMA
+from vramcast.report.messages import Words, rare_messages
+from vramcast.report.plan_messages import TECHNIQUES_ZH
+from vramcast.report.text import table
+from vramcast.units import format_bytes
+
+BAR: Final = 60
+"""Characters of the picture of the card."""
+
+HOLDERS: Final[tuple[tuple[str, str], ...]] = (
+    ("allocated", "#"), ("unallocated", "="), ("beside", "o"), ("others", "x"), ("outside", "x"), ("free", "."),
+)
+"""Who holds the card and how that is drawn, in the order of the picture."""
+
+
+ROUNDING: Final = (1 << 30) // 100
+"""Messages print GiB with two decimals [bytes]."""
+
+
+def render(found: Diagnosis, words: Words) -> str:
+    """The whole report.
+
+    >>> render(Diagnosis(name="-", findings=()), Words("en"))
+    '\\n'
+    """
+    parts = ["\n".join(_finding(finding, found, words)) for finding in found.findings]
+    if found.checks:
+        parts.append("\n".join([words("failure.checks"), *(f"  - {sentence(check, words)}" for check in found.checks)]))
+    if found.cut:
+        parts.append(words("failure.cut"))
+    return "\n\n".join(parts).rstrip() + "\n"
+
+
+def _finding(finding: Finding, found: Diagnosis, words: Words) -> Iterator[str]:
+    yield headline(finding, words)
+    statement = finding.statement
+    yield "  " + words(
+        "failure.where", name=found.name, line=statement.line, family=statement.family, wording=statement.wording or "-"
+    )
+    if statement.versions:
+        yield "  " + words("failure.versions", versions=statement.versions)
+    if statement.repeats > 1:
+        yield "  " + words("failure.repeats", count=statement.repeats)
+    yield from _section("why", (f"- {sentence(remark, words)}" for remark in finding.why), words)
+    yield from _section("failure.card", _picture(finding, words), words)
+    yield from _section("failure.numbers", _numbers(finding, words), words)
+    yield from _section("failure.fixes", _fixes(finding.fixes, words), words)
+
+
+def _section(title: str, lines: Iterator[str], words: Words) -> Iterator[str]:
+    """A title and what stands under it; nothing where nothing does."""
+    first = next(lines, None)
+    if first is not None:
+        yield ""
+        yield words(title)
+        yield f"  {first}"
+        yield from (f"  {line}".rstrip() for line in lines)
+
+
+def headline(finding: Finding, words: Words) -> str:
+    """The answer in one line."""
+    detail = f"detail.{finding.detail}"
+    name = words(f"name.{finding.cause.value}")
+    kind = f"{name}: {words(detail)}" if detail in rare_messages() else name
+    sure = words("failure.sure", share=f"{finding.confidence:.0%}")
+    return words("failure.headline", cause=words(f"failed.{finding.cause.value}"), kind=kind, sure=sure)
+
+
+def sentence(remark: Remark, words: Words) -> str:
+    """A remark in the language of the report; causes and techniques among its values are worded too."""
+    values: dict[str, object] = dict(remark.values)
+    if "cause" in values:
+        values["cause"] = words(f"failed.{values['cause']}")
+    if "technique" in values and words.language == "zh":
+        name = str(values["technique"])
+        values["technique"] = TECHNIQUES_ZH.get(name, (name,))[0]
+    return words(remark.key, **values)
+
+
+def _sizes(finding: Finding) -> dict[str, int]:
+    """Sizes of those who hold the card, as far as figures or what follows from them give them; free memory too."""
+    numbers = finding.statement.numbers
+    stated = {name: numbers.get(f"{name}_bytes") for name in ("total", "free", "allocated", "unallocated", "reserved")}
+    numbers_only = {name: value for name, value in stated.items() if isinstance(value, (int, float))}
+    known = {name: int(value) for name, value in numbers_only.items() if 0 <= value < 1 << 60}
+    if "unallocated" not in known and {"reserved", "allocated"} <= set(known):
+        known["unallocated"] = max(0, known["reserved"] - known["allocated"])
+    process = numbers.get("process_bytes")
+    if {"total", "free", "allocated"} <= set(known):
+        held = known["allocated"] + known.get("unallocated", 0)
+        used = known["total"] - known["free"]
+        if isinstance(process, (int, float)) and held <= process <= used + ROUNDING:
+            known |= {"beside": int(process) - held, "others": max(0, used - int(process))}
+        else:
+            known["outside"] = max(0, used - held)
+    return known
+
+
+def _picture(finding: Finding, words: Words) -> Iterator[str]:
+    """A bar of the card, and who is who; nothing where the figures do not add up to a card."""
+    sizes = _sizes(finding)
+    total = sizes.get("total")
+    shown = [(name, mark, sizes[name]) for name, mark in HOLDERS if sizes.get(name)]
+    if not total or len(shown) < 2 or sum(size for _, _, size in shown) > 1.02 * total:
+        return
+    bar = "".join(mark * max(1, round(BAR * size / total)) for _, mark, size in shown)
+    yield f"[{bar}] {format_bytes(total)}"
+    rows = [(mark, words(f"held.{name}"), format_bytes(size), f"{size / total:.0%}") for name, mark, size in shown]
+    yield from table(rows, right=frozenset({2, 3})).splitlines()
+
+
+def _numbers(finding: Finding, words: Words) -> Iterator[str]:
+    rows = [
+        (words(f"short.{name}"), remark.values.get("value", ""), sentence(remark, words))
+        for name, remark in finding.meaning
+    ]
+    if rows:
+        yield from table(rows, right=frozenset({1})).splitlines()
+
+
+def _fixes(fixes: tuple[Fix, ...], words: Words) -> Iterator[str]:
+    for number, fix in enumerate(fixes, 1):
+        gains = ", ".join(_gains(fix, words))
+        yield f"{number}. {sentence(fix.action, words)}" + (f"; {gains}" if gains else "")
+        if fix.setting:
+            yield f"   {fix.setting}"
+
+
+def _gains(fix: Fix, words: Words) -> Iterator[str]:
+    """What a fix brings, as far as it was computed."""
+    if fix.saves_bytes is not None:
+        key = "failure.saves_most" if fix.shown_by == "arithmetic" and not fix.enough else "failure.saves"
+        by = words(f"failure.by.{fix.shown_by}")
+        yield words(key, size=format_bytes(fix.saves_bytes), by=by)
+    if fix.enough is not None:
+        yield words("failure.enough" if fix.enough else "failure.not_enough")
+
+
+def diagnosis_document(found: Diagnosis) -> dict[str, Any]:
+    """Plain data: what is unknown is absent."""
+    english = Words("en")
+    plain: dict[str, Any] = {
+        "schema": SCHEMA, "name": found.name, "lines": found.lines,
+        "findings": [_plain(finding, english) for finding in found.findings],
+    }
+    if found.checks:
+        plain["checks"] = [{"check": check.key, "text": sentence(check, english)} for check in found.checks]
+    return plain | ({"cut": True} if found.cut else {})
+
+
+def _plain(finding: Finding, words: Words) -> dict[str, Any]:
+    statement = finding.statement
+    plain: dict[str, Any] = {
+        "class": finding.cause.value, "confidence": finding.confidence, "text": headline(finding, words),
+        "family": statement.family, "wording": statement.wording, "line": statement.line,
+    }
+    known: dict[str, Any] = {
+        "detail": finding.detail, "versions": statement.versions, "numbers": dict(statement.numbers),
+        "why": [sentence(remark, words) for remark in finding.why],
+        "meaning": {name: sentence(remark, words) for name, remark in finding.meaning},
+        "fixes": [_fix(fix, words) for fix in finding.fixes],
+    }
+    plain |= {name: value for name, value in known.items() if value}
+    return plain | ({"repeats": statement.repeats} if statement.repeats > 1 else {})
+
+
+def _fix(fix: Fix, words: Words) -> dict[str, Any]:
+    plain: dict[str, Any] = {"action": sentence(fix.action, words)}
+    if fix.setting:
+        plain["setting"] = fix.setting
+    if fix.saves_bytes is not None:
+        plain["saves_bytes"] = fix.saves_bytes
+    if fix.shown_by:
+        plain["shown_by"] = fix.shown_by
+    return plain if fix.enough is None else plain | {"enough": fix.enough}
+
+
+def to_json(found: Diagnosis) -> str:
+    """The document as text."""
+    return json.dumps(diagnosis_document(found), indent=1, ensure_ascii=False)

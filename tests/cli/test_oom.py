@@ -1,0 +1,142 @@
+"""`vramcast oom` and `vramcast.diagnose`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vramcast
+from tools.docs import ROOT
+from vramcast.cli.main import group
+from vramcast.errors import SourceError
+from vramcast.report.failure import render
+from vramcast.report.messages import Words
+
+EXAMPLES = ROOT / "docs" / "examples"
+LOG, SNAPSHOT = EXAMPLES / "fragmented.log", EXAMPLES / "fragmented.pickle"
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 30.00 GiB (GPU 0; 24.00 GiB total capacity; 1.00 GiB already allocated; "
+    "22.00 GiB free; 1.10 GiB reserved in total by PyTorch)"
+)
+KV = (
+    "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can be stored in "
+    "KV cache (40000). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the "
+    "engine."
+)
+
+
+def run(*arguments: str | Path, text: str | None = None) -> Result:
+    return CliRunner().invoke(group, ["oom", *map(str, arguments)], input=text, standalone_mode=False)
+
+
+def document(*arguments: str | Path, text: str | None = None) -> dict[str, object]:
+    return json.loads(run(*arguments, "--json", text=text).output)
+
+
+def test_the_first_line_is_the_answer() -> None:
+    result = run(LOG, "--lang", "en")
+    assert result.return_value == 0
+    assert result.output.startswith("enough memory is reserved, in pieces that the request does not fit (fragmented,")
+
+
+def test_the_document_has_class_confidence_numbers_why_and_fixes() -> None:
+    found = document(LOG)
+    assert found["schema"] == 1
+    (finding,) = found["findings"]
+    assert finding["class"] == "fragmented" and 0.8 < finding["confidence"] < 1
+    assert finding["numbers"]["tried_bytes"] == round(1.24 * 2**30) and finding["line"] == 6
+    assert any(fix.get("setting", "").endswith("expandable_segments:True") for fix in finding["fixes"])
+
+
+def test_a_snapshot_beside_the_text_proves_the_setting() -> None:
+    first = document(LOG, "--snapshot", SNAPSHOT)["findings"][0]["fixes"][0]
+    assert first["shown_by"] == "replay" and first["enough"] is True
+
+
+def test_a_snapshot_is_recognised_as_the_text_even_packed(tmp_path: Path) -> None:
+    packed = tmp_path / "dump"
+    packed.write_bytes(gzip.compress(SNAPSHOT.read_bytes()))
+    assert document(packed)["findings"][0]["class"] == document(SNAPSHOT)["findings"][0]["class"] == "fragmented"
+
+
+def test_a_job_file_computes_what_every_technique_saves() -> None:
+    fixes = document(EXAMPLES / "oom.log", "--file", EXAMPLES / "oom-job.toml")["findings"][0]["fixes"]
+    assert fixes[0]["shown_by"] == "train" and fixes[0]["enough"] and fixes[0]["saves_bytes"] > 0
+
+
+def test_a_job_file_of_a_server_is_answered_by_serve(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text('model = "llama-3.1-8b"\ngpus = "rtx-3090"\ncontext = 131072\n', encoding="utf-8")
+    fixes = document("--file", job, "-", text=KV)["findings"][0]["fixes"]
+    assert "serve" in {fix.get("shown_by") for fix in fixes}
+    assert "--max-model-len 40000" in {fix.get("setting") for fix in fixes}
+
+
+def test_checks_alone_read_nothing() -> None:
+    result = run("--checks", "--lang", "en")
+    assert result.return_value == 0 and result.output.startswith("Stability and compatibility")
+
+
+def test_a_text_without_failures_gets_one_sentence_and_its_own_exit_code() -> None:
+    result = run("-", text="epoch 1: loss 0.3\n")
+    assert result.return_value == 1 and len(result.output.splitlines()) == 1
+    assert document("-", text="epoch 1: loss 0.3\n")["findings"] == []
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.log"
+    empty.write_bytes(b"")
+    for path in (empty, tmp_path / "missing.log", tmp_path):
+        assert isinstance(run(path).exception, SourceError)
+
+
+def test_both_languages_say_it() -> None:
+    assert "碎片" in run(LOG, "--lang", "zh").output
+
+
+def test_a_pipe_is_read_as_a_file_is() -> None:
+    command = [sys.executable, "-m", "vramcast", "oom", "--json"]
+    done = subprocess.run(command, input=MESSAGE, capture_output=True, text=True, check=False, encoding="utf-8")
+    assert json.loads(done.stdout)["findings"][0]["class"] == "too_big"
+
+
+def test_python_takes_a_text_or_a_path() -> None:
+    assert vramcast.diagnose(MESSAGE).findings[0].cause == "too_big"
+    shown = vramcast.diagnose(LOG)
+    assert vramcast.diagnose(str(LOG)) == shown
+    assert json.loads(shown.to_json()) == document(LOG)
+    assert str(shown).startswith("enough memory") and "<li>" in shown._repr_html_()
+
+
+PIECES = (
+    MESSAGE, KV, LOG.read_text(encoding="utf-8"), "CUDA out of memory. ", "Tried to allocate ",
+    "9999999999999 GiB", "nan",
+    "CUBLAS_STATUS_ALLOC_FAILED", "exit code 137", "{}", "%s",
+    "ggml_backend_cuda_buffer_type_alloc_buffer: allocating ",
+    "memory leak", "loss: nan", "\n", "\x1b[31m", "显存", "-1.00 GiB", "(GPU 0; ", "; 0 bytes free; ",
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=12).map("".join))
+def test_any_text_has_an_answer_in_both_languages(text: str) -> None:
+    shown = vramcast.diagnose(text)
+    assert str(shown) and shown._repr_html_() is not None and json.loads(shown.to_json())["schema"] == 1
+    assert render(shown, Words("zh"))
+
+
+@pytest.mark.parametrize("line", ["a" * 1000, MESSAGE, "{" * 500, "CUDA out of memory. " * 40, "\x00\x01"])
+def test_no_megabyte_takes_more_than_a_second_beyond_reading_it(line: str) -> None:
+    text = (line + "\n") * (4_000_000 // (len(line) + 1))
+    began = time.process_time()
+    vramcast.diagnose(text)
+    assert time.process_time() - began < 4

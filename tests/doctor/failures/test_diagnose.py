@@ -1,0 +1,91 @@
+"""Statements of a text as findings; nothing that a text can hold raises."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
+from vramcast.doctor.failures.case import Facts
+from vramcast.doctor.failures.diagnose import Given, Told, diagnosis, joined
+from vramcast.domain.failure import Cause, Statement
+from vramcast.report.failure import diagnosis_document, render
+from vramcast.report.messages import LANGUAGES, Words
+from vramcast.sources.failures import FAMILIES, NUMBERS
+from vramcast.units import GIB
+
+PHASES = ("backward", "optimizer", "load", "generate", "loader", "attention", "loss", "capture", "checkpoint")
+SIZES = st.integers(-(1 << 70), 1 << 70) | st.integers(0, 1 << 38) | st.floats() | st.text(max_size=5)
+
+
+@st.composite
+def statements(draw: st.DrawFn) -> Statement:
+    names = st.sampled_from(list(NUMBERS))
+    return Statement(
+        family=draw(st.sampled_from([*FAMILIES, "", "unheard-of"])), wording=draw(st.text(max_size=8)),
+        text=draw(st.sampled_from(["", "KV cache", "DataLoader worker", "gallocr_reserve", "pin memory", "{x}"])),
+        line=draw(st.integers(1, 10**9)), numbers=draw(st.dictionaries(names, SIZES, max_size=10)),
+    )
+
+
+@st.composite
+def surroundings(draw: st.DrawFn) -> Facts:
+    return Facts(
+        phases=frozenset(draw(st.sets(st.sampled_from(PHASES)))),
+        steps=tuple(draw(st.lists(st.integers(0, 10**9), max_size=3))),
+        torch=draw(st.sampled_from([(), (1, 4), (2, 3), (2, 13)])), fraction=draw(st.none() | st.floats(0, 1)),
+        words=frozenset(draw(st.sets(st.sampled_from(["leak", "gpu_memory_utilization", "fsdp", "deepspeed"])))),
+    )
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(statements(), max_size=3), surroundings())
+def test_any_statement_has_a_diagnosis_and_a_report_in_every_language(told: list[Statement], facts: Facts) -> None:
+    found = diagnosis("x", Told(statements=tuple(told), whole=facts), Given(every_check=True))
+    assert bool(found.findings) == bool(told)
+    for finding in found.findings:
+        assert 0 <= finding.confidence <= 1
+        numbers = (value for value in finding.statement.numbers.values() if isinstance(value, (int, float)))
+        figures = [value for value in numbers if not isnan(value)]
+        for fix in finding.fixes:
+            assert fix.saves_bytes is None or 0 <= fix.saves_bytes <= max(figures)
+    assert diagnosis_document(found)["schema"] == 1
+    for language in LANGUAGES:
+        assert render(found, Words(language))
+
+
+def test_echoes_of_a_failure_are_one_finding() -> None:
+    first = stated(line=10, **FRAGMENTED)
+    echo = stated(text="torch.OutOfMemoryError: CUDA out of memory.", line=40)
+    again = stated(line=80, **FRAGMENTED)
+    ((index, kept),) = joined((first, echo, again))
+    assert (index, kept.repeats) == (0, 2)
+
+
+def test_a_failure_without_figures_far_from_others_stands_alone() -> None:
+    assert len(joined((stated(line=10, **FRAGMENTED), stated(text="CUDA error: out of memory", line=5000)))) == 2
+
+
+def test_ranks_that_fail_with_other_figures_are_findings_of_their_own() -> None:
+    other = FRAGMENTED | {"device": 1, "free_bytes": 1 << 20}
+    assert len(joined((stated(line=1, **FRAGMENTED), stated(line=2, **other)))) == 2
+
+
+def test_growth_from_failure_to_failure_is_a_leak() -> None:
+    grown = []
+    for step in range(4):
+        live = 10 + 3 * step
+        figures = sizes(tried=0.1, total=24, free=0.01, allocated=live, reserved=live + 1)
+        grown.append(stated(line=9000 * step, **figures))
+    found = diagnosis("x", Told(statements=tuple(grown)))
+    assert found.findings[-1].cause is Cause.LEAK
+    assert found.findings[-1].why[0].values["grew"] == "9.00 GiB"
+
+
+def test_tables_beside_a_failure_are_no_findings_and_alone_are_explained() -> None:
+    table = stated("nvidia-smi", total_bytes=24 * GIB, used_bytes=20 * GIB)
+    assert len(diagnosis("x", Told(statements=(table, stated(line=2, **FRAGMENTED)))).findings) == 1
+    alone = diagnosis("x", Told(statements=(table,))).findings
+    assert [finding.cause for finding in alone] == [Cause.UNKNOWN]

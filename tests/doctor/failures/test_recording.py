@@ -1,0 +1,59 @@
+"""What replay proves about a failure whose snapshot is given."""
+
+from __future__ import annotations
+
+from tests.doctor.failures._statements import FRAGMENTED, stated
+from tools.example_recording import EXAMPLE, FIRST, FREE, SECOND, TRIED, fragmented
+from vramcast.doctor.failures.diagnose import Given, Told, diagnosis
+from vramcast.doctor.failures.recording import proof_of, statements_of
+from vramcast.domain.failure import Cause
+from vramcast.emit.memory_snapshot import write_snapshot
+from vramcast.report.failure import render
+from vramcast.report.messages import Words
+from vramcast.units import MIB
+
+
+def test_an_event_has_the_figures_that_a_message_would_have() -> None:
+    (statement,) = statements_of(fragmented())
+    numbers = statement.numbers
+    assert numbers["tried_bytes"] == TRIED and numbers["free_bytes"] == FREE
+    assert numbers["allocated_bytes"] == sum(SECOND) == 10_588 * MIB
+    assert numbers["reserved_bytes"] == sum(FIRST) == 14_550 * MIB
+    assert numbers["unallocated_bytes"] == 3_962 * MIB
+
+
+def test_the_example_of_the_documents_is_this_recording() -> None:
+    assert EXAMPLE.read_bytes() == write_snapshot(fragmented())
+
+
+def test_a_snapshot_alone_is_diagnosed() -> None:
+    snapshot = fragmented()
+    found = diagnosis(snapshot.name, Told(statements=statements_of(snapshot)), Given(snapshot=snapshot))
+    assert [finding.cause for finding in found.findings] == [Cause.FRAGMENTED]
+
+
+def test_expandable_segments_are_proved_to_avoid_it() -> None:
+    first = proof_of(fragmented()).fixes[0]
+    assert "expandable_segments:True" in first.setting
+    assert (first.shown_by, first.enough) == ("replay", True)
+
+
+def test_a_setting_that_does_not_help_is_not_offered_as_one_that_does() -> None:
+    # nothing in this process is split twice: blocks of 1040 MiB are larger than any limit, and 756 MiB would not be
+    # put into them at all, so that a limit on splitting helps; rounding up does not
+    fixes = {fix.setting.partition("=")[2]: fix for fix in proof_of(fragmented()).fixes}
+    assert not any(fix.enough for conf, fix in fixes.items() if conf.startswith("roundup_power2_divisions"))
+
+
+def test_the_line_that_holds_most_is_named() -> None:
+    lines = [remark.values["line"] for remark in proof_of(fragmented()).remarks if remark.key == "replay.holder"]
+    assert lines == ["model.py:31 forward"]
+
+
+def test_a_message_and_its_snapshot_give_cause_and_proof_together() -> None:
+    found = diagnosis("-", Told(statements=(stated(**FRAGMENTED),)), Given(snapshot=fragmented()))
+    finding = found.findings[0]
+    assert finding.cause is Cause.FRAGMENTED and finding.fixes[0].shown_by == "replay"
+    assert "shown by replay" in render(found, Words("en"))
+    settings = [fix.setting for fix in finding.fixes if fix.setting]
+    assert len(set(settings)) == len(settings)
