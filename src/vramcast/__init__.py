@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from vramcast.version import __version__
@@ -25,14 +23,3 @@ def __getattr__(name: str) -> Any:
 
         return sweep
     raise AttributeError(f"module 'vramcast' has no attribute {name!r}")
-
-
-class _Root(ModuleType):
-    """This module: a folder that is imported does not take the name of a function."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in __all__ and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Root

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.replay._made import FORWARD, Run, train
 
 import vramcast
-from tests.replay._made import FORWARD, Run, train
 from vramcast.cli.main import group
 from vramcast.emit.memory_snapshot import write_snapshot
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
@@ -47,7 +47,7 @@ def test_json_and_python_are_the_same_answer(recording: Path) -> None:
 def test_the_function_keeps_its_name_beside_the_folder_of_that_name(recording: Path) -> None:
     vramcast.replay(recording)
     assert callable(vramcast.replay)
-    from vramcast.replay.peak import Held
+    from vramcast.recordings.peak import Held
 
     assert isinstance(vramcast.replay(recording).devices[0].held, Held)
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vramcast.replay.replay import replay
+from vramcast.recordings.replay import replay
 from vramcast.sources.snapshots import read_snapshot
 
 TRAIN = [

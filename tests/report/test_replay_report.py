@@ -6,12 +6,12 @@ import json
 import re
 
 import pytest
-
 from tests.replay import _made as made
 from tests.replay._made import Run, train
+
 from vramcast.domain.snapshot import Frame
-from vramcast.replay.examine import Asked, Examined, examine
-from vramcast.replay.lives import CATEGORIES
+from vramcast.recordings.examine import Asked, Examined, examine
+from vramcast.recordings.lives import CATEGORIES
 from vramcast.report.braille import chart
 from vramcast.report.messages import LANGUAGES, MESSAGES, Words
 from vramcast.report.replay import render

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from vramcast.domain.snapshot import BlockView
-from vramcast.replay.examine import Examined
-from vramcast.replay.fragmentation import Fragmentation, Hole, Pinned
-from vramcast.replay.peak import Group, Held
+from vramcast.recordings.examine import Examined
+from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
+from vramcast.recordings.peak import Group, Held
 from vramcast.report.braille import chart
 from vramcast.report.messages import Words
 from vramcast.report.replay_parts import difference_lines, failures, leak_lines, settings, variants_title

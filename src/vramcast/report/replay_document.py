@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from vramcast.domain.snapshot import BlockView, Frame
-from vramcast.replay.advice import advice
-from vramcast.replay.difference import Difference, Grown, Moment
-from vramcast.replay.examine import Examined, Failure
-from vramcast.replay.fragmentation import Fragmentation, Hole, Pinned
-from vramcast.replay.leaks import Leaks
-from vramcast.replay.peak import Group, Held, Holder
-from vramcast.replay.segments import Bar
-from vramcast.replay.stacks import is_python, shown
-from vramcast.replay.timeline import Timeline
-from vramcast.replay.variants import Variant
+from vramcast.recordings.advice import advice
+from vramcast.recordings.difference import Difference, Grown, Moment
+from vramcast.recordings.examine import Examined, Failure
+from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
+from vramcast.recordings.leaks import Leaks
+from vramcast.recordings.peak import Group, Held, Holder
+from vramcast.recordings.segments import Bar
+from vramcast.recordings.stacks import is_python, shown
+from vramcast.recordings.timeline import Timeline
+from vramcast.recordings.variants import Variant
 
 SCHEMA: Final = 1
 MOST_FRAMES: Final = 24

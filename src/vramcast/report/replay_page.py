@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from vramcast.domain.snapshot import BlockView, Frame
 from vramcast.errors import SourceError
-from vramcast.replay.advice import advice
-from vramcast.replay.examine import Examined
-from vramcast.replay.fragmentation import Fragmentation, Hole, Pinned
-from vramcast.replay.peak import Group, Held
-from vramcast.replay.segments import Bar
-from vramcast.replay.stacks import is_python, is_users, place_of, shown, top_frames
+from vramcast.recordings.advice import advice
+from vramcast.recordings.examine import Examined
+from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
+from vramcast.recordings.peak import Group, Held
+from vramcast.recordings.segments import Bar
+from vramcast.recordings.stacks import is_python, is_users, place_of, shown, top_frames
 from vramcast.report.messages import MESSAGES, Words
 from vramcast.report.replay import about
 from vramcast.report.replay_parts import (

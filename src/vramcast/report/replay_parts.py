@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from vramcast.replay.advice import Advice, advice, ran_out
-from vramcast.replay.difference import Difference, Grown, Moment
-from vramcast.replay.examine import Examined, Failure
-from vramcast.replay.leaks import Leak, Leaks
-from vramcast.replay.variants import Variant
+from vramcast.recordings.advice import Advice, advice, ran_out
+from vramcast.recordings.difference import Difference, Grown, Moment
+from vramcast.recordings.examine import Examined, Failure
+from vramcast.recordings.leaks import Leak, Leaks
+from vramcast.recordings.variants import Variant
 from vramcast.report.messages import Words
 from vramcast.report.replay_words import FRAMES, Stacks, category_name, plain, share, signed
 from vramcast.report.text import table

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from vramcast.domain.model import Noun
-from vramcast.replay.examine import Examined
+from vramcast.recordings.examine import Examined
 from vramcast.report.messages import Words
 from vramcast.report.replay import about, headline, render
 from vramcast.report.replay_document import to_json

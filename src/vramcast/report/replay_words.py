@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.replay.examine import Examined
-from vramcast.replay.fragmentation import Fragmentation
-from vramcast.replay.lives import Category
-from vramcast.replay.peak import Holder
-from vramcast.replay.stacks import top_frames
+from vramcast.recordings.examine import Examined
+from vramcast.recordings.fragmentation import Fragmentation
+from vramcast.recordings.lives import Category
+from vramcast.recordings.peak import Holder
+from vramcast.recordings.stacks import top_frames
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes, format_seconds
 

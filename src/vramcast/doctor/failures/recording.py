@@ -11,8 +11,8 @@ from vramcast.domain.failure import Fix, Statement
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot
 from vramcast.errors import VramcastError
-from vramcast.replay.replay import Replayed, replay, state_after
-from vramcast.replay.variants import CONFS, Variant, known_capacity, under
+from vramcast.recordings.replay import Replayed, replay, state_after
+from vramcast.recordings.variants import CONFS, Variant, known_capacity, under
 
 DIGITS: Final = re.compile(r"\d+")
 FAMILY: Final = "torch-snapshot"

@@ -13,8 +13,8 @@ from typing import Final, Literal
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot
-from vramcast.replay.lives import Category, Lives
-from vramcast.replay.steps import Steps, steps_of
+from vramcast.recordings.lives import Category, Lives
+from vramcast.recordings.steps import Steps, steps_of
 
 FEWEST_GROWN: Final = 3
 """Steps in which memory grew before that is called a leak [count]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.replay.examine import Asked, Examined, examine
+from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.units import MIB
 
 from . import _made as made

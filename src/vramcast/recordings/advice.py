@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from vramcast.domain.model import Noun
-from vramcast.replay.variants import Variant
+from vramcast.recordings.variants import Variant
 
 
 class Advice(Noun, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.domain.snapshot import NO_STACK, Action, DeviceSnapshot, Trace
-from vramcast.replay.replay import Replayed
+from vramcast.recordings.replay import Replayed
 
 _RETURNS: Final = frozenset({Action.SEGMENT_FREE, Action.SEGMENT_UNMAP})
 PAGE_BYTES: Final = 2 << 20

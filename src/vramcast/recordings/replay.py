@@ -16,8 +16,8 @@ from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import DEFAULT_POOL, Action, BlockView, DeviceSnapshot, PoolId, SegmentView, Snapshot
 from vramcast.errors import OutOfMemory
-from vramcast.replay.recorded import RecordedDriver
-from vramcast.replay.start import held_at_start, recorded_settings, start_segments
+from vramcast.recordings.recorded import RecordedDriver
+from vramcast.recordings.start import held_at_start, recorded_settings, start_segments
 
 MOST_MOVES: Final = 10_000
 """Allocations that are moved to where they really were; a recording with more is followed no further [count]."""

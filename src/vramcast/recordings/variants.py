@@ -14,7 +14,7 @@ from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, DeviceSnapshot, SizesAre, Snapshot
 from vramcast.errors import OutOfMemory
-from vramcast.replay.start import Held, held_at_start
+from vramcast.recordings.start import Held, held_at_start
 
 CONFS: Final = (
     "",

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, DeviceSnapshot, SegmentView
-from vramcast.replay.kinds import Kinds
-from vramcast.replay.lives import CATEGORIES, Category, Lives, category_at_start
+from vramcast.recordings.kinds import Kinds
+from vramcast.recordings.lives import CATEGORIES, Category, Lives, category_at_start
 
 
 class Course(NamedTuple):

@@ -9,18 +9,18 @@ from msgspec.structs import replace
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, DeviceSnapshot, SegmentView, Snapshot
-from vramcast.replay.capacity import limit_by_retries
-from vramcast.replay.difference import Difference, Recording, difference
-from vramcast.replay.fragmentation import Contiguity, Fragmentation, contiguity, fragmentation, peak_fragmentation
-from vramcast.replay.kinds import Kinds
-from vramcast.replay.leaks import Leaks, leaks_of
-from vramcast.replay.lives import lives_of
-from vramcast.replay.peak import Held, Places, held_at
-from vramcast.replay.replay import Replayed, replay, state_after
-from vramcast.replay.segments import Bar, segment_map
-from vramcast.replay.start import start_segments
-from vramcast.replay.timeline import Course, Timeline, timeline
-from vramcast.replay.variants import CONFS, Variant, known_capacity, under
+from vramcast.recordings.capacity import limit_by_retries
+from vramcast.recordings.difference import Difference, Recording, difference
+from vramcast.recordings.fragmentation import Contiguity, Fragmentation, contiguity, fragmentation, peak_fragmentation
+from vramcast.recordings.kinds import Kinds
+from vramcast.recordings.leaks import Leaks, leaks_of
+from vramcast.recordings.lives import lives_of
+from vramcast.recordings.peak import Held, Places, held_at
+from vramcast.recordings.replay import Replayed, replay, state_after
+from vramcast.recordings.segments import Bar, segment_map
+from vramcast.recordings.start import start_segments
+from vramcast.recordings.timeline import Course, Timeline, timeline
+from vramcast.recordings.variants import CONFS, Variant, known_capacity, under
 
 MOST_OOMS: Final = 4
 """Failures looked into; each takes a replay up to it [count]."""

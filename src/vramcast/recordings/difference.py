@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import DeviceSnapshot, Snapshot, Trace
-from vramcast.replay.peak import Group, Held
-from vramcast.replay.stacks import top_frames
+from vramcast.recordings.peak import Group, Held
+from vramcast.recordings.stacks import top_frames
 
 FRAMES_COMPARED: Final = 12
 """Of a stack, the innermost of Python: enough to tell layers' code apart, few enough that callers may differ."""

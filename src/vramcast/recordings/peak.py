@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeVar
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, BlockView, DeviceSnapshot, SegmentView, Snapshot, Trace
-from vramcast.replay.kinds import Kinds
-from vramcast.replay.lives import Category, Lives, category_at_start
-from vramcast.replay.stacks import Place, place_of
+from vramcast.recordings.kinds import Kinds
+from vramcast.recordings.lives import Category, Lives, category_at_start
+from vramcast.recordings.stacks import Place, place_of
 
 
 class Holder(NamedTuple):

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from vramcast.domain.snapshot import BlockView, SegmentView
-from vramcast.replay.fragmentation import contiguity, fragmentation
-from vramcast.replay.replay import replay, state_after
-from vramcast.replay.segments import Part, segment_map
+from vramcast.recordings.fragmentation import contiguity, fragmentation
+from vramcast.recordings.replay import replay, state_after
+from vramcast.recordings.segments import Part, segment_map
 from vramcast.units import MIB
 
 from ._record import Process, run

@@ -7,12 +7,12 @@ import random
 import pytest
 
 from vramcast.domain.snapshot import Action
-from vramcast.replay.examine import Asked, examine
-from vramcast.replay.kinds import Kinds
-from vramcast.replay.lives import lives_of
-from vramcast.replay.replay import replay
-from vramcast.replay.start import start_segments
-from vramcast.replay.timeline import Course, Timeline, timeline
+from vramcast.recordings.examine import Asked, examine
+from vramcast.recordings.kinds import Kinds
+from vramcast.recordings.lives import lives_of
+from vramcast.recordings.replay import replay
+from vramcast.recordings.start import start_segments
+from vramcast.recordings.timeline import Course, Timeline, timeline
 from vramcast.units import MIB
 
 from ._made import Run, train

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.allocator._snapshot import TRUTH
-from vramcast.replay.advice import advice
-from vramcast.replay.examine import Asked, examine
-from vramcast.replay.variants import Variant
+from vramcast.recordings.advice import advice
+from vramcast.recordings.examine import Asked, examine
+from vramcast.recordings.variants import Variant
 from vramcast.sources.snapshots import read_snapshot
 from vramcast.units import GIB, MIB
 

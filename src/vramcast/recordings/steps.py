@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 from vramcast.domain.snapshot import NO_STACK, Action, DeviceSnapshot, Snapshot, Trace
-from vramcast.replay.kinds import Kinds
-from vramcast.replay.lives import BACKWARD_PASS, OPTIMIZER_PASS, PASSES
-from vramcast.replay.stacks import MODULE_CALLS
+from vramcast.recordings.kinds import Kinds
+from vramcast.recordings.lives import BACKWARD_PASS, OPTIMIZER_PASS, PASSES
+from vramcast.recordings.stacks import MODULE_CALLS
 
 STEP_SPAN: Final = "Optimizer.step#"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from vramcast.domain.snapshot import Frame, Snapshot
-from vramcast.replay.examine import Asked, Examined, examine
-from vramcast.replay.kinds import CUBLAS_WORKSPACE_BYTES, Kind, Kinds
-from vramcast.replay.lives import Category, lives_of
+from vramcast.recordings.examine import Asked, Examined, examine
+from vramcast.recordings.kinds import CUBLAS_WORKSPACE_BYTES, Kind, Kinds
+from vramcast.recordings.lives import Category, lives_of
 from vramcast.units import MIB
 
 from . import _made as made

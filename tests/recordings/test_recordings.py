@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from vramcast.domain.snapshot import SegmentView, Snapshot
-from vramcast.replay.replay import replay, state_after
-from vramcast.replay.start import start_segments
-from vramcast.replay.variants import under
+from vramcast.recordings.replay import replay, state_after
+from vramcast.recordings.start import start_segments
+from vramcast.recordings.variants import under
 from vramcast.units import MIB
 
 from ._record import Process, run

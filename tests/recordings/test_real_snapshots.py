@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.sources.snapshots.recordings import TRUTH
-from vramcast.replay.replay import replay
-from vramcast.replay.start import start_segments
+from vramcast.recordings.replay import replay
+from vramcast.recordings.start import start_segments
 from vramcast.sources.snapshots import read_snapshot
 
 FILES = sorted(TRUTH.glob("*.pickle.gz"))

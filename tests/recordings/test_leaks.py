@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from vramcast.domain.snapshot import Snapshot
-from vramcast.replay.leaks import Leaks, leaks_of
-from vramcast.replay.lives import lives_of
-from vramcast.replay.steps import steps_of
+from vramcast.recordings.leaks import Leaks, leaks_of
+from vramcast.recordings.lives import lives_of
+from vramcast.recordings.steps import steps_of
 from vramcast.units import MIB
 
 from . import _made as made

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from vramcast.domain.snapshot import Action, Annotation, DeviceSnapshot, Snapshot, Trace
-from vramcast.replay.kinds import CUBLAS_WORKSPACE_BYTES, Kind, Kinds
+from vramcast.recordings.kinds import CUBLAS_WORKSPACE_BYTES, Kind, Kinds
 
 
 class Category(StrEnum):

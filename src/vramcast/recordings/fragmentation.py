@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import DEFAULT_POOL, BlockView, PoolId, SegmentView
-from vramcast.replay.segments import Part, part_of
+from vramcast.recordings.segments import Part, part_of
 from vramcast.units import MIB
 
 SIZE_CLASSES: Final = (MIB, 10 * MIB, 100 * MIB, 1000 * MIB)

@@ -1,0 +1,239 @@
+"""`vramcast.plan`: searches for plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from vramcast.api.jobs import by_option, job_of, question_of
+from vramcast.domain.job import Job
+from vramcast.domain.model import Model
+from vramcast.errors import UnknownName, Unsupported, VramcastError
+from vramcast.question.configs.paths import NO_CONFIGS, Configs
+
+if TYPE_CHECKING:
+    from vramcast.domain.answer import Answer
+    from vramcast.domain.planning import PlanAnswer
+    from vramcast.domain.serving import ServeJob
+    from vramcast.question.build import Resolve
+    from vramcast.question.configs.searched import ForSearch
+    from vramcast.question.planning import PlanQuestion
+    from vramcast.report.notebook import ShownAnswer, ShownPlanAnswer
+
+
+def plan(
+    kind: str, model: str | Model | None = None, *, on: str | Sequence[str] = (), file: str | Path | None = None,
+    from_: str | Path | Sequence[str | Path] = (), **options: Any,
+) -> ShownPlanAnswer | ShownAnswer:
+    """A search: the best plans for a goal, or with `find` an inverse question.
+
+    Args:
+        kind: "train" or "serve"
+        model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
+        on: what to look at: "8xh100-sxm-80gb", or several of them
+        file: a job file; arguments given here win over it
+        from_: configuration files of other tools: what they train or serve is taken, how they split it is searched
+        options: those of `vramcast plan train --help`, with underscores: goal="cheapest", global_batch=512,
+            tokens="1T", allow="offload"; find="largest-batch" and its kin answer an inverse question
+
+    Returns: the answer; it shows itself in a notebook
+    Raises: VramcastError of one sentence when the question cannot be answered
+    """
+    from vramcast.domain.planning import PlanAnswer
+    from vramcast.report.notebook import shown, shown_plan
+
+    if kind not in PLANNERS:
+        raise UnknownName.of("kind of plan", kind, PLANNERS)
+    given = {"model": model, "on": on or None} | by_option(options)
+    configs = Configs((from_,) if isinstance(from_, (str, Path)) else tuple(from_))
+    result = PLANNERS[kind](given, file=file, configs=configs)
+    return shown_plan(result) if isinstance(result, PlanAnswer) else shown(result)
+
+
+class Planned(NamedTuple):
+    """What a search came to."""
+
+    answer: PlanAnswer | Answer
+    job: Job | None  # the plan to run; None where none fits or none was looked for
+
+
+SearchedT = TypeVar("SearchedT", bound="PlanAnswer | Answer")
+
+
+def plan_train_answer(
+    options: Mapping[str, Any], *, file: str | Path | None = None, configs: Configs = NO_CONFIGS
+) -> PlanAnswer | Answer:
+    """The answer to a search for training plans on top of a job file, or to the inverse question it asks."""
+    return planned_training(options, file=file, configs=configs).answer
+
+
+def planned_training(
+    options: Mapping[str, Any], *, file: str | Path | None = None, configs: Configs = NO_CONFIGS,
+    progress: Callable[[int], None] | None = None, before: Callable[[Sequence[str]], None] | None = None,
+) -> Planned:
+    """The same with the plan it leads to.
+
+    Args:
+        options: as of `vramcast plan train`
+        file: a job file
+        configs: configurations of other tools: what they train is taken, how they split it is searched
+        progress: told how many plans were looked at
+        before: told which engines will be looked at, before any work: what it raises ends it
+    """
+    from vramcast.question.configs.merged import model_named
+    from vramcast.question.plan_options import PLAN_OPTIONS
+    from vramcast.question.planning import build_planning, goal_of
+
+    said = _fixed_by(configs, options, "train")
+    options = said.options if said else options
+    merged, resolve = question_of(options, file, PLAN_OPTIONS)
+    goal = goal_of(merged)
+    if goal is not None:
+        planned = _found(goal, merged, resolve, before)
+    else:
+        asked = build_planning(merged, resolve=resolve)
+        if before is not None:
+            before(asked.space.engines)
+        planned = _searched(asked, progress)
+    planned = _with_command(planned, merged | model_named(options.get("model"), configs))
+    if said is None:
+        return planned
+    own = _own_plan(configs, options, planned.answer) if goal is None else ()
+    return planned._replace(answer=_noted(planned.answer, said, own))
+
+
+def _fixed_by(configs: Configs, options: Mapping[str, Any], command: str) -> ForSearch | None:
+    """The options with what configuration files fix of a search; None without files."""
+    if not configs.paths:
+        return None
+    from vramcast.question.configs.readers import read_files
+    from vramcast.question.configs.searched import for_search
+
+    return for_search(read_files(configs.paths, command=command, format_name=configs.format_name), options, command)
+
+
+def _noted(answer: SearchedT, said: ForSearch, own: tuple[str, ...] = ()) -> SearchedT:
+    """An answer with what configuration files said, and how their own plan does."""
+    return replace(
+        answer, assumptions=(*said.assumptions, *own, *answer.assumptions), warnings=(*said.warnings, *answer.warnings)
+    )
+
+
+def _own_plan(configs: Configs, options: Mapping[str, Any], found: PlanAnswer | Answer) -> tuple[str, ...]:
+    """The plan that the files have themselves, on the machines of the winner, in one line."""
+    from vramcast.domain.planning import PlanAnswer
+    from vramcast.estimate.training import answer
+    from vramcast.question.configs.merged import with_configs
+    from vramcast.units import format_bytes, format_seconds
+
+    best = (found.plans or (found.nearest_failing,))[0] if isinstance(found, PlanAnswer) else None
+    if best is None:
+        return ()
+    gpus = best.question["gpus"]
+    same = {name: value for name, value in options.items() if name in ("model", "seq-len", "hardware")}
+    try:
+        merged, _ = with_configs(
+            same | {"gpus": gpus}, configs.paths, command="train", format_name=configs.format_name
+        )
+        own = answer(job_of(merged), with_changes=False, every_role=False)
+    except VramcastError as reason:
+        return (f"the file's own plan is not possible on {gpus}: {reason}",)
+    size = f"{format_bytes(own.fullest.needed_bytes)} of {format_bytes(own.capacity_bytes)} per GPU"
+    step = f", {format_seconds(own.time.step_s)} a step" if own.time is not None else ""
+    rate = f", {own.time.tokens_per_s:,.0f} tokens/s" if own.time is not None else ""
+    return (f"the file's own plan on {gpus}: {'fits' if own.fits else 'does not fit'}, {size}{step}{rate}",)
+
+
+def _with_command(planned: Planned, options: Mapping[str, Any]) -> Planned:
+    """The same with the whole command of its plan; a network that only Python has cannot be named in one."""
+    from vramcast.domain.planning import PlanAnswer
+    from vramcast.question.whole_command import train_command
+
+    answer, job = planned
+    if job is None or isinstance(options.get("model"), Model):
+        return planned
+    found = None if isinstance(answer, PlanAnswer) else answer.found
+    named = options.get("model")
+    if named is None and options.get("params") is None:
+        named = job.model.name  # of an inverse question that looked for it
+    command = train_command(job, options, named)
+    if found is None:
+        return planned._replace(answer=replace(answer, command=command))
+    return planned._replace(answer=replace(answer, found=replace(found, command=command)))
+
+
+def _found(
+    goal: str, options: Mapping[str, Any], resolve: Resolve, before: Callable[[Sequence[str]], None] | None
+) -> Planned:
+    """An inverse question."""
+    from vramcast.catalogue.models import text_decoders
+    from vramcast.estimate.training import answer
+    from vramcast.question.planning import build_inverse
+    from vramcast.search.inverse import choose
+
+    asked = build_inverse(options, resolve=resolve, models=text_decoders)
+    if before is not None:
+        before(asked.engines or (asked.job.engine,))
+    job, found = choose(goal, asked)
+    return Planned(replace(answer(job), found=found), job if found.what is not None else None)
+
+
+def _searched(asked: PlanQuestion, progress: Callable[[int], None] | None) -> Planned:
+    """A search, or only how techniques do where no plans are asked for."""
+    from vramcast.question.planning import cluster_of_best
+    from vramcast.question.planning import job_of as job_behind
+    from vramcast.search.explained import explained, unsearched
+
+    if asked.top:
+        _require_numpy()
+        from vramcast.search.training.search import search
+
+        found = search(asked.space, asked.limits, asked.goal, top=asked.top, progress=progress)
+    else:
+        found = unsearched(asked.space, asked.goal)
+    found = explained(found, asked.space, asked.limits, cluster_of_best(asked.space, found))
+    found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
+    return Planned(found, job_behind(asked.space, found.plans[0]) if found.plans else None)
+
+
+def _require_numpy() -> None:
+    """Raise Unsupported, which says what to install, where NumPy is missing."""
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        raise Unsupported("a search over training plans needs NumPy: pip install 'vramcast[search]'") from None
+
+
+def plan_serve_answer(
+    options: Mapping[str, Any], *, file: str | Path | None = None, configs: Configs = NO_CONFIGS
+) -> PlanAnswer:
+    """The answer to a search for deployments on top of a job file."""
+    return planned_serving(options, file=file, configs=configs)[0]
+
+
+def planned_serving(
+    options: Mapping[str, Any], *, file: str | Path | None = None, configs: Configs = NO_CONFIGS
+) -> tuple[PlanAnswer, ServeJob | None]:
+    """The same with one replica of the deployment it leads to."""
+    from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS, build_plan_serving
+    from vramcast.question.whole_command import serve_command
+    from vramcast.search.serving_plans import search
+
+    said = _fixed_by(configs, options, "serve")
+    options = said.options if said else options
+    merged, resolve = question_of(options, file, PLAN_SERVE_OPTIONS)
+    asked = build_plan_serving(merged, resolve=resolve)
+    found, job = search(asked.space, asked.limits, asked.goal, top=asked.top)
+    if job is not None and not isinstance(options.get("model"), Model):
+        found = replace(found, command=serve_command(job, merged, merged.get("model"), found.labels[0]))
+    found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
+    return found if said is None else _noted(found, said), job
+
+
+PLANNERS: Final[dict[str, Callable[..., PlanAnswer | Answer]]] = {
+    "train": plan_train_answer, "serve": plan_serve_answer,
+}
+"""Kinds of plan that can be searched for."""
