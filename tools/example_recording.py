@@ -10,12 +10,13 @@ Fourteen tensors of 1040 MiB (the last 1030) are made and given back to the cach
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from vramcast.allocator import Allocator, Settings
-from vramcast.domain.snapshot import Action, DeviceSnapshot, Frame, Snapshot, Trace
+from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.errors import OutOfMemory
+from vramcast.recordings.recorder import Recorder
 from vramcast.units import MIB
 
 EXAMPLE: Final = Path(__file__).resolve().parent.parent / "docs" / "examples" / "fragmented.pickle"
@@ -24,58 +25,20 @@ SECOND = (*[756 * MIB] * 13, 760 * MIB)
 FREE = round(456.5 * MIB)
 TRIED = 1270 * MIB
 CAPACITY = sum(FIRST) + FREE
-STACKS = ((), (Frame("forward", "/home/u/model.py", 31), Frame("train", "/home/u/train.py", 12)))
-
-
-class Recorder:
-    """An allocator and what a recording of it would hold."""
-
-    def __init__(self, capacity_bytes: int) -> None:
-        self.trace = Trace.empty()
-        self.allocator = Allocator(
-            settings=Settings.parse(""), capacity_bytes=capacity_bytes,
-            observer=lambda action, address, size: self.event(Action[action.upper()], address, size),
-        )
-
-    def event(self, action: Action, address: int, size: int, stack: int = 0) -> None:
-        trace = self.trace
-        trace.actions.append(action)
-        trace.addresses.append(address)
-        trace.sizes.append(size)
-        trace.stacks.append(stack)
-        for column in (trace.streams, trace.times_us, trace.pools, trace.labels):
-            column.append(0)
-
-    def allocate(self, size: int) -> int:
-        handle = self.allocator.allocate(size)
-        self.event(Action.ALLOC, handle, size, 1)
-        return handle
-
-    def free(self, handle: int, size: int) -> None:
-        self.event(Action.FREE_REQUESTED, handle, size)
-        self.allocator.free(handle)
-        self.event(Action.FREE_COMPLETED, handle, size)
-
-    def fail(self, size: int, free: int) -> None:
-        try:
-            self.allocator.allocate(size)
-        except OutOfMemory:
-            self.event(Action.OOM, free, size)
-        else:
-            raise AssertionError("the request was to fail")
+STACK = (Frame("forward", "/home/u/model.py", 31), Frame("train", "/home/u/train.py", 12))
 
 
 def fragmented() -> Snapshot:
     """The recording; the last event is the failure."""
-    process = Recorder(CAPACITY)
-    handles = [process.allocate(size) for size in FIRST]
-    for handle, size in zip(handles, FIRST, strict=True):
-        process.free(handle, size)
+    process = Recorder(capacity_bytes=CAPACITY)
+    for handle in [process.allocate(size, stack=STACK) for size in FIRST]:
+        process.free(handle)
     for size in SECOND:
-        process.allocate(size)
-    process.fail(TRIED, FREE)
-    device = DeviceSnapshot(device=0, trace=process.trace, segments=process.allocator.segments())
-    return Snapshot(name="fragmented.pickle", format="torch", devices=(device,), stacks=STACKS)
+        process.allocate(size, stack=STACK)
+    with suppress(OutOfMemory):
+        process.allocate(TRIED, stack=STACK)
+        raise AssertionError("the request was to fail")
+    return process.snapshot(name=EXAMPLE.name)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import gzip
 import random
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from msgspec.structs import replace
+
 from tools.docs import ROOT
-from vramcast.allocator import Allocator, Settings
-from vramcast.domain.snapshot import Action, Annotation, DeviceSnapshot, Frame, Snapshot, Trace
+from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.emit.memory_snapshot import write_snapshot
 from vramcast.errors import OutOfMemory
+from vramcast.recordings.recorder import Recorder, Stack
 
 PATH: Final = ROOT / "docs" / "examples" / "crash.pickle.gz"
 MIB: Final = 1 << 20
@@ -26,6 +29,8 @@ WEIGHT_BYTES: Final = 6 * MIB
 BYTES_PER_POSITION: Final = 6144
 KEPT_BYTES: Final = 3 * MIB // 2
 STEPS: Final = 60
+START_US: Final = 1_700_000_000_000_000
+EVENT_US: Final = 50
 
 TORCH: Final = "/usr/lib/python3.12/site-packages/torch"
 MAIN: Final = Frame("<module>", "/home/me/train.py", 60)
@@ -45,98 +50,62 @@ UPDATE: Final = (Frame("_multi_tensor_adam", ADAM, 640), Frame("step", ADAM, 246
 ZERO_GRAD: Final = (Frame("zero_grad", f"{TORCH}/optim/optimizer.py", 970), *TRAIN)
 
 
-class Recorder:
-    """An allocator whose calls are events."""
+def make(run: Recorder, size: int, stack: Stack) -> int:
+    """Allocate; an OutOfMemory is recorded and raised."""
+    return run.allocate(size, stack=stack)
 
-    def __init__(self) -> None:
-        self.trace = Trace.empty()
-        self.allocator = Allocator(
-            settings=Settings(), capacity_bytes=CAPACITY_BYTES, total_bytes=CAPACITY_BYTES, observer=self._segment
-        )
-        self.stacks: dict[tuple[Frame, ...], int] = {(): 0}
-        self.spans: list[Annotation] = []
-        self.sizes: dict[int, int] = {}
-        self.stack = 0
 
-    @property
-    def now_us(self) -> int:
-        """A time that goes on by 50 microseconds an event."""
-        return 1_700_000_000_000_000 + 50 * len(self.trace)
-
-    def make(self, size: int, stack: Sequence[Frame]) -> int:
-        """Allocate; an OutOfMemory is recorded and raised."""
-        self.stack = self.stacks.setdefault(tuple(stack), len(self.stacks))
-        try:
-            block = self.allocator.allocate(size)
-        except OutOfMemory:
-            self._event(Action.OOM, CAPACITY_BYTES - self.allocator.reserved_bytes, size)
-            raise
-        self._event(Action.ALLOC, block, size)
-        self.sizes[block] = size
-        return block
-
-    def drop(self, blocks: Sequence[int], stack: Sequence[Frame]) -> None:
-        """Free."""
-        self.stack = self.stacks.setdefault(tuple(stack), len(self.stacks))
-        for block in blocks:
-            size = self.sizes.pop(block)
-            self._event(Action.FREE_REQUESTED, block, size)
-            self.allocator.free(block)
-            self._event(Action.FREE_COMPLETED, block, size)
-
-    def snapshot(self) -> Snapshot:
-        """What a dump now would hold."""
-        device = DeviceSnapshot(device=0, trace=self.trace, segments=self.allocator.segments())
-        return Snapshot(
-            name=PATH.name, format="torch", devices=(device,), stacks=tuple(self.stacks), annotations=tuple(self.spans)
-        )
-
-    def _segment(self, action: str, address: int, size: int) -> None:
-        self._event(Action[action.upper()], address, size)
-
-    def _event(self, action: Action, address: int, size: int) -> None:
-        trace, now = self.trace, self.now_us
-        for column, value in (
-            (trace.actions, action), (trace.addresses, address), (trace.sizes, size), (trace.streams, 0),
-            (trace.times_us, now), (trace.stacks, self.stack), (trace.pools, 0), (trace.labels, 0),
-        ):
-            column.append(value)
+def drop(run: Recorder, blocks: Sequence[int], stack: Stack) -> None:
+    """Free."""
+    for block in blocks:
+        run.free(block, stack=stack)
 
 
 def train(run: Recorder) -> None:
     """Steps until memory runs out."""
     rng = random.Random(7)
     for _ in range(LAYERS):
-        run.make(WEIGHT_BYTES, MOVED)
+        make(run, WEIGHT_BYTES, MOVED)
     states: list[int] = []
     for step in range(STEPS):
         positions = rng.randrange(400, 900) + 24 * step
         size = positions * BYTES_PER_POSITION
-        batch = run.make(positions * 8, BATCH)
+        batch = make(run, positions * 8, BATCH)
         saved = []
         for layer in range(LAYERS):
-            saved += [run.make(size, ATTENTION), run.make(size * 2, MLP)]
+            saved += [make(run, size, ATTENTION), make(run, size * 2, MLP)]
             if layer == LAYERS // 2:
-                run.make(KEPT_BYTES, KEPT)
+                make(run, KEPT_BYTES, KEPT)
         gradients = []
         for place in range(LAYERS - 1, -1, -1):
-            scratch = run.make(size, BACKWARD)
-            gradients.append(run.make(WEIGHT_BYTES, ACCUMULATE))
-            run.drop([*saved[2 * place : 2 * place + 2], scratch], BACKWARD)
-        start = run.now_us
-        states = states or [run.make(WEIGHT_BYTES, STATES) for _ in range(2 * LAYERS)]
-        run.drop([run.make(WEIGHT_BYTES, UPDATE)], UPDATE)
-        run.spans.append(Annotation("Optimizer.step#Adam.step", 0, start, run.now_us))
-        run.drop(gradients, ZERO_GRAD)
-        run.drop([batch], TRAIN)
+            scratch = make(run, size, BACKWARD)
+            gradients.append(make(run, WEIGHT_BYTES, ACCUMULATE))
+            drop(run, [*saved[2 * place : 2 * place + 2], scratch], BACKWARD)
+        start = run.clock
+        states = states or [make(run, WEIGHT_BYTES, STATES) for _ in range(2 * LAYERS)]
+        drop(run, [make(run, WEIGHT_BYTES, UPDATE)], UPDATE)
+        run.annotate("Optimizer.step#Adam.step", start)
+        drop(run, gradients, ZERO_GRAD)
+        drop(run, [batch], TRAIN)
+
+
+def in_time(recording: Snapshot) -> Snapshot:
+    """The recording with a clock that goes on by 50 microseconds an event."""
+    trace = recording.devices[0].trace
+    trace.times_us = array("q", [START_US + EVENT_US * time for time in trace.times_us])
+    spans = (
+        span._replace(start_us=START_US + EVENT_US * span.start_us, end_us=START_US + EVENT_US * span.end_us)
+        for span in recording.annotations
+    )
+    return replace(recording, annotations=tuple(spans))
 
 
 def main() -> None:
     """Write the file; the same bytes every time."""
-    run = Recorder()
+    run = Recorder(capacity_bytes=CAPACITY_BYTES)
     with suppress(OutOfMemory):
         train(run)
-    PATH.write_bytes(gzip.compress(write_snapshot(run.snapshot()), mtime=0))
+    PATH.write_bytes(gzip.compress(write_snapshot(in_time(run.snapshot(name=PATH.name))), mtime=0))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.replay._made import FORWARD, Run, train
 
 import vramcast
+from tests.recordings._made import FORWARD, Run, train
 from vramcast.cli.main import group
 from vramcast.emit.memory_snapshot import write_snapshot
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
@@ -22,7 +22,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = Run()
     train(run, 5, leaked_bytes=MIB)
     path = tmp_path_factory.mktemp("replay") / "run.pickle"
-    path.write_bytes(write_snapshot(run.snapshot()))
+    path.write_bytes(write_snapshot(run.dump()))
     return path
 
 
@@ -74,7 +74,7 @@ def test_a_later_recording_says_what_grew(recording: Path, tmp_path: Path) -> No
     train(run, 5, leaked_bytes=MIB)
     run.make(64 * MIB, FORWARD)
     later = tmp_path / "later.pickle"
-    later.write_bytes(write_snapshot(run.snapshot()))
+    later.write_bytes(write_snapshot(run.dump()))
     output = called(later, "--against", recording)
     assert "Against run.pickle" in output
     assert "model.py:10 forward" in output.split("Against")[1]

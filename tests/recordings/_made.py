@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from vramcast.domain.snapshot import Annotation, Frame, Snapshot
+from vramcast.domain.snapshot import Frame, Snapshot
 
 from ._record import Process
 
@@ -39,42 +40,33 @@ PLAIN = (python("helper", line=7), MAIN)
 ZERO_GRAD = (python("zero_grad", "/lib/python3.12/site-packages/torch/optim/optimizer.py", 900), MAIN)
 
 
+START_US = 1_000_000
+
+
 class Run(Process):
     """A process whose events have stacks and times, one microsecond apart."""
 
-    def __init__(self, conf: str = "", capacity_bytes: int | None = None) -> None:
-        super().__init__(conf, capacity_bytes)
-        self.stacks: dict[tuple[Frame, ...], int] = {(): 0}
-        self.annotations: list[Annotation] = []
-
     def make(self, size: int, stack: Sequence[Frame] = ()) -> int:
-        first = len(self.trace)
-        handle = self.allocate(size)
+        handle = self.request(size, stack=stack)
         assert handle is not None
-        self._mark(first, stack)
         return handle
 
     def drop(self, handle: int, stack: Sequence[Frame] = ()) -> None:
-        first = len(self.trace)
-        self.free(handle)
-        self._mark(first, stack)
-
-    def _mark(self, first: int, stack: Sequence[Frame]) -> None:
-        number = self.stacks.setdefault(tuple(stack), len(self.stacks))
-        for index in range(first, len(self.trace)):
-            self.trace.stacks[index] = number
-            self.trace.times_us[index] = 1_000_000 + index
+        self.free(handle, stack=tuple(stack))
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        start = 1_000_000 + len(self.trace)
+        start = self.clock
         yield
-        self.annotations.append(Annotation(name, 0, start, 1_000_000 + len(self.trace)))
+        self.annotate(name, start)
 
-    def snapshot(self, first: int = 0) -> Snapshot:
-        return replace(
-            super().snapshot(first), stacks=tuple(self.stacks), annotations=tuple(self.annotations), format="torch"
-        )
+    def dump(self, first: int = 0) -> Snapshot:
+        recorded = super().dump(first)
+        trace = recorded.devices[0].trace
+        trace.times_us = array("q", [START_US + time for time in trace.times_us])
+        spans = (span._replace(start_us=START_US + span.start_us, end_us=START_US + span.end_us)
+                 for span in recorded.annotations)
+        return replace(recorded, annotations=tuple(spans))
 
 
 def train(run: Run, steps: int, *, leaked_bytes: int = 0, keep: int = 10**9) -> None:

@@ -14,7 +14,7 @@ from ._made import FORWARD, PLAIN, Run
 
 
 def limit(run: Run) -> int | None:
-    snapshot = run.snapshot()
+    snapshot = run.dump()
     return limit_by_retries(snapshot.devices[0], replay(snapshot, snapshot.devices[0]))
 
 
@@ -41,8 +41,6 @@ def test_a_cache_returned_for_a_segment_tells_the_limit() -> None:
 def test_a_program_that_empties_its_cache_tells_no_limit() -> None:
     run = Run()
     run.drop(run.make(60 * MIB, FORWARD), PLAIN)
-    first = len(run.trace)
-    run.empty_cache()
-    run._mark(first, PLAIN)
+    run.empty_cache(stack=PLAIN)
     run.make(600 * MIB, FORWARD)
     assert limit(run) is None

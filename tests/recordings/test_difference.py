@@ -10,7 +10,7 @@ from ._made import Run, train
 
 
 def against(before: Run, after: Run) -> Examined:
-    old, new = before.snapshot(), after.snapshot()
+    old, new = before.dump(), after.dump()
     return examine(new, new.devices[0], Asked(), against=examine(old, old.devices[0], Asked()))
 
 

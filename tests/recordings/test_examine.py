@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.allocator._snapshot import TRUTH
+from tests.sources.snapshots.recordings import TRUTH
 from vramcast.recordings.advice import advice
 from vramcast.recordings.examine import Asked, examine
 from vramcast.recordings.variants import Variant
@@ -14,7 +14,7 @@ from vramcast.units import GIB, MIB
 from . import _made as made
 from ._made import Run
 
-FILES = sorted((TRUTH / "snapshots").glob("*.pickle.gz")) if TRUTH.is_dir() else []
+FILES = sorted(TRUTH.glob("*.pickle.gz"))
 
 
 def full_of_holes() -> Run:
@@ -23,12 +23,12 @@ def full_of_holes() -> Run:
     blocks = [run.make(size * MIB, made.FORWARD) for size in (9, 9) * 3]
     for block in blocks[1:3]:
         run.drop(block, made.PLAIN)
-    assert run.allocate(17 * MIB) is None
+    assert run.request(17 * MIB) is None
     return run
 
 
 def test_a_failure_says_that_memory_in_one_piece_would_have_been_enough() -> None:
-    snapshot = full_of_holes().snapshot()
+    snapshot = full_of_holes().dump()
     (failure,) = examine(snapshot, snapshot.devices[0], Asked()).failures
     assert failure.request_bytes == 17 * MIB
     assert failure.allocated_bytes == 36 * MIB and failure.reserved_bytes == 60 * MIB
@@ -37,7 +37,7 @@ def test_a_failure_says_that_memory_in_one_piece_would_have_been_enough() -> Non
 
 
 def test_replays_say_which_setting_avoids_the_failure() -> None:
-    snapshot = full_of_holes().snapshot()
+    snapshot = full_of_holes().dump()
     asked = Asked(all_confs=True, capacity_bytes=60 * MIB)
     found = examine(snapshot, snapshot.devices[0], asked)
     own = found.variants[0]
@@ -82,7 +82,7 @@ def test_without_other_settings_there_is_no_advice() -> None:
 def test_settings_that_need_a_limit_are_tried_only_where_one_is_known() -> None:
     run = Run()
     run.make(30 * MIB)
-    snapshot = run.snapshot()
+    snapshot = run.dump()
     free = examine(snapshot, snapshot.devices[0], Asked(all_confs=True)).variants
     limited = examine(snapshot, snapshot.devices[0], Asked(all_confs=True, capacity_bytes=GIB)).variants
     assert len(limited) == len(free) + 1

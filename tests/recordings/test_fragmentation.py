@@ -86,7 +86,7 @@ def test_the_map_tiles_its_segments() -> None:
 def test_the_parts_add_up_to_what_is_reserved(seed: int) -> None:
     process = Process("expandable_segments:True" if seed % 2 else "")
     run(process, random.Random(seed), 400)
-    snapshot = process.snapshot()
+    snapshot = process.dump()
     replayed = replay(snapshot, snapshot.devices[0])
     for event in (0, replayed.peak_event, replayed.peak_reserved_event, replayed.events - 1):
         state = state_after(snapshot, snapshot.devices[0], event)

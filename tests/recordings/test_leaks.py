@@ -22,7 +22,7 @@ def leaks(snapshot: Snapshot) -> Leaks:
 def trained(steps: int, **options: int) -> Snapshot:
     run = Run()
     train(run, steps, **options)
-    return run.snapshot()
+    return run.dump()
 
 
 def unmarked(snapshot: Snapshot) -> Snapshot:
@@ -81,16 +81,16 @@ def test_layers_of_one_forward_are_no_steps() -> None:
     for _ in range(30):
         for line in (10, 11, 12):
             run.make(MIB, (made.python("forward", "/home/me/layer.py", line), outer, made.MAIN))
-    assert steps_of(*_with_device(run.snapshot())) is None
-    assert steps_of(*_with_device(without_stacks(run.snapshot()))) is None
-    assert not leaks(run.snapshot()).can_be_told
+    assert steps_of(*_with_device(run.dump())) is None
+    assert steps_of(*_with_device(without_stacks(run.dump()))) is None
+    assert not leaks(run.dump()).can_be_told
 
 
 def test_random_allocations_have_no_steps() -> None:
     run = Run()
     for size in range(200):
         run.make(MIB + 512 * (size * size % 97), (made.python("f", line=size * 7 % 31), made.MAIN))
-    assert steps_of(*_with_device(run.snapshot())) is None
+    assert steps_of(*_with_device(run.dump())) is None
 
 
 def _with_device(snapshot: Snapshot) -> tuple[Snapshot, object]:
@@ -102,4 +102,4 @@ def test_layers_of_one_backward_pass_are_no_steps() -> None:
     for _ in range(30):
         for name in ("Mm", "Add", "Mul"):
             run.make(MIB, (made.cpp(f"torch::autograd::generated::{name}Backward0::apply()"), made.BACKWARD[1]))
-    assert steps_of(*_with_device(run.snapshot())) is None
+    assert steps_of(*_with_device(run.dump())) is None

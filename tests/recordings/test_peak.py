@@ -15,7 +15,7 @@ from ._made import Run, train
 
 
 def examined(run: Run, first: int = 0) -> Examined:
-    snapshot = run.snapshot(first)
+    snapshot = run.dump(first)
     return examine(snapshot, snapshot.devices[0], Asked())
 
 
@@ -149,7 +149,7 @@ def test_rules_name_what_they_say(frames: tuple[Frame, ...], kind: Kind) -> None
 
 
 def _lives(run: Run) -> list[Category]:
-    snapshot: Snapshot = run.snapshot()
+    snapshot: Snapshot = run.dump()
     lives = lives_of(snapshot, snapshot.devices[0])
     actions = snapshot.devices[0].trace.actions
     return [lives.category(index) for index, action in enumerate(actions) if action == 0]

@@ -46,15 +46,15 @@ def test_a_recording_replays_exactly_from_any_event_on(
     seed: int, conf: str, capacity: int | None, part: float
 ) -> None:
     process, _ = recorded(seed, conf, capacity, waits=False)
-    assert is_exact(process.snapshot())
+    assert is_exact(process.dump())
     if "max_split" not in conf:  # what such a block has beyond its request can be larger than any gap tells
-        assert is_exact(process.snapshot(int(part * len(process.trace))))
+        assert is_exact(process.dump(int(part * len(process.trace))))
 
 
 @given(seed=st.integers(0, 1 << 32), conf=st.sampled_from(CONFS[:2]))
 def test_waits_for_other_streams_replay_as_recorded_where_memory_suffices(seed: int, conf: str) -> None:
     process, _ = recorded(seed, conf, None, waits=True)
-    replayed = replay(process.snapshot(), process.snapshot().devices[0])
+    replayed = replay(process.dump(), process.dump().devices[0])
     assert replayed.addresses_matched == replayed.allocations
     assert replayed.final_blocks_matched
 
@@ -65,7 +65,7 @@ def test_waits_on_a_full_device_leave_all_but_a_few_allocations_in_place(conf: s
     allocations = matched = 0
     for seed in range(12):
         process, rng = recorded(seed, conf, 600 * MIB, waits=True)
-        snapshot = process.snapshot(rng.choice([0, rng.randrange(len(process.trace))]))
+        snapshot = process.dump(rng.choice([0, rng.randrange(len(process.trace))]))
         replayed = replay(snapshot, snapshot.devices[0])
         allocations += replayed.allocations
         matched += replayed.addresses_matched or 0
@@ -80,10 +80,10 @@ def test_the_state_in_the_middle_is_what_the_process_had_there(seed: int, conf: 
     middle = len(process.trace)
     segments = process.allocator.segments()
     run(process, rng, int(part * 100))
-    snapshot = process.snapshot()
+    snapshot = process.dump()
     found = state_after(snapshot, snapshot.devices[0], middle - 1)
     assert [(s.address, s.blocks) for s in found] == [(s.address, s.blocks) for s in segments]
-    rolled_back = start_segments(process.snapshot(middle), process.snapshot(middle).devices[0])
+    rolled_back = start_segments(process.dump(middle), process.dump(middle).devices[0])
     assert live(rolled_back) == live(segments)
 
 
@@ -97,39 +97,39 @@ def live(segments: tuple[SegmentView, ...]) -> list[tuple[int, int, int, int]]:
 
 def test_a_block_older_than_the_recording_keeps_its_slack_where_a_later_request_shows_it() -> None:
     process = Process()
-    cached = process.allocate(40 * MIB)
+    cached = process.request(40 * MIB)
     assert cached is not None
     process.free(cached)
-    tight = process.allocate(12 * MIB)
-    slack = process.allocate(27 * MIB + 512)  # takes the 28 MiB that are left: the rest is too little to split off
+    tight = process.request(12 * MIB)
+    slack = process.request(27 * MIB + 512)  # takes the 28 MiB that are left: the rest is too little to split off
     assert tight is not None and slack is not None
     first = len(process.trace)
     process.free(slack)
-    process.allocate(28 * MIB)
+    process.request(28 * MIB)
     process.free(tight)
-    assert is_exact(process.snapshot(first))
+    assert is_exact(process.dump(first))
 
 
 @given(seed=st.integers(0, 1 << 32))
 def test_garbage_collection_is_followed_where_the_limit_is_not_recorded(seed: int) -> None:
     conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.005"
     process, _ = recorded(seed, conf, None, waits=False)
-    assert is_exact(process.snapshot())
+    assert is_exact(process.dump())
 
 
 def test_options_of_later_versions_are_passed_over() -> None:
     process = fragmented()
-    snapshot = replace(process.snapshot(), alloc_conf="option_of_2031:5,expandable_segments:False")
+    snapshot = replace(process.dump(), alloc_conf="option_of_2031:5,expandable_segments:False")
     assert is_exact(snapshot)
 
 
 def test_peaks_and_curves_are_those_of_the_process() -> None:
     process = Process()
-    large = process.allocate(40 * MIB)
-    small = process.allocate(1)
+    large = process.request(40 * MIB)
+    small = process.request(1)
     assert large is not None and small is not None
     process.free(large)
-    snapshot = process.snapshot()
+    snapshot = process.dump()
     replayed = replay(snapshot, snapshot.devices[0])
     assert (replayed.peak_allocated_bytes, replayed.peak_reserved_bytes) == (40 * MIB + 512, 42 * MIB)
     assert replayed.allocated[replayed.peak_event] == 40 * MIB + 512
@@ -138,18 +138,18 @@ def test_peaks_and_curves_are_those_of_the_process() -> None:
 
 def test_what_is_not_where_it_was_is_counted_and_does_not_spread() -> None:
     process = Process()
-    handles = [process.allocate(size * MIB) for size in (30, 50, 40)]
+    handles = [process.request(size * MIB) for size in (30, 50, 40)]
     for handle in handles:
         assert handle is not None
         process.free(handle)
-    process.allocate(25 * MIB)
-    process.allocate(35 * MIB)
+    process.request(25 * MIB)
+    process.request(35 * MIB)
     # As if the first of the last two had gone into the largest block instead of the closest fit.
     trace = process.trace
     index = len(trace) - 2
     assert trace.addresses[index] == handles[0] and handles[1] is not None
     trace.addresses[index] = handles[1]
-    snapshot = process.snapshot()
+    snapshot = process.dump()
     replayed = replay(snapshot, snapshot.devices[0])
     assert (replayed.addresses_matched, replayed.allocations) == (4, 5)
     assert replayed.final_blocks_matched is False
@@ -159,31 +159,31 @@ def fragmented(capacity: int | None = None) -> Process:
     """Requests that grow, each cached block pinned by a small live tensor when the next one comes."""
     process = Process(capacity_bytes=capacity)
     for size in (30, 50):
-        handle = process.allocate(size * MIB)
+        handle = process.request(size * MIB)
         assert handle is not None
         process.free(handle)
-        process.allocate(19 * MIB)
-    process.allocate(70 * MIB)
+        process.request(19 * MIB)
+    process.request(70 * MIB)
     return process
 
 
 def test_the_recorded_settings_give_the_recorded_peak() -> None:
     process = fragmented()
-    snapshot = process.snapshot()
+    snapshot = process.dump()
     found = under(snapshot, snapshot.devices[0], "")
     assert found.peak_reserved_bytes == 150 * MIB == process.allocator.peak_reserved_bytes
     assert found.out_of_memory is None
 
 
 def test_expandable_segments_reserve_less_where_holes_could_have_been_mapped_elsewhere() -> None:
-    snapshot = fragmented().snapshot()
+    snapshot = fragmented().dump()
     found = under(snapshot, snapshot.devices[0], "expandable_segments:True")
     assert found.peak_reserved_bytes == 120 * MIB  # six pages of 20 MiB, one after the other
 
 
 def test_a_smaller_card_fails_at_the_request_that_no_longer_fits() -> None:
     process = fragmented()
-    snapshot = process.snapshot()
+    snapshot = process.dump()
     found = under(snapshot, snapshot.devices[0], "", capacity_bytes=140 * MIB)
     assert found.failed_bytes == 70 * MIB
     assert found.out_of_memory == len(process.trace) - 1
@@ -191,7 +191,7 @@ def test_a_smaller_card_fails_at_the_request_that_no_longer_fits() -> None:
 
 def test_an_out_of_memory_that_another_setting_avoids_is_said_to_be_avoided() -> None:
     process = fragmented(140 * MIB)
-    snapshot = process.snapshot()
+    snapshot = process.dump()
     device = snapshot.devices[0]
     same = under(snapshot, device, "", capacity_bytes=140 * MIB)
     better = under(snapshot, device, "expandable_segments:True", capacity_bytes=140 * MIB)

@@ -20,7 +20,7 @@ from ._record import Process, run
 
 
 def drawn(process: Process, points: int, first: int = 0) -> tuple[Timeline, int, int]:
-    snapshot = process.snapshot(first)
+    snapshot = process.dump(first)
     device = snapshot.devices[0]
     replayed = replay(snapshot, device)
     course = timeline(
@@ -56,7 +56,7 @@ def test_the_categories_add_up_to_what_was_requested(first: int) -> None:
 def test_a_recording_without_events_has_no_course() -> None:
     process = Run()
     process.make(512)
-    snapshot = process.snapshot(len(process.trace))
+    snapshot = process.dump(len(process.trace))
     found = examine(snapshot, snapshot.devices[0], Asked())
     assert found.timeline.points == ()
     assert found.held.size_bytes == 512

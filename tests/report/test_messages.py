@@ -13,7 +13,11 @@ from vramcast.doctor.failures.meaning import FOLLOWING, ORDER
 from vramcast.domain.failure import Cause
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Category
+from vramcast.report.failure_actions import FAILURE_ACTIONS
+from vramcast.report.failure_messages import FAILURE_MESSAGES
+from vramcast.report.failure_numbers import FAILURE_NUMBERS
 from vramcast.report.messages import LANGUAGES, MESSAGES, language_of, rare_messages
+from vramcast.report.replay_messages import REPLAY_MESSAGES
 
 
 def placeholders(text: str) -> set[str]:
@@ -43,6 +47,8 @@ def test_rules_fixes_and_checks_of_failures_have_words() -> None:
     keys |= {f"{kind}.{name}" for name in (*ORDER, *FOLLOWING) for kind in ("means", "short")}
     assert keys <= set(rare_messages())
     assert not set(rare_messages()) & set(MESSAGES)
+    tables = (FAILURE_ACTIONS, FAILURE_MESSAGES, FAILURE_NUMBERS, REPLAY_MESSAGES)
+    assert len(rare_messages()) == sum(map(len, tables))
 
 
 def test_the_locale_chooses_the_language() -> None:

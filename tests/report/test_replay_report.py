@@ -6,9 +6,9 @@ import json
 import re
 
 import pytest
-from tests.replay import _made as made
-from tests.replay._made import Run, train
 
+from tests.recordings import _made as made
+from tests.recordings._made import Run, train
 from vramcast.domain.snapshot import Frame
 from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.recordings.lives import CATEGORIES
@@ -23,7 +23,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[2J<!--"
 
 
 def looked_at(run: Run, asked: Asked | None = None) -> Examined:
-    snapshot = run.snapshot()
+    snapshot = run.dump()
     return examine(snapshot, snapshot.devices[0], asked or Asked(leaks=True, confs=("max_split_size_mb:64",)))
 
 
@@ -116,7 +116,7 @@ def test_the_document_is_json_with_whole_bytes(trained: Examined) -> None:
 def test_what_is_unknown_is_absent() -> None:
     run = Run()
     run.make(512)
-    snapshot = run.snapshot(len(run.trace))
+    snapshot = run.dump(len(run.trace))
     device = replay_document([examine(snapshot, snapshot.devices[0], Asked())], top=3)["devices"][0]
     assert not {"event", "time_us"} & set(device["peak"])
     assert not {"leaks", "variants", "advice", "difference"} & set(device)

@@ -7,27 +7,15 @@ category. The clock counts events: a program says in which order things happen, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.allocator import Allocator, Settings
+from vramcast.allocator import Settings
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Program, Tensor, events
-from vramcast.domain.snapshot import (
-    Action,
-    Annotation,
-    DeviceSnapshot,
-    Frame,
-    SegmentView,
-    Snapshot,
-    Trace,
-)
+from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.errors import OutOfMemory
-
-MOST_EVENTS: Final = 1_000_000
-"""The newest are kept, as torch's max_entries does."""
-_COLUMNS: Final = Trace.__struct_fields__
+from vramcast.recordings.recorder import MOST_EVENTS, Recorder, Stack
 
 
 def record(
@@ -47,145 +35,61 @@ def record(
         card_bytes: what the recording names as the capacity of the card [bytes]
         most_events: how many are kept
     """
-    recorder = _Recorder(Settings.parse(alloc_conf) if alloc_conf else Settings(), capacity_bytes, most_events)
-    spans = []
+    process = _Process(Recorder(
+        settings=Settings.parse(alloc_conf) if alloc_conf else None, capacity_bytes=capacity_bytes,
+        most_events=most_events,
+    ))
+    recorder, is_full = process.recorder, False
     for phase, program in phases.items():
         start = recorder.clock
-        is_complete = recorder.play(phase, program)
-        spans.append(Annotation(phase.value, 0, start, recorder.clock))
-        if not is_complete:
+        try:
+            process.play(phase, program)
+        except OutOfMemory:
+            is_full = True
+        recorder.annotate(phase.value, start)
+        if is_full:
             break
-    device = DeviceSnapshot(
-        device=0, trace=recorder.kept(), segments=tuple(recorder.segments()), capacity_bytes=card_bytes
-    )
-    return Snapshot(
-        name=name, format="vramcast", devices=(device,), alloc_conf=alloc_conf, stacks=tuple(recorder.stacks),
-        labels=tuple(recorder.labels), annotations=tuple(spans), remarks=tuple(recorder.remarks()),
-    )  # fmt: skip
+    recorded = recorder.snapshot(name=name, format_="vramcast", alloc_conf=alloc_conf)
+    device = replace(recorded.devices[0], capacity_bytes=card_bytes)
+    return replace(recorded, devices=(device,), remarks=tuple(_remarks(recorder, is_full=is_full)))
 
 
-class _Live(NamedTuple):
-    address: int
-    stack: int
-    label: int
+class _Process:
+    """What a program's tensors and streams are in the recording."""
 
-
-class _Recorder:
-    """The allocator of the process, what it holds, and the columns of what it did."""
-
-    def __init__(self, settings: Settings, capacity_bytes: int | None, most_events: int) -> None:
-        self.stacks: list[tuple[Frame, ...]] = [()]
-        self.labels = [""]
-        self.clock = 0
-        self.is_full = False
-        self._capacity, self._most = capacity_bytes, most_events
-        self._trace = Trace.empty()
-        self._allocator = Allocator(settings=settings, capacity_bytes=capacity_bytes, observer=self._segment_event)
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._handles: dict[Tensor, list[int]] = {}
         self._streams: dict[str, int] = {"": 0}  # name -> number, the default stream first
-        self._stream = 0  # which asks
-        self._owners: dict[int, int] = {}  # where memory was taken -> for which stream
-        self._live: dict[Tensor, list[_Live]] = {}
-        self._stack_of: dict[tuple[Frame, ...], int] = {(): 0}
-        self._label_of = {"": 0}
 
-    def play(self, phase: Phase, program: Program) -> bool:
-        """Run one phase; False where memory ran out."""
+    def play(self, phase: Phase, program: Program) -> None:
+        """Run one phase.
+
+        Raises: OutOfMemory
+        """
         for tensor, is_allocation in events(program):
             if not tensor.num_bytes:
                 continue
-            if not is_allocation:
-                self._free(tensor)
-            elif not self._allocate(tensor, phase):
-                self.is_full = True
-                return False
-        return True
-
-    def segments(self) -> Iterator[SegmentView]:
-        """What is held at the end, with the stacks of what is live."""
-        stacks = {live.address: live.stack for many in self._live.values() for live in many}
-        return (_marked(view, stacks) for view in self._allocator.segments())
-
-    def kept(self) -> Trace:
-        """The newest events."""
-        self._trim(self._most)
-        return self._trace
-
-    def remarks(self) -> Iterator[str]:
-        """What a reader should know of it."""
-        yield "predicted: times count events, they are not microseconds"
-        left_out = self.clock - len(self._trace)
-        if left_out:
-            yield f"the first {left_out:,} of {self.clock:,} events are left out, as max_entries does"
-        if self.is_full:
-            yield "memory runs out: the recording ends there"
-
-    def _allocate(self, tensor: Tensor, phase: Phase) -> bool:
-        stack, label = self._stack(tensor, phase), self._label(tensor.category.value)
-        self._stream = stream = self._streams.setdefault(tensor.stream, len(self._streams))
-        try:
-            address = self._allocator.allocate(tensor.num_bytes, stream)
-        except OutOfMemory:
-            free_bytes = (self._capacity or 0) - self._allocator.reserved_bytes
-            self._add(Action.OOM, max(0, free_bytes), tensor.num_bytes, stream, stack, label)
-            return False
-        self._add(Action.ALLOC, address, tensor.num_bytes, stream, stack, label)
-        self._live.setdefault(tensor, []).append(_Live(address, stack, label))
-        return True
-
-    def _free(self, tensor: Tensor) -> None:
-        live = self._live[tensor].pop()
-        for action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED):
-            self._add(action, live.address, tensor.num_bytes, self._streams[tensor.stream], live.stack, live.label)
-        self._allocator.free(live.address)
-
-    def _segment_event(self, action: str, address: int, num_bytes: int) -> None:
-        done = Action[action.upper()]
-        if done in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
-            self._owners[address] = self._stream
-        stream = self._owners.get(address)
-        if stream is None:  # pages inside a mapped run
-            stream = self._owners[max(owned for owned in self._owners if owned <= address)]
-        self._add(done, address, num_bytes, stream, 0, 0)
-
-    def _stack(self, tensor: Tensor, phase: Phase) -> int:
-        owner = (Frame(tensor.owner, "", 0),) if tensor.owner else ()
-        stack = (Frame(tensor.name, "", 0), *owner, Frame(phase.value, "", 0))
-        found = self._stack_of.get(stack)
-        if found is None:
-            found = self._stack_of[stack] = len(self.stacks)
-            self.stacks.append(stack)
-        return found
-
-    def _label(self, category: str) -> int:
-        if category not in self._label_of:
-            self._label_of[category] = len(self.labels)
-            self.labels.append(category)
-        return self._label_of[category]
-
-    def _add(self, action: Action, address: int, size: int, stream: int, stack: int, label: int) -> None:
-        trace = self._trace
-        trace.actions.append(action)
-        trace.addresses.append(address)
-        trace.sizes.append(size)
-        trace.streams.append(stream)
-        trace.times_us.append(self.clock)
-        trace.stacks.append(stack)
-        trace.pools.append(0)
-        trace.labels.append(label)
-        self.clock += 1
-        if len(trace) > 2 * self._most:
-            self._trim(self._most)
-
-    def _trim(self, most: int) -> None:
-        surplus = len(self._trace) - most
-        if surplus > 0:
-            for column in _COLUMNS:
-                del getattr(self._trace, column)[:surplus]
+            if is_allocation:
+                stream = self._streams.setdefault(tensor.stream, len(self._streams))
+                handle = self.recorder.allocate(
+                    tensor.num_bytes, stream, stack=_stack(tensor, phase), label=tensor.category.value
+                )
+                self._handles.setdefault(tensor, []).append(handle)
+            else:
+                self.recorder.free(self._handles[tensor].pop())
 
 
-def _marked(segment: SegmentView, stacks: Mapping[int, int]) -> SegmentView:
-    """The segment, its live blocks with their stacks."""
-    blocks = tuple(
-        block if block.is_free else replace(block, stack=stacks.get(block.address, 0)) for block in segment.blocks
-    )
-    return replace(segment, blocks=blocks)
+def _stack(tensor: Tensor, phase: Phase) -> Stack:
+    owner = (Frame(tensor.owner, "", 0),) if tensor.owner else ()
+    return (Frame(tensor.name, "", 0), *owner, Frame(phase.value, "", 0))
+
+
+def _remarks(recorder: Recorder, *, is_full: bool) -> Iterator[str]:
+    """What a reader should know of it."""
+    yield "predicted: times count events, they are not microseconds"
+    left_out = recorder.clock - len(recorder.trace)
+    if left_out:
+        yield f"the first {left_out:,} of {recorder.clock:,} events are left out, as max_entries does"
+    if is_full:
+        yield "memory runs out: the recording ends there"

@@ -308,17 +308,17 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "failed before its peak, or is another job",
         "zh": "存活张量 {allocated} 加申请 {tried}，少于预测 {predicted}：在峰值之前失败，或是别的任务",
     },
-    "replay.no_device": {"en": "replay: the snapshot has no device", "zh": "回放：快照中没有设备"},
-    "replay.failed": {
+    "proof.no_device": {"en": "replay: the snapshot has no device", "zh": "回放：快照中没有设备"},
+    "proof.failed": {
         "en": "replay of device {device}: {events} events, failures: {ooms}, peak {allocated} allocated and {reserved}"
         " reserved",
         "zh": "回放设备 {device}：{events} 个事件，{ooms} 次失败，峰值已分配 {allocated}，已保留 {reserved}",
     },
-    "replay.peak": {
+    "proof.peak": {
         "en": "replay of device {device}: {events} events, no failure recorded ({ooms}), peak {allocated} allocated "
         "and {reserved} reserved",
         "zh": "回放设备 {device}：{events} 个事件，未记录失败（{ooms}），峰值已分配 {allocated}，已保留 {reserved}",
     },
-    "replay.holder": {"en": "replay: {size} held by {line}", "zh": "回放：{line} 占用 {size}"},
+    "proof.holder": {"en": "replay: {size} held by {line}", "zh": "回放：{line} 占用 {size}"},
 }
 """Key -> language -> text."""

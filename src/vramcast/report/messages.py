@@ -8,7 +8,6 @@ from typing import Final
 from vramcast.report.log_messages import LOG_MESSAGES
 from vramcast.report.market_messages import MARKET_MESSAGES
 from vramcast.report.plan_messages import PLAN_MESSAGES
-from vramcast.report.replay_messages import REPLAY_MESSAGES
 
 LANGUAGES: Final = ("en", "zh")
 
@@ -222,19 +221,19 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     **LOG_MESSAGES,
     **MARKET_MESSAGES,
     **PLAN_MESSAGES,
-    **REPLAY_MESSAGES,
 }
 """Key -> language -> text. Both languages have every key and the same placeholders; a test says so."""
 
 
 @cache
 def rare_messages() -> dict[str, dict[str, str]]:
-    """The messages of reports on failures: many, and no other report needs them at its start."""
+    """The messages of reports on failures and recordings: many, and no other report needs them at its start."""
     from vramcast.report.failure_actions import FAILURE_ACTIONS
     from vramcast.report.failure_messages import FAILURE_MESSAGES
     from vramcast.report.failure_numbers import FAILURE_NUMBERS
+    from vramcast.report.replay_messages import REPLAY_MESSAGES
 
-    return {**FAILURE_ACTIONS, **FAILURE_MESSAGES, **FAILURE_NUMBERS}
+    return {**FAILURE_ACTIONS, **FAILURE_MESSAGES, **FAILURE_NUMBERS, **REPLAY_MESSAGES}
 
 
 class Words:

@@ -46,7 +46,7 @@ def test_a_setting_that_does_not_help_is_not_offered_as_one_that_does() -> None:
 
 
 def test_the_line_that_holds_most_is_named() -> None:
-    lines = [remark.values["line"] for remark in proof_of(fragmented()).remarks if remark.key == "replay.holder"]
+    lines = [remark.values["line"] for remark in proof_of(fragmented()).remarks if remark.key == "proof.holder"]
     assert lines == ["model.py:31 forward"]
 
 

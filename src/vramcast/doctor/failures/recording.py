@@ -70,7 +70,7 @@ def proof_of(snapshot: Snapshot, number: int | None = None) -> Proof:
     """
     device = _device(snapshot, number)
     if device is None:
-        return Proof((Remark(key="replay.no_device"),), ())
+        return Proof((Remark(key="proof.no_device"),), ())
     replayed = replay(snapshot, device)
     held = _limit(device, replayed)
     variants = [variant for conf in CONFS if (variant := _under(snapshot, device, conf, held)) is not None]
@@ -105,7 +105,7 @@ def _peak(replayed: Replayed, device: DeviceSnapshot, *, failed: bool) -> Remark
         "device": str(device.device), "events": f"{replayed.events:,}", "ooms": str(replayed.num_ooms),
         "allocated": size(replayed.peak_allocated_bytes), "reserved": size(replayed.peak_reserved_bytes),
     }
-    return Remark(key="replay.failed" if failed else "replay.peak", values=values)
+    return Remark(key="proof.failed" if failed else "proof.peak", values=values)
 
 
 def _holders(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed) -> Iterator[Remark]:
@@ -120,7 +120,7 @@ def _holders(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed) -> 
                 sums[name] = sums.get(name, 0) + block.size_bytes
     for name in sorted(sums, key=lambda line: -sums[line])[:SHOWN_HOLDERS]:
         if name:
-            yield Remark(key="replay.holder", values={"size": size(sums[name]), "line": name})
+            yield Remark(key="proof.holder", values={"size": size(sums[name]), "line": name})
 
 
 def _line(snapshot: Snapshot, stack: int) -> str:
