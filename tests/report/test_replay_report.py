@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.resources import files
 
 import pytest
 
@@ -13,10 +14,11 @@ from vramcast.domain.snapshot import Frame
 from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.recordings.lives import CATEGORIES
 from vramcast.report.braille import chart
-from vramcast.report.messages import LANGUAGES, MESSAGES, Words
+from vramcast.report.messages import LANGUAGES, Words
 from vramcast.report.replay import render
 from vramcast.report.replay_document import replay_document
-from vramcast.report.replay_page import page
+from vramcast.report.replay_messages import REPLAY_MESSAGES
+from vramcast.report.replay_page import page, page_data
 from vramcast.units import MIB
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[2J<!--"
@@ -65,7 +67,7 @@ def test_text_and_page_exist_in_every_language(trained: Examined, language: str)
 
 
 def test_every_category_has_a_name() -> None:
-    assert all(f"replay.category.{category}" in MESSAGES for category in CATEGORIES)
+    assert all(f"replay.category.{category}" in REPLAY_MESSAGES for category in CATEGORIES)
 
 
 def test_a_hostile_recording_moves_no_cursor(hostile: Examined) -> None:
@@ -135,3 +137,11 @@ def _values(plain: object) -> list[object]:
     if isinstance(plain, list):
         return [value for item in plain for value in _values(item)]
     return [plain]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_word_that_the_page_shows_is_in_it(trained: Examined, language: str) -> None:
+    script = (files("vramcast.report") / "page" / "page.js").read_text(encoding="utf-8")
+    used = set(re.findall(r"\bW\.(\w+)", script))
+    assert len(used) > 20
+    assert used <= set(page_data([trained], Words(language), top=3)["words"])

@@ -21,8 +21,9 @@ from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
 from vramcast.recordings.peak import Group, Held
 from vramcast.recordings.segments import Bar
 from vramcast.recordings.stacks import is_python, is_users, place_of, shown, top_frames
-from vramcast.report.messages import MESSAGES, Words
+from vramcast.report.messages import Words
 from vramcast.report.replay import about
+from vramcast.report.replay_messages import REPLAY_MESSAGES
 from vramcast.report.replay_parts import (
     advised,
     could_have,
@@ -106,11 +107,11 @@ def page_data(found: Sequence[Examined], words: Words, *, top: int) -> dict[str,
 def _words(words: Words) -> dict[str, str]:
     named = {name: words(f"replay.{name}") for name in PAGE_WORDS}
     named |= {name: words(name) for name in ("reserved", "allocated")}
-    for key in MESSAGES:
+    for key, texts in REPLAY_MESSAGES.items():
         if key.startswith("replay.category."):
             named[key.removeprefix("replay.")] = words(key)
         elif key.startswith("replay.page.") and key != "replay.page.title":
-            named[key.removeprefix("replay.page.")] = MESSAGES[key][words.language]
+            named[key.removeprefix("replay.page.")] = texts[words.language]
     return named
 
 
