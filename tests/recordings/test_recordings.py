@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from vramcast.domain.snapshot import SegmentView, Snapshot
+from vramcast.domain.snapshot import SegmentView, Snapshot, Trace
 from vramcast.recordings.replay import replay, state_after
 from vramcast.recordings.start import start_segments
 from vramcast.recordings.variants import under
@@ -197,3 +197,28 @@ def test_an_out_of_memory_that_another_setting_avoids_is_said_to_be_avoided() ->
     better = under(snapshot, device, "expandable_segments:True", capacity_bytes=140 * MIB)
     assert (same.num_ooms, same.num_ooms_avoided) == (1, 0)
     assert (better.num_ooms, better.num_ooms_avoided) == (0, 1)
+
+
+@given(seed=st.integers(0, 1 << 32), conf=st.sampled_from(CONFS), part=st.floats(0, 1))
+def test_a_table_that_is_newer_than_the_events_is_no_obstacle(seed: int, conf: str, part: float) -> None:
+    process, _ = recorded(seed, conf, None, waits=False)
+    snapshot = process.dump()
+    device = snapshot.devices[0]
+    kept = {name: getattr(device.trace, name)[: int(part * len(device.trace))] for name in Trace.__struct_fields__}
+    cut = replace(device, trace=Trace(**kept))
+    replayed = replay(replace(snapshot, devices=(cut,)), cut)
+    assert replayed.events == len(cut.trace)
+    assert (replayed.addresses_matched is None) == bool(replayed.contradiction)
+
+
+def test_blocks_that_reach_beyond_their_segment_are_a_contradiction() -> None:
+    process = fragmented()
+    snapshot = process.dump()
+    device = snapshot.devices[0]
+    first, *others = device.segments[0].blocks
+    wrong = (replace(first, size_bytes=100 * MIB), *others)
+    device = replace(device, segments=(replace(device.segments[0], blocks=wrong), *device.segments[1:]))
+    trace = Trace(**{name: getattr(device.trace, name)[:0] for name in Trace.__struct_fields__})
+    replayed = replay(snapshot, replace(device, trace=trace))
+    assert "do not add up" in replayed.contradiction
+    assert replayed.addresses_matched is None and replayed.peak_allocated_bytes > 0

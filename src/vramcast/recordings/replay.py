@@ -15,7 +15,7 @@ from vramcast.allocator.rounding import SMALL_SEGMENT_BYTES
 from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import DEFAULT_POOL, Action, BlockView, DeviceSnapshot, PoolId, SegmentView, Snapshot
-from vramcast.errors import OutOfMemory
+from vramcast.errors import InvalidSpec, OutOfMemory
 from vramcast.recordings.recorded import RecordedDriver
 from vramcast.recordings.start import held_at_start, recorded_settings, start_segments
 
@@ -24,7 +24,7 @@ MOST_MOVES: Final = 10_000
 
 
 class Replayed(Noun, frozen=True):
-    """One device of a recording; the comparisons are None where it lists no segments to compare with."""
+    """One device of a recording; the comparisons are None where there are no segments to compare with."""
 
     device: int
     events: int
@@ -43,6 +43,7 @@ class Replayed(Noun, frozen=True):
     num_ooms: int
     allocated: array[int]  # "Q", after each event [bytes]
     reserved: array[int]  # "Q"
+    contradiction: str = ""  # why the segments of the recording cannot be those of its events
 
 
 def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replayed:
@@ -50,8 +51,6 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replayed:
 
     Where the simulation puts an allocation elsewhere it is counted, and moved to where it really was, so that one
     difference does not make others.
-
-    Raises: InvalidSpec where the recording contradicts itself.
     """
     player = Player(snapshot, device)
     started = player.allocator.allocated_bytes, player.allocator.reserved_bytes
@@ -59,7 +58,7 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replayed:
     for _ in player.play(len(device.trace)):
         allocated.append(player.allocator.allocated_bytes)
         reserved.append(player.allocator.reserved_bytes)
-    compares = device.has_segments
+    compares = player.follows
     allocator, driver = player.allocator, player.driver
     peak_event, peak_reserved_event = (
         _peak_event(column, start) for column, start in zip((allocated, reserved), started, strict=True)
@@ -82,6 +81,7 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replayed:
         num_ooms=allocator.num_ooms,
         allocated=allocated,
         reserved=reserved,
+        contradiction=player.contradiction,
     )
 
 
@@ -126,10 +126,14 @@ class Player:
         self.driver = RecordedDriver()
         settings = recorded_settings(snapshot)
         self.moved: dict[int, int] = {}  # recorded address -> where it is in the simulation, where that differs
+        self.contradiction = ""
         if self.follows:
             self.allocator = Allocator(settings=settings, driver=self.driver, observer=self.driver.compare)
-            self.allocator.restore(start_segments(snapshot, device))
-        else:
+            try:
+                self.allocator.restore(start_segments(snapshot, device))
+            except InvalidSpec as error:
+                self.follows, self.contradiction = False, str(error)
+        if not self.follows:
             self.allocator = Allocator(settings=settings)
             for block in held_at_start(snapshot, device):
                 self.moved[block.address] = self.allocator.allocate(block.size_bytes, block.stream)

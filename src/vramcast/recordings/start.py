@@ -61,14 +61,21 @@ def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[Held]:
                 address, round_size(size, divisions) if rounds else size, size, trace.streams[index], 0,
                 is_exact=not rounds, freed_at=index, awaits_free=action == Action.FREE_COMPLETED,
             ))
+    touched = sorted(seen)
     for segment in device.segments:
         for block in segment.blocks:
-            if not block.is_free and block.address not in seen:
+            if not block.is_free and block.address not in seen and not _is_touched(block, touched):
                 held.append(Held(
                     block.address, block.size_bytes, block.requested_bytes, segment.stream, block.stack,
                     is_exact=True, freed_at=len(trace), awaits_free=block.awaits_free,
                 ))
     return sorted(held)
+
+
+def _is_touched(block: BlockView, touched: list[int]) -> bool:
+    """Whether an event happened inside a block: then it is newer than the events, which ended before the dump."""
+    first = bisect_right(touched, block.address)
+    return first < len(touched) and touched[first] < block.address + block.size_bytes
 
 
 def recorded_settings(snapshot: Snapshot) -> Settings:

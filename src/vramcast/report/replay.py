@@ -108,6 +108,8 @@ def about(found: Examined, words: Words) -> Iterator[str]:
 def exactness(found: Examined, words: Words) -> str:
     """How much of the recording the replay repeats."""
     replayed = found.replayed
+    if replayed.contradiction:
+        return words("replay.contradiction", why=replayed.contradiction)
     if replayed.addresses_matched is None or replayed.segments_matched is None:
         return words("replay.not_exact")
     parts = [

@@ -63,6 +63,7 @@ def _device(found: Examined, top: int) -> dict[str, Any]:
         "segments_matched": replayed.segments_matched,
         "segments_surplus": replayed.segments_surplus,
         "final_blocks_matched": replayed.final_blocks_matched,
+        "contradiction": replayed.contradiction or None,
         "num_alloc_retries": replayed.num_alloc_retries,
         "num_ooms": found.num_failures,
         "peak": _peak(found, top),

@@ -29,6 +29,11 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
               "{segments} of {segment_events} segment events as recorded",
         "zh": "重放：{allocations} 次分配中 {matched} 次地址与记录相同，{segment_events} 个段事件中 {segments} 个相同",
     },
+    "replay.contradiction": {
+        "en": "not compared: the blocks that the file lists are not those that its events lead to ({why}); "
+              "dump before recording is switched off",
+        "zh": "未比较：文件列出的块与其事件不符（{why}）；请在关闭记录之前转储",
+    },
     "replay.exact_addresses": {
         "en": "replay: {matched} of {allocations} allocations at their recorded address",
         "zh": "重放：{allocations} 次分配中 {matched} 次地址与记录相同",
