@@ -71,7 +71,7 @@ def headline(finding: Finding, words: Words) -> str:
     """The answer in one line."""
     detail = f"detail.{finding.detail}"
     name = words(f"name.{finding.cause.value}")
-    kind = f"{name}: {words(detail)}" if detail in rare_messages() else name
+    kind = words("failure.kind", name=name, detail=words(detail)) if detail in rare_messages() else name
     sure = words("failure.sure", share=f"{finding.confidence:.0%}")
     return words("failure.headline", cause=words(f"failed.{finding.cause.value}"), kind=kind, sure=sure)
 
@@ -130,8 +130,8 @@ def _numbers(finding: Finding, words: Words) -> Iterator[str]:
 
 def _fixes(fixes: tuple[Fix, ...], words: Words) -> Iterator[str]:
     for number, fix in enumerate(fixes, 1):
-        gains = ", ".join(_gains(fix, words))
-        yield f"{number}. {sentence(fix.action, words)}" + (f"; {gains}" if gains else "")
+        gains = words("failure.comma").join(_gains(fix, words))
+        yield f"{number}. {sentence(fix.action, words)}" + (words("failure.gain", gain=gains) if gains else "")
         if fix.setting:
             yield f"   {fix.setting}"
 

@@ -282,6 +282,43 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "数字中没有指向其他原因的证据",
     },
     "why.second": {"en": "it may also be ({share}): {cause}", "zh": "也可能是（{share}）：{cause}"},
+    "why.short": {
+        "en": "{tried} were asked for; {free} free and {unallocated} in gaps are {missing} less",
+        "zh": "申请 {tried}；空闲 {free} 加空隙 {unallocated}，还差 {missing}",
+    },
+    "why.freed_meanwhile": {
+        "en": "another process gave memory back while the engine measured its own: it cannot tell what it may take",
+        "zh": "引擎测量自身用量时，另一进程归还了显存：无法判断可用多少",
+    },
+    "why.warmup": {
+        "en": "the cache had taken its share; what is left beside it does not hold the warm-up of so many sequences",
+        "zh": "缓存已占其份额；剩余的显存放不下这么多序列的预热",
+    },
+    "why.cache_full": {
+        "en": "requests at once need more tokens than the cache holds: some wait, are computed again or refused",
+        "zh": "同时的请求所需 token 多于缓存容量：部分请求等待、重算或被拒绝",
+    },
+    "why.batch_of_one": {"en": "not even a batch of one fits", "zh": "批次为一也放不下"},
+    "why.modules_left": {
+        "en": "weights do not fit the cards even quantised: some layers were to go to main memory",
+        "zh": "量化后的权重仍放不下：部分层须放到内存",
+    },
+    "why.over_limit": {
+        "en": "{needed} are needed, {limit} is the most there is: {over} too much",
+        "zh": "需要 {needed}，上限 {limit}：超出 {over}",
+    },
+    "why.above_limit": {
+        "en": "one request of {tried} is more than the {limit} that is granted to any",
+        "zh": "单次申请 {tried} 超过允许的上限 {limit}",
+    },
+    "why.pool_full": {
+        "en": "{allocated} of the {limit} that the allocator may take are in use; {tried} more do not fit",
+        "zh": "分配器上限 {limit} 中已用 {allocated}；再要 {tried} 放不下",
+    },
+    "why.metal_buffer": {
+        "en": "one tensor of {tried} is more than Metal lets a buffer be",
+        "zh": "单个张量 {tried} 超过 Metal 缓冲区的上限",
+    },
     "job.fits": {
         "en": "{by}: the job as given fits, {device} of {capacity}: what failed is another job, or another cause",
         "zh": "{by}：所给任务放得下，{capacity} 中用 {device}：失败的是别的任务，或另有原因",

@@ -137,6 +137,20 @@ def _starting(case: Case) -> bool:
     )
 
 
+def _short(case: Case) -> bool:
+    """Neither what is free nor what would be free without gaps holds the request."""
+    figures = case.figures
+    return known(figures.tried, figures.free, figures.unallocated) and not enough_free(case) and not _joined(case) and (
+        not _spilled(case)
+    )
+
+
+def _missing(case: Case) -> dict[str, str]:
+    figures = case.figures
+    both = (figures.unallocated or 0) + (figures.free or 0)
+    return _on_card("tried", "free", "unallocated")(case) | {"missing": size(max(0, (figures.tried or 0) - both))}
+
+
 def _on_card(*names: str) -> Values:
     """The figures of a sentence, with their share of the card."""
 
@@ -178,6 +192,7 @@ CARD_RULES: Final[tuple[Rule, ...]] = (
         "why.small_card", Cause.TOO_BIG, 1,
         lambda case: 0 < (case.figures.total or 0) < SMALL_CARD and not enough_free(case), _on_card("total"),
     ),
+    Rule("why.short", Cause.TOO_BIG, 0.5, _short, _missing),
     Rule("", Cause.TOO_BIG, -2, enough_free),
     # pieces
     Rule("why.pieces_enough", Cause.FRAGMENTED, 6, _pieces(MUCH_SCATTER, 2), _sum),

@@ -19,6 +19,9 @@ TORCH: Final = (
 """Families whose figures are those of PyTorch's caching allocator, on the card's own memory."""
 
 SERVERS: Final = ("vllm", "vllm-tpu", "sglang", "tensorrt-llm", "tgi", "lmdeploy")
+AROUND: Final = ("vllm", "sglang")
+"""Servers that the text around a failure of PyTorch shows (`facts.WORDS`)."""
+
 LLAMA: Final = ("llama.cpp", "ollama")
 LIBRARIES: Final = ("cublas", "cudnn", "nccl", "cuda-libraries")
 HOST: Final = (
@@ -96,6 +99,17 @@ class Case(NamedTuple):
 def case_of(statement: Statement, facts: Facts = NO_FACTS, grew_bytes: int | None = None) -> Case:
     """The case of one statement."""
     return Case(statement, figures_of(statement.numbers), facts, grew_bytes)
+
+
+def may_infer(case: Case) -> bool:
+    """Nothing says that it trains."""
+    return not case.during("backward", "optimizer", "loss")
+
+
+def serving(case: Case) -> bool:
+    """An inference server or a local runtime: nothing is trained."""
+    around = case.family in TORCH and not case.facts.words.isdisjoint(AROUND)
+    return case.family in (*SERVERS, *LLAMA) or (around and may_infer(case))
 
 
 def size(num_bytes: float | None) -> str:

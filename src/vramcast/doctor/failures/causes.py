@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from vramcast.doctor.failures.card_rules import CARD_RULES, enough_free, shares
 from vramcast.doctor.failures.case import LIBRARIES, LLAMA, NOT_MEMORY, SERVERS, Case, percent
 from vramcast.doctor.failures.rule import Holds, Rule
-from vramcast.doctor.failures.text_rules import TEXT_RULES
+from vramcast.doctor.failures.text_rules import CACHE_FULL, TEXT_RULES
 from vramcast.domain.failure import Cause
 from vramcast.domain.reconciliation import Remark
 
@@ -51,6 +51,7 @@ DETAILS: Final[tuple[Detail, ...]] = (
     Detail(Cause.TOO_BIG, "compute_buffer", _word(r"compute buffer|gallocr_reserve|graph_reserve", *LLAMA)),
     Detail(Cause.TOO_BIG, "layers", _word(r"load_model|alloc_tensor_range|model buffer|error loading model", *LLAMA)),
     Detail(Cause.TOO_BIG, "kv_cache", _word(r"KV cache|cache blocks|kv_cache|KV self", *SERVERS, *LLAMA)),
+    Detail(Cause.TOO_BIG, "kv_cache", lambda case: (case.family, case.statement.wording) in CACHE_FULL),
     Detail(Cause.TOO_BIG, "attention_scores", lambda case: case.during("attention") and shares(case).tried > 0.1),
     Detail(Cause.TOO_BIG, "logits", lambda case: case.during("loss") and shares(case).tried > 0.02),
     Detail(Cause.TOO_BIG, "one_tensor", lambda case: shares(case).tried > 0.5),
@@ -68,9 +69,9 @@ DETAILS: Final[tuple[Detail, ...]] = (
     Detail(Cause.CONTEXT_AND_LIBRARIES, "metal", lambda case: case.family == "torch-mps"),
     Detail(Cause.CONTEXT_AND_LIBRARIES, "library_handle", lambda case: case.figures.tried is None),
     Detail(Cause.HOST_MEMORY, "loader", lambda case: case.family == "torch-dataloader" or case.during("loader")),
-    Detail(Cause.HOST_MEMORY, "loader", _word(r"DataLoader|/dev/shm|shm|Bus error")),
-    Detail(Cause.HOST_MEMORY, "pinned", _word(r"pin|HostAlloc|MallocHost|_Host")),
-    Detail(Cause.HOST_MEMORY, "killed", _word(r"137|SIGKILL|[Kk]illed|oom")),
+    Detail(Cause.HOST_MEMORY, "loader", _word(r"DataLoader|/dev/shm|\bshm\b|Bus error")),
+    Detail(Cause.HOST_MEMORY, "pinned", _word(r"\bpin|_pin|HostAlloc|MallocHost|_Host")),
+    Detail(Cause.HOST_MEMORY, "killed", _word(r"\b137\b|SIGKILL|killed|oom[-_ ]?kill")),
 )
 
 

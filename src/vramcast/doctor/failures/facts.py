@@ -22,6 +22,8 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
         "memory leak", "leaks memory", "leaking memory", "memory keeps growing", "memory keeps increasing",
         "memory usage keeps", "memory grows", "显存泄漏", "内存泄漏", "显存不断增", "显存一直增",
     ),
+    "vllm": ("vllm/v1/", "vllm/worker/", "vllm/engine/", "enginecore", "vllm.entrypoints", "vllm serve"),
+    "sglang": ("sglang/srt", "sglang.launch_server", "--mem-fraction-static", "sgl-project/sglang"),
     "gpu_memory_utilization": ("gpu_memory_utilization", "gpu-memory-utilization"),
     "gradient_checkpointing": ("gradient_checkpointing", "use_reentrant", "checkpointerror", "torch.utils.checkpoint"),
     "deepspeed": (

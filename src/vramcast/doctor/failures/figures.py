@@ -6,11 +6,19 @@ the allocator can give back was given back, so what is reserved and not allocate
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from math import prod
 from typing import Final, NamedTuple
 
 ROUNDING: Final = (1 << 30) // 100
 """Messages print GiB with two decimals: sums of such figures differ by as much [bytes]."""
+
+WIDTHS: Final[dict[str, int]] = {
+    "bool": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "int16": 2, "float": 4, "float32": 4,
+    "int32": 4, "double": 8, "float64": 8, "int64": 8, "complex64": 8, "complex128": 16,
+}
+"""Bytes of an element by the names of TensorFlow and NumPy."""
 
 Numbers = Mapping[str, int | float | str]
 
@@ -30,6 +38,7 @@ class Figures(NamedTuple):
     others: int | None = None  # other processes, stated or what is left of the card
     beside: int | None = None  # this process outside the allocator: context, libraries, other allocators
     outside: int | None = None  # on the card outside the allocator, whoever holds it
+    own: bool = False  # the process that the text lists as another is this one
 
     @property
     def short(self) -> int | None:
@@ -60,6 +69,7 @@ def figures_of(numbers: Numbers) -> Figures:
     """
     tried, total, free = (_size(numbers, name) for name in ("tried_bytes", "total_bytes", "free_bytes"))
     tried = _size(numbers, "buffer_bytes") if tried is None else tried
+    tried = _tensor_bytes(numbers) if tried is None else tried
     free = _left(total, _size(numbers, "used_bytes")) if free is None else free
     allocated, reserved = _size(numbers, "allocated_bytes"), _size(numbers, "reserved_bytes")
     unallocated = _size(numbers, "unallocated_bytes")
@@ -70,18 +80,32 @@ def figures_of(numbers: Numbers) -> Figures:
     process = _size(numbers, "process_bytes")
     others = _size(numbers, "other_processes_bytes")
     held = reserved if reserved is not None else allocated
+    own = False
     used = None if total is None or free is None else _left(total, free)
     if others is None:
         others = _left(used, process)
     elif process is None and used is not None and held is not None and used - others < held:
-        others = None  # what the listed processes leave cannot hold this one's memory: it is one of them (containers)
+        # what the listed processes leave cannot hold this one's memory: it is one of them (containers)
+        own = numbers.get("other_processes", 1) == 1 and held <= others <= used + ROUNDING
+        process, others = (others, _left(used, others)) if own else (None, None)
     return Figures(
         tried=tried, total=total, free=free, allocated=allocated, reserved=reserved, unallocated=unallocated,
         pools=_size(numbers, "private_pools_bytes"), allowed=_size(numbers, "allowed_bytes"), process=process,
         others=others,
         beside=_size(numbers, "other_allocations_bytes") if process is None else _left(process, held),
-        outside=_left(used, held),
+        outside=_left(used, held), own=own,
     )
+
+
+def _tensor_bytes(numbers: Numbers) -> int | None:
+    """Bytes of a tensor of which the text gives shape and type.
+
+    >>> _tensor_bytes({"shape": "[8192,50257]", "dtype": "half"})
+    823410688
+    """
+    width = WIDTHS.get(str(numbers.get("dtype", "")))
+    sides = re.findall(r"[0-9]{1,12}", str(numbers.get("shape", "")))
+    return prod(map(int, sides)) * width if width and sides else None
 
 
 def _left(whole: int | None, part: int | None) -> int | None:

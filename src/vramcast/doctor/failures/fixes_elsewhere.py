@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.doctor.failures.card_rules import NEAR
-from vramcast.doctor.failures.case import LIBRARIES, LLAMA, Case
+from vramcast.doctor.failures.card_rules import NEAR, enough_free
+from vramcast.doctor.failures.case import HOST as HOST_FAMILIES
+from vramcast.doctor.failures.case import LIBRARIES, LLAMA, SERVERS, TORCH, Case
 from vramcast.doctor.failures.remedy import Remedy, figure, freed_enough, is_server, is_torch
+from vramcast.doctor.failures.text_rules import is_host
 from vramcast.domain.failure import Cause
 from vramcast.units import ceil_div
 
@@ -15,6 +17,9 @@ LIMIT: Final = (Cause.MEMORY_FRACTION,)
 BESIDE: Final = (Cause.CONTEXT_AND_LIBRARIES,)
 UNSAID: Final = (Cause.UNKNOWN,)
 HOST: Final = (Cause.HOST_MEMORY,)
+
+LOWER: Final = 0.85
+"""A share of the card below what engines take by themselves, 0.9 or 0.92, where the text gives none."""
 
 LISTING: Final[dict[str, str]] = {
     "torch-npu": "npu-smi info", "torch-hip": "rocm-smi --showpids", "torch-xpu": "xpu-smi ps",
@@ -84,7 +89,8 @@ def _lower(case: Case) -> float | None:
 
 
 def _lower_setting(case: Case) -> str:
-    return f"--gpu-memory-utilization {_lower(case) or 0.9:.2f}"
+    option = "--mem-fraction-static" if is_server("sglang")(case) else "--gpu-memory-utilization"
+    return f"{option} {_lower(case) or LOWER:.2f}"
 
 
 def _lower_saves(case: Case) -> int | None:
@@ -92,13 +98,43 @@ def _lower_saves(case: Case) -> int | None:
     return None if lower is None or fraction is None or total is None else int((fraction - lower) * total)
 
 
+def _loads(case: Case) -> bool:
+    """Data is loaded by Python: no server of its own."""
+    return case.family not in (*LLAMA, *SERVERS)
+
+
+def _unsaid(case: Case) -> bool:
+    """Nothing speaks of main memory: no room is given to fixes of it."""
+    return case.family not in HOST_FAMILIES and not _host_may(case) and not is_host(case)
+
+
+def _host_may(case: Case) -> bool:
+    """Main memory may have run out although the message is about the card."""
+    return enough_free(case) or case.during("loader")
+
+
+def _what_is_free(case: Case) -> str:
+    """The share of the card that was free when the engine began, to the hundredth below."""
+    total, free = case.figures.total, case.figures.free
+    return "" if not total or free is None else f"--gpu-memory-utilization {int(100 * free / total) / 100:.2f}"
+
+
 def _filled(case: Case) -> bool:
     return is_server("vllm")(case) and case.figures.allowed is None
+
+
+def _fills(case: Case) -> bool:
+    """An engine's share is so large that what comes beside it fails."""
+    return _filled(case) or (is_server("sglang")(case) and case.family in TORCH)
 
 
 ELSEWHERE: Final[tuple[Remedy, ...]] = (
     # others on the card
     Remedy("fix.stop_others", OTHERS, _listing, saves=_held, enough=freed_enough("others")),
+    Remedy(
+        "fix.what_is_free", OTHERS, _what_is_free,
+        lambda case: case.number("desired_bytes") is not None and bool(_what_is_free(case)),
+    ),
     Remedy("fix.watch", UNSAID, "nvidia-smi -l 1"),
     Remedy("fix.other_card", OTHERS, _visible),
     Remedy("fix.own_ranks", OTHERS, "torch.cuda.set_device(local_rank)", is_torch),
@@ -109,11 +145,12 @@ ELSEWHERE: Final[tuple[Remedy, ...]] = (
         _above, _raised,
     ),
     Remedy(
-        "fix.lower_fraction", LIMIT, _lower_setting, _filled, _lower_saves,
+        "fix.lower_fraction", LIMIT, _lower_setting, _fills, _lower_saves,
         lambda case: True if _lower(case) else None,
     ),
+    Remedy("fix.fewer_sequences", LIMIT, "--max-num-seqs 64", lambda case: case.number("sequences") is not None),
     Remedy("fix.fewer_graphs", LIMIT, "--enforce-eager", _filled),
-    Remedy("fix.raise_static", LIMIT, "--mem-fraction-static 0.9", is_server("sglang")),
+    Remedy("fix.raise_static", LIMIT, "--mem-fraction-static 0.9", lambda case: case.family == "sglang"),
     Remedy("fix.fewer_requests", LIMIT, "--max-running-requests 32 --cuda-graph-max-bs 32", is_server("sglang")),
     Remedy("fix.trt_fraction", LIMIT, "free_gpu_memory_fraction: 0.8", lambda case: case.family == "tensorrt-llm"),
     # context and libraries
@@ -138,13 +175,15 @@ ELSEWHERE: Final[tuple[Remedy, ...]] = (
     Remedy("fix.second_allocator", BESIDE, "", is_torch, figure("beside")),
     # main memory
     Remedy(
-        "fix.fewer_workers", (*HOST, *UNSAID),
-        "num_workers=2, prefetch_factor=2", lambda case: case.family not in LLAMA,
+        "fix.fewer_workers", (*HOST, *UNSAID), "num_workers=2, prefetch_factor=2",
+        lambda case: _loads(case) and (_host_may(case) or not _unsaid(case)),
     ),
-    Remedy("fix.shm", HOST, "docker run --shm-size=16g", lambda case: case.family not in LLAMA, details=("loader",)),
-    Remedy("fix.unpinned", HOST, "pin_memory=False", lambda case: case.family not in LLAMA),
-    Remedy("fix.low_cpu", HOST, "low_cpu_mem_usage=True", lambda case: case.family not in LLAMA),
+    Remedy("fix.shm", HOST, "docker run --shm-size=16g", _loads, details=("loader",)),
+    Remedy("fix.unpinned", HOST, "pin_memory=False", _loads),
+    Remedy("fix.low_cpu", HOST, "low_cpu_mem_usage=True", _loads),
     Remedy("fix.mmap", HOST, "--mmap", lambda case: case.family in LLAMA),
-    Remedy("fix.more_host", (*HOST, *UNSAID), "free -h; dmesg -T | grep -i oom"),
+    Remedy("fix.pod_limit", HOST, "resources: {limits: {memory: 128Gi}}", lambda case: case.says("OOMKilled|evicted")),
+    Remedy("fix.job_limit", HOST, "sbatch --mem=128G", lambda case: case.family == "slurm"),
+    Remedy("fix.more_host", (*HOST, *UNSAID), "free -h; dmesg -T | grep -i oom", lambda case: not _unsaid(case)),
 )
 """In the order in which they should be tried."""

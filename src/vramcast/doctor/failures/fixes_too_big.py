@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.doctor.failures.case import LLAMA, Case
+from vramcast.doctor.failures.case import LLAMA, Case, may_infer, serving
 from vramcast.doctor.failures.remedy import (
     Remedy,
     figure,
@@ -14,14 +14,28 @@ from vramcast.doctor.failures.remedy import (
     kv_half,
     kv_half_enough,
     kv_missing,
-    may_infer,
     may_train,
-    serving,
 )
+from vramcast.doctor.failures.text_rules import CACHE_FULL
 from vramcast.domain.failure import Cause
 from vramcast.units import ceil_div
 
 BIG: Final = (Cause.TOO_BIG,)
+SHARES: Final[dict[str, str]] = {
+    "sglang": "--mem-fraction-static 0.9", "tensorrt-llm": "kv_cache_config.free_gpu_memory_fraction: 0.95",
+    "lmdeploy": "--cache-max-entry-count 0.9",
+}
+"""Server -> the option that gives its cache more of the card; others: vLLM's."""
+
+KV_8BIT: Final[dict[str, str]] = {
+    "sglang": "--kv-cache-dtype fp8_e4m3", "tensorrt-llm": "kv_cache_config.dtype: fp8", "lmdeploy": "--quant-policy 8",
+}
+
+SEQUENCES: Final[dict[str, str]] = {
+    "vllm": "--max-num-seqs 64", "sglang": "--max-running-requests 32", "tensorrt-llm": "max_batch_size: 32",
+    "lmdeploy": "--max-batch-size 32", "llama.cpp": "--parallel 1",
+}
+
 HIGHEST_FRACTION: Final = 0.97
 """A larger share of the card leaves nothing for graphs and libraries."""
 
@@ -45,9 +59,34 @@ def _higher_fraction(case: Case) -> str:
     return f"--gpu-memory-utilization {fraction:.2f}" if fraction else "--gpu-memory-utilization 0.95"
 
 
+def _higher(case: Case) -> str:
+    """More of the card for an engine, in the engine's own words."""
+    return next((setting for name, setting in SHARES.items() if is_server(name)(case)), _higher_fraction(case))
+
+
+def _kv_8bit(case: Case) -> str:
+    return KV_8BIT.get(case.family, "--kv-cache-dtype fp8")
+
+
+def _cache_full(case: Case) -> bool:
+    return (case.family, case.statement.wording) in CACHE_FULL and case.family in SEQUENCES
+
+
+def _fewer_sequences(case: Case) -> str:
+    return SEQUENCES[case.family]
+
+
+def _frameworks_own(case: Case) -> bool:
+    """Something trains that is not PyTorch: its settings have other names."""
+    return may_train(case) and not is_torch(case)
+
+
 def _by_cache(case: Case) -> bool:
     """An engine that sizes a cache said that it is too small."""
-    return case.number("max_model_len") is not None or case.says(r"KV cache|cache blocks|memory pool")
+    if case.family in LLAMA:
+        return False  # their cache is as large as the context asks for
+    said = case.says(r"KV cache|cache blocks|memory pool") or (case.family, case.statement.wording) in CACHE_FULL
+    return case.number("max_model_len") is not None or said
 
 
 def _not_llama(case: Case) -> bool:
@@ -56,17 +95,18 @@ def _not_llama(case: Case) -> bool:
 
 TOO_BIG: Final[tuple[Remedy, ...]] = (
     # a cache of keys and values
+    Remedy("fix.fewer_sequences", BIG, _fewer_sequences, _cache_full),
     Remedy(
         "fix.shorter_context", BIG, _length, lambda case: _by_cache(case) and is_server("vllm", "vllm-tpu")(case),
         kv_missing, lambda case: True if fitting_length(case) else None, ("kv_cache",),
     ),
     Remedy(
-        "fix.higher_fraction", BIG, _higher_fraction,
+        "fix.higher_fraction", BIG, _higher,
         lambda case: _by_cache(case) and (case.number("memory_fraction") is None or _fraction(case) is not None),
         lambda case: None, lambda case: True if _fraction(case) else None, ("kv_cache",),
     ),
     Remedy(
-        "fix.kv_8bit", BIG, "--kv-cache-dtype fp8", lambda case: _by_cache(case) and _not_llama(case), kv_half,
+        "fix.kv_8bit", BIG, _kv_8bit, lambda case: _by_cache(case) and _not_llama(case), kv_half,
         kv_half_enough, ("kv_cache",),
     ),
     Remedy("fix.kv_8bit", BIG, "-ctk q8_0 -ctv q8_0 -fa on", lambda case: case.family in LLAMA, details=("kv_cache",)),
@@ -83,7 +123,7 @@ TOO_BIG: Final[tuple[Remedy, ...]] = (
     Remedy("fix.flash_llama", BIG, "-fa on", lambda case: case.family in LLAMA, details=("compute_buffer",)),
     Remedy("fix.split", BIG, "--tensor-split 3,1", lambda case: case.family in LLAMA),
     Remedy("fix.shorter_llama", BIG, "-c 8192", lambda case: case.family in LLAMA),
-    Remedy("fix.smaller_quant", BIG, "", lambda case: case.family in LLAMA),
+    Remedy("fix.smaller_quant", (*BIG, Cause.HOST_MEMORY), "", lambda case: case.family in LLAMA),
     # one tensor
     Remedy(
         "fix.flash", BIG, 'attn_implementation="sdpa"', is_torch, figure("tried"),
@@ -106,7 +146,11 @@ TOO_BIG: Final[tuple[Remedy, ...]] = (
         lambda case: is_torch(case) and may_infer(case) and not serving(case),
     ),
     # training
-    Remedy("fix.smaller_batch", BIG, "per_device_train_batch_size=1, gradient_accumulation_steps=N", may_train),
+    Remedy(
+        "fix.smaller_batch", BIG, "per_device_train_batch_size=1, gradient_accumulation_steps=N",
+        lambda case: is_torch(case) and may_train(case),
+    ),
+    Remedy("fix.smaller_input", BIG, "", _frameworks_own),
     Remedy(
         "fix.checkpointing", BIG, "model.gradient_checkpointing_enable()",
         lambda case: is_torch(case) and may_train(case),

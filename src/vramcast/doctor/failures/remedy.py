@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from vramcast.doctor.failures.case import LLAMA, SERVERS, Case
+from vramcast.doctor.failures.case import TORCH, Case, serving
 from vramcast.domain.failure import Cause
 from vramcast.units import MIB
 
@@ -54,22 +54,18 @@ def is_torch(case: Case) -> bool:
 def is_server(*names: str) -> Applies:
     """One of these servers speaks, or its settings are mentioned."""
     words = {"vllm": r"vllm|gpu_memory_utilization", "sglang": r"sglang|mem[-_]fraction[-_]static"}
-    return lambda case: case.family in names or any(case.says(words.get(name, rf"\b{name}\b")) for name in names)
 
+    def speaks(case: Case) -> bool:
+        if case.family in names or any(case.says(words.get(name, rf"\b{name}\b")) for name in names):
+            return True
+        return case.family in TORCH and serving(case) and not case.facts.words.isdisjoint(names)
 
-def serving(case: Case) -> bool:
-    """An inference server or a local runtime: nothing is trained."""
-    return case.family in (*SERVERS, *LLAMA)
+    return speaks
 
 
 def may_train(case: Case) -> bool:
     """Nothing says that it only runs a model."""
     return not serving(case) and not case.during("generate") and case.family not in ("diffusers",)
-
-
-def may_infer(case: Case) -> bool:
-    """Nothing says that it trains."""
-    return not case.during("backward", "optimizer", "loss")
 
 
 def conf_name(case: Case) -> str:

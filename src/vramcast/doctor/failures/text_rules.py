@@ -13,13 +13,16 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.doctor.failures.card_rules import BESIDE
-from vramcast.doctor.failures.case import HOST, LIBRARIES, LLAMA, NOT_MEMORY, TABLES, Case, percent, size
+from vramcast.doctor.failures.case import HOST, LIBRARIES, LLAMA, NOT_MEMORY, TABLES, TORCH, Case, percent, serving, size
 from vramcast.doctor.failures.rule import Holds, Rule, Values, known
 from vramcast.domain.failure import Cause
 from vramcast.units import GIB
 
 FEW_TOKENS: Final = 1024
 """A prefill of so few tokens takes megabytes in any model [tokens]."""
+
+FILLS: Final = 0.5
+"""So much of a limit is in live tensors where the job itself fills it."""
 
 LOW_FRACTION: Final = 0.85
 """Below what engines choose by themselves: somebody limited it."""
@@ -28,13 +31,67 @@ HOST_WORDS: Final = (
     r"DataLoader worker|exit(?:ed with)? code:? ?-?(?:137|9)\b|SIGKILL|oom[-_ ]?kill|Cannot allocate memory|"
     r"DefaultCPUAllocator|cudaHostAlloc|CachingHostAllocator|cudaMallocHost|hipHostMalloc|pin(?:ned)?[_ ]memory|"
     r"/dev/shm|shared memory \(shm\)|Bus error|std::bad_alloc|Unable to allocate .{1,60} for an array|\bMemoryError|"
-    r"\b(?:CPU|CUDA_Host|ROCm_Host|Vulkan_Host)[\w-]* buffer|Killed process"
+    r"ggml_backend_cpu|ggml_aligned_malloc|\b(?:CPU|CUDA_Host|ROCm_Host|Vulkan_Host)[\w-]* buffer|Killed process"
 )
+HOST_WORDINGS: Final = frozenset({
+    ("vllm", "swap-space"), ("sglang", "host-kv"), ("tgi", "shard"), ("ollama", "system-memory"),
+    ("llama.cpp", "aligned-malloc"), ("llama.cpp", "mlock"), ("llama.cpp", "mmap"), ("llama.cpp", "vulkan-host"),
+    ("tensorflow", "host"), ("tensorflow", "host-pinned"), ("paddle", "cpu"), ("paddle", "pinned"), ("jax", "host"),
+    ("mxnet", "cpu"), ("julia", "host"), ("torch-npu", "pinned"), ("torch-xpu", "pi-host"), ("nccl", "shm"),
+    ("cuda", "opencl-host"), ("cuda", "vulkan-host"),
+})
+"""Families and wordings that speak of main memory, where the family speaks of cards otherwise."""
+
+CACHE_FULL: Final = frozenset({
+    ("vllm", "preempted"), ("vllm", "prompt-too-long"), ("sglang", "decode"), ("sglang", "retract"),
+    ("sglang", "prefill"), ("sglang", "too-small"), ("sglang", "no-progress"), ("tensorrt-llm", "kv-blocks"),
+    ("tensorrt-llm", "max-tokens"), ("lmdeploy", "blocks"), ("llama.cpp", "no-slot"),
+})
+"""What engines print when requests at once need more tokens than their cache holds."""
+
 SERVER_FILLS: Final = r"gpu_memory_utilization|ESTIMATE_CUDAGRAPHS|mem[-_]fraction[-_]static"
 
 
 def _says(pattern: str, *families: str) -> Holds:
     return lambda case: (not families or case.family in families) and case.says(pattern)
+
+
+def _worded(wordings: frozenset[tuple[str, str]]) -> Holds:
+    return lambda case: (case.family, case.statement.wording) in wordings
+
+
+def _needed(case: Case) -> float | None:
+    """What a program or model needs in all, as the text counts it [bytes]."""
+    needed = case.number("needed_bytes")
+    return case.number("used_bytes") if needed is None else needed
+
+
+def _over_limit(case: Case) -> bool:
+    needed, limit = _needed(case), case.number("limit_bytes")
+    return needed is not None and limit is not None and needed > limit
+
+
+def _above_limit(case: Case) -> bool:
+    """One request is larger than anything that is granted."""
+    tried, limit = case.figures.tried, case.number("limit_bytes")
+    return tried is not None and limit is not None and tried > limit
+
+
+def _full(case: Case) -> bool:
+    """Live memory and the request together are more than the allocator may take."""
+    tried, limit, allocated = case.figures.tried, case.number("limit_bytes"), case.figures.allocated
+    if tried is None or limit is None or allocated is None or tried > limit:
+        return False
+    return allocated + tried > limit and allocated > FILLS * limit
+
+
+def _limits(case: Case) -> dict[str, str]:
+    limit, needed = case.number("limit_bytes"), _needed(case)
+    over = None if limit is None or needed is None else needed - limit
+    return {
+        "limit": size(limit), "needed": size(needed), "over": size(over), "tried": size(case.figures.tried),
+        "allocated": size(case.figures.allocated),
+    }
 
 
 def _kv_short(case: Case) -> bool:
@@ -74,8 +131,11 @@ def _library(case: Case) -> bool:
     return case.family in LIBRARIES and (case.figures.free or 0) <= GIB
 
 
-def _host(case: Case) -> bool:
-    return case.family in HOST or (case.figures.total is None and case.says(HOST_WORDS))
+def is_host(case: Case) -> bool:
+    """Whether the statement itself speaks of main memory."""
+    if case.family in HOST or _worded(HOST_WORDINGS)(case):
+        return True
+    return case.figures.total is None and case.says(HOST_WORDS)
 
 
 def _bare_backend_buffer(case: Case) -> bool:
@@ -85,13 +145,19 @@ def _bare_backend_buffer(case: Case) -> bool:
 
 
 def _device_buffer(case: Case) -> bool:
-    return case.family in LLAMA and not _host(case) and case.figures.tried is not None
+    return case.family in LLAMA and not is_host(case) and case.figures.tried is not None
 
 
 def _server_filled(case: Case) -> bool:
     """An engine's share of the card left too little for what comes on top of it."""
     filled = case.says(SERVER_FILLS) or (case.during("capture") and "gpu_memory_utilization" in case.facts.words)
     return filled and case.figures.tried is not None and (case.figures.short or 0) > 0
+
+
+def _beside_pool(case: Case) -> bool:
+    """An engine that has made its cache fails beside it: it fills its share of the card whatever the job needs."""
+    making = case.during("load", "profile", "cache")
+    return case.family in TORCH and serving(case) and not making and (case.figures.short or 0) > 0
 
 
 def _high_fraction(case: Case) -> bool:
@@ -160,12 +226,26 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule("why.static_fraction", Cause.MEMORY_FRACTION, 5, _says(r"increase --?-?mem-fraction-static")),
     Rule("why.server_filled", Cause.MEMORY_FRACTION, 5, _server_filled, _of(tried="tried", free="free")),
+    Rule("", Cause.TOO_BIG, -2, _beside_pool),  # that live tensors fill the card says nothing: they are the pool
+    Rule(
+        "why.server_filled", Cause.MEMORY_FRACTION, 5,
+        lambda case: _beside_pool(case) and not _server_filled(case), _of(tried="tried", free="free"),
+    ),
     Rule(
         "why.high_fraction", Cause.MEMORY_FRACTION, 4, _high_fraction,
         lambda case: {"fraction": percent(case.number("memory_fraction"))},
     ),
     Rule("why.tgi_few", Cause.BUG, 6, _tgi(0, FEW_TOKENS)),
     Rule("why.tgi", Cause.BUG, 4, _tgi(FEW_TOKENS, 1 << 62)),
+    # what engines and programs say outright
+    Rule("why.freed_meanwhile", Cause.OTHER_PROCESS, 5, _worded(frozenset({("vllm", "profiling-freed")}))),
+    Rule("why.warmup", Cause.MEMORY_FRACTION, 4.5, _worded(frozenset({("vllm", "sampler-warmup")}))),
+    Rule("why.cache_full", Cause.TOO_BIG, 3, _worded(CACHE_FULL)),
+    Rule("why.batch_of_one", Cause.TOO_BIG, 2, _worded(frozenset({("accelerate", "batch-size")}))),
+    Rule("why.modules_left", Cause.TOO_BIG, 2, _worded(frozenset({("bitsandbytes", "modules-on-cpu")}))),
+    Rule("why.over_limit", Cause.TOO_BIG, 4, _over_limit, _limits),
+    Rule("why.above_limit", Cause.TOO_BIG, 4, _above_limit, _limits),
+    Rule("why.pool_full", Cause.TOO_BIG, 3, _full, _limits),
     # ggml
     Rule("why.buffer", Cause.TOO_BIG, 2, _device_buffer, _of(tried="tried")),
     Rule("why.bare_buffer", Cause.HOST_MEMORY, 4, _bare_backend_buffer),
@@ -175,11 +255,15 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
     Rule("why.only_table", Cause.UNKNOWN, 3, lambda case: case.family in TABLES and not case.number("num_ooms")),
     Rule("why.metal", Cause.CONTEXT_AND_LIBRARIES, 5, _metal, _of(beside="beside", allocated="allocated")),
     Rule(
-        "why.metal_own", Cause.TOO_BIG, 1.5, lambda case: case.family == "torch-mps" and not _metal(case),
+        "why.metal_own", Cause.TOO_BIG, 1.5,
+        lambda case: case.family == "torch-mps" and not _metal(case) and known(case.figures.allocated),
         _of(allocated="allocated", allowed="allowed"),
     ),
+    Rule(
+        "why.metal_buffer", Cause.TOO_BIG, 3, _worded(frozenset({("torch-mps", "mps-buffer-size")})), _of(tried="tried")
+    ),
     # main memory
-    Rule("why.host", Cause.HOST_MEMORY, 7, _host),
+    Rule("why.host", Cause.HOST_MEMORY, 7, is_host),
     Rule("why.loader", Cause.HOST_MEMORY, 1, lambda case: case.during("loader")),
     # captured graphs, growth, impossible sizes
     Rule("why.capture", Cause.PRIVATE_POOLS, 2, lambda case: case.during("capture")),
