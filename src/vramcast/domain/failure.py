@@ -68,3 +68,4 @@ class Diagnosis(Noun, frozen=True):
     checks: tuple[Remark, ...] = ()  # stability and compatibility, beside memory
     lines: int = 0
     cut: bool = False  # the text is longer than what was read
+    left_out: int = 0  # failures behind those that are explained

@@ -23,6 +23,9 @@ HOLDERS: Final[tuple[tuple[str, str], ...]] = (
 """Who holds the card and how that is drawn, in the order of the picture."""
 
 
+COMPARED: Final = ("device", "tried_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "process_bytes")
+"""What tells failures of one kind apart."""
+
 ROUNDING: Final = (1 << 30) // 100
 """Messages print GiB with two decimals [bytes]."""
 
@@ -33,12 +36,43 @@ def render(found: Diagnosis, words: Words) -> str:
     >>> render(Diagnosis(name="-", findings=()), Words("en"))
     '\\n'
     """
-    parts = ["\n".join(_finding(finding, found, words)) for finding in found.findings]
+    parts = ["\n".join(_group(group, found, words)) for group in grouped(found.findings)]
     if found.checks:
         parts.append("\n".join([words("failure.checks"), *(f"  - {sentence(check, words)}" for check in found.checks)]))
+    if found.left_out:
+        parts.append(words("failure.left_out", count=found.left_out))
     if found.cut:
         parts.append(words("failure.cut"))
     return "\n\n".join(parts).rstrip() + "\n"
+
+
+def grouped(findings: tuple[Finding, ...]) -> list[list[Finding]]:
+    """Findings that say the same with other figures, such as those of the ranks of one job; in order of the first."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        statement = finding.statement
+        kind = (finding.cause, finding.detail, statement.family, statement.wording.partition("-other-process")[0])
+        asked = tuple((fix.action.key, fix.setting.partition("=")[0].partition("(")[0]) for fix in finding.fixes)
+        groups.setdefault((*kind, asked), []).append(finding)
+    return list(groups.values())
+
+
+def _group(group: list[Finding], found: Diagnosis, words: Words) -> Iterator[str]:
+    """The first of a group in full, then where the others stand and what differs."""
+    yield from _finding(group[0], found, words)
+    if len(group) > 1:
+        yield ""
+        yield words("failure.others", count=len(group) - 1)
+        rows = [[words("failure.line"), *(words(f"short.{name}") for name in COMPARED)]]
+        rows += [[str(finding.statement.line), *(_compared(finding, name) for name in COMPARED)] for finding in group]
+        told = [column for column in zip(*rows, strict=True) if any(column[1:])]
+        lines = table([tuple(row) for row in zip(*told, strict=True)], right=frozenset(range(len(told))))
+        yield from (f"  {line}" for line in lines.splitlines())
+
+
+def _compared(finding: Finding, name: str) -> str:
+    """A number as the explanation of its finding shows it; "" where it has none."""
+    return next((remark.values.get("value", "") for key, remark in finding.meaning if key == name), "")
 
 
 def _finding(finding: Finding, found: Diagnosis, words: Words) -> Iterator[str]:
@@ -155,6 +189,8 @@ def diagnosis_document(found: Diagnosis) -> dict[str, Any]:
     }
     if found.checks:
         plain["checks"] = [{"check": check.key, "text": sentence(check, english)} for check in found.checks]
+    if found.left_out:
+        plain["left_out"] = found.left_out
     return plain | ({"cut": True} if found.cut else {})
 
 

@@ -36,6 +36,15 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
         "settings",
         "zh": "{name}：快照中没有显存不足事件；vramcast replay 可显示其峰值与其他设置",
     },
+    "failure.others": {
+        "en": "The same {count} times more in this text; all of them:",
+        "zh": "文中另有 {count} 次同样的失败；全部列出：",
+    },
+    "failure.line": {"en": "line", "zh": "行"},
+    "failure.left_out": {
+        "en": "{count} more failures of this text are not shown",
+        "zh": "文中还有 {count} 个失败未显示",
+    },
     "failure.cut": {
         "en": "the text is longer than is read; its end was left out",
         "zh": "文本超出读取上限；末尾未读",

@@ -27,8 +27,8 @@ ECHO_LINES: Final = 400
 GROWTHS: Final = 3
 """So many failures of one device, each with more live memory than the one before, are growth."""
 
-MOST_FINDINGS: Final = 20
-"""Of more failures only the first are explained: one log of many ranks says one thing."""
+MOST_FINDINGS: Final = 256
+"""Of more failures only the first are explained: one log of many ranks says one thing, and reports group them."""
 
 
 MOST_FIXES: Final = 12
@@ -70,7 +70,8 @@ def diagnosis(name: str, told: Told, given: Given = NOTHING_GIVEN) -> Diagnosis:
 
     Raises: VramcastError of one sentence when the job cannot be answered
     """
-    kept = _failures(joined(told.statements))[:MOST_FINDINGS]
+    failures = _failures(joined(told.statements))
+    kept = failures[:MOST_FINDINGS]
     job = computed(given.job) if given.job is not None else None
     growth = _growth([statement for _, statement in kept])
     findings: list[Finding] = []
@@ -85,7 +86,10 @@ def diagnosis(name: str, told: Told, given: Given = NOTHING_GIVEN) -> Diagnosis:
         findings.append(_finding(case, job, proofs.get(device, ((), ()))))
     training = given.job if isinstance(given.job, Job) else None
     checks = checks_of(told.whole, training, every=given.every_check)
-    return Diagnosis(name=name, findings=tuple(findings), checks=checks, lines=told.lines, cut=told.cut)
+    return Diagnosis(
+        name=name, findings=tuple(findings), checks=checks, lines=told.lines, cut=told.cut,
+        left_out=len(failures) - len(kept),
+    )
 
 
 def _failures(statements: Sequence[tuple[int, Statement]]) -> list[tuple[int, Statement]]:

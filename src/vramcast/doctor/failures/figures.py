@@ -87,7 +87,7 @@ def figures_of(numbers: Numbers) -> Figures:
     elif process is None and used is not None and held is not None and used - others < held:
         # what the listed processes leave cannot hold this one's memory: it is one of them (containers)
         own = numbers.get("other_processes", 1) == 1 and held <= others <= used + ROUNDING
-        process, others = (others, _left(used, others)) if own else (None, None)
+        process, others = (others, None) if own else (None, None)
     return Figures(
         tried=tried, total=total, free=free, allocated=allocated, reserved=reserved, unallocated=unallocated,
         pools=_size(numbers, "private_pools_bytes"), allowed=_size(numbers, "allowed_bytes"), process=process,
