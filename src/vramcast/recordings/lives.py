@@ -54,6 +54,16 @@ DIED_INSIDE: Final[dict[Kind, Category]] = OUTLIVED | dict.fromkeys(
 )
 """Of blocks that the same pass freed."""
 
+LABELLED: Final[dict[str, Category]] = {
+    "weights": Category.WEIGHTS, "gradients": Category.GRADIENTS, "optimizer": Category.OPTIMIZER,
+    "optimizer states": Category.OPTIMIZER, "activations": Category.ACTIVATIONS, "kv cache": Category.CACHE,
+    "workspaces": Category.WORKSPACES, "temporaries": Category.TEMPORARIES, "inputs": Category.INPUTS,
+    "parameter": Category.WEIGHTS, "gradient": Category.GRADIENTS, "optimizer_state": Category.OPTIMIZER,
+    "activation": Category.ACTIVATIONS, "temporary": Category.TEMPORARIES, "input": Category.INPUTS,
+}
+"""What a recording says itself of a block: predicted ones and vramcast's; and torch's profiler [pytorch
+torch/profiler/_memory_profiler.py, Category]. It goes before anything that stacks tell."""
+
 FORWARD_PASS, BACKWARD_PASS, OPTIMIZER_PASS, UNSEEN_PASS = 1, 2, 3, 4
 
 PASSES: Final[dict[Kind, int]] = {
@@ -86,6 +96,7 @@ def lives_of(snapshot: Snapshot, device: DeviceSnapshot, kinds: Kinds | None = N
     trace = device.trace
     ends, freed_at_start = _ends(trace)
     categories = _categories(trace, ends, kinds or Kinds(snapshot.stacks), _span_edges(trace, snapshot.annotations))
+    _put_labelled(categories, trace, snapshot.labels)
     return Lives(ends, categories, freed_at_start, len(trace))
 
 
@@ -144,6 +155,17 @@ def _categories(trace: Trace, ends: array[int], kinds: Kinds, edges: set[int]) -
             number = numbers[Category.WORKSPACES]
         result[index] = number
     return result
+
+
+def _put_labelled(categories: array[int], trace: Trace, labels: tuple[str, ...]) -> None:
+    """Write the categories that the recording states over those that follow from stacks."""
+    stated = {number: LABELLED[label] for number, label in enumerate(labels) if label in LABELLED}
+    if not stated:
+        return
+    numbers = {number: CATEGORIES.index(category) for number, category in stated.items()}
+    for index, (action, label) in enumerate(zip(trace.actions, trace.labels, strict=True)):
+        if action == Action.ALLOC and label in numbers:
+            categories[index] = numbers[label]
 
 
 def _runs(trace: Trace, kinds: Kinds, edges: set[int]) -> tuple[array[int], int]:

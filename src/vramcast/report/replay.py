@@ -184,16 +184,21 @@ def _fragmentation(found: Fragmentation, words: Words) -> Iterator[str]:
     rows = [
         (name, format_bytes(size), share(size / found.reserved_bytes)) for name, size in parts_of(found, words) if size
     ]
-    yield from (f"  {line}" for line in table(rows, right=frozenset({1, 2})).splitlines())
-    classes = [
+    for line in table(rows, right=frozenset({1, 2})).splitlines():
+        yield f"  {line}"
+        if line.startswith(words("replay.part.split")):
+            yield from _classes(found, words)
+
+
+def _classes(found: Fragmentation, words: Words) -> Iterator[str]:
+    """The holes by size, below the line that adds them up."""
+    lows = (0, *(entry.up_to_bytes or 0 for entry in found.classes))
+    rows = [
         (class_name(low, entry.up_to_bytes, words), format_bytes(entry.size_bytes), blocks(entry.num_blocks, words))
-        for low, entry in zip(
-            (0, *(entry.up_to_bytes or 0 for entry in found.classes)), found.classes, strict=False
-        )
-        if entry.num_blocks
+        for low, entry in zip(lows, found.classes, strict=False) if entry.num_blocks
     ]
-    if classes:
-        yield from (f"    {line}" for line in table(classes, right=frozenset({1, 2})).splitlines())
+    if rows:
+        yield from (f"    {line}" for line in table(rows, right=frozenset({1, 2})).splitlines())
 
 
 def _holes(holes: Sequence[Hole], stacks: Stacks, words: Words) -> Iterator[str]:

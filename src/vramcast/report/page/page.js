@@ -312,12 +312,12 @@ function settings(device) {
   const body = el("tbody", {}, ...found.rows.map((entry) => {
     const [name, reserved, change, retries, stopped] = entry.cells;
     const meter = el("div", { class: "meter" }, el("i", { style: { width: (100 * entry.reserved) / most + "%" } }));
-    return row([[name], [meter], [reserved, "number"], [change, "number"], [retries, "number"], [stopped]]);
+    return row([[name], [meter, "thin"], [reserved, "number"], [change, "number"], [retries, "number"], [stopped]]);
   }));
   const kind = found.helps ? "said good" : "said";
   const [name, reserved, change, retries, stopped] = found.head;
   return card(found.title, found.said ? el("p", { class: kind }, found.said) : null,
-    el("table", {}, head([[name], [""], [reserved, "number"], [change, "number"], [retries, "number"], [stopped]]), body),
+    el("table", {}, head([[name], ["", "thin"], [reserved, "number"], [change, "number"], [retries, "number"], [stopped]]), body),
     found.note ? el("p", { class: "soft" }, found.note) : null);
 }
 function failures(device) {
