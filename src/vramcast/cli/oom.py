@@ -58,10 +58,11 @@ def command(
         from vramcast.report.failure import render
 
         click.echo(coloured(render(found, words), fits=False), nl=False)
-    if not found.findings and not as_json and not only_checks:
+    if not found.findings and not as_json and not only_checks and (checks or not found.checks):
         recorded = snapshot is not None or (source is not None and is_snapshot(source))
         click.echo(words("failure.no_event" if recorded else "failure.none", name=found.name))
-    return 0 if found.findings or only_checks else EXIT_NOTHING_FOUND
+    told = found.findings or only_checks or (found.checks and not checks)
+    return 0 if told else EXIT_NOTHING_FOUND
 
 
 def _nothing_piped() -> bool:

@@ -174,6 +174,10 @@ FAILURE_ACTIONS: Final[dict[str, dict[str, str]]] = {
         "zh": "查看是谁终止了它，并给任务更多内存",
     },
     "fix.technique": {"en": "{technique}: {device} in all", "zh": "{technique}：合计 {device}"},
+    "fix.change_holds": {
+        "en": "the cache then holds {sequences} sequences; {device} in all",
+        "zh": "缓存可容纳 {sequences} 条序列；合计 {device}",
+    },
     "fix.change": {"en": "{device} in all", "zh": "合计 {device}"},
     "fix.replayed": {
         "en": "the recording under this setting reserves {reserved} at its peak instead of {before}",

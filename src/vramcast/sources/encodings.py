@@ -23,7 +23,7 @@ def encoding_of(sniffed: bytes, *, name: str) -> str:
     Raises: SourceError when there is nothing, or no text
     """
     if not sniffed.strip():
-        raise SourceError(f"{name}: the log is empty")
+        raise SourceError(f"{name}: the log is empty; give what the program printed")
     for mark, encoding in MARKS:
         if sniffed.startswith(mark):
             return encoding
@@ -33,4 +33,4 @@ def encoding_of(sniffed: bytes, *, name: str) -> str:
     for encoding, low, high in (("utf-16-le", even, odd), ("utf-16-be", odd, even)):
         if not low.count(0) and high.count(0) > 0.7 * len(high):
             return encoding
-    raise SourceError(f"{name}: not a text file; give what the server printed")
+    raise SourceError(f"{name}: not a text file; give what the program printed")

@@ -27,6 +27,7 @@ class Computed(NamedTuple):
     by: str  # "train" or "serve"
     fixes: tuple[Fix, ...]  # those that fit first, then in order of what a user gives up
     gpu_bytes: int
+    cache: Remark | None = None  # where the cards hold the job, but not as many sequences as were asked for
 
 
 def computed(job: Job | ServeJob | PipelineJob) -> Computed:
@@ -51,7 +52,22 @@ def computed(job: Job | ServeJob | PipelineJob) -> Computed:
         capacity=found.capacity_bytes,
     )
     by = "train" if isinstance(job, Job) else "serve"
-    return Computed(predicted, by, tuple(sorted(fixes, key=lambda fix: not fix.enough)), job.cluster.gpu.visible_bytes)
+    cache = _cache_short(job, found) if isinstance(job, ServeJob) else None
+    ordered = tuple(sorted(fixes, key=lambda fix: not fix.enough))
+    return Computed(predicted, by, ordered, job.cluster.gpu.visible_bytes, cache)
+
+
+def _cache_short(job: ServeJob, found: Answer) -> Remark | None:
+    """That the cards hold the weights, but their cache fewer sequences than were asked for."""
+    capacity, concurrency = found.capacity, job.requests.concurrency
+    if found.fits or capacity is None or found.fullest.needed_bytes > found.capacity_bytes:
+        return None
+    if capacity.concurrency >= concurrency:
+        return None
+    return Remark(key="job.cache_short", values={
+        "sequences": f"{capacity.concurrency:.1f}", "asked": f"{concurrency:,}", "context": f"{job.context:,}",
+        "cache": size(capacity.kv_bytes), "needed": size(concurrency * capacity.sequence_bytes),
+    })
 
 
 def _training_fixes(job: Job, needed_bytes: int) -> Iterator[Fix]:
@@ -68,15 +84,21 @@ def _serving_fixes(job: ServeJob, found: Answer) -> Iterator[Fix]:
     from vramcast.estimate.serving import verdict
     from vramcast.estimate.serving_changes import serving_changes
 
-    needed = found.fullest.needed_bytes
+    needed, cache_short = found.fullest.needed_bytes, _cache_short(job, found) is not None
+    held = found.capacity.concurrency if found.capacity else None
     for change in serving_changes(job, verdict=verdict):
         saved = needed - change.device_bytes
-        if saved > 0 or (change.fits and not found.fits):
-            action = Remark(key="fix.change", values={"device": size(change.device_bytes)})
-            yield Fix(
-                action=action, setting=change.change, saves_bytes=saved if saved > 0 else None, shown_by="serve",
-                enough=change.fits,
-            )
+        more = held is not None and change.concurrency is not None and change.concurrency > held
+        if not (saved > 0 or more or (change.fits and not found.fits)):
+            continue
+        values = {"device": size(change.device_bytes)}
+        if change.concurrency is not None:
+            values["sequences"] = f"{change.concurrency:,.1f}"
+        key = "fix.change_holds" if "sequences" in values else "fix.change"
+        yield Fix(
+            action=Remark(key=key, values=values), setting=change.change, shown_by="serve", enough=change.fits,
+            saves_bytes=saved if saved > 0 and not cache_short else None,  # a pool takes what is saved elsewhere
+        )
 
 
 def beside(case: Case, job: Computed) -> tuple[Remark, ...]:
@@ -84,6 +106,8 @@ def beside(case: Case, job: Computed) -> tuple[Remark, ...]:
     predicted, figures = job.predicted, case.figures
     values = {"by": job.by, "device": size(predicted.device), "capacity": size(predicted.capacity)}
     remarks = [Remark(key="job.fits" if predicted.fits else "job.does_not_fit", values=values)]
+    if job.cache is not None:
+        remarks = [job.cache]
     if figures.total and abs(figures.total - job.gpu_bytes) > OTHER_CARD * job.gpu_bytes:
         remarks.append(
             Remark(key="job.other_card", values={"total": size(figures.total), "capacity": size(job.gpu_bytes)})

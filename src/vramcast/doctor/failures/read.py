@@ -92,7 +92,7 @@ def _of_file(path: Path) -> tuple[Failures, frozenset[str]]:
         with path.open("rb") as file:
             return _of_stream(file, str(path))
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}; give a text, or - for standard input") from None
+        raise SourceError(f"{path}: {error.strerror or error}; give the path of a text, or pipe the text in") from None
 
 
 def _of_stream(stream: IO[bytes], name: str) -> tuple[Failures, frozenset[str]]:

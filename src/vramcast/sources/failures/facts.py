@@ -83,7 +83,11 @@ FACTS: Final[dict[str, tuple[Said, ...]]] = {
         Said("--mem-fraction-static", r"--mem-fraction-static[ =]([0-9.]{1,8})"),
     ),
     "loss_not_finite": (
-        Said("loss", r"loss['\"]?[ :=]{1,4}'?(nan|-?inf)\b", "a loss that is not a number"),
+        *(
+            Said(f"loss{between}{value}", rf"loss['\"]?[ :=]{{1,4}}'?(nan|-?inf)\b", "a loss that is not a number")
+            for between in (" ", ": ", ":", "=", " = ", "': ", "': '", '": ')
+            for value in ("nan", "inf", "-inf")
+        ),
         Said("nan loss", "(nan loss)"),
         Said("loss is nan", "(loss is nan)"),
     ),
@@ -91,7 +95,7 @@ FACTS: Final[dict[str, tuple[Said, ...]]] = {
         Said(
             "overflow! ", r"(overflow! [^.]{0,60}skipping step[^\"]{0,80})", "a step skipped because gradients overflow"
         ),
-        Said("gradient overflow", r"(gradient overflow\. ?skipping step)"),
+        Said("gradient overflow", r"(gradient overflow\. {0,3}skipping step)"),
         Said("reducing loss scale", r"(reducing loss scale to [0-9.e+-]{1,24})"),
         Said("loss scale already at minimum", "(loss scale already at minimum)"),
     ),
@@ -124,6 +128,9 @@ FACTS: Final[dict[str, tuple[Said, ...]]] = {
     ),
 }
 """Name -> where it stands; the meaning is told once."""
+
+ROOTS: Final = ("nan", "-inf", "loss=inf", "loss: inf", "overflow", "loss scale")
+"""What stands in a stretch without any failure that facts are looked for in all the same, in lower case."""
 
 PATHS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "backward": (("in backward", ".backward(", "autograd.backward", "run_backward"), "through the backward pass"),

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.failure import Statement
 from vramcast.sources.failures.facts import RANK, Stated, passed, stated
+from vramcast.sources.failures.facts import ROOTS as FACT_ROOTS
 from vramcast.sources.failures.families import by_roots
 from vramcast.sources.failures.find import Spoken, spoken
 from vramcast.sources.failures.found import Fact, Failures
@@ -49,6 +50,12 @@ class _Reader:
             if block.start <= run.place(item.start).offset < block.stop:
                 self._add(run, item, since, chains, last)
             since = item.end
+        for fact in stated(run):
+            self._keep(fact, run, None)
+
+    def facts(self, block: Block) -> None:
+        """Read what a block without a failure says beside: what is not finite, what was set at the beginning."""
+        run = run_of(block)
         for fact in stated(run):
             self._keep(fact, run, None)
 
@@ -108,6 +115,8 @@ def read_failures(text: str) -> Failures:
         lowered = block.seen.lower()
         if any(root in lowered for root in by_roots()):
             reader.block(block)
+        elif block.start == 0 or any(root in lowered for root in FACT_ROOTS):
+            reader.facts(block)
     return reader.result()
 
 
