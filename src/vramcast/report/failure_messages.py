@@ -282,6 +282,10 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "数字中没有指向其他原因的证据",
     },
     "why.second": {"en": "it may also be ({share}): {cause}", "zh": "也可能是（{share}）：{cause}"},
+    "why.ended": {
+        "en": "the process held {resident} of main memory when the system ended it",
+        "zh": "系统终止该进程时，它占用内存 {resident}",
+    },
     "why.short": {
         "en": "{tried} were asked for; {free} free and {unallocated} in gaps are {missing} less",
         "zh": "申请 {tried}；空闲 {free} 加空隙 {unallocated}，还差 {missing}",

@@ -140,6 +140,7 @@ def joined(statements: Sequence[Statement]) -> list[tuple[int, Statement]]:
 
     Those with the same figures are one, and those without any that stand near others are echoes of them.
     """
+    statements = _with_dumps(statements)
     kept: dict[tuple[object, ...], tuple[int, Statement]] = {}
     with_figures = sorted(statement.line for statement in statements if _has_figures(statement))
     for index, statement in enumerate(statements):
@@ -154,6 +155,27 @@ def joined(statements: Sequence[Statement]) -> list[tuple[int, Statement]]:
         else:
             kept[key] = index, statement
     return list(kept.values())
+
+
+def _with_dumps(statements: Sequence[Statement]) -> list[Statement]:
+    """TensorFlow's request and the dump of its allocator, thousands of lines apart, as one; the rest as it is.
+
+    A dump that was joined to its request stays in its place, empty, so that numbers of statements hold.
+    """
+    result = list(statements)
+    asking: int | None = None
+    for index, statement in enumerate(statements):
+        if statement.family != "tensorflow":
+            continue
+        numbers = statement.numbers
+        if "tried_bytes" in numbers:
+            asking = index
+        elif asking is not None and "limit_bytes" in numbers:
+            request = result[asking]
+            result[asking] = replace(request, numbers=numbers | request.numbers)
+            result[index] = replace(statement, numbers={})
+            asking = None
+    return result
 
 
 def _has_figures(statement: Statement) -> bool:

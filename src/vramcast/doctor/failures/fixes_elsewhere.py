@@ -18,6 +18,9 @@ BESIDE: Final = (Cause.CONTEXT_AND_LIBRARIES,)
 UNSAID: Final = (Cause.UNKNOWN,)
 HOST: Final = (Cause.HOST_MEMORY,)
 
+SHARED_MEMORY: Final = r"\bshm\b|shm[_-]|shared memory|bus error|No space left"
+"""/dev/shm was full; a worker that was killed ran out of main memory itself."""
+
 LOWER: Final = 0.85
 """A share of the card below what engines take by themselves, 0.9 or 0.92, where the text gives none."""
 
@@ -174,16 +177,19 @@ ELSEWHERE: Final[tuple[Remedy, ...]] = (
     ),
     Remedy("fix.second_allocator", BESIDE, "", is_torch, figure("beside")),
     # main memory
+    Remedy("fix.pod_limit", HOST, "resources: {limits: {memory: 128Gi}}", lambda case: case.says("OOMKilled|evicted")),
+    Remedy("fix.job_limit", HOST, "sbatch --mem=128G", lambda case: case.family == "slurm"),
+    Remedy(
+        "fix.shm", HOST, "docker run --shm-size=16g", lambda case: _loads(case) and case.says(SHARED_MEMORY),
+        details=("loader",),
+    ),
     Remedy(
         "fix.fewer_workers", (*HOST, *UNSAID), "num_workers=2, prefetch_factor=2",
         lambda case: _loads(case) and (_host_may(case) or not _unsaid(case)),
     ),
-    Remedy("fix.shm", HOST, "docker run --shm-size=16g", _loads, details=("loader",)),
     Remedy("fix.unpinned", HOST, "pin_memory=False", _loads),
     Remedy("fix.low_cpu", HOST, "low_cpu_mem_usage=True", _loads),
     Remedy("fix.mmap", HOST, "--mmap", lambda case: case.family in LLAMA),
-    Remedy("fix.pod_limit", HOST, "resources: {limits: {memory: 128Gi}}", lambda case: case.says("OOMKilled|evicted")),
-    Remedy("fix.job_limit", HOST, "sbatch --mem=128G", lambda case: case.family == "slurm"),
     Remedy("fix.more_host", (*HOST, *UNSAID), "free -h; dmesg -T | grep -i oom", lambda case: not _unsaid(case)),
 )
 """In the order in which they should be tried."""

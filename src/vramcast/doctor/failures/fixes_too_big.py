@@ -36,6 +36,9 @@ SEQUENCES: Final[dict[str, str]] = {
     "lmdeploy": "--max-batch-size 32", "llama.cpp": "--parallel 1",
 }
 
+TPU_WORDINGS: Final = ("hbm", "program", "reserve", "allocate", "scoped-vmem")
+"""Of XLA on TPUs, which has no share of the memory to set."""
+
 HIGHEST_FRACTION: Final = 0.97
 """A larger share of the card leaves nothing for graphs and libraries."""
 
@@ -165,12 +168,14 @@ TOO_BIG: Final[tuple[Remedy, ...]] = (
     Remedy("fix.prefill_tokens", BIG, "--max-batch-prefill-tokens 2048", lambda case: case.family == "tgi"),
     Remedy("fix.chunked_prefill", BIG, "--chunked-prefill-size 2048", is_server("sglang")),
     Remedy(
-        "fix.jax_fraction", BIG, "XLA_PYTHON_CLIENT_MEM_FRACTION=0.95", lambda case: case.family.startswith("jax"),
+        "fix.jax_fraction", BIG, "XLA_PYTHON_CLIENT_MEM_FRACTION=0.95",
+        lambda case: case.family == "jax" and case.statement.wording not in TPU_WORDINGS,
     ),
     Remedy("fix.remat", BIG, "jax.checkpoint(f)", lambda case: case.family.startswith("jax")),
     Remedy("fix.tf_growth", BIG, "TF_FORCE_GPU_ALLOW_GROWTH=true", lambda case: case.family == "tensorflow"),
     Remedy(
-        "fix.metal_ratio", BIG, "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0", lambda case: case.family == "torch-mps",
+        "fix.metal_ratio", BIG, "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
+        lambda case: case.family == "torch-mps" and case.statement.wording != "mps-buffer-size",
     ),
     Remedy("fix.larger_card", BIG),
 )

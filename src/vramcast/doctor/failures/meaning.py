@@ -97,6 +97,8 @@ def _values(name: str, case: Case) -> dict[str, str]:
     value = case.statement.numbers[name]
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return {"value": str(value)[:40]}
+    if name == "buffer_bytes" and 0 <= value < 1 << 63:
+        return {"value": f"{value:,}"}
     if name.endswith("_bytes"):
         return {"value": size(value)} if abs(value) < 1 << 63 else {"value": str(value)[:40]}
     return {"value": f"{value:,}" if abs(value) < 1 << 63 else str(value)[:40]}

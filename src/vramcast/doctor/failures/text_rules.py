@@ -263,7 +263,11 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
         "why.metal_buffer", Cause.TOO_BIG, 3, _worded(frozenset({("torch-mps", "mps-buffer-size")})), _of(tried="tried")
     ),
     # main memory
-    Rule("why.host", Cause.HOST_MEMORY, 7, is_host),
+    Rule(
+        "why.ended", Cause.HOST_MEMORY, 7.5, lambda case: is_host(case) and case.number("resident_bytes") is not None,
+        lambda case: {"resident": size(case.number("resident_bytes"))},
+    ),
+    Rule("why.host", Cause.HOST_MEMORY, 7, lambda case: is_host(case) and case.number("resident_bytes") is None),
     Rule("why.loader", Cause.HOST_MEMORY, 1, lambda case: case.during("loader")),
     # captured graphs, growth, impossible sizes
     Rule("why.capture", Cause.PRIVATE_POOLS, 2, lambda case: case.during("capture")),
