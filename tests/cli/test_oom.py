@@ -140,3 +140,15 @@ def test_no_megabyte_takes_more_than_a_second_beyond_reading_it(line: str) -> No
     began = time.process_time()
     vramcast.diagnose(text)
     assert time.process_time() - began < 4
+
+
+def test_a_loss_that_is_nan_is_something_found_without_a_failure() -> None:
+    result = run("-", "--lang", "en", text="step 7 loss: 2.1\nstep 8 loss: nan\n")
+    assert result.return_value == 0 and "scaler.get_scale()" in result.output
+    assert "nothing here tells" not in result.output
+
+
+def test_a_path_that_is_not_there_is_no_text() -> None:
+    with pytest.raises(SourceError, match=r"crash\.log: No such file"):
+        vramcast.diagnose("crash.log")
+    assert vramcast.diagnose("CUDA out of memory, see crash.log").findings

@@ -23,7 +23,9 @@ HOLDERS: Final[tuple[tuple[str, str], ...]] = (
 """Who holds the card and how that is drawn, in the order of the picture."""
 
 
-COMPARED: Final = ("device", "tried_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "process_bytes")
+COMPARED: Final = (
+    "device", "tried_bytes", "used_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "process_bytes",
+)
 """What tells failures of one kind apart."""
 
 ROUNDING: Final = (1 << 30) // 100
@@ -62,7 +64,7 @@ def _group(group: list[Finding], found: Diagnosis, words: Words) -> Iterator[str
     yield from _finding(group[0], found, words)
     if len(group) > 1:
         yield ""
-        yield words("failure.others", count=len(group) - 1)
+        yield words("failure.others", count=len(group))
         rows = [[words("failure.line"), *(words(f"short.{name}") for name in COMPARED)]]
         rows += [[str(finding.statement.line), *(_compared(finding, name) for name in COMPARED)] for finding in group]
         told = [column for column in zip(*rows, strict=True) if any(column[1:])]
@@ -78,9 +80,9 @@ def _compared(finding: Finding, name: str) -> str:
 def _finding(finding: Finding, found: Diagnosis, words: Words) -> Iterator[str]:
     yield headline(finding, words)
     statement = finding.statement
-    yield "  " + words(
-        "failure.where", name=found.name, line=statement.line, family=statement.family, wording=statement.wording or "-"
-    )
+    place = "failure.event" if statement.family == "torch-snapshot" else "failure.where"
+    wording = statement.wording or "-"
+    yield "  " + words(place, name=found.name, line=statement.line, family=statement.family, wording=wording)
     if statement.versions:
         yield "  " + words("failure.versions", versions=statement.versions)
     if statement.repeats > 1:

@@ -164,6 +164,10 @@ FAILURE_ACTIONS: Final[dict[str, dict[str, str]]] = {
     "fix.smaller_input": {"en": "a smaller batch, or smaller inputs", "zh": "减小批次或输入"},
     "fix.pod_limit": {"en": "raise the memory limit of the container", "zh": "提高容器的内存上限"},
     "fix.job_limit": {"en": "ask the batch system for more main memory", "zh": "向调度系统申请更多内存"},
+    "fix.layers_off": {
+        "en": "let the layers that do not fit run from main memory, slowly",
+        "zh": "放不下的层放在内存中运行（慢）",
+    },
     "fix.fewer_workers": {"en": "fewer loader workers, fewer batches ahead", "zh": "减少加载进程与预取批次"},
     "fix.shm": {"en": "more shared memory for the container", "zh": "增大容器的共享内存"},
     "fix.unpinned": {"en": "do not pin the loader's batches", "zh": "不锁页"},

@@ -286,6 +286,20 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "the process held {resident} of main memory when the system ended it",
         "zh": "系统终止该进程时，它占用内存 {resident}",
     },
+    "why.live_and_free": {
+        "en": "{allocated} are in live tensors, {free} were free; {tried} were asked for",
+        "zh": "存活张量占 {allocated}，空闲 {free}；申请 {tried}",
+    },
+    "why.pieces_table": {
+        "en": "{unallocated} of the {reserved} reserved ({scattered}) lie unused between live tensors after a failure; "
+        "the summary does not say how much was asked for",
+        "zh": "失败之后，已保留的 {reserved} 中有 {unallocated}（{scattered}）闲置在存活张量之间；"
+        "汇总表未说明申请了多少",
+    },
+    "why.replay_avoids": {
+        "en": "replay: the same requests on the same card do not run out with {setting}",
+        "zh": "回放：同样的申请、同样的卡，用 {setting} 不会耗尽",
+    },
     "why.short": {
         "en": "{tried} were asked for; {free} free and {unallocated} in gaps are {missing} less",
         "zh": "申请 {tried}；空闲 {free} 加空隙 {unallocated}，还差 {missing}",
@@ -330,7 +344,8 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "job.cache_short": {
         "en": "serve: weights fit, but the {cache} left for the cache hold {sequences} sequences of {context} tokens; "
         "{asked} at once take {needed}",
-        "zh": "serve：权重放得下，但留给缓存的 {cache} 只容纳 {sequences} 条 {context} token 的序列；同时 {asked} 条需要 {needed}",
+        "zh": "serve：权重放得下，但留给缓存的 {cache} 只容纳 {sequences} 条 {context} token 的序列；"
+        "同时 {asked} 条需要 {needed}",
     },
     "job.does_not_fit": {
         "en": "{by}: the job as given needs {device}, {capacity} are usable",
@@ -353,6 +368,10 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "live tensors {allocated} and the request of {tried} are less than the predicted {predicted}: it "
         "failed before its peak, or is another job",
         "zh": "存活张量 {allocated} 加申请 {tried}，少于预测 {predicted}：在峰值之前失败，或是别的任务",
+    },
+    "proof.none_avoids": {
+        "en": "replay: it runs out under each of the {count} settings of the allocator that usually help",
+        "zh": "回放：通常有用的 {count} 种分配器设置下都会耗尽",
     },
     "proof.no_device": {"en": "replay: the snapshot has no device", "zh": "回放：快照中没有设备"},
     "proof.failed": {

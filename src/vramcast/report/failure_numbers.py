@@ -14,6 +14,10 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
         "en": "{name}, line {line}: {family}, {wording}",
         "zh": "{name} 第 {line} 行：{family}，{wording}",
     },
+    "failure.event": {
+        "en": "{name}, event {line}: out of memory in the recording",
+        "zh": "{name} 第 {line} 个事件：录制中显存不足",
+    },
     "failure.repeats": {"en": "stands {count} times in the text", "zh": "文中出现 {count} 次"},
     "failure.versions": {"en": "wording of versions {versions}", "zh": "该措辞对应版本 {versions}"},
     "failure.card": {"en": "Who holds the card", "zh": "显存被谁占用"},
@@ -37,8 +41,8 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
         "zh": "{name}：快照中没有显存不足事件；vramcast replay 可显示其峰值与其他设置",
     },
     "failure.others": {
-        "en": "The same {count} times more in this text; all of them:",
-        "zh": "文中另有 {count} 次同样的失败；全部列出：",
+        "en": "All {count} places of this text that say so",
+        "zh": "文中共 {count} 处同样的情况",
     },
     "failure.line": {"en": "line", "zh": "行"},
     "failure.left_out": {
@@ -193,15 +197,24 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
         "en": "by how much the limit is exceeded: at least this must go",
         "zh": "超出上限的量：至少要省出这么多",
     },
-    "means.desired_bytes": {"en": "what the engine wants of the card by its fraction", "zh": "引擎按其比例想占用的显存"},
+    "means.desired_bytes": {
+        "en": "what the engine wants of the card by its fraction",
+        "zh": "引擎按其比例想占用的显存",
+    },
     "means.arguments_bytes": {
         "en": "inputs of the compiled program: weights, optimizer states, the batch",
         "zh": "编译后程序的输入：权重、优化器状态、批次",
     },
-    "means.program_bytes": {"en": "temporaries of the compiled program: activations mostly", "zh": "编译后程序的临时量：主要是激活"},
+    "means.program_bytes": {
+        "en": "temporaries of the compiled program: activations mostly",
+        "zh": "编译后程序的临时量：主要是激活",
+    },
     "means.output_bytes": {"en": "results of the compiled program", "zh": "编译后程序的结果"},
     "means.weights_bytes": {"en": "parameters of the model", "zh": "模型参数"},
-    "means.active_bytes": {"en": "as allocated, with blocks that other streams still use", "zh": "已分配的，加其他流仍在使用的块"},
+    "means.active_bytes": {
+        "en": "as allocated, with blocks that other streams still use",
+        "zh": "已分配的，加其他流仍在使用的块",
+    },
     "means.requested_bytes": {"en": "what tensors asked for, before rounding", "zh": "张量实际请求的量，取整之前"},
     "means.inactive_split_bytes": {
         "en": "free parts of segments that live tensors hold: they cannot be given back",
@@ -224,7 +237,10 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
     "means.threshold": {"en": "share of main memory above which processes are ended", "zh": "超过此比例就终止进程"},
     "means.tried_tokens": {"en": "tokens for which room was asked", "zh": "申请容纳的 token 数"},
     "means.free_tokens": {"en": "tokens for which there was room", "zh": "仍可容纳的 token 数"},
-    "means.sequences": {"en": "sequences at once, or dummy requests of a warm-up", "zh": "同时的序列数，或预热用的虚拟请求数"},
+    "means.sequences": {
+        "en": "sequences at once, or dummy requests of a warm-up",
+        "zh": "同时的序列数，或预热用的虚拟请求数",
+    },
     "means.blocks": {"en": "blocks of the cache or of the allocator", "zh": "缓存或分配器的块数"},
     "means.num_alloc_retries": {
         "en": "allocations that succeeded only after the cache was emptied: each stalls the card",
@@ -247,7 +263,10 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
     },
     "means.sequences.preempted": {"en": "preempted so far", "zh": "至今被抢占的次数"},
     "means.sequences.retracted": {"en": "requests sent back to the queue", "zh": "退回队列的请求"},
-    "means.allowed.none": {"en": "no limit is set: the largest number stands for none", "zh": "未设上限：最大数即表示没有"},
+    "means.allowed.none": {
+        "en": "no limit is set: the largest number stands for none",
+        "zh": "未设上限：最大数即表示没有",
+    },
     "means.other_processes.own": {
         "en": "this very process: in a container it does not know its own number",
         "zh": "就是本进程：在容器中它不知道自己的编号",

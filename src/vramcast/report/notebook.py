@@ -80,13 +80,15 @@ class ShownDiagnosis(Diagnosis, frozen=True):
     def _repr_html_(self) -> str:
         words = Words("en")
         parts = []
-        for finding in self.findings:
+        for finding, *others in failure.grouped(self.findings):
             why = "".join(f"<li>{escape(failure.sentence(remark, words))}</li>" for remark in finding.why)
             fixes = "".join(
                 f"<li>{escape(failure.sentence(fix.action, words))}<br><code>{escape(fix.setting)}</code></li>"
                 for fix in finding.fixes
             )
             parts.append(f"<div><b>{escape(failure.headline(finding, words))}</b><ul>{why}</ul><ol>{fixes}</ol></div>")
+            if others:
+                parts.append(f"<div>{escape(words('failure.others', count=1 + len(others)))}</div>")
         checks = "".join(f"<li>{escape(failure.sentence(check, words))}</li>" for check in self.checks)
         return "".join(parts) + (f"<ul>{checks}</ul>" if checks else "")
 

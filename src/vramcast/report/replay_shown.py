@@ -21,6 +21,12 @@ class ShownReplay(Noun, frozen=True):
     devices: tuple[Examined, ...]
     top: int = 10
 
+    def __repr__(self) -> str:
+        """Short: columns of a million events are no answer at a prompt."""
+        words = Words("en")
+        said = "; ".join(f"{found.snapshot.name}: {headline(found, words)}" for found in self.devices)
+        return f"<{type(self).__name__} {said}>"
+
     def __str__(self) -> str:
         return self.text(Words("en"))
 

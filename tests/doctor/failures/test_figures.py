@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -67,3 +68,19 @@ def test_no_holder_has_more_than_the_card(numbers: dict[str, int]) -> None:
         assert all(part is None or part <= found.total for part in (found.outside,))
         if "other_processes_bytes" not in numbers:
             assert found.others is None or found.others <= found.total
+
+
+def test_the_only_process_listed_is_this_one_where_its_memory_is_its_own() -> None:
+    # 79.11 total, 14.41 free, 63.33 reserved, "Process 12345 has 64.69": 1.36 beside the allocator, nobody else
+    found = figures_of(sizes(total=79.11, free=14.41, other_processes=64.69, allocated=61.20, unallocated=2.13))
+    assert found.own and found.others is None
+    assert found.process == round(64.69 * GIB) and found.beside == pytest.approx(1.36 * GIB, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [("[8192,50257]", "half", 8192 * 50257 * 2), ("[64,512,112,112]", "float", 64 * 512 * 112 * 112 * 4)],
+)
+def test_a_shape_and_a_type_are_a_size(shape: str, dtype: str, expected: int) -> None:
+    assert figures_of({"shape": shape, "dtype": dtype}).tried == expected
+    assert figures_of({"shape": shape, "dtype": "variant"}).tried is None

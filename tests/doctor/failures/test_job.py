@@ -49,3 +49,14 @@ def test_a_served_model_is_answered_by_serve() -> None:
     found = computed(serve_job_of({"model": "llama-3.1-8b", "gpus": "rtx-3090", "context": 131072}))
     assert found.by == "serve" and not found.predicted.fits
     assert any(fix.setting.startswith("--context") and fix.enough for fix in found.fixes)
+
+
+def test_a_cache_too_small_for_the_load_is_told_in_sequences_and_so_is_every_change() -> None:
+    job = serve_job_of({"model": "qwen3-32b", "gpus": "a100-sxm4-80gb", "context": 32768, "concurrency": 8})
+    found = computed(job)
+    assert found.cache is not None and float(found.cache.values["sequences"]) < 8 == int(found.cache.values["asked"])
+    for fix in found.fixes:
+        assert fix.saves_bytes is None  # the pool takes what is saved elsewhere
+        assert fix.action.key == "fix.change_holds"
+    smaller = next(fix for fix in found.fixes if fix.setting == "--weights fp8")
+    assert float(smaller.action.values["sequences"]) > float(found.cache.values["sequences"]) and not smaller.enough

@@ -57,3 +57,19 @@ def test_a_message_and_its_snapshot_give_cause_and_proof_together() -> None:
     assert "shown by replay" in render(found, Words("en"))
     settings = [fix.setting for fix in finding.fixes if fix.setting]
     assert len(set(settings)) == len(settings)
+
+
+def test_a_setting_that_avoids_it_in_the_replay_makes_fragmentation_nearly_certain() -> None:
+    snapshot = fragmented()
+    weak = stated(**(FRAGMENTED | {"reserved_bytes": FRAGMENTED["allocated_bytes"] + 600 * MIB}))
+    alone = diagnosis("-", Told(statements=(weak,))).findings[0]
+    proved = diagnosis("-", Told(statements=(weak,)), Given(snapshot=snapshot)).findings[0]
+    assert alone.cause is not Cause.FRAGMENTED or alone.confidence < proved.confidence
+    assert proved.cause is Cause.FRAGMENTED
+    assert "why.replay_avoids" in {remark.key for remark in proved.why}
+
+
+def test_with_a_replay_no_setting_is_offered_that_was_not_replayed_nor_another_recording() -> None:
+    finding = diagnosis("-", Told(statements=(stated(**FRAGMENTED),)), Given(snapshot=fragmented())).findings[0]
+    assert all(fix.shown_by == "replay" for fix in finding.fixes if "ALLOC_CONF" in fix.setting)
+    assert "fix.record" not in {fix.action.key for fix in finding.fixes}

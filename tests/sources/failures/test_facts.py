@@ -77,3 +77,11 @@ def test_facts_say_where_they_stand() -> None:
 
 def test_a_text_without_facts_gives_none() -> None:
     assert read_failures("RuntimeError: CUDA out of memory").context == ()
+
+
+@pytest.mark.parametrize("said", ["loss: nan", "loss nan", "{'loss': nan, 'lr': 1e-4}", "loss=-inf"])
+def test_a_loss_that_is_no_number_is_told_late_in_a_log_without_a_failure(said: str) -> None:
+    log = "".join(f"step {step} loss: 2.5\n" for step in range(30_000))
+    found = read_failures(f"{log}{said}\n{log}")
+    assert found.facts("loss_not_finite") and not found.statements
+    assert not read_failures(log).facts("loss_not_finite")

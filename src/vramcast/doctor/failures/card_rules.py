@@ -88,6 +88,12 @@ def _pieces(low: float, high: float) -> Holds:
     return holds
 
 
+def _table_in_pieces(case: Case) -> bool:
+    """A summary after a failure: much of what is reserved lies between live tensors, whatever was asked for."""
+    failed = case.number("num_ooms") or case.number("num_alloc_retries")
+    return case.family == "memory-summary" and bool(failed) and between(MUCH_SCATTER, case.figures.scattered, 2)
+
+
 def _both(case: Case) -> bool:
     return _joined(case) and (case.figures.unallocated or 0) < (case.figures.tried or 0) and (
         between(USUAL_SCATTER, case.figures.scattered, 2)
@@ -145,6 +151,16 @@ def _short(case: Case) -> bool:
     )
 
 
+def _live_and_free(case: Case) -> bool:
+    """Of what live tensors hold and what is free most is live, where the size of the card is not told."""
+    figures = case.figures
+    if figures.total is not None or figures.unallocated is not None:
+        return False
+    if not known(figures.tried, figures.free, figures.allocated):
+        return False
+    return figures.tried > figures.free and figures.allocated > 3 * figures.free  # type: ignore[operator]
+
+
 def _missing(case: Case) -> dict[str, str]:
     figures = case.figures
     both = (figures.unallocated or 0) + (figures.free or 0)
@@ -193,11 +209,13 @@ CARD_RULES: Final[tuple[Rule, ...]] = (
         lambda case: 0 < (case.figures.total or 0) < SMALL_CARD and not enough_free(case), _on_card("total"),
     ),
     Rule("why.short", Cause.TOO_BIG, 0.5, _short, _missing),
+    Rule("why.live_and_free", Cause.TOO_BIG, 1.5, _live_and_free, _on_card("tried", "free", "allocated")),
     Rule("", Cause.TOO_BIG, -2, enough_free),
     # pieces
     Rule("why.pieces_enough", Cause.FRAGMENTED, 6, _pieces(MUCH_SCATTER, 2), _sum),
     Rule("why.pieces_enough", Cause.FRAGMENTED, 4.5, _pieces(USUAL_SCATTER, MUCH_SCATTER), _sum),
     Rule("why.pieces_usual", Cause.FRAGMENTED, 1, _pieces(0, USUAL_SCATTER), _sum),
+    Rule("why.pieces_table", Cause.FRAGMENTED, 3.5, _table_in_pieces, _sum),
     Rule("why.pieces_and_free", Cause.FRAGMENTED, 2, _both, _sum),
     # memory was free: a limit that the figures do not show
     Rule("why.free_enough_running", Cause.FRAGMENTED, 3, _running, _on_card("free", "tried")),

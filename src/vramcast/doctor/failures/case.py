@@ -73,6 +73,7 @@ class Case(NamedTuple):
     facts: Facts
     grew_bytes: int | None = None  # live memory, from the first failure of the text to the last, where it only grew
     job: Predicted | None = None  # where the user gave it
+    replay_avoids: str = ""  # an allocator setting under which the recording of this process does not run out
 
     @property
     def family(self) -> str:

@@ -112,7 +112,8 @@ def _why(case: Case, cause: Cause, holding: list[Rule], likely: dict[Cause, floa
     own = (rule for rule in holding if rule.cause is cause and rule.key and rule.weight > 0)
     spoken = sorted(own, key=lambda rule: -rule.weight)
     remarks = {rule.key: Remark(key=rule.key, values=rule.values(case)) for rule in spoken}
-    bare = Remark(key="why.no_figures" if case.figures.tried is None else "why.nothing_else")
+    named = any(figure is not None for figure in (case.figures.tried, case.figures.allocated, case.figures.free))
+    bare = Remark(key="why.nothing_else" if named else "why.no_figures")
     said = list(remarks.values()) or [bare]
     second = max((name for name in likely if name is not cause), key=lambda name: likely[name])
     if likely[second] >= MENTIONED:

@@ -82,8 +82,10 @@ def diagnosis(name: str, told: Told, given: Given = NOTHING_GIVEN) -> Diagnosis:
         device = _device(statement)
         if given.snapshot is not None and device not in proofs:
             proofs[device] = _replayed(given.snapshot, device)
-        case = case._replace(job=job.predicted if job else None)
-        findings.append(_finding(case, job, proofs.get(device, ((), ()))))
+        proof = proofs.get(device, ((), ()))
+        avoiding = next((fix.setting.partition("=")[2] for fix in proof[1] if fix.enough), "")
+        case = case._replace(job=job.predicted if job else None, replay_avoids=avoiding)
+        findings.append(_finding(case, job, proof))
     training = given.job if isinstance(given.job, Job) else None
     checks = checks_of(told.whole, training, every=given.every_check)
     return Diagnosis(
@@ -103,12 +105,24 @@ def _finding(case: Case, job: Computed | None, proof: Shown) -> Finding:
     shown, replayed = proof
     why = (*judged.why, *(beside(case, job) if job else ()), *shown)
     computed_instead = job is not None and judged.cause is Cause.TOO_BIG
-    worded = [fix for fix in fixes_of(case, judged) if not computed_instead or fix.shown_by or fix.enough]
+    worded = [
+        fix for fix in fixes_of(case, judged)
+        if (not computed_instead or fix.shown_by or fix.enough) and not (_is_replayed(shown) and _settled(fix))
+    ]
     fixes = (*_enough(replayed), *_enough(job.fixes if job else ()), *worded)
     return Finding(
         cause=judged.cause, confidence=round(judged.confidence, 2), statement=case.statement, detail=judged.detail,
         why=why, meaning=meaning_of(case), fixes=_unique(fixes)[:MOST_FIXES],
     )
+
+
+def _is_replayed(shown: tuple[Remark, ...]) -> bool:
+    return any(remark.key != "proof.no_device" for remark in shown)
+
+
+def _settled(fix: Fix) -> bool:
+    """What a recording answers already: allocator settings were replayed, and there is no need to record again."""
+    return "ALLOC_CONF=" in fix.setting or fix.action.key == "fix.record"
 
 
 def _replayed(snapshot: Snapshot, device: int | None) -> Shown:
@@ -179,7 +193,10 @@ def _with_dumps(statements: Sequence[Statement]) -> list[Statement]:
 
 
 def _has_figures(statement: Statement) -> bool:
-    return any(name not in ("device", "pid", "exit_code") for name in statement.numbers)
+    return any(
+        name not in ("device", "pid", "exit_code") and not isinstance(value, str)
+        for name, value in statement.numbers.items()
+    )
 
 
 def _figures(statement: Statement) -> tuple[object, ...]:

@@ -81,7 +81,7 @@ def _fewer_sequences(case: Case) -> str:
 
 def _frameworks_own(case: Case) -> bool:
     """Something trains that is not PyTorch: its settings have other names."""
-    return may_train(case) and not is_torch(case)
+    return may_train(case) and not is_torch(case) and case.family != "bitsandbytes"
 
 
 def _by_cache(case: Case) -> bool:
@@ -148,6 +148,13 @@ TOO_BIG: Final[tuple[Remedy, ...]] = (
         "fix.quantised_load", BIG, "BitsAndBytesConfig(load_in_4bit=True)",
         lambda case: is_torch(case) and may_infer(case) and not serving(case),
     ),
+    Remedy(
+        "fix.quantised_load", BIG, "BitsAndBytesConfig(load_in_4bit=True)", lambda case: case.family == "bitsandbytes",
+    ),
+    Remedy(
+        "fix.layers_off", BIG, 'BitsAndBytesConfig(llm_int8_enable_fp32_cpu_offload=True), device_map="auto"',
+        lambda case: case.statement.wording == "modules-on-cpu",
+    ),
     # training
     Remedy(
         "fix.smaller_batch", BIG, "per_device_train_batch_size=1, gradient_accumulation_steps=N",
@@ -165,6 +172,14 @@ TOO_BIG: Final[tuple[Remedy, ...]] = (
         lambda case: is_torch(case) and may_train(case),
     ),
     # other servers and frameworks
+    Remedy(
+        "fix.trt_fraction", BIG, "kv_cache_config.free_gpu_memory_fraction: 0.8",
+        lambda case: case.family == "tensorrt-llm" and not _cache_full(case),
+    ),
+    Remedy(
+        "fix.trt_fraction", BIG, "--cache-max-entry-count 0.5",
+        lambda case: case.family == "lmdeploy" and not _cache_full(case),
+    ),
     Remedy("fix.prefill_tokens", BIG, "--max-batch-prefill-tokens 2048", lambda case: case.family == "tgi"),
     Remedy("fix.chunked_prefill", BIG, "--chunked-prefill-size 2048", is_server("sglang")),
     Remedy(

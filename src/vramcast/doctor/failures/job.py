@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from vramcast.doctor.failures.case import Case, Predicted, size
-from vramcast.domain.answer import Answer
+from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.failure import Fix
 from vramcast.domain.job import Job
 from vramcast.domain.reconciliation import Remark
@@ -35,16 +35,19 @@ def computed(job: Job | ServeJob | PipelineJob) -> Computed:
 
     Raises: VramcastError of one sentence when the question cannot be answered
     """
+    cache = None
+    found: Answer
     if isinstance(job, Job):
         from vramcast.estimate.training import answer
 
-        found: Answer = answer(job, with_changes=False)
+        found = answer(job, with_changes=False)
         fixes = tuple(_training_fixes(job, found.fullest.needed_bytes))
     else:
         from vramcast.estimate.serving import answer as serving_answer
 
-        found = serving_answer(job, with_changes=False)
-        fixes = tuple(_serving_fixes(job, found)) if isinstance(job, ServeJob) else ()
+        found = served = serving_answer(job, with_changes=False)
+        fixes = tuple(_serving_fixes(job, served)) if isinstance(job, ServeJob) else ()
+        cache = _cache_short(job, served) if isinstance(job, ServeJob) else None
     rank = found.fullest
     highest = rank.phases[rank.highest_phase]
     predicted = Predicted(
@@ -52,12 +55,11 @@ def computed(job: Job | ServeJob | PipelineJob) -> Computed:
         capacity=found.capacity_bytes,
     )
     by = "train" if isinstance(job, Job) else "serve"
-    cache = _cache_short(job, found) if isinstance(job, ServeJob) else None
     ordered = tuple(sorted(fixes, key=lambda fix: not fix.enough))
     return Computed(predicted, by, ordered, job.cluster.gpu.visible_bytes, cache)
 
 
-def _cache_short(job: ServeJob, found: Answer) -> Remark | None:
+def _cache_short(job: ServeJob, found: ServeAnswer) -> Remark | None:
     """That the cards hold the weights, but their cache fewer sequences than were asked for."""
     capacity, concurrency = found.capacity, job.requests.concurrency
     if found.fits or capacity is None or found.fullest.needed_bytes > found.capacity_bytes:
@@ -80,7 +82,7 @@ def _training_fixes(job: Job, needed_bytes: int) -> Iterator[Fix]:
             yield Fix(action=action, setting=row.change, saves_bytes=saved, shown_by="train", enough=row.fits)
 
 
-def _serving_fixes(job: ServeJob, found: Answer) -> Iterator[Fix]:
+def _serving_fixes(job: ServeJob, found: ServeAnswer) -> Iterator[Fix]:
     from vramcast.estimate.serving import verdict
     from vramcast.estimate.serving_changes import serving_changes
 

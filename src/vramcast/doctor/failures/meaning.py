@@ -47,6 +47,7 @@ class Variant(NamedTuple):
 
 VARIANTS: Final[tuple[Variant, ...]] = (
     Variant("tried_bytes", "means.tried.exact", lambda case: case.family not in TORCH),
+    Variant("buffer_bytes", "means.tried.exact", lambda case: "tried_bytes" not in case.statement.numbers),
     Variant("total_bytes", "means.total.host", lambda case: case.family in HOST),
     Variant("free_bytes", "means.free.host", lambda case: case.family in HOST),
     Variant("free_bytes", "means.free.start", lambda case: case.number("desired_bytes") is not None),
@@ -97,8 +98,8 @@ def _values(name: str, case: Case) -> dict[str, str]:
     value = case.statement.numbers[name]
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return {"value": str(value)[:40]}
-    if name == "buffer_bytes" and 0 <= value < 1 << 63:
-        return {"value": f"{value:,}"}
+    if name == "buffer_bytes" and "tried_bytes" in case.statement.numbers and 0 <= value < 1 << 63:
+        return {"value": f"{value:,} B"}
     if name.endswith("_bytes"):
         return {"value": size(value)} if abs(value) < 1 << 63 else {"value": str(value)[:40]}
     return {"value": f"{value:,}" if abs(value) < 1 << 63 else str(value)[:40]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from shutil import copyfileobj
@@ -10,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from vramcast.doctor.failures.diagnose import Given, Told, diagnosis
 from vramcast.domain.failure import Diagnosis
-from vramcast.errors import SourceError
+from vramcast.errors import InvalidSpec, SourceError
 
 if TYPE_CHECKING:
     from vramcast.domain.job import Job
@@ -26,6 +27,9 @@ MOST_TOLD: Final = 200
 
 LONGEST_PATH: Final = 1024
 """A longer text is no path [characters]."""
+
+NAMES_A_FILE: Final = re.compile(r"\S+\.(?:log|txt|out|err|json|pickle|pkl|gz)")
+"""A text that is nothing but this was meant as a path."""
 
 SNAPSHOT_BEGINS: Final = (
     b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04",
@@ -51,6 +55,8 @@ def diagnosed(
 
     Raises: SourceError for a file that cannot be read
     """
+    if source is not None and not isinstance(source, (str, Path)):
+        raise InvalidSpec(f"a {type(source).__name__} is no text; give a text as str, or the path of one")
     path = _path(source)
     if snapshot is None and path is not None and path != STANDARD_INPUT and is_snapshot(path):
         source, path, snapshot = None, None, path
@@ -130,9 +136,13 @@ def _path(source: str | Path | None) -> Path | None:
     if len(source) > LONGEST_PATH or "\n" in source or "\0" in source:
         return None
     try:
-        return Path(source) if Path(source).is_file() else None
+        if Path(source).is_file():
+            return Path(source)
     except OSError:
         return None
+    if NAMES_A_FILE.fullmatch(source):
+        raise SourceError(f"{source}: No such file; give the path of a text, or the text itself")
+    return None
 
 
 def is_snapshot(path: Path) -> bool:

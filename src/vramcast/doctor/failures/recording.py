@@ -76,7 +76,10 @@ def proof_of(snapshot: Snapshot, number: int | None = None) -> Proof:
     variants = [variant for conf in CONFS if (variant := _under(snapshot, device, conf, held)) is not None]
     failed = bool(_failures(device))
     fixes = sorted(_fixes(variants, replayed, failed=failed), key=lambda fix: (not fix.enough, -(fix.saves_bytes or 0)))
-    return Proof((_peak(replayed, device, failed=failed), *_holders(snapshot, device, replayed)), tuple(fixes))
+    none_helps = failed and not any(fix.enough for fix in fixes)
+    remarks = [_peak(replayed, device, failed=failed)]
+    remarks += [Remark(key="proof.none_avoids", values={"count": str(len(variants))})] if none_helps else []
+    return Proof((*remarks, *_holders(snapshot, device, replayed)), tuple(fixes))
 
 
 def _device(snapshot: Snapshot, number: int | None) -> DeviceSnapshot | None:

@@ -47,8 +47,8 @@ class Remedy(NamedTuple):
 
 
 def is_torch(case: Case) -> bool:
-    """PyTorch's allocator on a card, Metal aside."""
-    return case.family.startswith("torch-") and case.family != "torch-mps"
+    """PyTorch's allocator on a card, Metal aside; or the table it prints."""
+    return (case.family.startswith("torch-") and case.family != "torch-mps") or case.family == "memory-summary"
 
 
 def is_server(*names: str) -> Applies:

@@ -13,7 +13,18 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.doctor.failures.card_rules import BESIDE
-from vramcast.doctor.failures.case import HOST, LIBRARIES, LLAMA, NOT_MEMORY, TABLES, TORCH, Case, percent, serving, size
+from vramcast.doctor.failures.case import (
+    HOST,
+    LIBRARIES,
+    LLAMA,
+    NOT_MEMORY,
+    TABLES,
+    TORCH,
+    Case,
+    percent,
+    serving,
+    size,
+)
 from vramcast.doctor.failures.rule import Holds, Rule, Values, known
 from vramcast.domain.failure import Cause
 from vramcast.units import GIB
@@ -280,6 +291,11 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
     Rule("why.late", Cause.FRAGMENTED, 0.5, _late, _step),
     Rule("why.not_memory", Cause.BUG, 6, lambda case: case.family in NOT_MEMORY),
     Rule("why.exabyte", Cause.BUG, 9, _says(r"more than 1EB")),
+    # what a replay of the process shows
+    Rule(
+        "why.replay_avoids", Cause.FRAGMENTED, 4, lambda case: bool(case.replay_avoids),
+        lambda case: {"setting": case.replay_avoids},
+    ),
     # what train or serve says of the job; `job.beside` has the words
     Rule("", Cause.TOO_BIG, 3, lambda case: case.job is not None and not case.job.fits),
     Rule("", Cause.TOO_BIG, -1.5, lambda case: case.job is not None and case.job.fits),

@@ -84,7 +84,7 @@ FACTS: Final[dict[str, tuple[Said, ...]]] = {
     ),
     "loss_not_finite": (
         *(
-            Said(f"loss{between}{value}", rf"loss['\"]?[ :=]{{1,4}}'?(nan|-?inf)\b", "a loss that is not a number")
+            Said(f"loss{between}{value}", r"loss['\"]?[ :=]{1,4}'?(nan|-?inf)\b", "a loss that is not a number")
             for between in (" ", ": ", ":", "=", " = ", "': ", "': '", '": ')
             for value in ("nan", "inf", "-inf")
         ),

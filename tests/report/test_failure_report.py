@@ -1,0 +1,45 @@
+"""Diagnoses as reports show them."""
+
+from __future__ import annotations
+
+from tests.doctor.failures._statements import FRAGMENTED, stated
+from vramcast.doctor.failures.diagnose import MOST_FINDINGS, Told, diagnosis
+from vramcast.domain.failure import Diagnosis
+from vramcast.report.failure import diagnosis_document, grouped, render
+from vramcast.report.messages import Words
+from vramcast.units import MIB
+
+
+def ranks(count: int) -> Diagnosis:
+    """As many ranks of one job fail, each with its own figures."""
+    statements = tuple(
+        stated(line=6 * rank, **(FRAGMENTED | {"device": rank, "free_bytes": 400 * MIB + rank}))
+        for rank in range(count)
+    )
+    return diagnosis("train.log", Told(statements=statements))
+
+
+def test_ranks_that_fail_alike_are_explained_once_and_listed() -> None:
+    found = ranks(8)
+    text = render(found, Words("en"))
+    assert text.count("What to change") == 1 and "All 8 places of this text that say so" in text
+    table = text[text.index("All 8 places"):].splitlines()
+    assert len(table) == 1 + 1 + 8 and table[-1].split()[:2] == ["42", "7"]
+    assert len(diagnosis_document(found)["findings"]) == 8
+
+
+def test_other_causes_are_explained_on_their_own() -> None:
+    other = stated("linux", "Killed process 7 (python)", line=900, pid=7)
+    found = diagnosis("x", Told(statements=(*(finding.statement for finding in ranks(2).findings), other)))
+    assert [len(group) for group in grouped(found.findings)] == [2, 1]
+
+
+def test_failures_beyond_the_most_that_are_explained_are_counted() -> None:
+    found = ranks(MOST_FINDINGS + 3)
+    assert found.left_out == 3
+    assert "3 more failures of this text are not shown" in render(found, Words("en"))
+
+
+def test_chinese_reports_use_chinese_punctuation() -> None:
+    text = render(ranks(1), Words("zh"))
+    assert "；最多省 3.87 GiB" in text and "; " not in text
