@@ -80,9 +80,10 @@ def _compared(finding: Finding, name: str) -> str:
 def _finding(finding: Finding, found: Diagnosis, words: Words) -> Iterator[str]:
     yield headline(finding, words)
     statement = finding.statement
-    place = "failure.event" if statement.family == "torch-snapshot" else "failure.where"
+    is_event = statement.family == "torch-snapshot"  # `vramcast replay` counts events from 0
+    place, line = ("failure.event", f"{statement.line - 1:,}") if is_event else ("failure.where", statement.line)
     wording = statement.wording or "-"
-    yield "  " + words(place, name=found.name, line=statement.line, family=statement.family, wording=wording)
+    yield "  " + words(place, name=found.name, line=line, family=statement.family, wording=wording)
     if statement.versions:
         yield "  " + words("failure.versions", versions=statement.versions)
     if statement.repeats > 1:
@@ -179,7 +180,9 @@ def _gains(fix: Fix, words: Words) -> Iterator[str]:
         by = words(f"failure.by.{fix.shown_by}")
         yield words(key, size=format_bytes(fix.saves_bytes), by=by)
     if fix.enough is not None:
-        yield words("failure.enough" if fix.enough else "failure.not_enough")
+        said = words("failure.enough" if fix.enough else "failure.not_enough")
+        told = fix.saves_bytes is not None or not fix.shown_by
+        yield said if told else words("failure.shown", said=said, by=words(f"failure.by.{fix.shown_by}"))
 
 
 def diagnosis_document(found: Diagnosis) -> dict[str, Any]:

@@ -27,6 +27,7 @@ FAILURE_NUMBERS: Final[dict[str, dict[str, str]]] = {
     "failure.saves": {"en": "saves {size} ({by})", "zh": "省 {size}（{by}）"},
     "failure.saves_most": {"en": "frees at most {size} ({by})", "zh": "最多省 {size}（{by}）"},
     "failure.enough": {"en": "enough", "zh": "足够"},
+    "failure.shown": {"en": "{said} ({by})", "zh": "{said}（{by}）"},
     "failure.not_enough": {"en": "not enough by itself", "zh": "单独不够"},
     "failure.none": {
         "en": "{name}: nothing here tells of memory running out; looked for: out-of-memory messages of PyTorch, "

@@ -145,7 +145,8 @@ def _fixes(variants: list[Variant], replayed: Replayed, *, failed: bool) -> Iter
         seen.add(kind)
         saves = replayed.peak_reserved_bytes - variant.peak_reserved_bytes
         avoids = failed and variant.out_of_memory is None and not variant.num_ooms
-        if not variant.conf or not (avoids or saves >= WORTH_SHOWING):
+        stopped = variant.out_of_memory is not None or variant.num_ooms > 0  # a run cut short holds less: no saving
+        if not variant.conf or stopped or not (avoids or saves >= WORTH_SHOWING):
             continue
         yield Fix(
             action=Remark(
