@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from vramcast.doctor.failures.case import LIBRARIES, Case, percent, size
+from vramcast.doctor.failures.case import HOST, LIBRARIES, NOT_MEMORY, Case, percent, size
+from vramcast.doctor.failures.figures import ROUNDING
 from vramcast.doctor.failures.rule import Holds, Rule, Values, between, known
 from vramcast.domain.failure import Cause
 from vramcast.units import GIB, MIB
@@ -16,11 +17,20 @@ BESIDE: Final = 2 * GIB
 """More than a context with libraries and NCCL takes in a usual process: `catalogue/contexts.csv` has 0.1 to 1.6 GiB,
 libraries that are loaded eagerly 1 GiB [bytes]."""
 
+BESIDE_SHARE: Final = 0.3
+"""Of a small card: few multiprocessors make a small context, 0.2 to 0.9 GiB on cards of 4 GiB."""
+
 NEAR: Final = 64 * MIB
 """Less free memory than this above a request is none: the driver maps pages of 2 MiB, and keeps some [bytes]."""
 
 BEGUN: Final = 64 * MIB
 """A process that holds less has not begun its work: nothing can be in pieces yet [bytes]."""
+
+SMALLEST_LARGE_SEGMENT: Final = 20 * MIB
+"""Of the caching allocator, for requests from 1 to 10 MiB [bytes]."""
+
+CHANCE: Final = 0.002
+"""Share of a card up to which a request is so small that passing one of 19 round shares is no chance."""
 
 SMALL_CARD: Final = int(4.5 * GIB)
 """Of such a card context and libraries alone take a tenth or more [bytes]."""
@@ -52,7 +62,8 @@ def shares(case: Case) -> Shares:
     if not figures.total:
         return Shares()
     total = figures.total
-    unexplained = max(0, (figures.outside or 0) - BESIDE) if figures.process is None else 0
+    usual = min(BESIDE, int(BESIDE_SHARE * total))
+    unexplained = max(0, (figures.outside or 0) - usual) if figures.process is None else 0
     return Shares(
         allocated=(figures.allocated or 0) / (figures.limit or total),
         tried=(figures.tried or 0) / total,
@@ -127,6 +138,23 @@ def _fraction(case: Case) -> bool:
     return enough_free(case) or held + figures.tried > figures.allowed  # type: ignore[operator]
 
 
+def _round_share(case: Case) -> float | None:
+    """The round share of the card that the request would have passed, with memory free: a fraction not named.
+
+    Torch 2.1 to 2.7 leave the limit out of the message. What is reserved stays below share times card, and the segment
+    for the request would have gone beyond; for small requests a chance hit is rare.
+    """
+    figures = case.figures
+    if figures.allowed is not None or not enough_free(case) or not known(figures.reserved, figures.total):
+        return None
+    total, reserved = figures.total, figures.reserved
+    segment = max(figures.tried or 0, SMALLEST_LARGE_SEGMENT)
+    if not total or reserved is None or reserved < BEGUN or segment > total * CHANCE:
+        return None
+    limits = ((share / 20, share * total / 20) for share in range(1, 20))
+    return next((share for share, limit in limits if reserved <= limit + ROUNDING and reserved + segment > limit), None)
+
+
 def _running(case: Case) -> bool:
     return enough_free(case) and not _fraction(case) and (case.figures.reserved or 0) >= BEGUN
 
@@ -135,6 +163,19 @@ def _starting(case: Case) -> bool:
     return enough_free(case) and not _fraction(case) and (
         known(case.figures.reserved) and case.figures.reserved < BEGUN  # type: ignore[operator]
     )
+
+
+def _over_limit(case: Case) -> bool:
+    """More is needed than the hardware, driver or allocator grants, as the text itself says."""
+    limit = case.number("limit_bytes")
+    if limit is None or case.family in (*HOST, *NOT_MEMORY):
+        return False
+    return (_wanted(case) or 0) > limit
+
+
+def _wanted(case: Case) -> float | None:
+    wanted = [case.number(f"{name}_bytes") for name in ("needed", "used", "tried")]
+    return max((size for size in wanted if size is not None), default=None)
 
 
 def _on_card(*names: str) -> Values:
@@ -161,7 +202,11 @@ CARD_RULES: Final[tuple[Rule, ...]] = (
     # the job itself
     Rule("why.spilled", Cause.TOO_BIG, 5, _spilled, _on_card("allocated", "reserved", "total")),
     Rule("why.larger_than_card", Cause.TOO_BIG, 5, lambda case: shares(case).tried > 1, _on_card("tried", "total")),
-    Rule("why.one_tensor", Cause.TOO_BIG, 2, lambda case: 0.5 < shares(case).tried <= 1, _on_card("tried", "total")),
+    Rule("why.one_tensor", Cause.TOO_BIG, 2, lambda case: 0.5 <= shares(case).tried <= 1, _on_card("tried", "total")),
+    Rule(
+        "why.over_limit", Cause.TOO_BIG, 4, _over_limit,
+        lambda case: {"wanted": size(_wanted(case)), "limit": size(case.number("limit_bytes"))},
+    ),
     Rule(
         "why.live_fills", Cause.TOO_BIG, 2.5, lambda case: 0.9 <= shares(case).allocated <= 1,
         _on_card("allocated", "limit"),
@@ -176,7 +221,7 @@ CARD_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "why.small_card", Cause.TOO_BIG, 1,
-        lambda case: 0 < (case.figures.total or 0) < SMALL_CARD and not enough_free(case), _on_card("total"),
+        lambda case: 0 < (case.figures.total or 0) < SMALL_CARD and not _running(case), _on_card("total"),
     ),
     Rule("", Cause.TOO_BIG, -2, enough_free),
     # pieces
@@ -213,6 +258,10 @@ CARD_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "why.fraction", Cause.MEMORY_FRACTION, 3, lambda case: _fraction(case) and not enough_free(case),
         _on_card("allowed", "reserved", "tried", "free"),
+    ),
+    Rule(
+        "why.round_share", Cause.MEMORY_FRACTION, 5, lambda case: _round_share(case) is not None,
+        lambda case: _on_card("reserved", "tried", "free")(case) | {"share": percent(_round_share(case))},
     ),
     # captured graphs
     Rule(

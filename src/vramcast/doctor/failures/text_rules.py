@@ -30,6 +30,11 @@ HOST_WORDS: Final = (
     r"/dev/shm|shared memory \(shm\)|Bus error|std::bad_alloc|Unable to allocate .{1,60} for an array|\bMemoryError|"
     r"\b(?:CPU|CUDA_Host|ROCm_Host|Vulkan_Host)[\w-]* buffer|Killed process"
 )
+TF_HANDLE: Final = r"Could not create cudnn handle|failed to create cu\w{3,8} handle|cuDNN failed to initialize"
+CONVOLUTION: Final = (
+    r"cuDNN algorithm to run convolution|unable to find an engine|FWD algo for convolution|find\w{0,20}\(\w{0,4}algo|"
+    r"No algorithm worked|requires workspace"
+)
 SERVER_FILLS: Final = r"gpu_memory_utilization|ESTIMATE_CUDAGRAPHS|mem[-_]fraction[-_]static"
 
 
@@ -57,7 +62,8 @@ def _limited(case: Case) -> bool:
 def _tgi(low: int, high: int) -> Holds:
     def holds(case: Case) -> bool:
         tokens = case.number("tried_tokens")
-        return case.family == "tgi" and low <= (FEW_TOKENS if tokens is None else tokens) < high
+        told = case.family == "tgi" and not case.says(r"total tokens with")
+        return told and low <= (FEW_TOKENS if tokens is None else tokens) < high
 
     return holds
 
@@ -72,6 +78,21 @@ def _metal(case: Case) -> bool:
 
 def _library(case: Case) -> bool:
     return case.family in LIBRARIES and (case.figures.free or 0) <= GIB
+
+
+def _reserves_all(case: Case) -> bool:
+    """TensorFlow takes nearly the whole card when it starts; its libraries get what is left."""
+    return _library(case) and case.says(TF_HANDLE)
+
+
+def _convolution(case: Case) -> bool:
+    """cuDNN tried all algorithms of one convolution: their workspaces did not fit beside the job's own memory."""
+    return case.family == "cudnn" and case.says(CONVOLUTION) and _library(case)
+
+
+def _creates_context(case: Case) -> bool:
+    """A process that makes its context holds nothing of the card yet."""
+    return case.figures.tried is None and (case.during("context") or "context" in case.facts.words)
 
 
 def _host(case: Case) -> bool:
@@ -90,8 +111,14 @@ def _device_buffer(case: Case) -> bool:
 
 def _server_filled(case: Case) -> bool:
     """An engine's share of the card left too little for what comes on top of it."""
-    filled = case.says(SERVER_FILLS) or (case.during("capture") and "gpu_memory_utilization" in case.facts.words)
+    serving = not case.facts.words.isdisjoint({"gpu_memory_utilization", "serving"})
+    filled = case.says(SERVER_FILLS) or (case.during("capture") and serving)
     return filled and case.figures.tried is not None and (case.figures.short or 0) > 0
+
+
+def _server_filled_bare(case: Case) -> bool:
+    """The same, where the driver refused without figures: a graph that is instantiated lies outside the allocator."""
+    return case.figures.tried is None and case.during("capture") and "serving" in case.facts.words
 
 
 def _high_fraction(case: Case) -> bool:
@@ -160,6 +187,7 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule("why.static_fraction", Cause.MEMORY_FRACTION, 5, _says(r"increase --?-?mem-fraction-static")),
     Rule("why.server_filled", Cause.MEMORY_FRACTION, 5, _server_filled, _of(tried="tried", free="free")),
+    Rule("why.server_graphs", Cause.MEMORY_FRACTION, 4, _server_filled_bare),
     Rule(
         "why.high_fraction", Cause.MEMORY_FRACTION, 4, _high_fraction,
         lambda case: {"fraction": percent(case.number("memory_fraction"))},
@@ -172,6 +200,13 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
     # libraries, Metal
     Rule("why.library", Cause.CONTEXT_AND_LIBRARIES, 5, _library),
     Rule("why.library_last", Cause.TOO_BIG, 1.5, _library),
+    Rule("why.reserves_all", Cause.MEMORY_FRACTION, 6, _reserves_all),
+    Rule("why.convolution", Cause.TOO_BIG, 2.5, _convolution),
+    Rule("why.context", Cause.OTHER_PROCESS, 4, _creates_context),
+    Rule(
+        "why.busy", Cause.OTHER_PROCESS, 3.25, lambda case: case.figures.tried is None and bool(case.facts.busy),
+        lambda case: {"busy": percent(case.facts.busy)},
+    ),
     Rule("why.only_table", Cause.UNKNOWN, 3, lambda case: case.family in TABLES and not case.number("num_ooms")),
     Rule("why.metal", Cause.CONTEXT_AND_LIBRARIES, 5, _metal, _of(beside="beside", allocated="allocated")),
     Rule(
