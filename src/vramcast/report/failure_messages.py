@@ -148,9 +148,10 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "本进程只允许使用 {allowed}：已保留 {reserved} 加所申请的 {tried} 已超出，而卡上还空闲 {free}",
     },
     "why.round_share": {
-        "en": "{free} of the card were free and {tried} refused just where the {reserved} reserved reach {share} of the "
-        "card: a memory fraction was set, which this version's message leaves out",
-        "zh": "卡上空闲 {free} 却拒绝了 {tried}，而已保留 {reserved} 恰达整卡的 {share}：设定了显存比例，此版本的消息不显示",
+        "en": "{free} of the card were free and {tried} refused just where the {reserved} reserved reach {share} of "
+        "it: a memory fraction was set, which this version's message leaves out",
+        "zh": "卡上空闲 {free} 却拒绝了 {tried}，而已保留 {reserved} 恰达整卡的 {share}：设定了显存比例，"
+        "此版本的消息不显示",
     },
     "why.pools": {
         "en": "private pools of captured graphs keep {pools} free that the request of {tried} may not use",
@@ -247,7 +248,7 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "文本中的表显示某卡已用 {busy}；失败的进程已不再占用",
     },
     "why.server_graphs": {
-        "en": "a server captured graphs after it had filled its share of the card: the driver had nothing left for them",
+        "en": "a server captured graphs after it had filled its share of the card: nothing was left for them",
         "zh": "服务占满份额之后才捕获 CUDA 图：驱动已没有空间",
     },
     "why.only_table": {"en": "the text shows what is held, but no failure", "zh": "文本只显示占用情况，没有失败"},

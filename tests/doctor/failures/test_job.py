@@ -7,6 +7,7 @@ from vramcast.api import job_of, serve_job_of
 from vramcast.doctor.failures.diagnose import Given, Told, diagnosis
 from vramcast.doctor.failures.job import computed
 from vramcast.domain.failure import Cause
+from vramcast.estimate.serving import answer as serving_answer
 from vramcast.estimate.training import device_bytes
 
 BERT = {
@@ -49,3 +50,17 @@ def test_a_served_model_is_answered_by_serve() -> None:
     found = computed(serve_job_of({"model": "llama-3.1-8b", "gpus": "rtx-3090", "context": 131072}))
     assert found.by == "serve" and not found.predicted.fits
     assert any(fix.setting.startswith("--context") and fix.enough for fix in found.fixes)
+
+
+def test_what_does_not_fit_still_saves_what_two_runs_of_serve_differ_by() -> None:
+    asked = {"model": "qwen2.5-7b", "gpus": "t4", "context": 32768}
+    job = serve_job_of(asked)
+    changes = {
+        "--no-graphs": {"graphs": False},
+        "--batched-tokens 2048 --max-sequences 16": {"batched-tokens": 2048, "max-sequences": 16},
+    }
+    saved = {fix.setting: fix.saves_bytes for fix in computed(job).fixes if not fix.enough}
+    needed = serving_answer(job, with_changes=False).fullest.needed_bytes
+    for setting, change in changes.items():
+        changed = serving_answer(serve_job_of(asked | change), with_changes=False).fullest.needed_bytes
+        assert saved[setting] == needed - changed

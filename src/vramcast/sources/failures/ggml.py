@@ -185,7 +185,9 @@ OLLAMA: Final = (
     Wording("runner", "llama runner process has terminated", r"(?:: (?P<reason__>[^\n\"]{1,80}))?", weak=True),
     Wording("runner", "llama runner exited, you may not have enough available memory to run this model"),
     Wording(
-        "runner", "llama runner process no longer running", rf"(?:: <exit_code>)?(?: (?P<reason__>[^\"]{{0,160}}?{RAN_OUT}))?"
+        "runner",
+        "llama runner process no longer running",
+        rf"(?:: <exit_code>)?(?: (?P<reason__>[^\"]{{0,160}}?{RAN_OUT}))?",
     ),
     Wording("insufficient", "insufficient memory - required allocations"),
     Wording("insufficient-vram", "insufficient VRAM to load any model layers"),
