@@ -130,7 +130,7 @@ def run_of(block: Block, vocabulary: frozenset[str] = frozenset()) -> Run:
         for start, part in _parts(line, offset):
             for piece in _pieces(part):
                 cleaned = " ".join(_stripped(piece).split())
-                if pieces and (head := _cut_off(pieces[-1], cleaned, vocabulary)):
+                if pieces and cleaned[:1].isalpha() and (head := _cut_off(pieces[-1], cleaned, vocabulary)):
                     pieces[-1] += head
                     cleaned = cleaned[len(head) :].lstrip()
                 if cleaned:
@@ -142,8 +142,8 @@ def run_of(block: Block, vocabulary: frozenset[str] = frozenset()) -> Run:
 
 def _cut_off(before: str, after: str, vocabulary: frozenset[str]) -> str:
     """What a terminal of fixed width cut off the last word of a line, where together they are a known word."""
-    head = FIRST_WORD.match(after)
-    last = LAST_WORD.search(before, max(0, len(before) - LONGEST_WORD)) if head else None
+    last = LAST_WORD.search(before, max(0, len(before) - LONGEST_WORD)) if before[-1].isalpha() else None
+    head = FIRST_WORD.match(after) if last else None
     if head is None or last is None:
         return ""
     start, rest = last[0].lower(), head[0].lower()
