@@ -76,6 +76,11 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "one request of {tried} is {tried_share} of the card's {total}",
         "zh": "单次申请 {tried}，占整卡 {total} 的 {tried_share}",
     },
+    "why.large_request": {
+        "en": "{tried} in one request were refused beside {free} free: Windows counts as free what one process may not "
+        "take, and smaller requests go in",
+        "zh": "单次申请 {tried} 被拒，尽管空闲 {free}：Windows 把单个进程不可用的也算作空闲，较小的申请可以放下",
+    },
     "why.over_limit": {
         "en": "{wanted} are wanted of a limit of {limit}",
         "zh": "需要 {wanted}，上限为 {limit}",

@@ -164,6 +164,17 @@ def test_a_small_card_has_a_small_context_so_more_is_another_process() -> None:
     assert cause_of(**sizes(tried=0.33, total=4, free=0.02, allocated=1.6, reserved=1.65)) is Cause.OTHER_PROCESS
 
 
+def test_the_context_of_a_tiny_card_is_no_other_process() -> None:
+    # 1 - 0.02 - 0.46 = 0.52 outside
+    assert cause_of(**sizes(tried=0.03, total=1, free=0.02, allocated=0.44, reserved=0.46)) is Cause.TOO_BIG
+
+
+def test_a_large_request_that_free_memory_does_not_serve_is_too_big_and_a_small_one_is_not() -> None:
+    large = judge(case_of(stated(**sizes(tried=2, total=24, free=9, allocated=8, reserved=12))))
+    assert large.cause is Cause.TOO_BIG and large.confidence < 0.6
+    assert cause_of(**sizes(tried=0.02, total=24, free=9, allocated=8, reserved=12)) is not Cause.TOO_BIG
+
+
 def test_tensorflow_takes_the_card_before_its_libraries() -> None:
     text = "Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED"
     assert cause_of("cudnn", text) is Cause.MEMORY_FRACTION
@@ -181,7 +192,7 @@ def test_a_process_that_has_no_context_yet_meets_another() -> None:
 
 
 def test_graphs_of_a_server_that_the_driver_refuses_follow_from_its_share() -> None:
-    facts = Facts(phases=frozenset({"capture"}), words=frozenset({"serving"}))
+    facts = Facts(phases=frozenset({"capture"}), words=frozenset({"vllm"}))
     assert cause_of(text="CUDA error: out of memory", facts=facts) is Cause.MEMORY_FRACTION
 
 

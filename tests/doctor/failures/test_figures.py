@@ -67,3 +67,11 @@ def test_no_holder_has_more_than_the_card(numbers: dict[str, int]) -> None:
         assert all(part is None or part <= found.total for part in (found.outside,))
         if "other_processes_bytes" not in numbers:
             assert found.others is None or found.others <= found.total
+
+
+def test_what_rounding_leaves_is_no_other_process() -> None:
+    # 79.15 - 38.09 - 41.06 GiB, each printed with two decimals
+    numbers = {name: round(size * (1 << 30)) for name, size in (
+        ("total_bytes", 79.15), ("free_bytes", 38.09), ("process_bytes", 41.06),
+    )}
+    assert figures_of(numbers).others == 0

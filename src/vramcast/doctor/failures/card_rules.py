@@ -18,7 +18,8 @@ BESIDE: Final = 2 * GIB
 libraries that are loaded eagerly 1 GiB [bytes]."""
 
 BESIDE_SHARE: Final = 0.3
-"""Of a small card: few multiprocessors make a small context, 0.2 to 0.9 GiB on cards of 4 GiB."""
+BESIDE_SMALL: Final = GIB
+"""Of a small card: few multiprocessors make a small context, 0.2 to 0.9 GiB on cards of 1 to 4 GiB."""
 
 NEAR: Final = 64 * MIB
 """Less free memory than this above a request is none: the driver maps pages of 2 MiB, and keeps some [bytes]."""
@@ -31,6 +32,9 @@ SMALLEST_LARGE_SEGMENT: Final = 20 * MIB
 
 CHANCE: Final = 0.002
 """Share of a card up to which a request is so small that passing one of 19 round shares is no chance."""
+
+LARGE: Final = 0.05
+"""Share of a card from which on a request is large: it then matters that Windows counts as free what it may not map."""
 
 SMALL_CARD: Final = int(4.5 * GIB)
 """Of such a card context and libraries alone take a tenth or more [bytes]."""
@@ -62,7 +66,7 @@ def shares(case: Case) -> Shares:
     if not figures.total:
         return Shares()
     total = figures.total
-    usual = min(BESIDE, int(BESIDE_SHARE * total))
+    usual = min(BESIDE, max(BESIDE_SMALL, int(BESIDE_SHARE * total)))
     unexplained = max(0, (figures.outside or 0) - usual) if figures.process is None else 0
     return Shares(
         allocated=(figures.allocated or 0) / (figures.limit or total),
@@ -138,7 +142,7 @@ def _fraction(case: Case) -> bool:
     return enough_free(case) or held + figures.tried > figures.allowed  # type: ignore[operator]
 
 
-def _round_share(case: Case) -> float | None:
+def round_share(case: Case) -> float | None:
     """The round share of the card that the request would have passed, with memory free: a fraction not named.
 
     Torch 2.1 to 2.7 leave the limit out of the message. What is reserved stays below share times card, and the segment
@@ -224,6 +228,10 @@ CARD_RULES: Final[tuple[Rule, ...]] = (
         lambda case: 0 < (case.figures.total or 0) < SMALL_CARD and not _running(case), _on_card("total"),
     ),
     Rule("", Cause.TOO_BIG, -2, enough_free),
+    Rule(
+        "why.large_request", Cause.TOO_BIG, 3, lambda case: enough_free(case) and shares(case).tried >= LARGE,
+        _on_card("tried", "free"),
+    ),
     # pieces
     Rule("why.pieces_enough", Cause.FRAGMENTED, 6, _pieces(MUCH_SCATTER, 2), _sum),
     Rule("why.pieces_enough", Cause.FRAGMENTED, 4.5, _pieces(USUAL_SCATTER, MUCH_SCATTER), _sum),
@@ -260,8 +268,8 @@ CARD_RULES: Final[tuple[Rule, ...]] = (
         _on_card("allowed", "reserved", "tried", "free"),
     ),
     Rule(
-        "why.round_share", Cause.MEMORY_FRACTION, 5, lambda case: _round_share(case) is not None,
-        lambda case: _on_card("reserved", "tried", "free")(case) | {"share": percent(_round_share(case))},
+        "why.round_share", Cause.MEMORY_FRACTION, 5, lambda case: round_share(case) is not None,
+        lambda case: _on_card("reserved", "tried", "free")(case) | {"share": percent(round_share(case))},
     ),
     # captured graphs
     Rule(

@@ -25,7 +25,8 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
         "memory usage keeps", "memory grows", "显存泄漏", "内存泄漏", "显存不断增", "显存一直增",
     ),
     "context": ("cuctxcreate", "cudeviceprimaryctxretain"),
-    "serving": ("/vllm/", "/sglang/", "vllmworker", "enginecore", "model_executor/model_runner"),
+    "vllm": ("/vllm/", "vllmworker", "enginecore"),
+    "sglang": ("/sglang/", "sgl_kernel"),
     "gpu_memory_utilization": ("gpu_memory_utilization", "gpu-memory-utilization"),
     "gradient_checkpointing": ("gradient_checkpointing", "use_reentrant", "checkpointerror", "torch.utils.checkpoint"),
     "deepspeed": (

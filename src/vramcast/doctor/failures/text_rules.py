@@ -30,6 +30,9 @@ HOST_WORDS: Final = (
     r"/dev/shm|shared memory \(shm\)|Bus error|std::bad_alloc|Unable to allocate .{1,60} for an array|\bMemoryError|"
     r"\b(?:CPU|CUDA_Host|ROCm_Host|Vulkan_Host)[\w-]* buffer|Killed process"
 )
+CAPTURING: Final = ("vllm", "sglang")
+"""Words of servers that fill their share of the card, then capture graphs."""
+
 TF_HANDLE: Final = r"Could not create cudnn handle|failed to create cu\w{3,8} handle|cuDNN failed to initialize"
 CONVOLUTION: Final = (
     r"cuDNN algorithm to run convolution|unable to find an engine|FWD algo for convolution|find\w{0,20}\(\w{0,4}algo|"
@@ -80,7 +83,7 @@ def _library(case: Case) -> bool:
     return case.family in LIBRARIES and (case.figures.free or 0) <= GIB
 
 
-def _reserves_all(case: Case) -> bool:
+def reserves_all(case: Case) -> bool:
     """TensorFlow takes nearly the whole card when it starts; its libraries get what is left."""
     return _library(case) and case.says(TF_HANDLE)
 
@@ -111,14 +114,14 @@ def _device_buffer(case: Case) -> bool:
 
 def _server_filled(case: Case) -> bool:
     """An engine's share of the card left too little for what comes on top of it."""
-    serving = not case.facts.words.isdisjoint({"gpu_memory_utilization", "serving"})
+    serving = not case.facts.words.isdisjoint({"gpu_memory_utilization", *CAPTURING})
     filled = case.says(SERVER_FILLS) or (case.during("capture") and serving)
     return filled and case.figures.tried is not None and (case.figures.short or 0) > 0
 
 
 def _server_filled_bare(case: Case) -> bool:
     """The same, where the driver refused without figures: a graph that is instantiated lies outside the allocator."""
-    return case.figures.tried is None and case.during("capture") and "serving" in case.facts.words
+    return case.figures.tried is None and case.during("capture") and not case.facts.words.isdisjoint(CAPTURING)
 
 
 def _high_fraction(case: Case) -> bool:
@@ -200,7 +203,7 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
     # libraries, Metal
     Rule("why.library", Cause.CONTEXT_AND_LIBRARIES, 5, _library),
     Rule("why.library_last", Cause.TOO_BIG, 1.5, _library),
-    Rule("why.reserves_all", Cause.MEMORY_FRACTION, 6, _reserves_all),
+    Rule("why.reserves_all", Cause.MEMORY_FRACTION, 6, reserves_all),
     Rule("why.convolution", Cause.TOO_BIG, 2.5, _convolution),
     Rule("why.context", Cause.OTHER_PROCESS, 4, _creates_context),
     Rule(

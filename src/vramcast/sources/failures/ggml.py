@@ -106,6 +106,12 @@ LLAMA: Final = (
         (r"kIOGPUCommandBufferCallbackErrorOutOfMemory\)",),
         reach=300,
     ),
+    Wording(
+        "metal-buffer",
+        "ggml_metal_add_buffer: buffer '",
+        r"[\w.-]{1,40}' size <tried_bytes:b> is larger than buffer maximum of <limit_bytes:b>",
+    ),
+    Wording("metal-buffer", "newBufferWith*:length ", r"0x[0-9a-f]{1,16} must not exceed <limit_bytes>"),
     Wording("metal-working-set", "current allocated size is greater than the recommended max working set size"),
     Wording("sycl", "can't allocate ", r"<tried_bytes:b> Bytes of memory on device"),
     Wording("sycl", "can't malloc ", r"<tried_bytes:b> Bytes of memory on device"),
