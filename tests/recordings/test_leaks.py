@@ -88,7 +88,7 @@ def test_batches_of_varying_length_and_evaluations_between_hide_no_leak(marked: 
         run.make(3 * MIB, made.PLAIN)
         if step % 3 == 2:
             run.drop(run.make(7 * MIB, (made.python("evaluate", line=4), made.MAIN)))
-    found = leaks(run.snapshot() if marked else unmarked(run.snapshot()))
+    found = leaks(run.dump() if marked else unmarked(run.dump()))
     assert [(leak.bytes_per_step, leak.live_bytes) for leak in found.leaks] == [(3 * MIB, 24 * MIB)]
 
 
@@ -102,7 +102,7 @@ def test_a_buffer_that_is_filled_and_emptied_in_turn_is_no_leak() -> None:
                 run.drop(handle)
             buffer = []
         buffer.append(run.make(MIB, made.PLAIN))
-    assert leaks(run.snapshot()).can_be_told and leaks(run.snapshot()).leaks == ()
+    assert leaks(run.dump()).can_be_told and leaks(run.dump()).leaks == ()
 
 
 def test_steps_are_found_without_stacks() -> None:
