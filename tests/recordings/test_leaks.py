@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
 from msgspec.structs import replace
 
 from vramcast.domain.snapshot import Snapshot
@@ -65,9 +68,41 @@ def test_one_step_cannot_tell() -> None:
 
 def test_steps_are_found_without_marks() -> None:
     found = leaks(unmarked(trained(8, leaked_bytes=MIB)))
-    assert found.found_by == "repetition"
+    assert found.found_by == "optimizer"
     assert found.bytes_per_step == MIB
     assert leaks(unmarked(trained(8))).leaks == ()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_batches_of_varying_length_and_evaluations_between_hide_no_leak(marked: bool) -> None:
+    run, rng = Run(), random.Random(0)
+    weights, states = [run.make(2 * MIB, made.MOVED) for _ in range(4)], []
+    for step in range(9):
+        activations = [run.make(rng.randrange(MIB, 5 * MIB), made.FORWARD) for _ in weights]
+        for activation in reversed(activations):
+            run.drop(run.make(MIB, made.BACKWARD), made.BACKWARD)
+            run.drop(activation, made.BACKWARD)
+        with run.span("Optimizer.step#Adam.step"):
+            states = states or [run.make(2 * MIB, made.STATES) for _ in range(8)]
+            run.drop(run.make(2 * MIB, made.STEP), made.STEP)
+        run.make(3 * MIB, made.PLAIN)
+        if step % 3 == 2:
+            run.drop(run.make(7 * MIB, (made.python("evaluate", line=4), made.MAIN)))
+    found = leaks(run.dump() if marked else unmarked(run.dump()))
+    assert [(leak.bytes_per_step, leak.live_bytes) for leak in found.leaks] == [(3 * MIB, 24 * MIB)]
+
+
+def test_a_buffer_that_is_filled_and_emptied_in_turn_is_no_leak() -> None:
+    run, buffer = Run(), []
+    for step in range(8):
+        with run.span("Optimizer.step#Adam.step"):
+            run.drop(run.make(2 * MIB, made.STEP), made.STEP)
+        if step == 4:
+            for handle in buffer:
+                run.drop(handle)
+            buffer = []
+        buffer.append(run.make(MIB, made.PLAIN))
+    assert leaks(run.dump()).can_be_told and leaks(run.dump()).leaks == ()
 
 
 def test_steps_are_found_without_stacks() -> None:

@@ -36,7 +36,7 @@ class Leaks(Noun, frozen=True):
     """What grows over the steps of a device."""
 
     steps: int  # whole steps that were compared
-    found_by: Literal["annotations", "repetition"] | None  # None: no steps were found
+    found_by: Literal["annotations", "optimizer", "repetition"] | None  # None: no steps were found
     leaks: tuple[Leak, ...] = ()  # most bytes a step first
     boundaries: tuple[int, ...] = ()
 
@@ -100,15 +100,25 @@ def _leaks(device: DeviceSnapshot, lives: Lives, steps: Steps) -> Iterator[Leak]
             )
 
 
+def _came_down(earlier: Sequence[int], level: int) -> bool:
+    """Whether it had grown as high before and was given back: a buffer that is filled and emptied in turn."""
+    peak = max(earlier)
+    return peak >= level and min(earlier[: earlier.index(peak)], default=peak) < peak
+
+
 def _growth(history: Sequence[int]) -> int | None:
     """The boundary from which live bytes never fall and still grow at the end; None where they do not leak.
 
     >>> _growth([0, 10, 20, 30]), _growth([0, 30, 30, 30]), _growth([0, 10, 20, 0])
     (0, None, None)
+    >>> _growth([0, 10, 20, 30, 0, 10, 20, 30]), _growth([30, 0, 10, 20, 30])
+    (None, 1)
     """
     start = len(history) - 1
     while start and history[start - 1] <= history[start]:
         start -= 1
+    if _came_down(history[: start + 1], history[-1]):
+        return None
     rises = [place for place in range(start + 1, len(history)) if history[place] > history[place - 1]]
     if len(rises) < FEWEST_GROWN:
         return None

@@ -1,4 +1,4 @@
-"""Where the steps of a run begin: from the spans that torch marked, else from what repeats.
+"""Where the steps of a run begin: from the spans that torch marked, else from the optimizer's code, or what repeats.
 
 A stream of allocations repeats with period p when allocation i and i + p ask for the same size at the same stack.
 Layers of one forward repeat as well: their allocations all share the frame of the forward that runs them, those of
@@ -53,7 +53,7 @@ MOST_KEPT: Final = 0.2
 class Steps(NamedTuple):
     """Boundaries between steps."""
 
-    found_by: Literal["annotations", "repetition"]
+    found_by: Literal["annotations", "optimizer", "repetition"]
     boundaries: array[int]  # "I", rising: index of the first event of each step but the first
 
     @property
@@ -67,6 +67,9 @@ def steps_of(snapshot: Snapshot, device: DeviceSnapshot) -> Steps | None:
     marked = _marked(snapshot, device)
     if len(marked) > FEWEST_REPEATS:
         return Steps("annotations", marked)
+    stepped = _stepped(snapshot, device.trace)
+    if len(stepped) > max(FEWEST_REPEATS, len(marked)):
+        return Steps("optimizer", stepped)
     repeated = _repeated(snapshot, device.trace)
     if len(repeated) > len(marked):
         return Steps("repetition", repeated)
@@ -86,6 +89,23 @@ def _marked(snapshot: Snapshot, device: DeviceSnapshot) -> array[int]:
     name = names.most_common(1)[0][0]
     ends = {bisect_left(times, span.end_us) for span in own if span.name == name}
     return array("I", sorted(ends | {0}))  # the first step begins with the recording
+
+
+def _stepped(snapshot: Snapshot, trace: Trace) -> array[int]:
+    """Ends of the passes of the optimizer's own code; of several optimizers, of the line that runs most often."""
+    kinds = Kinds(snapshot.stacks)
+    ends: dict[int, dict[int, int]] = {}  # stack -> pass -> event after its last allocation there
+    number = 0
+    for index, (action, stack) in enumerate(zip(trace.actions, trace.stacks, strict=True)):
+        if action != Action.ALLOC:
+            continue
+        found = PASSES.get(kinds[stack])
+        if found == OPTIMIZER_PASS:
+            ends.setdefault(stack, {})[number] = index + 1
+        elif found is not None:
+            number += 1
+    most = max(ends.values(), key=len, default={})
+    return array("I", sorted({0, *most.values()})) if most else array("I")
 
 
 def _repeated(snapshot: Snapshot, trace: Trace) -> array[int]:

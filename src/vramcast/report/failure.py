@@ -137,7 +137,8 @@ def _sizes(finding: Finding) -> dict[str, int]:
         held = known["allocated"] + known.get("unallocated", 0)
         used = known["total"] - known["free"]
         if isinstance(process, (int, float)) and held <= process <= used + ROUNDING:
-            known |= {"beside": int(process) - held, "others": max(0, used - int(process))}
+            others = used - int(process)
+            known |= {"beside": int(process) - held, "others": others if others >= ROUNDING else 0}
         else:
             known["outside"] = max(0, used - held)
     return known

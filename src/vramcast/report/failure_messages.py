@@ -76,6 +76,11 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "one request of {tried} is {tried_share} of the card's {total}",
         "zh": "单次申请 {tried}，占整卡 {total} 的 {tried_share}",
     },
+    "why.large_request": {
+        "en": "{tried} in one request were refused beside {free} free: Windows counts as free what one process may not "
+        "take, and smaller requests go in",
+        "zh": "单次申请 {tried} 被拒，尽管空闲 {free}：Windows 把单个进程不可用的也算作空闲，较小的申请可以放下",
+    },
     "why.live_fills": {
         "en": "live tensors, {allocated}, fill {allocated_share} of the {limit} there is",
         "zh": "存活张量 {allocated}，占可用 {limit} 的 {allocated_share}",
@@ -142,6 +147,12 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "this process may take {allowed} only: {reserved} reserved and the {tried} asked for are more, while "
         "{free} of the card are free",
         "zh": "本进程只允许使用 {allowed}：已保留 {reserved} 加所申请的 {tried} 已超出，而卡上还空闲 {free}",
+    },
+    "why.round_share": {
+        "en": "{free} of the card were free and {tried} refused just where the {reserved} reserved reach {share} of "
+        "it: a memory fraction was set, which this version's message leaves out",
+        "zh": "卡上空闲 {free} 却拒绝了 {tried}，而已保留 {reserved} 恰达整卡的 {share}：设定了显存比例，"
+        "此版本的消息不显示",
     },
     "why.pools": {
         "en": "private pools of captured graphs keep {pools} free that the request of {tried} may not use",
@@ -219,6 +230,27 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "why.library_last": {
         "en": "a library fails last where the job itself fills the card",
         "zh": "任务本身占满显卡时，最后失败的往往是库",
+    },
+    "why.reserves_all": {
+        "en": "TensorFlow reserves nearly the whole card when it starts and leaves its libraries too little; let it "
+        "grow, or limit it",
+        "zh": "TensorFlow 启动时几乎占满整卡，留给库的太少；让它按需增长或加以限制",
+    },
+    "why.convolution": {
+        "en": "cuDNN tried every algorithm of a convolution: none had room for its workspace beside the job",
+        "zh": "cuDNN 试过卷积的所有算法：在任务之外都放不下工作区",
+    },
+    "why.context": {
+        "en": "it failed while the process made its context, before it held anything: somebody else has the card",
+        "zh": "失败发生在进程创建上下文时，此时它还未占用显存：显卡被别人占着",
+    },
+    "why.busy": {
+        "en": "a table in the text shows {busy} of a card in use; a process that failed holds nothing any more",
+        "zh": "文本中的表显示某卡已用 {busy}；失败的进程已不再占用",
+    },
+    "why.server_graphs": {
+        "en": "a server captured graphs after it had filled its share of the card: nothing was left for them",
+        "zh": "服务占满份额之后才捕获 CUDA 图：驱动已没有空间",
     },
     "why.only_table": {"en": "the text shows what is held, but no failure", "zh": "文本只显示占用情况，没有失败"},
     "why.metal": {

@@ -192,6 +192,7 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "replay.no_steps": {"en": "no step that could be recognised", "zh": "无法识别的步"},
     "replay.places": {"en": "{count} places", "zh": "{count} 处"},
     "replay.place": {"en": "1 place", "zh": "1 处"},
+    "replay.by.optimizer": {"en": "stacks of the optimizer", "zh": "优化器的调用栈"},
     "replay.by.annotations": {"en": "marks of the optimizer", "zh": "优化器标记"},
     "replay.by.repetition": {"en": "what repeats", "zh": "重复模式"},
     "replay.leak": {

@@ -145,6 +145,57 @@ def test_what_it_may_be_besides_is_said() -> None:
     assert "why.second" in [remark.key for remark in found.why]
 
 
+def test_a_fraction_that_the_message_leaves_out_is_seen_in_where_it_refuses() -> None:
+    # 12 of 24 GiB: 11.98 reserved + 0.04 would pass the half, with 11 free
+    numbers = sizes(total=24, free=11, process=13, allocated=11.9, unallocated=0.08)
+    assert cause_of(tried_bytes=40 << 20, **numbers) is Cause.MEMORY_FRACTION
+    between = sizes(total=24, free=10.5, process=13.5, allocated=12.3, unallocated=0.08)
+    assert cause_of(tried_bytes=40 << 20, **between) is not Cause.MEMORY_FRACTION  # 12.38: 51.6 % is no round share
+
+
+def test_what_a_text_itself_sets_against_a_limit_is_too_big_and_sure() -> None:
+    found = judge(case_of(stated("jax", "hbm", used_bytes=30 * GIB, limit_bytes=8 * GIB)))
+    assert found.cause is Cause.TOO_BIG and found.confidence > 0.9
+    assert cause_of("triton", "out of resource: shared memory", needed_bytes=9, limit_bytes=8) is Cause.BUG
+
+
+def test_a_small_card_has_a_small_context_so_more_is_another_process() -> None:
+    # 4 - 0.02 - 1.65 = 2.33 outside, of which a context takes 1.2 at most
+    assert cause_of(**sizes(tried=0.33, total=4, free=0.02, allocated=1.6, reserved=1.65)) is Cause.OTHER_PROCESS
+
+
+def test_the_context_of_a_tiny_card_is_no_other_process() -> None:
+    # 1 - 0.02 - 0.46 = 0.52 outside
+    assert cause_of(**sizes(tried=0.03, total=1, free=0.02, allocated=0.44, reserved=0.46)) is Cause.TOO_BIG
+
+
+def test_a_large_request_that_free_memory_does_not_serve_is_too_big_and_a_small_one_is_not() -> None:
+    large = judge(case_of(stated(**sizes(tried=2, total=24, free=9, allocated=8, reserved=12))))
+    assert large.cause is Cause.TOO_BIG and large.confidence < 0.6
+    assert cause_of(**sizes(tried=0.02, total=24, free=9, allocated=8, reserved=12)) is not Cause.TOO_BIG
+
+
+def test_tensorflow_takes_the_card_before_its_libraries() -> None:
+    text = "Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED"
+    assert cause_of("cudnn", text) is Cause.MEMORY_FRACTION
+    assert cause_of("cudnn", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED") is Cause.CONTEXT_AND_LIBRARIES
+
+
+def test_a_convolution_without_room_for_any_algorithm_is_too_big() -> None:
+    text = "Unable to find a valid cuDNN algorithm to run convolution"
+    assert cause_of("cudnn", text) is Cause.TOO_BIG
+    assert cause_of("cudnn", text, free_bytes=20 * GIB) is Cause.BUG
+
+
+def test_a_process_that_has_no_context_yet_meets_another() -> None:
+    assert cause_of("cuda", "CUDA_ERROR_OUT_OF_MEMORY", Facts(phases=frozenset({"context"}))) is Cause.OTHER_PROCESS
+
+
+def test_graphs_of_a_server_that_the_driver_refuses_follow_from_its_share() -> None:
+    facts = Facts(phases=frozenset({"capture"}), words=frozenset({"vllm"}))
+    assert cause_of(text="CUDA error: out of memory", facts=facts) is Cause.MEMORY_FRACTION
+
+
 def test_likelihoods_add_up_to_one() -> None:
     assert sum(judge(case_of(stated(**FRAGMENTED))).likely.values()) == pytest.approx(1)
 

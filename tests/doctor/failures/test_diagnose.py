@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
+from vramcast import diagnose
 from vramcast.doctor.failures.case import Facts
 from vramcast.doctor.failures.diagnose import Given, Told, diagnosis, joined
 from vramcast.domain.failure import Cause, Statement
@@ -89,3 +90,18 @@ def test_tables_beside_a_failure_are_no_findings_and_alone_are_explained() -> No
     assert len(diagnosis("x", Told(statements=(table, stated(line=2, **FRAGMENTED)))).findings) == 1
     alone = diagnosis("x", Told(statements=(table,))).findings
     assert [finding.cause for finding in alone] == [Cause.UNKNOWN]
+
+
+TABLE = """| NVIDIA-SMI 410.48                 Driver Version: 410.48                    |
+|   0  Tesla V100-SXM2...  On   | 00000000:00:08.0 Off |                    0 |
+| N/A   54C    P0   246W / 300W |  15514MiB / 16130MiB |    100%      Default |
+|   1  Tesla V100-SXM2...  On   | 00000000:00:09.0 Off |                    0 |
+| N/A   38C    P0    39W / 300W |      0MiB / 16130MiB |      0%      Default |
+"""
+
+
+def test_a_table_beside_a_failure_without_figures_does_not_hide_it_and_speaks_for_others() -> None:
+    (finding,) = diagnose(TABLE + "\nRuntimeError: CUDA error: out of memory\n").findings
+    assert (finding.statement.family, finding.cause) == ("torch-cuda", Cause.OTHER_PROCESS)
+    idle = TABLE.replace("15514MiB", "    0MiB")
+    assert diagnose(idle + "\nRuntimeError: CUDA error: out of memory\n").findings[0].cause is Cause.TOO_BIG

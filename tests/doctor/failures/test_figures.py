@@ -84,3 +84,11 @@ def test_the_only_process_listed_is_this_one_where_its_memory_is_its_own() -> No
 def test_a_shape_and_a_type_are_a_size(shape: str, dtype: str, expected: int) -> None:
     assert figures_of({"shape": shape, "dtype": dtype}).tried == expected
     assert figures_of({"shape": shape, "dtype": "variant"}).tried is None
+
+
+def test_what_rounding_leaves_is_no_other_process() -> None:
+    # 79.15 - 38.09 - 41.06 GiB, each printed with two decimals
+    numbers = {name: round(size * (1 << 30)) for name, size in (
+        ("total_bytes", 79.15), ("free_bytes", 38.09), ("process_bytes", 41.06),
+    )}
+    assert figures_of(numbers).others == 0

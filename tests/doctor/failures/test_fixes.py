@@ -109,3 +109,19 @@ def test_training_and_serving_are_told_apart() -> None:
 @pytest.mark.parametrize("cause", list(Cause))
 def test_every_cause_has_a_fix(cause: Cause) -> None:
     assert any(cause in remedy.causes for remedy in REMEDIES)
+
+
+def test_a_fraction_that_the_message_leaves_out_is_raised_too() -> None:
+    # 11.98 reserved + 40 MiB of 24: 50.1 %
+    numbers = sizes(total=24, free=11, process=13, allocated=11.9, unallocated=0.08)
+    fix = fixes(tried_bytes=40 << 20, device=0, **numbers)["fix.raise_fraction"]
+    assert fix.setting == "torch.cuda.set_per_process_memory_fraction(0.51, 0)" and fix.enough
+
+
+def test_what_takes_a_card_before_libraries_or_graphs_is_told_to_leave_room() -> None:
+    assert "fix.tf_growth" in fixes("cudnn", "Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED")
+    served = {"phases": frozenset({"capture"})}
+    vllm = fixes(text="CUDA error: out of memory", facts=Facts(words=frozenset({"vllm"}), **served))
+    assert vllm["fix.lower_fraction"].setting == "--gpu-memory-utilization 0.85"
+    sglang = fixes(text="CUDA error: out of memory", facts=Facts(words=frozenset({"sglang"}), **served))
+    assert sglang["fix.lower_fraction"].setting.startswith("--mem-fraction-static") and "fix.fewer_requests" in sglang

@@ -7,6 +7,7 @@ from vramcast.api import job_of, serve_job_of
 from vramcast.doctor.failures.diagnose import Given, Told, diagnosis
 from vramcast.doctor.failures.job import computed
 from vramcast.domain.failure import Cause
+from vramcast.estimate.serving import answer as serving_answer
 from vramcast.estimate.training import device_bytes
 
 BERT = {
@@ -60,3 +61,17 @@ def test_a_cache_too_small_for_the_load_is_told_in_sequences_and_so_is_every_cha
         assert fix.action.key == "fix.change_holds"
     smaller = next(fix for fix in found.fixes if fix.setting == "--weights fp8")
     assert float(smaller.action.values["sequences"]) > float(found.cache.values["sequences"]) and not smaller.enough
+
+
+def test_what_does_not_fit_still_saves_what_two_runs_of_serve_differ_by() -> None:
+    asked = {"model": "qwen2.5-7b", "gpus": "t4", "context": 32768}
+    job = serve_job_of(asked)
+    changes = {
+        "--no-graphs": {"graphs": False},
+        "--batched-tokens 2048 --max-sequences 16": {"batched-tokens": 2048, "max-sequences": 16},
+    }
+    saved = {fix.setting: fix.saves_bytes for fix in computed(job).fixes if not fix.enough}
+    needed = serving_answer(job, with_changes=False).fullest.needed_bytes
+    for setting, change in changes.items():
+        changed = serving_answer(serve_job_of(asked | change), with_changes=False).fullest.needed_bytes
+        assert saved[setting] == needed - changed

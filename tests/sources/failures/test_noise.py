@@ -136,3 +136,20 @@ def test_lines_of_one_library_that_agree_are_one_failure() -> None:
 def test_lines_of_one_library_that_differ_are_several_failures() -> None:
     text = "".join(f"DataLoader worker (pid {pid}) is killed by signal: Killed.\n" for pid in (7, 8))
     assert [item.numbers["pid"] for item in read_failures(text).statements] == [7, 8]
+
+
+CUT = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
+
+
+@pytest.mark.parametrize("text", [MESSAGE, CUT], ids=["figures", "words"])
+def test_a_terminal_that_cuts_lines_inside_words_hides_no_failure(text: str) -> None:
+    whole = read_failures(text).statements
+    for width in range(40, 120):
+        cut = "\n".join(text[place : place + width] for place in range(0, len(text), width))
+        found = read_failures(cut).statements
+        assert [item.family for item in found] == [item.family for item in whole], width
+
+
+def test_two_words_on_two_lines_stay_two_words() -> None:
+    text = MESSAGE.replace("memory in use", "memory in\nuse")
+    assert read_failures(text).statements[0].numbers == FIGURES

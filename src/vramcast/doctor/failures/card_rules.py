@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from vramcast.doctor.failures.case import LIBRARIES, Case, percent, size
+from vramcast.doctor.failures.figures import ROUNDING
 from vramcast.doctor.failures.rule import Holds, Rule, Values, between, known
 from vramcast.domain.failure import Cause
 from vramcast.units import GIB, MIB
@@ -16,11 +17,24 @@ BESIDE: Final = 2 * GIB
 """More than a context with libraries and NCCL takes in a usual process: `catalogue/contexts.csv` has 0.1 to 1.6 GiB,
 libraries that are loaded eagerly 1 GiB [bytes]."""
 
+BESIDE_SHARE: Final = 0.3
+BESIDE_SMALL: Final = GIB
+"""Of a small card: few multiprocessors make a small context, 0.2 to 0.9 GiB on cards of 1 to 4 GiB."""
+
 NEAR: Final = 64 * MIB
 """Less free memory than this above a request is none: the driver maps pages of 2 MiB, and keeps some [bytes]."""
 
 BEGUN: Final = 64 * MIB
 """A process that holds less has not begun its work: nothing can be in pieces yet [bytes]."""
+
+SMALLEST_LARGE_SEGMENT: Final = 20 * MIB
+"""Of the caching allocator, for requests from 1 to 10 MiB [bytes]."""
+
+CHANCE: Final = 0.002
+"""Share of a card up to which a request is so small that passing one of 19 round shares is no chance."""
+
+LARGE: Final = 0.05
+"""Share of a card from which on a request is large: it then matters that Windows counts as free what it may not map."""
 
 SMALL_CARD: Final = int(4.5 * GIB)
 """Of such a card context and libraries alone take a tenth or more [bytes]."""
@@ -52,7 +66,8 @@ def shares(case: Case) -> Shares:
     if not figures.total:
         return Shares()
     total = figures.total
-    unexplained = max(0, (figures.outside or 0) - BESIDE) if figures.process is None else 0
+    usual = min(BESIDE, max(BESIDE_SMALL, int(BESIDE_SHARE * total)))
+    unexplained = max(0, (figures.outside or 0) - usual) if figures.process is None else 0
     return Shares(
         allocated=(figures.allocated or 0) / (figures.limit or total),
         tried=(figures.tried or 0) / total,
@@ -133,6 +148,23 @@ def _fraction(case: Case) -> bool:
     return enough_free(case) or held + figures.tried > figures.allowed  # type: ignore[operator]
 
 
+def round_share(case: Case) -> float | None:
+    """The round share of the card that the request would have passed, with memory free: a fraction not named.
+
+    Torch 2.1 to 2.7 leave the limit out of the message. What is reserved stays below share times card, and the segment
+    for the request would have gone beyond; for small requests a chance hit is rare.
+    """
+    figures = case.figures
+    if figures.allowed is not None or not enough_free(case) or not known(figures.reserved, figures.total):
+        return None
+    total, reserved = figures.total, figures.reserved
+    segment = max(figures.tried or 0, SMALLEST_LARGE_SEGMENT)
+    if not total or reserved is None or reserved < BEGUN or segment > total * CHANCE:
+        return None
+    limits = ((share / 20, share * total / 20) for share in range(1, 20))
+    return next((share for share, limit in limits if reserved <= limit + ROUNDING and reserved + segment > limit), None)
+
+
 def _running(case: Case) -> bool:
     return enough_free(case) and not _fraction(case) and (case.figures.reserved or 0) >= BEGUN
 
@@ -144,11 +176,12 @@ def _starting(case: Case) -> bool:
 
 
 def _short(case: Case) -> bool:
-    """Neither what is free nor what would be free without gaps holds the request."""
+    """Neither what is free nor what would be free without gaps or others holds the request."""
     figures = case.figures
-    return known(figures.tried, figures.free, figures.unallocated) and not enough_free(case) and not _joined(case) and (
-        not _spilled(case)
-    )
+    if not known(figures.tried, figures.free, figures.unallocated) or enough_free(case) or _joined(case):
+        return False
+    elsewhere = figures.others is not None and _without(case, figures.others)
+    return not (_spilled(case) or elsewhere or (shares(case).outside > 0 and _without(case, figures.outside)))
 
 
 def _live_and_free(case: Case) -> bool:
@@ -191,7 +224,7 @@ CARD_RULES: Final[tuple[Rule, ...]] = (
     # the job itself
     Rule("why.spilled", Cause.TOO_BIG, 5, _spilled, _on_card("allocated", "reserved", "total")),
     Rule("why.larger_than_card", Cause.TOO_BIG, 5, lambda case: shares(case).tried > 1, _on_card("tried", "total")),
-    Rule("why.one_tensor", Cause.TOO_BIG, 2, lambda case: 0.5 < shares(case).tried <= 1, _on_card("tried", "total")),
+    Rule("why.one_tensor", Cause.TOO_BIG, 2, lambda case: 0.5 <= shares(case).tried <= 1, _on_card("tried", "total")),
     Rule(
         "why.live_fills", Cause.TOO_BIG, 2.5, lambda case: 0.9 <= shares(case).allocated <= 1,
         _on_card("allocated", "limit"),
@@ -206,11 +239,15 @@ CARD_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "why.small_card", Cause.TOO_BIG, 1,
-        lambda case: 0 < (case.figures.total or 0) < SMALL_CARD and not enough_free(case), _on_card("total"),
+        lambda case: 0 < (case.figures.total or 0) < SMALL_CARD and not _running(case), _on_card("total"),
     ),
     Rule("why.short", Cause.TOO_BIG, 0.5, _short, _missing),
     Rule("why.live_and_free", Cause.TOO_BIG, 1.5, _live_and_free, _on_card("tried", "free", "allocated")),
     Rule("", Cause.TOO_BIG, -2, enough_free),
+    Rule(
+        "why.large_request", Cause.TOO_BIG, 3, lambda case: enough_free(case) and shares(case).tried >= LARGE,
+        _on_card("tried", "free"),
+    ),
     # pieces
     Rule("why.pieces_enough", Cause.FRAGMENTED, 6, _pieces(MUCH_SCATTER, 2), _sum),
     Rule("why.pieces_enough", Cause.FRAGMENTED, 4.5, _pieces(USUAL_SCATTER, MUCH_SCATTER), _sum),
@@ -246,6 +283,10 @@ CARD_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "why.fraction", Cause.MEMORY_FRACTION, 3, lambda case: _fraction(case) and not enough_free(case),
         _on_card("allowed", "reserved", "tried", "free"),
+    ),
+    Rule(
+        "why.round_share", Cause.MEMORY_FRACTION, 5, lambda case: round_share(case) is not None,
+        lambda case: _on_card("reserved", "tried", "free")(case) | {"share": percent(round_share(case))},
     ),
     # captured graphs
     Rule(

@@ -50,6 +50,7 @@ class Facts(NamedTuple):
     windows: bool = False
     words: frozenset[str] = frozenset()  # of `facts.WORDS` that the text mentions
     fraction: float | None = None  # of the card that an engine takes, where the text around says so
+    busy: float | None = None  # share of a card that a table beside the failure shows as used, from a half on
 
 
 NO_FACTS: Final = Facts()

@@ -152,11 +152,13 @@ def _unique(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
 def joined(statements: Sequence[Statement]) -> list[tuple[int, Statement]]:
     """One statement per failure, with its number in the text.
 
-    Those with the same figures are one, and those without any that stand near others are echoes of them.
+    Those with the same figures are one, and those without any that stand near others are echoes of them. Tables of
+    memory are no failures that a statement could repeat.
     """
     statements = _with_dumps(statements)
     kept: dict[tuple[object, ...], tuple[int, Statement]] = {}
-    with_figures = sorted(statement.line for statement in statements if _has_figures(statement))
+    failed = (statement for statement in statements if statement.family not in TABLES)
+    with_figures = sorted(statement.line for statement in failed if _has_figures(statement))
     for index, statement in enumerate(statements):
         named = _has_figures(statement)
         place = bisect_left(with_figures, statement.line - ECHO_LINES)

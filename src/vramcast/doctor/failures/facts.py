@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
-from vramcast.doctor.failures.case import Facts
+from vramcast.doctor.failures.case import TABLES, Facts
+from vramcast.domain.failure import Statement
 from vramcast.sources.failures import Failures
 
 PHASES: Final[dict[str, str]] = {
@@ -13,7 +15,7 @@ PHASES: Final[dict[str, str]] = {
     "loading": "load", "generate": "generate", "data_loader": "loader", "pin_memory": "loader",
     "attention": "attention", "attention_eager": "attention", "cross_entropy": "loss", "graph_capture": "capture",
     "checkpointing": "checkpoint", "profile_run": "profile", "kv_cache": "cache", "validation": "evaluate",
-    "compiled": "compile",
+    "compiled": "compile", "context": "context",
 }
 """What a traceback passes through -> the phase that rules ask for."""
 
@@ -22,8 +24,9 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
         "memory leak", "leaks memory", "leaking memory", "memory keeps growing", "memory keeps increasing",
         "memory usage keeps", "memory grows", "显存泄漏", "内存泄漏", "显存不断增", "显存一直增",
     ),
-    "vllm": ("vllm/v1/", "vllm/worker/", "vllm/engine/", "enginecore", "vllm.entrypoints", "vllm serve"),
-    "sglang": ("sglang/srt", "sglang.launch_server", "--mem-fraction-static", "sgl-project/sglang"),
+    "context": ("cuctxcreate", "cudeviceprimaryctxretain"),
+    "vllm": ("/vllm/", "vllm/v1/", "vllm/worker/", "vllmworker", "enginecore", "vllm.entrypoints", "vllm serve"),
+    "sglang": ("/sglang/", "sglang.launch_server", "--mem-fraction-static", "sgl-project/sglang", "sgl_kernel"),
     "gpu_memory_utilization": ("gpu_memory_utilization", "gpu-memory-utilization"),
     "gradient_checkpointing": ("gradient_checkpointing", "use_reentrant", "checkpointerror", "torch.utils.checkpoint"),
     "deepspeed": (
@@ -33,6 +36,10 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "offload_optimizer": ("offload_optimizer", "deepspeedcpuadam", "offload_param"),
 }
 """A word of the rules -> what stands for it in a text, in lower case."""
+
+USED: Final = ("used_bytes", "total_bytes")
+BUSY: Final = 0.5
+"""Share of a card from which on it counts as taken."""
 
 VERSION: Final = re.compile(r"(\d{1,3})\.(\d{1,3})")
 
@@ -60,7 +67,18 @@ def facts_of(found: Failures, words: frozenset[str], number: int | None = None) 
         windows=bool(found.facts("windows", number) or found.facts("wsl", number)),
         words=words,
         fraction=next((value for value in fractions if value is not None), None),
+        busy=_busy(found.statements, found.statements[number].numbers.get("device", 0) if number is not None else 0),
     )
+
+
+def _busy(statements: Sequence[Statement], device: int | float | str) -> float | None:
+    """What a table beside a failure shows as used of its card, or of the first card it lists."""
+    tables = [item.numbers for item in statements if item.family in TABLES and {*USED} <= set(item.numbers)]
+    numbers = next((item for item in tables if item.get("device") == device), tables[0] if tables else None)
+    used, total = (numbers.get(name) for name in USED) if numbers else (None, None)
+    if not isinstance(used, int) or not isinstance(total, int) or not BUSY * total <= used <= total or not total:
+        return None
+    return used / total
 
 
 def words_of(text: str) -> frozenset[str]:

@@ -84,6 +84,7 @@ def figures_of(numbers: Numbers) -> Figures:
     used = None if total is None or free is None else _left(total, free)
     if others is None:
         others = _left(used, process)
+        others = 0 if others is not None and others < ROUNDING else others
     elif process is None and used is not None and held is not None and used - others < held:
         # what the listed processes leave cannot hold this one's memory: it is one of them (containers)
         own = numbers.get("other_processes", 1) == 1 and held <= others <= used + ROUNDING

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.doctor.failures.card_rules import NEAR, enough_free
+from vramcast.doctor.failures.card_rules import NEAR, enough_free, round_share
 from vramcast.doctor.failures.case import HOST as HOST_FAMILIES
 from vramcast.doctor.failures.case import LIBRARIES, LLAMA, SERVERS, TORCH, Case
 from vramcast.doctor.failures.remedy import Remedy, figure, freed_enough, is_server, is_torch
-from vramcast.doctor.failures.text_rules import is_host
+from vramcast.doctor.failures.text_rules import is_host, reserves_all
 from vramcast.domain.failure import Cause
 from vramcast.units import ceil_div
 
@@ -123,7 +123,15 @@ def _what_is_free(case: Case) -> str:
 
 
 def _filled(case: Case) -> bool:
-    return is_server("vllm")(case) and case.figures.allowed is None
+    return (is_server("vllm")(case) or "vllm" in case.facts.words) and case.figures.allowed is None
+
+
+def _limited(case: Case) -> bool:
+    return is_torch(case) and (case.figures.allowed is not None or round_share(case) is not None)
+
+
+def _static_pool(case: Case) -> bool:
+    return is_server("sglang")(case) or "sglang" in case.facts.words
 
 
 def _fills(case: Case) -> bool:
@@ -144,8 +152,7 @@ ELSEWHERE: Final[tuple[Remedy, ...]] = (
     Remedy("fix.zombies", OTHERS, "fuser -v /dev/nvidia*", lambda case: case.family not in LISTING),
     # a limit
     Remedy(
-        "fix.raise_fraction", LIMIT, _fraction, lambda case: is_torch(case) and case.figures.allowed is not None,
-        _above, _raised,
+        "fix.raise_fraction", LIMIT, _fraction, _limited, _above, _raised,
     ),
     Remedy(
         "fix.lower_fraction", LIMIT, _lower_setting, _fills, _lower_saves,
@@ -154,8 +161,10 @@ ELSEWHERE: Final[tuple[Remedy, ...]] = (
     Remedy("fix.fewer_sequences", LIMIT, "--max-num-seqs 64", lambda case: case.number("sequences") is not None),
     Remedy("fix.fewer_graphs", LIMIT, "--enforce-eager", _filled),
     Remedy("fix.raise_static", LIMIT, "--mem-fraction-static 0.9", lambda case: case.family == "sglang"),
-    Remedy("fix.fewer_requests", LIMIT, "--max-running-requests 32 --cuda-graph-max-bs 32", is_server("sglang")),
+    Remedy("fix.fewer_requests", LIMIT, "--max-running-requests 32 --cuda-graph-max-bs 32", _static_pool),
     Remedy("fix.trt_fraction", LIMIT, "free_gpu_memory_fraction: 0.8", lambda case: case.family == "tensorrt-llm"),
+    Remedy("fix.tf_growth", LIMIT, "TF_FORCE_GPU_ALLOW_GROWTH=true", reserves_all),
+    Remedy("fix.leave_room", LIMIT, "", reserves_all),
     # context and libraries
     Remedy("fix.metal_cache", BESIDE, "torch.mps.empty_cache()", details=("metal",)),
     Remedy("fix.metal_ratio", BESIDE, "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0", details=("metal",)),

@@ -60,6 +60,14 @@ CACHE_FULL: Final = frozenset({
 })
 """What engines print when requests at once need more tokens than their cache holds."""
 
+CAPTURING: Final = ("vllm", "sglang")
+"""Words of servers that fill their share of the card, then capture graphs."""
+
+TF_HANDLE: Final = r"Could not create cudnn handle|failed to create cu\w{3,8} handle|cuDNN failed to initialize"
+CONVOLUTION: Final = (
+    r"cuDNN algorithm to run convolution|unable to find an engine|FWD algo for convolution|find\w{0,20}\(\w{0,4}algo|"
+    r"No algorithm worked|requires workspace"
+)
 SERVER_FILLS: Final = r"gpu_memory_utilization|ESTIMATE_CUDAGRAPHS|mem[-_]fraction[-_]static"
 
 
@@ -78,19 +86,24 @@ def _needed(case: Case) -> float | None:
 
 
 def _over_limit(case: Case) -> bool:
-    needed, limit = _needed(case), case.number("limit_bytes")
+    needed, limit = _needed(case), _limit(case)
     return needed is not None and limit is not None and needed > limit
+
+
+def _limit(case: Case) -> float | None:
+    """What the text says is the most that is granted, where it speaks of a card's memory."""
+    return None if case.family in (*HOST, *NOT_MEMORY) else case.number("limit_bytes")
 
 
 def _above_limit(case: Case) -> bool:
     """One request is larger than anything that is granted."""
-    tried, limit = case.figures.tried, case.number("limit_bytes")
+    tried, limit = case.figures.tried, _limit(case)
     return tried is not None and limit is not None and tried > limit
 
 
 def _full(case: Case) -> bool:
     """Live memory and the request together are more than the allocator may take."""
-    tried, limit, allocated = case.figures.tried, case.number("limit_bytes"), case.figures.allocated
+    tried, limit, allocated = case.figures.tried, _limit(case), case.figures.allocated
     if tried is None or limit is None or allocated is None or tried > limit:
         return False
     return allocated + tried > limit and allocated > FILLS * limit
@@ -125,7 +138,8 @@ def _limited(case: Case) -> bool:
 def _tgi(low: int, high: int) -> Holds:
     def holds(case: Case) -> bool:
         tokens = case.number("tried_tokens")
-        return case.family == "tgi" and low <= (FEW_TOKENS if tokens is None else tokens) < high
+        told = case.family == "tgi" and not case.says(r"total tokens with")
+        return told and low <= (FEW_TOKENS if tokens is None else tokens) < high
 
     return holds
 
@@ -149,6 +163,21 @@ def is_host(case: Case) -> bool:
     return case.figures.total is None and case.says(HOST_WORDS)
 
 
+def reserves_all(case: Case) -> bool:
+    """TensorFlow takes nearly the whole card when it starts; its libraries get what is left."""
+    return _library(case) and case.says(TF_HANDLE)
+
+
+def _convolution(case: Case) -> bool:
+    """cuDNN tried all algorithms of one convolution: their workspaces did not fit beside the job's own memory."""
+    return case.family == "cudnn" and case.says(CONVOLUTION) and _library(case)
+
+
+def _creates_context(case: Case) -> bool:
+    """A process that makes its context holds nothing of the card yet."""
+    return case.figures.tried is None and (case.during("context") or "context" in case.facts.words)
+
+
 def _bare_backend_buffer(case: Case) -> bool:
     return case.family in LLAMA and case.says(r"unable to allocate (?:backend|\w+ host) buffer") and not case.says(
         r"cudaMalloc|CUDA\d|ROCm\d|Vulkan\d|Metal|device \d"
@@ -161,7 +190,8 @@ def _device_buffer(case: Case) -> bool:
 
 def _server_filled(case: Case) -> bool:
     """An engine's share of the card left too little for what comes on top of it."""
-    filled = case.says(SERVER_FILLS) or (case.during("capture") and "gpu_memory_utilization" in case.facts.words)
+    serving = not case.facts.words.isdisjoint({"gpu_memory_utilization", *CAPTURING})
+    filled = case.says(SERVER_FILLS) or (case.during("capture") and serving)
     return filled and case.figures.tried is not None and (case.figures.short or 0) > 0
 
 
@@ -169,6 +199,11 @@ def _beside_pool(case: Case) -> bool:
     """An engine that has made its cache fails beside it: it fills its share of the card whatever the job needs."""
     making = case.during("load", "profile", "cache")
     return case.family in TORCH and serving(case) and not making and (case.figures.short or 0) > 0
+
+
+def _server_filled_bare(case: Case) -> bool:
+    """The same, where the driver refused without figures: a graph that is instantiated lies outside the allocator."""
+    return case.figures.tried is None and case.during("capture") and not case.facts.words.isdisjoint(CAPTURING)
 
 
 def _high_fraction(case: Case) -> bool:
@@ -242,6 +277,7 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
         "why.server_filled", Cause.MEMORY_FRACTION, 5,
         lambda case: _beside_pool(case) and not _server_filled(case), _of(tried="tried", free="free"),
     ),
+    Rule("why.server_graphs", Cause.MEMORY_FRACTION, 4, _server_filled_bare),
     Rule(
         "why.high_fraction", Cause.MEMORY_FRACTION, 4, _high_fraction,
         lambda case: {"fraction": percent(case.number("memory_fraction"))},
@@ -263,6 +299,13 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
     # libraries, Metal
     Rule("why.library", Cause.CONTEXT_AND_LIBRARIES, 5, _library),
     Rule("why.library_last", Cause.TOO_BIG, 1.5, _library),
+    Rule("why.reserves_all", Cause.MEMORY_FRACTION, 6, reserves_all),
+    Rule("why.convolution", Cause.TOO_BIG, 2.5, _convolution),
+    Rule("why.context", Cause.OTHER_PROCESS, 4, _creates_context),
+    Rule(
+        "why.busy", Cause.OTHER_PROCESS, 3.25, lambda case: case.figures.tried is None and bool(case.facts.busy),
+        lambda case: {"busy": percent(case.facts.busy)},
+    ),
     Rule("why.only_table", Cause.UNKNOWN, 3, lambda case: case.family in TABLES and not case.number("num_ooms")),
     Rule("why.metal", Cause.CONTEXT_AND_LIBRARIES, 5, _metal, _of(beside="beside", allocated="allocated")),
     Rule(

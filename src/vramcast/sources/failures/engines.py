@@ -247,7 +247,8 @@ TGI: Final = (
     Wording(
         "total-tokens",
         "Not enough memory to handle ",
-        r"<tried_tokens> total tokens with <max_model_len> prefill tokens",
+        r"<tried_tokens> total tokens with INTEGER prefill tokens",
+        (r"You need to decrease `?--max-batch-total-tokens`? or `?--max-batch-prefill-tokens`?",),
     ),
     Wording("warmup", "Not enough memory to run following prefill batch_size"),
     Wording("warmup", "Not enough memory to warmup decode batch_sizes"),

@@ -191,6 +191,10 @@ PATHS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "fsdp": (("fully_sharded_data_parallel", "_fsdp", "torch/distributed/fsdp"), "through FSDP"),
     "deepspeed": (("deepspeed/runtime",), "through DeepSpeed"),
     "all_gather": (("all_gather", "allgather"), "through gathering shards"),
+    "context": (
+        ("_cuda_init", "_lazy_init", "cuctxcreate", "cudeviceprimaryctxretain", "_cuda_setdevice", "_cuda_set_device"),
+        "through making the process's context",
+    ),
     "validation": (
         ("in evaluate", "in validate", "evaluation_loop", "validation_step", "in eval"),
         "through evaluation",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -31,6 +32,10 @@ FAMILIES: Final[dict[str, Family]] = {
 }
 
 
+NO_WORDS: Final = re.compile(r"\\.|\(\?P<\w+>|<[a-z_:]+>|\[[^\]]*\]")
+"""Of a pattern: escapes, names of groups and figures, sets of characters."""
+
+
 class Known(NamedTuple):
     """A wording or a table, and whose it is."""
 
@@ -55,6 +60,14 @@ def _order(known: Known) -> tuple[bool, bool, int]:
     if isinstance(entry, Table):
         return (False, False, 0)
     return (entry.weak, not entry.preceded, -len(entry.holds))
+
+
+@cache
+def vocabulary() -> frozenset[str]:
+    """Every word that a wording consists of, in lower case."""
+    entries = [entry for family in FAMILIES.values() for entry in family.wordings]
+    texts = (" ".join((entry.words, entry.rest, *entry.parts, *entry.holds)) for entry in entries)
+    return frozenset(word for text in texts for word in re.findall("[a-z]{2,}|a", NO_WORDS.sub(" ", text).lower()))
 
 
 @cache

@@ -106,6 +106,9 @@ WRITTEN: Final[dict[str, str]] = {
 PLAIN: Final[dict[str, str]] = {"b": INTEGER, "k": NUMBER, "m": NUMBER, "g": NUMBER, "percent": NUMBER}
 """Numbers whose unit stands elsewhere: `<free_bytes:m>` is a bare number of MiB."""
 
+DECIMAL_COMMA: Final = re.compile(r"(?<=[0-9]),(?=[0-9]{1,2}$|[0-9]{4,}$)", re.ASCII)
+"""Thousands are set apart in threes: behind a last comma with fewer or more digits are decimals ("1900,00 MiB")."""
+
 PLACE: Final = re.compile(r"(?<!\?P)<([a-z_]+)(?::([a-z]+))?>")
 
 
@@ -148,6 +151,8 @@ def size_of(written: str) -> int | None:
 
     >>> size_of("9.28 GiB"), size_of("0 bytes"), size_of("15.48G"), size_of("1,024 KB"), size_of("much")
     (9964324127, 0, 16621523436, 1048576, None)
+    >>> size_of("1900,00 MiB") == 1900 * MIB
+    True
     """
     written = written.strip()
     letters = written.lstrip("-0123456789,. ")
@@ -160,7 +165,7 @@ def size_of(written: str) -> int | None:
 
 
 def _number(written: str) -> int | float | None:
-    digits = written.replace(",", "")
+    digits = DECIMAL_COMMA.sub(".", written).replace(",", "")
     if len(digits) > MOST_DIGITS + 14:
         return None
     try:

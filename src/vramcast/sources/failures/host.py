@@ -105,6 +105,13 @@ RAY: Final = (
         reach=900,
     ),
     Wording("out-of-memory", "ray.exceptions.OutOfMemoryError", weak=True),
+    Wording(
+        "memory-monitor-1",
+        "RayOutOfMemoryError: ",
+        r"More than (?P<threshold__percent>NUMBER)% of the memory on node [^ ]{1,120} is used"
+        r" \((?P<used_bytes__g>NUMBER) / (?P<total_bytes__g>NUMBER) ?GB\)",
+        versions="0.6 - 1.13",
+    ),
     Wording("object-store", "ray.exceptions.ObjectStoreFullError", "", (r"(?:size|bytes)[:=]? <tried_bytes:b>",)),
     Wording("object-store", "The object store is full", weak=True),
     Wording("node-memory", "NODE_OUT_OF_MEMORY", weak=True),

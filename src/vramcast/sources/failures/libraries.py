@@ -63,6 +63,7 @@ CUDNN: Final = (
     Wording("no-engine", "FIND was unable to find an engine to execute this computation"),
     Wording("no-algorithm", "Failed to get convolution algorithm. This is probably because cuDNN failed to initialize"),
     Wording("no-algorithm", "No algorithm worked!"),
+    Wording("no-algorithm", "cuDNN isn't found ", r"(?:FWD|BWD) algo for convolution"),
     Wording("workspace", "cuDNN requires workspace of ", r"<tried_bytes:b>"),
     Wording(
         "mxnet", "Failed to find any forward convolution algorithm", r".{0,200}?workspace size of <limit_bytes:b> bytes"

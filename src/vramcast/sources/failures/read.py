@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from vramcast.domain.failure import Statement
 from vramcast.sources.failures.facts import RANK, Stated, passed, stated
 from vramcast.sources.failures.facts import ROOTS as FACT_ROOTS
-from vramcast.sources.failures.families import by_roots
+from vramcast.sources.failures.families import by_roots, vocabulary
 from vramcast.sources.failures.find import Spoken, spoken
 from vramcast.sources.failures.found import Fact, Failures
 from vramcast.sources.failures.text import Block, Run, blocks, run_of
@@ -42,7 +42,7 @@ class _Reader:
 
     def block(self, block: Block) -> None:
         """Read one block."""
-        run = run_of(block)
+        run = run_of(block, vocabulary())
         chains = _places(run, CHAINS)
         last: dict[Key, int] = {}
         since = 0
@@ -113,7 +113,8 @@ def read_failures(text: str) -> Failures:
     reader = _Reader(text)
     for block in blocks(text):
         lowered = block.seen.lower()
-        if any(root in lowered for root in by_roots()):
+        unbroken = lowered.replace("\r", "").replace("\n", "")  # a line may end inside the root
+        if any(root in lowered or root in unbroken for root in by_roots()):
             reader.block(block)
         elif block.start == 0 or any(root in lowered for root in FACT_ROOTS):
             reader.facts(block)

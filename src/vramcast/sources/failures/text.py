@@ -55,6 +55,10 @@ PREFIX: Final = re.compile(
 )
 
 
+FIRST_WORD: Final = re.compile(r"[A-Za-z]{1,32}", re.ASCII)
+LAST_WORD: Final = re.compile(r"(?<![A-Za-z])[A-Za-z]{1,32}$", re.ASCII)
+
+
 class Place(NamedTuple):
     """Where a piece of the run came from."""
 
@@ -112,19 +116,39 @@ def blocks(text: str) -> Iterator[Block]:
         start = stop
 
 
-def run_of(block: Block) -> Run:
-    """What is seen of a block, cleaned."""
+def run_of(block: Block, vocabulary: frozenset[str] = frozenset()) -> Run:
+    """What is seen of a block, cleaned.
+
+    Args:
+        block: a part of a text
+        vocabulary: words in lower case that are put together again where a line ends inside one
+    """
     pieces: list[str] = []
     places: list[Place] = []
     offset = block.seen_start
     for number, line in enumerate(block.seen.split("\n"), block.line):
         for start, part in _parts(line, offset):
             for piece in _pieces(part):
-                if cleaned := " ".join(_stripped(piece).split()):
+                cleaned = " ".join(_stripped(piece).split())
+                if pieces and cleaned[:1].isalpha() and (head := _cut_off(pieces[-1], cleaned, vocabulary)):
+                    pieces[-1] += head
+                    cleaned = cleaned[len(head) :].lstrip()
+                if cleaned:
                     pieces.append(cleaned)
                     places.append(Place(number, start))
         offset += len(line) + 1
     return Run(pieces, places)
+
+
+def _cut_off(before: str, after: str, vocabulary: frozenset[str]) -> str:
+    """What a terminal of fixed width cut off the last word of a line, where together they are a known word."""
+    last = LAST_WORD.search(before, max(0, len(before) - LONGEST_WORD)) if before[-1].isalpha() else None
+    head = FIRST_WORD.match(after) if last else None
+    if head is None or last is None:
+        return ""
+    start, rest = last[0].lower(), head[0].lower()
+    two_words = start in vocabulary and rest in vocabulary
+    return head[0] if start + rest in vocabulary and not two_words else ""
 
 
 def _parts(line: str, offset: int) -> Iterator[tuple[int, str]]:

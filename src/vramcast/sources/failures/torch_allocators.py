@@ -89,12 +89,15 @@ def allocator_wordings(device: str) -> tuple[Wording, ...]:
 def _errors(device: str, prefix: str) -> tuple[Wording, ...]:
     """What the check of a runtime call says."""
     at = r"(?: \([a-z]{2,8}ErrorMemoryAllocation\))?"
+    told = (r"Search for [`']?[a-z]{2,8}ErrorMemoryAllocation", r"kernel errors might be asynchronously reported")
     return (
-        Wording("driver", f"{device} error: out of memory", at, versions="1.5 - 2.13"),
+        Wording("driver", f"{device} error: out of memory", at, told, versions="1.5 - 2.13"),
+        Wording("driver", f"{device} error:out of memory"),  # as people type it
         Wording("driver", f"{device} error: memory allocation", "", versions="2.0 - 2.13"),
         Wording("driver-api", f"{device} driver error: out of memory", versions="2.1 - 2.13"),
         Wording("runtime-0.4", f"{prefix} runtime error (2) : out of memory", versions="0.1 - 1.4"),
         Wording("runtime-0.4", f"{prefix} runtime error (2): out of memory", versions="0.1 - 1.4"),
+        Wording("runtime-0.4", f"{prefix} runtime err(2): out of memory", versions="0.1 - 1.4"),
     )
 
 
@@ -187,6 +190,13 @@ FAMILIES: Final[dict[str, Family]] = {
         "PyTorch, Intel XPU",
         (
             *allocator_wordings("XPU"),
+            Wording(
+                "block-limit",
+                "Current platform can NOT allocate memory block with size larger than ",
+                r"<limit_bytes>! ?Tried to allocate ?<tried_bytes>",
+                PARTS,
+                reach=REACH,
+            ),
             Wording("ur-device", "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
             Wording("ur-resources", "UR_RESULT_ERROR_OUT_OF_RESOURCES"),
             Wording("pi-resources", "PI_ERROR_OUT_OF_RESOURCES"),
@@ -230,9 +240,12 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "torch-device": Family(
         "PyTorch, another device",
-        tuple(
-            _worded("out of memory. tried to allocate", r" ?<tried_bytes>", name, versions, holds=holds)
-            for name, holds, versions in LAYOUTS
+        (
+            *(
+                _worded("out of memory. tried to allocate", r" ?<tried_bytes>", name, versions, holds=holds)
+                for name, holds, versions in LAYOUTS
+            ),
+            Wording("tried-only", "tried to allocate", r" ?<tried_bytes>", weak=True),
         ),
         source="allocators made after pytorch/pytorch c10/cuda/CUDACachingAllocator.cpp",
     ),

@@ -43,6 +43,7 @@ CPU: Final = (
         r"(?:<tried_bytes> ?\.|<tried_bytes:b>)",
         versions="- 1.0",
     ),
+    Wording("cpu-posix", "posix_memalign(&data, gAlignment, nbytes) == 0. 12 vs 0", versions="1.0 - 1.1"),
     Wording("cpu-negative", "alloc_cpu() seems to have been called with negative number", r": ?<tried_bytes:b>"),
     Wording("pinned", "CUDA error: out of memory", preceded="pin_memory"),
     Wording("pinned-host-alloc", "cudaHostAlloc", r".{0,120}?(?:failed|out of memory)"),
