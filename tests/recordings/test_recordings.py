@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from vramcast.domain.snapshot import SegmentView, Snapshot, Trace
+from vramcast.domain.snapshot import Frame, SegmentView, Snapshot, Trace
 from vramcast.recordings.replay import replay, state_after
 from vramcast.recordings.start import start_segments
 from vramcast.recordings.variants import under
@@ -120,6 +120,34 @@ def test_garbage_collection_is_followed_where_the_limit_is_not_recorded(seed: in
 def test_options_of_later_versions_are_passed_over() -> None:
     process = fragmented()
     snapshot = replace(process.dump(), alloc_conf="option_of_2031:5,expandable_segments:False")
+    assert is_exact(snapshot)
+
+
+def test_memory_that_another_line_gave_back_was_not_given_back_for_a_request() -> None:
+    here, there = ((Frame("f", "a.py", line),) for line in (1, 2))
+    process = Process(capacity_bytes=1000 * MIB)
+    for size in (30, 40):
+        handle = process.request(size * MIB, stack=here)
+        assert handle is not None
+        process.free(handle)
+        process.empty_cache(stack=there)
+    process.request(50 * MIB, stack=here)
+    snapshot = process.dump()
+    replayed = replay(snapshot, snapshot.devices[0])
+    assert process.allocator.num_alloc_retries == replayed.num_alloc_retries == 0
+    assert is_exact(snapshot)
+
+
+def test_requests_of_a_private_pool_stay_in_it_under_other_settings() -> None:
+    process = Process()
+    cached = process.request(30 * MIB)
+    assert cached is not None
+    process.free(cached)
+    process.allocator.begin_pool((1, 0))
+    process.request(30 * MIB)
+    process.allocator.end_pool((1, 0))
+    snapshot = process.dump()
+    assert under(snapshot, snapshot.devices[0], "").peak_reserved_bytes == 60 * MIB
     assert is_exact(snapshot)
 
 

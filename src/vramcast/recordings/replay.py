@@ -14,7 +14,16 @@ from vramcast.allocator import Allocator
 from vramcast.allocator.rounding import SMALL_SEGMENT_BYTES
 from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
-from vramcast.domain.snapshot import DEFAULT_POOL, Action, BlockView, DeviceSnapshot, PoolId, SegmentView, Snapshot
+from vramcast.domain.snapshot import (
+    DEFAULT_POOL,
+    NO_STACK,
+    Action,
+    BlockView,
+    DeviceSnapshot,
+    PoolId,
+    SegmentView,
+    Snapshot,
+)
 from vramcast.errors import InvalidSpec, OutOfMemory
 from vramcast.recordings.recorded import RecordedDriver
 from vramcast.recordings.start import held_at_start, recorded_settings, start_segments
@@ -42,7 +51,7 @@ class Replayed(Noun, frozen=True):
     num_alloc_retries: int
     num_ooms: int
     allocated: array[int]  # "Q", after each event [bytes]
-    reserved: array[int]  # "Q"
+    reserved: array[int]  # "Q"; a segment counts with the request that it was taken for
     contradiction: str = ""  # why the segments of the recording cannot be those of its events
 
 
@@ -138,9 +147,10 @@ class Player:
             for block in held_at_start(snapshot, device):
                 self.moved[block.address] = self.allocator.allocate(block.size_bytes, block.stream)
             self.allocator.reset_peaks()
-        self._pools = _Pools(snapshot, device)
+        self._pools = Pools(snapshot, device)
         self._moves = 0
         self._waits_ended = False  # since the last request
+        self._returned_at = NO_STACK  # which line gave memory back last
         self.allocations = self.addresses_matched = self.segment_events = 0
 
     def play(self, num_events: int) -> Iterator[None]:
@@ -168,6 +178,8 @@ class Player:
             elif action <= Action.SEGMENT_UNMAP:
                 driver.pending.append((Action(action), address, sizes[index]))
                 self.segment_events += 1
+                if action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
+                    self._returned_at = trace.stacks[index]
             yield
         if driver.only_gives_back:
             self._flush()
@@ -192,7 +204,7 @@ class Player:
         if pool != DEFAULT_POOL:
             allocator.begin_pool(pool)
         if driver.gives_back:
-            self._give_back(size, stream)
+            self._give_back(index)
         # Waits that ended since the last request may have ended within this one, after its search.
         searches = not (self._waits_ended and driver.pending and allocator.has_fit(size, stream))
         request = allocator.allocate if searches else allocator.allocate_anew
@@ -206,9 +218,10 @@ class Player:
             allocator.end_pool(pool)
         return handle
 
-    def _give_back(self, size: int, stream: int) -> None:
+    def _give_back(self, index: int) -> None:
         """What the recording returned before a request, as far as the request itself will not return it."""
         driver, allocator = self.driver, self.allocator
+        size, stream, stack = self.trace.sizes[index], self.trace.streams[index], self.trace.stacks[index]
         settings = allocator.settings
         if settings.garbage_collection_threshold is not None:
             # How much is too much follows from the limit of the process, which a recording does not hold.
@@ -217,9 +230,10 @@ class Player:
             driver.skip_given_back()
             return
         returns_all = settings.max_split_size_mb is not None and driver.given_back == allocator.releasable
-        # What was returned made room for this request, unless that needed none, or everything went where a part would
-        # have gone first: then torch.cuda.empty_cache did it.
-        if driver.only_gives_back or returns_all or allocator.has_fit(size, stream):
+        elsewhere = NO_STACK not in (self._returned_at, stack) and self._returned_at != stack
+        # What was returned made room for this request, unless another line returned it, the request needed no room, or
+        # everything went where a part would have gone first: then torch.cuda.empty_cache did it.
+        if driver.only_gives_back or elsewhere or returns_all or allocator.has_fit(size, stream):
             self._flush()
 
     def _follow(self, handle: int, address: int) -> int:
@@ -263,7 +277,7 @@ class Player:
             self.driver.skip_given_back()
 
 
-class _Pools:
+class Pools:
     """Which pool a request went to: as the event says, or, before torch 2.9, as its address does."""
 
     def __init__(self, snapshot: Snapshot, device: DeviceSnapshot) -> None:
@@ -276,9 +290,10 @@ class _Pools:
     def of(self, index: int) -> PoolId:
         """The pool of an allocation."""
         number = self._events[index]
-        if number or not self._private:
-            return self._ids[number]
-        address = self._addresses[index]
+        return self._ids[number] if number else self.at(self._addresses[index])
+
+    def at(self, address: int) -> PoolId:
+        """The pool of the segment around an address, where that is still there at the end."""
         place = bisect_right(self._starts, address) - 1
         if place >= 0 and address < self._private[place].address + self._private[place].size_bytes:
             return self._private[place].pool

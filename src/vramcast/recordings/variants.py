@@ -12,8 +12,9 @@ from typing import Final
 from vramcast.allocator import Allocator, Settings
 from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
-from vramcast.domain.snapshot import Action, DeviceSnapshot, SizesAre, Snapshot
+from vramcast.domain.snapshot import DEFAULT_POOL, Action, DeviceSnapshot, PoolId, SizesAre, Snapshot
 from vramcast.errors import OutOfMemory
+from vramcast.recordings.replay import Pools
 from vramcast.recordings.start import Held, held_at_start
 
 CONFS: Final = (
@@ -67,11 +68,11 @@ def under(
 
     Raises: InvalidSpec, Unsupported or UnknownName for a setting that torch refuses.
     """
-    run = _Run(Allocator(settings=Settings.parse(conf), capacity_bytes=capacity_bytes))
+    allocator = Allocator(settings=Settings.parse(conf), capacity_bytes=capacity_bytes)
+    run = _Run(allocator, Pools(snapshot, device))
     failed = run.start(held_at_start(snapshot, device), sizes_are=snapshot.sizes_are)
     if failed is None:
         failed = run.play(device)
-    allocator = run.allocator
     return Variant(
         conf=conf,
         capacity_bytes=capacity_bytes,
@@ -86,8 +87,8 @@ def under(
 
 
 class _Run:
-    def __init__(self, allocator: Allocator) -> None:
-        self.allocator = allocator
+    def __init__(self, allocator: Allocator, pools: Pools) -> None:
+        self.allocator, self.pools = allocator, pools
         self.handles: dict[int, int] = {}  # recorded address -> where it is here
         self.waiting: dict[int, int] = {}  # the same for blocks that another stream holds up
         self.num_ooms = self.num_ooms_avoided = 0
@@ -97,7 +98,7 @@ class _Run:
         for block in held:
             size = block.requested_bytes if sizes_are is SizesAre.REQUESTS else block.size_bytes
             try:
-                self.handles[block.address] = self.allocator.allocate(size, block.stream)
+                self.handles[block.address] = self._request(size, block.stream, self.pools.at(block.address))
             except OutOfMemory:
                 return -1, size
         self.allocator.reset_peaks()
@@ -114,7 +115,7 @@ class _Run:
                     allocator.empty_cache()
                     gave_back = False
                 try:
-                    handles[addresses[index]] = allocator.allocate(sizes[index], streams[index])
+                    handles[addresses[index]] = self._request(sizes[index], streams[index], self.pools.of(index))
                 except OutOfMemory:
                     return index, sizes[index]
             elif action == Action.FREE_COMPLETED:
@@ -131,6 +132,15 @@ class _Run:
             elif action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
                 gave_back = False  # the request made room for itself; whether it has to is up to these settings
         return None
+
+    def _request(self, size: int, stream: int, pool: PoolId) -> int:
+        if pool == DEFAULT_POOL:
+            return self.allocator.allocate(size, stream)
+        self.allocator.begin_pool(pool)
+        try:
+            return self.allocator.allocate(size, stream)
+        finally:
+            self.allocator.end_pool(pool)
 
     def _free(self, address: int) -> None:
         if address in self.waiting:
