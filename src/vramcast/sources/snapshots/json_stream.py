@@ -11,6 +11,7 @@ from msgspec import MsgspecError, json
 from vramcast.sources.snapshots.limits import DEEPEST
 from vramcast.sources.snapshots.streams import CHUNK_BYTES, Source
 from vramcast.sources.snapshots.tables import Damaged
+from vramcast.sources.snapshots.window import Window
 
 LARGEST_ELEMENT: Final = 16 * 2**20
 """Of one event or one segment [bytes]."""
@@ -31,14 +32,12 @@ _VALUE: Final = re.compile(_STRING + rb"|" + _ATOM + rb"|" + _nested(12), re.DOT
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 
 
-class JsonStream:
+class JsonStream(Window):
     """A position in a JSON text."""
 
     def __init__(self, source: Source) -> None:
         """Start where `source` stands."""
-        self._source = source
-        self._data, self._position, self._base = b"", 0, 0
-        self._at_end = False
+        super().__init__(source)
         self._depth = 0
         if self.peek() == b"\xef":  # byte order mark
             self._position += 3
@@ -78,7 +77,7 @@ class JsonStream:
                 raise self.error("a value is broken off or too deep; copy or record it again")
             if len(self._data) - self._position > LARGEST_ELEMENT:
                 raise self.error(f"one element has more than {LARGEST_ELEMENT:,} bytes; no recording writes such")
-            self._refill(2 * (len(self._data) - self._position))
+            self._refill(max(CHUNK_BYTES, 2 * (len(self._data) - self._position)))
 
     def decoded(self, kind: Any = Any) -> Any:
         """The next value, as plain containers or as the type asked for."""
@@ -129,16 +128,3 @@ class JsonStream:
                 yield None
         self.expect(last)
         self._depth -= 1
-
-    def _refill(self, wanted: int = 0) -> None:
-        parts = [self._data[self._position :]]
-        size, wanted = len(parts[0]), max(wanted, CHUNK_BYTES)
-        while size < wanted:
-            part = self._source.read(wanted - size)
-            if not part:
-                self._at_end = True
-                break
-            parts.append(part)
-            size += len(part)
-        self._base += self._position
-        self._data, self._position = b"".join(parts), 0

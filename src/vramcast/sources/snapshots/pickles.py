@@ -18,6 +18,7 @@ from vramcast.sources.snapshots.memo import Memo
 from vramcast.sources.snapshots.opcodes import OBJECTS, REFERENCES, RUN, STACK_GLOBAL, STOP, memo_indices
 from vramcast.sources.snapshots.streams import CHUNK_BYTES, Source
 from vramcast.sources.snapshots.tables import Damaged, Tables
+from vramcast.sources.snapshots.window import Window
 
 _MARGIN: Final = 2**16  # as much lies ahead wherever a pattern is tried, so that it seldom breaks at the edge
 _LONGEST_INTEGER: Final = 9
@@ -33,14 +34,13 @@ class Items(list[Any]):
     number: int = -1  # of the trace among all traces
 
 
-class PickleReader:
+class PickleReader(Window):
     """One run through the opcodes: a stack of values, marks, and the memo that references point into."""
 
     def __init__(self, source: Source, tables: Tables) -> None:
         """Read from where `source` stands."""
-        self._source, self._tables = source, tables
-        self._data, self._position, self._base = b"", 0, 0
-        self._at_end = False
+        super().__init__(source)
+        self._tables = tables
         self._stack: list[Any] = []
         self._outer: list[list[Any]] = []
         self._memo = Memo(tables)
@@ -67,7 +67,7 @@ class PickleReader:
 
     def _next_opcode(self) -> int:
         if self._position + _MARGIN > len(self._data) and not self._at_end:
-            self._refill(CHUNK_BYTES)
+            self._refill()
         if self._position >= len(self._data):
             raise self._error("it ends in the middle; copy or record it again")
         opcode = self._data[self._position]
@@ -86,20 +86,6 @@ class PickleReader:
                 "torch.cuda.memory._dump_snapshot() writes"
             )
         raise self._error(f"stands the opcode {opcode:#04x}, which snapshots do not have; copy or record it again")
-
-    def _refill(self, wanted: int) -> None:
-        """Let go of what was read and fetch the next window."""
-        parts = [self._data[self._position :]]
-        size = len(parts[0])
-        while size < wanted:
-            part = self._source.read(wanted - size)
-            if not part:
-                self._at_end = True
-                break
-            parts.append(part)
-            size += len(part)
-        self._base += self._position
-        self._data, self._position = b"".join(parts), 0
 
     def _take(self, size: int) -> bytes:
         if self._position + size > len(self._data) and not self._at_end:
