@@ -44,14 +44,6 @@ def test_json_and_python_are_the_same_answer(recording: Path) -> None:
     assert "optimizer states" in found._repr_html_()
 
 
-def test_the_function_keeps_its_name_beside_the_folder_of_that_name(recording: Path) -> None:
-    vramcast.replay(recording)
-    assert callable(vramcast.replay)
-    from vramcast.recordings.peak import Held
-
-    assert isinstance(vramcast.replay(recording).devices[0].held, Held)
-
-
 def test_every_file_is_written_and_reads_back(recording: Path, tmp_path: Path) -> None:
     page, counters, copy = tmp_path / "a.html", tmp_path / "a.json", tmp_path / "a.pickle"
     output = called(recording, "--html", page, "--perfetto", counters, "--write-snapshot", copy)
@@ -105,3 +97,13 @@ def test_a_folder_that_is_not_there_is_refused_before_any_work(tmp_path: Path) -
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(SourceError):
         vramcast.replay(tmp_path / "none.pickle")
+
+
+def test_what_is_no_path_is_refused_in_one_sentence() -> None:
+    with pytest.raises(InvalidSpec, match="named by a path, not by int"):
+        vramcast.replay(5)  # type: ignore[arg-type]
+
+
+def test_a_folder_to_write_into_is_refused_before_any_work(recording: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="is a folder"):
+        group.main(["replay", str(recording), "--perfetto", str(tmp_path)], standalone_mode=False)

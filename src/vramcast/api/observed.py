@@ -89,6 +89,9 @@ def replay(
         top=top, leaks=leaks, confs=(alloc_conf,) if isinstance(alloc_conf, str) else tuple(alloc_conf),
         all_confs=all_confs, capacity_bytes=None if capacity is None else parse_bytes("capacity", capacity),
     )
+    for given in (snapshot, snapshot if against is None else against):
+        if not isinstance(given, (str, Path)):
+            raise InvalidSpec(f"a recording is named by a path, not by {type(given).__name__}; give a str or a Path")
     recording = read_snapshot(Path(snapshot))
     before = None if against is None else read_snapshot(Path(against))
     earlier = {one.device: one for one in before.devices} if before is not None else {}

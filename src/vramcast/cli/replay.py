@@ -75,6 +75,8 @@ def _check_folder(path: Path | None) -> None:
     """Refuse before any work a path that cannot be written to after it."""
     if path is not None and not path.parent.is_dir():
         raise SourceError(f"{path}: No such file or directory; name a folder that is there")
+    if path is not None and path.is_dir():
+        raise SourceError(f"{path}: is a folder; name a file in it")
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -125,3 +125,12 @@ def test_what_takes_a_card_before_libraries_or_graphs_is_told_to_leave_room() ->
     assert vllm["fix.lower_fraction"].setting == "--gpu-memory-utilization 0.85"
     sglang = fixes(text="CUDA error: out of memory", facts=Facts(words=frozenset({"sglang"}), **served))
     assert sglang["fix.lower_fraction"].setting.startswith("--mem-fraction-static") and "fix.fewer_requests" in sglang
+
+
+def test_ollama_is_told_its_own_settings() -> None:
+    text = "cudaMalloc failed: out of memory; error loading model"
+    assert fixes("llama.cpp", text)["fix.fewer_layers"].setting == "-ngl N"
+    told = fixes("ollama", text)
+    assert told["fix.fewer_layers"].setting == "PARAMETER num_gpu N"
+    assert told["fix.shorter_llama"].setting == "OLLAMA_CONTEXT_LENGTH=8192"
+    assert not any(fix.setting.startswith("-") for fix in told.values())

@@ -198,7 +198,8 @@ ELSEWHERE: Final[tuple[Remedy, ...]] = (
     ),
     Remedy("fix.unpinned", HOST, "pin_memory=False", _loads),
     Remedy("fix.low_cpu", HOST, "low_cpu_mem_usage=True", _loads),
-    Remedy("fix.mmap", HOST, "--mmap", lambda case: case.family in LLAMA),
+    Remedy("fix.mmap", HOST, "--mmap", lambda case: case.family == "llama.cpp"),
+    Remedy("fix.mmap", HOST, "PARAMETER use_mmap true", lambda case: case.family == "ollama"),
     Remedy("fix.more_host", (*HOST, *UNSAID), "free -h; dmesg -T | grep -i oom", lambda case: not _unsaid(case)),
 )
 """In the order in which they should be tried."""

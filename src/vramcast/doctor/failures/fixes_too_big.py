@@ -7,6 +7,7 @@ from typing import Final
 from vramcast.doctor.failures.case import LLAMA, Case, may_infer, serving
 from vramcast.doctor.failures.remedy import (
     Remedy,
+    Text,
     figure,
     fitting_length,
     is_server,
@@ -96,6 +97,15 @@ def _not_llama(case: Case) -> bool:
     return case.family not in LLAMA
 
 
+def _is_llama(case: Case) -> bool:
+    return case.family in LLAMA
+
+
+def _by_runner(llama: str, ollama: str) -> Text:
+    """A flag of llama.cpp, or how Ollama asks its runner for the same."""
+    return lambda case: ollama if case.family == "ollama" else llama
+
+
 TOO_BIG: Final[tuple[Remedy, ...]] = (
     # a cache of keys and values
     Remedy("fix.fewer_sequences", BIG, _fewer_sequences, _cache_full),
@@ -112,21 +122,33 @@ TOO_BIG: Final[tuple[Remedy, ...]] = (
         "fix.kv_8bit", BIG, _kv_8bit, lambda case: _by_cache(case) and _not_llama(case), kv_half,
         kv_half_enough, ("kv_cache",),
     ),
-    Remedy("fix.kv_8bit", BIG, "-ctk q8_0 -ctv q8_0 -fa on", lambda case: case.family in LLAMA, details=("kv_cache",)),
+    Remedy(
+        "fix.kv_8bit", BIG,
+        _by_runner("-ctk q8_0 -ctv q8_0 -fa on", "OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0"), _is_llama,
+        details=("kv_cache",),
+    ),
     Remedy("fix.eager", BIG, "--enforce-eager", is_server("vllm"), details=("kv_cache",)),
     Remedy("fix.more_cards", BIG, "--tensor-parallel-size 2", is_server("vllm", "vllm-tpu"), details=("kv_cache",)),
     Remedy("fix.quantised", BIG, "--quantization fp8", is_server("vllm"), details=("kv_cache",)),
-    # llama.cpp
-    Remedy("fix.fewer_layers", BIG, "-ngl N", lambda case: case.family in LLAMA, details=("layers", "")),
-    Remedy("fix.micro_batch_llama", BIG, "-ub 128", lambda case: case.family in LLAMA, details=("compute_buffer",)),
+    # llama.cpp, and Ollama (envconfig/config.go and api/types.go at fb3076099)
     Remedy(
-        "fix.one_copy", BIG, "cmake -DGGML_SCHED_MAX_COPIES=1", lambda case: case.family in LLAMA,
+        "fix.fewer_layers", BIG, _by_runner("-ngl N", "PARAMETER num_gpu N"), _is_llama, details=("layers", "")
+    ),
+    Remedy(
+        "fix.micro_batch_llama", BIG, _by_runner("-ub 128", "PARAMETER num_batch 128"), _is_llama,
         details=("compute_buffer",),
     ),
-    Remedy("fix.flash_llama", BIG, "-fa on", lambda case: case.family in LLAMA, details=("compute_buffer",)),
-    Remedy("fix.split", BIG, "--tensor-split 3,1", lambda case: case.family in LLAMA),
-    Remedy("fix.shorter_llama", BIG, "-c 8192", lambda case: case.family in LLAMA),
-    Remedy("fix.smaller_quant", (*BIG, Cause.HOST_MEMORY), "", lambda case: case.family in LLAMA),
+    Remedy(
+        "fix.one_copy", BIG, "cmake -DGGML_SCHED_MAX_COPIES=1", lambda case: case.family == "llama.cpp",
+        details=("compute_buffer",),
+    ),
+    Remedy(
+        "fix.flash_llama", BIG, _by_runner("-fa on", "OLLAMA_FLASH_ATTENTION=1"), _is_llama,
+        details=("compute_buffer",),
+    ),
+    Remedy("fix.split", BIG, _by_runner("--tensor-split 3,1", "OLLAMA_SCHED_SPREAD=1"), _is_llama),
+    Remedy("fix.shorter_llama", BIG, _by_runner("-c 8192", "OLLAMA_CONTEXT_LENGTH=8192"), _is_llama),
+    Remedy("fix.smaller_quant", (*BIG, Cause.HOST_MEMORY), "", _is_llama),
     # one tensor
     Remedy(
         "fix.flash", BIG, 'attn_implementation="sdpa"', is_torch, figure("tried"),
