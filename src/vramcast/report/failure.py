@@ -106,6 +106,8 @@ def _section(title: str, lines: Iterator[str], words: Words) -> Iterator[str]:
 
 def headline(finding: Finding, words: Words) -> str:
     """The answer in one line."""
+    if finding.detail == "no_failure":
+        return words("failed.no_failure")
     detail = f"detail.{finding.detail}"
     name = words(f"name.{finding.cause.value}")
     kind = words("failure.kind", name=name, detail=words(detail)) if detail in rare_messages() else name

@@ -30,6 +30,10 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "failed.leak": {"en": "memory in use grows from step to step", "zh": "显存占用逐步增长（泄漏）"},
     "failed.bug": {"en": "a mistake that looks like lack of memory", "zh": "是程序错误，看起来像显存不足"},
     "failed.unknown": {"en": "the text does not say enough to tell the cause", "zh": "文本信息不足，无法判断原因"},
+    "failed.no_failure": {
+        "en": "no failure in this text, only what is held: give it together with the log of what failed",
+        "zh": "文本中没有失败，只有占用情况：请与失败的日志一起提供",
+    },
     "name.too_big": {"en": "too big", "zh": "太大"},
     "name.fragmented": {"en": "fragmented", "zh": "碎片化"},
     "name.other_process": {"en": "another process", "zh": "其他进程"},
@@ -56,6 +60,7 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "detail.graphs": {"en": "CUDA graphs beside the engine's share", "zh": "引擎份额之外的 CUDA 图"},
     "detail.static_pool": {"en": "static pool", "zh": "静态池"},
     "detail.not_memory": {"en": "another error, reworded", "zh": "另一错误被改写"},
+    "detail.no_failure": {"en": "no failure", "zh": "没有失败"},
     "detail.other_error": {"en": "another error", "zh": "另一种错误"},
     "detail.overflow": {"en": "impossible size", "zh": "不可能的大小"},
     "detail.metal": {"en": "Metal outside PyTorch's heaps", "zh": "PyTorch 堆之外的 Metal 分配"},

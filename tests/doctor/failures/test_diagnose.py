@@ -12,7 +12,7 @@ from vramcast import diagnose
 from vramcast.doctor.failures.case import Facts
 from vramcast.doctor.failures.diagnose import Given, Told, diagnosis, joined
 from vramcast.domain.failure import Cause, Statement
-from vramcast.report.failure import diagnosis_document, render
+from vramcast.report.failure import diagnosis_document, headline, render
 from vramcast.report.messages import LANGUAGES, Words
 from vramcast.sources.failures import FAMILIES, NUMBERS
 from vramcast.units import GIB
@@ -105,3 +105,11 @@ def test_a_table_beside_a_failure_without_figures_does_not_hide_it_and_speaks_fo
     assert (finding.statement.family, finding.cause) == ("torch-cuda", Cause.OTHER_PROCESS)
     idle = TABLE.replace("15514MiB", "    0MiB")
     assert diagnose(idle + "\nRuntimeError: CUDA error: out of memory\n").findings[0].cause is Cause.TOO_BIG
+
+
+def test_a_table_alone_is_no_failure() -> None:
+    table = stated("nvidia-smi", total_bytes=40 * GIB, used_bytes=38 * GIB)
+    (finding,) = diagnosis("x", Told(statements=(table,))).findings
+    assert (finding.cause, finding.detail) == (Cause.UNKNOWN, "no_failure")
+    assert headline(finding, Words("en")).startswith("no failure in this text")
+    assert not any(remark.key == "why.second" for remark in finding.why)

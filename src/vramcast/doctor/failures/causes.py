@@ -6,7 +6,7 @@ from math import exp
 from typing import Final, NamedTuple
 
 from vramcast.doctor.failures.card_rules import CARD_RULES, enough_free, shares
-from vramcast.doctor.failures.case import LIBRARIES, LLAMA, NOT_MEMORY, SERVERS, Case, percent
+from vramcast.doctor.failures.case import LIBRARIES, LLAMA, NOT_MEMORY, SERVERS, TABLES, Case, percent
 from vramcast.doctor.failures.rule import Holds, Rule
 from vramcast.doctor.failures.text_rules import CACHE_FULL, TEXT_RULES
 from vramcast.domain.failure import Cause
@@ -59,6 +59,7 @@ DETAILS: Final[tuple[Detail, ...]] = (
     Detail(Cause.TOO_BIG, "optimizer_states", lambda case: case.during("optimizer")),
     Detail(Cause.TOO_BIG, "activations", lambda case: case.during("backward", "forward")),
     Detail(Cause.FRAGMENTED, "driver_pieces", enough_free),
+    Detail(Cause.UNKNOWN, "no_failure", lambda case: case.family in TABLES),
     Detail(Cause.UNKNOWN, "free_enough", enough_free),
     Detail(Cause.MEMORY_FRACTION, "allowed", lambda case: case.figures.allowed is not None),
     Detail(Cause.MEMORY_FRACTION, "graphs", _word(r"CUDAGRAPHS|CUDA graph")),
@@ -116,7 +117,7 @@ def _why(case: Case, cause: Cause, holding: list[Rule], likely: dict[Cause, floa
     bare = Remark(key="why.nothing_else" if named else "why.no_figures")
     said = list(remarks.values()) or [bare]
     second = max((name for name in likely if name is not cause), key=lambda name: likely[name])
-    if likely[second] >= MENTIONED:
+    if likely[second] >= MENTIONED and not (cause is Cause.UNKNOWN and case.family in TABLES):
         said.append(Remark(key="why.second", values={"cause": second.value, "share": percent(likely[second])}))
         for rule in holding:
             if rule.cause is second and rule.key and rule.weight > 0:
