@@ -15,7 +15,6 @@ from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK, Block, FreeBlo
 from vramcast.allocator.failure import DeviceOutOfMemory
 from vramcast.allocator.heap import Driver, Heap, Observer, RisingAddresses
 from vramcast.allocator.messages import Figures
-from vramcast.allocator.placement import adopt, place
 from vramcast.allocator.pools import Contexts
 from vramcast.allocator.release import release_default
 from vramcast.allocator.rounding import LARGEST_REQUEST_BYTES, SMALL_BYTES, round_size
@@ -228,56 +227,6 @@ class Allocator:
         block = self._blocks.get(handle)
         return block is not None and block.awaits_free
 
-    def allocate_anew(self, num_bytes: int, stream: int = 0) -> int:
-        """Serve a request from new device memory even where free memory would do, as the real allocator sometimes has.
-
-        It does not search again after it has waited for other streams while it gave its cache back.
-        """
-        size = round_size(num_bytes, self._divisions)
-        pool = self._contexts.pool_of(stream, is_small=size <= SMALL_BYTES)
-        block = self._grow(pool.on(stream), size, num_bytes)
-        if block.size_bytes - size > pool.slack_bytes and (size < self._max_split_bytes or pool.slack_bytes == 0):
-            self._split(block, size)
-        self._hand_out(block, num_bytes)
-        return block.address
-
-    def has_fit(self, num_bytes: int, stream: int = 0) -> bool:
-        """Whether a request would find a free block, without new memory from the driver [bytes]."""
-        size = round_size(num_bytes, self._divisions)
-        pool = self._contexts.pool_of(stream, is_small=size <= SMALL_BYTES)
-        free = pool.on(stream)
-        index = bisect_left(free.keys, size << ADDRESS_BITS)
-        return index < len(free.keys) and self._search.preferred(free, size, index, pool.expands) != NOWHERE
-
-    def move(self, handle: int, address: int) -> int:
-        """Give a live block the memory at another address, as a record of a real process has it.
-
-        Args:
-            handle: what allocate returned
-            address: where it really was
-
-        Returns: where it is now: at the address, if that memory was free
-        """
-        block = self._blocks[handle]
-        num_bytes, free = block.requested_bytes, block.pool
-        self.free(handle)
-        placed = place(self._heap, free, address, round_size(num_bytes, self._divisions))
-        if placed is None:
-            return self.allocate(num_bytes, free.stream)
-        self._hand_out(placed, num_bytes)
-        return address
-
-    def release_segment(self, address: int) -> None:
-        """Give one segment back, as a record of a real process says; ignored where it holds a live block."""
-        block = self._blocks.get(address)
-        if block is not None and block.is_free and block.virtual is None and block.is_whole_segment:
-            self._heap.release(block)
-
-    def adopt_segment(self, address: int, size_bytes: int, *, is_small: bool, stream: int = 0) -> bool:
-        """Hold a segment that a record of a real process has and this one lacks; whether its addresses were free."""
-        pool = self._heap.small if is_small else self._heap.large
-        return adopt(self._heap, pool.on(stream), address, size_bytes)
-
     def begin_pool(self, pool: PoolId, *, streams: Collection[int] | None = None) -> None:
         """Send requests to a private pool from now on: a capture of a graph, or `torch.cuda.use_mem_pool`.
 
@@ -349,15 +298,6 @@ class Allocator:
         self._blocks[address] = rest
         insort(free.keys, rest_bytes << ADDRESS_BITS | address)
 
-    def _hand_out(self, block: Block, num_bytes: int) -> None:
-        """Count a block as live; allocate does the same in line."""
-        block.is_free = False
-        block.requested_bytes = num_bytes
-        self._requested_bytes += num_bytes
-        self._allocated_bytes += block.size_bytes
-        self._peak_requested_bytes = max(self._peak_requested_bytes, self._requested_bytes)
-        self._peak_allocated_bytes = max(self._peak_allocated_bytes, self._allocated_bytes)
-
     def _refresh(self) -> None:
         """Whether neither captures nor events are under way."""
         self._is_quiet = not (self._contexts or self._awaited)
@@ -423,13 +363,6 @@ class Allocator:
     def settings(self) -> Settings:
         """What the process was started with."""
         return self._heap.settings
-
-    @property
-    def releasable(self) -> list[int]:
-        """Addresses of the segments that giving the cache back returns, in that order."""
-        heap = self._heap
-        free = [block for pool in (heap.large, heap.small) for block in heap.free_blocks(pool)]
-        return [block.address for block in free if block.virtual is None and block.is_whole_segment]
 
     @property
     def num_alloc_retries(self) -> int:

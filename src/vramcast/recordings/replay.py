@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.allocator import Allocator
+from vramcast.allocator.following import FollowingAllocator
 from vramcast.allocator.rounding import SMALL_SEGMENT_BYTES
 from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
@@ -137,13 +137,13 @@ class Player:
         self.moved: dict[int, int] = {}  # recorded address -> where it is in the simulation, where that differs
         self.contradiction = ""
         if self.follows:
-            self.allocator = Allocator(settings=settings, driver=self.driver, observer=self.driver.compare)
+            self.allocator = FollowingAllocator(settings=settings, driver=self.driver, observer=self.driver.compare)
             try:
                 self.allocator.restore(start_segments(snapshot, device))
             except InvalidSpec as error:
                 self.follows, self.contradiction = False, str(error)
         if not self.follows:
-            self.allocator = Allocator(settings=settings)
+            self.allocator = FollowingAllocator(settings=settings)
             for block in held_at_start(snapshot, device):
                 self.moved[block.address] = self.allocator.allocate(block.size_bytes, block.stream)
             self.allocator.reset_peaks()
