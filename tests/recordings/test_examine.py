@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tests.sources.snapshots.recordings import TRUTH
 from vramcast.recordings.advice import advice
@@ -103,3 +104,25 @@ def test_of_a_real_recording_everything_adds_up(path) -> None:  # type: ignore[n
         assert found.leaks is not None and found.leaks.leaks == ()
         unknown = sum(group.size_bytes for group in found.held.by_category if group.name == "unknown")
         assert unknown < found.held.size_bytes / 100
+
+
+@pytest.mark.parametrize("kind", ["no segments", "contradiction"])
+def test_without_segments_to_compare_with_the_same_blocks_hold_the_peak(kind: str) -> None:
+    run = Run()
+    made.train(run, 3)
+    snapshot = run.dump()
+    device = snapshot.devices[0]
+    plain = examine(snapshot, device, Asked())
+    first = device.segments[0]
+    number = next(number for number, block in enumerate(first.blocks) if not block.is_free)
+    wrong = replace(first.blocks[number], size_bytes=2 * first.size_bytes, address=first.blocks[number].address + 512)
+    blocks = (*first.blocks[:number], wrong, *first.blocks[number + 1 :])
+    if kind == "no segments":
+        other = replace(device, has_segments=False)
+    else:
+        other = replace(device, segments=(replace(first, blocks=blocks), *device.segments[1:]))
+    found = examine(snapshot, other, Asked(leaks=True, all_confs=True))
+    assert kind != "no segments" or found.replayed.addresses_matched is None
+    groups = {group.name: group.num_blocks for group in plain.held.by_category}
+    assert found.replayed.peak_event == plain.replayed.peak_event
+    assert {group.name: group.num_blocks for group in found.held.by_category} == groups

@@ -11,7 +11,7 @@ from vramcast.recordings.examine import Asked, examine
 from vramcast.recordings.kinds import Kinds
 from vramcast.recordings.lives import lives_of
 from vramcast.recordings.replay import replay
-from vramcast.recordings.start import start_segments
+from vramcast.recordings.start import held_at_start
 from vramcast.recordings.timeline import Course, Timeline, timeline
 from vramcast.units import MIB
 
@@ -25,7 +25,7 @@ def drawn(process: Process, points: int, first: int = 0) -> tuple[Timeline, int,
     replayed = replay(snapshot, device)
     course = timeline(
         device, Course(replayed.allocated, replayed.reserved), lives=lives_of(snapshot, device),
-        kinds=Kinds(snapshot.stacks), start=start_segments(snapshot, device), points=points,
+        kinds=Kinds(snapshot.stacks), start=held_at_start(snapshot, device), points=points,
     )
     return course, replayed.peak_allocated_bytes, replayed.peak_reserved_bytes
 

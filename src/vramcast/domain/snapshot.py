@@ -57,7 +57,6 @@ class Action(IntEnum):
     SEGMENT_UNMAP = 6
     SNAPSHOT = 7
     OOM = 8
-    WORKSPACE_SNAPSHOT = 9  # written by newer versions, touches no memory
 
 
 class Trace(Struct, kw_only=True):

@@ -12,6 +12,24 @@ PAGE_BYTES: Final = 2 << 20
 """The driver's pages: what an allocator has is a multiple of them."""
 
 
+def recorded_capacity(device: DeviceSnapshot, replayed: Replayed) -> int | None:
+    """What the allocator could have had, as far as the recording says [bytes].
+
+    By what it held and the driver had free when it first ran out; else by what it gave back to make room; else the
+    card, where that is named.
+
+    Args:
+        device: of a recording
+        replayed: the same, replayed
+    """
+    trace = device.trace
+    for index, action in enumerate(trace.actions):
+        if action == Action.OOM and trace.addresses[index]:
+            return replayed.reserved[index] + trace.addresses[index]
+    limit = limit_by_retries(device, replayed)
+    return limit if limit is not None else device.capacity_bytes
+
+
 def limit_by_retries(device: DeviceSnapshot, replayed: Replayed) -> int | None:
     """The most that can have been there when cached segments were returned to make room for another one [bytes].
 

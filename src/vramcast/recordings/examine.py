@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, DeviceSnapshot, SegmentView, Snapshot
-from vramcast.recordings.capacity import limit_by_retries
+from vramcast.recordings.capacity import recorded_capacity
 from vramcast.recordings.difference import Difference, Recording, difference
 from vramcast.recordings.fragmentation import Contiguity, Fragmentation, contiguity, fragmentation, peak_fragmentation
 from vramcast.recordings.kinds import Kinds
@@ -18,9 +18,9 @@ from vramcast.recordings.lives import lives_of
 from vramcast.recordings.peak import Held, Places, held_at
 from vramcast.recordings.replay import Replayed, replay, state_after
 from vramcast.recordings.segments import Bar, segment_map
-from vramcast.recordings.start import start_segments
+from vramcast.recordings.start import held_at_start
 from vramcast.recordings.timeline import Course, Timeline, timeline
-from vramcast.recordings.variants import CONFS, Variant, known_capacity, under
+from vramcast.recordings.variants import CONFS, Variant, under
 
 MOST_OOMS: Final = 4
 """Failures looked into; each takes a replay up to it [count]."""
@@ -99,13 +99,16 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
     kinds, places = Kinds(snapshot.stacks), Places(snapshot)
     lives = lives_of(snapshot, device, kinds)
     at_peak = state_after(snapshot, device, replayed.peak_event)
-    start = start_segments(snapshot, device)
+    start = held_at_start(snapshot, device)
     full_event = _fullest_event(replayed)
     full = at_peak if full_event == replayed.peak_event else state_after(snapshot, device, full_event)
     last = len(device.trace) - 1
-    end = device.segments if device.has_segments else state_after(snapshot, device, last)
+    is_listed = device.has_segments and not replayed.contradiction
+    end = device.segments if is_listed else state_after(snapshot, device, last)
 
     def held(segments: Sequence[SegmentView], event: int) -> Held:
+        if replayed.addresses_matched is None:  # the simulation chose addresses of its own
+            segments = state_after(snapshot, device, event, at_recorded=True)
         return held_at(device, segments, event, lives=lives, kinds=kinds, places=places)
 
     ooms = [index for index, action in enumerate(device.trace.actions) if action == Action.OOM]
@@ -125,7 +128,7 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
         failures=failures,
         num_failures=len(ooms),
         leaks=leaks_of(snapshot, device, lives) if asked.leaks else None,
-        variants=_variants(snapshot, device, asked, replayed, failures),
+        variants=_variants(snapshot, device, asked, replayed),
     )
     if against is None:
         return found
@@ -151,24 +154,15 @@ def _failure(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed, eve
 
 
 def _variants(
-    snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, replayed: Replayed, failures: Sequence[Failure]
+    snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, replayed: Replayed
 ) -> tuple[Variant, ...]:
     """The settings of the recording first, then those asked for; nothing where none are and no card is named."""
     if not asked.confs and not asked.all_confs and asked.capacity_bytes is None:
         return ()
-    capacity = asked.capacity_bytes if asked.capacity_bytes is not None else _capacity(device, replayed, failures)
+    capacity = asked.capacity_bytes if asked.capacity_bytes is not None else recorded_capacity(device, replayed)
     usual = (conf for conf in CONFS if capacity is not None or NEEDS_CAPACITY not in conf)
     confs = dict.fromkeys((snapshot.alloc_conf, *asked.confs, *(usual if asked.all_confs else ())))
     return tuple(under(snapshot, device, conf, capacity_bytes=capacity) for conf in confs)
-
-
-def _capacity(device: DeviceSnapshot, replayed: Replayed, failures: Sequence[Failure]) -> int | None:
-    """What the allocator could have had: by what was free when it ran out or gave back, else the whole card."""
-    for failure in failures:
-        if failure.contiguity.driver_free_bytes is not None:
-            return known_capacity(failure.reserved_bytes, failure.contiguity.driver_free_bytes)
-    limit = limit_by_retries(device, replayed)
-    return limit if limit is not None else device.capacity_bytes
 
 
 def _recording(found: Examined) -> Recording:

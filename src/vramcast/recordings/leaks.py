@@ -27,7 +27,6 @@ class Leak(Noun, frozen=True):
     category: Category
     bytes_per_step: int  # mean over the steps from the first growth on
     blocks_per_step: float
-    grown_steps: int
     live_bytes: int  # at the last boundary
     history: tuple[int, ...]  # live bytes at each boundary
 
@@ -94,7 +93,6 @@ def _leaks(device: DeviceSnapshot, lives: Lives, steps: Steps) -> Iterator[Leak]
                 category=lives.category(example),
                 bytes_per_step=(history[-1] - history[since]) // grown,
                 blocks_per_step=(blocks[-1] - blocks[since]) / grown,
-                grown_steps=sum(after > before for before, after in pairwise(history)),
                 live_bytes=history[-1],
                 history=tuple(history),
             )

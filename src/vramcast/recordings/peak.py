@@ -45,10 +45,6 @@ class Held(Noun, frozen=True):
     by_module: tuple[Group, ...]
     by_line: tuple[Group, ...]
 
-    def bytes_of(self, category: Category) -> int:
-        """Bytes of one category."""
-        return next((group.size_bytes for group in self.by_category if group.name == category), 0)
-
 
 class Places:
     """The user's line and module of stacks, each looked up once."""

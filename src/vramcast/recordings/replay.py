@@ -94,13 +94,17 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replayed:
     )
 
 
-def state_after(snapshot: Snapshot, device: DeviceSnapshot, index: int) -> tuple[SegmentView, ...]:
+def state_after(
+    snapshot: Snapshot, device: DeviceSnapshot, index: int, *, at_recorded: bool = False
+) -> tuple[SegmentView, ...]:
     """Segments and blocks after an event, each live block with the stack that allocated it.
 
     Args:
         snapshot: the recording
         device: one of its devices
         index: of the event; -1: before the first
+        at_recorded: give live blocks the address that the events know them by, also where the simulation had to put
+            them elsewhere; they then need not lie in their segment
     """
     player = Player(snapshot, device)
     for _ in player.play(index + 1):
@@ -114,15 +118,17 @@ def state_after(snapshot: Snapshot, device: DeviceSnapshot, index: int) -> tuple
             stacks[address] = stack
     recorded = {handle: address for address, handle in player.moved.items()}
     return tuple(
-        replace(segment, blocks=tuple(_with_stack(block, stacks, recorded) for block in segment.blocks))
+        replace(segment, blocks=tuple(_known_as(block, stacks, recorded, at_recorded) for block in segment.blocks))
         for segment in player.allocator.segments()
     )
 
 
-def _with_stack(block: BlockView, stacks: dict[int, int], recorded: dict[int, int]) -> BlockView:
+def _known_as(block: BlockView, stacks: dict[int, int], recorded: dict[int, int], at_recorded: bool) -> BlockView:
+    """A live block with what the events say of it."""
     if block.is_free:
         return block
-    return replace(block, stack=stacks.get(recorded.get(block.address, block.address), 0))
+    address = recorded.get(block.address, block.address)
+    return replace(block, stack=stacks.get(address, 0), address=address if at_recorded else block.address)
 
 
 class Player:
@@ -145,7 +151,9 @@ class Player:
         if not self.follows:
             self.allocator = FollowingAllocator(settings=settings)
             for block in held_at_start(snapshot, device):
-                self.moved[block.address] = self.allocator.allocate(block.size_bytes, block.stream)
+                self.moved[block.address] = self.allocator.allocate(
+                    block.requested_bytes or block.size_bytes, block.stream
+                )
             self.allocator.reset_peaks()
         self._pools = Pools(snapshot, device)
         self._moves = 0

@@ -25,7 +25,7 @@ MOST_RANGE_BYTES: Final = 324 * GIB
 _FREES: Final = frozenset({Action.FREE_REQUESTED, Action.FREE_COMPLETED})
 
 
-class Held(NamedTuple):
+class OlderBlock(NamedTuple):
     """A block that is older than the recording."""
 
     address: int
@@ -38,7 +38,7 @@ class Held(NamedTuple):
     awaits_free: bool = False  # freed before the recording, in use on another stream
 
 
-def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[Held]:
+def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[OlderBlock]:
     """Blocks that were live before the first event, by address.
 
     An address whose first event is a free was live; so is a block of the final table that no event allocates.
@@ -47,7 +47,7 @@ def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[Held]:
     divisions = recorded_settings(snapshot).roundup_power2_divisions
     rounds = snapshot.sizes_are is SizesAre.REQUESTS
     seen: set[int] = set()
-    held: list[Held] = []
+    held: list[OlderBlock] = []
     for index, action in enumerate(trace.actions):
         if action > Action.FREE_COMPLETED:
             continue
@@ -57,7 +57,7 @@ def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[Held]:
         seen.add(address)
         if action in _FREES:
             size = trace.sizes[index]
-            held.append(Held(
+            held.append(OlderBlock(
                 address, round_size(size, divisions) if rounds else size, size, trace.streams[index], 0,
                 is_exact=not rounds, freed_at=index, awaits_free=action == Action.FREE_COMPLETED,
             ))
@@ -65,7 +65,7 @@ def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[Held]:
     for segment in device.segments:
         for block in segment.blocks:
             if not block.is_free and block.address not in seen and not _is_touched(block, touched):
-                held.append(Held(
+                held.append(OlderBlock(
                     block.address, block.size_bytes, block.requested_bytes, segment.stream, block.stack,
                     is_exact=True, freed_at=len(trace), awaits_free=block.awaits_free,
                 ))
@@ -109,7 +109,7 @@ def start_segments(snapshot: Snapshot, device: DeviceSnapshot) -> tuple[SegmentV
     return tuple(filled)
 
 
-def _fill(segment: SegmentView, held: list[Held], requests: dict[int, int], settings: Settings) -> SegmentView:
+def _fill(segment: SegmentView, held: list[OlderBlock], requests: dict[int, int], settings: Settings) -> SegmentView:
     """The segment with these blocks, free ones between them."""
     end = segment.address + segment.size_bytes
     blocks: list[BlockView] = []
@@ -131,7 +131,7 @@ def _fill(segment: SegmentView, held: list[Held], requests: dict[int, int], sett
     return replace(segment, blocks=tuple(blocks))
 
 
-def _most_slack(segment: SegmentView, block: Held, settings: Settings) -> int:
+def _most_slack(segment: SegmentView, block: OlderBlock, settings: Settings) -> int:
     """The largest rest that the allocator left with a block instead of splitting it off [bytes]."""
     if segment.is_small or segment.is_expandable or settings.expandable_segments:
         return 0
@@ -140,7 +140,7 @@ def _most_slack(segment: SegmentView, block: Held, settings: Settings) -> int:
     return SMALL_BYTES
 
 
-def _first_requests(held: list[Held], trace: Trace) -> dict[int, int]:
+def _first_requests(held: list[OlderBlock], trace: Trace) -> dict[int, int]:
     """Of each block whose size is in doubt: address of the first request put between it and the next, while it lives.
 
     The free memory there begins where the block ends, and a request is put at the start of free memory.

@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from vramcast.domain.model import Noun
-from vramcast.domain.snapshot import Action, DeviceSnapshot, SegmentView
+from vramcast.domain.snapshot import Action, DeviceSnapshot
 from vramcast.recordings.kinds import Kinds
 from vramcast.recordings.lives import CATEGORIES, Category, Lives, category_at_start
+from vramcast.recordings.start import OlderBlock
 
 
 class Course(NamedTuple):
@@ -26,7 +27,6 @@ class Point(NamedTuple):
     first: int  # index of its first event
     events: int
     allocated_bytes: int  # the most in the stretch
-    lowest_allocated_bytes: int
     reserved_bytes: int  # the most in the stretch
     highest: int  # index of the event after which allocated was highest
     time_us: int  # of that event; 0 where none was recorded
@@ -42,7 +42,7 @@ class Timeline(Noun, frozen=True):
 
 
 def timeline(
-    device: DeviceSnapshot, course: Course, *, lives: Lives, kinds: Kinds, start: Iterable[SegmentView], points: int
+    device: DeviceSnapshot, course: Course, *, lives: Lives, kinds: Kinds, start: Iterable[OlderBlock], points: int
 ) -> Timeline:
     """A run in at most so many points.
 
@@ -51,7 +51,7 @@ def timeline(
         course: allocated and reserved bytes after each event
         lives: lifetimes and categories of its blocks
         kinds: of the stacks of the snapshot
-        start: the state before the first event
+        start: what was live before the first event
         points: the most points
     """
     events = len(course.allocated)
@@ -67,7 +67,7 @@ def timeline(
         events=events,
         points=tuple(
             Point(
-                low, high - low, course.allocated[top], min(course.allocated[low:high]), max(course.reserved[low:high]),
+                low, high - low, course.allocated[top], max(course.reserved[low:high]),
                 top, times[top], tuple(row[number] for number in used),
             )
             for (low, high), top, row in zip(spans, tops, held, strict=True)
@@ -83,19 +83,18 @@ class _Start(NamedTuple):
     lost: dict[int, tuple[int, int]]  # event that frees a block of it -> number of the category, bytes
 
 
-def _at_start(device: DeviceSnapshot, lives: Lives, kinds: Kinds, start: Iterable[SegmentView]) -> _Start:
+def _at_start(device: DeviceSnapshot, lives: Lives, kinds: Kinds, start: Iterable[OlderBlock]) -> _Start:
     numbers = {category: number for number, category in enumerate(CATEGORIES)}
     found = _Start([0] * len(CATEGORIES), {})
-    for segment in start:
-        for block in segment.blocks:
-            if block.is_free or block.awaits_free:
-                continue
-            size = block.requested_bytes or block.size_bytes
-            category = category_at_start(lives, device.trace, kinds, block.address, size, block.stack)
-            found.held[numbers[category]] += size
-            end = lives.freed_at_start.get(block.address)
-            if end is not None:
-                found.lost[end] = (numbers[category], size)
+    for block in start:
+        if block.awaits_free:
+            continue
+        size = block.requested_bytes or block.size_bytes
+        category = category_at_start(lives, device.trace, kinds, block.address, size, block.stack)
+        found.held[numbers[category]] += size
+        end = lives.freed_at_start.get(block.address)
+        if end is not None:
+            found.lost[end] = (numbers[category], size)
     return found
 
 

@@ -15,7 +15,7 @@ from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import DEFAULT_POOL, Action, DeviceSnapshot, PoolId, SizesAre, Snapshot
 from vramcast.errors import OutOfMemory
 from vramcast.recordings.replay import Pools
-from vramcast.recordings.start import Held, held_at_start
+from vramcast.recordings.start import OlderBlock, held_at_start
 
 CONFS: Final = (
     "",
@@ -46,11 +46,6 @@ class Variant(Noun, frozen=True):
     failed_bytes: int | None = None  # that request
     num_ooms: int = 0  # requests that failed in the recording and here
     num_ooms_avoided: int = 0  # that failed in the recording and would not have here
-
-
-def known_capacity(reserved_bytes: int, free_bytes: int) -> int:
-    """What an allocator can take in all, from a recorded out-of-memory event: what it held and what was free."""
-    return reserved_bytes + free_bytes
 
 
 def under(
@@ -93,7 +88,7 @@ class _Run:
         self.waiting: dict[int, int] = {}  # the same for blocks that another stream holds up
         self.num_ooms = self.num_ooms_avoided = 0
 
-    def start(self, held: list[Held], *, sizes_are: SizesAre) -> tuple[int, int] | None:
+    def start(self, held: list[OlderBlock], *, sizes_are: SizesAre) -> tuple[int, int] | None:
         """Request what was live before; the failed request, with -1 for its event."""
         for block in held:
             size = block.requested_bytes if sizes_are is SizesAre.REQUESTS else block.size_bytes

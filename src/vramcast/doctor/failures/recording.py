@@ -11,8 +11,9 @@ from vramcast.domain.failure import Fix, Statement
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot
 from vramcast.errors import VramcastError
+from vramcast.recordings.capacity import recorded_capacity
 from vramcast.recordings.replay import Replayed, replay, state_after
-from vramcast.recordings.variants import CONFS, Variant, known_capacity, under
+from vramcast.recordings.variants import CONFS, Variant, under
 
 DIGITS: Final = re.compile(r"\d+")
 FAMILY: Final = "torch-snapshot"
@@ -72,7 +73,7 @@ def proof_of(snapshot: Snapshot, number: int | None = None) -> Proof:
     if device is None:
         return Proof((Remark(key="proof.no_device"),), ())
     replayed = replay(snapshot, device)
-    held = _limit(device, replayed)
+    held = recorded_capacity(device, replayed)
     variants = [variant for conf in CONFS if (variant := _under(snapshot, device, conf, held)) is not None]
     failed = bool(_failures(device))
     fixes = sorted(_fixes(variants, replayed, failed=failed), key=lambda fix: (not fix.enough, -(fix.saves_bytes or 0)))
@@ -85,14 +86,6 @@ def proof_of(snapshot: Snapshot, number: int | None = None) -> Proof:
 def _device(snapshot: Snapshot, number: int | None) -> DeviceSnapshot | None:
     named = [device for device in snapshot.devices if device.device == number]
     return named[0] if named else max(snapshot.devices, key=lambda device: len(device.trace), default=None)
-
-
-def _limit(device: DeviceSnapshot, replayed: Replayed) -> int | None:
-    """What the process could have had: what it held when it failed and what was then free; else unknown."""
-    failures = _failures(device)
-    if not failures:
-        return device.capacity_bytes
-    return max(known_capacity(replayed.reserved[index], device.trace.addresses[index]) for index in failures)
 
 
 def _under(snapshot: Snapshot, device: DeviceSnapshot, conf: str, held: int | None) -> Variant | None:

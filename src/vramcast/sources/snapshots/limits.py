@@ -6,8 +6,6 @@ from typing import Final
 
 LARGEST_BYTES: Final = 8 * 2**30
 """Unpacked; a million events with stacks take a quarter of a GB to one GB [bytes]."""
-LARGEST_JSON: Final = 2 * 2**30
-"""Of a snapshot in JSON, which is held in memory while it is read [bytes]."""
 LARGEST_RATIO: Final = 250
 """Unpacked over packed size; real recordings have 20 to 100."""
 FREE_RATIO_BYTES: Final = 256 * 2**20
