@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -111,6 +111,7 @@ def test_a_block_older_than_the_recording_keeps_its_slack_where_a_later_request_
 
 
 @given(seed=st.integers(0, 1 << 32))
+@example(seed=3182812)  # collected before a request that failed all the same
 def test_garbage_collection_is_followed_where_the_limit_is_not_recorded(seed: int) -> None:
     conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.005"
     process, _ = recorded(seed, conf, None, waits=False)

@@ -232,10 +232,7 @@ class Player:
         size, stream, stack = self.trace.sizes[index], self.trace.streams[index], self.trace.stacks[index]
         settings = allocator.settings
         if settings.garbage_collection_threshold is not None:
-            # How much is too much follows from the limit of the process, which a recording does not hold.
-            for address in driver.given_back:
-                allocator.release_segment(address)
-            driver.skip_given_back()
+            self._collect()
             return
         returns_all = settings.max_split_size_mb is not None and driver.given_back == allocator.releasable
         elsewhere = NO_STACK not in (self._returned_at, stack) and self._returned_at != stack
@@ -243,6 +240,12 @@ class Player:
         # everything went where a part would have gone first: then torch.cuda.empty_cache did it.
         if driver.only_gives_back or elsewhere or returns_all or allocator.has_fit(size, stream):
             self._flush()
+
+    def _collect(self) -> None:
+        """Return what garbage collection did: how much is too much follows from a limit that no recording holds."""
+        for address in self.driver.given_back:
+            self.allocator.release_segment(address)
+        self.driver.skip_given_back()
 
     def _follow(self, handle: int, address: int) -> int:
         """Move a block that landed elsewhere to where it really was, if that can be; where it is then."""
@@ -272,6 +275,8 @@ class Player:
             self.allocator.free(handle)
 
     def _run_out(self, size: int, stream: int) -> None:
+        if self.allocator.settings.garbage_collection_threshold is not None:
+            self._collect()
         self.driver.is_full = True
         with contextlib.suppress(OutOfMemory):
             self.allocator.free(self.allocator.allocate(size, stream))
