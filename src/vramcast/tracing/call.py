@@ -1,0 +1,81 @@
+"""What a rule gets: one operator call on a simulated device, and ways to say what it allocates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.tracing.memory import Device
+from vramcast.tracing.tape import Block
+
+if TYPE_CHECKING:
+    from vramcast.tracing.simulation import Simulation
+
+
+class Call:
+    """One call of an operator whose tensors live on `device`."""
+
+    __slots__ = ("_scratch", "args", "device", "func", "kwargs", "simulation")
+
+    def __init__(
+        self, simulation: Simulation, func: Any, args: Sequence[Any], kwargs: dict[str, Any], device: Device
+    ) -> None:
+        self.simulation, self.func, self.args, self.kwargs, self.device = simulation, func, args, kwargs, device
+        self._scratch: list[Block] = []
+
+    def arg(self, index: int, name: str, default: Any = None) -> Any:
+        """An argument by position or by name."""
+        return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """The meta kernel; its new outputs become blocks, in the order returned.
+
+        Args: instead of the call's own, where given
+        """
+        out = self.simulation.kernels(self.func, args or self.args, kwargs or self.kwargs)
+        self.simulation.adopt(out, self.device, str(self.func))
+        return out
+
+    def empty(
+        self, size: Sequence[int], *, dtype: torch.dtype, strides: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """A new tensor on the device, contiguous unless strides are given."""
+        if strides is None:
+            tensor = torch.empty(size, dtype=dtype, device="meta")
+        else:
+            tensor = torch.empty_strided(size, strides, dtype=dtype, device="meta")
+        self.simulation.memory.adopt(tensor, self.device, str(self.func))
+        return tensor
+
+    def scratch(self, num_bytes: int, what: str) -> Block | None:
+        """Memory the operator takes now and gives back when it returns, last taken first [bytes]."""
+        block = self.device.take(num_bytes, str(self.func), kind="scratch", name=what)
+        if block is not None:
+            self._scratch.append(block)
+        return block
+
+    def release(self, block: Block | None) -> None:
+        """Give a scratch block back before the operator returns."""
+        if block is not None:
+            self._scratch.remove(block)
+            self.device.give(block)
+
+    def workspace(self, key: object, num_bytes: int, what: str) -> None:
+        """Memory a library keeps from its first use on, per stream [bytes]."""
+        device = self.device
+        place = key, device.stream
+        if place not in device.workspaces:
+            block = device.take(num_bytes, str(self.func), kind="workspace", name=what)
+            if block is not None:
+                device.workspaces[place] = block
+
+    def finish(self) -> None:
+        """The operator returns."""
+        while self._scratch:
+            self.device.give(self._scratch.pop())
+
+
+Rule = Callable[[Call], Any]
+"""Returns what the operator returns."""

@@ -1,0 +1,61 @@
+"""Who holds which block: parameters, gradients and optimizer states tell what their storages are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from vramcast.tracing.categories import Kind
+from vramcast.tracing.memory import Memory
+from vramcast.tracing.origins import Origins
+
+
+class Holders:
+    """Notes during the run, for blocks of all devices, what each is."""
+
+    def __init__(self, memory: Memory, origins: Origins) -> None:
+        self._memory, self._origins = memory, origins
+        self._names: dict[int, str] = {}  # id of a parameter -> its name
+
+    def enter_root(self, module: torch.nn.Module, _inputs: object = None) -> None:
+        """A forward begins: a hook. Only the outermost module is looked at."""
+        if self._origins.modules:
+            return
+        for name, parameter in module.named_parameters():
+            self._names[id(parameter)] = name
+            self._note(parameter, Kind.WEIGHT, name)
+        for name, buffer in module.named_buffers():
+            self._note(buffer, Kind.BUFFER, name)
+
+    def before_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        """An optimizer's step begins: a hook. Now every gradient is there."""
+        self._origins.in_optimizer = True
+        for parameter in _parameters(optimizer):
+            name = self._names.get(id(parameter), "")
+            self._note(parameter, Kind.WEIGHT, name)
+            if parameter.grad is not None:
+                self._note(parameter.grad, Kind.GRADIENT, name)
+
+    def after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        """An optimizer's step ends: a hook."""
+        self._origins.in_optimizer = False
+        for parameter, states in optimizer.state.items():
+            if isinstance(states, dict):
+                for key, state in states.items():
+                    self._note(state, Kind.STATE, f"{self._names.get(id(parameter), '')}.{key}".lstrip("."))
+        for device in self._memory.devices:
+            device.tape.mark("step")
+
+    def _note(self, tensor: Any, kind: Kind, name: str) -> None:
+        if not isinstance(tensor, torch.Tensor):
+            return
+        local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+        resident = self._memory.of(local)
+        if resident is not None and resident.block is not None and not resident.block.kind:
+            resident.block.kind, resident.block.name = kind, name
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

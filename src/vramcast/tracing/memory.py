@@ -1,0 +1,150 @@
+"""Where every storage without data lives, and what its device's allocator did for it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final
+
+import torch
+
+from vramcast.allocator import Allocator, Settings
+from vramcast.domain.device import Gpu
+from vramcast.tracing.origins import Origins
+from vramcast.tracing.tape import Block, Tape
+
+
+class Device:
+    """A simulated device: its allocator, driven live, and the tape of what it was asked."""
+
+    def __init__(
+        self, torch_device: torch.device, *, origins: Origins, gpu: Gpu | None = None, settings: Settings | None = None,
+        capacity_bytes: int | None = None,
+    ) -> None:
+        """A device that holds nothing.
+
+        Args:
+            torch_device: what tensors on it answer as `.device`
+            origins: who asks
+            gpu: the card; None for the host's memory
+            settings: of the caching allocator
+            capacity_bytes: what the driver can give; None: without end [bytes]
+        """
+        self.torch_device, self.gpu, self.origins = torch_device, gpu, origins
+        self.is_cpu = torch_device.type == "cpu"
+        self.allocator = Allocator(settings=settings or Settings(), capacity_bytes=capacity_bytes)
+        self.tape = Tape()
+        self.stream = 0  # that operators run on now
+        self.workspaces: dict[object, Block] = {}
+        self._busy = False
+        self._deferred: list[Block] = []
+
+    @property
+    def sm(self) -> int:
+        """Compute capability x 10; 0 on the host."""
+        return (self.gpu.sm or 0) if self.gpu else 0
+
+    def take(self, num_bytes: int, operator: str, *, kind: str = "", name: str = "") -> Block | None:
+        """Allocate; None for zero bytes.
+
+        Raises: DeviceOutOfMemory
+        """
+        if num_bytes <= 0:
+            return None
+        origin = self.origins.now()
+        self._busy = True  # a collection of cycles may free blocks at any moment, also within the allocator
+        try:
+            handle = self.allocator.allocate(num_bytes, self.stream)
+        finally:
+            self._busy = False
+        block = self.tape.add(num_bytes, self.stream, operator, origin)
+        block.handle, block.kind, block.name = handle, kind, name
+        if self._deferred:
+            self._catch_up()
+        return block
+
+    def give(self, block: Block) -> None:
+        """Free."""
+        if self._busy:
+            self._deferred.append(block)
+            return
+        self._busy = True
+        self.tape.end(block)
+        self.allocator.free(block.handle)
+        self._busy = False
+        if self._deferred:
+            self._catch_up()
+
+    def use(self, block: Block, stream: int) -> None:
+        """Another stream uses the block: `Tensor.record_stream`."""
+        self.allocator.record_stream(block.handle, stream)
+        self.tape.uses.append((len(self.tape.events), block.index, stream))
+
+    def _catch_up(self) -> None:
+        while self._deferred:
+            self.give(self._deferred.pop(0))
+
+
+class Resident:
+    """A storage without data. On the host it has no block; `twin` holds its values where they are known."""
+
+    __slots__ = ("block", "device", "ref", "twin")
+
+    def __init__(self, device: Device, block: Block | None, ref: _Ref) -> None:
+        self.device, self.block, self.ref = device, block, ref
+        self.twin: torch.UntypedStorage | None = None
+
+
+class _Ref(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference that knows the key of its storage."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+class Memory:
+    """All devices of a simulated process and the storages on them."""
+
+    def __init__(self, devices: tuple[Device, ...], host: Device) -> None:
+        """Nothing allocated yet.
+
+        Args:
+            devices: those that are tracked, by index
+            host: main memory; simulated storages there are known but, unless it is tracked, not counted
+        """
+        self.devices, self.host = devices, host
+        self.residents: dict[int, Resident] = {}  # key of a storage -> where it is
+        self._died: Final = self._remove
+
+    def of(self, tensor: torch.Tensor) -> Resident | None:
+        """Where a tensor lives, None if it has real data or is the user's own meta tensor."""
+        return self.residents.get(tensor.untyped_storage()._cdata)
+
+    def adopt(self, tensor: torch.Tensor, device: Device, operator: str) -> Resident:
+        """Give a tensor's storage a place, unless it has one: then it is a view or written in place."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        resident = self.residents.get(key)
+        if resident is None:
+            block = device.take(storage.nbytes(), operator) if device in self.devices else None
+            ref = _Ref(storage, self._died)
+            ref.key = key
+            resident = self.residents[key] = Resident(device, block, ref)
+        return resident
+
+    def resize(self, storage: torch.UntypedStorage, operator: str) -> None:
+        """The storage has another size: a new block, as `storage.resize_` allocates before it frees."""
+        resident = self.residents.get(storage._cdata)
+        if resident is None or resident.device not in self.devices:
+            return
+        old, size = resident.block, storage.nbytes()
+        if (old.num_bytes if old else 0) == size:
+            return
+        resident.block = resident.device.take(size, operator)
+        resident.twin = None
+        if old is not None:
+            resident.device.give(old)
+
+    def _remove(self, ref: Any) -> None:
+        resident = self.residents.pop(ref.key)
+        if resident.block is not None:
+            resident.device.give(resident.block)

@@ -1,0 +1,58 @@
+"""What the simulation has to know of an operator before it runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from vramcast.tracing.call import Rule
+
+FILLS: Final = frozenset({
+    "zeros", "ones", "full", "arange", "scalar_tensor", "eye", "linspace", "zeros_like", "ones_like", "full_like",
+    "new_zeros", "new_ones", "new_full", "tril_indices", "triu_indices", "zero_", "fill_",
+})
+"""Operators whose result is known whatever their tensors hold."""
+
+
+class Operator:
+    """One overload."""
+
+    __slots__ = (
+        "depends_on_values",
+        "func",
+        "is_fill",
+        "is_known",
+        "is_random",
+        "is_view",
+        "makes",
+        "mutates",
+        "name",
+        "rule",
+        "takes_apart",
+    )
+
+    def __init__(self, func: Any, rules: Mapping[str, Rule], plain: frozenset[str]) -> None:
+        packet = func.overloadpacket._qualified_op_name.replace("::", ".")
+        self.func = func
+        self.name: str = packet
+        self.rule = rules.get(f"{packet}.{func._overloadname}") or rules.get(packet)
+        schema = func._schema
+        self.mutates = tuple(
+            (index, argument.name) for index, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        )
+        self.is_view = self.rule is None and not self.mutates and any(
+            returned.alias_info is not None for returned in schema.returns
+        )
+        self.makes = any(argument.name == "device" for argument in schema.arguments)  # may name a device
+        self.depends_on_values = torch.Tag.dynamic_output_shape in func.tags  # how large its result is
+        self.is_random = torch.Tag.nondeterministic_seeded in func.tags
+        self.is_fill = packet.partition(".")[2] in FILLS
+        is_plain = packet in plain or f"{packet}.{func._overloadname}" in plain
+        self.is_known = self.rule is not None or self.is_view or is_plain
+        # Reached only where autograd is left out (inference mode): elsewhere it was taken apart above.
+        self.takes_apart = self.rule is None and torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), "CompositeImplicitAutograd"
+        )

@@ -1,0 +1,101 @@
+"""Who asks for memory: the module, the line of Python, the phase; in backward also where its forward was."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import torch
+
+from vramcast.domain.snapshot import Frame
+from vramcast.tracing.tape import Origin, Phase
+
+_OWN: Final = str(Path(__file__).parent)
+DEEPEST: Final = 64
+"""Python frames kept of a stack."""
+
+_current_node: Final = torch._C._current_autograd_node
+_next_sequence: Final = torch._C._autograd._get_sequence_nr
+
+
+class Stacks:
+    """Every distinct stack once. Index 0 is the empty one."""
+
+    def __init__(self) -> None:
+        self._indices: dict[tuple[Any, ...], int] = {(): 0}
+        self._skipped: dict[CodeType, bool] = {}
+
+    def here(self, frame: FrameType | None) -> int:
+        """The index of the stack from this frame outwards, without this package's own frames."""
+        key: list[Any] = []
+        skipped = self._skipped
+        while frame is not None and len(key) < 2 * DEEPEST:
+            code = frame.f_code
+            own = skipped.get(code)
+            if own is None:
+                own = skipped[code] = code.co_filename.startswith(_OWN) or code.co_name == "__torch_dispatch__"
+            if not own:
+                key.append(code)
+                key.append(frame.f_lasti)
+            frame = frame.f_back
+        return self._indices.setdefault(tuple(key), len(self._indices))
+
+    def frames(self) -> tuple[tuple[Frame, ...], ...]:
+        """All stacks, innermost frame first."""
+        return tuple(tuple(_frame(key[i], key[i + 1]) for i in range(0, len(key), 2)) for key in self._indices)
+
+
+def _frame(code: CodeType, last_instruction: int) -> Frame:
+    line = next((line for start, end, line in code.co_lines() if start <= last_instruction < end and line), 0)
+    return Frame(code.co_qualname, code.co_filename, line or code.co_firstlineno)
+
+
+class Origins:
+    """What the run is doing now."""
+
+    def __init__(self) -> None:
+        self.stacks = Stacks()
+        self.modules: list[str] = []  # qualified names, outermost first
+        self._root: dict[int, str] = {}
+        self.in_optimizer = False
+        self.has_run_forward = False
+        self._forwards: dict[int, tuple[str, int]] = {}  # sequence number -> module and stack of the forward
+        self._names: dict[int, dict[int, str]] = {}  # id of a root module -> id of a module in it -> its name
+
+    def now(self) -> Origin:
+        """Who asks at this moment."""
+        stack = self.stacks.here(sys._getframe(1))
+        node = _current_node()
+        if node is not None:
+            module, forward = self._forwards.get(node._sequence_nr(), ("", stack))
+            if self.modules:  # recomputed within backward
+                return Origin(Phase.BACKWARD, self.modules[-1], stack, stack)
+            return Origin(Phase.BACKWARD, module, stack, forward)
+        module = self.modules[-1] if self.modules else ""
+        if self.in_optimizer:
+            return Origin(Phase.OPTIMIZER, module, stack, stack)
+        if torch.is_grad_enabled():
+            # The node of an operator has its number before the operator runs.
+            self._forwards[_next_sequence() - 1] = module, stack
+        return Origin(Phase.FORWARD if self.has_run_forward else Phase.SETUP, module, stack, stack)
+
+    def enter(self, module: torch.nn.Module, _inputs: object = None) -> None:
+        """A module's forward begins: a hook."""
+        self.has_run_forward = True
+        if not self.modules:
+            self._root = self._named(module)
+        self.modules.append(self._root.get(id(module)) or type(module).__name__)
+
+    def leave(self, _module: torch.nn.Module, _inputs: object = None, _output: object = None) -> None:
+        """A module's forward ends: a hook that is also called after an error."""
+        if self.modules:
+            self.modules.pop()
+
+    def _named(self, root: torch.nn.Module) -> dict[int, str]:
+        names = self._names.get(id(root))
+        if names is None:
+            names = {id(module): name or type(root).__name__ for name, module in root.named_modules()}
+            self._names[id(root)] = names
+        return names

@@ -1,0 +1,184 @@
+"""The dispatch mode: every operator passes here, below autograd, and is answered without data.
+
+[mode] torch.utils._python_dispatch.TorchDispatchMode
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.kernels import META, Kernels
+from vramcast.tracing.memory import Device, Memory
+from vramcast.tracing.operators import Operator
+from vramcast.tracing.origins import Origins
+from vramcast.tracing.values import Values
+
+LARGEST_EMPTY_HOST_BYTES: Final = 1 << 20
+"""Uninitialised or random host tensors below are real; in larger ones there is nothing to know."""
+LARGEST_FILLED_HOST_BYTES: Final = 64 << 20
+"""Filled host tensors below are real."""
+
+
+class Unseen:
+    """An operator of which nobody has read what it allocates on CUDA."""
+
+    __slots__ = ("calls", "num_bytes")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.num_bytes = 0  # of its outputs, all calls together
+
+
+class Simulation(TorchDispatchMode):
+    """Runs operators on tensors without data."""
+
+    def __init__(
+        self, memory: Memory, origins: Origins, *, rules: Mapping[str, Rule], plain: frozenset[str]
+    ) -> None:
+        super().__init__()
+        self.memory, self.origins, self.values = memory, origins, Values(memory)
+        self.kernels = Kernels()
+        self.unseen: dict[str, Unseen] = {}
+        self._rules, self._plain = rules, plain
+        self._operators: dict[Any, Operator] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: the wrapper that keeps torch.compile out costs more than the work, and nothing is compiled here."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Answer one operator."""
+        operator = self._operators.get(func)
+        if operator is None:
+            operator = self._operators[func] = Operator(func, self._rules, self._plain)
+        if operator.is_view:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if operator.takes_apart:
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        device = self._place(operator, args, kwargs)
+        if device is None:
+            return func(*args, **kwargs)
+        return self._run(operator, args, kwargs, device)
+
+    def adopt(self, out: Any, device: Device, name: str) -> None:
+        """Give every new tensor among the outputs a place, in the order returned."""
+        if isinstance(out, torch.Tensor):
+            self.memory.adopt(out, device, name)
+        elif isinstance(out, (tuple, list)):
+            for part in out:
+                self.adopt(part, device, name)
+
+    def _place(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Device | None:
+        """On which device the operator's results live; None: on none that is simulated."""
+        named = kwargs.get("device") if operator.makes else None
+        if named is not None and named.type != "meta":
+            if named.type == "cuda":
+                return self.memory.devices[named.index or 0]
+            is_simulated = any(self.memory.of(tensor) is not None for tensor in tensors(args))
+            return self._on_host(operator, args, kwargs, is_simulated=is_simulated)
+        if named is not None:
+            return None
+        found: Device | None = None
+        residents = self.memory.residents
+        for tensor in tensors(args):
+            resident = residents.get(tensor.untyped_storage()._cdata)
+            if resident is None:
+                continue
+            if resident.device is not self.memory.host and (tensor.dim() or found is None):
+                return resident.device
+            found = resident.device
+        for tensor in tensors(kwargs.values()):
+            resident = residents.get(tensor.untyped_storage()._cdata)
+            if resident is not None:
+                found = found or resident.device
+        if found is None and operator.makes and "device" not in kwargs:
+            return self._on_host(operator, args, kwargs, is_simulated=False)
+        return found
+
+    def _on_host(
+        self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_simulated: bool
+    ) -> Device | None:
+        """The host, where a tensor made there should have no data."""
+        memory = self.memory
+        if is_simulated or memory.host in memory.devices:
+            return memory.host
+        if not args or not isinstance(args[0], (list, tuple)):
+            return None
+        count = 1
+        for size in args[0]:
+            count *= size if isinstance(size, int) else 1
+        num_bytes = count * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
+        limit = LARGEST_FILLED_HOST_BYTES if operator.is_fill else LARGEST_EMPTY_HOST_BYTES
+        return memory.host if num_bytes >= limit else None
+
+    def _run(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> Any:
+        """Run on meta tensors, let the rule say what CUDA allocates, keep known values known."""
+        known = self.values.of_call(operator, args, kwargs)
+        if known is not None and not isinstance(known, (torch.Tensor, tuple, list)):
+            return known
+        mapped = {**kwargs, "device": META} if operator.makes else kwargs
+        if (operator.makes and operator.name == "aten._to_copy") or device is self.memory.host:
+            args = self._without_data(args)
+        before = len(device.tape.events)
+        if operator.depends_on_values and known is not None:
+            out = _blanks(known)
+            self.adopt(out, device, operator.name)
+        elif operator.rule is not None:
+            call = Call(self, operator.func, args, mapped, device)
+            try:
+                out = operator.rule(call)
+            finally:
+                call.finish()
+        else:
+            out = self.kernels(operator.func, args, mapped)
+            self.adopt(out, device, operator.name)
+            if not operator.is_known and len(device.tape.events) > before:
+                self._note_unseen(operator, device, before)
+        if known is not None:
+            self.values.keep(known, out)
+        elif operator.mutates:
+            self.values.forget(operator, args, kwargs)
+        return out
+
+    def _without_data(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, real tensors replaced by meta ones of the same layout."""
+        return tuple(self._blank(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+
+    def _blank(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self.memory.of(tensor) is not None or tensor.is_meta else blank(tensor)
+
+    def _note_unseen(self, operator: Operator, device: Device, before: int) -> None:
+        unseen = self.unseen.setdefault(operator.name, Unseen())
+        unseen.calls += 1
+        blocks = device.tape.blocks
+        unseen.num_bytes += sum(blocks[event - 1].num_bytes for event in device.tape.events[before:] if event > 0)
+
+
+def blank(tensor: torch.Tensor) -> torch.Tensor:
+    """A meta tensor of the same layout."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
+
+
+def _blanks(known: Any) -> Any:
+    return blank(known) if isinstance(known, torch.Tensor) else type(known)(_blanks(part) for part in known)
+
+
+def tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among arguments, in order, also those in lists."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)) and value and isinstance(value[0], (torch.Tensor, type(None))):
+            for part in value:
+                if isinstance(part, torch.Tensor):
+                    yield part

@@ -1,0 +1,125 @@
+"""Small tensors whose values are known although they have no data: constants, masks, positions, loss scales.
+
+Each keeps a real twin storage on the host with the same layout; operators whose inputs are all known run on the twins
+as well. Where an input is not known, neither is the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from vramcast.tracing.memory import Memory
+from vramcast.tracing.operators import Operator
+
+LARGEST_ELEMENTS: Final = 1 << 16
+"""Tensors above keep no twin [elements]."""
+HOST: Final = torch.device("cpu")
+
+
+class Unknown(Exception):
+    """An argument's values are not known."""
+
+
+class Values:
+    """Twins of simulated storages."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The tensor with its values, None where they are not known."""
+        resident = self._memory.of(tensor)
+        if resident is None:
+            return tensor if tensor.device.type == "cpu" else None
+        if resident.twin is None:
+            return None
+        view = torch.empty(0, dtype=tensor.dtype)
+        return view.set_(resident.twin, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def set(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """The simulated tensor's values become known, if it is small."""
+        resident = self._memory.of(tensor)
+        if resident is not None and tensor.numel() <= LARGEST_ELEMENTS and _same_layout(tensor, values):
+            resident.twin = values.untyped_storage()
+
+    def of_call(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the operator gives on the known values; None where something is not known or the result is large.
+
+        In-place operators change the twins on the way.
+        """
+        if operator.is_random or (not operator.is_fill and not self._starts_known(args)):
+            return None
+        try:
+            known_args = tuple(self._known(arg, operator) for arg in args)
+            known = {name: self._known(arg, operator) for name, arg in kwargs.items() if name != "device"}
+        except Unknown:
+            return None
+        if operator.makes:
+            known["device"] = HOST
+            if not known_args or _elements(known_args[0]) > LARGEST_ELEMENTS:
+                return None
+        try:
+            return operator.func(*known_args, **known)
+        except (RuntimeError, NotImplementedError):
+            return None  # no CPU kernel: nothing is known then
+
+    def keep(self, known: Any, out: Any) -> None:
+        """The results' twins."""
+        if isinstance(out, torch.Tensor) and isinstance(known, torch.Tensor):
+            resident = self._memory.of(out)
+            if resident is not None and resident.twin is None:
+                self.set(out, known)
+        elif isinstance(out, (tuple, list)) and isinstance(known, (tuple, list)):
+            for one, other in zip(out, known, strict=False):
+                self.keep(other, one)
+
+    def forget(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What the operator wrote is not known any more."""
+        for index, name in operator.mutates:
+            written = args[index] if index < len(args) else kwargs.get(name)
+            for tensor in written if isinstance(written, (list, tuple)) else (written,):
+                if isinstance(tensor, torch.Tensor):
+                    resident = self._memory.of(tensor)
+                    if resident is not None:
+                        resident.twin = None
+
+    def _starts_known(self, args: tuple[Any, ...]) -> bool:
+        """Whether the first tensor is known: the quick way out of nearly all calls."""
+        for arg in args:
+            first = arg[0] if isinstance(arg, (list, tuple)) and arg else arg
+            if isinstance(first, torch.Tensor):
+                resident = self._memory.of(first)
+                return first.numel() <= LARGEST_ELEMENTS if resident is None else resident.twin is not None
+        return False
+
+    def _known(self, arg: Any, operator: Operator) -> Any:
+        if isinstance(arg, torch.Tensor):
+            known = self.of(arg)
+            if known is None and operator.is_fill and arg.numel() <= LARGEST_ELEMENTS and not operator.mutates:
+                return torch.empty_strided(arg.size(), arg.stride(), dtype=arg.dtype)
+            if known is None or known.numel() > LARGEST_ELEMENTS:
+                raise Unknown
+            return known.detach()
+        if isinstance(arg, (list, tuple)):
+            return type(arg)(self._known(part, operator) for part in arg)
+        return arg
+
+
+def _same_layout(tensor: torch.Tensor, values: torch.Tensor) -> bool:
+    return (
+        tensor.size() == values.size() and tensor.stride() == values.stride() and tensor.dtype == values.dtype
+        and tensor.storage_offset() == values.storage_offset()
+    )
+
+
+def _elements(first: Any) -> int:
+    if isinstance(first, torch.Tensor):
+        return first.numel()
+    if isinstance(first, (list, tuple)):
+        count = 1
+        for size in first:
+            count *= size if isinstance(size, int) else 1
+        return count
+    return 1
