@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,12 +17,8 @@ from vramcast.tracing.kernels import META, Kernels
 from vramcast.tracing.memory import Device, Memory
 from vramcast.tracing.operators import Operator
 from vramcast.tracing.origins import Origins
+from vramcast.tracing.placement import Placement, mismatch
 from vramcast.tracing.values import Values
-
-LARGEST_EMPTY_HOST_BYTES: Final = 1 << 20
-"""Uninitialised or random host tensors below are real; in larger ones there is nothing to know."""
-LARGEST_FILLED_HOST_BYTES: Final = 64 << 20
-"""Filled host tensors below are real."""
 
 
 class Unseen:
@@ -43,6 +40,7 @@ class Simulation(TorchDispatchMode):
         super().__init__()
         self.memory, self.origins, self.values = memory, origins, Values(memory)
         self.kernels = Kernels()
+        self.placement = Placement(memory)
         self.unseen: dict[str, Unseen] = {}
         self._rules, self._plain = rules, plain
         self._operators: dict[Any, Operator] = {}
@@ -56,6 +54,9 @@ class Simulation(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Answer one operator."""
+        if types and not all(map(_is_one_storage, types)):
+            # A DTensor takes itself apart first; its inner tensors come here.
+            return NotImplemented
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = Operator(func, self._rules, self._plain)
@@ -65,7 +66,7 @@ class Simulation(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         kwargs = kwargs or {}
-        device = self._place(operator, args, kwargs)
+        device = self.placement.of(operator, args, kwargs)
         if device is None:
             return func(*args, **kwargs)
         return self._run(operator, args, kwargs, device)
@@ -77,49 +78,6 @@ class Simulation(TorchDispatchMode):
         elif isinstance(out, (tuple, list)):
             for part in out:
                 self.adopt(part, device, name)
-
-    def _place(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Device | None:
-        """On which device the operator's results live; None: on none that is simulated."""
-        named = kwargs.get("device") if operator.makes else None
-        if named is not None and named.type != "meta":
-            if named.type == "cuda":
-                return self.memory.devices[named.index or 0]
-            is_simulated = any(self.memory.of(tensor) is not None for tensor in tensors(args))
-            return self._on_host(operator, args, kwargs, is_simulated=is_simulated)
-        if named is not None:
-            return None
-        found: Device | None = None
-        residents = self.memory.residents
-        for tensor in tensors(args):
-            resident = residents.get(tensor.untyped_storage()._cdata)
-            if resident is None:
-                continue
-            if resident.device is not self.memory.host and (tensor.dim() or found is None):
-                return resident.device
-            found = resident.device
-        for tensor in tensors(kwargs.values()):
-            resident = residents.get(tensor.untyped_storage()._cdata)
-            if resident is not None:
-                found = found or resident.device
-        if found is None and operator.makes and "device" not in kwargs:
-            return self._on_host(operator, args, kwargs, is_simulated=False)
-        return found
-
-    def _on_host(
-        self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_simulated: bool
-    ) -> Device | None:
-        """The host, where a tensor made there should have no data."""
-        memory = self.memory
-        if is_simulated or memory.host in memory.devices:
-            return memory.host
-        if not args or not isinstance(args[0], (list, tuple)):
-            return None
-        count = 1
-        for size in args[0]:
-            count *= size if isinstance(size, int) else 1
-        num_bytes = count * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
-        limit = LARGEST_FILLED_HOST_BYTES if operator.is_fill else LARGEST_EMPTY_HOST_BYTES
-        return memory.host if num_bytes >= limit else None
 
     def _run(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> Any:
         """Run on meta tensors, let the rule say what CUDA allocates, keep known values known."""
@@ -140,7 +98,7 @@ class Simulation(TorchDispatchMode):
             finally:
                 call.finish()
         else:
-            out = self.kernels(operator.func, args, mapped)
+            out = self._on_meta(operator, args, mapped, device)
             self.adopt(out, device, operator.name)
             if not operator.is_known and len(device.tape.events) > before:
                 self._note_unseen(operator, device, before)
@@ -149,6 +107,14 @@ class Simulation(TorchDispatchMode):
         elif operator.mutates:
             self.values.forget(operator, args, kwargs)
         return out
+
+    def _on_meta(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> Any:
+        try:
+            return self.kernels(operator.func, args, kwargs)
+        except RuntimeError as error:
+            if "is not on the expected device meta" in str(error):
+                raise mismatch(device.torch_device, self.memory.host.torch_device) from None
+            raise
 
     def _without_data(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, real tensors replaced by meta ones of the same layout."""
@@ -173,12 +139,7 @@ def _blanks(known: Any) -> Any:
     return blank(known) if isinstance(known, torch.Tensor) else type(known)(_blanks(part) for part in known)
 
 
-def tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """The tensors among arguments, in order, also those in lists."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)) and value and isinstance(value[0], (torch.Tensor, type(None))):
-            for part in value:
-                if isinstance(part, torch.Tensor):
-                    yield part
+@cache
+def _is_one_storage(kind: type) -> bool:
+    """Whether tensors of a type have no dispatch of their own."""
+    return kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any, Final
 
 import torch
+from torch.utils._device import DeviceContext, _device_constructors
 
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
 
 _META: Final = torch.device("meta")
-FACTORIES: Final = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor")
-"""Functions of torch that read Python data and then move it: C++ asks for a real device there."""
+FROM_DATA: Final = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor")
+"""Functions of torch that read Python data and then move it."""
+LIKE: Final = (
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
+)
+"""Functions of torch that make a tensor like another one."""
 
 
 def patch_tensors(patches: Patches, simulation: Simulation) -> None:
@@ -34,7 +40,8 @@ def patch_tensors(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch.Tensor, "is_meta", property(lambda self: device(self).type == "meta"))
     patches.set(torch.Tensor, "get_device", lambda self: device(self).index if device(self).type == "cuda" else -1)
     patches.set(torch.UntypedStorage, "device", property(lambda self: _storage_device(self, residents)))
-    _patch_moves(patches)
+    _patch_moves(patches, simulation)
+    _patch_factories(patches, simulation)
     _patch_resize(patches, simulation)
 
 
@@ -43,11 +50,14 @@ def _storage_device(storage: torch.UntypedStorage, residents: Any) -> torch.devi
     return torch._C.StorageBase.device.__get__(storage) if resident is None else resident.device.torch_device
 
 
-def _patch_moves(patches: Patches) -> None:
-    """`.to`, `.cuda` and factories from Python data: C++ would ask the CUDA library for the current device."""
+def _patch_moves(patches: Patches, simulation: Simulation) -> None:
+    """`.to` and `.cuda`: C++ would ask the CUDA library for the current device."""
     to = torch._C.TensorBase.to
 
     def moved(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if _names_meta(args, kwargs) and simulation.memory.of(self) is not None:
+            with simulation.placement.meta_wanted():
+                return torch.empty_like(self, device=_META)
         return to(self, *(_indexed(arg) for arg in args), **{name: _indexed(arg) for name, arg in kwargs.items()})
 
     def cuda(
@@ -58,11 +68,50 @@ def _patch_moves(patches: Patches) -> None:
 
     patches.set(torch.Tensor, "to", moved)
     patches.set(torch.Tensor, "cuda", cuda)
-    for name in FACTORIES:
-        patches.set(torch, name, _built_on_host(getattr(torch, name)))
+
+
+def _patch_factories(patches: Patches, simulation: Simulation) -> None:
+    """Functions that make tensors: who asks for meta tensors means it; Python data is read on the host."""
+    for factory in (*_device_constructors(), *(getattr(torch, name) for name in LIKE)):
+        name = factory.__name__
+        if getattr(torch, name, None) is factory:
+            patches.set(torch, name, _built_on_host(factory) if name in FROM_DATA else _explicit(factory, simulation))
+    make = DeviceContext.__torch_function__
+
+    def make_there(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.device.type == "meta":
+            with simulation.placement.meta_wanted():
+                return make(self, func, types, args, kwargs)
+        if func in _device_constructors() and func.__name__ in FROM_DATA:
+            return _built_on_host(func)(*args, **{"device": self.device, **(kwargs or {})})
+        return make(self, func, types, args, kwargs)
+
+    patches.set(DeviceContext, "__torch_function__", make_there)
+
+
+def _explicit(function: Any, simulation: Simulation) -> Any:
+    """The function; where a caller names the meta device, the result is none of the simulated tensors."""
+    placement = simulation.placement
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _names_meta(args, kwargs):
+            return function(*args, **kwargs)
+        with placement.meta_wanted():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _names_meta(args: Any, kwargs: Any) -> bool:
+    named = kwargs.get("device") or next((arg for arg in args if isinstance(arg, (str, torch.device))), None)
+    return named is not None and str(named).startswith("meta")
 
 
 def _built_on_host(factory: Any) -> Any:
+    """C++ moves what it reads from Python data only to devices that it has."""
+
+    @wraps(factory)
     def build(*args: Any, **kwargs: Any) -> torch.Tensor:
         device = kwargs.pop("device", None)
         if device is None:

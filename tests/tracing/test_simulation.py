@@ -1,0 +1,220 @@
+"""A simulated device behaves as torch's own does, and is gone afterwards."""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch._dynamo")  # replaces some of torch's functions when it is first imported
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.tracing.categories import categorise  # noqa: E402
+from vramcast.tracing.played import highest, live_after, play  # noqa: E402
+from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.tracing.tape import Phase  # noqa: E402
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def session():
+    return Session(load_gpu("a100-sxm-80gb"))
+
+
+def everything_of_torch():
+    """Attributes of what is patched; modules that torch loads late may join them."""
+    owners = torch, torch.Tensor, torch.UntypedStorage, torch.cuda, torch.utils._device.DeviceContext
+    return {(owner, name): id(value) for owner in owners for name, value in vars(owner).items()}
+
+
+def train(model, make_batch, *, steps=2, **autocast):
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        x, y = make_batch()
+        with torch.autocast("cuda", **autocast):
+            loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        del loss, x, y
+
+
+def two_layers():
+    return nn.Sequential(nn.Linear(1024, 2048, device="cuda"), nn.GELU(), nn.Linear(2048, 512, device="cuda"))
+
+
+def batch():
+    return torch.randn(64, 1024, device="cuda"), torch.randint(0, 512, (64,), device="cuda")
+
+
+def test_torch_is_as_it_was_after_a_simulation(session):
+    before = everything_of_torch()
+    with session.active():
+        train(two_layers(), batch, dtype=torch.bfloat16)
+    after = everything_of_torch()
+    assert {name: after.get(name) for name in before} == before
+    assert torch.empty(1, device="meta").device.type == "meta"
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert F.linear(torch.ones(2, 2), torch.ones(2, 2)).dtype is torch.bfloat16
+
+
+def test_torch_is_as_it_was_after_an_error(session):
+    before = everything_of_torch()
+    with pytest.raises(RuntimeError, match="reduction dim"), session.active():
+        two_layers()(torch.randn(3, 5, device="cuda"))
+    after = everything_of_torch()
+    assert {name: after.get(name) for name in before} == before
+
+
+def test_a_tensor_is_freed_when_its_last_view_is(session):
+    with session.active():
+        tensor = torch.empty(1024, 1024, device="cuda")
+        view = tensor[3:5].t()
+        del tensor
+        assert session.device.allocator.allocated_bytes == 4 * MIB
+        del view
+        assert session.device.allocator.allocated_bytes == 0
+
+
+def test_what_lies_in_a_cycle_is_freed_by_the_collector_whenever_it_comes(session):
+    class Knot:
+        pass
+
+    gc.disable()
+    with session.active():
+        for _ in range(50):
+            knot = Knot()
+            knot.self, knot.tensor = knot, torch.empty(100, device="cuda")
+        del knot
+        gc.enable()
+        thresholds = gc.get_threshold()
+        gc.set_threshold(1)  # collections come in the middle of everything
+        try:
+            kept = [torch.empty(100, device="cuda") for _ in range(50)]
+        finally:
+            gc.set_threshold(*thresholds)
+        gc.collect()
+        assert session.device.allocator.allocated_bytes == 512 * len(kept)
+
+
+def test_tensors_say_where_they_live(session):
+    with session.active():
+        there = torch.empty(3, device="cuda")
+        assert (there.device, there.is_cuda, there.is_meta) == (torch.device("cuda:0"), True, False)
+        assert there.new_empty(2).device == there.device
+        assert torch.empty(3).device == torch.device("cpu")
+        assert (torch.empty(3, device="meta") + 1).device == torch.device("meta")
+
+
+def test_tensors_asked_to_have_no_data_are_not_simulated(session):
+    with session.active():
+        with torch.device("meta"):
+            layer = nn.Linear(3, 3)
+        assert layer.weight.device.type == torch.empty(2, device="meta").device.type == "meta"
+        assert torch.empty(2, device="cuda").to("meta").device.type == "meta"
+        layer.to_empty(device="cuda")
+        assert layer.weight.device.type == "cuda"
+
+
+def test_large_host_tensors_have_no_data(session):
+    with session.active():
+        huge = torch.randn(1 << 20, 1 << 12)  # 16 GiB
+        assert huge.device == torch.device("cpu")
+        assert huge[:4].cuda().device == torch.device("cuda:0")
+    assert session.device.tape.blocks[-1].num_bytes == 4 * (1 << 12) * 4
+
+
+def test_tensors_of_two_devices_do_not_mix(session):
+    with session.active():
+        there = torch.empty(3000, 1000, device="cuda")
+        for here in (torch.ones(1000), torch.empty(3000, 1000)):
+            with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu"):
+                there + here
+        assert (there + torch.tensor(1.0)).device == there.device
+
+
+def test_small_values_are_known_where_their_inputs_are(session):
+    with session.active():
+        positions = torch.arange(5, device="cuda")
+        assert positions.sum().item() == 10
+        assert (positions > 2).nonzero().shape == (2, 1)
+        counter = torch.zeros((), device="cuda")
+        counter += 2
+        assert counter.item() == 2.0
+        assert torch.tensor([1, 2], device="cuda")[1].item() == 2
+
+
+def test_what_an_unknown_value_was_written_to_is_not_known_any_more(session):
+    with session.active():
+        total = torch.zeros((), device="cuda")
+        assert session.simulation.values.of(total) is not None
+        total += torch.randn((), device="cuda")
+        assert session.simulation.values.of(total) is None
+
+
+def test_weights_gradients_and_states_of_adamw_are_told_apart(session):
+    with session.active():
+        model = two_layers()
+        train(model, batch)
+    weights = sum(parameter.numel() * 4 for parameter in model.parameters())
+    tape = session.device.tape
+    played = play(tape)
+    start, end = (mark.position for mark in tape.marks)
+    categories = categorise(tape)
+    at_peak = {}
+    for block in live_after(tape, highest(played, start, end).event):
+        at_peak[categories[block.index]] = at_peak.get(categories[block.index], 0) + block.num_bytes
+    assert at_peak["weights"] == weights
+    assert at_peak["gradients"] == weights
+    assert 2 * weights <= at_peak["optimizer"] <= 2 * weights + 16 * 4
+    assert {block.name for block in tape.blocks if categories[block.index] == "gradients"} == {
+        "0.weight", "0.bias", "2.weight", "2.bias",
+    }
+
+
+def test_backward_is_put_down_to_the_module_of_its_forward(session):
+    with session.active():
+        train(two_layers(), batch, steps=1)
+    products = [
+        block.origin for block in session.device.tape.blocks
+        if block.operator == "aten.mm" and block.origin.phase is Phase.BACKWARD
+    ]
+    assert [origin.module for origin in products] == ["2", "2", "0"]
+    frames = session.origins.stacks.frames()
+    assert all(any(frame.name == "Linear.forward" for frame in frames[origin.forward_stack]) for origin in products)
+
+
+def test_autocast_keeps_one_copy_of_every_weight_until_forward_ends(session):
+    with session.active():
+        model, x = two_layers(), batch()[0]
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            model(x)
+            before = len(session.device.tape.blocks)
+            model(x)
+            after = len(session.device.tape.blocks)
+        casts = [block for block in session.device.tape.blocks[before:after] if block.operator == "aten._to_copy"]
+        assert [block.num_bytes for block in casts] == [x.numel() * 2]  # no weight is cast twice
+
+
+def test_inference_mode_allocates_what_no_grad_does(session):
+    def sizes(context):
+        before = len(session.device.tape.blocks)
+        with context:
+            model(x)
+        return [block.num_bytes for block in session.device.tape.blocks[before:]]
+
+    with session.active():
+        model, x = two_layers(), batch()[0]
+        assert sizes(torch.inference_mode()) == sizes(torch.no_grad())
+
+
+def test_a_storage_that_is_resized_to_nothing_gives_its_memory_back(session):
+    with session.active():
+        tensor = torch.empty(MIB, device="cuda")
+        tensor.untyped_storage().resize_(0)
+        assert session.device.allocator.allocated_bytes == 0
+        tensor.untyped_storage().resize_(4 * MIB)
+        assert session.device.allocator.allocated_bytes == 4 * MIB
