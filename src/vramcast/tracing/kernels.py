@@ -6,13 +6,15 @@ costs less than the first.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch._decomp import global_decomposition_table
 
 META: Final = torch.device("meta")
 MOST_REMEMBERED: Final = 20_000
+_NEW: Final = object()
+_NOT_TOLD: Final = object()
 _PLAIN: Final = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -31,20 +33,25 @@ class Kernels:
         try:
             if func not in self._slow or func._schema.is_mutable:
                 return func(*args, **kwargs)
-            try:
-                key = func, _key(args), _key(kwargs.items()) if kwargs else (), torch.is_grad_enabled()
-                layout = self._remembered.get(key)
-            except _NoKey:
-                return func(*args, **kwargs)
-            if layout is not None:
-                return _build(layout)
-            out = func(*args, **kwargs)
-            layout = _layout(out, args)
-            if layout is not None and len(self._remembered) < MOST_REMEMBERED:
-                self._remembered[key] = layout
-            return out
+            return self._remembering(func, args, kwargs)
         finally:
             self.is_running = was_running
+
+    def _remembering(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        try:
+            key = func, _key(args), _key(kwargs.items()) if kwargs else ()
+        except _NoKey:
+            return func(*args, **kwargs)
+        layout = self._remembered.get(key, _NEW)
+        if layout is not _NEW and layout is not _NOT_TOLD:
+            return _build(layout)
+        out = func(*args, **kwargs)
+        if layout is _NEW and len(self._remembered) < MOST_REMEMBERED:
+            try:
+                self._remembered[key] = _layout(out, args)
+            except _NoKey:
+                self._remembered[key] = _NOT_TOLD
+        return out
 
 
 class _NoKey(Exception):
@@ -67,18 +74,31 @@ def _key(values: Any) -> tuple[Any, ...]:
     return tuple(parts)
 
 
+class _Layout(NamedTuple):
+    """A tensor that fills its storage."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
 def _layout(out: Any, args: Any) -> Any:
-    """How to build such outputs anew; None where that cannot be told."""
+    """How to build such outputs anew: layouts, plain values and lists of them.
+
+    Raises: _NoKey where that cannot be told.
+    """
     if isinstance(out, torch.Tensor):
         storage = out.untyped_storage()
         fits = out.storage_offset() == 0 and storage.nbytes() == _extent(out) * out.dtype.itemsize
         is_input = any(isinstance(arg, torch.Tensor) and arg.untyped_storage()._cdata == storage._cdata for arg in args)
-        is_new = fits and not is_input and type(out) is torch.Tensor
-        return (tuple(out.size()), out.stride(), out.dtype) if is_new else None
+        if not fits or is_input or type(out) is not torch.Tensor:
+            raise _NoKey
+        return _Layout(tuple(out.size()), out.stride(), out.dtype)
     if isinstance(out, (tuple, list)):
-        parts = [_layout(part, args) for part in out]
-        return None if None in parts else [*parts]
-    return None
+        return [_layout(part, args) for part in out]
+    if out is None or isinstance(out, _PLAIN):
+        return out
+    raise _NoKey
 
 
 def _extent(tensor: torch.Tensor) -> int:
@@ -88,7 +108,6 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 def _build(layout: Any) -> Any:
-    if isinstance(layout, list):
-        return tuple(_build(part) for part in layout)
-    size, stride, dtype = layout
-    return torch.empty_strided(size, stride, dtype=dtype, device=META)
+    if isinstance(layout, _Layout):
+        return torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=META)
+    return tuple(_build(part) for part in layout) if isinstance(layout, list) else layout
