@@ -85,7 +85,8 @@ def attention(q_BNTH: Tensor, k_BNTH: Tensor, v_BNTH: Tensor, mask_TT: Tensor) -
     products = torch.einsum("...qh,...kh->...qk", q_BNTH, k_BNTH)
     scores = products / torch.sqrt(torch.tensor(q_BNTH.shape[-1]).to(q_BNTH.device))
     scores.masked_fill_(~mask_TT.bool(), MASKED)
-    return torch.einsum("...qk,...kh->...qh", softmax(scores), v_BNTH)
+    weights = softmax(scores)
+    return torch.einsum("...qk,...kh->...qh", weights, v_BNTH)
 
 
 class Attention(nn.Module):
@@ -145,11 +146,11 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The input is replaced by the first sum."""
         y = self.norm1(x)
-        y = self.attention(y)
-        x = x + y
+        attended = self.attention(y)
+        x = x + attended
         z = self.norm2(x)
-        z = self.feed(z)
-        return x + z
+        fed = self.feed(z)
+        return x + fed
 
 
 class Transformer(nn.Module):
@@ -181,7 +182,7 @@ def cross_entropy(logits_BV: Tensor, targets_B: Tensor) -> Tensor:
     """Against one-hot targets."""
     largest = logits_BV.max(dim=-1, keepdim=True)[0]
     logarithms = logits_BV - largest - torch.log(torch.sum(torch.exp(logits_BV - largest), dim=-1, keepdim=True))
-    hot = torch.zeros_like(logits_BV).scatter_(1, targets_B.unsqueeze(1), 1.0)
+    hot = torch.zeros_like(logarithms).scatter_(1, targets_B.unsqueeze(1), 1.0)
     return -torch.sum(hot * logarithms) / logits_BV.shape[0]
 
 
