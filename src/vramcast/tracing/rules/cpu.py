@@ -39,12 +39,12 @@ def attention(call: Call) -> Any:
 
 
 def attention_backward(call: Call) -> Any:
-    """Per thread: the scores of one block, their gradient, and the sums of its rows [flash]."""
+    """Per thread the scores of one block and their gradient; sums of its rows [flash]."""
     query, key = call.args[1:3]
     out = call.run()
     queries, keys = _blocks(query, key)
     call.scratch(FLOAT_BYTES * 2 * queries * keys * torch.get_num_threads(), "scores of a block")
-    call.scratch(FLOAT_BYTES * queries * torch.get_num_threads(), "sums of rows")
+    call.scratch(FLOAT_BYTES * queries, "sums of rows")
     return out
 
 
@@ -71,7 +71,10 @@ def convolution(call: Call) -> Any:
 
 
 def convolution_backward(call: Call) -> Any:
-    """Gradient of the input, then of weight and bias, each through oneDNN's layouts [mkldnn]."""
+    """Gradient of the input, then of weight and bias, each through oneDNN's layouts [mkldnn].
+
+    Leaves out what oneDNN needs to add up the weight gradients of several threads.
+    """
     gradient, source, weight = call.args[:3]
     if not _is_onednn(source, weight, call.args[4], call.args[6], call.args[7], call.args[9]):
         return call.run()
