@@ -18,7 +18,7 @@ from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.holders import Holders
 from vramcast.tracing.memory import Device, Memory
 from vramcast.tracing.origins import Origins
-from vramcast.tracing.rules import PLAIN, RULES
+from vramcast.tracing.rules import PLAIN, RULES, cpu
 from vramcast.tracing.simulation import Simulation
 
 
@@ -48,7 +48,7 @@ class Session:
         )
         self.memory = Memory(cards if gpu else (host,), host)
         self.holders = Holders(self.memory, origins)
-        self.simulation = Simulation(self.memory, origins, rules=RULES, plain=PLAIN)
+        self.simulation = Simulation(self.memory, origins, rules=RULES if gpu else cpu.RULES, plain=PLAIN)
 
     @property
     def device(self) -> Device:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from vramcast.tracing.composites import host
+
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
 
@@ -20,6 +22,7 @@ COMPOSITES: Final[Mapping[str, Composite]] = {}
 def start_composites(simulation: Simulation) -> Any:
     """Register them; they are gone when the library returned is destroyed."""
     library = torch.library.Library("aten", "IMPL", "AutogradMeta")
-    for name, make in COMPOSITES.items():
+    is_host = simulation.memory.devices[0].is_cpu
+    for name, make in (host.COMPOSITES if is_host else COMPOSITES).items():
         library.impl(name, make(simulation))
     return library

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramcast.tracing.environment.cuda import patch_cuda
+from vramcast.tracing.environment.host import patch_host
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.environment.tensors import patch_tensors
 from vramcast.tracing.simulation import Simulation
@@ -12,3 +13,4 @@ def patch_environment(patches: Patches, simulation: Simulation) -> None:
     """All of it."""
     patch_tensors(patches, simulation)
     patch_cuda(patches, simulation)
+    patch_host(patches, simulation)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vramcast.tracing.call import Rule
+from vramcast.tracing.rules import engine
 
-RULES: Final[Mapping[str, Rule]] = {}
+RULES: Final[Mapping[str, Rule]] = {**engine.RULES}
 PLAIN: Final[frozenset[str]] = frozenset()
