@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
@@ -54,6 +54,13 @@ class TraceFailure(Noun, frozen=True):
     stack: tuple[str, ...] = ()  # innermost first
 
 
+class CoursePoint(NamedTuple):
+    """The most in a stretch of the run [bytes]."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+
+
 class TraceAnswer(Answer, frozen=True):
     """The answer to one traced run of one process."""
 
@@ -62,6 +69,7 @@ class TraceAnswer(Answer, frozen=True):
     holdings: Holdings = Holdings()
     unknown_operators: tuple[UnknownOperator, ...] = ()  # by bytes at the peak, largest first
     failure: TraceFailure | None = None
+    course: tuple[CoursePoint, ...] = ()  # of the whole run, in equal stretches of events
     interval_basis: str = ""  # what the interval rests on, a sentence
     timeline: str | None = None  # path of the snapshot written
     stopped: str = ""  # why the run ended before its steps were done, a sentence

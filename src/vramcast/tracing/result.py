@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.domain.program import Basis, Category
 from vramcast.domain.snapshot import Frame, Snapshot
-from vramcast.domain.traced import FORMAT, TraceAnswer, Traced, TraceFailure, UnknownOperator
+from vramcast.domain.traced import FORMAT, CoursePoint, TraceAnswer, Traced, TraceFailure, UnknownOperator
 from vramcast.errors import UnknownName
 from vramcast.recordings.stacks import shown
 from vramcast.tracing.categories import categorise
@@ -27,6 +28,8 @@ STEP: Final = "step"
 """The name of marks behind a step."""
 VERSION: Final = (2, 13)
 """Of the torch whose message is printed where memory runs out."""
+POINTS: Final = 144
+"""Of the course of a run: twice the columns of its picture."""
 MOST_FRAMES: Final = 12
 """Of the stack of a failure."""
 
@@ -84,7 +87,7 @@ def traced(run: Run, about: About) -> Traced:
         steps=len(steps_of(run.tape).ends), events=len(run.tape.events), holdings=holdings(live),
         unknown_operators=_unknown(known, live), stopped=about.stopped,
         failure=None if failure is None else _failure(run, failure, outside),
-        interval_basis=_interval_basis(run.gpu),
+        interval_basis=_interval_basis(run.gpu), course=tuple(_course(played)),
     )
     return Traced(answer=answer, snapshot=_recording(run, about, labels, settings, room))
 
@@ -133,6 +136,13 @@ def _on_host(tape: Tape) -> Played:
         live += size if event > 0 else -size
         allocated.append(live)
     return Played(allocated, allocated, None)
+
+
+def _course(played: Played) -> Iterator[CoursePoint]:
+    count = len(played.allocated)
+    edges = sorted({count * place // POINTS for place in range(POINTS + 1)})
+    for low, high in pairwise(edges):
+        yield CoursePoint(max(played.allocated[low:high]), max(played.reserved[low:high]))
 
 
 def _peak(moment: Highest, beside: int) -> Peak:
