@@ -19,6 +19,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "replay": ("vramcast.cli.replay", "a memory snapshot: its peak, holes and leaks, and what other settings would do"),
     "sweep": ("vramcast.cli.sweep", "thousands of questions from a file, resumable, on one machine or a Ray cluster"),
     "oom": ("vramcast.cli.oom", "why memory ran out, by any text or snapshot, and what would help"),
+    "trace": ("vramcast.cli.trace", "any module or script, unmodified, on a simulated GPU"),
     "layers": ("vramcast.cli.layers", "parameters and memory of a model, layer by layer"),
     "models": ("vramcast.cli.models", "the catalogue of models"),
     "gpus": ("vramcast.cli.gpus", "the catalogue of GPUs"),

@@ -204,6 +204,7 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "phase.evaluation": {"en": "evaluation", "zh": "评估"},
     "phase.warm-up": {"en": "warm-up", "zh": "预热"},
     "phase.serving": {"en": "serving", "zh": "服务"},
+    "phase.after": {"en": "after the last step", "zh": "最后一步之后"},
     "phase.checkpoint": {"en": "checkpoint", "zh": "保存检查点"},
     "sweep_progress": {
         "en": "{done} of {total} questions, {rate} per second, {left} left",
@@ -227,13 +228,14 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
 
 @cache
 def rare_messages() -> dict[str, dict[str, str]]:
-    """The messages of reports on failures and recordings: many, and no other report needs them at its start."""
+    """The messages of reports on failures, recordings and traces: many, and no other report needs them at its start."""
     from vramcast.report.failure_actions import FAILURE_ACTIONS
     from vramcast.report.failure_messages import FAILURE_MESSAGES
     from vramcast.report.failure_numbers import FAILURE_NUMBERS
     from vramcast.report.replay_messages import REPLAY_MESSAGES
+    from vramcast.report.trace_messages import TRACE_MESSAGES
 
-    return {**FAILURE_ACTIONS, **FAILURE_MESSAGES, **FAILURE_NUMBERS, **REPLAY_MESSAGES}
+    return {**FAILURE_ACTIONS, **FAILURE_MESSAGES, **FAILURE_NUMBERS, **REPLAY_MESSAGES, **TRACE_MESSAGES}
 
 
 class Words:

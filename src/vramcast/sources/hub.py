@@ -90,9 +90,38 @@ def checkpoint_from_hub(text: str) -> Checkpoint:
     kept = _read_kept(repository)
     if kept is not None:
         return compared(model_from_json(kept.config, name=repository.name), kept.weights)
+    _refuse_offline(repository)
+    return _download(repository)
+
+
+def config_from_hub(text: str) -> bytes:
+    """The config.json of a hub id as it stands there, from a cache where one holds it.
+
+    Raises: SourceError of one sentence when the hub cannot be reached or refuses
+    """
+    repository = repository_of(text)
+    folder = None if repository.modelscope else hub_cache_folder(repository)
+    if folder is not None:
+        return read_bounded(folder / "config.json")
+    kept = _read_kept(repository)
+    if kept is not None:
+        return kept.config
+    _refuse_offline(repository)
+    return _config(repository)
+
+
+def _refuse_offline(repository: Repository) -> None:
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         raise SourceError(f"{repository.name}: HF_HUB_OFFLINE is set and no cache holds it; give a path to config.json")
-    return _download(repository)
+
+
+def _config(repository: Repository) -> bytes:
+    try:
+        return repository.read("config.json", most=LARGEST_CONFIG)
+    except Refused as refused:
+        raise _explained(repository, refused.status) from None
+    except SourceError as error:
+        raise SourceError(f"{repository.name}: {error}; download its config.json and give the path") from None
 
 
 def repository_of(text: str) -> Repository:
@@ -112,12 +141,7 @@ def repository_of(text: str) -> Repository:
 
 
 def _download(repository: Repository) -> Checkpoint:
-    try:
-        config = repository.read("config.json", most=LARGEST_CONFIG)
-    except Refused as refused:
-        raise _explained(repository, refused.status) from None
-    except SourceError as error:
-        raise SourceError(f"{repository.name}: {error}; download its config.json and give the path") from None
+    config = _config(repository)
     model = model_from_json(config, name=repository.name)
     try:
         weights = read_weights(repository)

@@ -1,0 +1,78 @@
+"""`vramcast trace`: a module or script as it is, on a simulated card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vramcast.cli.shared import coloured, given_options, json_option, language_option, question_options, words_of
+from vramcast.errors import SourceError
+from vramcast.question.tracing import TRACE_OPTIONS
+
+EXIT_DOES_NOT_FIT = 1
+FILE = click.Path(path_type=Path)
+VIEWS = ("category", "module", "line", "operator")
+
+
+@click.command("trace")
+@click.argument("target")
+@click.argument("script_arguments", metavar="[-- ARGS]", nargs=-1, type=click.UNPROCESSED)
+@question_options(TRACE_OPTIONS)
+@click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="of the factory (repeatable): depth=12")
+@click.option(
+    "--by", "views", type=click.Choice(VIEWS), multiple=True,
+    help="how to cut the peak (repeatable); by default category, module and line",
+)
+@click.option("--explain", is_flag=True, help="basis and source of every entry of the ledger")
+@click.option("--html", type=FILE, metavar="FILE", help="write the run as one page with a timeline to look into")
+@click.option(
+    "--snapshot", type=FILE, metavar="FILE",
+    help="write the run as a memory snapshot, which memory_viz and `vramcast replay` open",
+)
+@json_option
+@language_option
+def command(
+    target: str, script_arguments: tuple[str, ...], arguments: tuple[str, ...], views: tuple[str, ...], explain: bool,
+    html: Path | None, snapshot: Path | None, as_json: bool, lang: str | None, **values: Any,
+) -> int:
+    """The memory of any PyTorch code, unmodified: it runs on tensors without data that answer as those of a card.
+
+    TARGET is module:factory (also a class or a module), timm:NAME, transformers:MODEL (catalogue name, config.json,
+    folder or hub id), diffusers:CONFIG, or a script.py with its arguments behind --. Needs the extra `trace`.
+
+    \b
+    vramcast trace torchvision.models:resnet50 --input 32x3x224x224 --optimizer adam --amp bf16
+    vramcast trace transformers:llama-3.2-1b --seq-len 4k --batch 2 --amp bf16 --gpu rtx-4090
+    vramcast trace timm:vit_base_patch16_224 --amp bf16 --find batch
+    vramcast trace train.py --gpu a100-sxm4-80gb -- --epochs 1
+    """
+    from vramcast.api.tracing import traced_target
+    from vramcast.report.trace_shown import shown_trace
+
+    for path in (html, snapshot):
+        _check_folder(path)
+    traced = traced_target(target, given_options(values), arguments=arguments)
+    found, words = shown_trace(traced), words_of(lang)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        text = found.text(words, views=views, explain=explain)
+        click.echo(coloured(text, fits=found.fits), nl=False)
+    if html is not None:
+        found.write_html(html, words.language)
+    if snapshot is not None:
+        found.save(snapshot)
+    for path in (html, snapshot):
+        if path is not None:
+            click.echo(words("replay.written", path=path), err=as_json)
+    return 0 if found.fits else EXIT_DOES_NOT_FIT
+
+
+def _check_folder(path: Path | None) -> None:
+    """Refuse before any work a path that cannot be written to after it."""
+    if path is not None and not path.parent.is_dir():
+        raise SourceError(f"{path}: No such file or directory; name a folder that is there")
+    if path is not None and path.is_dir():
+        raise SourceError(f"{path}: is a folder; name a file in it")

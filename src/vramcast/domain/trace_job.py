@@ -1,0 +1,68 @@
+"""What is traced: a module or a script, its inputs, what a step does, and the card it is for."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from vramcast.domain.device import Gpu
+from vramcast.domain.model import Noun
+
+BATCH: Final = "B"
+SEQUENCE: Final = "S"
+"""Letters that stand for --batch and --seq-len in the shape of an input."""
+DEFAULT_STEPS: Final = 3
+"""The first makes the optimizer's states, the second is steady, the third shows whether reserved memory still grows."""
+DEFAULT_TIME_LIMIT_S: Final = 300
+
+
+class Input(Noun, frozen=True):
+    """One tensor a forward takes."""
+
+    dims: tuple[int | str, ...]  # BATCH and SEQUENCE stand for numbers that are given apart
+    dtype: str = ""  # of torch, "int64"; "" that of the weights
+    name: str = ""  # keyword of forward; "" by position
+
+
+class TraceJob(Noun, frozen=True):
+    """One traced run. What is None the target decides."""
+
+    target: str
+    arguments: dict[str, Any] = {}  # of the factory
+    inputs: tuple[Input, ...] = ()
+    batch: int | None = None  # samples
+    seq_len: int | None = None  # positions
+    loss: str = ""  # name or module:function; "" what the target's output calls for
+    optimizer: str = "adamw"  # name or module:Class
+    amp: str = ""  # dtype of autocast; "" off
+    dtype: str = ""  # of the weights; "" as the target has them
+    accumulate: int = 1  # micro-batches per optimizer step
+    checkpoint: tuple[str, ...] = ()  # modules that are recomputed, patterns of names or classes
+    is_training: bool = True
+    steps: int = DEFAULT_STEPS
+    zero_grad: str = "none"  # "none" frees gradients, "zero" keeps and fills them
+    clips: bool = False  # the norm of the gradients before the optimizer's step
+    compiles: bool = False
+    gpu: Gpu | None = None  # None: the host
+    capacity_bytes: int | None = None  # None: as the card has
+    alloc_conf: str = ""
+    world_size: int = 1
+    rank: int = 0
+    parallel: str = ""  # "ddp", "fsdp", "fsdp2"
+    assumptions: tuple[str, ...] = ()  # made where nothing was said
+
+
+class ScriptJob(Noun, frozen=True):
+    """One traced run of an unmodified script."""
+
+    path: str
+    arguments: tuple[str, ...] = ()
+    gpu: Gpu | None = None
+    capacity_bytes: int | None = None
+    alloc_conf: str = ""
+    steps: int | None = None  # None: until steps repeat
+    time_limit_s: int = DEFAULT_TIME_LIMIT_S
+    is_sandboxed: bool = False  # files it would write are kept out
+    values: dict[str, str] = {}  # place in the code -> the value that data would have there
+    world_size: int = 1
+    rank: int = 0
+    assumptions: tuple[str, ...] = ()

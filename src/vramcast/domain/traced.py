@@ -1,0 +1,146 @@
+"""What a traced run says: the answer of `trace`, who held the peak, and what the tracer does not know."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import astuple
+
+from vramcast.domain.answer import Answer
+from vramcast.domain.model import Noun
+from vramcast.domain.snapshot import Annotation, DeviceSnapshot, Frame, SegmentView, Snapshot, Trace
+
+FORMAT: Final = "vramcast"
+"""Of recordings that were simulated."""
+
+
+class Holding(Noun, frozen=True):
+    """Blocks alive at the peak that share something."""
+
+    name: str  # a module "layers.3.mlp", a line "train.py:50 step", an operator "aten.mm"; "" where that is unknown
+    num_bytes: int
+    count: int
+
+
+class Holdings(Noun, frozen=True):
+    """The peak of allocated memory, cut three ways. Each adds up to it, without slack in blocks."""
+
+    by_module: tuple[Holding, ...] = ()  # largest first
+    by_line: tuple[Holding, ...] = ()
+    by_operator: tuple[Holding, ...] = ()
+
+
+class UnknownOperator(Noun, frozen=True):
+    """An operator of which nobody has read what it allocates on CUDA beyond its outputs."""
+
+    name: str  # "aten.foo", "mylib.bar"
+    calls: int
+    num_bytes: int  # of its outputs, all calls together
+    peak_bytes: int  # of its outputs alive at the peak
+
+
+class TraceFailure(Noun, frozen=True):
+    """The first request that the card cannot serve."""
+
+    num_bytes: int  # the request, unrounded
+    step: int  # from 0
+    phase: str  # "setup", "forward", "backward", "optimizer"
+    operator: str
+    module: str  # "" outside modules
+    line: str  # of the user, "train.py:50 step"
+    message: str  # what PyTorch would print
+    stack: tuple[str, ...] = ()  # innermost first
+
+
+class CoursePoint(NamedTuple):
+    """The most in a stretch of the run [bytes]."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+class TraceAnswer(Answer, frozen=True):
+    """The answer to one traced run of one process."""
+
+    steps: int = 0  # that were run
+    events: int = 0  # allocations and frees
+    holdings: Holdings = Holdings()
+    unknown_operators: tuple[UnknownOperator, ...] = ()  # by bytes at the peak, largest first
+    failure: TraceFailure | None = None
+    course: tuple[CoursePoint, ...] = ()  # of the whole run, in equal stretches of events
+    interval_basis: str = ""  # what the interval rests on, a sentence
+    timeline: str | None = None  # path of the snapshot written
+    stopped: str = ""  # why the run ended before its steps were done, a sentence
+
+
+class Traced(Noun, frozen=True):
+    """An answer with the recording behind it; what a child process hands over."""
+
+    answer: TraceAnswer
+    snapshot: Snapshot
+
+
+class _Device(Noun, frozen=True):
+    """A device of a recording as it travels: columns as bytes."""
+
+    device: int
+    columns: tuple[tuple[str, bytes], ...]  # type codes and values, in the order of the fields of Trace
+    segments: tuple[SegmentView, ...]
+    capacity_bytes: int | None = None
+
+
+class _Travelling(Noun, frozen=True):
+    """A `Traced` as it travels."""
+
+    answer: TraceAnswer
+    name: str
+    alloc_conf: str
+    devices: tuple[_Device, ...]
+    stacks: tuple[tuple[Frame, ...], ...]
+    labels: tuple[str, ...]
+    annotations: tuple[Annotation, ...]
+
+
+def encode(traced: Traced) -> bytes:
+    """For another process; `decode` reads it."""
+    snapshot = traced.snapshot
+    devices = tuple(
+        _Device(
+            device=device.device, segments=device.segments, capacity_bytes=device.capacity_bytes,
+            columns=tuple((column.typecode, column.tobytes()) for column in astuple(device.trace)),
+        )
+        for device in snapshot.devices
+    )
+    return msgspec.msgpack.encode(_Travelling(
+        answer=traced.answer, name=snapshot.name, alloc_conf=snapshot.alloc_conf, devices=devices,
+        stacks=snapshot.stacks, labels=snapshot.labels, annotations=snapshot.annotations,
+    ))
+
+
+def decode(data: bytes) -> Traced:
+    """What `encode` wrote.
+
+    Raises: msgspec.DecodeError where it is something else
+    """
+    found = msgspec.msgpack.decode(data, type=_Travelling)
+    devices = tuple(
+        DeviceSnapshot(
+            device=device.device, segments=device.segments, capacity_bytes=device.capacity_bytes,
+            trace=Trace(**dict(zip(Trace.__struct_fields__, map(_column, device.columns), strict=True))),
+        )
+        for device in found.devices
+    )
+    snapshot = Snapshot(
+        name=found.name, format=FORMAT, alloc_conf=found.alloc_conf, devices=devices, stacks=found.stacks,
+        labels=found.labels, annotations=found.annotations,
+    )
+    return Traced(answer=found.answer, snapshot=snapshot)
+
+
+def _column(packed: tuple[str, bytes]) -> array[int]:
+    typecode, data = packed
+    column: array[int] = array(typecode)
+    column.frombytes(data)
+    return column

@@ -1,0 +1,168 @@
+"""A traced run as text: the verdict, where it runs out, the ledger, who held the peak, what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from vramcast.domain.traced import Holding, TraceAnswer, TraceFailure, UnknownOperator
+from vramcast.report.braille import chart
+from vramcast.report.messages import Words
+from vramcast.report.replay_words import plain, share
+from vramcast.report.text import changes, ledger, phases, table, tried
+from vramcast.units import format_bytes
+
+COLUMNS: Final = 72
+ROWS: Final = 8
+VIEWS: Final = ("module", "line")
+"""What is shown beside the ledger where nothing else is asked for."""
+LIST: Final = 8
+"""Rows of a list."""
+WIDE: Final = 100
+"""Characters of a line of a message of torch."""
+
+
+def render(answer: TraceAnswer, words: Words, *, views: Sequence[str] = (), explain: bool = False) -> str:
+    """The whole report.
+
+    Args:
+        answer: of a trace
+        words: of a language
+        views: "category", "module", "line", "operator": how to cut the peak; by default the first three
+        explain: every entry of the ledger with its basis and source
+    """
+    lines = [*_search(answer, words), *verdict(answer, words), ""]
+    for title, shown in _sections(answer, words, views, explain):
+        part = list(shown)
+        if part:
+            lines += [title, *part, ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _sections(
+    answer: TraceAnswer, words: Words, views: Sequence[str], explain: bool
+) -> Iterator[tuple[str, Iterator[str]]]:
+    if answer.failure is not None:
+        yield words("trace.would_print"), _message(answer.failure)
+    if answer.found is not None:
+        yield words("trace.tried", count=answer.found.num_tried), tried(answer.found, words)
+    if not answer.fits and answer.changes:
+        yield words("changes"), changes(answer, words)
+    yield words("phases"), phases(answer.fullest, words)
+    if not views or "category" in views:
+        yield words("trace.ledger"), ledger(answer.fullest, words, explain=explain)
+    for view in views or VIEWS:
+        if view != "category":
+            yield words(f"trace.by.{view}"), _holders(getattr(answer.holdings, f"by_{view}"), answer, words)
+    yield words("trace.course"), _course(answer, words)
+    yield words("trace.unknown"), _unknown(answer, words)
+    for key, texts in (("assumed", answer.assumptions), ("warnings", answer.warnings)):
+        yield words(key), (f"  - {plain(text)}" for text in texts)
+
+
+def verdict(answer: TraceAnswer, words: Words) -> Iterator[str]:
+    """Fits or not, the levels, what was traced, and where it runs out."""
+    rank, asked = answer.fullest, answer.question
+    key = "trace.fits" if answer.fits else "trace.does_not_fit"
+    yield words(key, needed=format_bytes(rank.needed_bytes), capacity=format_bytes(answer.capacity_bytes))
+    if answer.failure is not None:
+        yield from (f"  {line}" for line in _failed(answer.failure, words))
+    peak = answer.peak
+    sizes = {"allocated": format_bytes(peak.allocated_bytes), "reserved": format_bytes(peak.reserved_bytes)}
+    if "gpu" in asked:
+        yield "  " + words("trace.levels", **sizes, device=format_bytes(peak.device_bytes))
+    else:
+        yield "  " + words("trace.host_level", allocated=sizes["allocated"])
+    if answer.interval_basis:
+        low, high = (format_bytes(size) for size in answer.interval_bytes)
+        yield "  " + words("trace.interval", low=low, high=high, basis=answer.interval_basis)
+    if rank.gives_back_cache:
+        yield "  " + words("trace.cache")
+    if rank.needed_bytes > peak.device_bytes:
+        yield words("phase_decides", phase=words(f"phase.{rank.highest_phase}"))
+    yield "  " + _what(answer, words)
+    if answer.stopped:
+        yield "  " + words("trace.stopped", why=plain(answer.stopped))
+
+
+def _what(answer: TraceAnswer, words: Words) -> str:
+    asked = answer.question
+    parts = [words(f"trace.{asked['mode']}")] if "mode" in asked else []
+    if "batch" in asked:
+        parts.append(words("trace.batch", batch=asked["batch"]))
+    if "seq_len" in asked:
+        parts.append(words("trace.positions", count=f"{asked['seq_len']:,}"))
+    if "world_size" in asked:
+        parts.append(words("trace.ranks", rank=asked["rank"], world=asked["world_size"]))
+    parts.append(words("trace.traced", steps=answer.steps, events=f"{answer.events:,}"))
+    key = "trace.what" if answer.num_parameters else "trace.what_script"
+    return words(
+        key, target=plain(asked["target"]), parameters=f"{answer.num_parameters:,}",
+        gpu=asked.get("gpu") or "cpu", how=", ".join(parts),
+    )
+
+
+def _failed(failure: TraceFailure, words: Words) -> Iterator[str]:
+    phase = words(f"trace.phase.{failure.phase}")
+    yield words("trace.failure", step=failure.step + 1, phase=phase, size=format_bytes(failure.num_bytes))
+    module = words("trace.failure_module", module=plain(failure.module)) if failure.module else ""
+    line = plain(failure.line) or words("trace.nowhere")
+    yield "  " + words("trace.failure_where", line=line, module=module, operator=failure.operator)
+
+
+def _message(failure: TraceFailure) -> Iterator[str]:
+    yield f"  torch.OutOfMemoryError: {failure.message}"
+    yield from (f"    {plain(line)}" for line in failure.stack[:LIST])
+
+
+def _search(answer: TraceAnswer, words: Words) -> Iterator[str]:
+    found = answer.found
+    if found is None:
+        return
+    if found.what is None:
+        what = found.nearest_failing.what if found.nearest_failing is not None else found.goal
+        yield words("trace.found_nothing", what=what)
+    else:
+        yield words(f"trace.found.{found.goal}", value=found.value)
+
+
+def _holders(holdings: Sequence[Holding], answer: TraceAnswer, words: Words) -> Iterator[str]:
+    total = answer.peak.allocated_bytes or 1
+    rows = [
+        (plain(one.name)[:66] or words("trace.unnamed"), format_bytes(one.num_bytes), share(one.num_bytes / total),
+         words("trace.blocks", count=f"{one.count:,}"))
+        for one in holdings[:LIST]
+    ]
+    if rows:
+        yield from (f"  {line}" for line in table(rows, right=frozenset({1, 2, 3})).splitlines())
+    if len(holdings) > LIST:
+        yield "  " + words("trace.more", count=f"{len(holdings) - LIST:,}")
+
+
+def _course(answer: TraceAnswer, words: Words) -> Iterator[str]:
+    if not answer.course:
+        return
+    allocated = [point.allocated_bytes for point in answer.course]
+    reserved = [point.reserved_bytes for point in answer.course]
+    most = format_bytes(max(*reserved, *allocated))
+    for row, line in enumerate(chart(allocated, reserved, columns=COLUMNS, rows=ROWS)):
+        yield f"  {most if row == 0 else '0' if row == ROWS - 1 else '':>{len(most)}} {line}"
+    yield "  " + words("trace.legend", events=f"{answer.events:,}")
+
+
+def _unknown(answer: TraceAnswer, words: Words) -> Iterator[str]:
+    found: Sequence[UnknownOperator] = answer.unknown_operators
+    if not found:
+        return
+    total = answer.peak.allocated_bytes or 1
+    held = sum(one.peak_bytes for one in found)
+    yield "  " + words("trace.unknown_share", count=len(found), share=share(held / total))
+    rows = [
+        (one.name, words("trace.calls", count=f"{one.calls:,}"),
+         words("trace.outputs", size=format_bytes(one.num_bytes)),
+         words("trace.of_peak", size=format_bytes(one.peak_bytes), share=share(one.peak_bytes / total)))
+        for one in found[:LIST]
+    ]
+    yield from (f"  {line}" for line in table(rows, right=frozenset({1, 2, 3})).splitlines())
+    if len(found) > LIST:
+        yield "  " + words("trace.more", count=f"{len(found) - LIST:,}")

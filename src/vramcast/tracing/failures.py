@@ -1,0 +1,61 @@
+"""Errors of a user's code in one sentence: what it raised, at which line, in which module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Final
+
+import torch
+
+from vramcast.domain.snapshot import Frame
+from vramcast.errors import InvalidSpec, VramcastError
+
+from vramcast.tracing.ledger import line_of
+
+OWN: Final = str(Path(__file__).parent.parent)
+"""Our own files."""
+LONGEST: Final = 300
+"""Of a message that is passed on [characters]."""
+
+
+def explained(error: Exception, *, what: str, model: torch.nn.Module | None = None) -> VramcastError:
+    """One sentence for an error that a user's code raised.
+
+    Args:
+        error: that was caught
+        what: what was being done: "the forward"
+        model: whose modules are named
+    """
+    if isinstance(error, VramcastError):
+        return error
+    text = " ".join(str(error).split())[:LONGEST] or "no message"
+    where = _module_of(error, model) if model is not None else ""
+    return InvalidSpec(f"{what} raised {type(error).__name__}: {text}{where}{place_of_error(error)}")
+
+
+def place_of_error(error: BaseException) -> str:
+    """" (at train.py:12 main)" of the innermost line that is neither torch's nor ours."""
+    frames = [
+        Frame(frame.f_code.co_qualname, frame.f_code.co_filename, line) for frame, line in _frames(error.__traceback__)
+    ]
+    line = line_of(frame for frame in reversed(frames) if not frame.filename.startswith(OWN))
+    return f" (at {line})" if line else ""
+
+
+def _module_of(error: BaseException, model: torch.nn.Module) -> str:
+    """The innermost module of the model whose forward was running."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found = ""
+    for frame, _ in _frames(error.__traceback__):
+        running = frame.f_locals.get("self")
+        if isinstance(running, torch.nn.Module) and names.get(id(running)):
+            found = names[id(running)]
+    return f", in {found}" if found else ""
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    while traceback is not None:
+        yield traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next

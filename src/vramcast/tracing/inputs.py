@@ -1,0 +1,212 @@
+"""What a forward is given: tensors of stated shapes, or those that the target's library says it takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from vramcast.domain.trace_job import BATCH, SEQUENCE, Input, TraceJob
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.tracing.targets import Target
+
+DEFAULT_SEQUENCE: Final = 1024
+DEFAULT_IMAGE: Final = (3, 224, 224)
+LARGEST_INDEX: Final = 1
+"""Integers of inputs whose range is not known are 0 or 1: valid indices of every table."""
+
+
+class Described(NamedTuple):
+    """The inputs of a forward, before they have a batch."""
+
+    inputs: tuple[Input, ...]
+    labels: tuple[str, ...] = ()  # those that only training takes
+    high: Mapping[str, int] = {}  # below which the integers of an input lie
+    assumptions: tuple[str, ...] = ()
+
+
+class Feed:
+    """Makes the inputs of one forward on the host, as a data loader would."""
+
+    def __init__(self, described: Described, *, batch: int, seq_len: int, dtype: torch.dtype, is_training: bool) -> None:
+        self.batch, self.seq_len = batch, seq_len
+        self._described, self._dtype = described, dtype
+        self._is_training = is_training
+
+    def __call__(self) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+        """Positional and named inputs."""
+        positional: list[torch.Tensor] = []
+        named: dict[str, torch.Tensor] = {}
+        for one in self._described.inputs:
+            if one.name in self._described.labels and not self._is_training:
+                continue
+            tensor = self._tensor(one)
+            if one.name:
+                named[one.name] = tensor
+            else:
+                positional.append(tensor)
+        return positional, named
+
+    def _tensor(self, one: Input) -> torch.Tensor:
+        numbers = {BATCH: self.batch, SEQUENCE: self.seq_len}
+        size = [numbers[dim] if isinstance(dim, str) else dim for dim in one.dims]
+        dtype = getattr(torch, one.dtype) if one.dtype else self._dtype
+        if dtype is torch.bool:
+            return torch.ones(size, dtype=dtype)
+        if dtype.is_floating_point or dtype.is_complex:
+            return torch.randn(size, dtype=dtype) if dtype.itemsize > 1 else torch.zeros(size, dtype=dtype)
+        return torch.randint(0, self._described.high.get(one.name, LARGEST_INDEX) + 1, size, dtype=dtype)
+
+
+def describe(target: Target, model: torch.nn.Module, job: TraceJob) -> Described:
+    """The inputs of a job: those given, else those of the target's library.
+
+    Raises: InvalidSpec that says what to give
+    """
+    if job.inputs:
+        return Described(tuple(with_letters(one, job) for one in job.inputs))
+    found = KNOWN.get(target.family, _unknown)(model)
+    if found is None:
+        names = ", ".join(inspect.signature(model.forward).parameters)
+        raise InvalidSpec(
+            f"what {target.name} takes is not known: give --input for ({names}), for example --input 8x1024"
+        )
+    return found
+
+
+def with_letters(one: Input, job: TraceJob) -> Input:
+    """The same input; its first dimension is the batch where --batch is given and no letter says otherwise."""
+    if job.batch is None or BATCH in one.dims or not one.dims:
+        return one
+    return Input(dims=(BATCH, *one.dims[1:]), dtype=one.dtype, name=one.name)
+
+
+def sizes_of(described: Described, job: TraceJob, model: torch.nn.Module) -> tuple[int, int, tuple[str, ...]]:
+    """Batch and positions, and what was assumed of them."""
+    said = []
+    letters = {dim for one in described.inputs for dim in one.dims if isinstance(dim, str)}
+    batch, seq_len = job.batch, job.seq_len
+    if batch is None and BATCH in letters:
+        batch = 1
+        said.append("no --batch given: 1")
+    if SEQUENCE not in letters and seq_len is not None:
+        raise InvalidSpec("--seq-len has no meaning for these inputs: none has the letter S; write --input BxS:int64")
+    if seq_len is None and SEQUENCE in letters:
+        longest = _longest(model)
+        seq_len = min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
+        said.append(f"no --seq-len given: {seq_len}")
+    if BATCH not in letters:
+        first = next((one.dims[0] for one in described.inputs if one.dims), 1)
+        batch = first if isinstance(first, int) else 1
+    return batch or 1, seq_len or 1, tuple(said)
+
+
+def _longest(model: torch.nn.Module) -> int | None:
+    found = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _timm(model: Any) -> Described:
+    size = (getattr(model, "default_cfg", None) or {}).get("input_size") or DEFAULT_IMAGE
+    return Described((Input(dims=(BATCH, *size)),))
+
+
+def _torchvision(model: Any) -> Described | None:
+    package = type(model).__module__
+    if ".detection" in package or ".optical_flow" in package or ".video" in package:
+        return None
+    size = (3, 299, 299) if package.endswith("inception") else DEFAULT_IMAGE
+    return Described((Input(dims=(BATCH, *size)),), assumptions=(f"input {'x'.join(map(str, size))} per sample",))
+
+
+def _transformers(model: Any) -> Described | None:
+    config, main = model.config, model.main_input_name
+    takes = inspect.signature(model.forward).parameters
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    high = {"input_ids": max(1, getattr(text, "vocab_size", 2) - 1)}
+    label = Input(dims=(BATCH, SEQUENCE), dtype="int64", name="labels")
+    labels = (label,) if "labels" in takes else ()
+    if main == "input_ids":
+        ids = (Input(dims=(BATCH, SEQUENCE), dtype="int64", name="input_ids"),)
+        if getattr(config, "is_encoder_decoder", False):
+            decoder = Input(dims=(BATCH, SEQUENCE), dtype="int64", name="decoder_input_ids")
+            return Described((*ids, *(labels or (decoder,))), labels=("labels",), high=high)
+        if "ForSequenceClassification" in type(model).__name__:
+            labels = (Input(dims=(BATCH,), dtype="int64", name="labels"),)
+        return Described((*ids, *labels), labels=("labels",), high=high)
+    if main == "pixel_values":
+        side = getattr(config, "image_size", 224)
+        high_side, wide = side if isinstance(side, (list, tuple)) else (side, side)
+        image = Input(dims=(BATCH, getattr(config, "num_channels", 3), high_side, wide), name=main)
+        classes = "ForImageClassification" in type(model).__name__
+        labels = (Input(dims=(BATCH,), dtype="int64", name="labels"),) if classes else ()
+        return Described((image, *labels), labels=("labels",))
+    if main == "input_features" and hasattr(config, "num_mel_bins"):
+        frames = 2 * getattr(config, "max_source_positions", 1500)
+        sound = Input(dims=(BATCH, config.num_mel_bins, frames), name=main)
+        return Described((sound, *labels), labels=("labels",), high={"labels": high["input_ids"]})
+    return None
+
+
+def _diffusers(model: Any) -> Described | None:
+    kind, config = type(model).__name__, model.config
+    if kind not in NETWORKS:
+        return None
+    return NETWORKS[kind](config)
+
+
+def _unet(config: Any) -> Described:
+    side = config.sample_size
+    high, wide = side if isinstance(side, (list, tuple)) else (side, side)
+    width = config.cross_attention_dim
+    width = width[0] if isinstance(width, (list, tuple)) else width
+    return Described((
+        Input(dims=(BATCH, config.in_channels, high, wide), name="sample"),
+        Input(dims=(BATCH,), dtype="int64", name="timestep"),
+        Input(dims=(BATCH, 77, width), name="encoder_hidden_states"),
+    ), assumptions=("77 positions of text",))
+
+
+def _unet_plain(config: Any) -> Described:
+    side = config.sample_size
+    high, wide = side if isinstance(side, (list, tuple)) else (side, side)
+    return Described((
+        Input(dims=(BATCH, config.in_channels, high, wide), name="sample"),
+        Input(dims=(BATCH,), dtype="int64", name="timestep"),
+    ))
+
+
+def _dit(config: Any) -> Described:
+    return Described((
+        Input(dims=(BATCH, config.in_channels, config.sample_size, config.sample_size), name="hidden_states"),
+        Input(dims=(BATCH,), dtype="int64", name="timestep"),
+        Input(dims=(BATCH,), dtype="int64", name="class_labels"),
+    ))
+
+
+def _autoencoder(config: Any) -> Described:
+    return Described((Input(dims=(BATCH, config.in_channels, config.sample_size, config.sample_size), name="sample"),))
+
+
+def _unknown(_model: Any) -> None:
+    return None
+
+
+NETWORKS: Final[Mapping[str, Callable[[Any], Described]]] = {
+    "UNet2DConditionModel": _unet, "UNet2DModel": _unet_plain, "DiTTransformer2DModel": _dit,
+    "AutoencoderKL": _autoencoder,
+}
+"""Networks of diffusers whose inputs follow from their config."""
+
+KNOWN: Final[Mapping[str, Callable[[Any], Described | None]]] = {
+    "timm": _timm, "torchvision": _torchvision, "transformers": _transformers, "diffusers": _diffusers,
+}
+"""Family of a target -> what its forward takes."""
+
+
+def require_sequence(described: Described) -> None:
+    """Raise Unsupported where no input has positions."""
+    if not any(SEQUENCE in one.dims for one in described.inputs):
+        raise Unsupported("no input has positions to vary: write S for them, for example --input BxS:int64")

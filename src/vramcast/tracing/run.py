@@ -1,0 +1,111 @@
+"""A job traced: the session entered, the steps run, the answer read from the tape."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from vramcast.domain.snapshot import Frame
+from vramcast.domain.trace_job import Input, TraceJob
+from vramcast.domain.traced import Traced
+from vramcast.errors import Unsupported
+from vramcast.tracing.result import About, Run, traced
+from vramcast.tracing.session import Session
+from vramcast.tracing.workloads import Workload, start
+
+OWN: Final = str(Path(__file__).parent.parent)
+"""Frames in our own files and those that called them are no part of what a user runs."""
+TESTED: Final = (2, 13)
+OLDEST: Final = (2, 11)
+CPU_CAPACITY: Final = "no --capacity given: the main memory of this machine"
+
+
+def check_torch() -> tuple[str, ...]:
+    """What must be said of the torch that is installed.
+
+    Raises: Unsupported where it is too old
+    """
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST:
+        raise Unsupported(
+            f"torch {torch.__version__} cannot be traced, 2.11 and newer can: pip install 'vramcast[trace]'"
+        )
+    if version != TESTED:
+        return (f"torch {torch.__version__}: tracing is tested with 2.13",)
+    return ()
+
+
+def trace_job(job: TraceJob) -> Traced:
+    """The answer to a job.
+
+    Raises: VramcastError of one sentence
+    """
+    warnings = check_torch()
+    session, target = start(job)
+    with session.active():
+        workload = Workload(job, target, session)
+        workload.run()
+    about = About(
+        name=job.target, question=question_of(job, workload), num_parameters=workload.num_parameters,
+        ranks=job.world_size, assumptions=tuple(workload.assumptions), warnings=warnings,
+    )
+    found = run_of(session, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf)
+    del workload
+    return traced(found, about)
+
+
+def run_of(session: Session, *, capacity_bytes: int | None, alloc_conf: str = "") -> Run:
+    """What a session left behind on its fullest device.
+
+    Args:
+        session: that has run
+        capacity_bytes: what a process can use; None: as the card has, or this machine's main memory [bytes]
+        alloc_conf: value of PYTORCH_CUDA_ALLOC_CONF
+    """
+    device = max(session.memory.devices, key=lambda each: each.allocator.peak_allocated_bytes)
+    unseen = {name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()}
+    if capacity_bytes is None:
+        capacity_bytes = session.gpu.visible_bytes if session.gpu else main_memory_bytes()
+    return Run(
+        tape=device.tape, stacks=tuple(map(_users, session.origins.stacks.frames())), unseen=unseen,
+        gpu=session.gpu, capacity_bytes=capacity_bytes, alloc_conf=alloc_conf,
+        device=device.torch_device.index or 0,
+    )
+
+
+def _users(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    return tuple(takewhile(lambda frame: not frame.filename.startswith(OWN), stack))
+
+
+def main_memory_bytes() -> int:
+    """Of this machine [bytes]."""
+    import os
+
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def question_of(job: TraceJob, workload: Workload) -> dict[str, Any]:
+    """What was asked, with what the target decided."""
+    asked: dict[str, Any] = {
+        "target": job.target, "gpu": job.gpu.name if job.gpu else None, "device": None if job.gpu else "cpu",
+        "inputs": [written(one) for one in workload.described.inputs], "batch": workload.batch,
+        "seq_len": workload.seq_len if job.seq_len or workload.seq_len > 1 else None,
+        "mode": "train" if job.is_training else "eval", "steps": job.steps, "arguments": job.arguments or None,
+        "amp": job.amp or None, "dtype": job.dtype or None, "alloc_conf": job.alloc_conf or None,
+        "checkpoint": list(job.checkpoint) or None, "parallel": job.parallel or None,
+    }
+    if job.is_training:
+        asked |= {"optimizer": job.optimizer, "accumulate": job.accumulate, "zero_grad": job.zero_grad}
+        asked["loss"] = job.loss or None
+    if job.world_size > 1:
+        asked |= {"world_size": job.world_size, "rank": job.rank}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def written(one: Input) -> str:
+    """An input as users write it."""
+    name, dtype = f"{one.name}=" if one.name else "", f":{one.dtype}" if one.dtype else ""
+    return f"{name}{'x'.join(map(str, one.dims)) or 'scalar'}{dtype}"

@@ -1,0 +1,169 @@
+"""TARGET as users write it: where a module comes from, and how to build it without its weights."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from vramcast.domain.trace_job import TraceJob
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
+from vramcast.tracing.vision_operators import MISSING_OPERATORS, define_vision_operators
+
+
+class Target(NamedTuple):
+    """A module that can be built, any number of times."""
+
+    name: str
+    family: str  # "timm", "torchvision", "transformers", "diffusers", "python": what knows its inputs
+    build: Callable[[], torch.nn.Module]
+
+
+def find_target(job: TraceJob) -> Target:
+    """Where the module of a job comes from.
+
+    Raises: VramcastError of one sentence where it cannot be found or its import fails
+    """
+    scheme, mark, rest = job.target.partition(":")
+    if not mark or not rest:
+        raise InvalidSpec(
+            f"target {job.target[:80]!r} must be a script.py, module:factory, timm:NAME, transformers:MODEL or "
+            "diffusers:CONFIG"
+        )
+    return SCHEMES.get(scheme, _python)(rest if scheme in SCHEMES else job.target, job.arguments)
+
+
+def _timm(name: str, arguments: Mapping[str, Any]) -> Target:
+    timm = imported("timm")
+    if not timm.is_model(name.split(".")[0]):
+        raise UnknownName.of("timm model", name, timm.list_models())
+    return Target(f"timm:{name}", "timm", lambda: timm.create_model(name, pretrained=False, **arguments))
+
+
+def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
+    from vramcast.sources.configs import config_of
+
+    transformers = imported("transformers")
+    raw = {**config_of(name), **arguments}
+    kind = raw.pop("model_type", None)
+    try:
+        config = transformers.AutoConfig.for_model(kind, **raw)
+    except ValueError as error:
+        raise Unsupported(f"{name}: transformers {transformers.__version__} does not know model_type={kind!r}; "
+                          f"{str(error).splitlines()[0][:160]}") from None
+    classes = raw.get("architectures") or ()
+    found = next((getattr(transformers, each) for each in classes if hasattr(transformers, each)), None)
+
+    def build() -> torch.nn.Module:
+        model: torch.nn.Module
+        if found is not None:
+            model = found(config)
+        else:
+            mapping = transformers.AutoModelForCausalLM
+            mapping = mapping if type(config) in mapping._model_mapping else transformers.AutoModel
+            model = mapping.from_config(config)
+        return model
+
+    return Target(f"transformers:{name}", "transformers", build)
+
+
+def _diffusers(name: str, arguments: Mapping[str, Any]) -> Target:
+    from vramcast.sources.configs import read_config
+
+    diffusers = imported("diffusers")
+    if hasattr(diffusers, name):
+        values = dict(arguments)
+        config = read_config(values.pop("config")) if "config" in values else {}
+        class_ = getattr(diffusers, name)
+    else:
+        config, values = read_config(name), dict(arguments)
+        class_ = getattr(diffusers, str(config.get("_class_name")), None)
+    if class_ is None or not hasattr(class_, "from_config"):
+        raise UnknownName.of("network of diffusers", name, [each for each in dir(diffusers) if each.endswith("Model")])
+    return Target(f"diffusers:{name}", "diffusers", lambda: class_.from_config({**config, **values}))
+
+
+def _python(text: str, arguments: Mapping[str, Any]) -> Target:
+    found = found_object(text)
+    family = "torchvision" if text.startswith("torchvision.") else "python"
+    if isinstance(found, torch.nn.Module):
+        if arguments:
+            raise InvalidSpec(f"{text} is a module already, so --arg has no meaning; leave it out")
+        return Target(text, family, lambda: found)
+    if not callable(found):
+        raise InvalidSpec(f"{text} is {_a(found)}; give what builds a torch.nn.Module, or one")
+
+    def build() -> torch.nn.Module:
+        model = found(**arguments)
+        if not isinstance(model, torch.nn.Module):
+            raise InvalidSpec(f"{text} returned {_a(model)}, not a torch.nn.Module; name what builds the module")
+        return model
+
+    return Target(text, family, build)
+
+
+def _a(value: object) -> str:
+    return f"an object of {type(value).__name__}"
+
+
+def found_object(text: str) -> Any:
+    """What module:name is; the folder one stands in counts, as with python -m.
+
+    Raises: SourceError or UnknownName with one sentence
+    """
+    path, _, name = text.partition(":")
+    module = imported(path)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise UnknownName.of(f"name in {path}", part, [each for each in dir(found) if not each.startswith("_")])
+        found = getattr(found, part)
+    return found
+
+
+def imported(name: str) -> ModuleType:
+    """A module of the user's or of a library.
+
+    Raises: SourceError that says what is missing, or at which line an import fails
+    """
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        return _imported(name)
+    except ModuleNotFoundError as error:
+        what = "" if error.name == name else f", which imports {error.name}"
+        raise SourceError(f"{name}{what}: not installed; pip install it, or check the name and the folder") from None
+    except VramcastError:
+        raise
+    except Exception as error:
+        from vramcast.tracing.failures import place_of_error
+
+        raise SourceError(
+            f"{name} cannot be imported: {type(error).__name__}: {_first_line(error)}{place_of_error(error)}"
+        ) from None
+    finally:
+        sys.path.remove(here)
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except RuntimeError as error:
+        if MISSING_OPERATORS not in str(error):
+            raise
+        define_vision_operators()
+        return importlib.import_module(name)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:300]
+
+
+SCHEMES: Final[Mapping[str, Callable[[str, Mapping[str, Any]], Target]]] = {
+    "timm": _timm, "transformers": _transformers, "diffusers": _diffusers,
+}

@@ -1,0 +1,200 @@
+"""From a job to steps: a module built, its inputs made and moved, forward, loss, backward, optimizer."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any, Final
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from vramcast.allocator import DeviceOutOfMemory, Settings
+from vramcast.domain.trace_job import TraceJob
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.tracing.failures import explained
+from vramcast.tracing.inputs import Feed, describe, sizes_of
+from vramcast.tracing.losses import default_loss, make_loss
+from vramcast.tracing.optimizers import make_optimizer
+from vramcast.tracing.result import STEP
+from vramcast.tracing.session import Session
+from vramcast.tracing.targets import Target, find_target
+
+DTYPES: Final = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+BLOCKS: Final = "blocks"
+"""Name for all modules that repeat: the entries of lists and sequences of one class."""
+FEWEST_REPEATS: Final = 2
+MOST_NORM: Final = 1.0
+
+
+class Workload:
+    """A built job: steps that can be run within an active session."""
+
+    def __init__(self, job: TraceJob, target: Target, session: Session) -> None:
+        """Builds the module and moves it; must be called within the session.
+
+        Raises: VramcastError of one sentence
+        """
+        self.job, self.target, self._session = job, target, session
+        self.device = session.device.torch_device
+        self.model = _built(target, job)
+        described = describe(target, self.model, job)
+        batch, seq_len, said = sizes_of(described, job, self.model)
+        self.batch, self.seq_len, self.described = batch, seq_len, described
+        self.assumptions = [*job.assumptions, *described.assumptions, *said]
+        self.num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        self.model = self.model.to(self.device)
+        self.model.train(job.is_training)
+        self.recomputed = recompute(self.model, job.checkpoint) if job.checkpoint else ()
+        weights = next((each.dtype for each in self.model.parameters() if each.is_floating_point()), torch.float32)
+        self._feed = Feed(described, batch=batch, seq_len=seq_len, dtype=weights, is_training=job.is_training)
+        self._loss = make_loss(job.loss) if job.loss else None
+        self._optimizer = make_optimizer(job.optimizer, self.model.parameters()) if job.is_training else None
+        self._scaler = torch.amp.GradScaler(self.device.type) if job.is_training and job.amp == "fp16" else None
+        if job.compiles:
+            self.assumptions.append("torch.compile: traced as it runs eagerly; compiled code mostly takes less")
+
+    def run(self) -> None:
+        """All steps.
+
+        Raises: VramcastError of one sentence
+        """
+        step = self._train if self.job.is_training else self._infer
+        for _ in range(self.job.steps):
+            step()
+
+    def _train(self) -> None:
+        assert self._optimizer is not None
+        for _ in range(self.job.accumulate):
+            loss = self._forward()
+            with _explaining("backward", self.model):
+                (self._scaler.scale(loss) if self._scaler else loss).backward()
+            del loss
+        with _explaining("the optimizer's step", self.model):
+            self._update(self._optimizer)
+
+    def _update(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.job.clips:
+            if self._scaler is not None:
+                self._scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), MOST_NORM)
+        if self._scaler is not None:
+            self._scaler.step(optimizer)
+            self._scaler.update()
+        else:
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=self.job.zero_grad == "none")
+
+    def _infer(self) -> None:
+        with torch.no_grad(), self._autocast(), _explaining("the forward", self.model):
+            positional, named = self._moved()
+            self.model(*positional, **named)
+        self._session.device.tape.mark(STEP)
+
+    def _forward(self) -> torch.Tensor:
+        positional, named = self._moved()
+        with self._autocast():
+            with _explaining("the forward", self.model):
+                output = self.model(*positional, **named)
+            with _explaining("the loss", self.model):
+                return self._loss_of(output)
+
+    def _loss_of(self, output: Any) -> torch.Tensor:
+        if self._loss is None:
+            name = default_loss(output, self.target.family)
+            self.assumptions.append(f"no --loss given: {LOSS_WORDS.get(name, name)}")
+            self._loss = make_loss(name)
+        return self._loss(output)
+
+    def _moved(self) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+        positional, named = self._feed()
+        to = self.device
+        return [tensor.to(to) for tensor in positional], {name: tensor.to(to) for name, tensor in named.items()}
+
+    def _autocast(self) -> Any:
+        return torch.autocast(self.device.type, dtype=DTYPES[self.job.amp]) if self.job.amp else nullcontext()
+
+
+LOSS_WORDS: Final = {"own": "the model's own", "mean": "the mean of the first output"}
+
+
+class _explaining(nullcontext[None]):  # noqa: N801  # reads as a statement
+    """Turns what a user's code raises into one sentence."""
+
+    def __init__(self, what: str, model: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        self._what, self._model = what, model
+
+    def __exit__(self, _type: Any, error: BaseException | None, _traceback: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, DeviceOutOfMemory):
+            raise explained(error, what=self._what, model=self._model) from error
+
+
+def _built(target: Target, job: TraceJob) -> torch.nn.Module:
+    try:
+        model = target.build()
+    except TypeError as error:
+        if "required" in str(error) and "argument" in str(error):
+            raise InvalidSpec(f"{target.name} needs arguments: {error}; give them with --arg name=value") from None
+        raise explained(error, what=f"building {target.name}") from error
+    except Exception as error:
+        raise explained(error, what=f"building {target.name}") from error
+    return model.to(DTYPES[job.dtype]) if job.dtype else model
+
+
+def start(job: TraceJob) -> tuple[Session, Target]:
+    """An unstarted session for a job, and its target."""
+    target = find_target(job)
+    return Session(job.gpu, settings=Settings.parse(job.alloc_conf)), target
+
+
+def recompute(model: torch.nn.Module, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Let modules be recomputed in backward; their names.
+
+    Args:
+        model: whose modules
+        patterns: of names ("layers.*") or classes ("Block"); "blocks": all that repeat
+
+    Raises: UnknownName where a pattern matches nothing
+    """
+    modules = dict(model.named_modules())
+    chosen: list[str] = []
+    for pattern in patterns:
+        found = list(blocks_of(model)) if pattern == BLOCKS else [
+            name for name, module in modules.items()
+            if name and (fnmatch.fnmatchcase(name, pattern) or type(module).__name__ == pattern)
+        ]
+        if not found:
+            raise UnknownName.of("module to recompute", pattern, [BLOCKS, *modules])
+        chosen += [name for name in found if name not in chosen]
+    outermost = [name for name in chosen if not any(name.startswith(f"{other}.") for other in chosen)]
+    for name in outermost:
+        _recomputed(modules[name])
+    return tuple(outermost)
+
+
+def blocks_of(model: torch.nn.Module) -> Iterator[str]:
+    """Names of the outermost modules that repeat: children of one class in a list or sequence."""
+    begun: list[str] = []
+    for name, module in model.named_modules():
+        if not isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
+            continue
+        if any(name.startswith(f"{other}.") for other in begun):
+            continue
+        classes = [type(child) for child in module.children() if any(True for _ in child.parameters())]
+        if len(classes) >= FEWEST_REPEATS and len(set(classes)) == 1 and any(True for _ in module[0].children()):
+            for child, _ in module.named_children():
+                begun.append(f"{name}.{child}" if name else child)
+                yield begun[-1]
+
+
+def _recomputed(module: torch.nn.Module) -> None:
+    forward: Callable[..., Any] = module.forward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    module.forward = run
