@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         snapshot = read_snapshot(path)
         compared = compare(name, recorded, snapshot)
-        missed = missed or compared.has_bar and not compared.is_within
+        missed = missed or (compared.has_bar and not compared.is_within)
         rows.append({"recording": name, "share": compared.events.share, "errors": compared.errors, "within": compared.is_within})
         if not asked.json:
             print(line(compared), *gap_lines(compared, snapshot, asked.gaps), sep="\n", flush=True)

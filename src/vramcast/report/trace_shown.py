@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from vramcast.domain.snapshot import Snapshot
-from vramcast.domain.traced import Traced, TraceAnswer
+from vramcast.domain.traced import TraceAnswer, Traced
 from vramcast.report.messages import Words
 from vramcast.report.trace import render, verdict
 from vramcast.report.trace_document import to_json

@@ -34,7 +34,7 @@ class Call:
 
         Args: instead of the call's own, where given
         """
-        out = self.simulation.kernels(self.func, args or self.args, kwargs or self.kwargs)
+        out = self.simulation.on_meta(self.func, args or self.args, kwargs or self.kwargs, self.device)
         self.simulation.adopt(out, self.device, str(self.func))
         return out
 

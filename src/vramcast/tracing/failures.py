@@ -11,7 +11,6 @@ import torch
 
 from vramcast.domain.snapshot import Frame
 from vramcast.errors import InvalidSpec, VramcastError
-
 from vramcast.tracing.ledger import line_of
 
 OWN: Final = str(Path(__file__).parent.parent)

@@ -98,7 +98,7 @@ class Simulation(TorchDispatchMode):
             finally:
                 call.finish()
         else:
-            out = self._on_meta(operator, args, mapped, device)
+            out = self.on_meta(operator.func, args, mapped, device)
             self.adopt(out, device, operator.name)
             if not operator.is_known and len(device.tape.events) > before:
                 self._note_unseen(operator, device, before)
@@ -108,9 +108,13 @@ class Simulation(TorchDispatchMode):
             self.values.forget(operator, args, kwargs)
         return out
 
-    def _on_meta(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> Any:
+    def on_meta(self, func: Any, args: Any, kwargs: dict[str, Any], device: Device) -> Any:
+        """The meta kernel's answer.
+
+        Raises: RuntimeError, as torch does, where a tensor with data is among those on the device
+        """
         try:
-            return self.kernels(operator.func, args, kwargs)
+            return self.kernels(func, args, kwargs)
         except RuntimeError as error:
             if "is not on the expected device meta" in str(error):
                 raise mismatch(device.torch_device, self.memory.host.torch_device) from None

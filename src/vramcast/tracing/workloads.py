@@ -119,7 +119,7 @@ class Workload:
 LOSS_WORDS: Final = {"own": "the model's own", "mean": "the mean of the first output"}
 
 
-class _explaining(nullcontext[None]):  # noqa: N801  # reads as a statement
+class _explaining(nullcontext[None]):  # reads as a statement
     """Turns what a user's code raises into one sentence."""
 
     def __init__(self, what: str, model: torch.nn.Module | None = None) -> None:

@@ -47,7 +47,7 @@ def _fits(
         and torch.backends.cuda.flash_sdp_enabled()  # one switch for both devices
         and all(tensor.dim() == 4 and tensor.size(2) > 0 and tensor.stride(-1) == 1 for tensor in tensors)
         and len({(tensor.size(0), tensor.size(1), tensor.size(3)) for tensor in tensors}) == 1
-        and (mask is None or not mask.requires_grad and not is_causal)
+        and (mask is None or (not mask.requires_grad and not is_causal))
     )
 
 

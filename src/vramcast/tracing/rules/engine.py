@@ -89,7 +89,7 @@ def accumulate(call: Call) -> Any:
         is_held_once and not torch.is_grad_enabled() and first.dtype == torch.result_type(*call.args[:2])
         and (first.is_contiguous() or is_non_overlapping_and_dense_or_false(first))
     )
-    if not is_stealable or node is not None and node.name() in ADDING_FORMULAS:
+    if not is_stealable or (node is not None and node.name() in ADDING_FORMULAS):
         return call.run()
     return first
 
