@@ -95,6 +95,8 @@ class Simulation(TorchDispatchMode):
             call = Call(self, operator.func, args, mapped, device)
             try:
                 out = operator.rule(call)
+            except RuntimeError as error:
+                raise self._explained(error, device) from None
             finally:
                 call.finish()
         else:
@@ -116,9 +118,13 @@ class Simulation(TorchDispatchMode):
         try:
             return self.kernels(func, args, kwargs)
         except RuntimeError as error:
-            if "is not on the expected device meta" in str(error):
-                raise mismatch(device.torch_device, self.memory.host.torch_device) from None
-            raise
+            raise self._explained(error, device) from None
+
+    def _explained(self, error: RuntimeError, device: Device) -> RuntimeError:
+        """What CUDA would say."""
+        if "is not on the expected device meta" in str(error):
+            return mismatch(device.torch_device, self.memory.host.torch_device)
+        return error
 
     def _without_data(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, real tensors replaced by meta ones of the same layout."""
