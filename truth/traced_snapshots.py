@@ -1,7 +1,7 @@
 """The traced path against published recordings: `python -m truth.traced_snapshots FOLDER [--only NAME] [--gaps N]`.
 
-The course's network runs in a simulation as it ran under the recording; its allocations and frees, by requested size and
-in order, are held against the recorded ones. Where the recording begins with nothing allocated, peaks are compared, too.
+The course's network runs in a simulation as it ran under the recording; its allocations and frees, by requested size
+and in order, are held against the recorded ones. Where the recording begins with nothing allocated, so are the peaks.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class Compared(NamedTuple):
 def recorded_events(snapshot: Snapshot) -> list[Event]:
     """Allocations and frees of the first device, in order."""
     trace = snapshot.devices[0].trace
-    kinds = {int(Action.ALLOC): False, int(Action.FREE_REQUESTED): True}
-    return [Event(kinds[action], size) for action, size in zip(trace.actions, trace.sizes, strict=True) if action in kinds]
+    frees = {int(Action.ALLOC): False, int(Action.FREE_REQUESTED): True}
+    both = zip(trace.actions, trace.sizes, strict=True)
+    return [Event(frees[action], size) for action, size in both if action in frees]
 
 
 def traced_events(tape: Tape, start: int, end: int) -> list[Event]:
@@ -133,7 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         snapshot = read_snapshot(path)
         compared = compare(name, recorded, snapshot)
         missed = missed or (compared.has_bar and not compared.is_within)
-        rows.append({"recording": name, "share": compared.events.share, "errors": compared.errors, "within": compared.is_within})
+        share, errors = compared.events.share, compared.errors
+        rows.append({"recording": name, "share": share, "errors": errors, "within": compared.is_within})
         if not asked.json:
             print(line(compared), *gap_lines(compared, snapshot, asked.gaps), sep="\n", flush=True)
     if asked.json:

@@ -173,7 +173,7 @@ class Transformer(nn.Module):
 
 
 def last_position(logits_BTV: Tensor) -> Tensor:
-    """`logits[:, -1, :]` as torch 2.6 ran it: it recorded slices that take everything; newer versions leave them out."""
+    """`logits[:, -1, :]` as torch 2.6 ran it: with slices that take everything; newer versions leave them out."""
     whole = torch.ops.aten.slice.Tensor(logits_BTV, 0, 0, 2**63 - 1).select(1, -1)
     return torch.ops.aten.slice.Tensor(whole, 1, 0, 2**63 - 1)
 

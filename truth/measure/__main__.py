@@ -20,6 +20,7 @@ MOST_PART_BYTES: Final = 12 << 20
 """Of one file of events, compressed: larger ones are split, so that results travel and can be committed."""
 LEAST_S: Final = 15.0
 """A workload that has less time left is not started."""
+LEVELS: Final = ("allocated", "requested", "reserved")
 STARTS: Final = '{"record"'
 
 
@@ -65,13 +66,14 @@ def measured_in_process(name: str, workload: Workload, device: str, timeout_s: f
 def line(record: dict[str, Any], num_events: int) -> str:
     """One workload for a reader."""
     last = record["steps"][-1]
-    peaks = ", ".join(f"{key.removeprefix('peak_').removesuffix('_bytes')} {last[key]}" for key in last if "peak" in key)
+    peaks = ", ".join(f"{level} {last[key]}" for level in LEVELS if (key := f"peak_{level}_bytes") in last)
     return f"{record['workload']}: {peaks or 'rehearsed'}, step {last['seconds']:.3f} s, {num_events} events"
 
 
 def main() -> int:
     """Measure what was asked for; 1 where something failed."""
-    parser = argparse.ArgumentParser(description=truth.measure.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=truth.measure.__doc__, formatter_class=form)
     parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--only", default="", help="regular expression that names contain")
     parser.add_argument("--budget-s", type=float, default=3600.0, help="of all workloads together [s]")

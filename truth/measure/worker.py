@@ -1,4 +1,4 @@
-"""Measures one workload in this process and prints what it saw as one JSON object: `python -m truth.measure.worker NAME`."""
+"""Measures one workload in this process, prints what it saw as JSON: `python -m truth.measure.worker NAME`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ def process_bytes() -> int | None:
     query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     try:
         printed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
-        used = {int(pid): int(mebibytes) for pid, mebibytes in (row.split(",") for row in printed.splitlines() if "," in row)}
+        rows = [row.split(",") for row in printed.splitlines() if "," in row]
+        used = {int(pid): int(mebibytes) for pid, mebibytes in rows}
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     # A container may number processes in its own way: then only a process that is alone can be told.

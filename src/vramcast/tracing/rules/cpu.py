@@ -1,4 +1,4 @@
-"""What operators allocate on the CPU beyond their outputs. Used instead of the other tables while the host is simulated.
+"""What operators allocate on the CPU beyond their outputs. The only table used while the host is simulated.
 
 [flash] pytorch aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: cpu_flash_attention, cpu_flash_attention_backward
 [mkldnn] pytorch aten/src/ATen/native/mkldnn/Conv.cpp; aten/src/ATen/native/Convolution.cpp: ConvParams::use_mkldnn

@@ -28,7 +28,9 @@ _TRACING: Final = str(Path(__file__).parents[1])
 _WRAPPERS: Final = ("_fn", "inner", "__torch_dispatch__")
 """Functions that torch puts between the engine and a dispatch mode."""
 
-ADDING_FORMULAS: Final = frozenset({"VarMeanBackward0", "StdMeanBackward0", "Atan2Backward0", "CumprodBackward0", "ProdBackward1"})
+ADDING_FORMULAS: Final = frozenset({
+    "VarMeanBackward0", "StdMeanBackward0", "Atan2Backward0", "CumprodBackward0", "ProdBackward1",
+})
 """Formulas that add two tensors of their own: those are new, whoever holds them."""
 
 
