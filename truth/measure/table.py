@@ -22,7 +22,9 @@ class Workload(NamedTuple):
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF
 
 
-PRECISIONS: Final[Mapping[str, Mapping[str, Any]]] = {"fp32": {}, "amp_bf16": {"amp": "bf16"}, "amp_fp16": {"amp": "fp16"}, "bf16": {"dtype": "bf16"}}
+PRECISIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "fp32": {}, "amp_bf16": {"amp": "bf16"}, "amp_fp16": {"amp": "fp16"}, "bf16": {"dtype": "bf16"},
+}
 OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw_foreach", "adamw_single", "adamw_fused")
 CONVNET: Final = {
     "channels_last": Workload("convnet", {"channels_last": True}, "momentum", amp="bf16"),
