@@ -38,6 +38,12 @@ class Call:
         self.simulation.adopt(out, self.device, str(self.func))
         return out
 
+    def apart(self, key: Any) -> Any:
+        """The operator's own kernel of that dispatch key; every operator within is seen alone."""
+        simulation = self.simulation
+        with simulation, simulation.within(self.device):
+            return self.func._op_dk(key, *self.args, **self.kwargs)
+
     def empty(
         self, size: Sequence[int], *, dtype: torch.dtype, strides: Sequence[int] | None = None
     ) -> torch.Tensor:
