@@ -40,8 +40,7 @@ class Call:
 
     def apart(self, key: Any) -> Any:
         """The operator's own kernel of that dispatch key; every operator within is seen alone."""
-        simulation = self.simulation
-        with simulation, simulation.within(self.device):
+        with self.simulation:
             return self.func._op_dk(key, *self.args, **self.kwargs)
 
     def empty(
