@@ -38,6 +38,11 @@ class Call:
         self.simulation.adopt(out, self.device, str(self.func))
         return out
 
+    def apart(self, key: Any) -> Any:
+        """The operator's own kernel of that dispatch key; every operator within is seen alone."""
+        with self.simulation:
+            return self.func._op_dk(key, *self.args, **self.kwargs)
+
     def empty(
         self, size: Sequence[int], *, dtype: torch.dtype, strides: Sequence[int] | None = None
     ) -> torch.Tensor:

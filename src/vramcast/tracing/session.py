@@ -63,7 +63,7 @@ class Session:
             autocast = Autocast(self.memory)
             library = autocast.start(patches)
             stack.callback(autocast.stop, library)
-            stack.callback(start_composites(self.simulation)._destroy)
+            stack.callback(start_composites(self.simulation))
             patch_environment(patches, self.simulation)
             for handle in _hooks(self.origins, self.holders):
                 stack.callback(handle.remove)

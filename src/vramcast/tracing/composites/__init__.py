@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from vramcast.tracing.composites import host
+from vramcast.tracing.composites import attention, dropout, fused, host, softmax
 
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
@@ -15,14 +15,24 @@ if TYPE_CHECKING:
 Composite = Callable[["Simulation"], Callable[..., Any]]
 """Given the simulation, the kernel."""
 
-COMPOSITES: Final[Mapping[str, Composite]] = {}
+COMPOSITES: Final[Mapping[str, Composite]] = {**attention.COMPOSITES, **dropout.COMPOSITES, **softmax.COMPOSITES}
 """Overload ("scaled_dot_product_attention", "softmax.int") -> what makes its kernel."""
+KERNELS: Final[Mapping[str, Callable[..., Any]]] = fused.KERNELS
+"""Operators that CUDA has a kernel of while meta tensors take them apart: what their outputs look like."""
 
 
-def start_composites(simulation: Simulation) -> Any:
-    """Register them; they are gone when the library returned is destroyed."""
-    library = torch.library.Library("aten", "IMPL", "AutogradMeta")
+def start_composites(simulation: Simulation) -> Callable[[], None]:
+    """Register them; returns what undoes it."""
+    libraries = [torch.library.Library("aten", "IMPL", key) for key in ("AutogradMeta", "Meta")]
     is_host = simulation.memory.devices[0].is_cpu
     for name, make in (host.COMPOSITES if is_host else COMPOSITES).items():
-        library.impl(name, make(simulation))
-    return library
+        libraries[0].impl(name, make(simulation))
+    for name, kernel in ({} if is_host else KERNELS).items():
+        # not Library.impl, which wants meta tensors to be taken apart
+        libraries[1].m.impl(name, "Meta", kernel, False)
+
+    def stop() -> None:
+        for library in libraries:
+            library._destroy()
+
+    return stop

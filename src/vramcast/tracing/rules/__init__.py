@@ -10,7 +10,27 @@ from collections.abc import Mapping
 from typing import Final
 
 from vramcast.tracing.call import Rule
-from vramcast.tracing.rules import engine
+from vramcast.tracing.rules import (
+    attention,
+    blas,
+    dropout,
+    engine,
+    foreach,
+    indexing,
+    inside,
+    losses,
+    norms,
+    pointwise,
+    random,
+    reductions,
+    softmax,
+    sorting,
+    spectral,
+)
 
-RULES: Final[Mapping[str, Rule]] = {**engine.RULES}
-PLAIN: Final[frozenset[str]] = frozenset()
+TABLES: Final = (
+    attention, blas, dropout, engine, foreach, indexing, inside, losses, norms, pointwise, random, reductions, softmax,
+    sorting, spectral,
+)
+RULES: Final[Mapping[str, Rule]] = {name: rule for table in TABLES for name, rule in table.RULES.items()}
+PLAIN: Final[frozenset[str]] = frozenset(name for table in TABLES for name in table.PLAIN)

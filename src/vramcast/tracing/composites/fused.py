@@ -1,0 +1,41 @@
+"""What the outputs of CUDA's fused operators look like, where torch has no meta kernel of them.
+
+[layer] pytorch aten/src/ATen/native/cuda/layer_norm_kernel.cu `_fused_rms_norm_cuda`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+
+def rms_norm(
+    x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, eps: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and reciprocal root of the mean square, fp32 for 16-bit inputs."""
+    del weight, eps
+    wide = torch.float32 if x.dtype.itemsize == 2 else x.dtype
+    sizes = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
+    return torch.empty(x.size(), dtype=x.dtype, device="meta"), torch.empty(sizes, dtype=wide, device="meta")
+
+
+def rms_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, shape: Sequence[int], rstd: torch.Tensor, weight: torch.Tensor | None,
+    mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of input and weight."""
+    del grad, shape, rstd
+    return (
+        torch.empty(x.size(), dtype=x.dtype, device="meta") if mask[0] else None,
+        torch.empty(weight.size(), dtype=weight.dtype, device="meta") if mask[1] and weight is not None else None,
+    )
+
+
+KERNELS: Final[Mapping[str, Callable[..., Any]]] = {
+    "_fused_rms_norm": rms_norm,
+    "_fused_rms_norm_backward": rms_norm_backward,
+}
+
+__all__ = ["KERNELS"]

@@ -1,0 +1,192 @@
+"""Fused attention kernels: order of their outputs, statistics, accumulators and workspaces.
+
+Symbols:  B batch   H heads   M queries   N keys   D head width
+[flash] pytorch aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: `mha_fwd`, `mha_bwd`,
+`set_params_splitkv`, `num_splits_heuristic`
+[flash-sdpa] pytorch aten/src/ATen/native/transformers/cuda/attention_backward.cu `_flash_attention_backward`
+[efficient] pytorch aten/src/ATen/native/transformers/cuda/attention.cu `_efficient_attention_forward`,
+attention_backward.cu `_efficient_attention_backward`
+[cudnn] pytorch aten/src/ATen/native/cudnn/MHA.cpp: `run_cudnn_SDP_fprop`, `run_cudnn_SDP_bprop`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.chips import chip
+from vramcast.tracing.rules.efficient_attention import Problem, backward_workspace_bytes
+from vramcast.tracing.rules.layouts import like, num_bytes
+from vramcast.tracing.rules.reductions import reduce, sum_kernel
+from vramcast.units import ceil_div, round_up
+
+FP32: Final = 4
+FLASH_ROWS: Final = 128  # queries are rounded up to
+FLASH_BLOCK_ROWS: Final = 64  # of the split kernel
+MOST_SPLITS: Final = 128
+EFFICIENT_ROWS: Final = 32
+EFFICIENT_IN_REGISTERS: Final = 128  # widest head whose output needs no fp32 buffer
+NARROW: Final = frozenset({torch.float16, torch.bfloat16})
+
+
+def flash_forward(call: Call) -> Any:
+    """Output, log-sum-exps, state of the random generator."""
+    query, key = (call.arg(index, name) for index, name in ((0, "query"), (1, "key")))
+    batch, heads, queries, width = query.size()
+    out = like(call, query)
+    statistics = call.empty((batch, heads, queries), dtype=torch.float32)
+    if not call.arg(3, "dropout_p", 0.0):
+        splits = _splits(call, query, key)
+        if splits > 1:
+            rows = splits * batch * heads * queries
+            call.scratch(rows * FP32, "log-sum-exps of splits")
+            call.scratch(rows * round_up(width, 32) * FP32, "outputs of splits")
+    seed = call.empty((2,), dtype=torch.uint64)
+    offset = call.empty((), dtype=torch.uint64)
+    mask = torch.empty((0,), dtype=query.dtype, device="meta")
+    return out, statistics, None, None, queries, key.size(2), seed, offset, mask
+
+
+def _splits(call: Call, query: torch.Tensor, key: torch.Tensor) -> int:
+    """Parts that keys are split into where queries alone do not fill the card [flash `num_splits_heuristic`]."""
+    batch, heads, queries, width = query.size()
+    block = 256 if width <= 64 else 128 if width <= 128 else 64
+    columns = ceil_div(key.size(2), block)
+    if queries == 1 and heads > key.size(1):  # groups of heads are folded into the queries
+        queries, heads = heads // key.size(1), key.size(1)
+    rows = batch * heads * ceil_div(queries, FLASH_BLOCK_ROWS)
+    multiprocessors = chip(call).multiprocessors
+    if rows >= 0.8 * multiprocessors:
+        return 1
+    most = min(MOST_SPLITS, multiprocessors, columns)
+    efficiency: dict[int, float] = {}
+    for splits in range(1, most + 1):
+        if splits == 1 or ceil_div(columns, splits) != ceil_div(columns, splits - 1):
+            waves = rows * splits / multiprocessors
+            efficiency[splits] = waves / ceil_div(rows * splits, multiprocessors)
+    best = max(efficiency.values())
+    return next(splits for splits, value in efficiency.items() if value >= 0.85 * best)
+
+
+def flash_backward(call: Call) -> Any:
+    """Gradients of query, key, value."""
+    grad, query, key, value, out = call.args[:5]
+    for tensor in (grad, out):
+        _copied_unless_rows(call, tensor)
+    batch, heads, queries, width = query.size()
+    gradients = [like(call, tensor) for tensor in (query, key, value)]
+    padded = round_up(queries, FLASH_ROWS)
+    call.scratch(batch * heads * padded * FP32, "row sums of gradient * output")
+    copies = 1
+    if torch.are_deterministic_algorithms_enabled():
+        copies = ceil_div(chip(call).multiprocessors, batch * heads)
+    rounded = round_up(width, 32) if width <= 192 else 256
+    call.scratch(copies * batch * padded * heads * rounded * FP32, "fp32 gradient of queries")
+    kv_heads = key.size(1)
+    if kv_heads != heads:
+        sizes = (batch, key.size(2), kv_heads, heads // kv_heads, width)
+        for name in ("keys", "values"):
+            call.scratch(num_bytes(query) // queries * key.size(2), f"gradient of {name}, a copy a query head")
+        expanded = torch.empty(sizes, dtype=query.dtype, device="meta")
+        for gradient in gradients[1:]:
+            reduce(call, expanded, (3,), gradient, sum_kernel(query.dtype, query.dtype))
+    return tuple(gradients)
+
+
+def _copied_unless_rows(call: Call, tensor: torch.Tensor) -> None:
+    """(B, H, M, D) tensors are read as contiguous (B, M, H, D)."""
+    if not tensor.transpose(1, 2).is_contiguous():
+        call.scratch(num_bytes(tensor), "contiguous copy")
+
+
+def efficient_forward(call: Call) -> Any:
+    """Output (B, M, H, D), log-sum-exps in rows of 32."""
+    query, value = call.arg(0, "query"), call.arg(2, "value")
+    batch, heads, queries, _ = query.size()
+    width = value.size(-1)
+    out = call.empty((batch, queries, heads, width), dtype=query.dtype)
+    rows = round_up(queries, EFFICIENT_ROWS) if call.arg(4, "compute_log_sumexp") else 0
+    statistics = call.empty((batch, heads, rows), dtype=torch.float32)
+    if query.dtype in NARROW and max(width, query.size(-1)) > EFFICIENT_IN_REGISTERS:
+        call.scratch(out.numel() * FP32, "fp32 output")
+    # the generator's state is on the host unless a graph is captured
+    seed, offset = (torch.empty((), dtype=torch.int64) for _ in range(2))
+    return out.transpose(1, 2), statistics, seed, offset
+
+
+def efficient_backward(call: Call) -> Any:
+    """Gradients of query, key, value and mask."""
+    grad, query, key, value, bias, out = call.args[:6]
+    mask = call.arg(10, "grad_input_mask")
+    _copied_unless_rows(call, grad)
+    batch, heads, queries, width = query.size()
+    gradients = []
+    for tensor in (query, key, value):
+        b, h, n, d = tensor.size()
+        gradients.append(call.empty((b, n, h, d), dtype=tensor.dtype).transpose(1, 2))
+    grad_bias = None
+    if bias is not None and mask[3]:
+        sizes = (*bias.size()[:-1], round_up(bias.size(-1), 16))
+        grad_bias = call.empty(sizes, dtype=bias.dtype)[..., : bias.size(-1)]
+    if query.dtype in NARROW:
+        call.scratch(batch * heads * queries * FP32, "row sums of gradient * output")
+    else:
+        _row_sums(call, out)
+    problem = Problem(batch, heads, queries, key.size(2), max(width, value.size(-1)), width, value.size(-1))
+    dropout = bool(call.arg(9, "dropout_p"))
+    size = backward_workspace_bytes(problem, query.dtype.itemsize, call.device.sm, dropout=dropout)
+    call.scratch(size, "fp32 gradients between blocks")
+    return *gradients, grad_bias
+
+
+def _row_sums(call: Call, out: torch.Tensor) -> None:
+    """fp32: (gradient * output).sum(-1) by three operators."""
+    batch, heads, queries, width = out.size()
+    product = call.scratch(num_bytes(out), "gradient * output")
+    sums = call.scratch(batch * heads * queries * FP32, "row sums")
+    call.scratch(batch * heads * queries * FP32, "row sums of gradient * output")
+    call.release(sums)
+    call.release(product)
+
+
+def cudnn_forward(call: Call) -> Any:
+    """Generator state, output, statistics."""
+    query, key, value = call.args[:3]
+    batch, heads, queries, _ = query.size()
+    seed, offset = (call.empty((), dtype=torch.int64) for _ in range(2))
+    meta = torch.ops.aten._scaled_dot_product_cudnn_attention(*call.args, **call.kwargs)[0]
+    out = call.empty(meta.size(), dtype=query.dtype, strides=meta.stride())
+    statistics = None
+    if call.arg(4, "compute_log_sumexp"):
+        statistics = call.empty((batch, heads, queries, 1), dtype=torch.float32)
+    return out, statistics, None, None, queries, key.size(2), seed, offset, None
+
+
+def cudnn_backward(call: Call) -> Any:
+    """Gradients; cuDNN's workspace holds the queries' gradient in fp32 and row sums."""
+    query, key, value = call.args[1:4]
+    gradients = tuple(like(call, tensor) for tensor in (query, key, value))
+    batch, heads, queries, width = query.size()
+    call.scratch(batch * heads * queries * (width + 1) * FP32, "cuDNN workspace")
+    return gradients
+
+
+def _only_on_cards(rule: Rule) -> Rule:
+    return lambda call: call.run() if call.device.is_cpu else rule(call)
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    f"aten._scaled_dot_product_{name}": _only_on_cards(rule)
+    for name, rule in {
+        "cudnn_attention": cudnn_forward,
+        "cudnn_attention_backward": cudnn_backward,
+        "efficient_attention": efficient_forward,
+        "efficient_attention_backward": efficient_backward,
+        "flash_attention": flash_forward,
+        "flash_attention_backward": flash_backward,
+    }.items()
+}
+PLAIN: Final = frozenset[str]()

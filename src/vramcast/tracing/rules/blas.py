@@ -1,0 +1,244 @@
+"""Matrix products: workspaces of cuBLAS and copies of operands whose strides it cannot take.
+
+[pool] pytorch aten/src/ATen/cuda/CublasHandlePool.cpp: `getCurrentCUDABlasHandle` gives every handle (one a thread and
+device) and stream a workspace of its own; `getCUDABlasLtWorkspace`
+[blas] pytorch aten/src/ATen/native/cuda/Blas.cpp: `addmm_out_cuda_impl`, `prepare_matrix_for_cublas`,
+`prepare_batch_matrix_for_cublas`, `addmv_out_cuda`
+[gemm] pytorch aten/src/ATen/cuda/CUDABlas.cpp: `gemm_and_bias`
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.versions import at_least
+from vramcast.units import KIB, MIB
+
+WORKSPACE_BYTES: Final = 2 * 4096 * KIB + 8 * 16 * KIB
+"""CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8 [pool]."""
+HOPPER_WORKSPACE_BYTES: Final = 32 * MIB
+LT_WORKSPACE_BYTES: Final = MIB
+HOPPER: Final = 90
+SIZES: Final = re.compile(r":(\d+):(\d+)")  # KiB, count
+LT_OWN_SINCE: Final = (2, 8)
+"""Since then cublasLt keeps a workspace; before, every call took one of 1 MiB and gave it back [gemm]."""
+LT_UNIFIED_SINCE: Final = (2, 13)
+"""Since then cublasLt shares the workspace of cuBLAS [pool]."""
+Shape = tuple[int, ...]
+
+
+def workspace_bytes(sm: int) -> int:
+    """Workspace of one cuBLAS handle on one stream [bytes].
+
+    Args:
+        sm: compute capability x 10
+
+    >>> workspace_bytes(80)
+    8519680
+    """
+    sizes = SIZES.findall(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if sizes:
+        return sum(int(size) * KIB * int(count) for size, count in sizes)
+    return HOPPER_WORKSPACE_BYTES if sm == HOPPER else WORKSPACE_BYTES
+
+
+def take_workspace(call: Call) -> None:
+    """The handle of this thread; backward of CUDA tensors runs in a thread of its own."""
+    if not call.device.is_cpu:
+        call.workspace(("cublas", in_backward()), workspace_bytes(call.device.sm), "cuBLAS workspace")
+
+
+def in_backward() -> bool:
+    """Whether the autograd engine runs, whose thread has library handles of its own."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _take_lt_workspace(call: Call) -> None:
+    if call.device.is_cpu:
+        return
+    if not at_least(LT_OWN_SINCE):
+        call.scratch(LT_WORKSPACE_BYTES, "cublasLt workspace")
+    elif not at_least(LT_UNIFIED_SINCE):
+        take_workspace(call)
+        call.workspace(("cublasLt", in_backward()), LT_WORKSPACE_BYTES, "cublasLt workspace")
+    take_workspace(call)
+
+
+def _fits(sizes: Shape, strides: Shape) -> bool:
+    """Whether cuBLAS can read a matrix where it lies [blas `prepare_matrix_for_cublas`]."""
+    if strides in ((sizes[1], 1), (1, sizes[0])):
+        return True
+    return (strides[0] == 1 and strides[1] >= max(1, sizes[0])) or (strides[1] == 1 and strides[0] >= max(1, sizes[1]))
+
+
+def _is_dense(matrix: torch.Tensor) -> bool:
+    """Non-overlapping and dense, dimensions of size one left out."""
+    wanted = 1
+    for stride, size in sorted(zip(matrix.stride(), matrix.size(), strict=True)):
+        if size != 1:
+            if stride != wanted:
+                return False
+            wanted *= size
+    return True
+
+
+def _copies(call: Call, *matrices: torch.Tensor) -> None:
+    """Contiguous copies of the operands that cuBLAS cannot read where they lie."""
+    if call.device.is_cpu:
+        return
+    for matrix in matrices:
+        if not _is_dense(matrix) and not _fits(tuple(matrix.size()), tuple(matrix.stride())):
+            call.scratch(_num_bytes(matrix), "contiguous operand")
+
+
+def _batch_copies(call: Call, *matrices: torch.Tensor) -> None:
+    if call.device.is_cpu:
+        return
+    for matrix in matrices:
+        rows, columns = matrix.stride()[1:]
+        size = matrix.size()
+        fits = (rows == 1 and columns >= max(1, size[1])) or (columns == 1 and rows >= max(1, size[2]))
+        if not fits and not (matrix.is_contiguous() and rows and columns):
+            call.scratch(_num_bytes(matrix), "contiguous operand")
+
+
+def _num_bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.dtype.itemsize
+
+
+def mm(call: Call) -> Any:
+    """`mm_out_cuda`: cuBLAS."""
+    out = call.run()
+    a, b = call.arg(0, "self"), call.arg(1, "mat2")
+    if out.numel() and a.numel():
+        _copies(call, b, a)  # a row-major result is computed as its transpose, second operand first
+        take_workspace(call)
+    return out
+
+
+def addmm(call: Call) -> Any:
+    """`addmm_out_cuda_impl`: cublasLt with the bias in its epilogue where the bias is a row, else cuBLAS."""
+    out = call.run()
+    bias, a, b = call.arg(0, "self"), call.arg(1, "mat1"), call.arg(2, "mat2")
+    if not out.numel() or not a.numel():
+        return out
+    _copies(call, b, a)
+    by_lt = (
+        call.kwargs.get("beta", 1) == 1 and bias.dim() == 1 and bias.size(0) == b.size(1) and bias.is_contiguous()
+        and b.size(0) > 1 and b.size(1) > 1 and not bias.is_complex()
+    )
+    (_take_lt_workspace if by_lt else take_workspace)(call)
+    return out
+
+
+def bmm(call: Call) -> Any:
+    """`baddbmm_out_cuda_impl` of two batches."""
+    out = call.run()
+    a, b = call.args[-2:] if len(call.args) >= 2 else (call.kwargs["batch1"], call.kwargs["batch2"])
+    if out.numel() and a.size(2):
+        _batch_copies(call, b, a)
+        take_workspace(call)
+    return out
+
+
+def baddbmm(call: Call) -> Any:
+    """`baddbmm_out_cuda_impl` with a sum."""
+    out = call.run()
+    a, b = call.arg(1, "batch1"), call.arg(2, "batch2")
+    if out.numel() and a.size(2):
+        _batch_copies(call, b, a)
+        take_workspace(call)
+    return out
+
+
+def vectors(call: Call) -> Any:
+    """dot, vdot, mv, addmv: one cuBLAS call."""
+    out = call.run()
+    take_workspace(call)
+    return out
+
+
+def addmv(call: Call) -> Any:
+    """`addmv_out_cuda`."""
+    out = call.run()
+    matrix, vector = call.arg(1, "mat"), call.arg(2, "vec")
+    if out.numel() and matrix.numel():
+        if vector.stride(0) == 0:
+            call.scratch(_num_bytes(vector), "contiguous operand")
+        _copies(call, matrix)
+        take_workspace(call)
+    return out
+
+
+def mv(call: Call) -> Any:
+    """`mv`: an empty output, then addmv [LinearAlgebra.cpp `mv`]."""
+    out = call.run()
+    _copies(call, call.arg(0, "self"))
+    take_workspace(call)
+    return out
+
+
+def addbmm(call: Call) -> Any:
+    """`addbmm_cuda`: one addmm after another into the output [Blas.cpp, LinearAlgebra.cpp `addbmm_impl`]."""
+    return vectors(call)
+
+
+def scaled_mm(call: Call) -> Any:
+    """`_scaled_mm`: cublasLt with a scale a tensor or a row; its result beside nothing else [Blas.cpp]."""
+    out = call.run()
+    _take_lt_workspace(call)
+    return out
+
+
+def int_mm(call: Call) -> Any:
+    """`_int_mm`: cublasLt."""
+    out = call.run()
+    _copies(call, call.arg(1, "mat2"), call.arg(0, "self"))
+    _take_lt_workspace(call)
+    return out
+
+
+GROUP_ALIGNMENT: Final = 64  # of a group's row in the table of arguments: GroupMMCommon.cuh
+GROUP_FIELDS: Final = 12
+
+
+def grouped_mm(call: Call) -> Any:
+    """`_grouped_mm`, `_scaled_grouped_mm`: CUTLASS, whose arguments of every group lie in a small table.
+
+    Source: pytorch aten/src/ATen/native/cuda/GroupMM.cu `bf16bf16_grouped_gemm_impl_sm90_sm100`: buffer of pointers,
+    strides and problem sizes; the kernel's own workspace is below a page and left out
+    """
+    out = call.run()
+    offsets = call.kwargs.get("offs")
+    groups = offsets.numel() if offsets is not None else call.arg(0, "self").size(0)
+    call.scratch(groups * GROUP_FIELDS * GROUP_ALIGNMENT, "grouped arguments")
+    return out
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "aten._addmm_activation": addmm,
+    "aten._grouped_mm": grouped_mm,
+    "aten._int_mm": int_mm,
+    "aten._scaled_grouped_mm": grouped_mm,
+    "aten._scaled_mm": scaled_mm,
+    "aten.addbmm": addbmm,
+    "aten.addmm": addmm,
+    "aten.addmm_": addmm,
+    "aten.addmv": addmv,
+    "aten.addmv_": addmv,
+    "aten.addr": vectors,
+    "aten.baddbmm": baddbmm,
+    "aten.baddbmm_": baddbmm,
+    "aten.bmm": bmm,
+    "aten.dot": vectors,
+    "aten.mm": mm,
+    "aten.mv": mv,
+    "aten.vdot": vectors,
+}
+PLAIN: Final = frozenset[str]()

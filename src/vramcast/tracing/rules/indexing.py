@@ -1,0 +1,127 @@
+"""Gathering and scattering: sorted indices and partial rows of what backward sums.
+
+[embedding] pytorch aten/src/ATen/native/cuda/Embedding.cu `embedding_dense_backward_cuda`,
+EmbeddingBackwardKernel.cu `embedding_backward_cuda_kernel`
+[put] pytorch aten/src/ATen/native/cuda/Indexing.cu `index_put_with_sort_kernel`, `computeLinearIndex`
+[advanced] pytorch aten/src/ATen/native/TensorAdvancedIndexing.cpp: `_index_put_impl_`, `index_put`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, Final
+
+import torch
+
+from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, unique_by_key_bytes
+from vramcast.tracing.rules.layouts import accumulator, contiguous_copy, num_bytes
+
+FEW_INDICES: Final = 3072
+"""Up to so many one kernel adds rows where they belong, without sorting [embedding]."""
+ROWS_A_THREAD: Final = 10  # NROWS_PER_THREAD
+INT64: Final = 8
+
+
+def embedding_backward(call: Call) -> Any:
+    """The weight's gradient: indices are sorted, rows summed in parts of ten."""
+    grad, indices, rows = (call.arg(index, "") for index in range(3))
+    if call.device.is_cpu:
+        return call.run()
+    contiguous_copy(call, indices)
+    contiguous_copy(call, grad)
+    count, width, index = indices.numel(), grad.size(-1), indices.dtype.itemsize
+    if count <= FEW_INDICES and not call.arg(4, "scale_grad_by_freq"):
+        return call.empty((rows, width), dtype=grad.dtype)
+    call.scratch(count * index, "sorted indices")
+    call.scratch(count * index, "order of indices")
+    if call.arg(4, "scale_grad_by_freq"):
+        call.scratch(count * index, "counts of indices")
+    numbers = call.scratch(count * index, "positions")
+    bits = max(1, (rows - 1).bit_length())
+    sort = call.scratch(radix_sort_bytes(count, key=index, value=index, bits=bits, sm=call.device.sm), "radix sort")
+    call.release(sort)
+    call.release(numbers)
+    out = call.empty((rows, width), dtype=grad.dtype)
+    _segments(call, count, rows, index)
+    segments = min(count, rows)
+    parts = count // ROWS_A_THREAD + segments
+    call.scratch(parts * index, "starts of parts")
+    call.scratch(parts * width * accumulator(grad.dtype).itemsize, "sums of parts")
+    return out
+
+
+def _segments(call: Call, count: int, rows: int, index: int) -> None:
+    """Rows of equal indices, and how many parts each has."""
+    sm = call.device.sm
+    call.scratch(count * index, "starts of segments")
+    call.scratch(INT64, "number of segments")
+    keys = call.scratch(count * index, "distinct indices")
+    unique = call.scratch(unique_by_key_bytes(count, sm), "unique by key")
+    call.release(unique)
+    call.release(keys)
+    segments = min(count, rows)
+    call.scratch(segments * index, "parts a segment")
+    call.scratch(segments * index, "first part of segments")
+    scan = call.scratch(scan_bytes(segments, index, sm, f"int{8 * index}"), "prefix sum")
+    call.release(scan)
+    call.scratch(INT64, "number of parts")
+
+
+def index_put(call: Call) -> Any:
+    """`x[indices] += values` sorts the linear indices; without accumulation nothing is allocated but casts of them."""
+    out = call.run()
+    x, indices, values = (call.arg(index, "") for index in range(3))
+    given = [index for index in indices if index is not None]
+    if call.device.is_cpu or not given or any(index.dtype is torch.bool for index in given):
+        return out
+    if not call.arg(3, "accumulate", False) and not torch.are_deterministic_algorithms_enabled():
+        return out
+    shape = torch.broadcast_shapes(*(index.size() for index in given))
+    count = prod(shape)
+    slices = x.numel() // max(1, prod(x.size(dim) for dim, index in enumerate(indices) if index is not None))
+    linear = call.scratch(count * INT64, "linear indices")
+    if not values.is_contiguous() or values.numel() < count * slices:
+        call.scratch(count * slices * values.dtype.itemsize, "expanded values")
+    if not x.is_contiguous():
+        call.scratch(num_bytes(x), "contiguous copy")
+    call.scratch(count * INT64, "sorted indices")
+    call.scratch(count * INT64, "order of indices")
+    positions = call.scratch(count * INT64, "positions")
+    bits = max(1, (x.numel() // max(1, slices) - 1).bit_length())
+    sort = call.scratch(radix_sort_bytes(count, key=INT64, value=INT64, bits=bits, sm=call.device.sm), "radix sort")
+    call.release(sort)
+    call.release(positions)
+    del linear
+    return out
+
+
+def masked_scatter(call: Call) -> Any:
+    """Where the mask holds the next value goes: a prefix sum of the mask [IndexKernel.cu `masked_scatter_cuda_impl`]."""
+    out = call.run()
+    x, mask, source = call.args[:3]
+    if not call.device.is_cpu:
+        count = x.numel()
+        call.scratch(count * INT64, "prefix sum of the mask")
+        contiguous_copy(call, source)
+        call.scratch(scan_bytes(count, INT64, call.device.sm), "prefix sum")
+        if mask.numel() != count:
+            call.scratch(count, "expanded mask")
+    return out
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "aten._index_put_impl_": index_put,
+    "aten.embedding_dense_backward": embedding_backward,
+    "aten.index_put_": index_put,
+    "aten.masked_scatter_": masked_scatter,
+}
+PLAIN: Final = frozenset({
+    "aten.gather", "aten.index", "aten.index_add", "aten.index_add_", "aten.index_copy", "aten.index_copy_",
+    "aten.index_fill", "aten.index_fill_", "aten.index_reduce", "aten.index_reduce_", "aten.index_select", "aten.masked_fill",
+    "aten.masked_fill_", "aten.scatter", "aten.scatter_", "aten.scatter_add", "aten.scatter_add_", "aten.scatter_reduce",
+    "aten.scatter_reduce_", "aten.select_backward", "aten.select_scatter", "aten.slice_backward", "aten.slice_scatter",
+    "aten.take", "aten.diagonal_backward", "aten.diagonal_scatter", "aten.as_strided_scatter",
+    "aten.embedding_renorm_",
+})

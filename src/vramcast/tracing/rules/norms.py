@@ -1,0 +1,144 @@
+"""Layer, RMS and group norm: the order of their outputs and the partial sums of their weights' gradients.
+
+[layer] pytorch aten/src/ATen/native/cuda/layer_norm_kernel.cu: `layer_norm_cuda`, `layer_norm_backward_cuda`,
+`LaunchGammaBetaBackwardCUDAKernel`, `_fused_rms_norm_cuda`
+[group] pytorch aten/src/ATen/native/group_norm.cpp and cuda/group_norm_kernel.cu
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, Final
+
+import torch
+
+from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.chips import chip
+from vramcast.tracing.rules.layouts import accumulator, contiguous_copy, like
+from vramcast.tracing.rules.reductions import reduce, sum_kernel
+from vramcast.tracing.rules.versions import at_least
+from vramcast.units import ceil_div
+
+SPLIT_SINCE: Final = (2, 8)
+"""Since then rows are split over blocks where there are many of them and few columns [layer]."""
+MANY_ROWS: Final = 64 * 1024
+BLOCK: Final = 32  # columns, and rows of one block
+MOST_BLOCKS: Final = 64 * 1024 // 2
+
+
+def layer_norm(call: Call) -> Any:
+    """Output, mean, reciprocal deviation; statistics of 16-bit inputs are fp32."""
+    x, shape, weight, bias = (call.arg(index, "") for index in range(4))
+    if call.device.is_cpu:
+        return call.run()
+    for tensor in (x, weight, bias):
+        contiguous_copy(call, tensor)
+    out = like(call, x, contiguous=True)
+    statistics = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
+    mean, rstd = (call.empty(statistics, dtype=accumulator(x.dtype)) for _ in range(2))
+    return out, mean, rstd
+
+
+def rms_norm(call: Call) -> Any:
+    """Output and reciprocal root of the mean square."""
+    x, shape, weight = (call.arg(index, "") for index in range(3))
+    contiguous_copy(call, x)
+    contiguous_copy(call, weight)
+    out = like(call, x, contiguous=True)
+    statistics = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
+    return out, call.empty(statistics, dtype=accumulator(x.dtype))
+
+
+def layer_norm_backward(call: Call) -> Any:
+    """Gradients of input, weight, bias."""
+    grad, x, shape, _, _, weight, bias, mask = (call.arg(index, "") for index in range(8))
+    if call.device.is_cpu:
+        return call.run()
+    for tensor in (x, weight, bias):
+        contiguous_copy(call, tensor)
+    dx = like(call, x, contiguous=True) if mask[0] else None
+    dweight = like(call, weight, contiguous=True) if mask[1] else None
+    dbias = like(call, bias, contiguous=True) if mask[2] else None
+    contiguous_copy(call, grad)
+    columns = prod(shape)
+    sums = _column_sums(call, x.numel() // max(1, columns), columns, [dweight, dbias])
+    return dx, *sums
+
+
+def rms_norm_backward(call: Call) -> Any:
+    """Gradients of input and weight."""
+    grad, x, shape, _, weight, mask = (call.arg(index, "") for index in range(6))
+    contiguous_copy(call, x)
+    contiguous_copy(call, weight)
+    dx = like(call, x, contiguous=True) if mask[0] else None
+    dweight = like(call, weight, contiguous=True) if mask[1] else None
+    contiguous_copy(call, grad)
+    columns = prod(shape)
+    return dx, *_column_sums(call, x.numel() // max(1, columns), columns, [dweight])
+
+
+def _column_sums(
+    call: Call, rows: int, columns: int, gradients: list[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """The weights' gradients; from partial sums where many rows are split over blocks."""
+    strips = ceil_div(columns, BLOCK)
+    if not at_least(SPLIT_SINCE) or rows <= MANY_ROWS or columns // BLOCK >= chip(call).multiprocessors // 2:
+        return gradients
+    blocks = min(MOST_BLOCKS // strips, ceil_div(rows, BLOCK))
+    partial = [
+        None if gradient is None else call.empty((blocks, columns), dtype=gradient.dtype) for gradient in gradients
+    ]
+    for index, sums in enumerate(partial):
+        if sums is not None:
+            total = call.empty(gradients[index].size(), dtype=sums.dtype)  # type: ignore[union-attr]
+            reduce(call, sums, (0,), total, sum_kernel(sums.dtype, sums.dtype))
+            gradients[index] = total
+    return gradients
+
+
+def group_norm(call: Call) -> Any:
+    """Output, mean, deviation; two coefficients a channel on the way."""
+    x, weight, bias, batch, channels, pixels, groups = (call.arg(index, "") for index in range(7))
+    if call.device.is_cpu:
+        return call.run()
+    out = like(call, x, contiguous=True)
+    mixed = weight is not None and weight.dtype is not x.dtype
+    dtype = torch.float32 if mixed else x.dtype
+    mean, rstd = (call.empty((batch, groups), dtype=dtype) for _ in range(2))
+    if pixels != 1 and (weight is not None or bias is not None):
+        coefficients = batch * channels * accumulator(x.dtype).itemsize
+        call.scratch(coefficients, "scale of channels")
+        call.scratch(coefficients, "shift of channels")
+    return out, mean, rstd
+
+
+def group_norm_backward(call: Call) -> Any:
+    """Gradients of input, weight, bias; sums a channel and coefficients a group on the way."""
+    x, weight = call.arg(1, "input"), call.arg(4, "weight")
+    batch, channels, pixels, groups, mask = (call.arg(index, "") for index in range(5, 10))
+    if call.device.is_cpu:
+        return call.run()
+    dx = like(call, x, contiguous=True) if mask[0] else None
+    dweight = like(call, weight, contiguous=True) if mask[1] else None
+    dbias = like(call, weight, contiguous=True) if mask[2] else None
+    size = accumulator(x.dtype).itemsize
+    for name in ("products a channel", "sums a channel"):
+        call.scratch(batch * channels * size, name)
+    if pixels != 1 and dx is not None:
+        for name in ("coefficients a group", "shifts a group"):
+            call.scratch(batch * groups * size, name)
+        if weight is not None:
+            call.scratch(batch * channels * size, "coefficients a channel")
+    return dx, dweight, dbias
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "aten._fused_rms_norm": rms_norm,
+    "aten._fused_rms_norm_backward": rms_norm_backward,
+    "aten.native_group_norm": group_norm,
+    "aten.native_group_norm_backward": group_norm_backward,
+    "aten.native_layer_norm": layer_norm,
+    "aten.native_layer_norm_backward": layer_norm_backward,
+}
+PLAIN: Final = frozenset[str]()

@@ -1,0 +1,175 @@
+"""Sums, means, norms, extrema: casts of their input and the buffers of `reduction_kernel`.
+
+[utils] pytorch aten/src/ATen/native/ReduceOpsUtils.h `make_reduction`: an input of another type than the result is cast
+first, except fp16 and bf16 to fp32, which the kernel reads as they are
+[kernels] pytorch aten/src/ATen/native/cuda/Reduce{SumProd,Moment,Norm,MaxValues,Logic,ArgMax,AMinMax}Kernel.cu
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.chips import chip
+from vramcast.tracing.rules.iteration import Strided, reduction
+from vramcast.tracing.rules.reduction_kernel import Kernel, accumulator_bytes, buffers
+from vramcast.tracing.rules.versions import at_least
+
+NARROW: Final = frozenset({torch.float16, torch.bfloat16})
+WIDE_VECTORS_SINCE: Final = (2, 8)
+"""Since then sums and means of 16-bit numbers load eight at once [kernels]."""
+COMPLEX_DOUBLE_THREADS: Final = 256
+PAIR_BYTES: Final = 16  # value and int64 index
+WELFORD_BYTES: Final = {4: 16, 8: 32}  # mean, M2, count as int32 and as a number; by the accumulator's width
+
+
+def reduce(
+    call: Call, source: torch.Tensor, dims: Sequence[int], out: torch.Tensor, kernel: Kernel,
+) -> None:
+    """Take and give back what one reduction kernel needs."""
+    if not source.numel() or call.device.is_cpu:
+        return
+    walk = reduction(strided(source), dims, out.dtype.itemsize)
+    accumulator = call.scratch(accumulator_bytes(walk, kernel, out.dtype.itemsize), "accumulator")
+    for needs in buffers(walk, kernel, chip(call)):
+        buffer = call.scratch(needs.buffer_bytes, "partial results of blocks")
+        semaphores = call.scratch(needs.semaphore_bytes, "semaphores of blocks")
+        call.release(semaphores)
+        call.release(buffer)
+    call.release(accumulator)
+
+
+def strided(tensor: torch.Tensor) -> Strided:
+    """A tensor's layout."""
+    return Strided(tuple(tensor.size()), tensor.stride(), tensor.dtype.itemsize, tensor.storage_offset())
+
+
+def contiguous(sizes: Sequence[int], itemsize: int) -> Strided:
+    """The layout of a new tensor."""
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= max(1, size)
+    return Strided(tuple(sizes), tuple(reversed(strides)), itemsize)
+
+
+def accumulator_of(dtype: torch.dtype) -> int:
+    """sizeof(acc_type) [bytes]."""
+    return 4 if dtype in NARROW else dtype.itemsize
+
+
+def sum_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
+    """sum, mean, prod."""
+    vector = 8 if dtype.itemsize == 2 and at_least(WIDE_VECTORS_SINCE) else 4
+    threads = COMPLEX_DOUBLE_THREADS if dtype is torch.complex128 else 512
+    return Kernel(accumulator_of(dtype), vector, threads, accumulates_in_output=not (dtype in NARROW and out is dtype))
+
+
+def plain_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
+    """Norms, products, nansum."""
+    return sum_kernel(dtype, out)._replace(vector=4)
+
+
+def extremum_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
+    """amax, amin, all, any: compared in their own type."""
+    narrow = dtype in NARROW and out is dtype
+    return Kernel(dtype.itemsize, accumulates_in_output=not narrow)
+
+
+def pair_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
+    """Value with index, or two values."""
+    del dtype, out
+    return Kernel(PAIR_BYTES, accumulates_in_output=False)
+
+
+def two_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
+    """aminmax: two values of the input's type."""
+    del out
+    return Kernel(2 * dtype.itemsize, accumulates_in_output=False)
+
+
+def welford_kernel(dtype: torch.dtype, out: torch.dtype) -> Kernel:
+    """var, std: two values loaded at once, for registers' sake."""
+    del out
+    return Kernel(WELFORD_BYTES[max(4, accumulator_of(dtype))], vector=2, accumulates_in_output=False)
+
+
+def all_dims(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Every dimension."""
+    return tuple(range(tensor.dim()))
+
+
+def dims_of(call: Call, source: torch.Tensor) -> Sequence[int]:
+    """The dimensions a call reduces: its list or number, all where it names none."""
+    for argument, value in zip(call.func._schema.arguments, call.args, strict=False):
+        if argument.name == "dim":
+            return _listed(value, source)
+    return _listed(call.kwargs.get("dim"), source)
+
+
+def _listed(dim: Any, source: torch.Tensor) -> Sequence[int]:
+    if isinstance(dim, int):
+        return (dim,) if source.dim() else ()
+    return tuple(dim) if dim else all_dims(source)
+
+
+def cast_input(call: Call, source: torch.Tensor, dtype: torch.dtype) -> Strided:
+    """The input as the kernel reads it: a copy in the result's type where types differ."""
+    if source.dtype is dtype or (source.dtype in NARROW and dtype is torch.float32):
+        return strided(source)
+    call.scratch(source.numel() * dtype.itemsize, "input cast")
+    return contiguous(tuple(source.size()), dtype.itemsize)
+
+
+def _rule(kernel: Any, *, casts: bool = True) -> Rule:
+    def reduced(call: Call) -> Any:
+        out = call.run()
+        source = call.args[0]
+        result = out[0] if isinstance(out, (tuple, list)) else out
+        if call.device.is_cpu or not source.numel():
+            return out
+        dtype = source.dtype
+        if casts and dtype is not result.dtype and not (dtype in NARROW and result.dtype is torch.float32):
+            if not dtype.is_complex:
+                call.scratch(source.numel() * result.dtype.itemsize, "input cast")
+                source, dtype = torch.empty(source.size(), dtype=result.dtype, device="meta"), result.dtype
+        reduce(call, source, dims_of(call, call.args[0]), result, kernel(dtype, result.dtype))
+        return out
+
+    return reduced
+
+
+SUM: Final = _rule(sum_kernel)
+PRODUCT: Final = _rule(plain_kernel)
+NORM: Final = _rule(plain_kernel, casts=False)
+EXTREMUM: Final = _rule(extremum_kernel, casts=False)
+PAIR: Final = _rule(pair_kernel, casts=False)
+MOMENT: Final = _rule(welford_kernel, casts=False)
+
+RULES: Final[Mapping[str, Rule]] = {
+    "aten.all": EXTREMUM,
+    "aten.amax": EXTREMUM,
+    "aten.amin": EXTREMUM,
+    "aten.aminmax": _rule(two_kernel, casts=False),
+    "aten.any": EXTREMUM,
+    "aten.argmax": PAIR,
+    "aten.argmin": PAIR,
+    "aten.linalg_vector_norm": NORM,
+    "aten.max.default": EXTREMUM,
+    "aten.max.dim": PAIR,
+    "aten.mean": SUM,
+    "aten.min.default": EXTREMUM,
+    "aten.min.dim": PAIR,
+    "aten.nansum": PRODUCT,
+    "aten.norm": NORM,
+    "aten.prod": PRODUCT,
+    "aten.std": MOMENT,
+    "aten.std_mean": MOMENT,
+    "aten.sum": SUM,
+    "aten.var": MOMENT,
+    "aten.var_mean": MOMENT,
+}
+PLAIN: Final = frozenset[str]()

@@ -1,0 +1,184 @@
+"""sort, topk, unique, running sums and maxima.
+
+[sort] pytorch aten/src/ATen/native/cuda/Sort.cpp `sort_cuda_kernel`, SortStable.cu `launch_stable_sort_kernel`
+[topk] pytorch aten/src/ATen/native/cuda/TensorTopK.cpp `topk_out_cuda`, TensorTopK.cu `mbtopk::launch`
+[scan] pytorch aten/src/ATen/native/cuda/ScanUtils.cuh `scan_dim`: CUB where there is one row, own kernels for many
+[unique] pytorch aten/src/ATen/native/cuda/UniqueCub.cu
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.chips import chip
+from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, segmented_sort_bytes
+from vramcast.tracing.rules.layouts import contiguous_copy, num_bytes
+from vramcast.units import ceil_div
+
+INT64: Final = 8
+INT32: Final = 4
+IN_PLACE: Final = 4096  # longest row that is sorted where it lies
+LONG_ROW: Final = 1_000_000
+FEW_ROWS: Final = 128
+SORTED_TOPK: Final = (10, 100_000)
+"""At most so many rows of at least so many elements: topk sorts them whole."""
+RADIX_DIGITS: Final = 256
+BLOCK_THREADS: Final = 256
+BLOCKS_A_MULTIPROCESSOR: Final = 6  # 65,536 registers over 40 a thread
+MOST_ITEMS: Final = 64  # a thread
+LEAST_ITEMS: Final = 4
+
+
+def sort(call: Call) -> Any:
+    """Values and indices; long rows are sorted by CUB."""
+    out = call.run()
+    x = call.args[0]
+    dim = _dim(call, x)
+    if not call.device.is_cpu and x.dim() and x.numel():
+        _sort(call, x, dim)
+    return out
+
+
+def _dim(call: Call, x: torch.Tensor) -> int:
+    names = [argument.name for argument in call.func._schema.arguments]
+    index = names.index("dim")
+    value = call.args[index] if index < len(call.args) else call.kwargs.get("dim", -1)
+    return int(value) % max(1, x.dim())
+
+
+def _sort(call: Call, x: torch.Tensor, dim: int) -> None:
+    """[sort]"""
+    length, count = x.size(dim), x.numel()
+    if length <= IN_PLACE:
+        numbers = call.scratch(length * INT64, "positions")
+        call.release(numbers)
+        return
+    if x.stride(dim) != 1:
+        call.scratch(num_bytes(x), "rows made dense")
+        call.scratch(num_bytes(x), "sorted rows")
+        call.scratch(count * INT64, "order of rows")
+    rows, key, sm = count // length, x.dtype.itemsize, call.device.sm
+    bits = 8 * key
+    if rows == 1 or length >= LONG_ROW:
+        call.scratch(length * INT64, "positions")
+        call.scratch(radix_sort_bytes(length, key=key, value=INT64, bits=bits, sm=sm), "radix sort")
+    elif rows < FEW_ROWS:
+        call.scratch(count * INT64, "positions and rows")
+        call.scratch(count * INT64, "sorted positions and rows")
+        keys = call.scratch(count * key, "sorted keys")
+        first = call.scratch(radix_sort_bytes(count, key=key, value=INT64, bits=bits, sm=sm), "radix sort")
+        call.release(first)
+        call.release(keys)
+        row_bits = max(1, (rows - 1).bit_length())
+        call.scratch(radix_sort_bytes(count, key=INT64, value=0, bits=row_bits, sm=sm), "radix sort")
+    else:
+        call.scratch(count * INT64, "positions")
+        call.scratch(segmented_sort_bytes(count, key=key, value=INT64), "radix sort of rows")
+
+
+def topk(call: Call) -> Any:
+    """Values and indices."""
+    out = call.run()
+    x, k = call.arg(0, "self"), call.arg(1, "k")
+    if call.device.is_cpu or not x.dim() or not x.numel() or not k:
+        return out
+    dim = call.arg(2, "dim", -1) % x.dim()
+    length = x.size(dim)
+    rows = x.numel() // length
+    if rows <= SORTED_TOPK[0] and length >= SORTED_TOPK[1] and x.dtype is not torch.bool:
+        call.scratch(num_bytes(x), "sorted rows")
+        call.scratch(x.numel() * INT64, "order of rows")
+        _sort(call, x, dim)
+        return out
+    contiguous_copy(call, x)
+    if _by_blocks(rows, length):
+        _radix_select(call, rows, length, x.dtype.itemsize)
+    if call.arg(4, "sorted", True) and k > IN_PLACE:
+        call.scratch(rows * k * INT64, "order of the largest")
+        call.scratch(rows * k * x.dtype.itemsize, "sorted largest")
+    return out
+
+
+def _by_blocks(rows: int, length: int) -> bool:
+    """Whether several blocks share a row [topk `should_use_multiblock`]."""
+    if length >= 2**31 or rows >= 2**31:
+        return False
+    limits = ((20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800))
+    return next((length >= least for most, least in limits if rows <= most), length >= 400)
+
+
+def _radix_select(call: Call, rows: int, length: int, itemsize: int) -> None:
+    """[topk `mbtopk::launch`]"""
+    waves = chip(call).multiprocessors * BLOCKS_A_MULTIPROCESSOR
+    items = ceil_div(length * rows, waves * BLOCK_THREADS)
+    items = max(LEAST_ITEMS, min(items, MOST_ITEMS))
+    blocks = rows * ceil_div(length, items * BLOCK_THREADS)
+    for num, name in (
+        (rows * itemsize, "k-th values"), (rows * INT32, "semaphores"), (rows * INT32, "ranks looked for"),
+        (rows * max(INT32, itemsize), "digits found"), (blocks * RADIX_DIGITS * 2, "counts of digits"),
+        (blocks * INT32, "counts above"), (blocks * INT32, "counts of ties"),
+    ):
+        call.scratch(num, name)
+
+
+def running(call: Call) -> Any:
+    """cumsum, cumprod: a cast of the input, and CUB's scratch for a single row."""
+    out = call.run()
+    x = call.args[0]
+    if call.device.is_cpu or not x.numel() or not x.dim():
+        return out
+    if x.dtype is not out.dtype:
+        call.scratch(x.numel() * out.dtype.itemsize, "input cast")
+    else:
+        contiguous_copy(call, x)
+    if x.numel() == x.size(call.arg(1, "dim")):
+        kind = str(out.dtype).removeprefix("torch.")
+        call.scratch(scan_bytes(x.numel(), out.dtype.itemsize, call.device.sm, kind), "prefix sum")
+    return out
+
+
+def extremes(call: Call) -> Any:
+    """cummax, cummin: values and indices."""
+    x = call.arg(0, "self")
+    values = call.empty(x.size(), dtype=x.dtype)
+    return values, call.empty(x.size(), dtype=torch.int64)
+
+
+def selection(call: Call) -> Any:
+    """median, kthvalue, mode along a dimension: a contiguous copy of what is not [Sorting.cpp, TensorModeKernel.cpp]."""
+    out = call.run()
+    contiguous_copy(call, call.args[0])
+    return out
+
+
+def median(call: Call) -> Any:
+    """The median of all: everything is sorted [Sorting.cpp `median_impl`]."""
+    x = call.arg(0, "self")
+    out = call.run()
+    if not call.device.is_cpu and x.numel():
+        flat = torch.empty((x.numel(),), dtype=x.dtype, device="meta")
+        call.scratch(num_bytes(x), "sorted")
+        call.scratch(x.numel() * INT64, "order")
+        _sort(call, flat, 0)
+    return out
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "aten.cummax": extremes,
+    "aten.cummin": extremes,
+    "aten.cumprod": running,
+    "aten.cumsum": running,
+    "aten.kthvalue": selection,
+    "aten.median.default": median,
+    "aten.median.dim": selection,
+    "aten.mode": selection,
+    "aten.nanmedian.default": median,
+    "aten.nanmedian.dim": selection,
+    "aten.sort": sort,
+    "aten.topk": topk,
+}
+PLAIN: Final = frozenset({"aten.searchsorted", "aten.bucketize", "aten.logcumsumexp", "aten._logcumsumexp"})
