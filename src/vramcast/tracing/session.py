@@ -69,18 +69,22 @@ class Session:
         return self.simulation.assumptions
 
     @contextmanager
-    def active(self) -> Iterator[Session]:
-        """Within: torch runs on the simulated devices. Everything is put back on the way out."""
+    def active(self, files: Path | None = None) -> Iterator[Session]:
+        """Within: torch runs on the simulated devices. Everything is put back on the way out.
+
+        Args:
+            files: a folder for the files that are kept out; None: one that is removed at the end
+        """
         import torch._dynamo  # noqa: F401 (its tables must know torch's own classes, not those put in their place)
 
         with ExitStack() as stack:
-            folder = stack.enter_context(TemporaryDirectory(prefix="vramcast-"))
+            folder = files or Path(stack.enter_context(TemporaryDirectory(prefix="vramcast-")))
             patches = stack.enter_context(Patches())
             autocast = Autocast(self.memory)
             library = autocast.start(patches)
             stack.callback(autocast.stop, library)
             stack.callback(start_composites(self.simulation)._destroy)
-            patch_environment(patches, self.simulation, Overlay(Path(folder), keeps_everything=self._sandbox))
+            patch_environment(patches, self.simulation, Overlay(folder, keeps_everything=self._sandbox))
             for handle in _hooks(self.origins, self.holders):
                 stack.callback(handle.remove)
             stack.enter_context(self.simulation)

@@ -21,6 +21,8 @@ LARGEST_KNOWN_INTEGERS: Final = 1 << 20
 """Tensors of integers and truth values above keep no twin: routing of experts, masks [elements]."""
 RANDOM_FACTORIES: Final = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm"})
 """Small results hold what the host's generator gives: as random as the card's."""
+UNWRITTEN: Final = frozenset({("aten._amp_foreach_non_finite_check_and_unscale_", 1)})
+"""Operator and argument that keeps its value: whether a gradient overflowed. On the normal path none does."""
 HOST: Final = torch.device("cpu")
 
 
@@ -85,6 +87,8 @@ class Values:
     def forget(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What the operator wrote is not known any more."""
         for index, name in operator.mutates:
+            if (operator.name, index) in UNWRITTEN:
+                continue
             written = args[index] if index < len(args) else kwargs.get(name)
             for tensor in written if isinstance(written, (list, tuple)) else (written,):
                 if isinstance(tensor, torch.Tensor):

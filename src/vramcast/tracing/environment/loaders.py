@@ -36,7 +36,7 @@ class InProcess(_SingleProcessDataLoaderIter):
         super().__init__(_alone(loader))
         if loader.worker_init_fn is not None:
             worker._worker_info = worker.WorkerInfo(
-                id=0, num_workers=1, seed=torch.initial_seed(), dataset=loader.dataset, worker_id=0
+                id=0, num_workers=1, seed=torch.initial_seed(), dataset=loader.dataset
             )
             try:
                 loader.worker_init_fn(0)
