@@ -271,6 +271,13 @@ class Allocator:
         else:
             self._contexts.release_unused(None if pool == DEFAULT_POOL else pool)
 
+    def limit(self, fraction: float) -> None:
+        """Allow only a part of the card from now on: `torch.cuda.set_per_process_memory_fraction`.
+
+        Raises: InvalidSpec for a fraction outside 0 to 1, or where the size of the card is not known
+        """
+        self._heap.limit(fraction)
+
     def _without_block(self, num_bytes: int) -> int:
         if num_bytes < 0:
             raise InvalidSpec(f"a request of {num_bytes} bytes is negative; ask for 0 bytes or more")

@@ -79,7 +79,8 @@ class Heap:
         self.settings = settings
         self.capacity_bytes = capacity_bytes
         self.total_bytes = capacity_bytes if total_bytes is None else total_bytes
-        self.limit_bytes = self._limit()
+        self.limit_bytes: int | None = None
+        self.limit(settings.per_process_memory_fraction)
         self.driver = driver
         self.observer = observer
         self.small = self._pool(is_small=True)
@@ -89,13 +90,16 @@ class Heap:
         self.reserved_bytes = 0
         self.peak_reserved_bytes = 0
 
-    def _limit(self) -> int | None:
-        fraction = self.settings.per_process_memory_fraction
-        if fraction == 1:
-            return None
-        if self.total_bytes is None:
+    def limit(self, fraction: float) -> None:
+        """Allow only a part of the card.
+
+        Raises: InvalidSpec for a fraction outside 0 to 1, or where the size of the card is not known
+        """
+        if not 0 <= fraction <= 1:
+            raise InvalidSpec(f"per_process_memory_fraction={fraction} is out of range; use 0 to 1")
+        if fraction < 1 and self.total_bytes is None:
             raise InvalidSpec(f"per_process_memory_fraction={fraction} needs a device size; give capacity_bytes")
-        return floor(fraction * self.total_bytes)
+        self.limit_bytes = None if self.total_bytes is None or fraction == 1 else floor(fraction * self.total_bytes)
 
     def _pool(
         self, *, is_small: bool, owner: PoolId = DEFAULT_POOL, expands: bool = True, splits: bool = True

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from vramcast.allocator import Allocator, Settings
-from vramcast.domain.device import Gpu
+from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
+from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.tracing.origins import Origins
 from vramcast.tracing.tape import Block, Tape
 
@@ -31,7 +31,12 @@ class Device:
         """
         self.torch_device, self.gpu, self.origins = torch_device, gpu, origins
         self.is_cpu = torch_device.type == "cpu"
-        self.allocator = Allocator(settings=settings or Settings(), capacity_bytes=capacity_bytes)
+        self.allocator = Allocator(
+            settings=settings or Settings(), capacity_bytes=capacity_bytes,
+            total_bytes=gpu.visible_bytes if gpu and capacity_bytes is not None else None,
+        )
+        self.capacity_bytes = capacity_bytes
+        self.counted_from = 0  # blocks before do not count in the totals that a script reads
         self.tape = Tape()
         self.stream = 0  # that operators run on now
         self.workspaces: dict[object, Block] = {}
@@ -46,7 +51,7 @@ class Device:
     def take(self, num_bytes: int, operator: str, *, kind: str = "", name: str = "") -> Block | None:
         """Allocate; None for zero bytes.
 
-        Raises: DeviceOutOfMemory
+        Raises: torch.OutOfMemoryError with torch's own words, where a capacity is enforced
         """
         if num_bytes <= 0:
             return None
@@ -54,6 +59,9 @@ class Device:
         self._busy = True  # a collection of cycles may free blocks at any moment, also within the allocator
         try:
             handle = self.allocator.allocate(num_bytes, self.stream)
+        except DeviceOutOfMemory as error:
+            text = error.torch_message(self.allocator.settings.version, device=self.torch_device.index)
+            raise torch.OutOfMemoryError(text) from error
         finally:
             self._busy = False
         block = self.tape.add(num_bytes, self.stream, operator, origin)
@@ -79,6 +87,25 @@ class Device:
         self.allocator.record_stream(block.handle, stream)
         self.tape.uses.append((len(self.tape.events), block.index, stream))
 
+    def reach(self, stream: int | None = None) -> None:
+        """The host waited for a stream, or for all: blocks it used beside their own stream are free again."""
+        self.allocator.reach(stream)
+
+    def limit(self, fraction: float) -> None:
+        """`torch.cuda.set_per_process_memory_fraction`; without an enforced capacity nothing is limited."""
+        if self.capacity_bytes is not None:
+            self.allocator.limit(fraction)
+
+    def memory_info(self) -> tuple[int, int]:
+        """What the driver says of the card: free and total [bytes]."""
+        total = self.gpu.visible_bytes if self.gpu else 0
+        context = (self.gpu.context_bytes if self.gpu else None) or FALLBACK_CONTEXT_BYTES
+        return max(0, total - context - self.allocator.reserved_bytes), total
+
+    def forget_totals(self) -> None:
+        """`torch.cuda.reset_accumulated_memory_stats`."""
+        self.counted_from = len(self.tape.blocks)
+
     def _catch_up(self) -> None:
         while self._deferred:
             self.give(self._deferred.pop(0))
@@ -87,10 +114,11 @@ class Device:
 class Resident:
     """A storage without data. On the host it has no block; `twin` holds its values where they are known."""
 
-    __slots__ = ("block", "device", "ref", "twin")
+    __slots__ = ("block", "device", "operator", "ref", "twin")
 
-    def __init__(self, device: Device, block: Block | None, ref: _Ref) -> None:
+    def __init__(self, device: Device, block: Block | None, ref: _Ref, operator: str) -> None:
         self.device, self.block, self.ref = device, block, ref
+        self.operator = operator  # that made it; of a copy to the host, that of the original
         self.twin: torch.UntypedStorage | None = None
 
 
@@ -112,6 +140,7 @@ class Memory:
             host: main memory; simulated storages there are known but, unless it is tracked, not counted
         """
         self.devices, self.host = devices, host
+        self.current = 0  # index of the device that `torch.cuda.set_device` chose
         self.residents: dict[int, Resident] = {}  # key of a storage -> where it is
         self._died: Final = self._remove
 
@@ -128,7 +157,7 @@ class Memory:
             block = device.take(storage.nbytes(), operator) if device in self.devices else None
             ref = _Ref(storage, self._died)
             ref.key = key
-            resident = self.residents[key] = Resident(device, block, ref)
+            resident = self.residents[key] = Resident(device, block, ref, operator)
         return resident
 
     def resize(self, storage: torch.UntypedStorage, operator: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Rule
+from vramcast.tracing.unknowns import INDICES, READS
 
 FILLS: Final = frozenset({
     "zeros", "ones", "full", "arange", "scalar_tensor", "eye", "linspace", "zeros_like", "ones_like", "full_like",
@@ -20,6 +21,7 @@ class Operator:
     """One overload."""
 
     __slots__ = (
+        "asks",
         "depends_on_values",
         "func",
         "is_fill",
@@ -30,6 +32,7 @@ class Operator:
         "mutates",
         "name",
         "rule",
+        "supposes",
         "takes_apart",
     )
 
@@ -48,6 +51,8 @@ class Operator:
         )
         self.makes = any(argument.name == "device" for argument in schema.arguments)  # may name a device
         self.depends_on_values = torch.Tag.dynamic_output_shape in func.tags  # how large its result is
+        self.asks = self.depends_on_values or packet in READS  # for values
+        self.supposes = packet in INDICES  # indices that stand for those nobody computed
         self.is_random = torch.Tag.nondeterministic_seeded in func.tags
         self.is_fill = packet.partition(".")[2] in FILLS
         is_plain = packet in plain or f"{packet}.{func._overloadname}" in plain

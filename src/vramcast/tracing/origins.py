@@ -10,9 +10,11 @@ from typing import Any, Final
 import torch
 
 from vramcast.domain.snapshot import Frame
+from vramcast.tracing.assumptions import UNKNOWN, Place
 from vramcast.tracing.tape import Origin, Phase
 
 _OWN: Final = str(Path(__file__).parent)
+_NOT_PLACES: Final = (_OWN, str(Path(torch.__file__).parent), "<")
 DEEPEST: Final = 64
 """Python frames kept of a stack."""
 
@@ -80,6 +82,13 @@ class Origins:
             # The node of an operator has its number before the operator runs.
             self._forwards[_next_sequence() - 1] = module, stack
         return Origin(Phase.FORWARD if self.has_run_forward else Phase.SETUP, module, stack, stack)
+
+    def place(self) -> Place:
+        """The innermost line that is neither torch's nor this package's: where a script asks for something."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_NOT_PLACES):
+            frame = frame.f_back
+        return Place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else UNKNOWN
 
     def enter(self, module: torch.nn.Module, _inputs: object = None) -> None:
         """A module's forward begins: a hook."""

@@ -50,18 +50,25 @@ class Placement:
                 return self._of_host_factory(operator, args, kwargs)
             return found
         if named.type == "cuda":
-            return self._memory.devices[named.index or 0]
+            return self._card(named.index)
         if named.type == "meta":
             return self._of_meta(operator, args, kwargs)
         if any(self._memory.of(tensor) is not None for tensor in tensors(args)):
             return self._memory.host
         return self._of_host_factory(operator, args, kwargs)
 
+    def _card(self, index: int | None) -> Device:
+        devices = self._memory.devices
+        index = self._memory.current if index is None else index
+        if index >= len(devices):
+            raise RuntimeError(f"CUDA error: invalid device ordinal: cuda:{index} of {len(devices)} simulated")
+        return devices[index]
+
     def _of_meta(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Device | None:
         """Meta is what C++ calls the device of a simulated tensor when it makes another one like it."""
         if self._wants_meta:
             return None
-        return self._of_tensors(operator, args, kwargs) or self._memory.devices[0]
+        return self._of_tensors(operator, args, kwargs) or self._card(None)
 
     def _of_tensors(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Device | None:
         residents = self._memory.residents

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -11,9 +13,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from vramcast.allocator import Settings
 from vramcast.domain.device import Gpu
+from vramcast.tracing.assumptions import Assumptions, Value
 from vramcast.tracing.autocast import Autocast
 from vramcast.tracing.composites import start_composites
 from vramcast.tracing.environment import patch_environment
+from vramcast.tracing.environment.overlay import Overlay
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.holders import Holders
 from vramcast.tracing.memory import Device, Memory
@@ -27,7 +31,7 @@ class Session:
 
     def __init__(
         self, gpu: Gpu | None, *, num_devices: int = 1, settings: Settings | None = None,
-        capacity_bytes: int | None = None,
+        capacity_bytes: int | None = None, values: Mapping[str, Value] | None = None, sandbox: bool = False,
     ) -> None:
         """Nothing has run yet.
 
@@ -36,8 +40,10 @@ class Session:
             num_devices: cards the process sees
             settings: of the caching allocator
             capacity_bytes: of each card; None: without end, so that what the run needs is known [bytes]
+            values: place ("train.py:33") -> what tensors that are read there hold
+            sandbox: keep out all files that the run writes
         """
-        self.gpu = gpu
+        self.gpu, self._sandbox = gpu, sandbox
         self.origins = origins = Origins()
         host = Device(torch.device("cpu"), origins=origins)
         cards = tuple(
@@ -48,23 +54,37 @@ class Session:
         )
         self.memory = Memory(cards if gpu else (host,), host)
         self.holders = Holders(self.memory, origins)
-        self.simulation = Simulation(self.memory, origins, rules=RULES if gpu else cpu.RULES, plain=PLAIN)
+        self.simulation = Simulation(
+            self.memory, origins, rules=RULES if gpu else cpu.RULES, plain=PLAIN, assumptions=Assumptions(values)
+        )
 
     @property
     def device(self) -> Device:
         """The first device."""
         return self.memory.devices[0]
 
+    @property
+    def assumptions(self) -> Assumptions:
+        """What the run assumed, and where."""
+        return self.simulation.assumptions
+
     @contextmanager
-    def active(self) -> Iterator[Session]:
-        """Within: torch runs on the simulated devices. Everything is put back on the way out."""
+    def active(self, files: Path | None = None) -> Iterator[Session]:
+        """Within: torch runs on the simulated devices. Everything is put back on the way out.
+
+        Args:
+            files: a folder for the files that are kept out; None: one that is removed at the end
+        """
+        import torch._dynamo  # noqa: F401 (its tables must know torch's own classes, not those put in their place)
+
         with ExitStack() as stack:
+            folder = files or Path(stack.enter_context(TemporaryDirectory(prefix="vramcast-")))
             patches = stack.enter_context(Patches())
             autocast = Autocast(self.memory)
             library = autocast.start(patches)
             stack.callback(autocast.stop, library)
             stack.callback(start_composites(self.simulation))
-            patch_environment(patches, self.simulation)
+            patch_environment(patches, self.simulation, Overlay(folder, keeps_everything=self._sandbox))
             for handle in _hooks(self.origins, self.holders):
                 stack.callback(handle.remove)
             stack.enter_context(self.simulation)

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vramcast.tracing.assumptions import Assumptions
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.kernels import META, Kernels
 from vramcast.tracing.memory import Device, Memory
 from vramcast.tracing.operators import Operator
 from vramcast.tracing.origins import Origins
 from vramcast.tracing.placement import Placement, mismatch
+from vramcast.tracing.unknowns import Unknowns
 from vramcast.tracing.values import Values
 
 
@@ -35,10 +37,12 @@ class Simulation(TorchDispatchMode):
     """Runs operators on tensors without data."""
 
     def __init__(
-        self, memory: Memory, origins: Origins, *, rules: Mapping[str, Rule], plain: frozenset[str]
+        self, memory: Memory, origins: Origins, *, rules: Mapping[str, Rule], plain: frozenset[str],
+        assumptions: Assumptions | None = None,
     ) -> None:
         super().__init__()
         self.memory, self.origins, self.values = memory, origins, Values(memory)
+        self.assumptions, self.unknowns = assumptions or Assumptions(), Unknowns(self)
         self.kernels = Kernels()
         self.placement = Placement(memory)
         self.unseen: dict[str, Unseen] = {}
@@ -84,6 +88,8 @@ class Simulation(TorchDispatchMode):
         known = self.values.of_call(operator, args, kwargs)
         if known is not None and not isinstance(known, (torch.Tensor, tuple, list)):
             return known
+        if known is None and operator.asks and self.unknowns.answers(operator, args):
+            return self.unknowns.answer(operator, args, kwargs, device)
         mapped = {**kwargs, "device": META} if operator.makes else kwargs
         if (operator.makes and operator.name == "aten._to_copy") or device is self.memory.host:
             args = self._without_data(args)
@@ -101,14 +107,23 @@ class Simulation(TorchDispatchMode):
                 call.finish()
         else:
             out = self.on_meta(operator.func, args, mapped, device)
-            self.adopt(out, device, operator.name)
+            self.adopt(out, device, self._maker(operator, args, device))
             if not operator.is_known and len(device.tape.events) > before:
                 self._note_unseen(operator, device, before)
         if known is not None:
             self.values.keep(known, out)
         elif operator.mutates:
             self.values.forget(operator, args, kwargs)
+        elif operator.supposes:
+            self.unknowns.suppose(operator, args, kwargs, out)
         return out
+
+    def _maker(self, operator: Operator, args: tuple[Any, ...], device: Device) -> str:
+        """Who made the values: of a copy to the host, who made the original."""
+        if device is self.memory.host and operator.name == "aten._to_copy":
+            original = self.memory.of(args[0])
+            return operator.name if original is None else original.operator
+        return operator.name
 
     def on_meta(self, func: Any, args: Any, kwargs: dict[str, Any], device: Device) -> Any:
         """The meta kernel's answer.

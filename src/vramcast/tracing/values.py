@@ -6,15 +6,23 @@ as well. Where an input is not known, neither is the result.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from vramcast.tracing.memory import Memory
-from vramcast.tracing.operators import Operator
+
+if TYPE_CHECKING:
+    from vramcast.tracing.operators import Operator
 
 LARGEST_ELEMENTS: Final = 1 << 16
-"""Tensors above keep no twin [elements]."""
+"""Tensors of floats above keep no twin [elements]."""
+LARGEST_KNOWN_INTEGERS: Final = 1 << 20
+"""Tensors of integers and truth values above keep no twin: routing of experts, masks [elements]."""
+RANDOM_FACTORIES: Final = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm"})
+"""Small results hold what the host's generator gives: as random as the card's."""
+UNWRITTEN: Final = frozenset({("aten._amp_foreach_non_finite_check_and_unscale_", 1)})
+"""Operator and argument that keeps its value: whether a gradient overflowed. On the normal path none does."""
 HOST: Final = torch.device("cpu")
 
 
@@ -41,7 +49,7 @@ class Values:
     def set(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         """The simulated tensor's values become known, if it is small."""
         resident = self._memory.of(tensor)
-        if resident is not None and tensor.numel() <= LARGEST_ELEMENTS and _same_layout(tensor, values):
+        if resident is not None and tensor.numel() <= most_known(tensor.dtype) and _same_layout(tensor, values):
             resident.twin = values.untyped_storage()
 
     def of_call(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -49,7 +57,8 @@ class Values:
 
         In-place operators change the twins on the way.
         """
-        if operator.is_random or (not operator.is_fill and not self._starts_known(args)):
+        is_factory = operator.is_fill or operator.name in RANDOM_FACTORIES
+        if (operator.is_random and not is_factory) or (not is_factory and not self._starts_known(args)):
             return None
         try:
             known_args = tuple(self._known(arg, operator) for arg in args)
@@ -78,6 +87,8 @@ class Values:
     def forget(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What the operator wrote is not known any more."""
         for index, name in operator.mutates:
+            if (operator.name, index) in UNWRITTEN:
+                continue
             written = args[index] if index < len(args) else kwargs.get(name)
             for tensor in written if isinstance(written, (list, tuple)) else (written,):
                 if isinstance(tensor, torch.Tensor):
@@ -91,20 +102,25 @@ class Values:
             first = arg[0] if isinstance(arg, (list, tuple)) and arg else arg
             if isinstance(first, torch.Tensor):
                 resident = self._memory.of(first)
-                return first.numel() <= LARGEST_ELEMENTS if resident is None else resident.twin is not None
+                return first.numel() <= most_known(first.dtype) if resident is None else resident.twin is not None
         return False
 
     def _known(self, arg: Any, operator: Operator) -> Any:
         if isinstance(arg, torch.Tensor):
             known = self.of(arg)
-            if known is None and operator.is_fill and arg.numel() <= LARGEST_ELEMENTS and not operator.mutates:
+            if known is None and operator.is_fill and arg.numel() <= most_known(arg.dtype) and not operator.mutates:
                 return torch.empty_strided(arg.size(), arg.stride(), dtype=arg.dtype)
-            if known is None or known.numel() > LARGEST_ELEMENTS:
+            if known is None or known.numel() > most_known(known.dtype):
                 raise Unknown
             return known.detach()
         if isinstance(arg, (list, tuple)):
             return type(arg)(self._known(part, operator) for part in arg)
         return arg
+
+
+def most_known(dtype: torch.dtype) -> int:
+    """Up to how many elements the values of a tensor are kept."""
+    return LARGEST_ELEMENTS if dtype.is_floating_point or dtype.is_complex else LARGEST_KNOWN_INTEGERS
 
 
 def _same_layout(tensor: torch.Tensor, values: torch.Tensor) -> bool:

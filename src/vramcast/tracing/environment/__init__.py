@@ -1,16 +1,32 @@
-"""What Python sees of the simulated devices: `tensor.device`, `torch.cuda`, pinned memory, streams."""
+"""What Python sees of the simulated devices: `tensor.device`, `torch.cuda`, pinned memory, streams, loaders, files."""
 
 from __future__ import annotations
 
+from vramcast.tracing.environment.compiled import patch_compile
 from vramcast.tracing.environment.cuda import patch_cuda
 from vramcast.tracing.environment.host import patch_host
+from vramcast.tracing.environment.loaders import patch_loaders
+from vramcast.tracing.environment.overlay import Overlay, patch_files
+from vramcast.tracing.environment.parallel import patch_parallel, patch_threads
+from vramcast.tracing.environment.parameters import patch_parameters, patch_pinning
 from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.environment.reading import patch_reading
+from vramcast.tracing.environment.saving import patch_saving
 from vramcast.tracing.environment.tensors import patch_tensors
 from vramcast.tracing.simulation import Simulation
 
 
-def patch_environment(patches: Patches, simulation: Simulation) -> None:
+def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay) -> None:
     """All of it."""
     patch_tensors(patches, simulation)
+    patch_reading(patches, simulation)
+    patch_parameters(patches, simulation)
+    patch_pinning(patches, simulation)
+    patch_loaders(patches, simulation)
+    patch_files(patches, overlay)
+    patch_saving(patches, simulation, overlay)
+    patch_compile(patches, simulation)
+    patch_parallel(patches, simulation)
+    patch_threads(patches, simulation)
     patch_cuda(patches, simulation)
     patch_host(patches, simulation)

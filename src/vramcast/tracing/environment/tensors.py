@@ -40,6 +40,8 @@ def patch_tensors(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch.Tensor, "is_meta", property(lambda self: device(self).type == "meta"))
     patches.set(torch.Tensor, "get_device", lambda self: device(self).index if device(self).type == "cuda" else -1)
     patches.set(torch.UntypedStorage, "device", property(lambda self: _storage_device(self, residents)))
+    patches.set(torch.UntypedStorage, "data_ptr", lambda self: _address(self, residents))
+    patches.set(torch.Tensor, "data_ptr", lambda self: _tensor_address(self, residents))
     _patch_moves(patches, simulation)
     _patch_factories(patches, simulation)
     _patch_resize(patches, simulation)
@@ -50,6 +52,21 @@ def _storage_device(storage: torch.UntypedStorage, residents: Any) -> torch.devi
     return torch._C.StorageBase.device.__get__(storage) if resident is None else resident.device.torch_device
 
 
+def _address(storage: torch.UntypedStorage, residents: Any) -> int:
+    """Of a block, its address in the simulated allocator."""
+    resident = residents.get(storage._cdata)
+    if resident is None:
+        return torch._C.StorageBase.data_ptr(storage)
+    return resident.block.handle if resident.block is not None else storage._cdata
+
+
+def _tensor_address(tensor: torch.Tensor, residents: Any) -> int:
+    storage = tensor.untyped_storage()
+    if storage._cdata not in residents:
+        return torch._C.TensorBase.data_ptr(tensor)
+    return _address(storage, residents) + tensor.storage_offset() * tensor.itemsize
+
+
 def _patch_moves(patches: Patches, simulation: Simulation) -> None:
     """`.to` and `.cuda`: C++ would ask the CUDA library for the current device."""
     to = torch._C.TensorBase.to
@@ -58,7 +75,7 @@ def _patch_moves(patches: Patches, simulation: Simulation) -> None:
         if _names_meta(args, kwargs) and simulation.memory.of(self) is not None:
             with simulation.placement.meta_wanted():
                 return torch.empty_like(self, device=_META)
-        return to(self, *(_indexed(arg) for arg in args), **{name: _indexed(arg) for name, arg in kwargs.items()})
+        return to(self, *map(_indexed, args), **{name: _indexed(arg) for name, arg in kwargs.items()})
 
     def cuda(
         self: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
@@ -95,6 +112,8 @@ def _explicit(function: Any, simulation: Simulation) -> Any:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(kwargs.get("device"), int):
+            kwargs["device"] = torch.device("cuda", kwargs["device"])
         if not _names_meta(args, kwargs):
             return function(*args, **kwargs)
         with placement.meta_wanted():
@@ -123,7 +142,9 @@ def _built_on_host(factory: Any) -> Any:
 
 
 def _indexed(value: Any) -> Any:
-    """A CUDA device with its index: without one C++ asks the CUDA library for it."""
+    """A CUDA device with its index: without one C++ asks the CUDA library for it. A bare index is a card's."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return torch.device("cuda", value)
     if isinstance(value, str) and value.startswith("cuda"):
         value = torch.device(value)
     if isinstance(value, torch.device) and value.type == "cuda" and value.index is None:

@@ -1,0 +1,95 @@
+"""What a run assumed because tensors have no data: which value, where, how often.
+
+Whoever knows better gives the value: `train.py:33=0.25`.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from vramcast.errors import InvalidSpec
+
+Value = bool | int | float
+
+
+class Place(NamedTuple):
+    """A line of Python."""
+
+    filename: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line}"
+
+    @property
+    def source(self) -> str:
+        """The line itself, "" where it cannot be read."""
+        return linecache.getline(self.filename, self.line).strip()
+
+
+class Assumption(NamedTuple):
+    """One thing assumed at one place."""
+
+    what: str
+    place: str
+    count: int
+
+
+UNKNOWN: Final = Place("", 0)
+
+
+class Assumptions:
+    """All of one run."""
+
+    def __init__(self, given: Mapping[str, Value] | None = None) -> None:
+        """Nothing assumed yet.
+
+        Args:
+            given: place ("train.py:33") -> the value of tensors that are read there
+        """
+        self._given = dict(given or {})
+        self._counts: dict[tuple[str, str], int] = {}
+        self.used: set[str] = set()  # of the places given
+
+    def __iter__(self) -> Iterator[Assumption]:
+        return (Assumption(what, place, count) for (what, place), count in self._counts.items())
+
+    def note(self, what: str, place: Place = UNKNOWN) -> None:
+        """Something was assumed."""
+        key = what, str(place) if place.line else ""
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def given(self, place: Place) -> Value | None:
+        """What the user said a tensor read there holds."""
+        for key, value in self._given.items():
+            name, _, line = key.rpartition(":")
+            path = place.filename.replace("\\", "/")
+            if line == str(place.line) and (path == name or path.endswith("/" + name)):
+                self.used.add(key)
+                return value
+        return None
+
+
+def read_value(text: str) -> tuple[str, Value]:
+    """Place and value of `train.py:33=0.25`.
+
+    Raises: InvalidSpec
+
+    >>> read_value("train.py:33=0.25"), read_value("a/b.py:7=true")
+    (('train.py:33', 0.25), ('a/b.py:7', True))
+    """
+    place, equals, value = text.rpartition("=")
+    name, _, line = place.rpartition(":")
+    if not equals or not name or not line.isdecimal():
+        raise InvalidSpec(f"value {text!r} names no place; write FILE:LINE=VALUE, as train.py:33=0.25")
+    words = {"true": True, "false": False}
+    if value.lower() in words:
+        return place, words[value.lower()]
+    for kind in (int, float):
+        try:
+            return place, kind(value)
+        except ValueError:
+            continue
+    raise InvalidSpec(f"value {text!r} is no number; write FILE:LINE=VALUE, as train.py:33=0.25 or train.py:40=true")

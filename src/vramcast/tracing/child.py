@@ -1,0 +1,195 @@
+"""The process of a script: `python -m vramcast.tracing.child FOLDER` runs the job in FOLDER and leaves a record there."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import traceback
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import msgspec
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from vramcast.allocator import Settings
+from vramcast.domain.snapshot import Frame
+from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
+from vramcast.errors import VramcastError
+from vramcast.tracing.assumptions import read_value
+from vramcast.tracing.record import RunRecord, pack_tape
+from vramcast.tracing.scripts import JOB, RECORD
+from vramcast.tracing.session import Session
+
+PACKAGE: Final = Path(__file__).parent.parent
+MOST_UNEQUAL: Final = 10
+"""An optimizer that has done so many times the steps wanted does not wait for the others of the script."""
+REPEATS: Final = 32
+"""Forwards without a new peak after which a script without an optimizer is thought to repeat itself."""
+
+
+class Enough(BaseException):
+    """The run has shown what it needs."""
+
+
+class Watch:
+    """Counts steps and forwards, and ends the run."""
+
+    def __init__(self, job: ScriptJob, session: Session, folder: Path) -> None:
+        self._job, self._session, self._folder = job, session, folder
+        self._steps: dict[int, int] = {}  # id of an optimizer -> its steps
+        self._forwards = self._since_peak = self._peak = self._num_parameters = 0
+        self._has_optimizer = self._is_written = False
+
+    @property
+    def steps(self) -> int:
+        """Of the optimizer that did most."""
+        return max(self._steps.values(), default=0)
+
+    def start(self) -> None:
+        """Hook into modules and optimizers, and set the clock."""
+        torch.nn.modules.module.register_module_forward_pre_hook(self._before_forward)
+        torch.nn.modules.module.register_module_forward_hook(self._after_forward)
+        register_optimizer_step_post_hook(self._after_step)
+        initialise = torch.optim.Optimizer.__init__
+
+        def noted(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            self._has_optimizer = True
+            initialise(optimizer, *args, **kwargs)
+
+        torch.optim.Optimizer.__init__ = noted
+        signal.signal(signal.SIGALRM, self._out_of_time)
+        signal.setitimer(signal.ITIMER_REAL, self._job.time_limit_s)
+
+    def write(self, *, stopped: str = "", error: str = "", needs_value: bool = False) -> None:
+        """Leave the record of what ran so far; the first one stays."""
+        if self._is_written:
+            return
+        self._is_written = True
+        session = self._session
+        device = max(session.memory.devices, key=lambda each: each.allocator.peak_allocated_bytes)
+        record = RunRecord(
+            tape=pack_tape(device.tape), stacks=[list(map(tuple, self._users(s))) for s in session.origins.stacks.frames()],
+            unseen={name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()},
+            device=device.torch_device.index, num_parameters=self._num_parameters, steps=self.steps,
+            forwards=self._forwards, assumptions=[tuple(each) for each in session.assumptions], stopped=stopped,
+            error=error, needs_value=needs_value,
+        )
+        draft = self._folder / (RECORD + ".part")
+        draft.write_bytes(msgspec.msgpack.encode(record))
+        draft.rename(self._folder / RECORD)
+
+    def _users(self, stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        """Without the frames that started the script."""
+        kept = list(stack)
+        while kept and kept[-1].filename.startswith((str(PACKAGE), "<frozen ")):
+            kept.pop()
+        return tuple(kept)
+
+    def _before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
+        if len(self._session.origins.modules) == 1:  # the session's own hook came first
+            self._num_parameters = max(self._num_parameters, sum(each.numel() for each in module.parameters()))
+
+    def _after_forward(self, module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
+        if self._session.origins.modules:
+            return
+        self._forwards += 1
+        peak = sum(device.allocator.peak_allocated_bytes for device in self._session.memory.devices)
+        self._since_peak = self._since_peak + 1 if peak <= self._peak else 0
+        self._peak = max(peak, self._peak)
+        wanted = self._job.steps
+        if not self._has_optimizer and self._since_peak >= (REPEATS if wanted is None else wanted):
+            self._end(f"stopped after {self._forwards} forwards: the last {self._since_peak} brought no new peak")
+
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        key = id(optimizer)
+        self._steps[key] = self._steps.get(key, 0) + 1
+        wanted = self._job.steps or DEFAULT_STEPS
+        if min(self._steps.values()) >= wanted or self._steps[key] >= wanted * MOST_UNEQUAL:
+            self._end(f"stopped after {self.steps} optimizer steps")
+
+    def _end(self, why: str) -> None:
+        self.write(stopped=why)
+        raise Enough
+
+    def _out_of_time(self, _signal: int, frame: FrameType | None) -> None:
+        limit, steps, forwards = self._job.time_limit_s, self.steps, self._forwards
+        place = self._session.origins.place()
+        far = f"{steps} optimizer steps and {forwards} forwards, at {place}"
+        if steps or forwards and not self._has_optimizer:
+            self._end(f"stopped at the time limit of {limit} s after {far}")
+        self.write(error=(
+            f"{self._job.path} was still running after {limit} s: {far}; raise --time-limit or give it arguments that "
+            "make it shorter"
+        ))
+        raise Enough
+
+
+def main(folder: Path) -> None:
+    """Run the job."""
+    job = msgspec.msgpack.decode((folder / JOB).read_bytes(), type=ScriptJob)
+    if job.memory_limit_bytes is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (job.memory_limit_bytes, job.memory_limit_bytes))
+    session = Session(
+        job.gpu, settings=Settings.parse(job.alloc_conf), sandbox=job.is_sandboxed, values=dict(
+            read_value(f"{place}={value}") for place, value in job.values.items()
+        ),
+        capacity_bytes=(job.capacity_bytes or job.gpu.visible_bytes) if job.enforces_capacity and job.gpu else None,
+    )
+    watch = Watch(job, session, folder)
+    with ExitStack() as stack:
+        stack.enter_context(session.active(folder))
+        watch.start()
+        _run(job, watch)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _run(job: ScriptJob, watch: Watch) -> None:
+    script = Path(job.path)
+    sys.argv = [job.path, *job.arguments]
+    sys.path[0] = str(script.resolve().parent)
+    if str(PACKAGE.parent) not in sys.path:
+        sys.path.append(str(PACKAGE.parent))  # what was found by the folder it ran in must be found still
+    try:
+        runpy.run_path(job.path, run_name="__main__")
+    except Enough:
+        pass
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            watch.write(error=f"{job.path} exited with {error.code!r}{_argument_error()}")
+    except VramcastError as error:
+        watch.write(error=str(error), needs_value=True)
+    except BaseException as error:
+        traceback.print_exc()
+        watch.write(error=f"{_place(error, job)}: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
+    watch.write()
+
+
+def _argument_error() -> str:
+    """What argparse said, which exits by itself."""
+    error = sys.exc_info()[1]
+    cause = error.__context__ if error is not None else None
+    return f": {cause}" if cause is not None else "; what it printed says why, pass its arguments behind --"
+
+
+def _place(error: BaseException, job: ScriptJob) -> str:
+    """The innermost line of the user's own files that led to an error."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    foreign = (str(PACKAGE), "<", sys.prefix, sys.base_prefix, str(Path(torch.__file__).parent))
+    users = [frame for frame in frames if not frame.filename.startswith(foreign)]
+    return f"{users[-1].filename}:{users[-1].lineno}" if users else job.path
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads and exit handlers of the script have nothing left to add

@@ -1,0 +1,288 @@
+"""Files kept out: what a script writes goes to a folder of its own and is read from there; real files stay.
+
+Covered: what goes through Python's `open` and `os` (so pathlib, shutil, json, NumPy ...), torch.save and safetensors.
+Not covered: libraries that open files in C or Rust themselves (HDF5, Arrow, SQLite) and child processes.
+Whatever the mode, checkpoints of tensors without data are kept out, see `saving`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from vramcast.tracing.environment.patches import Patches
+
+READERS: Final = ("stat", "lstat", "access", "readlink")
+"""Functions of os that look at what is there."""
+CHANGERS: Final = ("chmod", "utime", "truncate", "chown", "setxattr", "removexattr")
+"""Functions of os that change what is there."""
+PASSED: Final = ("/dev/", "/proc/", "/sys/")
+"""Not files."""
+_WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+
+
+class Draft:
+    """A file being written."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.is_kept_out = False
+
+
+class Overlay:
+    """A folder over the file system."""
+
+    def __init__(self, folder: Path, *, keeps_everything: bool) -> None:
+        """Nothing written yet.
+
+        Args:
+            folder: an empty one, for what is written
+            keeps_everything: all that is written; False: only what is kept out on purpose
+        """
+        self._root = str(folder.resolve())
+        self.keeps_everything = keeps_everything
+        self.removed: set[str] = set()  # paths that the script removed, which are still there
+        self._real = {name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
+
+    def for_reading(self, path: Any) -> Any:
+        """Where to find a path."""
+        given = self._absolute(path)
+        if given is None:
+            return path
+        ours = self._root + given
+        return ours if self._lexists(ours) or self._is_removed(given) else path
+
+    def for_writing(self, path: Any, *, keep_content: bool, keep_out: bool = False) -> Any:
+        """Where to write a path; its present content is there if it is wanted."""
+        given = self._absolute(path)
+        if given is None:
+            return path
+        ours = self._root + given
+        if self._lexists(ours):
+            return ours
+        if not (self.keeps_everything or keep_out or self._is_removed(given)):
+            return path
+        parent = os.path.dirname(given)  # noqa: PTH120 (the patched functions take strings)
+        if not self._lexists(self._root + parent):
+            if self._is_removed(parent) or not os.path.isdir(parent):  # noqa: PTH112
+                raise FileNotFoundError(2, "No such file or directory", str(path))
+            self._make_parents(ours)
+        if keep_content and self._lexists(given) and not self._is_removed(given):
+            shutil.copy2(given, ours)
+        self.removed.discard(given)
+        return ours
+
+    @contextmanager
+    def pending(self, path: Any) -> Iterator[Draft]:
+        """A file that is written as a whole, of which is known only afterwards whether it is kept out."""
+        handle, name = tempfile.mkstemp(dir=self._root)
+        os.close(handle)
+        draft = Draft(name)
+        try:
+            yield draft
+            target = self.for_writing(path, keep_content=False, keep_out=draft.is_kept_out)
+            shutil.copyfile(name, target) if target == path else self._real["replace"](name, target)
+        finally:
+            if self._lexists(name):
+                self._real["unlink"](name)
+
+    def remove(self, path: Any, function: str) -> None:
+        """`os.remove` and `os.rmdir`."""
+        given = self._absolute(path)
+        if given is None:
+            self._real[function](path)
+            return
+        ours, is_there = self._root + given, self._lexists(given) and not self._is_removed(given)
+        if self._lexists(ours):
+            self._real[function](ours)
+        elif not (self.keeps_everything and is_there):
+            self._real[function](path)
+            return
+        if is_there and self.keeps_everything:
+            self.removed.add(given)
+
+    def rename(self, source: Any, target: Any) -> None:
+        """`os.rename` and `os.replace`."""
+        one = self._absolute(source)
+        found = self.for_reading(source)
+        is_ours = found != source
+        if one is None or not (is_ours or self.keeps_everything):
+            self._real["replace"](source, target)
+            return
+        there = self.for_writing(target, keep_content=False, keep_out=True)
+        if is_ours:
+            self._real["replace"](found, there)
+        elif os.path.isdir(source):  # noqa: PTH112
+            shutil.copytree(source, there)
+        else:
+            shutil.copy2(source, there)
+        if self._lexists(one):
+            self.removed.add(one)
+
+    def make_folder(self, path: Any, *args: Any, **kwargs: Any) -> None:
+        """`os.mkdir`."""
+        if self.for_reading(path) == path and self._absolute(path) is not None and self._lexists(path):
+            raise FileExistsError(17, "File exists", str(path))
+        self._real["mkdir"](self.for_writing(path, keep_content=False), *args, **kwargs)
+
+    def names(self, path: Any = ".") -> list[str]:
+        """`os.listdir`."""
+        given = self._absolute(path)
+        if given is None:
+            return list(self._real["listdir"](path))
+        ours = self._root + given
+        found = set(self._real["listdir"](ours)) if self._lexists(ours) else set()
+        if not self._is_removed(given) and (not found or self._lexists(given)):
+            found |= {name for name in self._real["listdir"](path) if f"{given.rstrip('/')}/{name}" not in self.removed}
+        return sorted(found)
+
+    def entries(self, path: Any = ".") -> Any:
+        """`os.scandir`."""
+        given = self._absolute(path)
+        if given is None or not self._lexists(self._root + given):
+            if given is None or not self.removed:
+                return self._real["scandir"](path)
+            folders = [path]
+        else:
+            folders = [self._root + given, *([path] if self._lexists(given) else [])]
+        found: dict[str, Any] = {}
+        for folder in folders:
+            with self._real["scandir"](folder) as entries:
+                for entry in entries:
+                    if folder != path or f"{given}/{entry.name}" not in self.removed:
+                        found.setdefault(entry.name, entry)
+        return _Entries(iter(found.values()))
+
+    def _absolute(self, path: Any) -> str | None:
+        """The path, None for what is no file or lies in the overlay itself."""
+        if isinstance(path, int):
+            return None
+        text = os.fsdecode(path)
+        given = os.path.abspath(text)  # noqa: PTH100
+        return None if given.startswith((*PASSED, self._root)) or given == "/dev" else given
+
+    def _is_removed(self, given: str) -> bool:
+        return bool(self.removed) and any(given == path or given.startswith(path + "/") for path in self.removed)
+
+    def _lexists(self, path: Any) -> bool:
+        try:
+            self._real["lstat"](path)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def _make_parents(self, path: str) -> None:
+        parent = os.path.dirname(path)  # noqa: PTH120
+        if not self._lexists(parent):
+            self._make_parents(parent)
+            self._real["mkdir"](parent)
+
+
+class _Entries:
+    """What `os.scandir` returns."""
+
+    def __init__(self, entries: Iterator[Any]) -> None:
+        self._entries = entries
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._entries
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def patch_files(patches: Patches, overlay: Overlay) -> None:
+    """Lead Python's file functions through the overlay."""
+    really_open, os_open, tree = builtins.open, os.open, shutil.rmtree
+
+    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        writes = not isinstance(file, int) and any(letter in mode for letter in "wax+")
+        if writes:
+            if "x" in mode and os.path.lexists(file):
+                raise FileExistsError(17, "File exists", str(file))
+            file = overlay.for_writing(file, keep_content="w" not in mode)
+        else:
+            file = overlay.for_reading(file)
+        return really_open(file, mode, *args, **kwargs)
+
+    def opened_low(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if kwargs.get("dir_fd") is None:
+            writes = flags & _WRITING
+            path = (
+                overlay.for_writing(path, keep_content=not flags & os.O_TRUNC) if writes else overlay.for_reading(path)
+            )
+        return os_open(path, flags, *args, **kwargs)
+
+    patches.set(builtins, "open", opened)
+    patches.set(io, "open", opened)
+    patches.set(os, "open", opened_low)
+    for name in READERS:
+        patches.set(os, name, _at(getattr(os, name), overlay.for_reading))
+    for name in CHANGERS:
+        if hasattr(os, name):
+            patches.set(os, name, _at(getattr(os, name), lambda path: overlay.for_writing(path, keep_content=True)))
+    _patch_folders(patches, overlay, tree)
+
+
+def _patch_folders(patches: Patches, overlay: Overlay, tree: Callable[..., None]) -> None:
+    for name in ("remove", "unlink"):
+        patches.set(os, name, _unless_relative(lambda path: overlay.remove(path, "unlink"), getattr(os, name)))
+    patches.set(os, "rmdir", _unless_relative(lambda path: overlay.remove(path, "rmdir"), os.rmdir))
+    for name in ("rename", "replace"):
+        patches.set(os, name, lambda source, target, **_fds: overlay.rename(source, target))
+    patches.set(os, "mkdir", overlay.make_folder)
+    patches.set(os, "listdir", overlay.names)
+    patches.set(os, "scandir", overlay.entries)
+
+    def remove_tree(path: Any, ignore_errors: bool = False, onerror: Any = None, **kwargs: Any) -> None:
+        found = overlay.for_reading(path)
+        if found != path and os.path.isdir(found):  # noqa: PTH112
+            tree(found, ignore_errors, onerror, **kwargs)
+            path = os.path.abspath(path)  # noqa: PTH100
+            if overlay.keeps_everything:
+                overlay.removed.add(path)
+        elif overlay.keeps_everything and os.path.isdir(path):  # noqa: PTH112
+            overlay.removed.add(os.path.abspath(path))  # noqa: PTH100
+        else:
+            tree(path, ignore_errors, onerror, **kwargs)
+
+    patches.set(shutil, "rmtree", remove_tree)
+    patches.set(sys, "dont_write_bytecode", True)
+
+
+def _at(function: Any, where: Callable[[Any], Any]) -> Any:
+    """The function, led elsewhere; not where the path is relative to an open folder."""
+
+    def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("dir_fd") is not None:
+            return function(path, *args, **kwargs)
+        return function(where(path), *args, **kwargs)
+
+    return call
+
+
+def _unless_relative(ours: Callable[[Any], None], real: Any) -> Any:
+    def call(path: Any, *, dir_fd: int | None = None) -> None:
+        if dir_fd is not None:
+            real(path, dir_fd=dir_fd)
+        else:
+            ours(path)
+
+    return call

@@ -1,0 +1,140 @@
+"""Streams and events of simulated cards.
+
+Nothing runs, so all work is done the moment it is asked for; what matters is which stream a block belongs to, and
+when the host waits: then blocks that other streams used are free again.
+Left out: what waits for what on the card itself, and captures, whose blocks come from the default pool here.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from vramcast.tracing.memory import Device, Memory
+
+CUDA: Final = 1
+"""c10::DeviceType::CUDA"""
+ELAPSED_MS: Final = 1.0
+"""Between any two events: time is not simulated [ms]."""
+
+
+def make_streams(memory: Memory) -> tuple[type, type]:
+    """The classes that stand for `torch.Stream` and `torch.Event` and their namesakes of torch.cuda."""
+    made = count(1)
+
+    class Stream:
+        """A stream of a simulated card."""
+
+        device_type = CUDA
+        priority = 0
+
+        def __init__(
+            self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, device_index: int | None = None,
+            **_named: Any,
+        ) -> None:
+            self.device_index = torch.cuda._utils._get_device_index(device, True) if device_index is None else device_index
+            self.stream_id = next(made) if stream_id is None else stream_id
+            self.priority = priority
+            self._entered: list[tuple[int, int]] = []
+
+        @property
+        def device(self) -> torch.device:
+            return torch.device("cuda", self.device_index)
+
+        @property
+        def cuda_stream(self) -> int:
+            return self.stream_id
+
+        native_handle = cuda_stream
+
+        def wait_event(self, event: Any) -> None:
+            """Nothing to wait for."""
+
+        def wait_stream(self, stream: Any) -> None:
+            """Nothing to wait for."""
+
+        def record_event(self, event: Any = None) -> Any:
+            return Event() if event is None else event
+
+        def query(self) -> bool:
+            return True
+
+        def is_capturing(self) -> bool:
+            return False
+
+        def synchronize(self) -> None:
+            _device(memory, self.device_index).reach(self.stream_id)
+
+        def __enter__(self) -> Stream:
+            device = _device(memory, self.device_index)
+            self._entered.append((memory.current, device.stream))
+            memory.current, device.stream = self.device_index, self.stream_id
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            memory.current, _device(memory, self.device_index).stream = self._entered.pop()
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Stream) and _identity(self) == _identity(other)
+
+        def __hash__(self) -> int:
+            return hash(_identity(self))
+
+        def __repr__(self) -> str:
+            return f"<torch.cuda.Stream device={self.device} cuda_stream={self.stream_id:#x}>"
+
+    class Event:
+        """An event that has always happened."""
+
+        def __init__(self, *_given: Any, **_named: Any) -> None:
+            self.device = torch.device("cuda", memory.current)
+            self.event_id = self.cuda_event = 0
+
+        def record(self, stream: Any = None) -> None:
+            """Nothing to note."""
+
+        def wait(self, stream: Any = None) -> None:
+            """Nothing to wait for."""
+
+        def query(self) -> bool:
+            return True
+
+        def elapsed_time(self, end_event: Any) -> float:
+            return ELAPSED_MS
+
+        def synchronize(self) -> None:
+            _device(memory, self.device.index).reach()
+
+    return Stream, Event
+
+
+class StreamContext:
+    """`torch.cuda.stream(...)`: the stream's device keeps allocating on it until the end; None changes nothing."""
+
+    def __init__(self, memory: Memory, stream: Any) -> None:
+        self._memory, self.stream = memory, stream
+        self._before = (0, 0)
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            device = _device(self._memory, self.stream.device_index)
+            self._before = self._memory.current, device.stream
+            self._memory.current, device.stream = self.stream.device_index, self.stream.stream_id
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if self.stream is not None:
+            self._memory.current, _device(self._memory, self.stream.device_index).stream = self._before
+
+
+def _identity(stream: Any) -> tuple[int, int]:
+    return stream.device_index, stream.stream_id
+
+
+def _device(memory: Memory, index: int) -> Device:
+    return memory.devices[index]

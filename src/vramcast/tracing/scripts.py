@@ -1,0 +1,102 @@
+"""Unmodified scripts: each runs in a process of its own, so the one that asks stays as it was.
+
+The process runs this Python with this environment in this folder, see `child`. Its files, its network and its own
+child processes are the script's: only `is_sandboxed` keeps files out, see `environment.overlay` for what that covers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from vramcast.domain.trace_job import ScriptJob
+from vramcast.errors import InvalidSpec, SourceError, Unsupported
+from vramcast.tracing.assumptions import Assumption
+from vramcast.tracing.record import RunRecord, assumptions_of, read_record, stacks_of, unpack_tape
+from vramcast.tracing.result import Run
+
+JOB: Final = "job.msgpack"
+RECORD: Final = "record.msgpack"
+OUTPUT: Final = "output.txt"
+GRACE_S: Final = 15
+"""For a process to end by itself once its time is up or its record is written."""
+LONGEST_OUTPUT: Final = 4000
+"""Of what the script printed that is kept, from its end [characters]."""
+
+
+class ScriptRun(NamedTuple):
+    """A script that ran, as far as it had to."""
+
+    run: Run
+    num_parameters: int
+    steps: int  # optimizer steps
+    forwards: int  # of outermost modules
+    assumptions: tuple[Assumption, ...]
+    stopped: str  # why it was stopped before its end, a sentence; "" where it ended by itself
+    output: str  # the end of what it printed
+
+
+def run_script(job: ScriptJob) -> ScriptRun:
+    """Run a script until its steps repeat.
+
+    Raises: SourceError for a script that cannot be read, InvalidSpec or Unsupported with one sentence for one that fails
+    """
+    script = Path(job.path)
+    if not script.is_file():
+        raise SourceError(f"there is no script {job.path!r}; give the path of a Python file")
+    with tempfile.TemporaryDirectory(prefix="vramcast-") as name:
+        folder = Path(name)
+        (folder / JOB).write_bytes(msgspec.msgpack.encode(job))
+        code = _wait(job, folder)
+        output = (folder / OUTPUT).read_text(encoding="utf-8", errors="replace")[-LONGEST_OUTPUT:]
+        if not (folder / RECORD).is_file():
+            raise _died(job, code, output)
+        record = read_record((folder / RECORD).read_bytes())
+    if record.error:
+        raise (InvalidSpec if record.needs_value else Unsupported)(record.error)
+    return _script_run(job, record, output)
+
+
+def _wait(job: ScriptJob, folder: Path) -> int | None:
+    """Start the process and wait for its end; its exit code, None where it had to be ended."""
+    with (folder / OUTPUT).open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vramcast.tracing.child", str(folder)],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        )
+        try:
+            return process.wait(job.time_limit_s + 2 * GRACE_S)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _died(job: ScriptJob, code: int | None, output: str) -> Unsupported:
+    last = output.strip().rpartition("\n")[2] or "nothing was printed"
+    if code is None:
+        return Unsupported(
+            f"{job.path} was still running after {job.time_limit_s} s, in native code; raise --time-limit or give it "
+            "arguments that make it shorter"
+        )
+    how = f"by signal {-code}" if code < 0 else f"with code {code}"
+    return Unsupported(f"the process of {job.path} ended {how}: {last}")
+
+
+def _script_run(job: ScriptJob, record: RunRecord, output: str) -> ScriptRun:
+    assert job.gpu is not None
+    run = Run(
+        tape=unpack_tape(record.tape), stacks=stacks_of(record), unseen=record.unseen, gpu=job.gpu,
+        capacity_bytes=job.capacity_bytes or job.gpu.visible_bytes, alloc_conf=job.alloc_conf, device=record.device,
+    )
+    return ScriptRun(
+        run=run, num_parameters=record.num_parameters, steps=record.steps, forwards=record.forwards,
+        assumptions=assumptions_of(record), stopped=record.stopped, output=output,
+    )

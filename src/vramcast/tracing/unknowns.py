@@ -1,0 +1,285 @@
+"""What is done where a script asks for values that nobody computed.
+
+Reading (`.item()`, `if`, `.tolist()`): a value that keeps a normal run on its normal path, noted with its place.
+Indices (`topk`, `argmax`, `sort` ...): valid ones, spread evenly, so that experts get equal shares.
+Shapes (`nonzero`, masks as indices, `unique` ...): the largest that is possible.
+A sentence where none of these is sensible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from vramcast.errors import InvalidSpec
+from vramcast.tracing.assumptions import Place, Value
+from vramcast.tracing.kernels import META
+from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS
+
+if TYPE_CHECKING:
+    from vramcast.tracing.memory import Device
+    from vramcast.tracing.operators import Operator
+    from vramcast.tracing.simulation import Simulation
+
+READS: Final = frozenset({"aten._local_scalar_dense", "aten.equal", "aten.is_nonzero"})
+"""Operators that hand values to Python."""
+HOLD: Final = frozenset({"aten.all", "aten.mul", "aten.isfinite", "aten.allclose", "aten.isclose", "aten.logical_and"})
+"""Makers of truth values that are true on the normal path; torch.isfinite ends in a product. All others are false."""
+EXTREMES: Final = frozenset({"aten.max", "aten.min", "aten.amax", "aten.amin"})
+"""Makers of integers that nothing sensible can stand for: sizes follow from them."""
+FLOAT: Final = 1.0
+INTEGER: Final = 1
+"""As a count it does not divide by zero, as an index it is mostly there."""
+
+
+class Unknowns:
+    """Answers of one simulation."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def answers(self, operator: Operator, args: tuple[Any, ...]) -> bool:
+        """Whether an operator asks for values, of which some are not known."""
+        if operator.name in READS:
+            return True
+        return operator.depends_on_values and (operator.name != "aten.index" or any(map(_is_mask, args[1])))
+
+    def answer(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> Any:
+        """The operator's result.
+
+        Raises: InvalidSpec
+        """
+        if operator.name in READS:
+            return self.scalar(args[0], operator.name)
+        if operator.name == "aten.index":
+            return self._index(operator, args, device)
+        shapes = SHAPES.get(operator.name)
+        place = self._place()
+        if shapes is None:
+            raise _needs(place, f"the size of what {operator.name} returns", "the number of elements")
+        share = self._share(place, operator.name)
+        return shapes(_Sized(self._simulation, operator, device, share, place), args, kwargs)
+
+    def scalar(self, tensor: torch.Tensor, operator: str = "") -> Value:
+        """What a tensor of one element holds.
+
+        Raises: InvalidSpec where nothing sensible can stand for it
+        """
+        place = self._place()
+        given = self._simulation.assumptions.given(place)
+        if given is not None:
+            return _as(given, tensor.dtype)
+        if operator == "aten.equal" or place.source.startswith("assert "):
+            return self._noted(True if operator == "aten.equal" else _as(1, tensor.dtype), "comparison", place)
+        maker = self._maker(tensor)
+        if tensor.dtype is torch.bool:
+            return self._noted(maker in HOLD, maker, place)
+        if tensor.is_floating_point() or tensor.is_complex():
+            return self._noted(FLOAT, maker, place)
+        if maker in EXTREMES:
+            raise _needs(place, f"the integer that {maker} returns", "the integer")
+        return self._noted(INTEGER, maker, place)
+
+    def array(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A real tensor that stands for a simulated one; the same where its values are known."""
+        values = self._simulation.values
+        known = values.of(tensor)
+        if known is not None:
+            return known
+        place = self._place()
+        given = self._simulation.assumptions.given(place)
+        if given is None and not tensor.numel():
+            return torch.empty(tensor.size(), dtype=tensor.dtype)
+        value = given if given is not None else FLOAT if tensor.is_floating_point() else 0
+        self._noted(value, self._maker(tensor), place)
+        resident = self._simulation.memory.of(tensor)
+        if resident is None:
+            return torch.full(tensor.size(), value, dtype=tensor.dtype)
+        whole = torch.full((tensor.untyped_storage().nbytes() // tensor.itemsize,), value, dtype=tensor.dtype)
+        if resident.device is self._simulation.memory.host:
+            resident.twin = whole.untyped_storage()  # `.numpy()` shares its memory
+        return torch.as_strided(whole, tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    def suppose(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Give indices whose values nobody computed sensible ones."""
+        supposed = INDICES[operator.name](args, kwargs, out)
+        if supposed is not None:
+            tensor, values = supposed
+            self._simulation.values.set(tensor, values.to(tensor.dtype))
+
+    def _index(self, operator: Operator, args: tuple[Any, ...], device: Device) -> Any:
+        place = self._place()
+        sized = _Sized(self._simulation, operator, device, self._share(place, operator.name), place)
+        indices: list[Any] = []
+        for index in args[1]:
+            if not _is_mask(index):
+                indices.append(index)
+                continue
+            rows = sized.count(index.numel())
+            indices += [torch.empty(rows, dtype=torch.int64, device=META) for _ in range(index.dim())]
+        out = self._simulation.kernels(operator.func, (args[0], indices), {})
+        self._simulation.adopt(out, device, operator.name)
+        return out
+
+    def _share(self, place: Place, operator: str) -> Value | None:
+        """What the user said: a share of the elements (a fraction) or their number."""
+        return self._simulation.assumptions.given(place)
+
+    def _noted(self, value: Value, maker: str, place: Place) -> Value:
+        self._simulation.assumptions.note(f"{value} read from {maker or 'data'}", place)
+        return value
+
+    def _maker(self, tensor: torch.Tensor) -> str:
+        resident = self._simulation.memory.of(tensor)
+        return resident.operator if resident is not None else ""
+
+    def _place(self) -> Place:
+        return self._simulation.origins.place()
+
+
+class _Sized:
+    """Makes the outputs of one call whose size depends on data."""
+
+    def __init__(
+        self, simulation: Simulation, operator: Operator, device: Device, share: Value | None, place: Place
+    ) -> None:
+        self._simulation, self._operator, self._device = simulation, operator, device
+        self._given, self.place = share, place
+
+    def count(self, most: int) -> int:
+        """Elements that are chosen of so many: all, unless the user said how many or which share."""
+        if self._given is None:
+            self._simulation.assumptions.note(f"all elements chosen by {self._operator.name}", self.place)
+            return most
+        return min(most, round(most * self._given) if isinstance(self._given, float) else int(self._given))
+
+    def number(self) -> int:
+        """A number that only the user can know."""
+        if self._given is None:
+            raise _needs(self.place, f"the size of what {self._operator.name} returns", "the number of elements")
+        return int(self._given)
+
+    def make(self, *size: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        out = torch.empty(size, dtype=dtype, device=META)
+        self._simulation.adopt(out, self._device, self._operator.name)
+        return out
+
+
+def _nonzero(sized: _Sized, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """Coordinates column by column [pytorch aten/src/ATen/native/cuda/Nonzero.cu: empty({dim, n}).t()]"""
+    return sized.make(args[0].dim(), sized.count(args[0].numel())).t()
+
+
+def _masked_select(sized: _Sized, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    size = torch.broadcast_shapes(args[0].size(), args[1].size())
+    return sized.make(sized.count(prod(size)), dtype=args[0].dtype)
+
+
+def _unique(sized: _Sized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    most = sized.count(tensor.numel())
+    named = dict(zip(("sorted", "return_inverse", "return_counts"), args[1:], strict=False)) | kwargs
+    inverse = sized.make(*tensor.size()) if named.get("return_inverse") else sized.make(0)
+    return sized.make(most, dtype=tensor.dtype), inverse, sized.make(most if named.get("return_counts") else 0)
+
+
+def _unique_consecutive(sized: _Sized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _unique(sized, (args[0], True, *args[1:3]), kwargs)
+
+
+def _bincount(sized: _Sized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
+    return sized.make(least or sized.number())
+
+
+def _repeat_interleave(sized: _Sized, _args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return sized.make(kwargs.get("output_size") or sized.number())
+
+
+SHAPES: Final[dict[str, Callable[[_Sized, tuple[Any, ...], dict[str, Any]], Any]]] = {
+    "aten.nonzero": _nonzero,
+    "aten.masked_select": _masked_select,
+    "aten._unique2": _unique,
+    "aten.unique_consecutive": _unique_consecutive,
+    "aten.bincount": _bincount,
+    "aten.repeat_interleave": _repeat_interleave,
+}
+
+Supposed = tuple[torch.Tensor, torch.Tensor] | None
+
+
+def _chosen(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Supposed:
+    """Of topk and the like: choices one after the other, so that each alternative is chosen equally often."""
+    indices = out[1] if isinstance(out, (tuple, list)) else out
+    if indices.numel() > LARGEST_KNOWN_INTEGERS or not args[0].dim():
+        return None
+    dim = _dimension(args, kwargs)
+    if dim is None:
+        return indices, torch.zeros(indices.size(), dtype=torch.int64)
+    return indices, (torch.arange(indices.numel()) % max(1, args[0].size(dim))).reshape(indices.size())
+
+
+def _dimension(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """Along which an index operator of this table chooses."""
+    ints = [arg for arg in args[1:] if isinstance(arg, int) and not isinstance(arg, bool)]
+    named = kwargs.get("dim")
+    return named if named is not None else ints[0] if ints else None
+
+
+def _topk(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Supposed:
+    return _chosen((args[0], *args[2:]) if len(args) > 2 else (args[0], -1), kwargs, out)
+
+
+def _multinomial(args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> Supposed:
+    return _chosen((args[0], -1), {}, out)
+
+
+def _sorted(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Supposed:
+    """Already in order."""
+    indices = out[1]
+    if indices.numel() > LARGEST_KNOWN_INTEGERS or not indices.dim():
+        return None
+    dim = _dimension(args, kwargs)
+    dim = -1 if dim is None else dim
+    size = [1] * indices.dim()
+    size[dim] = indices.size(dim)
+    return indices, torch.arange(indices.size(dim)).reshape(size).expand(indices.size()).contiguous()
+
+
+def _counted(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Supposed:
+    """Sums of truth values: every one of them true."""
+    if args[0].dtype is not torch.bool or not out.numel() or out.numel() > LARGEST_KNOWN_INTEGERS:
+        return None
+    return out, torch.full(out.size(), args[0].numel() // out.numel(), dtype=torch.int64)
+
+
+INDICES: Final[dict[str, Callable[[tuple[Any, ...], dict[str, Any], Any], Supposed]]] = {
+    "aten.topk": _topk,
+    "aten.argmax": _chosen,
+    "aten.argmin": _chosen,
+    "aten.multinomial": _multinomial,
+    "aten.sort": _sorted,
+    "aten.sum": _counted,
+    "aten.count_nonzero": _counted,
+}
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def _as(value: Value, dtype: torch.dtype) -> Value:
+    if dtype is torch.bool:
+        return bool(value)
+    return float(value) if dtype.is_floating_point else int(value)
+
+
+def _needs(place: Place, what: str, which: str) -> InvalidSpec:
+    name = place.filename.rpartition("/")[2]
+    return InvalidSpec(
+        f"{place}: {what} depends on data, which simulated tensors do not have; give {which} with "
+        f"--value {name}:{place.line}=..."
+    )
