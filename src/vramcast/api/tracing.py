@@ -28,8 +28,13 @@ def traced_target(
     """
     from vramcast.question.tracing import build_trace
 
+    goal = options.get("find")
     job = build_trace(target, options, arguments=arguments)
     require_torch()
-    from vramcast.tracing.run import trace_job
+    if goal is not None:
+        from vramcast.tracing.finding import find_largest
 
-    return trace_job(job)
+        return find_largest(job, goal)
+    from vramcast.tracing.run import answered
+
+    return answered(job)

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from msgspec.structs import replace
 
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import Input, TraceJob
 from vramcast.domain.traced import Traced
 from vramcast.errors import Unsupported
+from vramcast.tracing.changes import changes_of
 from vramcast.tracing.result import About, Run, traced
 from vramcast.tracing.session import Session
 from vramcast.tracing.workloads import Workload, start
@@ -38,8 +40,20 @@ def check_torch() -> tuple[str, ...]:
     return ()
 
 
+def answered(job: TraceJob) -> Traced:
+    """The answer to a job; where it does not fit, with what would change that.
+
+    Raises: VramcastError of one sentence
+    """
+    found = trace_job(job)
+    if found.answer.fits:
+        return found
+    changes = changes_of(job, found.answer, lambda other: trace_job(other).answer)
+    return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
+
+
 def trace_job(job: TraceJob) -> Traced:
-    """The answer to a job.
+    """The answer to a job alone.
 
     Raises: VramcastError of one sentence
     """
