@@ -1,7 +1,8 @@
 """The largest batch or the longest sequence that fits, from few traces.
 
-What a step needs is piecewise affine in the batch: two traces give the line, the line a guess, and the guess and its
-successor are traced. Where a guess is wrong, the line through the nearest two gives the next one.
+What a step allocates is piecewise affine in the batch: two traces give the line, the line a guess, and the guess is
+traced. How much of the card is lost between blocks is not affine, so neighbours are traced until a value fits and its
+successor does not.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class _Search:
         self._job, self._goal, self._unit = job, goal, UNIT[goal]
         self.traces: dict[int, Traced] = {}
         self.failing = 0  # the smallest value known not to fit; 0: none
+        self._stride = 0
 
     def run(self) -> int:
         """The largest value that fits, 0 where none does."""
@@ -82,27 +84,29 @@ class _Search:
         return self.traces[value].answer.fits
 
     def _next(self, fitting: int) -> int:
-        """Where the line through the two traces nearest to the capacity meets it, between the bounds known."""
-        unit, failing = self._unit, self.failing or 2 * LARGEST[self._goal]
+        """Where allocated memory meets what there is; once that was tried, on from it in steps that double."""
+        unit, failing = self._unit, self.failing
         if len(self.traces) < 2:
-            return 2 * fitting if fitting else max(unit, failing // 2 // unit * unit)
+            return 2 * fitting if fitting else failing // 2 // unit * unit
         guess = self._guess()
-        if guess in self.traces:  # the guess stands: look at its neighbour on the other side
-            guess = guess + unit if self.traces[guess].answer.fits else guess - unit
-        if not fitting + unit <= guess <= failing - unit:
-            guess = (fitting + min(failing, 4 * max(fitting, unit))) // 2
-        return max(unit, guess // unit * unit)
+        if guess in self.traces or not fitting < guess < (failing or guess + 1):
+            self._stride = max(self._stride * 2, unit)
+            is_bound = failing and failing - fitting <= 2 * self._stride
+            middle = (fitting + failing) // 2
+            guess = middle if is_bound else fitting + self._stride if not failing else failing - self._stride
+        return min(max(fitting + unit, guess // unit * unit), failing - unit if failing else LARGEST[self._goal])
 
     def _guess(self) -> int:
-        capacity = next(iter(self.traces.values())).answer.capacity_bytes
-        nearest = sorted(self.traces, key=lambda value: abs(_needed(self.traces[value].answer) - capacity))[:2]
-        low, high = sorted(nearest)
-        rise = _needed(self.traces[high].answer) - _needed(self.traces[low].answer)
+        low, high = sorted(self.traces)[-2:]
+        needs = [_allocated(self.traces[value].answer) for value in (low, high)]
+        rise = needs[1] - needs[0]
         if rise <= 0:
             return 2 * high
-        room = capacity - _needed(self.traces[low].answer)
+        answer = self.traces[low].answer
+        room = answer.capacity_bytes - (answer.peak.device_bytes - answer.peak.reserved_bytes) - needs[0]
         return (low + room * (high - low) // rise) // self._unit * self._unit
 
 
-def _needed(answer: TraceAnswer) -> int:
-    return answer.fullest.needed_bytes
+def _allocated(answer: TraceAnswer) -> int:
+    """The most of all phases: what no cache given back makes smaller."""
+    return max(peak.allocated_bytes for peak in answer.fullest.phases.values())

@@ -18,7 +18,7 @@ from vramcast.domain.program import Basis, Category
 from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.domain.traced import FORMAT, CoursePoint, TraceAnswer, Traced, TraceFailure, UnknownOperator
 from vramcast.errors import UnknownName
-from vramcast.recordings.stacks import shown
+from vramcast.recordings.stacks import python_frames, shown
 from vramcast.tracing.categories import categorise
 from vramcast.tracing.ledger import Live, Places, entries, holdings
 from vramcast.tracing.played import Failure, Highest, Played, highest, live_after, play, recording
@@ -204,13 +204,19 @@ def _failure(run: Run, failure: Failure, outside: tuple[LedgerEntry, ...]) -> Tr
         phase=origin.phase.value, operator=block.operator, module=origin.module,
         line=Places(run.stacks)[origin.forward_stack],
         message=error.torch_message(VERSION, processes=used, device=run.device),
-        stack=tuple(shown(frame) for frame in stack[:MOST_FRAMES]),
+        stack=tuple(shown(frame) for frame in python_frames(map(_bare, stack)))[:MOST_FRAMES],
     )
 
 
 def _recording(run: Run, about: About, labels: list[Category], settings: Settings, room: int) -> Snapshot:
+    stacks = tuple(tuple(map(_bare, stack)) for stack in run.stacks)
     found = recording(
-        run.tape, stacks=run.stacks, labels=[str(label) for label in labels], name=about.name, settings=settings,
+        run.tape, stacks=stacks, labels=[str(label) for label in labels], name=about.name, settings=settings,
         capacity_bytes=max(0, room) if run.gpu else None, alloc_conf=run.alloc_conf,
     )
     return replace(found, format=FORMAT)
+
+
+def _bare(frame: Frame) -> Frame:
+    """With the plain name of its function, as torch records it [pytorch torch/csrc/profiler/python/combined_traceback.cpp]."""
+    return frame._replace(name=frame.name.rpartition(".")[2])
