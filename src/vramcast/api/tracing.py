@@ -13,9 +13,9 @@ from vramcast.errors import InvalidSpec, Unsupported
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from vramcast.api.trace_result import TraceResult
     from vramcast.domain.answer import LedgerEntry, Peak
     from vramcast.domain.traced import Traced
-    from vramcast.report.trace_shown import ShownTrace
 
 CARD: Final = ("gpu", "device", "capacity", "alloc-conf", "steps")
 """Options of code that is at hand in Python; the others are for modules that are named."""
@@ -24,7 +24,7 @@ ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")
 
 
-def trace(target: Any, *, args: Mapping[str, Any] | Iterable[str] = (), **options: Any) -> ShownTrace:
+def trace(target: Any, *, args: Mapping[str, Any] | Iterable[str] = (), **options: Any) -> TraceResult:
     """The memory of any PyTorch code, unmodified, on a simulated card.
 
     Args:
@@ -36,19 +36,19 @@ def trace(target: Any, *, args: Mapping[str, Any] | Iterable[str] = (), **option
     Returns: the answer; it shows itself in a notebook, `save` and `write_html` write the run
     Raises: VramcastError of one sentence when it cannot be traced
     """
-    from vramcast.report.trace_shown import shown_trace
+    from vramcast.api.trace_result import trace_result
 
     given = by_option(options)
     if isinstance(target, (str, Path)):
-        return shown_trace(traced_target(str(target), given, arguments=args))
+        return trace_result(traced_target(str(target), given, arguments=args))
     require_torch()
     import torch
 
     if isinstance(target, torch.nn.Module):
-        return shown_trace(_traced_module(target, given))
+        return trace_result(_traced_module(target, given))
     if not callable(target):
         raise InvalidSpec(f"{type(target).__name__} cannot be traced; give a name, a torch.nn.Module or a function")
-    return shown_trace(_traced_function(target, given))
+    return trace_result(_traced_function(target, given))
 
 
 def traced_target(
@@ -120,7 +120,7 @@ class Simulation:
 
     def __init__(self, options: Mapping[str, Any], what: str = "simulation") -> None:
         _, self._card = _card(options, what)
-        self._answer: ShownTrace | None = None
+        self._answer: TraceResult | None = None
 
     def __enter__(self) -> Simulation:
         self._card.start()
@@ -137,12 +137,12 @@ class Simulation:
         self._card.mark_step()
 
     @property
-    def answer(self) -> ShownTrace:
+    def answer(self) -> TraceResult:
         """What has run so far: whether it fits, the peak, the ledger."""
-        from vramcast.report.trace_shown import shown_trace
+        from vramcast.api.trace_result import trace_result
 
         if self._answer is None or self._answer.events != self._card.num_events:
-            self._answer = shown_trace(self._card.traced())
+            self._answer = trace_result(self._card.traced())
         return self._answer
 
     @property
@@ -190,7 +190,7 @@ def assert_fits(target: None = None, **options: Any) -> Callable[
     [Callable[ParametersT, ResultT]], Callable[ParametersT, ResultT]
 ]: ...
 @overload
-def assert_fits(target: Any, **options: Any) -> ShownTrace: ...
+def assert_fits(target: Any, **options: Any) -> TraceResult: ...
 def assert_fits(target: Any = None, **options: Any) -> Any:
     """For tests and CI: that code fits a card.
 
@@ -222,7 +222,7 @@ def assert_fits(target: Any = None, **options: Any) -> Any:
     return decorate
 
 
-def _asserted(answer: ShownTrace) -> ShownTrace:
+def _asserted(answer: TraceResult) -> TraceResult:
     if not answer.fits:
         raise AssertionError(str(answer))
     return answer
@@ -233,4 +233,4 @@ def require_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise Unsupported("tracing runs PyTorch itself, which is not installed: pip install 'vramcast[trace]'") from None
+        raise Unsupported("tracing runs PyTorch, which is not installed: pip install 'vramcast[trace]'") from None

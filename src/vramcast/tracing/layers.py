@@ -51,7 +51,8 @@ def traced_layers(job: TraceJob) -> tuple[tuple[LayerRow, ...], int]:
     rows = [
         LayerRow(
             path=name, kind=type(module).__name__, repeats=1,
-            parameters=sum(each.numel() for each in module.parameters(recurse=False)), output_shape=shapes.get(name, ()),
+            parameters=sum(each.numel() for each in module.parameters(recurse=False)),
+            output_shape=shapes.get(name, ()),
             saved_bytes=seen.saved.get(name, 0), flops=seen.flops.get(name, 0),
             temporary_bytes=temporaries.get(name, 0),
         )

@@ -220,5 +220,8 @@ def _recording(run: Run, about: About, labels: list[Category], settings: Setting
 
 
 def _bare(frame: Frame) -> Frame:
-    """With the plain name of its function, as torch records it [pytorch torch/csrc/profiler/python/combined_traceback.cpp]."""
+    """With the plain name of its function, as torch records it.
+
+    [pytorch] torch/csrc/profiler/python/combined_traceback.cpp
+    """
     return frame._replace(name=frame.name.rpartition(".")[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -121,16 +121,15 @@ class Workload:
 LOSS_WORDS: Final = {"own": "the model's own", "mean": "the mean of the first output"}
 
 
-class _explaining(nullcontext[None]):  # reads as a statement
+@contextmanager
+def _explaining(what: str, model: torch.nn.Module | None = None) -> Iterator[None]:
     """Turns what a user's code raises into one sentence."""
-
-    def __init__(self, what: str, model: torch.nn.Module | None = None) -> None:
-        super().__init__()
-        self._what, self._model = what, model
-
-    def __exit__(self, _type: Any, error: BaseException | None, _traceback: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, DeviceOutOfMemory):
-            raise explained(error, what=self._what, model=self._model) from error
+    try:
+        yield
+    except DeviceOutOfMemory:
+        raise
+    except Exception as error:
+        raise explained(error, what=what, model=model) from error
 
 
 def _built(target: Target, job: TraceJob) -> torch.nn.Module:
