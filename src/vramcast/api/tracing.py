@@ -107,7 +107,7 @@ def _card(options: Mapping[str, Any], what: str) -> tuple[int, Any]:
 
     for name in options:
         if name not in CARD:
-            raise InvalidSpec(f"{name.replace('-', '_')} has no meaning for code that is at hand; use {', '.join(CARD)}")
+            raise InvalidSpec(f"{name.replace('-', '_')} means nothing for code at hand; use {', '.join(CARD)}")
     job = build_trace(what, options)
     require_torch()
     from vramcast.tracing.steps import Simulated
