@@ -8,9 +8,13 @@ from vramcast.version import __version__
 
 if TYPE_CHECKING:
     from vramcast.api import diagnose, plan, reconcile, replay, serve, train
+    from vramcast.api.tracing import assert_fits, simulate, trace
     from vramcast.sweeps.run import sweep
 
-__all__ = ["__version__", "diagnose", "plan", "reconcile", "replay", "serve", "sweep", "train"]
+__all__ = [
+    "__version__", "assert_fits", "diagnose", "plan", "reconcile", "replay", "serve", "simulate", "sweep", "trace",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,6 +22,10 @@ def __getattr__(name: str) -> Any:
         from vramcast import api
 
         return getattr(api, name)
+    if name in ("assert_fits", "simulate", "trace"):
+        from vramcast.api import tracing
+
+        return getattr(tracing, name)
     if name == "sweep":
         from vramcast.sweeps.run import sweep
 

@@ -1,14 +1,231 @@
-"""`vramcast.trace`: any module, factory, step or script on a simulated card."""
+"""`vramcast.trace`, `simulate` and `assert_fits`: any PyTorch code on a simulated card."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
-from vramcast.errors import Unsupported
+from vramcast.api.jobs import by_option
+from vramcast.errors import InvalidSpec, Unsupported
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
+    from vramcast.api.trace_result import TraceResult
+    from vramcast.domain.answer import LedgerEntry, Peak
     from vramcast.domain.traced import Traced
+
+CARD: Final = ("gpu", "device", "capacity", "alloc-conf", "steps")
+"""Options of code that is at hand in Python; the others are for modules that are named."""
+
+ParametersT = ParamSpec("ParametersT")
+ResultT = TypeVar("ResultT")
+
+
+def trace(target: Any, *, args: Mapping[str, Any] | Iterable[str] = (), **options: Any) -> TraceResult:
+    """The memory of any PyTorch code, unmodified, on a simulated card.
+
+    Args:
+        target: what `vramcast trace` takes ("torchvision.models:resnet50", "timm:NAME", "train.py"), a torch.nn.Module
+            (a copy of which runs), or a function without arguments that does one step
+        args: of the factory, by name; of a script, its command line
+        options: those of `vramcast trace --help`, with underscores: gpu="rtx-4090", input="32x3x224x224", amp="bf16"
+
+    Returns: the answer; it shows itself in a notebook, `save` and `write_html` write the run
+    Raises: VramcastError of one sentence when it cannot be traced
+    """
+    from vramcast.api.trace_result import trace_result
+
+    given = by_option(options)
+    if isinstance(target, (str, Path)):
+        return trace_result(traced_target(str(target), given, arguments=args))
+    require_torch()
+    import torch
+
+    if isinstance(target, torch.nn.Module):
+        return trace_result(_traced_module(target, given))
+    if not callable(target):
+        raise InvalidSpec(f"{type(target).__name__} cannot be traced; give a name, a torch.nn.Module or a function")
+    return trace_result(_traced_function(target, given))
+
+
+def traced_target(
+    target: str, options: Mapping[str, Any], *, arguments: Iterable[str] | Mapping[str, Any] = ()
+) -> Traced:
+    """The answer to the trace of a module or script by name.
+
+    Raises: VramcastError of one sentence
+    """
+    from vramcast.question.tracing import build_trace, is_script
+
+    if is_script(target):
+        return _traced_script(target, options, tuple(arguments))
+    goal, job = options.get("find"), build_trace(target, options, arguments=arguments)
+    require_torch()
+    if goal is not None:
+        from vramcast.tracing.finding import find_largest
+
+        return find_largest(job, goal)
+    from vramcast.tracing.run import answered
+
+    return answered(job)
+
+
+def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, ...]) -> Traced:
+    from vramcast.question.tracing import build_script
+
+    job = build_script(path, options, arguments=arguments)
+    require_torch()
+    from vramcast.tracing.scripts import trace_script
+
+    return trace_script(job)
+
+
+def _traced_module(module: Any, options: Mapping[str, Any]) -> Traced:
+    from vramcast.question.tracing import build_trace
+    from vramcast.tracing.run import answered
+    from vramcast.tracing.steps import copied
+    from vramcast.tracing.targets import Target
+
+    name = type(module).__name__
+    family = "transformers" if hasattr(module, "main_input_name") else "python"
+    return answered(build_trace(name, options), Target(name, family, lambda: copied(module)))
+
+
+def _traced_function(step: Callable[[], Any], options: Mapping[str, Any]) -> Traced:
+    from vramcast.tracing.steps import run_steps
+
+    steps, card = _card(options, getattr(step, "__name__", "step"))
+    return run_steps(step, card, steps=steps)
+
+
+def _card(options: Mapping[str, Any], what: str) -> tuple[int, Any]:
+    """Steps to run, and a card for them."""
+    from vramcast.question.tracing import build_trace
+
+    for name in options:
+        if name not in CARD:
+            raise InvalidSpec(f"{name.replace('-', '_')} means nothing for code at hand; use {', '.join(CARD)}")
+    job = build_trace(what, options)
+    require_torch()
+    from vramcast.tracing.steps import Simulated
+
+    return job.steps, Simulated(job.gpu, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf, what=what)
+
+
+class Simulation:
+    """A simulated card under `with`; afterwards, what ran on it."""
+
+    def __init__(self, options: Mapping[str, Any], what: str = "simulation") -> None:
+        _, self._card = _card(options, what)
+        self._answer: TraceResult | None = None
+
+    def __enter__(self) -> Simulation:
+        self._card.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._card.stop()
+        self._answer = None
+
+    def step(self) -> None:
+        """A step ends here. Those of optimizers are seen without it; inference has none."""
+        self._card.mark_step()
+
+    @property
+    def answer(self) -> TraceResult:
+        """What has run so far: whether it fits, the peak, the ledger."""
+        from vramcast.api.trace_result import trace_result
+
+        if self._answer is None or self._answer.events != self._card.num_events:
+            self._answer = trace_result(self._card.traced())
+        return self._answer
+
+    @property
+    def fits(self) -> bool:
+        """Whether the card holds it."""
+        return self.answer.fits
+
+    @property
+    def peak(self) -> Peak:
+        """Of the last step, at the three levels."""
+        return self.answer.peak
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """What is in that peak."""
+        return self.answer.fullest.ledger
+
+    def save(self, path: str | Path) -> None:
+        """The run as a memory snapshot, which memory_viz and `vramcast replay` open."""
+        self.answer.save(path)
+
+    def _repr_html_(self) -> str:
+        return self.answer._repr_html_()
+
+
+def simulate(gpu: str | None = None, **options: Any) -> Simulation:
+    """A card that is not there: within the block torch sees it, and nothing computes.
+
+        with vramcast.simulate("h100-sxm-80gb") as run:
+            model = Model().cuda()
+            ...
+        print(run.peak.reserved_bytes, run.fits)
+
+    Args:
+        gpu: a name of `vramcast gpus`
+        options: capacity="24GiB", alloc_conf="expandable_segments:True", device="cpu"
+
+    Raises: VramcastError of one sentence
+    """
+    return Simulation(by_option({"gpu": gpu, **options} if gpu is not None else options))
+
+
+@overload
+def assert_fits(target: None = None, **options: Any) -> Callable[
+    [Callable[ParametersT, ResultT]], Callable[ParametersT, ResultT]
+]: ...
+@overload
+def assert_fits(target: Any, **options: Any) -> TraceResult: ...
+def assert_fits(target: Any = None, **options: Any) -> Any:
+    """For tests and CI: that code fits a card.
+
+        vramcast.assert_fits("torchvision.models:resnet50", input="32x3x224x224", gpu="t4")
+
+        @vramcast.assert_fits(gpu="rtx-4090")
+        def test_training_step(): ...
+
+    Args:
+        target: see `trace`; without one this is a decorator, and the function runs on the card
+        options: those of `trace`
+
+    Returns: the answer, or the decorator
+    Raises: AssertionError with the report where it does not fit
+    """
+    if target is not None:
+        return _asserted(trace(target, **options))
+
+    def decorate(function: Callable[ParametersT, ResultT]) -> Callable[ParametersT, ResultT]:
+        @wraps(function)
+        def run(*args: ParametersT.args, **kwargs: ParametersT.kwargs) -> ResultT:
+            with Simulation(by_option(options), function.__name__) as simulation:
+                result = function(*args, **kwargs)
+            _asserted(simulation.answer)
+            return result
+
+        return run
+
+    return decorate
+
+
+def _asserted(answer: TraceResult) -> TraceResult:
+    if not answer.fits:
+        raise AssertionError(str(answer))
+    return answer
 
 
 def require_torch() -> None:
@@ -16,20 +233,4 @@ def require_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise Unsupported("tracing runs PyTorch itself, which is not installed: pip install 'vramcast[trace]'") from None
-
-
-def traced_target(
-    target: str, options: Mapping[str, Any], *, arguments: Iterable[str] | Mapping[str, Any] = ()
-) -> Traced:
-    """The answer to the trace of a module by name.
-
-    Raises: VramcastError of one sentence
-    """
-    from vramcast.question.tracing import build_trace
-
-    job = build_trace(target, options, arguments=arguments)
-    require_torch()
-    from vramcast.tracing.run import trace_job
-
-    return trace_job(job)
+        raise Unsupported("tracing runs PyTorch, which is not installed: pip install 'vramcast[trace]'") from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,25 +14,65 @@ from vramcast.domain.job import AttentionKernel
 from vramcast.question.options import parse_count
 from vramcast.units import format_bytes
 
+if TYPE_CHECKING:
+    from vramcast.estimate.layers import LayerRow
+    from vramcast.report.messages import Words
+
+HUBS: Final = ("hf", "huggingface", "modelscope")
+"""Schemes of hub ids."""
+
 
 @click.command("layers")
 @click.argument("model")
-@click.option("--seq-len", default="1024", show_default=True, metavar="COUNT", help="positions per sample")
-@click.option("--batch", default="1", show_default=True, metavar="COUNT", help="samples")
+@click.option("--seq-len", metavar="COUNT", help="positions per sample; by default 1024")
+@click.option("--batch", metavar="COUNT", help="samples; by default 1")
 @click.option(
     "--dtype-bytes", type=click.Choice(["2", "4"]), default="2", show_default=True, help="width of an element"
 )
 @click.option("--attention", type=click.Choice([str(kernel) for kernel in AttentionKernel]), default="flash")
+@click.option("--input", "inputs", metavar="SHAPE", multiple=True, help="traced: 32x3x224x224, ids=BxS:int64")
+@click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="traced: of the factory (repeatable)")
+@click.option("--amp", type=click.Choice(["bf16", "fp16"]), help="traced: autocast")
+@click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="traced: dtype of the weights")
 @json_option
 @language_option
 def command(
-    model: str, seq_len: str, batch: str, dtype_bytes: str, attention: str, as_json: bool, lang: str | None
+    model: str, seq_len: str | None, batch: str | None, dtype_bytes: str, attention: str, as_json: bool,
+    lang: str | None, **traced: Any,
 ) -> int:
-    """Each module's parameters, output shape, bytes saved for backward and FLOPs (forward, one micro-batch)."""
+    """Each module's parameters, output shape, bytes saved for backward and FLOPs (forward, one micro-batch).
+
+    MODEL is a model of the catalogue, a config.json, a hub id; or anything that `vramcast trace` takes, which is run
+    once without data and has temporaries as well: torchvision.models:resnet50, timm:NAME, transformers:MODEL.
+
+    \b
+    vramcast layers llama-3.1-8b --seq-len 8k
+    vramcast layers torchvision.models:resnet50 --batch 32 --amp bf16
+    """
+    if _is_traced(model):
+        rows, total = _traced(model, seq_len, batch, traced)
+    else:
+        rows, total = _computed(model, seq_len or "1024", batch or "1", int(dtype_bytes), AttentionKernel(attention))
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "parameters": total, "layers": [_plain(row) for row in rows]}, indent=1))
+        return 0
+    _print(rows, words_of(lang))
+    click.echo(f"{words_of(lang)('parameters')}: {total:,}")
+    return 0
+
+
+def _is_traced(model: str) -> bool:
+    """Whether a name is that of something to run: scheme:rest, but no hub id and no address."""
+    scheme, mark, rest = model.partition(":")
+    return bool(mark) and scheme not in HUBS and not rest.startswith("//") and not Path(model).exists()
+
+
+def _computed(
+    model: str, seq_len: str, batch: str, dtype_bytes: int, attention: AttentionKernel
+) -> tuple[tuple[LayerRow, ...], int]:
     from vramcast.blocks.parameters import count_parameters
     from vramcast.domain.job import require_count
     from vramcast.estimate.layers import layer_rows
-    from vramcast.report.text import table
     from vramcast.sources.resolve import resolve_model
 
     network = resolve_model(model)
@@ -38,20 +80,37 @@ def command(
         network,
         batch=require_count("batch", parse_count("batch", batch)),
         seq_len=require_count("seq-len", parse_count("seq-len", seq_len)),
-        dtype_bytes=int(dtype_bytes),
-        attention=AttentionKernel(attention),
+        dtype_bytes=dtype_bytes,
+        attention=attention,
     )
-    total = count_parameters(network).total
-    if as_json:
-        click.echo(json.dumps({"schema": 1, "parameters": total, "layers": [_plain(row) for row in rows]}, indent=1))
-        return 0
-    words = words_of(lang)
+    return rows, count_parameters(network).total
+
+
+def _traced(
+    model: str, seq_len: str | None, batch: str | None, given: dict[str, Any]
+) -> tuple[tuple[LayerRow, ...], int]:
+    from vramcast.api.tracing import require_torch
+    from vramcast.question.tracing import build_trace
+
+    options = {"seq-len": seq_len, "batch": batch, "input": given["inputs"], "amp": given["amp"]}
+    job = build_trace(model, options | {"dtype": given["dtype"]}, arguments=given["arguments"])
+    require_torch()
+    from vramcast.tracing.layers import traced_layers
+
+    return traced_layers(job)
+
+
+def _print(rows: Sequence[LayerRow], words: Words) -> None:
+    from vramcast.report.text import table
+
+    has_temporaries = any(row.temporary_bytes is not None for row in rows)
     header = (
         words("layer"),
         words("kind"),
         words("parameters"),
         words("output_shape"),
         words("saved"),
+        *([words("trace.temporaries")] if has_temporaries else []),
         words("flops"),
         "x",
     )
@@ -62,14 +121,13 @@ def command(
             f"{row.parameters:,}" if row.parameters else "-",
             " x ".join(map(str, row.output_shape)) or "-",
             format_bytes(row.saved_bytes) if row.saved_bytes else "-",
+            *([format_bytes(row.temporary_bytes) if row.temporary_bytes else "-"] if has_temporaries else []),
             f"{row.flops:.3g}" if row.flops else "-",
             str(row.repeats),
         )
         for row in rows
     ]
-    click.echo(table([header, *body], right=frozenset({2, 4, 5, 6})), nl=False)
-    click.echo(f"{words('parameters')}: {total:,}")
-    return 0
+    click.echo(table([header, *body], right=frozenset({2, 4, 5, 6, 7} if has_temporaries else {2, 4, 5, 6})), nl=False)
 
 
 def _plain(row: Any) -> dict[str, Any]:
@@ -81,4 +139,4 @@ def _plain(row: Any) -> dict[str, Any]:
         "output_shape": list(row.output_shape),
         "saved_bytes": row.saved_bytes,
         "flops": row.flops,
-    }
+    } | ({} if row.temporary_bytes is None else {"temporary_bytes": row.temporary_bytes})

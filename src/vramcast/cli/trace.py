@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from vramcast.cli.shared import coloured, given_options, json_option, language_option, question_options, words_of
-from vramcast.errors import SourceError
-from vramcast.question.tracing import TRACE_OPTIONS
+from vramcast.errors import InvalidSpec, SourceError
+from vramcast.question.tracing import TRACE_OPTIONS, is_script
 
 EXIT_DOES_NOT_FIT = 1
 FILE = click.Path(path_type=Path)
@@ -48,13 +49,20 @@ def command(
     vramcast trace timm:vit_base_patch16_224 --amp bf16 --find batch
     vramcast trace train.py --gpu a100-sxm4-80gb -- --epochs 1
     """
+    from vramcast.api.trace_result import trace_result
     from vramcast.api.tracing import traced_target
-    from vramcast.report.trace_shown import shown_trace
 
     for path in (html, snapshot):
         _check_folder(path)
-    traced = traced_target(target, given_options(values), arguments=arguments)
-    found, words = shown_trace(traced), words_of(lang)
+    if script_arguments and not is_script(target):
+        raise InvalidSpec(f"{target} is no script, so nothing may stand behind it; for a factory give --arg")
+    if arguments and is_script(target):
+        raise InvalidSpec("--arg is for factories; what a script takes stands behind --")
+    traced = traced_target(target, given_options(values), arguments=script_arguments or arguments)
+    if snapshot is not None:
+        answer = replace(traced.answer, timeline=str(snapshot))
+        traced = replace(traced, answer=answer)
+    found, words = trace_result(traced), words_of(lang)
     if as_json:
         click.echo(found.to_json())
     else:

@@ -27,6 +27,7 @@ class LayerRow(Noun, frozen=True):
     output_shape: tuple[int, ...]
     saved_bytes: int
     flops: int  # forward, one micro-batch
+    temporary_bytes: int | None = None  # alive at once and freed within the forward; None: not known
 
 
 def layer_rows(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from vramcast.catalogue.gpus import load_gpu
@@ -19,7 +20,7 @@ from vramcast.domain.trace_job import (
     ScriptJob,
     TraceJob,
 )
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 from vramcast.question.amounts import parse_bytes
 from vramcast.question.options import Kind, Option, parse
 
@@ -129,8 +130,10 @@ def build_trace(
 def build_script(path: str, options: Mapping[str, Any], *, arguments: Iterable[str] = ()) -> ScriptJob:
     """The same for a script.
 
-    Raises: InvalidSpec or UnknownName with one sentence.
+    Raises: SourceError where there is none, InvalidSpec or UnknownName with one sentence.
     """
+    if not Path(path).is_file():
+        raise SourceError(f"{path}: no such script; check the name and the folder")
     values = _parsed(options, wrong="module", hint="a script says that itself")
     gpu, assumptions = _gpu(values)
     if gpu is None:

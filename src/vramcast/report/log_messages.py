@@ -30,7 +30,7 @@ LOG_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "To use this in later questions: add --save-calibration FILE here, then ask with --calibration FILE.",
         "zh": "要在以后的提问中使用：此处加 --save-calibration FILE，之后提问时加 --calibration FILE。",
     },
-    "saved": {"en": "Saved: ask with --calibration {path}", "zh": "已保存：提问时加 --calibration {path}"},
+    "calibration_saved": {"en": "Saved: ask with --calibration {path}", "zh": "已保存：提问时加 --calibration {path}"},
     "entry.communication": {"en": "non-torch (NCCL, kernels)", "zh": "非 torch（NCCL、内核）"},
     "entry.tokens": {"en": "tokens in the cache", "zh": "缓存 token 数"},
     "entry.concurrency": {"en": "concurrency", "zh": "并发数"},

@@ -198,6 +198,7 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "category.draft model": {"en": "draft model", "zh": "草稿模型"},
     "category.encoder cache": {"en": "encoder cache", "zh": "编码器缓存"},
     "category.allocator": {"en": "reserved, not allocated", "zh": "已保留未分配"},
+    "category.slack": {"en": "slack of blocks", "zh": "块内余量"},
     "phase.load": {"en": "load", "zh": "加载"},
     "phase.first step": {"en": "first step", "zh": "第一步"},
     "phase.step": {"en": "steady step", "zh": "稳定步"},

@@ -35,7 +35,7 @@ def render(found: Reconciliation, words: Words, *, saved: str | None = None) -> 
     if found.answer.warnings:
         lines += [words("warnings"), *(f"  - {text}" for text in found.answer.warnings), ""]
     if saved is not None:
-        lines.append(words("saved", path=saved))
+        lines.append(words("calibration_saved", path=saved))
     elif found.calibration is not None and found.largest is not None:
         lines.append(words("offer"))
     return "\n".join(lines).rstrip() + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -9,13 +10,15 @@ from vramcast.domain.traced import Holding, TraceAnswer, TraceFailure, UnknownOp
 from vramcast.report.braille import chart
 from vramcast.report.messages import Words
 from vramcast.report.replay_words import plain, share
-from vramcast.report.text import changes, ledger, phases, table, tried
+from vramcast.report.text import cost_words, ledger, phases, table, tried
 from vramcast.units import format_bytes
 
 COLUMNS: Final = 72
 ROWS: Final = 8
 VIEWS: Final = ("module", "line")
 """What is shown beside the ledger where nothing else is asked for."""
+COUNTED: Final = re.compile(r"(?<![^.])\d+(?![^.])")
+"""A part of a module's name that only counts."""
 LIST: Final = 8
 """Rows of a list."""
 WIDE: Final = 100
@@ -47,7 +50,7 @@ def _sections(
     if answer.found is not None:
         yield words("trace.tried", count=answer.found.num_tried), tried(answer.found, words)
     if not answer.fits and answer.changes:
-        yield words("changes"), changes(answer, words)
+        yield words("changes"), _changes(answer, words)
     yield words("phases"), phases(answer.fullest, words)
     if not views or "category" in views:
         yield words("trace.ledger"), ledger(answer.fullest, words, explain=explain)
@@ -126,8 +129,20 @@ def _search(answer: TraceAnswer, words: Words) -> Iterator[str]:
         yield words(f"trace.found.{found.goal}", value=found.value)
 
 
+def _changes(answer: TraceAnswer, words: Words) -> Iterator[str]:
+    if not any(change.fits for change in answer.changes):
+        yield "  " + words("no_change")
+    rows = [
+        (change.change, format_bytes(change.device_bytes),
+         words("change_fits") if change.fits else words("change_fails"), cost_words(change, words))
+        for change in answer.changes
+    ]
+    yield from (f"  {line}" for line in table(rows, right=frozenset({1})).splitlines())
+
+
 def _holders(holdings: Sequence[Holding], answer: TraceAnswer, words: Words) -> Iterator[str]:
     total = answer.peak.allocated_bytes or 1
+    holdings = _merged(holdings)
     rows = [
         (plain(one.name)[:66] or words("trace.unnamed"), format_bytes(one.num_bytes), share(one.num_bytes / total),
          words("trace.blocks", count=f"{one.count:,}"))
@@ -137,6 +152,21 @@ def _holders(holdings: Sequence[Holding], answer: TraceAnswer, words: Words) -> 
         yield from (f"  {line}" for line in table(rows, right=frozenset({1, 2, 3})).splitlines())
     if len(holdings) > LIST:
         yield "  " + words("trace.more", count=f"{len(holdings) - LIST:,}")
+
+
+def _merged(holdings: Sequence[Holding]) -> list[Holding]:
+    """Those whose names differ in numbers alone are one: "layers.*.mlp"."""
+    groups: dict[str, list[Holding]] = {}
+    for one in holdings:
+        groups.setdefault(COUNTED.sub("*", one.name), []).append(one)
+    merged = [
+        Holding(
+            name=pattern if len(group) > 1 else group[0].name, num_bytes=sum(one.num_bytes for one in group),
+            count=sum(one.count for one in group),
+        )
+        for pattern, group in groups.items()
+    ]
+    return sorted(merged, key=lambda one: -one.num_bytes)
 
 
 def _course(answer: TraceAnswer, words: Words) -> Iterator[str]:

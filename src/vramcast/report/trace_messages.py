@@ -25,7 +25,7 @@ TRACE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "{target}（{parameters} 参数），{gpu}：{how}",
     },
     "trace.what_script": {"en": "{target} on {gpu}: {how}", "zh": "{target}，{gpu}：{how}"},
-    "trace.traced": {"en": "{steps} steps traced, {events} events", "zh": "追踪 {steps} 步，{events} 个事件"},
+    "trace.traced": {"en": "steps: {steps}, events: {events}", "zh": "追踪 {steps} 步，{events} 个事件"},
     "trace.ranks": {"en": "rank {rank} of {world}", "zh": "第 {rank} 号进程，共 {world} 个"},
     "trace.eval": {"en": "inference", "zh": "推理"},
     "trace.train": {"en": "training", "zh": "训练"},

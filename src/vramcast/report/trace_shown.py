@@ -6,10 +6,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import asdict
-
 from vramcast.domain.snapshot import Snapshot
-from vramcast.domain.traced import TraceAnswer, Traced
+from vramcast.domain.traced import TraceAnswer
 from vramcast.report.messages import Words
 from vramcast.report.trace import render, verdict
 from vramcast.report.trace_document import to_json
@@ -38,16 +36,6 @@ class ShownTrace(TraceAnswer, frozen=True):
         """The document `vramcast trace --json` prints."""
         return to_json(self)
 
-    def save(self, path: str | Path) -> None:
-        """The run as a memory snapshot, which memory_viz and `vramcast replay` open.
-
-        Raises: SourceError where it cannot be written
-        """
-        from vramcast.emit.memory_snapshot import save_snapshot
-
-        if self.snapshot is not None:
-            save_snapshot(self.snapshot, Path(path))
-
     def write_html(self, path: str | Path, language: str = "en") -> None:
         """The page `vramcast trace --html` writes: that of `replay`, of this run.
 
@@ -72,8 +60,3 @@ class ShownTrace(TraceAnswer, frozen=True):
             for entry in entries
         )
         return f"<div><b>{lines}</b><table><tbody>{rows}</tbody></table></div>"
-
-
-def shown_trace(traced: Traced) -> ShownTrace:
-    """The same answer, able to show itself."""
-    return ShownTrace(**asdict(traced.answer), snapshot=traced.snapshot)

@@ -30,7 +30,9 @@ class Described(NamedTuple):
 class Feed:
     """Makes the inputs of one forward on the host, as a data loader would."""
 
-    def __init__(self, described: Described, *, batch: int, seq_len: int, dtype: torch.dtype, is_training: bool) -> None:
+    def __init__(
+        self, described: Described, *, batch: int, seq_len: int, dtype: torch.dtype, is_training: bool
+    ) -> None:
         self.batch, self.seq_len = batch, seq_len
         self._described, self._dtype = described, dtype
         self._is_training = is_training

@@ -19,7 +19,6 @@ NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
 TORCH: Final = re.compile(r"(^|/)torch/|^<")
 NAMED: Final = frozenset({Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZER})
 """Categories whose blocks are called after parameters."""
-ALLOCATOR: Final = "allocator"
 
 
 class Places:
@@ -104,12 +103,12 @@ def _entry(category: Category, pattern: str, leaf: str, modules: dict[str, list[
 
 
 def _between(blocks: int, peak: Peak) -> list[LedgerEntry]:
-    """What the allocator adds: the rest of blocks that are not split, and cached memory."""
-    parts = {"rest of blocks": peak.allocated_bytes - blocks, "cached": peak.reserved_bytes - peak.allocated_bytes}
-    return [
-        LedgerEntry(path=f"{ALLOCATOR}/{name}", num_bytes=size, basis=Basis.TRACED)
-        for name, size in parts.items() if size
-    ]
+    """What the allocator adds: the rest of blocks too small to be split off, and cached memory."""
+    parts = {
+        "slack/rest of blocks": peak.allocated_bytes - blocks,
+        "allocator/cached": peak.reserved_bytes - peak.allocated_bytes,
+    }
+    return [LedgerEntry(path=path, num_bytes=size, basis=Basis.TRACED) for path, size in parts.items() if size]
 
 
 def holdings(live: Iterable[Live]) -> Holdings:

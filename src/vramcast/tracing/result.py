@@ -18,7 +18,7 @@ from vramcast.domain.program import Basis, Category
 from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.domain.traced import FORMAT, CoursePoint, TraceAnswer, Traced, TraceFailure, UnknownOperator
 from vramcast.errors import UnknownName
-from vramcast.recordings.stacks import shown
+from vramcast.recordings.stacks import python_frames, shown
 from vramcast.tracing.categories import categorise
 from vramcast.tracing.ledger import Live, Places, entries, holdings
 from vramcast.tracing.played import Failure, Highest, Played, highest, live_after, play, recording
@@ -84,7 +84,7 @@ def traced(run: Run, about: About) -> Traced:
     answer = TraceAnswer(
         question=about.question, fits=fits, capacity_bytes=run.capacity_bytes, ranks=(rank,),
         num_parameters=about.num_parameters, assumptions=about.assumptions, warnings=about.warnings,
-        steps=len(steps_of(run.tape).ends), events=len(run.tape.events), holdings=holdings(live),
+        steps=sum(mark.name == STEP for mark in run.tape.marks), events=len(run.tape.events), holdings=holdings(live),
         unknown_operators=_unknown(known, live), stopped=about.stopped,
         failure=None if failure is None else _failure(run, failure, outside),
         interval_basis=_interval_basis(run.gpu), course=tuple(_course(played)),
@@ -94,9 +94,11 @@ def traced(run: Run, about: About) -> Traced:
 
 def steps_of(tape: Tape) -> Steps:
     """The steps of a run; where none was marked, all of it is one."""
+    if not any(mark.name == STEP for mark in tape.marks):
+        return Steps(0, (len(tape.events),))
     setup = next((block.born for block in tape.blocks if block.origin.phase is not Phase.SETUP), len(tape.events))
     ends = tuple(mark.position for mark in tape.marks if mark.name == STEP)
-    return Steps(setup, ends or (len(tape.events),))
+    return Steps(setup, ends)
 
 
 def _rank(
@@ -107,7 +109,7 @@ def _rank(
     first_end, last_end = steps.ends[0], steps.ends[-1]
     begin = steps.ends[-2] if len(steps.ends) > 1 else steps.setup
     at_peak = highest(played, begin, last_end)
-    moments = {"load": highest(played, 0, steps.setup)}
+    moments = {"load": highest(played, 0, steps.setup)} if steps.setup else {}
     if len(steps.ends) > 1:
         moments["first step"] = highest(played, steps.setup, first_end)
     moments["step"] = at_peak
@@ -204,13 +206,22 @@ def _failure(run: Run, failure: Failure, outside: tuple[LedgerEntry, ...]) -> Tr
         phase=origin.phase.value, operator=block.operator, module=origin.module,
         line=Places(run.stacks)[origin.forward_stack],
         message=error.torch_message(VERSION, processes=used, device=run.device),
-        stack=tuple(shown(frame) for frame in stack[:MOST_FRAMES]),
+        stack=tuple(shown(frame) for frame in python_frames(map(_bare, stack)))[:MOST_FRAMES],
     )
 
 
 def _recording(run: Run, about: About, labels: list[Category], settings: Settings, room: int) -> Snapshot:
+    stacks = tuple(tuple(map(_bare, stack)) for stack in run.stacks)
     found = recording(
-        run.tape, stacks=run.stacks, labels=[str(label) for label in labels], name=about.name, settings=settings,
+        run.tape, stacks=stacks, labels=[str(label) for label in labels], name=about.name, settings=settings,
         capacity_bytes=max(0, room) if run.gpu else None, alloc_conf=run.alloc_conf,
     )
     return replace(found, format=FORMAT)
+
+
+def _bare(frame: Frame) -> Frame:
+    """With the plain name of its function, as torch records it.
+
+    [pytorch] torch/csrc/profiler/python/combined_traceback.cpp
+    """
+    return frame._replace(name=frame.name.rpartition(".")[2])

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from msgspec.structs import replace
 
+from vramcast.allocator import Settings
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import Input, TraceJob
 from vramcast.domain.traced import Traced
 from vramcast.errors import Unsupported
+from vramcast.tracing.changes import changes_of
 from vramcast.tracing.result import About, Run, traced
 from vramcast.tracing.session import Session
-from vramcast.tracing.workloads import Workload, start
+from vramcast.tracing.targets import Target, find_target
+from vramcast.tracing.workloads import Workload
 
 OWN: Final = str(Path(__file__).parent.parent)
 """Frames in our own files and those that called them are no part of what a user runs."""
@@ -38,13 +42,30 @@ def check_torch() -> tuple[str, ...]:
     return ()
 
 
-def trace_job(job: TraceJob) -> Traced:
-    """The answer to a job.
+def answered(job: TraceJob, target: Target | None = None) -> Traced:
+    """The answer to a job; where it does not fit, with what would change that.
+
+    Args:
+        job: what is traced
+        target: whose module is at hand; by default that which the job names
+
+    Raises: VramcastError of one sentence
+    """
+    found = trace_job(job, target)
+    if found.answer.fits:
+        return found
+    changes = changes_of(job, found.answer, lambda other: trace_job(other, target).answer)
+    return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
+
+
+def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
+    """The answer to a job alone.
 
     Raises: VramcastError of one sentence
     """
     warnings = check_torch()
-    session, target = start(job)
+    target = target or find_target(job)
+    session = Session(job.gpu, settings=Settings.parse(job.alloc_conf))
     with session.active():
         workload = Workload(job, target, session)
         workload.run()

@@ -13,7 +13,7 @@ import torch
 
 from vramcast.domain.trace_job import TraceJob
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
-from vramcast.tracing.vision_operators import MISSING_OPERATORS, define_vision_operators
+from vramcast.tracing.vision_operators import prepare_torchvision
 
 
 class Target(NamedTuple):
@@ -134,7 +134,9 @@ def imported(name: str) -> ModuleType:
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        return _imported(name)
+        if name.partition(".")[0] in NEED_TORCHVISION:
+            prepare_torchvision()
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         what = "" if error.name == name else f", which imports {error.name}"
         raise SourceError(f"{name}{what}: not installed; pip install it, or check the name and the folder") from None
@@ -150,16 +152,6 @@ def imported(name: str) -> ModuleType:
         sys.path.remove(here)
 
 
-def _imported(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except RuntimeError as error:
-        if MISSING_OPERATORS not in str(error):
-            raise
-        define_vision_operators()
-        return importlib.import_module(name)
-
-
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [""])[0][:300]
 
@@ -167,3 +159,4 @@ def _first_line(error: BaseException) -> str:
 SCHEMES: Final[Mapping[str, Callable[[str, Mapping[str, Any]], Target]]] = {
     "timm": _timm, "transformers": _transformers, "diffusers": _diffusers,
 }
+NEED_TORCHVISION: Final = frozenset({"torchvision", "timm", "transformers", "diffusers"})

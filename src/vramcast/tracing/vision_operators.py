@@ -5,11 +5,13 @@ torchvision asks for them when it is imported; on tensors without data none of t
 
 from __future__ import annotations
 
+import importlib
+from importlib.util import find_spec
 from typing import Any, Final
 
 import torch
 
-MISSING_OPERATORS: Final = "operator torchvision::"
+MISSING: Final = "operator torchvision::"
 """What torch says of an import without them."""
 SCHEMAS: Final = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -19,8 +21,20 @@ SCHEMAS: Final = (
 _kept: Final[list[Any]] = []  # a library that is collected takes its operators along
 
 
-def define_vision_operators() -> None:
-    """Define those that are not there."""
+def prepare_torchvision() -> None:
+    """Import torchvision, where it is installed: timm, transformers and diffusers import it on the way."""
+    if find_spec("torchvision") is None:
+        return
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if MISSING not in str(error):
+            raise
+        _define()
+        importlib.import_module("torchvision")
+
+
+def _define() -> None:
     known = torch._C._dispatch_get_all_op_names()
     for schema in SCHEMAS:
         if f"torchvision::{schema.partition('(')[0]}" not in known:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from vramcast.allocator import DeviceOutOfMemory, Settings
+from vramcast.allocator import DeviceOutOfMemory
 from vramcast.domain.trace_job import TraceJob
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.tracing.failures import explained
@@ -19,7 +19,7 @@ from vramcast.tracing.losses import default_loss, make_loss
 from vramcast.tracing.optimizers import make_optimizer
 from vramcast.tracing.result import STEP
 from vramcast.tracing.session import Session
-from vramcast.tracing.targets import Target, find_target
+from vramcast.tracing.targets import Target
 
 DTYPES: Final = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BLOCKS: Final = "blocks"
@@ -67,7 +67,7 @@ class Workload:
     def _train(self) -> None:
         assert self._optimizer is not None
         for _ in range(self.job.accumulate):
-            loss = self._forward()
+            loss = self._begin()
             with _explaining("backward", self.model):
                 (self._scaler.scale(loss) if self._scaler else loss).backward()
             del loss
@@ -87,18 +87,20 @@ class Workload:
         optimizer.zero_grad(set_to_none=self.job.zero_grad == "none")
 
     def _infer(self) -> None:
-        with torch.no_grad(), self._autocast(), _explaining("the forward", self.model):
-            positional, named = self._moved()
-            self.model(*positional, **named)
+        with torch.no_grad():
+            self.forward()
         self._session.device.tape.mark(STEP)
 
-    def _forward(self) -> torch.Tensor:
+    def forward(self) -> Any:
+        """What one forward returns."""
         positional, named = self._moved()
-        with self._autocast():
-            with _explaining("the forward", self.model):
-                output = self.model(*positional, **named)
-            with _explaining("the loss", self.model):
-                return self._loss_of(output)
+        with self._autocast(), _explaining("the forward", self.model):
+            return self.model(*positional, **named)
+
+    def _begin(self) -> torch.Tensor:
+        output = self.forward()
+        with self._autocast(), _explaining("the loss", self.model):
+            return self._loss_of(output)
 
     def _loss_of(self, output: Any) -> torch.Tensor:
         if self._loss is None:
@@ -119,16 +121,15 @@ class Workload:
 LOSS_WORDS: Final = {"own": "the model's own", "mean": "the mean of the first output"}
 
 
-class _explaining(nullcontext[None]):  # reads as a statement
+@contextmanager
+def _explaining(what: str, model: torch.nn.Module | None = None) -> Iterator[None]:
     """Turns what a user's code raises into one sentence."""
-
-    def __init__(self, what: str, model: torch.nn.Module | None = None) -> None:
-        super().__init__()
-        self._what, self._model = what, model
-
-    def __exit__(self, _type: Any, error: BaseException | None, _traceback: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, DeviceOutOfMemory):
-            raise explained(error, what=self._what, model=self._model) from error
+    try:
+        yield
+    except DeviceOutOfMemory:
+        raise
+    except Exception as error:
+        raise explained(error, what=what, model=model) from error
 
 
 def _built(target: Target, job: TraceJob) -> torch.nn.Module:
@@ -141,12 +142,6 @@ def _built(target: Target, job: TraceJob) -> torch.nn.Module:
     except Exception as error:
         raise explained(error, what=f"building {target.name}") from error
     return model.to(DTYPES[job.dtype]) if job.dtype else model
-
-
-def start(job: TraceJob) -> tuple[Session, Target]:
-    """An unstarted session for a job, and its target."""
-    target = find_target(job)
-    return Session(job.gpu, settings=Settings.parse(job.alloc_conf)), target
 
 
 def recompute(model: torch.nn.Module, patterns: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,0 +1,106 @@
+"""What can be asked of a trace, and the sentences for what cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.domain.trace_job import DEFAULT_STEPS
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
+from vramcast.question.tracing import DEFAULT_GPU, build_script, build_trace, parse_arguments, parse_input
+
+
+@pytest.mark.parametrize(
+    ("text", "dims", "dtype", "name"),
+    [
+        ("32x3x224x224", (32, 3, 224, 224), "", ""),
+        ("8x1024:int64", (8, 1024), "int64", ""),
+        ("mask=BxS:bool", ("B", "S"), "bool", "mask"),
+        ("x=4*5:bf16", (4, 5), "bfloat16", "x"),
+        ("scalar:long", (), "int64", ""),
+    ],
+)
+def test_inputs_are_shapes_with_a_dtype_behind_and_a_name_before(text, dims, dtype, name) -> None:
+    found = parse_input(text)
+    assert (found.dims, found.dtype, found.name) == (dims, dtype, name)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_input_or_one_sentence(text: str) -> None:
+    try:
+        assert all(isinstance(dim, (int, str)) for dim in parse_input(text).dims)
+    except VramcastError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("text", ["", "x", "3x", "0x4", "4x-1", "4x5:notatype", "a b=3", "9" * 30])
+def test_wrong_inputs_are_refused(text: str) -> None:
+    with pytest.raises((InvalidSpec, UnknownName)):
+        parse_input(text)
+
+
+def test_arguments_of_factories_are_literals_where_they_read_as_such() -> None:
+    assert parse_arguments(["a=1", "b=[1, 2]", "c=None", "d=text", "e=a=b"]) == {
+        "a": 1, "b": [1, 2], "c": None, "d": "text", "e": "a=b",
+    }
+    with pytest.raises(InvalidSpec, match="name=value"):
+        parse_arguments(["12"])
+
+
+def test_without_a_card_one_is_assumed_and_said() -> None:
+    job = build_trace("m:f", {})
+    assert job.gpu is not None and job.gpu.name == DEFAULT_GPU
+    assert any(DEFAULT_GPU in text for text in job.assumptions)
+    assert job.steps == DEFAULT_STEPS
+    named = build_trace("m:f", {"gpu": "t4"})
+    assert named.gpu is not None and named.gpu.name == "t4" and not named.assumptions
+
+
+def test_the_cpu_has_no_card() -> None:
+    assert build_trace("m:f", {"device": "cpu"}).gpu is None
+    with pytest.raises(InvalidSpec, match="--gpu"):
+        build_trace("m:f", {"device": "cpu", "gpu": "t4"})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"nosuch": 1}, "unknown option"),
+        ({"sandbox": True}, "scripts"),
+        ({"eval": True, "optimizer": "adam"}, "--optimizer"),
+        ({"world-size": 4, "rank": 4}, "0 to 3"),
+        ({"parallel": "fsdp"}, "--world-size"),
+        ({"input": ("BxS",)}, "--batch"),
+        ({"input": ("x=3", "x=4")}, "twice"),
+        ({"steps": 1000}, "at most 100"),
+        ({"batch": 0}, "whole number"),
+        ({"amp": "fp8"}, "bf16, fp16"),
+        ({"capacity": "much"}, "24GiB"),
+    ],
+)
+def test_contradictions_get_a_sentence(options: dict[str, object], words: str) -> None:
+    with pytest.raises(VramcastError, match=words):
+        build_trace("m:f", options)
+
+
+def test_a_letter_may_stand_for_what_is_looked_for() -> None:
+    assert build_trace("m:f", {"input": ("Bx3",), "find": "batch"}).inputs[0].dims == ("B", 3)
+
+
+def test_scripts_take_their_own_options(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("pass")
+    job = build_script(str(path), {"value": ("train.py:3=0.5",), "sandbox": True}, arguments=["--lr", "1"])
+    assert job.values == {"train.py:3": "0.5"} and job.is_sandboxed and job.arguments == ("--lr", "1")
+    for options, words in (
+        ({"amp": "bf16"}, "itself"), ({"value": ("3=4",)}, "file:line"), ({"time-limit": 10**6}, "a day"),
+    ):
+        with pytest.raises(InvalidSpec, match=words):
+            build_script(str(path), options)
+    with pytest.raises(SourceError, match="no such script"):
+        build_script(str(tmp_path / "other.py"), {})
+    with pytest.raises(Unsupported):
+        build_script(str(path), {"device": "cpu"})

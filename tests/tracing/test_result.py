@@ -1,0 +1,140 @@
+"""From tapes to answers: levels, steps, ledgers that add up, and where memory runs out."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.domain.program import Category
+from vramcast.domain.snapshot import Frame
+from vramcast.tracing.result import About, Run, traced
+from vramcast.tracing.tape import Origin, Phase, Tape
+from vramcast.units import GIB, MIB
+
+CARD = load_gpu("t4")
+STACKS = ((), (Frame("Net.forward", "/home/me/net.py", 7), Frame("<module>", "/home/me/train.py", 20)))
+FORWARD = Origin(Phase.FORWARD, "layers.0.mlp", 1, 1)
+SETUP = Origin(Phase.SETUP, "", 1, 1)
+
+
+def answer_of(tape: Tape, **fields):
+    run = Run(**({"tape": tape, "stacks": STACKS, "unseen": {}, "gpu": CARD, "capacity_bytes": CARD.visible_bytes}
+                 | fields))
+    return traced(run, About(name="run", question={"target": "x", "gpu": "t4"}, num_parameters=1))
+
+
+def stepped(*sizes: int) -> Tape:
+    """Weights of 8 MiB, then a step for each size."""
+    tape = Tape()
+    tape.add(8 * MIB, 0, "aten._to_copy", SETUP).kind = "weight"
+    for size in sizes:
+        tape.end(tape.add(size, 0, "aten.mm.default", FORWARD))
+        tape.mark("step")
+    return tape
+
+
+def test_the_peak_is_that_of_the_last_step_and_every_phase_has_its_own() -> None:
+    answer = answer_of(stepped(64 * MIB, 32 * MIB)).answer
+    rank = answer.fullest
+    assert answer.steps == 2
+    assert {name: peak.allocated_bytes for name, peak in rank.phases.items()} == {
+        "load": 8 * MIB, "first step": 72 * MIB, "step": 40 * MIB,
+    }
+    assert rank.peak == rank.phases["step"]
+    assert rank.highest_phase == "first step"
+
+
+def test_blocks_are_called_after_modules_lines_and_operators() -> None:
+    answer = answer_of(stepped(64 * MIB, 32 * MIB)).answer
+    entry = next(entry for entry in answer.fullest.ledger if entry.category == Category.TEMPORARIES)
+    assert entry.path == "temporaries/layers.0.mlp/mm"
+    held = answer.holdings
+    assert [one.name for one in held.by_module] == ["layers.0.mlp", ""]
+    assert held.by_line[0].name == "net.py:7 Net.forward"
+    assert {one.name for one in held.by_operator} == {"aten.mm", "aten._to_copy"}
+
+
+def test_modules_that_differ_in_numbers_are_one_entry() -> None:
+    tape = Tape()
+    for number in range(3):
+        tape.add(MIB, 0, "aten.mm", Origin(Phase.FORWARD, f"layers.{number}.mlp", 1, 1))
+    ledger = answer_of(tape).answer.fullest.ledger
+    entry = next(entry for entry in ledger if "mlp" in entry.path)
+    assert (entry.path, entry.count, entry.num_bytes) == ("activations/layers.*.mlp/mm", 3, 3 * MIB)
+
+
+@given(st.lists(st.tuples(st.integers(1, 40 * MIB), st.booleans()), min_size=1, max_size=30), st.booleans())
+def test_ledgers_add_up_to_the_device_bytes(requests, on_card) -> None:
+    tape = Tape()
+    for size, dies in requests:
+        block = tape.add(size, 0, "aten.mm", FORWARD)
+        if dies:
+            tape.end(block)
+    answer = answer_of(tape, gpu=CARD if on_card else None).answer
+    peak = answer.peak
+    assert sum(entry.num_bytes for entry in answer.fullest.ledger) == peak.device_bytes
+    assert peak.allocated_bytes <= peak.reserved_bytes <= peak.device_bytes
+    low, high = answer.interval_bytes
+    assert low <= peak.device_bytes <= high
+    for view in ("by_module", "by_line", "by_operator"):
+        held = sum(one.num_bytes for one in getattr(answer.holdings, view))
+        assert held <= peak.allocated_bytes
+
+
+def test_the_host_neither_rounds_nor_keeps() -> None:
+    tape = Tape()
+    tape.add(1000, 0, "aten.mm", FORWARD)
+    peak = answer_of(tape, gpu=None, capacity_bytes=GIB).answer.peak
+    assert (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes) == (1000, 1000, 1000)
+    assert not answer_of(tape, gpu=None, capacity_bytes=999).answer.fits
+
+
+def test_where_memory_runs_out_is_said_in_the_words_of_torch() -> None:
+    found = answer_of(stepped(64 * MIB, 20 * GIB, 32 * MIB))
+    failure = found.answer.failure
+    assert not found.answer.fits and failure is not None
+    assert (failure.step, failure.phase, failure.module) == (1, "forward", "layers.0.mlp")
+    assert failure.line == "net.py:7 Net.forward"
+    assert failure.message.startswith("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 14.")
+    assert "Including non-PyTorch memory, this process has" in failure.message
+    assert failure.stack == ("net.py:7 forward", "train.py:20 <module>")
+
+
+def test_context_and_what_is_outside_count_against_the_card() -> None:
+    assert CARD.context_bytes is not None
+    room = CARD.visible_bytes - CARD.context_bytes
+    whole = room // (2 * MIB) * 2 * MIB
+    assert answer_of(stepped_only(whole)).answer.fits
+    assert not answer_of(stepped_only(whole + 2 * MIB)).answer.fits
+
+
+def stepped_only(size: int) -> Tape:
+    tape = Tape()
+    tape.add(size, 0, "aten.empty", FORWARD)
+    return tape
+
+
+def test_unknown_operators_are_listed_with_their_share_of_the_peak() -> None:
+    unseen = {"aten.mm": (2, 96 * MIB), "aten.gone": (1, MIB)}
+    found = answer_of(stepped(64 * MIB, 32 * MIB), unseen=unseen).answer.unknown_operators
+    assert [(one.name, one.peak_bytes) for one in found] == [("aten.mm", 32 * MIB), ("aten.gone", 0)]
+
+
+def test_a_run_without_steps_is_one() -> None:
+    tape = Tape()
+    tape.end(tape.add(MIB, 0, "aten.empty", SETUP))
+    answer = answer_of(tape).answer
+    assert answer.steps == 0
+    assert answer.peak.allocated_bytes == MIB
+
+
+def test_the_course_keeps_the_peaks() -> None:
+    answer = answer_of(stepped(*[MIB] * 500, 300 * MIB, *[MIB] * 500)).answer
+    assert max(point.allocated_bytes for point in answer.course) == 308 * MIB
+    assert max(point.reserved_bytes for point in answer.course) >= 308 * MIB
+
+
+def test_recordings_name_functions_as_torch_does() -> None:
+    found = answer_of(stepped(MIB))
+    assert [frame.name for frame in found.snapshot.stacks[-1]] == ["forward", "<module>"]
