@@ -1,0 +1,204 @@
+"""Convolutions: cuDNN or ATen's own kernels, copies into the layout they are asked for, workspaces.
+
+A workspace lives as long as the call; how large it is stands in `catalogue/cudnn_workspaces.csv`.
+Left out: the search of `torch.backends.cudnn.benchmark`, which tries every plan once; kernels of its choice are
+assumed to need what the heuristics' choice needs.
+
+[conv] pytorch aten/src/ATen/native/Convolution.cpp: `use_cudnn_depthwise`, `is_depthwise`, `_convolution`,
+`convolution_backward`
+[shared] pytorch aten/src/ATen/native/cudnn/ConvShared.cpp; `cudnn_conv_suggest_memory_format` in native/ConvUtils.h
+[v8] pytorch aten/src/ATen/native/cudnn/Conv_v8.cpp `run_conv_plan`
+[depthwise] pytorch aten/src/ATen/native/cuda/DepthwiseConv2d.cu
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from vramcast.catalogue.cudnn import Kernel, Phase, workspace_share
+from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.memory_formats import CONTIGUOUS, dense_strides, suggested
+
+NARROW_CHANNELS: Final = 4
+"""Channels of an image: kernels of their own."""
+OLDEST_TF32: Final = 80
+OLDEST_TENSOR_CORES: Final = 70
+LEAST_DEPTHWISE_CHANNELS: Final = 32
+LEAST_DEPTHWISE_WIDTH: Final = 7
+LARGEST_DEPTHWISE_FILTER: Final = 5
+
+
+class Problem(NamedTuple):
+    """One convolution: tensors with two or more spatial dimensions."""
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    stride: Sequence[int]
+    dilation: Sequence[int]
+    is_transposed: bool
+    groups: int
+
+    @property
+    def is_depthwise(self) -> bool:
+        """[conv `is_depthwise`]"""
+        channels = self.x.size(1)
+        is_grouped = not self.is_transposed and channels == self.groups > 1
+        return is_grouped and self.weight.size(0) % channels == 0
+
+    @property
+    def kernel(self) -> Kernel:
+        """What kind of kernel the heuristics take it for."""
+        if self.groups > 1:
+            return "grouped"
+        if self.weight.size(1) <= NARROW_CHANNELS:
+            return "narrow"
+        if all(size == 1 for size in self.weight.size()[2:]):
+            return "pointwise"
+        return "dense" if all(step == 1 for step in self.stride) else "strided"
+
+    @property
+    def layout(self) -> torch.memory_format:
+        """[shared `cudnn_conv_suggest_memory_format`]"""
+        if torch.float64 in (self.x.dtype, self.weight.dtype):
+            return CONTIGUOUS
+        formats = suggested(self.x), suggested(self.weight)
+        return next((found for found in formats if found is not CONTIGUOUS), CONTIGUOUS)
+
+    @property
+    def is_cudnn(self) -> bool:
+        """Whether cuDNN runs it; else a kernel of ATen that needs no workspace [conv `use_cudnn_depthwise`]."""
+        if not self.is_depthwise or self.layout is not CONTIGUOUS:
+            return True
+        return self.x.dtype is torch.float16 and self.x.dim() == 4 and _is_fast_in_cudnn(self)
+
+
+def _is_fast_in_cudnn(problem: Problem) -> bool:
+    """[conv `check_cudnn_depthwise_workload_with_filter`]"""
+    x, stride, size = problem.x, problem.stride, problem.weight.size(-1)
+    batch, channels, height, width = x.size()
+    is_square = stride[0] == stride[1] or height == 1
+    if any(step != 1 for step in problem.dilation) or not is_square or channels < LEAST_DEPTHWISE_CHANNELS:
+        return False
+    if size not in (1, 3, LARGEST_DEPTHWISE_FILTER) or width < LEAST_DEPTHWISE_WIDTH or stride[1] not in (1, 2):
+        return False
+    if stride[1] == 1:
+        return True
+    if size == 1:
+        return width <= 28 if batch == 1 else batch <= 16 and channels >= 128 and width <= LEAST_DEPTHWISE_WIDTH
+    return batch == 1 or channels >= 512 or (channels >= 256 and width >= 28)
+
+
+def convolution(call: Call) -> Any:
+    """The output, then a workspace; a bias is added in place."""
+    if call.device.is_cpu:
+        return call.run()
+    problem = _problem(call, *call.args[:2], call.args[3], *call.args[5:7], call.args[8])
+    layout = problem.layout if problem.is_cudnn else CONTIGUOUS
+    _copy(call, problem.x, layout)
+    shape = call.simulation.kernels(call.func, call.args, call.kwargs).size()
+    out = _new(call, shape, problem.x.dtype, layout)
+    _copy(call, problem.weight, layout)
+    if problem.is_cudnn:
+        # Transposed, it runs the gradient of the data.
+        phase: Phase = "data" if problem.is_transposed else "forward"
+        call.release(_workspace(call, problem, out, phase))
+    return out
+
+
+def convolution_backward(call: Call) -> Any:
+    """Gradients of input, weight and bias, each with its workspace."""
+    if call.device.is_cpu:
+        return call.run()
+    grad, x, weight, _, stride, _, dilation, is_transposed, _, groups, mask = call.args
+    problem = _problem(call, x, weight, stride, dilation, is_transposed, groups)
+    grad_image = grad.unsqueeze(2) if grad.dim() == 3 else grad
+    layout = problem.layout if problem.is_cudnn else CONTIGUOUS
+    copies = [_copy(call, problem.x, layout), _copy(call, grad_image, layout)]
+    if problem.is_cudnn:
+        dx, dweight = _cudnn_gradients(call, problem, grad_image, mask)
+    else:
+        dweight = _new(call, weight.size(), weight.dtype, CONTIGUOUS) if mask[1] else None
+        dx = _new(call, x.size(), x.dtype, CONTIGUOUS) if mask[0] else None
+    for copy in reversed(copies):
+        call.release(copy)
+    dbias = None
+    if mask[2]:
+        with call.simulation:
+            dbias = grad.sum([dim for dim in range(grad.dim()) if dim != 1])
+    return dx, dweight, dbias
+
+
+def _cudnn_gradients(
+    call: Call, problem: Problem, grad: torch.Tensor, mask: Sequence[bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """[shared `cudnn_convolution_backward`]"""
+    x, weight, layout = problem.x, problem.weight, problem.layout
+    dx = dweight = None
+    if mask[0]:
+        dx = _new(call, call.args[1].size(), x.dtype, layout)
+        copy = _copy(call, weight, layout)
+        # The gradient of a transposed convolution's input is a convolution.
+        call.release(_workspace(call, problem, grad, "forward" if problem.is_transposed else "data"))
+        call.release(copy)
+    if mask[1]:
+        dweight = _new(call, call.args[2].size(), weight.dtype, layout)
+        call.release(_workspace(call, problem, grad, "filter"))
+    return dx, dweight
+
+
+def _problem(
+    call: Call, x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], *rest: Any
+) -> Problem:
+    """One spatial dimension becomes two, as ATen does; it makes such an input contiguous first."""
+    dilation, is_transposed, groups = rest
+    if x.dim() == 3:
+        if not x.is_contiguous():
+            call.scratch(_bytes(x), "contiguous copy")
+            x = torch.empty(x.size(), dtype=x.dtype, device="meta")
+        x, weight, stride, dilation = x.unsqueeze(2), weight.unsqueeze(2), [1, *stride], [1, *dilation]
+    return Problem(x, weight, stride, dilation, is_transposed, groups)
+
+
+def _workspace(call: Call, problem: Problem, other: torch.Tensor, phase: Phase) -> Any:
+    """What cuDNN takes for one call: room for tensors in the layout its tensor-core kernels read."""
+    if not _converts(call, problem):
+        return None
+    version = call.device.allocator.settings.version
+    share = workspace_share(problem.kernel, phase, version)
+    moved = _bytes(problem.x) + _bytes(problem.weight) + (0 if phase == "forward" else _bytes(other))
+    return call.scratch(round(share * moved), f"cuDNN convolution, {phase}")
+
+
+def _converts(call: Call, problem: Problem) -> bool:
+    """Tensor cores read channels last; other kernels of cuDNN read what they are given."""
+    if problem.layout is not CONTIGUOUS or problem.x.dim() != 4:
+        return False
+    if problem.x.dtype is torch.float32:
+        return call.device.sm >= OLDEST_TF32 and torch.backends.cudnn.allow_tf32
+    return problem.x.dtype.itemsize == 2 and call.device.sm >= OLDEST_TENSOR_CORES
+
+
+def _copy(call: Call, tensor: torch.Tensor, layout: torch.memory_format) -> Any:
+    """`tensor.contiguous(layout)` for the time of the call."""
+    if tensor.is_contiguous(memory_format=layout):
+        return None
+    return call.scratch(_bytes(tensor), "contiguous copy")
+
+
+def _new(call: Call, size: Sequence[int], dtype: torch.dtype, layout: torch.memory_format) -> torch.Tensor:
+    strides = None if layout is CONTIGUOUS or len(size) == 3 else dense_strides(size, layout)
+    return call.empty(size, dtype=dtype, strides=strides)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.dtype.itemsize
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "aten.convolution": convolution,
+    "aten.convolution_backward": convolution_backward,
+}
+PLAIN: Final = frozenset[str]()
