@@ -11,18 +11,20 @@ from vramcast.tracing.memory import Device
 from vramcast.tracing.tape import Block
 
 if TYPE_CHECKING:
+    from vramcast.tracing.operators import Operator
     from vramcast.tracing.simulation import Simulation
 
 
 class Call:
     """One call of an operator whose tensors live on `device`."""
 
-    __slots__ = ("_scratch", "args", "device", "func", "kwargs", "simulation")
+    __slots__ = ("_scratch", "args", "device", "func", "kwargs", "name", "simulation")
 
     def __init__(
-        self, simulation: Simulation, func: Any, args: Sequence[Any], kwargs: dict[str, Any], device: Device
+        self, simulation: Simulation, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], device: Device
     ) -> None:
-        self.simulation, self.func, self.args, self.kwargs, self.device = simulation, func, args, kwargs, device
+        self.simulation, self.args, self.kwargs, self.device = simulation, args, kwargs, device
+        self.func, self.name = operator.func, operator.name
         self._scratch: list[Block] = []
 
     def arg(self, index: int, name: str, default: Any = None) -> Any:
@@ -35,7 +37,7 @@ class Call:
         Args: instead of the call's own, where given
         """
         out = self.simulation.on_meta(self.func, args or self.args, kwargs or self.kwargs, self.device)
-        self.simulation.adopt(out, self.device, str(self.func))
+        self.simulation.adopt(out, self.device, self.name)
         return out
 
     def apart(self, key: Any) -> Any:
@@ -51,12 +53,12 @@ class Call:
             tensor = torch.empty(size, dtype=dtype, device="meta")
         else:
             tensor = torch.empty_strided(size, strides, dtype=dtype, device="meta")
-        self.simulation.memory.adopt(tensor, self.device, str(self.func))
+        self.simulation.memory.adopt(tensor, self.device, self.name)
         return tensor
 
     def scratch(self, num_bytes: int, what: str) -> Block | None:
         """Memory the operator takes now and gives back when it returns, last taken first [bytes]."""
-        block = self.device.take(num_bytes, str(self.func), kind="scratch", name=what)
+        block = self.device.take(num_bytes, self.name, kind="scratch", name=what)
         if block is not None:
             self._scratch.append(block)
         return block
@@ -72,7 +74,7 @@ class Call:
         device = self.device
         place = key, device.stream
         if place not in device.workspaces:
-            block = device.take(num_bytes, str(self.func), kind="workspace", name=what)
+            block = device.take(num_bytes, self.name, kind="workspace", name=what)
             if block is not None:
                 device.workspaces[place] = block
 

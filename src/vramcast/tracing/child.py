@@ -120,7 +120,7 @@ class Watch:
         limit, steps, forwards = self._job.time_limit_s, self.steps, self._forwards
         place = self._session.origins.place()
         far = f"{steps} optimizer steps and {forwards} forwards, at {place}"
-        if steps or forwards and not self._has_optimizer:
+        if steps or (forwards and not self._has_optimizer):
             self._end(f"stopped at the time limit of {limit} s after {far}")
         self.write(error=(
             f"{self._job.path} was still running after {limit} s: {far}; raise --time-limit or give it arguments that "

@@ -98,7 +98,7 @@ class Simulation(TorchDispatchMode):
             out = _blanks(known)
             self.adopt(out, device, operator.name)
         elif operator.rule is not None:
-            call = Call(self, operator.func, args, mapped, device)
+            call = Call(self, operator, args, mapped, device)
             try:
                 out = operator.rule(call)
             except RuntimeError as error:

@@ -2,7 +2,6 @@
 
 import math
 import os
-from contextlib import nullcontext
 
 import numpy as np
 import torch

@@ -12,7 +12,9 @@ from typing import Final
 from vramcast.tracing.call import Rule
 from vramcast.tracing.rules import (
     attention,
+    batch_norm,
     blas,
+    convolution,
     dropout,
     engine,
     foreach,
@@ -29,8 +31,8 @@ from vramcast.tracing.rules import (
 )
 
 TABLES: Final = (
-    attention, blas, dropout, engine, foreach, indexing, inside, losses, norms, pointwise, random, reductions, softmax,
-    sorting, spectral,
+    attention, batch_norm, blas, convolution, dropout, engine, foreach, indexing, inside, losses, norms, pointwise,
+    random, reductions, softmax, sorting, spectral,
 )
 RULES: Final[Mapping[str, Rule]] = {name: rule for table in TABLES for name, rule in table.RULES.items()}
 PLAIN: Final[frozenset[str]] = frozenset(name for table in TABLES for name in table.PLAIN)

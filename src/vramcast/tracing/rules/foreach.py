@@ -21,7 +21,7 @@ def partial(call: Call) -> Any:
     """Norms or maxima of chunks of every tensor; as many chunks for each as the longest has."""
     tensors = call.args[0]
     dtype = tensors[0].dtype
-    order = call.arg(1, "ord", 2) if "norm" in str(call.func) else 2
+    order = call.arg(1, "ord", 2) if "norm" in call.name else 2
     fast = order in FAST_ORDERS and dtype.is_floating_point and all(tensor.dtype is dtype for tensor in tensors)
     if fast and not call.device.is_cpu:
         wanted = call.arg(2, "dtype") or dtype

@@ -50,7 +50,7 @@ OTHER: Final = (
 PLAIN: Final = frozenset(
     f"aten.{name}"
     for names in (
-        (f"{name}{suffix}" for name in (*UNARY.split(), *BINARY.split(), *"tril triu".split()) for suffix in ("", "_")),
+        (f"{name}{suffix}" for name in (*UNARY.split(), *BINARY.split(), *["tril", "triu"]) for suffix in ("", "_")),
         (f"{name}_backward" for name in BACKWARD.split()),
         FACTORIES.split(), SHAPE.split(), OTHER.split(),
     )

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from math import ceil, log2
 from typing import Any, Final
 
-
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.cub import radix_sort_bytes
 from vramcast.tracing.rules.layouts import num_bytes

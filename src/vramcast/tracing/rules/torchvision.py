@@ -10,15 +10,8 @@ for another torch (`--no-deps` beside a CPU build). Operators with any schema le
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
-from typing import Any, Final
-
-import torch
-
-from vramcast.tracing.call import Call, Rule
-from vramcast.units import ceil_div
+from typing import Final
 
 BOXES_A_BLOCK: Final = 64  # bits of one word of the overlap mask [nms]
 PARALLEL_IMAGES: Final = 32  # kMaxParallelImgs [deform]
