@@ -6,6 +6,8 @@ costs less than the first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -27,15 +29,21 @@ class Kernels:
         # Operators whose meta kernel is written in Python: torch._meta_registrations.activate_meta
         self._slow = frozenset(op for kind in ("meta", "post_autograd") for op in global_decomposition_table[kind])
 
-    def __call__(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """The operator's outputs."""
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within: simulated tensors answer as the meta tensors they are."""
         was_running, self.is_running = self.is_running, True
         try:
+            yield
+        finally:
+            self.is_running = was_running
+
+    def __call__(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The operator's outputs."""
+        with self.running():
             if func not in self._slow or func._schema.is_mutable:
                 return func(*args, **kwargs)
             return self._remembering(func, args, kwargs)
-        finally:
-            self.is_running = was_running
 
     def _remembering(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         try:

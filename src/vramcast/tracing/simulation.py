@@ -98,13 +98,7 @@ class Simulation(TorchDispatchMode):
             out = _blanks(known)
             self.adopt(out, device, operator.name)
         elif operator.rule is not None:
-            call = Call(self, operator, args, mapped, device)
-            try:
-                out = operator.rule(call)
-            except RuntimeError as error:
-                raise self._explained(error, device) from None
-            finally:
-                call.finish()
+            out = self._by_rule(operator.rule, Call(self, operator, args, mapped, device))
         else:
             out = self.on_meta(operator.func, args, mapped, device)
             self.adopt(out, device, self._maker(operator, args, device))
@@ -117,6 +111,15 @@ class Simulation(TorchDispatchMode):
         elif operator.supposes:
             self.unknowns.suppose(operator, args, kwargs, out)
         return out
+
+    def _by_rule(self, rule: Rule, call: Call) -> Any:
+        try:
+            with self.kernels.running():  # rules ask meta kernels, too
+                return rule(call)
+        except RuntimeError as error:
+            raise self._explained(error, call.device) from None
+        finally:
+            call.finish()
 
     def _maker(self, operator: Operator, args: tuple[Any, ...], device: Device) -> str:
         """Who made the values: of a copy to the host, who made the original."""

@@ -212,8 +212,16 @@ def grouped_mm(call: Call) -> Any:
     """`_grouped_mm`, `_scaled_grouped_mm`: CUTLASS, whose arguments of every group lie in a small table.
 
     Source: pytorch aten/src/ATen/native/cuda/GroupMM.cu `bf16bf16_grouped_gemm_impl_sm90_sm100`: buffer of pointers,
-    strides and problem sizes; the kernel's own workspace is below a page and left out
+    strides and problem sizes; the kernel's own workspace is below a page and left out. Other dtypes than bf16:
+    GroupedBlas.cpp `_grouped_mm_fallback`, one product a group into the output
     """
+    a, b = call.arg(0, "self"), call.arg(1, "mat2")
+    if call.name == "aten._grouped_mm" and a.dtype is not torch.bfloat16:  # which the meta kernel refuses
+        alike = [tensor.to(torch.bfloat16) for tensor in (a, b)]
+        shape = call.func(*alike, *call.args[2:], **call.kwargs)
+        out = call.empty(shape.size(), dtype=a.dtype, strides=shape.stride())
+        take_workspace(call)
+        return out
     out = call.run()
     offsets = call.kwargs.get("offs")
     groups = offsets.numel() if offsets is not None else call.arg(0, "self").size(0)
