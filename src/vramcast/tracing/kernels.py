@@ -15,6 +15,8 @@ from torch._decomp import global_decomposition_table
 
 META: Final = torch.device("meta")
 MOST_REMEMBERED: Final = 20_000
+WRITE_ONLY: Final = ("aten::_foreach_", "aten::_fused_")
+"""Operators on lists of tensors: those that return nothing write in place, and their kernels look at every tensor."""
 _NEW: Final = object()
 _NOT_TOLD: Final = object()
 _PLAIN: Final = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -40,8 +42,11 @@ class Kernels:
 
     def __call__(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """The operator's outputs."""
+        schema = func._schema
+        if not schema.returns and schema.name.startswith(WRITE_ONLY):
+            return None
         with self.running():
-            if func not in self._slow or func._schema.is_mutable:
+            if func not in self._slow or schema.is_mutable:
                 return func(*args, **kwargs)
             return self._remembering(func, args, kwargs)
 

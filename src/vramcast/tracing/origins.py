@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -15,40 +16,47 @@ from vramcast.tracing.tape import Origin, Phase
 
 _OWN: Final = str(Path(__file__).parent)
 _NOT_PLACES: Final = (_OWN, str(Path(torch.__file__).parent), "<")
-DEEPEST: Final = 64
-"""Python frames kept of a stack."""
+DEEPEST: Final = 80
+"""Python frames kept of a stack, this package's own among them."""
 
 _current_node: Final = torch._C._current_autograd_node
 _next_sequence: Final = torch._C._autograd._get_sequence_nr
 
 
 class Stacks:
-    """Every distinct stack once. Index 0 is the empty one."""
+    """Every distinct stack once. Index 0 is the empty one.
+
+    Reading them is a good part of a run's time, so frames are looked at only when they are asked for.
+    """
 
     def __init__(self) -> None:
         self._indices: dict[tuple[Any, ...], int] = {(): 0}
-        self._skipped: dict[CodeType, bool] = {}
 
     def here(self, frame: FrameType | None) -> int:
-        """The index of the stack from this frame outwards, without this package's own frames."""
+        """The index of the stack from this frame outwards."""
         key: list[Any] = []
-        skipped = self._skipped
-        while frame is not None and len(key) < 2 * DEEPEST:
-            code = frame.f_code
-            own = skipped.get(code)
-            if own is None:
-                own = skipped[code] = code.co_filename.startswith(_OWN) or code.co_name == "__torch_dispatch__"
-            if not own:
-                key.append(code)
-                key.append(frame.f_lasti)
+        append, depth = key.append, 0
+        while frame is not None and depth < DEEPEST:
+            append(frame.f_code)
+            append(frame.f_lasti)
             frame = frame.f_back
+            depth += 1
         return self._indices.setdefault(tuple(key), len(self._indices))
 
     def frames(self) -> tuple[tuple[Frame, ...], ...]:
-        """All stacks, innermost frame first."""
-        return tuple(tuple(_frame(key[i], key[i + 1]) for i in range(0, len(key), 2)) for key in self._indices)
+        """All stacks, innermost frame first, without this package's own frames."""
+        return tuple(
+            tuple(_frame(code, last) for code, last in zip(key[::2], key[1::2], strict=True) if not _is_own(code))
+            for key in self._indices
+        )
 
 
+@cache
+def _is_own(code: CodeType) -> bool:
+    return code.co_filename.startswith(_OWN)
+
+
+@cache
 def _frame(code: CodeType, last_instruction: int) -> Frame:
     line = next((line for start, end, line in code.co_lines() if start <= last_instruction < end and line), 0)
     return Frame(code.co_qualname, code.co_filename, line or code.co_firstlineno)
