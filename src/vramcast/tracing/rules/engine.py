@@ -25,8 +25,8 @@ from vramcast.tracing.call import Call, Rule
 
 _ENGINE: Final = _engine_run_backward.__code__
 _TRACING: Final = str(Path(__file__).parents[1])
-_WRAPPERS: Final = ("_fn", "inner", "__torch_dispatch__")
-"""Functions that torch puts between the engine and a dispatch mode."""
+_WRAPPERS: Final = frozenset({torch._ops.__file__, torch._compile.__file__})
+"""Files whose functions stand between the engine and a dispatch mode: calls of operators from Python, autocast's."""
 
 ADDING_FORMULAS: Final = frozenset({
     "VarMeanBackward0", "StdMeanBackward0", "Atan2Backward0", "CumprodBackward0", "ProdBackward1",
@@ -46,9 +46,14 @@ def called_by_engine() -> bool:
     if torch._C._current_graph_task_id() == -1:
         return False
     frame = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_filename.startswith(_TRACING) or frame.f_code.co_name in _WRAPPERS):
+    while frame is not None and _is_between(frame.f_code.co_filename):
         frame = frame.f_back  # type: ignore[assignment]
     return frame is not None and frame.f_code is _ENGINE
+
+
+@cache
+def _is_between(file: str) -> bool:
+    return file.startswith(_TRACING) or file in _WRAPPERS
 
 
 def _counts(tensor: torch.Tensor) -> _Counts:
