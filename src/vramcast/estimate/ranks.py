@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Extent, Tensor, extent, live_at_end, live_at_peak
+from vramcast.domain.program import Tensor, live_at_end, live_at_peak
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import OutOfMemory
 from vramcast.estimate.interval import Purpose, interval
@@ -30,14 +30,11 @@ def rank_answer(
     outside_bytes = sum(tensor.num_bytes for tensor in outside)
     marks, gives_back_cache = _marks(program, alloc_conf or program.alloc_conf, capacity_bytes - outside_bytes)
     phases: dict[str, Peak] = {}
-    before = Extent(0, 0)
-    for phase, nodes in program.phases.items():
-        inner = extent(nodes)
-        allocated, reserved = before.net + inner.peak, marks[phase].reserved_bytes
+    for phase in program.phases:
+        allocated, reserved = marks[phase].allocated_bytes, marks[phase].reserved_bytes
         phases[phase.value] = Peak(
             allocated_bytes=allocated, reserved_bytes=reserved, device_bytes=reserved + outside_bytes
         )
-        before = Extent(before.net + inner.net, 0)
     steady = phases[program.steady.value]
     low, high = interval(engine, steady.device_bytes - exact_bytes, purpose=purpose)
     return RankAnswer(
@@ -74,11 +71,20 @@ def _ledger(program: RankProgram, steady: Peak, outside: tuple[Tensor, ...]) -> 
     for tensor, count in live_at_peak(program.phases[program.steady]).items():
         live[tensor] = live.get(tensor, 0) + count
     entries = [_entry(tensor, tensor.block_bytes, count) for tensor, count in live.items() if count]
-    cached = steady.reserved_bytes - sum(entry.num_bytes for entry in entries)
+    slack = steady.allocated_bytes - sum(entry.num_bytes for entry in entries)
+    if slack:
+        entries.append(
+            LedgerEntry(
+                path="allocator/slack of large blocks",
+                num_bytes=slack,
+                formula="peak allocated - requests at the peak, rounded",
+                source="simulated caching allocator, see docs/levels.md",
+            )
+        )
     entries.append(
         LedgerEntry(
             path="allocator/reserved but not allocated",
-            num_bytes=cached,
+            num_bytes=steady.reserved_bytes - steady.allocated_bytes,
             formula="peak reserved - allocated at the peak",
             source="simulated caching allocator, see docs/levels.md",
         )
