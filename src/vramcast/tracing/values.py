@@ -69,6 +69,8 @@ class Values:
             known["device"] = HOST
             if not known_args or _elements(known_args[0]) > LARGEST_ELEMENTS:
                 return None
+        if any(isinstance(arg, (list, tuple)) and _elements(arg) > LARGEST_ELEMENTS for arg in known_args):
+            return None  # sizes: of a gradient in front of a slice, of new zeros
         try:
             return operator.func(*known_args, **known)
         except (RuntimeError, NotImplementedError):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FLASH_ALIGNMENT: Final = 8  # of the head size
 MASK_ALIGNMENT: Final = 8  # of the efficient kernel's mask
+HALF_BYTES: Final = 2
 LOWEST: Final = -65504.0  # of fp16: what older cuDNN takes for minus infinity
 
 
@@ -73,11 +74,27 @@ def _cudnn(question: Question, scale: float | None) -> torch.Tensor:
 
 
 def _math(question: Question, scale: float | None) -> torch.Tensor:
+    """Products and softmax as operators of their own; the mask is added in place [sdpa `..._attention_math`]."""
     query, key, value, _, dropout, is_causal, enable_gqa = question
-    return torch.ops.aten._scaled_dot_product_attention_math(
-        query, key, value, _additive(question, float("-inf")), dropout, is_causal, None, scale=scale,
-        enable_gqa=enable_gqa,
-    )[0]
+    dtype = query.dtype
+    if dtype.itemsize == HALF_BYTES and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
+        query, key, value = query.float(), key.float(), value.float()
+    root = (query.size(-1) ** -0.5 if scale is None else abs(scale)) ** 0.5
+    query = query * (-root if scale is not None and scale < 0 else root)
+    mask = _additive(question._replace(query=query), float("-inf"))
+    if is_causal:
+        seen = torch.ones((query.size(-2), key.size(-2)), dtype=torch.bool, device=query.device).tril()
+        mask = _additive(question._replace(query=query, mask=seen), float("-inf"))
+    if enable_gqa:
+        groups = query.size(-3) // key.size(-3)
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scores = torch.matmul(query, key.transpose(-2, -1) * root)
+    if mask is not None:
+        scores.add_(mask)
+    weights = torch.ops.aten._safe_softmax(scores, -1)
+    if dropout:
+        weights = torch.dropout(weights, dropout, True)
+    return torch.matmul(weights, value).to(dtype)
 
 
 def _padded(tensor: torch.Tensor, alignment: int) -> torch.Tensor:

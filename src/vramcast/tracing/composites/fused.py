@@ -1,5 +1,6 @@
 """What the outputs of CUDA's fused operators look like, where torch has no meta kernel of them.
 
+[silu] pytorch aten/src/ATen/native/cuda/ActivationSiluKernel.cu, ActivationMishKernel.cu: one kernel each
 [layer] pytorch aten/src/ATen/native/cuda/layer_norm_kernel.cu `_fused_rms_norm_cuda`
 """
 
@@ -33,9 +34,16 @@ def rms_norm_backward(
     )
 
 
+def gradient(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A pointwise gradient of two tensors, laid out as such operators do."""
+    return torch.ops.aten.sigmoid_backward(grad, x)
+
+
 KERNELS: Final[Mapping[str, Callable[..., Any]]] = {
     "_fused_rms_norm": rms_norm,
     "_fused_rms_norm_backward": rms_norm_backward,
+    "mish_backward": gradient,
+    "silu_backward": gradient,
 }
 
 __all__ = ["KERNELS"]

@@ -72,16 +72,22 @@ def _segments(call: Call, count: int, rows: int, index: int) -> None:
 def index_put(call: Call) -> Any:
     """`x[indices] += values` sorts the linear indices; without accumulation nothing is allocated but casts of them."""
     out = call.run()
+    put(call)
+    return out
+
+
+def put(call: Call) -> None:
+    """What writing to indices takes on the way [put]."""
     x, indices, values = (call.arg(index, "") for index in range(3))
     given = [index for index in indices if index is not None]
     if call.device.is_cpu or not given or any(index.dtype is torch.bool for index in given):
-        return out
+        return
     if not call.arg(3, "accumulate", False) and not torch.are_deterministic_algorithms_enabled():
-        return out
+        return
     shape = torch.broadcast_shapes(*(index.size() for index in given))
     count = prod(shape)
     slices = x.numel() // max(1, prod(x.size(dim) for dim, index in enumerate(indices) if index is not None))
-    linear = call.scratch(count * INT64, "linear indices")
+    call.scratch(count * INT64, "linear indices")
     if not values.is_contiguous() or values.numel() < count * slices:
         call.scratch(count * slices * values.dtype.itemsize, "expanded values")
     if not x.is_contiguous():
@@ -93,8 +99,6 @@ def index_put(call: Call) -> Any:
     sort = call.scratch(radix_sort_bytes(count, key=INT64, value=INT64, bits=bits, sm=call.device.sm), "radix sort")
     call.release(sort)
     call.release(positions)
-    del linear
-    return out
 
 
 def masked_scatter(call: Call) -> Any:

@@ -9,9 +9,9 @@ written, so that mixed types need no copies
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from vramcast.tracing.call import Rule
+from vramcast.tracing.call import Call, Rule
 
 UNARY: Final = (
     "abs acos acosh angle asin asinh atan atanh bitwise_not ceil celu clamp clamp_max clamp_min conj_physical cos cosh "
@@ -56,4 +56,11 @@ PLAIN: Final = frozenset(
     )
     for name in names
 )
-RULES: Final[Mapping[str, Rule]] = {}
+
+
+def fused(call: Call) -> Any:
+    """One kernel on CUDA, which meta tensors would take apart."""
+    return call.run()
+
+
+RULES: Final[Mapping[str, Rule]] = {"aten.mish_backward": fused, "aten.silu_backward": fused}

@@ -1,0 +1,169 @@
+"""Losses over logits, probabilities and output projections."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from truth.kernel_code.bench import CUDA, Run, constant, dtype_of, labels, leaf, of_loss, with_given_gradient
+from truth.rows.kernels.harness import Case
+from truth.rows.kernels.preference import LEFT_BY_COMPILED, UPCAST_SINCE
+from truth.rows.kernels.probabilities import random_gradient
+
+IGNORED: Final = -100
+
+
+def cross_entropy(case: Case) -> Run:
+    """torch.nn.CrossEntropyLoss of fp32 logits."""
+    tokens, classes = case.size("B") * case.size("T"), case.size("V")
+    loss = torch.nn.CrossEntropyLoss()
+    logits, target = leaf(tokens, classes, dtype=dtype_of(case)), labels(classes, tokens)
+    return of_loss(lambda: loss(logits, target))
+
+
+def _distributions(case: Case, function: Any, target_function: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    if case.x_name == "BT":
+        rows, classes = case.size("BT"), case.size("vocab_size")
+    else:
+        rows, classes = case.size("B") * case.size("T"), case.size("V")
+    return function(leaf(rows, classes), dim=-1), target_function(constant(rows, classes), dim=-1)
+
+
+def _of_distance(case: Case, forward: Any) -> Run:
+    """Since 0.8.0 the gradient of the loss is drawn."""
+    if random_gradient(case):
+        return Run(forward, lambda y: y.backward(torch.randn_like(y), retain_graph=True))
+    return of_loss(forward, retain_graph=True)
+
+
+def kl_div(case: Case) -> Run:
+    """torch.nn.KLDivLoss of log-probabilities to probabilities."""
+    student, target = _distributions(case, torch.log_softmax, torch.softmax)
+    loss = torch.nn.KLDivLoss(reduction="batchmean")
+    return _of_distance(case, lambda: loss(student, target))
+
+
+def _jensen_shannon(log_q: torch.Tensor, log_p: torch.Tensor) -> torch.Tensor:
+    """Half the divergences of both to their mean."""
+    kl = torch.nn.KLDivLoss(reduction="batchmean", log_target=True)
+    log_p, log_q = log_p.to(torch.float), log_q.to(torch.float)
+    mean = torch.lerp(torch.exp(log_q), torch.exp(log_p), 0.5)
+    return 0.5 * kl(torch.log(mean), log_p) + 0.5 * kl(torch.log(mean), log_q)
+
+
+def jsd(case: Case) -> Run:
+    """Jensen-Shannon divergence of log-probabilities."""
+    student, target = _distributions(case, torch.log_softmax, torch.log_softmax)
+    return _of_distance(case, lambda: _jensen_shannon(student, target))
+
+
+def tvd(case: Case) -> Run:
+    """Total variation distance of probabilities."""
+    student, target = _distributions(case, torch.softmax, torch.softmax)
+    return _of_distance(case, lambda: torch.sum(torch.abs(student - target) / 2.0) / student.size(0))
+
+
+def sparsemax(case: Case) -> Run:
+    """A projection onto the simplex by sorting."""
+    rows, width = case.size("B") * case.size("T"), case.size("V")
+    x = leaf(rows, width, dtype=dtype_of(case))
+    return with_given_gradient(lambda: _sparsemax(x, -1), torch.randn_like(x))
+
+
+def _sparsemax(x: torch.Tensor, dim: int) -> torch.Tensor:
+    values, _indices = torch.sort(x, dim=dim, descending=True)
+    cumulative = torch.cumsum(values, dim=dim)
+    steps = torch.arange(1, x.size(dim) + 1, device=x.device, dtype=x.dtype)
+    bound = 1 + steps * values
+    support = bound > cumulative
+    count = support.sum(dim=dim, keepdim=True)
+    total = (values * support).sum(dim=dim, keepdim=True)
+    tau = (total - 1) / count
+    return torch.clamp(x - tau, min=0)
+
+
+def _projections(case: Case, count: int, *, dtype: torch.dtype) -> list[Any]:
+    """Output projections of every module that the script sets up."""
+    size = case.size("H"), case.size("V")
+    return [torch.nn.Linear(*size, bias=False, dtype=dtype, device=CUDA) for _ in range(count)]
+
+
+def fused_linear_cross_entropy(case: Case) -> Run:
+    """A projection and its cross entropy, in the type of the logits."""
+    dtype, rows = dtype_of(case), case.size("BT")
+    heads = _projections(case, 2, dtype=dtype)
+    loss = torch.nn.CrossEntropyLoss(ignore_index=IGNORED)
+    x, target = leaf(rows, case.size("H"), dtype=dtype), labels(case.size("V"), rows)
+
+    def forward() -> torch.Tensor:
+        logits = heads[0](x)
+        return loss(logits, target)
+
+    return of_loss(forward)
+
+
+def preference(case: Case) -> Run:
+    """ORPO and CPO after TRL: likelihood of the chosen half, log-probabilities of the labels of both."""
+    dtype, sequences, tokens = dtype_of(case), case.size("B"), case.size("T")
+    heads = _projections(case, 2, dtype=dtype)
+    x = leaf(sequences, tokens, case.size("H"), dtype=dtype)
+    target = labels(case.size("V"), sequences, tokens)
+    left = _left_by_compiled(case, heads[0].weight)
+    upcast = case.timestamp >= UPCAST_SINCE
+
+    def forward() -> torch.Tensor:
+        assert left is not None
+        logits = heads[0](x)
+        scores = logits.float() if upcast else logits
+        half = sequences // 2
+        chosen = scores[:half].reshape(-1, scores.size(-1))
+        loss = torch.nn.functional.cross_entropy(chosen, target[:half].reshape(-1), ignore_index=IGNORED)
+        log_probs = scores.log_softmax(-1)
+        picked = torch.gather(log_probs, dim=2, index=target.unsqueeze(2)).squeeze(2)
+        kept = target != IGNORED
+        means = (picked * kept).sum(-1) / kept.sum(-1)
+        odds = means[:half] - means[half:]
+        return loss - torch.nn.functional.logsigmoid(odds).mean()
+
+    return of_loss(forward)
+
+
+def _left_by_compiled(case: Case, weight: torch.Tensor) -> list[torch.Tensor]:
+    """What compiled calls of the same script, before the measured ones, were seen to leave."""
+    weights, chunks = LEFT_BY_COMPILED
+    pair = (2, case.size("T"), case.size("H"))
+    left = [torch.empty_like(weight) for _ in range(weights)]
+    return left + [torch.empty(pair, dtype=weight.dtype, device=CUDA) for _ in range(chunks)]
+
+
+def grpo(case: Case) -> Run:
+    """Log-probabilities of the chosen tokens under the model and under a reference, in fp32."""
+    dtype, sequences, tokens = dtype_of(case), case.size("B"), case.size("T")
+    heads = _projections(case, 4, dtype=dtype)
+    x = leaf(sequences, tokens, case.size("H"), dtype=dtype)
+    reference = constant(sequences, tokens, case.size("H"), dtype=dtype)
+    chosen = labels(case.size("V"), sequences, tokens)
+    mask = torch.ones(sequences, tokens, device=CUDA)
+    advantages = constant(sequences, dtype=dtype)
+
+    def forward() -> torch.Tensor:
+        logits = x @ heads[0].weight.t()
+        log_probs = torch.log_softmax((logits / 1.0).float(), dim=-1)
+        picked = log_probs.gather(dim=-1, index=chosen.unsqueeze(-1)).squeeze(-1)
+        with torch.no_grad():
+            ref_logits = reference @ heads[1].weight.t()
+            ref_log_probs = torch.log_softmax((ref_logits / 1.0).float(), dim=-1)
+            ref_picked = ref_log_probs.gather(dim=-1, index=chosen.unsqueeze(-1)).squeeze(-1)
+        ratio = torch.exp(picked - picked.detach())
+        gain = torch.min(ratio * advantages.unsqueeze(1), torch.clamp(ratio, 0.8, 1.2) * advantages.unsqueeze(1))
+        divergence = torch.exp(ref_picked - picked) - (ref_picked - picked) - 1.0
+        loss = -gain + 0.04 * divergence
+        return (loss * mask).sum() / torch.clamp(mask.sum(), min=1.0)
+
+    return of_loss(forward)
+
+
+__all__ = [
+    "cross_entropy", "fused_linear_cross_entropy", "grpo", "jsd", "kl_div", "preference", "sparsemax", "tvd",
+]
