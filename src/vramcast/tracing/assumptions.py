@@ -33,8 +33,8 @@ class Assumption(NamedTuple):
     """One thing assumed at one place."""
 
     what: str
-    place: str
-    count: int
+    place: str  # "train.py:33", "" where it holds everywhere
+    times: int
 
 
 UNKNOWN: Final = Place("", 0)
@@ -54,7 +54,7 @@ class Assumptions:
         self.used: set[str] = set()  # of the places given
 
     def __iter__(self) -> Iterator[Assumption]:
-        return (Assumption(what, place, count) for (what, place), count in self._counts.items())
+        return (Assumption(what, place, times) for (what, place), times in self._counts.items())
 
     def note(self, what: str, place: Place = UNKNOWN) -> None:
         """Something was assumed."""

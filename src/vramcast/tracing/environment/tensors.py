@@ -83,6 +83,12 @@ def _patch_moves(patches: Patches, simulation: Simulation) -> None:
         place = torch.device("cuda", device) if isinstance(device, int) else device or torch.device("cuda")
         return moved(self, device=place, non_blocking=non_blocking, memory_format=memory_format)
 
+    parse = torch._C._nn._parse_to  # of `Module.to`
+
+    def parsed(*args: Any, **kwargs: Any) -> Any:
+        return parse(*map(_indexed, args), **{name: _indexed(arg) for name, arg in kwargs.items()})
+
+    patches.set(torch._C._nn, "_parse_to", parsed)
     patches.set(torch.Tensor, "to", moved)
     patches.set(torch.Tensor, "cuda", cuda)
 
