@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -58,10 +59,20 @@ def test_a_training_script_stops_by_itself_once_its_steps_repeat(name, arguments
     assert found.num_parameters > 100_000
     steps = [mark.position for mark in found.run.tape.marks]
     played = play(found.run.tape)
-    second, third = (highest(played, *span).allocated_bytes for span in zip(steps, steps[1:], strict=False))
+    second, third = (highest(played, *span).allocated_bytes for span in pairwise(steps))
     assert second == pytest.approx(third, rel=0.01)
     phases = {block.origin.phase for block in found.run.tape.blocks}
     assert {Phase.FORWARD, Phase.BACKWARD} <= phases
+    check_journey(found.run.tape)
+
+
+def check_journey(tape):
+    """A tape packed and unpacked is the same."""
+    again = unpack_tape(pack_tape(tape))
+    assert again.events == tape.events and again.marks == tape.marks
+    names = ("num_bytes", "stream", "operator", "origin", "kind", "name", "born", "died")
+    for one, other in zip(tape.blocks, again.blocks, strict=True):
+        assert all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def test_an_inference_script_runs_to_its_end():
@@ -90,7 +101,7 @@ def test_a_script_that_never_ends_meets_its_time_limit():
     ("import no_such_module", r"script.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
     ("def f(:\n  pass", r"script.py:1: SyntaxError"),
     ("raise SystemExit(3)", r"script.py exited with 3"),
-    ("import torch\ntorch.ones(2, device='cuda') @ torch.ones(3, device='cuda')", r"script.py:2: RuntimeError: inconsist"),
+    ("import torch\ntorch.ones(2, device='cuda') @ torch.ones(3, device='cuda')", r"script.py:2: RuntimeError: incon"),
 ])
 def test_a_script_that_fails_is_one_sentence_with_its_line(own_folder, text, message):
     with pytest.raises(Unsupported, match=message):
@@ -134,16 +145,5 @@ def test_main_memory_can_be_limited(own_folder):
 
 
 def test_a_script_that_is_not_there_is_a_sentence():
-    with pytest.raises(SourceError, match="there is no script 'nowhere.py'"):
+    with pytest.raises(SourceError, match=r"there is no script 'nowhere\.py'"):
         run("nowhere.py")
-
-
-def test_a_tape_survives_its_journey(own_folder):
-    tape = run(SCRIPTS / "classify.py", steps=1).run.tape if importlib.util.find_spec("torchvision") else None
-    if tape is None:
-        pytest.skip("needs torchvision")
-    again = unpack_tape(pack_tape(tape))
-    assert again.events == tape.events and again.marks == tape.marks
-    names = ("num_bytes", "stream", "operator", "origin", "kind", "name", "born", "died")
-    for one, other in zip(tape.blocks, again.blocks, strict=True):
-        assert all(getattr(one, name) == getattr(other, name) for name in names)

@@ -9,6 +9,8 @@ import linecache
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.errors import InvalidSpec
 
 Value = bool | int | float
@@ -29,12 +31,12 @@ class Place(NamedTuple):
         return linecache.getline(self.filename, self.line).strip()
 
 
-class Assumption(NamedTuple):
+class Assumption(Struct, frozen=True):
     """One thing assumed at one place."""
 
     what: str
     place: str  # "train.py:33", "" where it holds everywhere
-    times: int
+    count: int
 
 
 UNKNOWN: Final = Place("", 0)
@@ -54,7 +56,7 @@ class Assumptions:
         self.used: set[str] = set()  # of the places given
 
     def __iter__(self) -> Iterator[Assumption]:
-        return (Assumption(what, place, times) for (what, place), times in self._counts.items())
+        return (Assumption(what, place, count) for (what, place), count in self._counts.items())
 
     def note(self, what: str, place: Place = UNKNOWN) -> None:
         """Something was assumed."""

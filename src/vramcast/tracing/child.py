@@ -78,7 +78,7 @@ class Watch:
             unseen={name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()},
             device=device.torch_device.index, num_parameters=self._num_parameters, steps=self.steps,
             forwards=self._forwards, stopped=stopped, error=error, needs_value=needs_value,
-            assumptions=[(each.what, each.place, each.times) for each in session.assumptions],
+            assumptions=list(session.assumptions),
         )
         draft = self._folder / (RECORD + ".part")
         draft.write_bytes(msgspec.msgpack.encode(record))

@@ -43,7 +43,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     num_parameters: int
     steps: int
     forwards: int
-    assumptions: list[tuple[str, str, int]]
+    assumptions: list[Assumption]
     stopped: str = ""  # why it ended before the script did, a sentence
     error: str = ""  # a sentence; "" where there is none
     needs_value: bool = False  # the error is that data would be needed
@@ -108,11 +108,6 @@ def unpack_tape(record: TapeRecord) -> Tape:
 def stacks_of(record: RunRecord) -> tuple[tuple[Frame, ...], ...]:
     """The stacks that the tape's origins point into."""
     return tuple(tuple(Frame(*frame) for frame in stack) for stack in record.stacks)
-
-
-def assumptions_of(record: RunRecord) -> tuple[Assumption, ...]:
-    """What the run assumed."""
-    return tuple(Assumption(*each) for each in record.assumptions)
 
 
 def read_record(raw: bytes) -> RunRecord:

@@ -17,7 +17,7 @@ import msgspec
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, SourceError, Unsupported
 from vramcast.tracing.assumptions import Assumption
-from vramcast.tracing.record import RunRecord, assumptions_of, read_record, stacks_of, unpack_tape
+from vramcast.tracing.record import RunRecord, read_record, stacks_of, unpack_tape
 from vramcast.tracing.result import Run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -100,5 +100,5 @@ def _script_run(job: ScriptJob, record: RunRecord, output: str) -> ScriptRun:
     )
     return ScriptRun(
         run=run, num_parameters=record.num_parameters, steps=record.steps, forwards=record.forwards,
-        assumptions=assumptions_of(record), stopped=record.stopped, output=output,
+        assumptions=tuple(record.assumptions), stopped=record.stopped, output=output,
     )

@@ -54,4 +54,4 @@ def ensure_vision_operators() -> None:
             torch.ops.load_library(str(library))
         except OSError:
             continue  # built for another torch
-    define_vision_operators()
+    _define()

@@ -102,7 +102,7 @@ def test_shapes_that_depend_on_data_are_the_largest_possible(session):
         assert unknown(4, 8, 3)[mask].shape == (32, 3)
         assert unknown(4, 8).masked_select(mask).shape == (32,)
         assert unknown(9, dtype=torch.int64).unique().shape == (9,)
-        with pytest.raises(InvalidSpec, match="give the number of elements with --value test_tensors.py"):
+        with pytest.raises(InvalidSpec, match=r"give the number of elements with --value test_tensors.py"):
             torch.repeat_interleave(unknown(3, dtype=torch.int64))
 
 
