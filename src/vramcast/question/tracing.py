@@ -138,6 +138,7 @@ def build_script(path: str, options: Mapping[str, Any], *, arguments: Iterable[s
     gpu, assumptions = _gpu(values)
     if gpu is None:
         raise Unsupported("scripts are traced on a card; leave out --device cpu")
+    ranks = _ranks(values)
     limit = _count(values, "time-limit") or DEFAULT_TIME_LIMIT_S
     if limit > LONGEST_RUN_S:
         raise InvalidSpec(f"time-limit={limit} is more than a day; use at most {LONGEST_RUN_S}")
@@ -145,7 +146,7 @@ def build_script(path: str, options: Mapping[str, Any], *, arguments: Iterable[s
         path=path, arguments=tuple(arguments), gpu=gpu, capacity_bytes=_capacity(values),
         alloc_conf=values.get("alloc-conf", ""), steps=_steps(values), time_limit_s=limit,
         is_sandboxed=values.get("sandbox", False), values=_given_values(values.get("value", ())),
-        assumptions=assumptions, **_ranks(values),
+        assumptions=assumptions, world_size=ranks["world_size"], rank=ranks["rank"],
     )
 
 

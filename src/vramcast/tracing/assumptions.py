@@ -9,6 +9,8 @@ import linecache
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from vramcast.errors import InvalidSpec
 
 Value = bool | int | float
@@ -29,11 +31,11 @@ class Place(NamedTuple):
         return linecache.getline(self.filename, self.line).strip()
 
 
-class Assumption(NamedTuple):
+class Assumption(Struct, frozen=True):
     """One thing assumed at one place."""
 
     what: str
-    place: str
+    place: str  # "train.py:33", "" where it holds everywhere
     count: int
 
 

@@ -1,4 +1,4 @@
-"""The process of a script: `python -m vramcast.tracing.child FOLDER` runs the job in FOLDER and leaves a record there."""
+"""The process of a script: it runs the job in a folder and leaves a record there."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
 from vramcast.errors import VramcastError
 from vramcast.tracing.assumptions import read_value
 from vramcast.tracing.record import RunRecord, pack_tape
-from vramcast.tracing.scripts import JOB, RECORD
+from vramcast.tracing.scripts import JOB, RECORD, ROOT
 from vramcast.tracing.session import Session
+from vramcast.tracing.vision_operators import ensure_vision_operators
 
 PACKAGE: Final = Path(__file__).parent.parent
 MOST_UNEQUAL: Final = 10
@@ -73,22 +74,15 @@ class Watch:
         session = self._session
         device = max(session.memory.devices, key=lambda each: each.allocator.peak_allocated_bytes)
         record = RunRecord(
-            tape=pack_tape(device.tape), stacks=[list(map(tuple, self._users(s))) for s in session.origins.stacks.frames()],
+            tape=pack_tape(device.tape), stacks=[_users(stack) for stack in session.origins.stacks.frames()],
             unseen={name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()},
             device=device.torch_device.index, num_parameters=self._num_parameters, steps=self.steps,
-            forwards=self._forwards, assumptions=[tuple(each) for each in session.assumptions], stopped=stopped,
-            error=error, needs_value=needs_value,
+            forwards=self._forwards, stopped=stopped, error=error, needs_value=needs_value,
+            assumptions=list(session.assumptions),
         )
         draft = self._folder / (RECORD + ".part")
         draft.write_bytes(msgspec.msgpack.encode(record))
         draft.rename(self._folder / RECORD)
-
-    def _users(self, stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        """Without the frames that started the script."""
-        kept = list(stack)
-        while kept and kept[-1].filename.startswith((str(PACKAGE), "<frozen ")):
-            kept.pop()
-        return tuple(kept)
 
     def _before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
         if len(self._session.origins.modules) == 1:  # the session's own hook came first
@@ -129,6 +123,14 @@ class Watch:
         raise Enough
 
 
+def start(folder: str) -> None:
+    """All that the process does."""
+    main(Path(folder))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads and exit handlers of the script have nothing left to add
+
+
 def main(folder: Path) -> None:
     """Run the job."""
     job = msgspec.msgpack.decode((folder / JOB).read_bytes(), type=ScriptJob)
@@ -142,6 +144,7 @@ def main(folder: Path) -> None:
         ),
         capacity_bytes=(job.capacity_bytes or job.gpu.visible_bytes) if job.enforces_capacity and job.gpu else None,
     )
+    ensure_vision_operators()
     watch = Watch(job, session, folder)
     with ExitStack() as stack:
         stack.enter_context(session.active(folder))
@@ -150,12 +153,19 @@ def main(folder: Path) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+def _users(stack: tuple[Frame, ...]) -> list[tuple[str, str, int]]:
+    """Without the frames that started the script."""
+    kept = [(frame.name, frame.filename, frame.line) for frame in stack]
+    while kept and kept[-1][1].startswith((str(PACKAGE), "<frozen ")):
+        kept.pop()
+    return kept
+
+
 def _run(job: ScriptJob, watch: Watch) -> None:
     script = Path(job.path)
     sys.argv = [job.path, *job.arguments]
     sys.path[0] = str(script.resolve().parent)
-    if str(PACKAGE.parent) not in sys.path:
-        sys.path.append(str(PACKAGE.parent))  # what was found by the folder it ran in must be found still
+    sys.path.append(str(ROOT))  # behind all that the script finds by itself
     try:
         runpy.run_path(job.path, run_name="__main__")
     except Enough:
@@ -188,8 +198,3 @@ def _place(error: BaseException, job: ScriptJob) -> str:
     return f"{users[-1].filename}:{users[-1].lineno}" if users else job.path
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # threads and exit handlers of the script have nothing left to add

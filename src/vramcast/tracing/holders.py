@@ -29,9 +29,30 @@ class Holders:
         for name, buffer in module.named_buffers():
             self._note(buffer, Kind.BUFFER, name)
 
-    def before_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        """An optimizer's step begins: a hook. Now every gradient is there."""
+    def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        """An optimizer's step begins: a hook. Now every gradient is there, or a closure is about to make them.
+
+        Returns: the arguments, where a closure is among them: what it runs is no work of the optimizer
+        """
+        self._note_gradients(optimizer)
         self._origins.in_optimizer = True
+        closure = kwargs.get("closure") or next((arg for arg in args[1:] if callable(arg)), None)
+        if closure is None:
+            return None
+
+        def outside() -> Any:
+            self._origins.in_optimizer = False
+            try:
+                return closure()
+            finally:
+                self._note_gradients(optimizer)
+                self._origins.in_optimizer = True
+
+        return tuple(outside if arg is closure else arg for arg in args), {
+            name: outside if value is closure else value for name, value in kwargs.items()
+        }
+
+    def _note_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter in _parameters(optimizer):
             name = self._names.get(id(parameter), "")
             self._note(parameter, Kind.WEIGHT, name)
@@ -47,6 +68,7 @@ class Holders:
                     self._note(state, Kind.STATE, f"{self._names.get(id(parameter), '')}.{key}".lstrip("."))
         for device in self._memory.devices:
             device.tape.mark("step")
+            device.reach()  # the host is never a whole step ahead
 
     def _note(self, tensor: Any, kind: Kind, name: str) -> None:
         if not isinstance(tensor, torch.Tensor):

@@ -10,7 +10,7 @@ import torch
 from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.tracing.origins import Origins
-from vramcast.tracing.tape import Block, Tape
+from vramcast.tracing.tape import ALL_STREAMS, REACHED, Block, Tape
 
 
 class Device:
@@ -90,6 +90,8 @@ class Device:
     def reach(self, stream: int | None = None) -> None:
         """The host waited for a stream, or for all: blocks it used beside their own stream are free again."""
         self.allocator.reach(stream)
+        if self.tape.uses:
+            self.tape.uses.append((len(self.tape.events), REACHED, ALL_STREAMS if stream is None else stream))
 
     def limit(self, fraction: float) -> None:
         """`torch.cuda.set_per_process_memory_fraction`; without an enforced capacity nothing is limited."""

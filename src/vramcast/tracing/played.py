@@ -12,7 +12,7 @@ from vramcast.allocator.failure import DeviceOutOfMemory
 from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.errors import OutOfMemory
 from vramcast.recordings.recorder import Recorder
-from vramcast.tracing.tape import Block, Tape
+from vramcast.tracing.tape import ALL_STREAMS, REACHED, Block, Tape
 
 
 class Failure(NamedTuple):
@@ -53,7 +53,10 @@ def play(tape: Tape, *, settings: Settings | None = None, capacity_bytes: int | 
     allocated, reserved = array("Q"), array("Q")
     for index, event in enumerate(tape.events):
         while position == index:
-            allocator.record_stream(handles[used], stream)
+            if used == REACHED:
+                allocator.reach(None if stream == ALL_STREAMS else stream)
+            elif used in handles:
+                allocator.record_stream(handles[used], stream)
             position, used, stream = next(uses)
         if event > 0:
             block = tape.blocks[event - 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +13,8 @@ from vramcast.domain.snapshot import Frame
 from vramcast.errors import SourceError
 from vramcast.tracing.assumptions import Assumption
 from vramcast.tracing.tape import Block, Mark, Origin, Phase, Tape
+
+KeyT = TypeVar("KeyT")
 
 
 class TapeRecord(Struct, frozen=True, kw_only=True):
@@ -40,25 +43,25 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     num_parameters: int
     steps: int
     forwards: int
-    assumptions: list[tuple[str, str, int]]
+    assumptions: list[Assumption]
     stopped: str = ""  # why it ended before the script did, a sentence
     error: str = ""  # a sentence; "" where there is none
     needs_value: bool = False  # the error is that data would be needed
 
 
-class _Index:
+class _Index(Generic[KeyT]):
     """Each different thing once, by the order in which it came."""
 
     def __init__(self) -> None:
-        self.found: dict[object, int] = {}
+        self.found: dict[KeyT, int] = {}
 
-    def __call__(self, thing: object) -> int:
+    def __call__(self, thing: KeyT) -> int:
         return self.found.setdefault(thing, len(self.found))
 
 
 def pack_tape(tape: Tape) -> TapeRecord:
     """The tape as columns."""
-    text, origin = _Index(), _Index()
+    text, origin = _Index[str](), _Index[Origin]()
     blocks = tape.blocks
 
     def column(values: Iterable[int]) -> bytes:
@@ -73,9 +76,9 @@ def pack_tape(tape: Tape) -> TapeRecord:
         "asked": column(origin(block.origin) for block in blocks),
     }
     return TapeRecord(
-        texts=[str(each) for each in text.found],
-        origins=[(str(each[0]), *each[1:]) for each in origin.found],  # type: ignore[index, misc]
-        events=tape.events.tobytes(), marks=[tuple(mark) for mark in tape.marks], uses=list(tape.uses), **columns,
+        texts=list(text.found), uses=list(tape.uses), events=tape.events.tobytes(), **columns,
+        origins=[(str(each.phase), each.module, each.stack, each.forward_stack) for each in origin.found],
+        marks=[(mark.position, mark.name) for mark in tape.marks],
     )
 
 
@@ -105,11 +108,6 @@ def unpack_tape(record: TapeRecord) -> Tape:
 def stacks_of(record: RunRecord) -> tuple[tuple[Frame, ...], ...]:
     """The stacks that the tape's origins point into."""
     return tuple(tuple(Frame(*frame) for frame in stack) for stack in record.stacks)
-
-
-def assumptions_of(record: RunRecord) -> tuple[Assumption, ...]:
-    """What the run assumed."""
-    return tuple(Assumption(*each) for each in record.assumptions)
 
 
 def read_record(raw: bytes) -> RunRecord:

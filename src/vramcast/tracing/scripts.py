@@ -17,9 +17,11 @@ import msgspec
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, SourceError, Unsupported
 from vramcast.tracing.assumptions import Assumption
-from vramcast.tracing.record import RunRecord, assumptions_of, read_record, stacks_of, unpack_tape
+from vramcast.tracing.record import RunRecord, read_record, stacks_of, unpack_tape
 from vramcast.tracing.result import Run
 
+ROOT: Final = Path(__file__).resolve().parents[2]
+START: Final = "import sys; sys.path[0] = sys.argv[1]; from vramcast.tracing.child import start; start(sys.argv[2])"
 JOB: Final = "job.msgpack"
 RECORD: Final = "record.msgpack"
 OUTPUT: Final = "output.txt"
@@ -44,7 +46,7 @@ class ScriptRun(NamedTuple):
 def run_script(job: ScriptJob) -> ScriptRun:
     """Run a script until its steps repeat.
 
-    Raises: SourceError for a script that cannot be read, InvalidSpec or Unsupported with one sentence for one that fails
+    Raises: SourceError for a script that cannot be read; InvalidSpec or Unsupported, one sentence, for one that fails
     """
     script = Path(job.path)
     if not script.is_file():
@@ -66,7 +68,7 @@ def _wait(job: ScriptJob, folder: Path) -> int | None:
     """Start the process and wait for its end; its exit code, None where it had to be ended."""
     with (folder / OUTPUT).open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "vramcast.tracing.child", str(folder)],
+            [sys.executable, "-c", START, str(ROOT), str(folder)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
         )
         try:
@@ -98,5 +100,5 @@ def _script_run(job: ScriptJob, record: RunRecord, output: str) -> ScriptRun:
     )
     return ScriptRun(
         run=run, num_parameters=record.num_parameters, steps=record.steps, forwards=record.forwards,
-        assumptions=assumptions_of(record), stopped=record.stopped, output=output,
+        assumptions=tuple(record.assumptions), stopped=record.stopped, output=output,
     )

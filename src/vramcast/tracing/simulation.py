@@ -64,11 +64,11 @@ class Simulation(TorchDispatchMode):
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = Operator(func, self._rules, self._plain)
-        if operator.is_view:
-            return func(*args, **kwargs) if kwargs else func(*args)
         if operator.takes_apart:
             with self:
                 return func.decompose(*args, **(kwargs or {}))
+        if operator.is_view:
+            return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
         device = self.placement.of(operator, args, kwargs)
         if device is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Phase(StrEnum):
@@ -48,6 +48,11 @@ class Mark(NamedTuple):
 
     position: int  # events before it
     name: str
+
+
+REACHED: Final = -1
+"""In place of a block among the uses: the stream has done all that it was given."""
+ALL_STREAMS: Final = -1
 
 
 class Tape:

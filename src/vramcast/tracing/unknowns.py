@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     from vramcast.tracing.operators import Operator
     from vramcast.tracing.simulation import Simulation
 
-READS: Final = frozenset({"aten._local_scalar_dense", "aten.equal", "aten.is_nonzero"})
+COMPARISONS: Final = frozenset({"aten.equal", "aten.allclose"})
+"""Operators that tell Python whether two tensors are equal: they are."""
+READS: Final = COMPARISONS | {"aten._local_scalar_dense", "aten.is_nonzero"}
 """Operators that hand values to Python."""
-HOLD: Final = frozenset({"aten.all", "aten.mul", "aten.isfinite", "aten.allclose", "aten.isclose", "aten.logical_and"})
+HOLD: Final = frozenset({"aten.all", "aten.mul", "aten.isfinite", "aten.isclose", "aten.logical_and"})
 """Makers of truth values that are true on the normal path; torch.isfinite ends in a product. All others are false."""
+NEVER_ASSERTED: Final = frozenset({"aten.isnan", "aten.isinf"})
+"""Makers of truth values that are false whoever asks."""
 EXTREMES: Final = frozenset({"aten.max", "aten.min", "aten.amax", "aten.amin"})
 """Makers of integers that nothing sensible can stand for: sizes follow from them."""
 FLOAT: Final = 1.0
@@ -72,11 +76,11 @@ class Unknowns:
         given = self._simulation.assumptions.given(place)
         if given is not None:
             return _as(given, tensor.dtype)
-        if operator == "aten.equal" or place.source.startswith("assert "):
-            return self._noted(True if operator == "aten.equal" else _as(1, tensor.dtype), "comparison", place)
+        if operator in COMPARISONS:
+            return self._noted(True, operator, place)
         maker = self._maker(tensor)
         if tensor.dtype is torch.bool:
-            return self._noted(maker in HOLD, maker, place)
+            return self._noted(_holds(maker, place), maker, place)
         if tensor.is_floating_point() or tensor.is_complex():
             return self._noted(FLOAT, maker, place)
         if maker in EXTREMES:
@@ -265,6 +269,13 @@ INDICES: Final[dict[str, Callable[[tuple[Any, ...], dict[str, Any], Any], Suppos
     "aten.sum": _counted,
     "aten.count_nonzero": _counted,
 }
+
+
+def _holds(maker: str, place: Place) -> bool:
+    """Whether a truth value is true on the normal path: what a script asserts is."""
+    if maker not in NEVER_ASSERTED and place.source.startswith("assert "):
+        return not place.source.startswith("assert not ")
+    return maker in HOLD
 
 
 def _is_mask(index: Any) -> bool:

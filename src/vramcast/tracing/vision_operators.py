@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -41,3 +42,16 @@ def _define() -> None:
             library = torch.library.Library("torchvision", "FRAGMENT")
             library.define(schema)
             _kept.append(library)
+
+
+def ensure_vision_operators() -> None:
+    """Load torchvision's own operators; where they cannot be, define them, so that an import finds them."""
+    found = find_spec("torchvision")
+    if found is None or found.origin is None:
+        return
+    for library in Path(found.origin).parent.glob("_C*.so"):
+        try:
+            torch.ops.load_library(str(library))
+        except OSError:
+            continue  # built for another torch
+    _define()

@@ -7,7 +7,7 @@ from vramcast.tracing.environment.cuda import patch_cuda
 from vramcast.tracing.environment.host import patch_host
 from vramcast.tracing.environment.loaders import patch_loaders
 from vramcast.tracing.environment.overlay import Overlay, patch_files
-from vramcast.tracing.environment.parallel import patch_parallel, patch_threads
+from vramcast.tracing.environment.parallel import patch_parallel, patch_processes, patch_threads
 from vramcast.tracing.environment.parameters import patch_parameters, patch_pinning
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.environment.reading import patch_reading
@@ -27,6 +27,7 @@ def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay
     patch_saving(patches, simulation, overlay)
     patch_compile(patches, simulation)
     patch_parallel(patches, simulation)
+    patch_processes(patches, simulation)
     patch_threads(patches, simulation)
     patch_cuda(patches, simulation)
     patch_host(patches, simulation)

@@ -12,6 +12,7 @@ import torch
 
 from vramcast.tracing.environment.generators import make_generator_class
 from vramcast.tracing.environment.graphs import make_graph_class, no_graphed_callables
+from vramcast.tracing.environment.legacy import patch_legacy
 from vramcast.tracing.environment.native import Native
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.environment.properties import Properties
@@ -42,6 +43,7 @@ def patch_cuda(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch.backends.cudnn, "version", lambda: CUDNN_VERSION)
     _patch_module(patches, simulation, native)
     _patch_streams(patches, simulation)
+    patch_legacy(patches)
 
 
 def _patch_module(patches: Patches, simulation: Simulation, native: Native) -> None:

@@ -16,7 +16,7 @@ def make_generator_class(real: type, memory: Memory) -> Any:
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, real)
 
-    class Generator(real, metaclass=Meta):  # type: ignore[misc]
+    class Generator(real, metaclass=Meta):
         """A generator whose device may be a simulated card."""
 
         def __new__(cls, device: Any = "cpu", index: int | None = None) -> Any:

@@ -70,9 +70,9 @@ class Overlay:
             return ours
         if not (self.keeps_everything or keep_out or self._is_removed(given)):
             return path
-        parent = os.path.dirname(given)  # noqa: PTH120 (the patched functions take strings)
+        parent = os.path.dirname(given)
         if not self._lexists(self._root + parent):
-            if self._is_removed(parent) or not os.path.isdir(parent):  # noqa: PTH112
+            if self._is_removed(parent) or not os.path.isdir(parent):
                 raise FileNotFoundError(2, "No such file or directory", str(path))
             self._make_parents(ours)
         if keep_content and self._lexists(given) and not self._is_removed(given):
@@ -120,7 +120,7 @@ class Overlay:
         there = self.for_writing(target, keep_content=False, keep_out=True)
         if is_ours:
             self._real["replace"](found, there)
-        elif os.path.isdir(source):  # noqa: PTH112
+        elif os.path.isdir(source):
             shutil.copytree(source, there)
         else:
             shutil.copy2(source, there)
@@ -166,7 +166,7 @@ class Overlay:
         if isinstance(path, int):
             return None
         text = os.fsdecode(path)
-        given = os.path.abspath(text)  # noqa: PTH100
+        given = os.path.abspath(text)
         return None if given.startswith((*PASSED, self._root)) or given == "/dev" else given
 
     def _is_removed(self, given: str) -> bool:
@@ -180,7 +180,7 @@ class Overlay:
         return True
 
     def _make_parents(self, path: str) -> None:
-        parent = os.path.dirname(path)  # noqa: PTH120
+        parent = os.path.dirname(path)
         if not self._lexists(parent):
             self._make_parents(parent)
             self._real["mkdir"](parent)
@@ -253,13 +253,13 @@ def _patch_folders(patches: Patches, overlay: Overlay, tree: Callable[..., None]
 
     def remove_tree(path: Any, ignore_errors: bool = False, onerror: Any = None, **kwargs: Any) -> None:
         found = overlay.for_reading(path)
-        if found != path and os.path.isdir(found):  # noqa: PTH112
+        if found != path and os.path.isdir(found):
             tree(found, ignore_errors, onerror, **kwargs)
-            path = os.path.abspath(path)  # noqa: PTH100
+            path = os.path.abspath(path)
             if overlay.keeps_everything:
                 overlay.removed.add(path)
-        elif overlay.keeps_everything and os.path.isdir(path):  # noqa: PTH112
-            overlay.removed.add(os.path.abspath(path))  # noqa: PTH100
+        elif overlay.keeps_everything and os.path.isdir(path):
+            overlay.removed.add(os.path.abspath(path))
         else:
             tree(path, ignore_errors, onerror, **kwargs)
 

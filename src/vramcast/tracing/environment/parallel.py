@@ -5,6 +5,8 @@ The native scatter and gather exist in CUDA builds only; replicas run one after 
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ from torch.nn.parallel import comm, data_parallel, parallel_apply
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
 
+SPAWNED: Final = "of the processes that torch.multiprocessing starts, one is traced"
 AUTOCAST: Final = torch._C.DispatchKey.AutocastCUDA
 
 
@@ -40,14 +43,27 @@ def patch_threads(patches: Patches, simulation: Simulation) -> None:
     patches.set(threading.Thread, "_bootstrap_inner", begin)
 
 
+def patch_processes(patches: Patches, simulation: Simulation) -> None:
+    """`torch.multiprocessing.spawn` runs the function of one rank in the process itself."""
+
+    def spawn(fn: Any, args: Any = (), nprocs: int = 1, *_args: Any, **_kwargs: Any) -> None:
+        if nprocs > 1:
+            simulation.assumptions.note(SPAWNED, simulation.origins.place())
+        fn(int(os.environ.get("LOCAL_RANK", "0")), *args)
+
+    for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        patches.set(owner, "start_processes", spawn)
+        patches.set(owner, "spawn", spawn)
+
+
 def _scatter(
-    tensor: torch.Tensor, devices: Any = None, chunk_sizes: Any = None, dim: int = 0, streams: Any = None, *, out: Any = None
+    tensor: torch.Tensor, devices: Any = None, chunk_sizes: Any = None, dim: int = 0, streams: Any = None
 ) -> Any:
     parts = tensor.split(chunk_sizes, dim) if chunk_sizes else tensor.chunk(len(devices), dim)
     return tuple(part.to(torch.device("cuda", index)) for part, index in zip(parts, devices, strict=False))
 
 
-def _gather(tensors: Any, dim: int = 0, destination: Any = None, *, out: Any = None) -> torch.Tensor:
+def _gather(tensors: Any, dim: int = 0, destination: Any = None) -> torch.Tensor:
     place = torch.device("cuda", torch.cuda._utils._get_device_index(destination, True))
     return torch.cat([tensor.to(place) for tensor in tensors], dim)
 

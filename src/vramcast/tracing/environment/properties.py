@@ -74,7 +74,7 @@ class Properties:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise Unsupported(f"{name} of {self._gpu.name} is not known here; choose a card whose {name} is, or ask for less")
+        raise Unsupported(f"{name} of {self._gpu.name} is not known here; choose a card whose {name} is known")
 
     def __repr__(self) -> str:
         known = self.__dict__

@@ -33,10 +33,11 @@ def make_streams(memory: Memory) -> tuple[type, type]:
         priority = 0
 
         def __init__(
-            self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, device_index: int | None = None,
-            **_named: Any,
+            self, device: Any = None, priority: int = 0, *, stream_id: int | None = None,
+            device_index: int | None = None, **_named: Any,
         ) -> None:
-            self.device_index = torch.cuda._utils._get_device_index(device, True) if device_index is None else device_index
+            index = torch.cuda._utils._get_device_index(device, True) if device_index is None else device_index
+            self.device_index = index
             self.stream_id = next(made) if stream_id is None else stream_id
             self.priority = priority
             self._entered: list[tuple[int, int]] = []

@@ -44,7 +44,7 @@ def patch_tensors(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch.Tensor, "data_ptr", lambda self: _tensor_address(self, residents))
     _patch_moves(patches, simulation)
     _patch_factories(patches, simulation)
-    _patch_resize(patches, simulation)
+    _patch_storages(patches, simulation)
 
 
 def _storage_device(storage: torch.UntypedStorage, residents: Any) -> torch.device:
@@ -83,6 +83,12 @@ def _patch_moves(patches: Patches, simulation: Simulation) -> None:
         place = torch.device("cuda", device) if isinstance(device, int) else device or torch.device("cuda")
         return moved(self, device=place, non_blocking=non_blocking, memory_format=memory_format)
 
+    parse = torch._C._nn._parse_to  # of `Module.to`
+
+    def parsed(*args: Any, **kwargs: Any) -> Any:
+        return parse(*map(_indexed, args), **{name: _indexed(arg) for name, arg in kwargs.items()})
+
+    patches.set(torch._C._nn, "_parse_to", parsed)
     patches.set(torch.Tensor, "to", moved)
     patches.set(torch.Tensor, "cuda", cuda)
 
@@ -152,12 +158,24 @@ def _indexed(value: Any) -> Any:
     return value
 
 
-def _patch_resize(patches: Patches, simulation: Simulation) -> None:
-    resize = torch._C.StorageBase.resize_
+def _patch_storages(patches: Patches, simulation: Simulation) -> None:
+    """Storages that are resized and copied without a tensor around them."""
+    resize, clone = torch._C.StorageBase.resize_, torch.UntypedStorage.clone
+    residents = simulation.memory.residents
 
     def resized(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         resize(self, size)
         simulation.memory.resize(self, "storage.resize_")
         return self
 
+    def cloned(self: torch.UntypedStorage) -> torch.UntypedStorage:
+        resident = residents.get(self._cdata)
+        if resident is None:
+            return clone(self)
+        copy = torch.empty(self.nbytes(), dtype=torch.uint8, device=resident.device.torch_device).untyped_storage()
+        if resident.twin is not None and copy._cdata in residents:
+            residents[copy._cdata].twin = resident.twin.clone()
+        return copy
+
     patches.set(torch.UntypedStorage, "resize_", resized)
+    patches.set(torch.UntypedStorage, "clone", cloned)

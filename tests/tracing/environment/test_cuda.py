@@ -1,0 +1,190 @@
+"""What torch.cuda answers for a simulated card."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vramcast.catalogue.gpus import gpu_names, load_gpu
+from vramcast.tracing.environment.properties import Properties, _multiprocessors, device_name
+from vramcast.tracing.session import Session
+
+
+@pytest.fixture
+def two_cards():
+    return Session(load_gpu("h100-sxm-80gb"), num_devices=2)
+
+
+def test_properties_are_those_of_the_chosen_card(session):
+    with session.active():
+        properties = torch.cuda.get_device_properties("cuda")
+        assert properties.total_memory == session.gpu.visible_bytes
+        assert (properties.major, properties.minor) == torch.cuda.get_device_capability()
+        assert properties.multi_processor_count == 108
+        assert torch.cuda.get_device_name(0) == "NVIDIA A100-SXM4-80GB"
+        assert torch.cuda.is_bf16_supported()
+        assert torch.version.cuda and torch.backends.cuda.is_built()
+    assert torch.version.cuda is None
+    assert not torch.cuda.is_available()
+
+
+def test_every_card_of_the_table_is_in_the_catalogue():
+    assert set(_multiprocessors()) <= set(gpu_names())
+
+
+def test_a_property_nobody_knows_is_a_sentence():
+    from vramcast.errors import Unsupported
+
+    properties = Properties(load_gpu("b300-270gb"), 0)
+    with pytest.raises(Unsupported, match="multi_processor_count of b300-270gb is not known"):
+        _ = properties.multi_processor_count
+    assert device_name(load_gpu("rtx-4090")) == "NVIDIA GeForce RTX 4090"
+
+
+def test_statistics_follow_the_allocator(session):
+    with session.active():
+        held = torch.empty(1 << 20, device="cuda")
+        assert torch.cuda.memory_allocated() == 4 << 20
+        assert torch.cuda.memory_reserved() == 20 << 20
+        del held
+        assert torch.cuda.memory_allocated() == 0
+        assert torch.cuda.max_memory_allocated() == 4 << 20
+        torch.cuda.reset_peak_memory_stats()
+        assert torch.cuda.max_memory_allocated() == 0
+        stats = torch.cuda.memory_stats()
+        assert stats["allocated_bytes.all.freed"] == 4 << 20
+        assert "PyTorch CUDA memory summary" in torch.cuda.memory_summary()
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() == 0
+        free, total = torch.cuda.mem_get_info()
+        assert 0 < free < total == session.gpu.visible_bytes
+
+
+def test_a_snapshot_has_the_history_and_is_read_by_replay(session, tmp_path):
+    from vramcast.sources.snapshots import read_snapshot
+
+    with session.active():
+        torch.cuda.memory._record_memory_history()
+        held = torch.empty(1000, device="cuda")
+        torch.cuda.memory._dump_snapshot(str(tmp_path / "run.pickle"))
+        del held
+    document = pickle.loads((tmp_path / "run.pickle").read_bytes())
+    assert [event["action"] for event in document["device_traces"][0]] == ["segment_alloc", "alloc"]
+    snapshot = read_snapshot(tmp_path / "run.pickle")
+    assert len(snapshot.devices[0].trace) == 2
+
+
+def test_memory_that_runs_out_raises_what_torch_raises_and_a_smaller_request_works():
+    session = Session(load_gpu("rtx-4090"), capacity_bytes=1 << 30)
+    with session.active():
+        with pytest.raises(torch.cuda.OutOfMemoryError, match=r"CUDA out of memory\. Tried to allocate 2\.00 GiB\. GPU"):
+            torch.empty(1 << 29, device="cuda")
+        assert torch.empty(1 << 20, device="cuda").is_cuda
+        torch.cuda.set_per_process_memory_fraction(0.001)
+        with pytest.raises(torch.OutOfMemoryError, match="allowed"):
+            torch.empty(1 << 26, device="cuda")
+
+
+def test_without_a_capacity_nothing_runs_out(session):
+    with session.active():
+        torch.cuda.set_per_process_memory_fraction(0.1)
+        assert torch.empty(1 << 40, device="cuda").is_cuda
+
+
+def test_blocks_belong_to_the_stream_they_were_made_on(session):
+    with session.active():
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            assert torch.cuda.current_stream() == side
+            made = torch.empty(10, device="cuda")
+        assert torch.cuda.current_stream() == torch.cuda.default_stream()
+        made.record_stream(torch.cuda.current_stream())
+        block = session.memory.of(made).block
+        assert block.stream == side.stream_id
+        del made
+        assert session.device.allocator.awaits_free(block.handle)
+        torch.cuda.synchronize()
+        torch.empty(1, device="cuda")
+        assert not session.device.allocator.awaits_free(block.handle)
+
+
+def test_events_have_always_happened(session):
+    with session.active():
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        end.record()
+        end.synchronize()
+        assert end.query() and start.elapsed_time(end) > 0
+
+
+def test_a_graph_runs_once_and_says_what_it_leaves_out(session):
+    with session.active():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.zeros(10, device="cuda") + 1
+        graph.replay()
+    assert any("CUDA graphs" in assumption.what for assumption in session.assumptions)
+
+
+def test_two_cards_are_chosen_by_index_and_by_context(two_cards):
+    with two_cards.active():
+        assert torch.cuda.device_count() == torch.accelerator.device_count() == 2
+        assert torch.empty(1, device="cuda:1").device.index == 1
+        with torch.cuda.device(1):
+            assert torch.empty(1, device="cuda").device.index == 1
+        torch.cuda.set_device(1)
+        assert torch.randn(2).cuda().device.index == 1
+        with pytest.raises(RuntimeError, match="invalid device ordinal"):
+            torch.empty(1, device="cuda:2")
+
+
+def test_hidden_cards_are_not_seen(two_cards, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with two_cards.active():
+        assert torch.cuda.device_count() == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with two_cards.active():
+        assert not torch.cuda.is_available()
+
+
+def test_data_parallel_splits_a_batch_over_the_cards(two_cards):
+    with two_cards.active():
+        model = torch.nn.DataParallel(torch.nn.Linear(64, 64).cuda())
+        model(torch.randn(8, 64, device="cuda")).sum().backward()
+        assert model.module.weight.grad.device.index == 0
+    assert two_cards.memory.devices[1].tape.blocks
+
+
+def test_a_thread_sees_the_card(session):
+    import threading
+
+    found = []
+    with session.active():
+        thread = threading.Thread(target=lambda: found.append(torch.ones(3).cuda().device))
+        thread.start()
+        thread.join()
+    assert found == [torch.device("cuda", 0)]
+
+
+def test_random_states_are_kept_and_set(session):
+    with session.active():
+        torch.cuda.manual_seed_all(7)
+        state = torch.cuda.get_rng_state()
+        torch.cuda.set_rng_state(state)
+        generator = torch.Generator(device="cuda").manual_seed(3)
+        assert generator.device.type == "cuda" and isinstance(generator, torch.Generator)
+        assert torch.randn(3, device="cuda", generator=generator).is_cuda
+
+
+def test_everything_is_put_back():
+    before = {name: id(value) for name, value in vars(torch.cuda).items() if not name.startswith("__")}
+    native, data = set(vars(torch._C)), torch.Tensor.__dict__.get("data")
+    with Session(load_gpu("a100-sxm-80gb")).active():
+        torch.ones(2).cuda()
+    assert {name: id(value) for name, value in vars(torch.cuda).items() if name in before} == before
+    assert set(vars(torch._C)) == native
+    assert torch.Tensor.__dict__.get("data") is data
+    assert torch.ones(2).data.tolist() == [1, 1]

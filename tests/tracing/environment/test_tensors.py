@@ -1,0 +1,248 @@
+"""Moving, reading, pinning and keeping simulated tensors."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.errors import InvalidSpec
+from vramcast.tracing.assumptions import read_value
+from vramcast.tracing.session import Session
+
+
+def unknown(*size, dtype=torch.float32):
+    """A tensor on the card that nobody knows the values of."""
+    return torch.empty(size, device="cuda", dtype=dtype)
+
+
+@pytest.mark.parametrize("move", [
+    lambda module: module.cuda(), lambda module: module.to("cuda"), lambda module: module.to(0),
+    lambda module: module.to("cuda", torch.bfloat16), lambda module: module.half().cuda(),
+])
+def test_modules_keep_their_parameters_and_what_ties_them(session, move):
+    with session.active():
+        module = nn.Sequential(nn.Embedding(30, 20), nn.Linear(20, 30, bias=False))
+        module[0].weight = module[1].weight
+        weight = module[1].weight
+        move(module)
+        assert module[0].weight is module[1].weight is weight
+        assert weight.is_cuda and weight.requires_grad and isinstance(weight, nn.Parameter)
+        assert torch.cuda.memory_allocated() == 512 * -(-30 * 20 * weight.itemsize // 512)
+        module.cpu()
+        assert module[0].weight is weight and weight.device.type == "cpu"
+
+
+def test_gradients_move_with_their_parameters(session):
+    with session.active():
+        module = nn.Linear(4, 4)
+        module(torch.randn(2, 4)).sum().backward()
+        module.cuda()
+        assert module.weight.grad.is_cuda
+        module(torch.randn(2, 4, device="cuda")).sum().backward()
+
+
+def test_an_empty_module_gets_memory_on_the_card(session):
+    with session.active():
+        module = nn.Linear(64, 64, device="meta").to_empty(device="cuda")
+        assert module.weight.is_cuda
+        assert torch.cuda.memory_allocated() == 64 * 64 * 4 + 512
+
+
+def test_what_is_read_is_assumed_and_noted_with_its_place(session):
+    with session.active():
+        loss = unknown(4, 4).sum()
+        assert loss.item() == float(loss) == 1.0
+        assert f"{loss:.2f}" == "1.00"
+        assert not torch.isnan(loss) and not (unknown(3) == unknown(3)).any()
+        assert torch.isfinite(loss).all()
+        assert torch.equal(unknown(3), unknown(3)) and torch.allclose(unknown(3), unknown(3))
+        assert unknown(3).tolist() == [1.0] * 3
+        assert unknown(2, 3).cpu().numpy().shape == (2, 3)
+        assert repr(unknown(2)) == "tensor(..., device='cuda:0', size=(2,), dtype=torch.float32)"
+        assert repr(torch.ones(2, device="cuda")) == "tensor([1., 1.], device='cuda:0')"
+    places = {assumption.place for assumption in session.assumptions}
+    assert places and all(place.startswith(__file__) for place in places)
+
+
+def test_a_value_that_the_user_gives_is_read(monkeypatch):
+    line = read_given.__code__.co_firstlineno + 1
+    session = Session(load_gpu("a100-sxm-80gb"), values={f"test_tensors.py:{line}": 0.25})
+    with session.active():
+        assert read_given(unknown(3).sum()) == 0.25
+    assert not list(session.assumptions)
+
+
+def read_given(tensor):
+    return tensor.item()
+
+
+def test_an_integer_that_sizes_follow_from_is_asked_for(session):
+    with session.active(), pytest.raises(InvalidSpec, match=r"test_tensors.py:\d+: the integer that aten.max returns"):
+        unknown(3, dtype=torch.int64).max().item()
+
+
+@pytest.mark.parametrize("text", ["train.py=3", "train.py:x=3", "train.py:3=abc", ""])
+def test_values_that_name_no_place_or_number_are_refused(text):
+    with pytest.raises(InvalidSpec, match="write FILE:LINE=VALUE"):
+        read_value(text)
+
+
+def test_shapes_that_depend_on_data_are_the_largest_possible(session):
+    with session.active():
+        mask = unknown(4, 8, dtype=torch.bool)
+        assert mask.nonzero().shape == (32, 2)
+        assert torch.where(mask)[0].shape == (32,)
+        assert unknown(4, 8, 3)[mask].shape == (32, 3)
+        assert unknown(4, 8).masked_select(mask).shape == (32,)
+        assert unknown(9, dtype=torch.int64).unique().shape == (9,)
+        with pytest.raises(InvalidSpec, match=r"give the number of elements with --value test_tensors.py"):
+            torch.repeat_interleave(unknown(3, dtype=torch.int64))
+
+
+def test_routing_gives_every_expert_the_same_share(session):
+    with session.active():
+        chosen = unknown(64, 8).topk(2).indices
+        assert torch.bincount(chosen.flatten(), minlength=8).tolist() == [16] * 8
+        masks = nn.functional.one_hot(chosen, 8).permute(2, 1, 0)
+        assert torch.where(masks[3])[1].shape == (16,)
+        assert unknown(5, 7).argmax(1).tolist() == [0, 1, 2, 3, 4]
+        assert unknown(5).sort().indices.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_pinned_memory_says_so(session):
+    with session.active():
+        host = torch.randn(3)
+        pinned = host.pin_memory()
+        assert pinned.is_pinned() and not host.is_pinned() and pinned.tolist() == host.tolist()
+        assert pinned.to("cuda", non_blocking=True).is_cuda
+        with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+            unknown(3).pin_memory()
+
+
+def test_a_state_dict_is_saved_and_read_back_without_touching_the_users_file(session, tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"trained for a month")
+    with session.active():
+        module = nn.Linear(300, 300).cuda()
+        torch.save({"model": module.state_dict(), "step": 3}, path)
+        read = torch.load(path)
+        assert read["step"] == 3 and read["model"]["weight"].is_cuda
+        assert torch.load(path, map_location="cpu")["model"]["weight"].device.type == "cpu"
+        module.load_state_dict(read["model"])
+        buffer = io.BytesIO()
+        torch.save(module, buffer)
+        buffer.seek(0)
+        assert torch.load(buffer, weights_only=False).weight.is_cuda
+    assert path.read_bytes() == b"trained for a month"
+
+
+def test_real_files_are_read_onto_the_card(session, tmp_path):
+    torch.save({"weight": torch.arange(6.0)}, tmp_path / "real.pt")
+    with session.active():
+        read = torch.load(tmp_path / "real.pt", map_location="cuda")
+        assert read["weight"].is_cuda and read["weight"].tolist() == [0, 1, 2, 3, 4, 5]
+        assert torch.cuda.memory_allocated() == 512
+
+
+def test_safetensors_of_simulated_tensors_are_kept_out(session, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    path = tmp_path / "model.safetensors"
+    with session.active():
+        safetensors.save_file({"weight": unknown(300, 300)}, path)
+        assert path.is_file()
+    assert not path.exists()
+
+
+def test_copies_of_modules_and_tensors_have_memory_of_their_own(session):
+    with session.active():
+        tensor = unknown(300)
+        assert copy.deepcopy(tensor).data_ptr() != tensor.data_ptr() != 0
+        assert copy.deepcopy(nn.Linear(3, 3).cuda()).weight.is_cuda
+
+
+def test_compiled_modules_run_eagerly_and_say_so(session):
+    with session.active():
+        model = torch.compile(nn.Linear(4, 4).cuda())
+        assert model(torch.randn(2, 4, device="cuda")).is_cuda
+        assert "_orig_mod.weight" in model.state_dict()
+
+        @torch.compile(fullgraph=True)
+        def double(tensor):
+            return tensor * 2
+
+        assert double(torch.ones(2, device="cuda")).tolist() == [2, 2]
+    assert any("runs eagerly" in assumption.what for assumption in session.assumptions)
+
+
+def test_transforms_and_scripted_modules_run(session):
+    with session.active():
+        assert torch.vmap(lambda row: row.sum())(unknown(3, 4)).shape == (3,)
+        assert torch.func.grad(lambda row: row.sum())(unknown(3)).is_cuda
+        assert torch.jit.script(nn.Linear(4, 4).cuda())(unknown(2, 4)).is_cuda
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_activations_are_recomputed_with_the_random_state_kept(session, use_reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    with session.active():
+        block = nn.Sequential(nn.Linear(64, 64), nn.Dropout(), nn.Linear(64, 64)).cuda()
+        inputs = torch.randn(8, 64, device="cuda", requires_grad=True)
+        checkpoint(block, inputs, use_reentrant=use_reentrant, preserve_rng_state=True).sum().backward()
+        assert inputs.grad.is_cuda
+
+
+def test_a_scaler_does_not_see_an_overflow(session):
+    with session.active():
+        model = nn.Linear(512, 512).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        with torch.autocast("cuda", torch.float16):
+            loss = model(torch.randn(4, 512, device="cuda")).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == 65536.0
+        assert session.device.tape.marks
+
+
+def test_workers_of_a_loader_run_in_the_process(session):
+    from torch.utils.data import DataLoader, TensorDataset
+
+    seeds = []
+    with session.active():
+        data = TensorDataset(torch.arange(10))
+        loader = DataLoader(
+            data, 4, num_workers=2, pin_memory=True, persistent_workers=True, prefetch_factor=2,
+            worker_init_fn=seeds.append, timeout=5,
+        )
+        for _ in range(2):
+            assert [batch[0].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        assert next(iter(loader))[0].is_pinned()
+    assert seeds == [0]
+
+
+def test_old_names_of_tensor_types_work(session):
+    with session.active():
+        made = torch.cuda.FloatTensor([1, 2])
+        assert made.tolist() == [1, 2] and isinstance(made, torch.cuda.FloatTensor)
+        assert made.type() == "torch.cuda.FloatTensor"
+        assert torch.ones(2).type("torch.cuda.LongTensor").dtype is torch.int64
+        assert torch.cuda.HalfTensor(2, 3).shape == (2, 3)
+        assert torch.ones(2).type(torch.float64).dtype is torch.float64
+
+
+def test_of_spawned_processes_one_runs_here(session):
+    ran = []
+    with session.active():
+        torch.multiprocessing.spawn(lambda rank, name: ran.append((rank, name)), args=("x",), nprocs=4)
+    assert ran == [(0, "x")]
