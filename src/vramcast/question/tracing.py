@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from vramcast.allocator import Settings
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import require_count
@@ -199,7 +200,9 @@ def _parsed(options: Mapping[str, Any], *, wrong: str, hint: str) -> dict[str, A
             raise UnknownName.of("option", name, TRACE_OPTIONS)
         if TRACE_OPTIONS[name].section == wrong:
             raise InvalidSpec(f"--{name} has no meaning here: {hint}; leave it out")
-    return {name: parse(name, value, TRACE_OPTIONS) for name, value in given.items()}
+    values = {name: parse(name, value, TRACE_OPTIONS) for name, value in given.items()}
+    Settings.parse(values.get("alloc-conf", ""))  # what torch refuses is refused before any work
+    return values
 
 
 def _gpu(values: Mapping[str, Any]) -> tuple[Gpu | None, tuple[str, ...]]:
