@@ -24,6 +24,8 @@ FINEST: Final = 7
 """Binary digits of the answer: a batch of 17,904 is looked for in steps of 128."""
 LARGEST: Final = {"batch": 1 << 20, "seq-len": 1 << 22}
 LEAP: Final = 8
+OFF: Final = 64
+"""What the allocator loses between blocks is about that part of a full card."""
 MOST_TRACES: Final = 12
 STEPS: Final = 2
 """The second is steady."""
@@ -107,7 +109,7 @@ class _Search:
         guess = self._guess()
         unit = self.unit(guess)
         if not (fitting + unit <= guess // unit * unit and (not failing or guess < failing)):
-            self._stride = max(2 * self._stride, unit)
+            self._stride = max(2 * self._stride, unit, guess // OFF)
             if failing and failing - fitting <= 4 * self._stride:
                 guess = (fitting + failing) // 2
             else:

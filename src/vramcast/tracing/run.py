@@ -15,6 +15,7 @@ from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import Input, ScriptJob, TraceJob
 from vramcast.domain.traced import Traced
 from vramcast.errors import Unsupported
+from vramcast.recordings.stacks import base_name
 from vramcast.tracing.assumptions import Assumption
 from vramcast.tracing.changes import changes_of, changes_of_run
 from vramcast.tracing.result import About, Run, traced
@@ -133,7 +134,7 @@ def said(assumptions: Iterable[Assumption]) -> Iterator[str]:
     """What a run assumed where tensors have no data, a line each."""
     for one in assumptions:
         times = f", {one.count:,} times" if one.count > 1 else ""
-        yield f"{one.what}{times}" + (f" ({one.place})" if one.place else "")
+        yield f"{one.what}{times}" + (f" ({base_name(one.place)})" if one.place else "")
 
 
 def main_memory_bytes() -> int:
