@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from vramcast.question.tracing import build_trace  # noqa: E402
-from vramcast.tracing.finding import MOST_TRACES, find_largest  # noqa: E402
-from vramcast.tracing.run import answered, trace_job  # noqa: E402
+from vramcast.question.tracing import build_trace
+from vramcast.tracing.finding import MOST_TRACES, find_largest
+from vramcast.tracing.run import answered, trace_job
 
 STACK = "tests.tracing._modules:Stack"
 

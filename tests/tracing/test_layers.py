@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from vramcast.question.tracing import build_trace  # noqa: E402
-from vramcast.tracing.layers import traced_layers  # noqa: E402
+from vramcast.question.tracing import build_trace
+from vramcast.tracing.layers import traced_layers
 
 
 def test_rows_have_the_figures_of_linear_layers() -> None:

@@ -6,15 +6,15 @@ import pytest
 
 pytest.importorskip("torch")
 
-from vramcast.allocator import Settings  # noqa: E402
-from vramcast.question.tracing import build_trace  # noqa: E402
-from vramcast.tracing.categories import categorise  # noqa: E402
-from vramcast.tracing.played import highest, play  # noqa: E402
-from vramcast.tracing.recomputation import recompute  # noqa: E402
-from vramcast.tracing.run import run_of  # noqa: E402
-from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.targets import find_target  # noqa: E402
-from vramcast.tracing.workloads import Workload  # noqa: E402
+from vramcast.allocator import Settings
+from vramcast.question.tracing import build_trace
+from vramcast.tracing.categories import categorise
+from vramcast.tracing.played import highest, play
+from vramcast.tracing.recomputation import recompute
+from vramcast.tracing.run import run_of
+from vramcast.tracing.session import Session
+from vramcast.tracing.targets import find_target
+from vramcast.tracing.workloads import Workload
 
 
 def tape_of(**options: object):
