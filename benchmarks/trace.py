@@ -60,14 +60,9 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def load_transformers() -> None:
     """Import it, also beside a torchvision whose compiled part does not fit torch."""
-    from vramcast.tracing.vision_operators import define_vision_operators
+    from vramcast.tracing.vision_operators import prepare_torchvision
 
-    try:
-        import torchvision  # noqa: F401
-    except ImportError:
-        pass
-    except RuntimeError:
-        define_vision_operators()
+    prepare_torchvision()
     import transformers.models.llama.modeling_llama  # noqa: F401
 
 

@@ -1,7 +1,8 @@
 """Regenerate what the documents show: `python -m tools.docs [--check]`.
 
 In README.md and docs/*.md, every console block that starts with `$ vramcast` shows the real output of that command.
-With --check nothing is written, and a difference is an error.
+With --check nothing is written, and a difference is an error. Where a command needs a library that is not installed
+(PyTorch), its output stays as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +45,9 @@ SERVING: Final[tuple[tuple[str, str, str], ...]] = (
     ("what vendors and communities state", r"^(vendor|community|whisper|ctranslate2|embedding|ollama)", r""),
 )
 """Label -> patterns of the group and of the quantity."""
+
+TRACED: Final = ("torchvision", "timm", "transformers", "diffusers")
+"""Libraries of targets that documents trace."""
 
 SECONDS: Final = 120
 
@@ -160,11 +165,23 @@ def accuracy_table(files: list[Path]) -> str:
 
 
 def _fresh_block(match: re.Match[str]) -> str:
+    if not all(find_spec(library) for library in libraries_of(match["command"])):
+        return match[0]
     output = output_of(match["command"])
     limit = match["lines"] or ""
     if limit:
         output = "".join(output.splitlines(keepends=True)[: int(limit.partition("=")[2])])
     return f"```console{limit}\n$ {match['command']}\n{output}```"
+
+
+def libraries_of(command: str) -> list[str]:
+    """What a command cannot run without: traces need torch and the library of their target."""
+    words = shlex.split(command)[1:]
+    targets = [word for word in words[1:2] if ":" in word or words[0] == "trace"]
+    if words[0] not in ("trace", "layers") or not targets:
+        return []
+    scheme = targets[0].partition(":")[0].partition(".")[0]
+    return ["torch", *([scheme] if scheme in TRACED else [])]
 
 
 def output_of(command: str) -> str:

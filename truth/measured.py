@@ -26,10 +26,10 @@ from truth.measure.run import run
 from truth.measure.table import WORKLOADS, Workload
 from vramcast.allocator import Settings
 from vramcast.catalogue.gpus import load_gpu
+from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
 from vramcast.domain.snapshot import Action
-from vramcast.tracing.result import FALLBACK_CONTEXT_BYTES
 from vramcast.tracing.session import Session
-from vramcast.tracing.vision_operators import define_vision_operators
+from vramcast.tracing.vision_operators import prepare_torchvision
 
 FOLDER: Final = Path(__file__).parent / "measured"
 LEVELS: Final = ("allocated", "reserved", "device")
@@ -70,12 +70,7 @@ class Scored(NamedTuple):
 @cache
 def load_vision() -> None:
     """Import torchvision once, outside of simulations: timm and transformers need it."""
-    try:
-        import torchvision  # noqa: F401
-    except ImportError:
-        return
-    except RuntimeError:  # its compiled part does not fit this torch
-        define_vision_operators()
+    prepare_torchvision()
 
 
 def predict(workload: Workload, card: str) -> Predicted:

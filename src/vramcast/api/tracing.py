@@ -78,9 +78,9 @@ def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, 
 
     job = build_script(path, options, arguments=arguments)
     require_torch()
-    from vramcast.tracing.scripts import trace_script
+    from vramcast.tracing.run import answered_script
 
-    return trace_script(job)
+    return answered_script(job)
 
 
 def _traced_module(module: Any, options: Mapping[str, Any]) -> Traced:

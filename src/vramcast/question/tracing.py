@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from vramcast.allocator import Settings
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import require_count
@@ -108,7 +109,7 @@ def build_trace(
     Raises: InvalidSpec or UnknownName with one sentence.
     """
     values = _parsed(options, wrong="script", hint="it is for scripts")
-    gpu, assumptions = _gpu(values)
+    (gpu, assumptions), (world_size, rank) = _gpu(values), _ranks(values)
     batch, seq_len = (_count(values, name) for name in ("batch", "seq-len"))
     inputs = tuple(parse_input(text) for text in values.get("input", ()))
     _check_inputs(inputs, values)
@@ -123,7 +124,7 @@ def build_trace(
         is_training=is_training, steps=_steps(values) or DEFAULT_STEPS, zero_grad=values.get("zero-grad", "none"),
         clips=values.get("clip-grad", False), compiles=values.get("compile", False), gpu=gpu,
         capacity_bytes=_capacity(values), alloc_conf=values.get("alloc-conf", ""), assumptions=assumptions,
-        parallel=values.get("parallel", ""), **_ranks(values),
+        parallel=values.get("parallel", ""), world_size=world_size, rank=rank,
     )
 
 
@@ -135,10 +136,9 @@ def build_script(path: str, options: Mapping[str, Any], *, arguments: Iterable[s
     if not Path(path).is_file():
         raise SourceError(f"{path}: no such script; check the name and the folder")
     values = _parsed(options, wrong="module", hint="a script says that itself")
-    gpu, assumptions = _gpu(values)
+    (gpu, assumptions), (world_size, rank) = _gpu(values), _ranks(values)
     if gpu is None:
         raise Unsupported("scripts are traced on a card; leave out --device cpu")
-    ranks = _ranks(values)
     limit = _count(values, "time-limit") or DEFAULT_TIME_LIMIT_S
     if limit > LONGEST_RUN_S:
         raise InvalidSpec(f"time-limit={limit} is more than a day; use at most {LONGEST_RUN_S}")
@@ -146,7 +146,7 @@ def build_script(path: str, options: Mapping[str, Any], *, arguments: Iterable[s
         path=path, arguments=tuple(arguments), gpu=gpu, capacity_bytes=_capacity(values),
         alloc_conf=values.get("alloc-conf", ""), steps=_steps(values), time_limit_s=limit,
         is_sandboxed=values.get("sandbox", False), values=_given_values(values.get("value", ())),
-        assumptions=assumptions, world_size=ranks["world_size"], rank=ranks["rank"],
+        assumptions=assumptions, world_size=world_size, rank=rank,
     )
 
 
@@ -200,7 +200,9 @@ def _parsed(options: Mapping[str, Any], *, wrong: str, hint: str) -> dict[str, A
             raise UnknownName.of("option", name, TRACE_OPTIONS)
         if TRACE_OPTIONS[name].section == wrong:
             raise InvalidSpec(f"--{name} has no meaning here: {hint}; leave it out")
-    return {name: parse(name, value, TRACE_OPTIONS) for name, value in given.items()}
+    values = {name: parse(name, value, TRACE_OPTIONS) for name, value in given.items()}
+    Settings.parse(values.get("alloc-conf", ""))  # what torch refuses is refused before any work
+    return values
 
 
 def _gpu(values: Mapping[str, Any]) -> tuple[Gpu | None, tuple[str, ...]]:
@@ -215,14 +217,15 @@ def _gpu(values: Mapping[str, Any]) -> tuple[Gpu | None, tuple[str, ...]]:
     return load_gpu(DEFAULT_GPU), (f"no --gpu given: {DEFAULT_GPU}",)
 
 
-def _ranks(values: Mapping[str, Any]) -> dict[str, int]:
+def _ranks(values: Mapping[str, Any]) -> tuple[int, int]:
+    """Ranks in all, and which of them runs."""
     world = _count(values, "world-size") or 1
-    rank = values.get("rank", 0)
+    rank: int = values.get("rank", 0)
     if not 0 <= rank < world:
         raise InvalidSpec(f"rank={rank} is not among the {world} ranks of --world-size; use 0 to {world - 1}")
     if values.get("parallel") and world == 1:
         raise InvalidSpec(f"--parallel {values['parallel']} needs ranks; give --world-size")
-    return {"world_size": world, "rank": rank}
+    return world, rank
 
 
 def _count(values: Mapping[str, Any], name: str) -> int | None:

@@ -66,7 +66,7 @@ TRACE_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "trace.of_peak": {"en": "{size} at the peak ({share})", "zh": "峰值处 {size}（{share}）"},
     "trace.outputs": {"en": "outputs of {size}", "zh": "输出共 {size}"},
     "trace.more": {"en": "{count} more: --json lists all", "zh": "另有 {count} 项：--json 列出全部"},
-    "trace.stopped": {"en": "the run ended early: {why}", "zh": "运行提前结束：{why}"},
+    "trace.stopped": {"en": "{why}", "zh": "提前停止：{why}"},
     "trace.found.batch": {"en": "largest batch that fits: {value}", "zh": "能放下的最大批大小：{value}"},
     "trace.found.seq-len": {"en": "longest sequence that fits: {value}", "zh": "能放下的最长序列：{value}"},
     "trace.found_nothing": {"en": "even {what} does not fit", "zh": "即使 {what} 也放不下"},

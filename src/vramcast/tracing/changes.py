@@ -12,6 +12,9 @@ from vramcast.domain.answer import Change
 from vramcast.domain.trace_job import TraceJob
 from vramcast.domain.traced import TraceAnswer
 from vramcast.errors import VramcastError
+from vramcast.tracing.categories import categorise
+from vramcast.tracing.recomputation import recompute
+from vramcast.tracing.result import About, Run, traced
 
 STEPS: Final = 2
 EXPANDABLE: Final = "expandable_segments:True"
@@ -46,6 +49,28 @@ def changes_of(job: TraceJob, answer: TraceAnswer, trace: Callable[[TraceJob], T
         change = _traced(job, together, trace)
         changes += [change] if change is not None else []
     return tuple(sorted(changes, key=lambda change: (not change.fits, change.device_bytes if not change.fits else 0)))
+
+
+def changes_of_run(run: Run, answer: TraceAnswer) -> tuple[Change, ...]:
+    """The changes of a run that is not run again: its tape played as it would be. Those that fit first."""
+    needed = answer.fullest.needed_bytes
+    found = []
+    if "expandable_segments" not in run.alloc_conf:
+        conf = ",".join(part for part in (run.alloc_conf, EXPANDABLE) if part)
+        found.append((f"PYTORCH_CUDA_ALLOC_CONF={conf}", run._replace(alloc_conf=conf), ""))
+    recomputed = recompute(run.tape, categorise(run.tape))
+    if recomputed is not None:
+        words = f"recompute {recomputed.modules} (torch.utils.checkpoint)"
+        found.append((words, run._replace(tape=recomputed.tape), "about one forward more"))
+    about = About(name="", question=answer.question, num_parameters=0)
+    changes = []
+    for words, other, cost in found:
+        changed = traced(other, about).answer
+        if changed.fullest.needed_bytes < needed:
+            changes.append(
+                Change(change=words, device_bytes=changed.fullest.needed_bytes, fits=changed.fits, cost=cost)
+            )
+    return tuple(sorted(changes, key=lambda change: not change.fits))
 
 
 def _traced(job: TraceJob, candidate: Candidate, trace: Callable[[TraceJob], TraceAnswer]) -> Change | None:

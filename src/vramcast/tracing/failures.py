@@ -11,7 +11,7 @@ import torch
 
 from vramcast.domain.snapshot import Frame
 from vramcast.errors import InvalidSpec, VramcastError
-from vramcast.tracing.ledger import line_of
+from vramcast.tracing.ledger import TORCH, line_of
 
 OWN: Final = str(Path(__file__).parent.parent)
 """Our own files."""
@@ -39,7 +39,8 @@ def place_of_error(error: BaseException) -> str:
     frames = [
         Frame(frame.f_code.co_qualname, frame.f_code.co_filename, line) for frame, line in _frames(error.__traceback__)
     ]
-    line = line_of(frame for frame in reversed(frames) if not frame.filename.startswith(OWN))
+    others = (frame for frame in reversed(frames) if not frame.filename.startswith(OWN))
+    line = line_of(frame for frame in others if TORCH.search(frame.filename) is None)
     return f" (at {line})" if line else ""
 
 

@@ -19,8 +19,13 @@ from vramcast.tracing.run import trace_job
 FIRST: Final = {"batch": 4, "seq-len": 1024}
 """Where a search begins unless the question says."""
 UNIT: Final = {"batch": 1, "seq-len": 64}
-"""Steps of the answer."""
+"""Smallest steps of the answer."""
+FINEST: Final = 7
+"""Binary digits of the answer: a batch of 17,904 is looked for in steps of 128."""
 LARGEST: Final = {"batch": 1 << 20, "seq-len": 1 << 22}
+LEAP: Final = 8
+OFF: Final = 64
+"""What the allocator loses between blocks is about that part of a full card."""
 MOST_TRACES: Final = 12
 STEPS: Final = 2
 """The second is steady."""
@@ -42,32 +47,40 @@ def find_largest(job: TraceJob, goal: str) -> Traced:
         tried=tuple(search.tried(value) for value in sorted(search.traces)), num_tried=len(search.traces),
         nearest_failing=search.tried(search.failing) if search.failing else None,
     )
-    traced = search.traces[best or search.failing or UNIT[goal]]
-    return Traced(answer=replace(traced.answer, found=found), snapshot=traced.snapshot)
+    traced = search.traces[best or search.failing]
+    said = traced.answer.assumptions
+    unit = search.unit(best)
+    if unit > 1:
+        said = (*said, f"{goal} looked for in steps of {unit}")
+    return Traced(answer=replace(traced.answer, found=found, assumptions=said), snapshot=traced.snapshot)
 
 
 class _Search:
     def __init__(self, job: TraceJob, goal: str) -> None:
-        self._job, self._goal, self._unit = job, goal, UNIT[goal]
+        self._job, self._goal = job, goal
         self.traces: dict[int, Traced] = {}
+        self.fitting = 0  # the largest value known to fit; 0: none
         self.failing = 0  # the smallest value known not to fit; 0: none
         self._stride = 0
 
     def run(self) -> int:
         """The largest value that fits, 0 where none does."""
-        unit = self._unit
         given = self._job.batch if self._goal == "batch" else self._job.seq_len
-        value = max(unit, (given or FIRST[self._goal]) // unit * unit)
-        fitting = 0
-        while value and len(self.traces) < MOST_TRACES:
+        value = max(UNIT[self._goal], given or FIRST[self._goal])
+        while len(self.traces) < MOST_TRACES:
+            value = max(UNIT[self._goal], value // self.unit(value) * self.unit(value))
             if self._fits(value):
-                fitting = max(fitting, value)
+                self.fitting = max(self.fitting, value)
             else:
                 self.failing = min(self.failing or value, value)
-            if self.failing == fitting + unit or fitting >= LARGEST[self._goal]:
+            if self._is_done():
                 break
-            value = self._next(fitting)
-        return fitting
+            value = self._next()
+        return self.fitting
+
+    def unit(self, value: int) -> int:
+        """Steps in which a value of that size is looked for."""
+        return max(UNIT[self._goal], 1 << max(0, value.bit_length() - 1 - FINEST))
 
     def tried(self, value: int) -> Tried:
         """One trace in a row of the report."""
@@ -77,34 +90,41 @@ class _Search:
             capacity_bytes=answer.capacity_bytes,
         )
 
+    def _is_done(self) -> bool:
+        if not self.failing:
+            return self.fitting >= LARGEST[self._goal]
+        return self.failing - self.fitting <= self.unit(self.fitting)
+
     def _fits(self, value: int) -> bool:
         if value not in self.traces:
             field = {"batch": "batch", "seq-len": "seq_len"}[self._goal]
             self.traces[value] = trace_job(replace(self._job, **{field: value}, steps=STEPS))
         return self.traces[value].answer.fits
 
-    def _next(self, fitting: int) -> int:
+    def _next(self) -> int:
         """Where allocated memory meets what there is; once that was tried, on from it in steps that double."""
-        unit, failing = self._unit, self.failing
+        fitting, failing = self.fitting, self.failing
         if len(self.traces) < 2:
-            return 2 * fitting if fitting else failing // 2 // unit * unit
+            return 2 * fitting if fitting else failing // 2
         guess = self._guess()
-        if guess in self.traces or not fitting < guess < (failing or guess + 1):
-            self._stride = max(self._stride * 2, unit)
-            is_bound = failing and failing - fitting <= 2 * self._stride
-            middle = (fitting + failing) // 2
-            guess = middle if is_bound else fitting + self._stride if not failing else failing - self._stride
-        return min(max(fitting + unit, guess // unit * unit), failing - unit if failing else LARGEST[self._goal])
+        unit = self.unit(guess)
+        if not (fitting + unit <= guess // unit * unit and (not failing or guess < failing)):
+            self._stride = max(2 * self._stride, unit, guess // OFF)
+            if failing and failing - fitting <= 4 * self._stride:
+                guess = (fitting + failing) // 2
+            else:
+                guess = failing - self._stride if failing else fitting + self._stride
+        return min(max(fitting + self.unit(fitting), guess), failing - 1 if failing else LARGEST[self._goal])
 
     def _guess(self) -> int:
         low, high = sorted(self.traces)[-2:]
         needs = [_allocated(self.traces[value].answer) for value in (low, high)]
         rise = needs[1] - needs[0]
-        if rise <= 0:
-            return 2 * high
+        if rise <= 0:  # what does not depend on the value is still higher
+            return LEAP * high
         answer = self.traces[low].answer
         room = answer.capacity_bytes - (answer.peak.device_bytes - answer.peak.reserved_bytes) - needs[0]
-        return (low + room * (high - low) // rise) // self._unit * self._unit
+        return low + room * (high - low) // rise
 
 
 def _allocated(answer: TraceAnswer) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -11,11 +12,14 @@ from msgspec.structs import replace
 
 from vramcast.allocator import Settings
 from vramcast.domain.snapshot import Frame
-from vramcast.domain.trace_job import Input, TraceJob
+from vramcast.domain.trace_job import Input, ScriptJob, TraceJob
 from vramcast.domain.traced import Traced
 from vramcast.errors import Unsupported
-from vramcast.tracing.changes import changes_of
+from vramcast.recordings.stacks import base_name
+from vramcast.tracing.assumptions import Assumption
+from vramcast.tracing.changes import changes_of, changes_of_run
 from vramcast.tracing.result import About, Run, traced
+from vramcast.tracing.scripts import run_script
 from vramcast.tracing.session import Session
 from vramcast.tracing.targets import Target, find_target
 from vramcast.tracing.workloads import Workload
@@ -71,7 +75,7 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
         workload.run()
     about = About(
         name=job.target, question=question_of(job, workload), num_parameters=workload.num_parameters,
-        ranks=job.world_size, assumptions=tuple(workload.assumptions), warnings=warnings,
+        ranks=job.world_size, assumptions=(*workload.assumptions, *said(session.assumptions)), warnings=warnings,
     )
     found = run_of(session, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf)
     del workload
@@ -99,6 +103,38 @@ def run_of(session: Session, *, capacity_bytes: int | None, alloc_conf: str = ""
 
 def _users(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
     return tuple(takewhile(lambda frame: not frame.filename.startswith(OWN), stack))
+
+
+def answered_script(job: ScriptJob) -> Traced:
+    """The answer to a script; where it does not fit, with what would change that.
+
+    Raises: VramcastError of one sentence
+    """
+    warnings = check_torch()
+    ran = run_script(job)
+    asked: dict[str, Any] = {
+        "target": job.path, "gpu": job.gpu.name if job.gpu else None, "arguments": list(job.arguments) or None,
+        "alloc_conf": job.alloc_conf or None,
+    }
+    if job.world_size > 1:
+        asked |= {"world_size": job.world_size, "rank": job.rank}
+    about = About(
+        name=Path(job.path).name, question={name: value for name, value in asked.items() if value is not None},
+        num_parameters=ran.num_parameters, ranks=job.world_size,
+        assumptions=(*job.assumptions, *said(ran.assumptions)), warnings=warnings, stopped=ran.stopped,
+    )
+    found = traced(ran.run, about)
+    if found.answer.fits:
+        return found
+    changes = changes_of_run(ran.run, found.answer)
+    return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
+
+
+def said(assumptions: Iterable[Assumption]) -> Iterator[str]:
+    """What a run assumed where tensors have no data, a line each."""
+    for one in assumptions:
+        times = f", {one.count:,} times" if one.count > 1 else ""
+        yield f"{one.what}{times}" + (f" ({base_name(one.place)})" if one.place else "")
 
 
 def main_memory_bytes() -> int:

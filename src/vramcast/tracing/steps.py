@@ -14,7 +14,7 @@ from vramcast.domain.device import Gpu
 from vramcast.domain.traced import Traced
 from vramcast.errors import InvalidSpec
 from vramcast.tracing.result import STEP, About, traced
-from vramcast.tracing.run import check_torch, run_of
+from vramcast.tracing.run import check_torch, run_of, said
 from vramcast.tracing.session import Session
 
 
@@ -49,7 +49,7 @@ class Simulated:
         """Allocations and frees so far."""
         return len(self._session.device.tape.events)
 
-    def traced(self, assumptions: tuple[str, ...] = ()) -> Traced:
+    def traced(self) -> Traced:
         """The answer to what has run so far."""
         session = self._session
         asked: dict[str, Any] = {"target": self._what, "gpu": session.gpu.name if session.gpu else None}
@@ -59,7 +59,8 @@ class Simulated:
             asked |= {"device": "cpu"}
             del asked["gpu"]
         about = About(
-            name=self._what, question=asked, num_parameters=0, assumptions=assumptions, warnings=self._warnings
+            name=self._what, question=asked, num_parameters=0, assumptions=tuple(said(session.assumptions)),
+            warnings=self._warnings,
         )
         return traced(run_of(session, capacity_bytes=self._capacity_bytes, alloc_conf=self._alloc_conf), about)
 

@@ -1,0 +1,107 @@
+"""The report on a traced run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from vramcast.domain.answer import Change, Found, LedgerEntry, Peak, RankAnswer, Tried
+from vramcast.domain.program import Basis
+from vramcast.domain.traced import CoursePoint, Holding, Holdings, TraceAnswer, TraceFailure, UnknownOperator
+from vramcast.report.messages import Words
+from vramcast.report.trace import render
+from vramcast.report.trace_document import document, to_json
+from vramcast.units import GIB, MIB
+
+PEAK = Peak(allocated_bytes=2 * GIB, reserved_bytes=3 * GIB, device_bytes=4 * GIB)
+LEDGER = (
+    LedgerEntry(path="activations/layers.*.mlp/mm", num_bytes=2 * GIB, count=8, basis=Basis.TRACED),
+    LedgerEntry(path="allocator/cached", num_bytes=GIB, basis=Basis.TRACED),
+    LedgerEntry(path="workspaces/process/CUDA context and library images", num_bytes=GIB, basis=Basis.MEASURED),
+)
+RANK = RankAnswer(
+    role="all", count=1, peak=PEAK, interval_bytes=(3 * GIB, 5 * GIB), phases={"load": PEAK, "step": PEAK},
+    ledger=LEDGER,
+)
+ANSWER = TraceAnswer(
+    question={"target": "m:f", "gpu": "t4", "mode": "train", "batch": 8, "seq_len": 1024}, fits=True,
+    capacity_bytes=15 * GIB, ranks=(RANK,), num_parameters=1000, steps=3, events=1234,
+    holdings=Holdings(
+        by_module=tuple(Holding(name=f"layers.{n}.mlp", num_bytes=MIB, count=2) for n in range(4)),
+        by_line=(Holding(name="net.py:7 forward", num_bytes=GIB, count=3), Holding(name="", num_bytes=1, count=1)),
+        by_operator=(Holding(name="aten.mm", num_bytes=GIB, count=3),),
+    ),
+    unknown_operators=(UnknownOperator(name="mylib.op", calls=4, num_bytes=GIB, peak_bytes=GIB),),
+    course=(CoursePoint(1, 2), CoursePoint(3, 4)), interval_basis="smallest and largest CUDA context seen on Turing",
+    assumptions=("no --loss given: mean",),
+)
+FAILURE = TraceFailure(
+    num_bytes=MIB, step=1, phase="backward", operator="aten.mm", module="layers.3", line="net.py:7 forward",
+    message="CUDA out of memory. Tried to allocate 1.00 MiB.", stack=("net.py:7 forward",),
+)
+FAILED = replace(
+    ANSWER, fits=False, failure=FAILURE,
+    changes=(Change(change="--amp bf16", device_bytes=GIB, fits=True, cost="other rounding"),),
+)
+
+
+def test_the_verdict_comes_first_and_what_the_interval_rests_on_is_said() -> None:
+    text = render(ANSWER, Words("en"))
+    assert text.startswith("fits: 4.00 GiB of 15.00 GiB\n  allocated 2.00 GiB, reserved 3.00 GiB, device 4.00 GiB\n")
+    assert "device 3.00 GiB to 5.00 GiB: smallest and largest CUDA context seen on Turing" in text
+
+
+def test_modules_that_differ_in_numbers_are_one_row() -> None:
+    text = render(ANSWER, Words("en"))
+    assert "layers.*.mlp" in text and "layers.0.mlp" not in text
+    assert "4.00 MiB" in text
+
+
+def test_unknown_operators_are_never_silent() -> None:
+    text = render(ANSWER, Words("en"))
+    assert "mylib.op" in text and "50.0%" in text
+    assert document(ANSWER)["unknown_operators"] == [
+        {"name": "mylib.op", "calls": 4, "bytes": GIB, "peak_bytes": GIB}
+    ]
+
+
+def test_a_failure_says_where_with_the_message_of_torch_and_what_to_change() -> None:
+    text = render(FAILED, Words("en"))
+    assert text.startswith("does not fit: ")
+    assert "runs out of memory in step 2, backward, asking for 1.00 MiB" in text
+    assert "at net.py:7 forward, in layers.3: aten.mm" in text
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 MiB." in text
+    assert "--amp bf16  1.00 GiB  fits  other rounding" in text
+
+
+def test_views_are_those_asked_for() -> None:
+    text = render(ANSWER, Words("en"), views=("operator",))
+    assert "aten.mm" in text and "net.py" not in text and "layers.*.mlp/mm" not in text
+
+
+@pytest.mark.parametrize("answer", [ANSWER, FAILED, replace(ANSWER, stopped="the time limit of 3 s was reached")])
+def test_the_report_exists_in_chinese(answer: TraceAnswer) -> None:
+    assert render(answer, Words("zh"))
+
+
+def test_json_leaves_out_what_is_unknown() -> None:
+    plain = json.loads(to_json(replace(ANSWER, interval_basis="", num_parameters=0)))
+    assert "interval_bytes" not in plain["peak"] and "parameters" not in plain
+    assert "failure" not in plain and "timeline" not in plain
+    full = json.loads(to_json(replace(FAILED, timeline="x.pickle")))
+    assert full["failure"]["bytes"] == MIB and full["timeline"] == "x.pickle"
+
+
+def test_what_a_search_found_comes_first() -> None:
+    tried = (Tried(what="--batch 8", fits=True, needed_bytes=GIB, capacity_bytes=2 * GIB),)
+    found = Found(goal="batch", what="--batch 8", value=8, tried=tried, num_tried=1)
+    assert render(replace(ANSWER, found=found), Words("en")).startswith("largest batch that fits: 8\nfits: ")
+    none = Found(goal="batch", what=None, value=None, tried=tried, num_tried=1, nearest_failing=tried[0])
+    assert render(replace(FAILED, found=none), Words("en")).startswith("even --batch 8 does not fit\n")
+
+
+def test_names_from_outside_cannot_steer_the_terminal() -> None:
+    evil = replace(ANSWER, question=ANSWER.question | {"target": "a\x1b[31mb"}, assumptions=("x\x1b[2Jy",))
+    assert "\x1b" not in render(evil, Words("en"))

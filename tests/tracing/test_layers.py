@@ -1,0 +1,28 @@
+"""A module layer by layer."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from vramcast.question.tracing import build_trace
+from vramcast.tracing.layers import traced_layers
+
+
+def test_rows_have_the_figures_of_linear_layers() -> None:
+    rows, total = traced_layers(build_trace("tests.tracing._modules:Stack", {"input": ("64x256",)}))
+    found = {row.path: row for row in rows}
+    up, down = found["layers.*.up"], found["layers.*.down"]
+    assert up.kind == "Linear" and up.repeats == 4
+    assert up.parameters == 256 * 1024 + 1024
+    assert up.output_shape == (64, 1024)
+    assert up.flops == down.flops == 2 * 64 * 256 * 1024
+    assert total == sum(row.parameters * row.repeats for row in rows)
+
+
+def test_what_is_saved_is_counted_once() -> None:
+    rows, _ = traced_layers(build_trace("tests.tracing._modules:Stack", {"input": ("64x256",)}))
+    saved = sum(row.saved_bytes * row.repeats for row in rows)
+    # of each block its input and the output of relu, in fp32
+    assert saved == 4 * (64 * 256 + 64 * 1024) * 4
