@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from vramcast.tracing.composites import attention, dropout, fused, host, softmax
+from vramcast.tracing.composites import attention, batch_norm, dropout, fused, host, recurrent, softmax
 
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 Composite = Callable[["Simulation"], Callable[..., Any]]
 """Given the simulation, the kernel."""
 
-COMPOSITES: Final[Mapping[str, Composite]] = {**attention.COMPOSITES, **dropout.COMPOSITES, **softmax.COMPOSITES}
+COMPOSITES: Final[Mapping[str, Composite]] = {
+    **attention.COMPOSITES, **batch_norm.COMPOSITES, **dropout.COMPOSITES, **recurrent.COMPOSITES, **softmax.COMPOSITES,
+}
 """Overload ("scaled_dot_product_attention", "softmax.int") -> what makes its kernel."""
 KERNELS: Final[Mapping[str, Callable[..., Any]]] = fused.KERNELS
 """Operators that CUDA has a kernel of while meta tensors take them apart: what their outputs look like."""
