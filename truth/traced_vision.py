@@ -123,7 +123,8 @@ def score(
         found = reserved[question]
         if isinstance(found, float) and "suspect" not in row:
             rest[question.harness, row["gpu"]].append((question.model, row["measured_peak_mib"] - found))
-    scored, refused = [], defaultdict(int)
+    scored: list[Scored] = []
+    refused: dict[str, int] = defaultdict(int)
     for (number, row), question in zip(rows, questions, strict=True):
         found = reserved[question]
         if isinstance(found, str):
