@@ -9,12 +9,14 @@ estimate stands beside ours where the row has it. The last column is the error w
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -115,36 +117,45 @@ def score(
     rows: list[tuple[int, dict[str, Any]]], pool: ProcessPoolExecutor
 ) -> tuple[list[Scored], dict[str, int]]:
     """Every row; what cannot be traced is counted with its reason."""
-    questions = [question_of(row) for _, row in rows]
-    distinct = list(dict.fromkeys(questions))
-    reserved = dict(zip(distinct, pool.map(reserved_mib, distinct, chunksize=4), strict=True))
+    asked = [(number, row, question_of(row)) for number, row in rows]
+    reserved = traced([question for _, _, question in asked], pool)
+    refused = Counter(found for _, _, question in asked if isinstance(found := reserved[question], str))
     rest: dict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
-    for (_, row), question in zip(rows, questions, strict=True):
+    for _, row, question in asked:
         found = reserved[question]
         if isinstance(found, float) and "suspect" not in row:
             rest[question.harness, row["gpu"]].append((question.model, row["measured_peak_mib"] - found))
-    scored: list[Scored] = []
-    refused: dict[str, int] = defaultdict(int)
-    for (number, row), question in zip(rows, questions, strict=True):
-        found = reserved[question]
-        if isinstance(found, str):
-            refused[found] += 1
-            continue
-        others = [left for model, left in rest[question.harness, row["gpu"]] if model != question.model]
-        outside = statistics.median(others) if others else context_mib(question.card)
-        level = _within_card(question, row["gpu"], found, outside)
-        scored.append(Scored(number, row, level, found + context_mib(question.card)))
-    return scored, dict(refused)
+    limited: list[tuple[int, dict[str, Any], Question, float]] = []
+    for number, row, question in asked:
+        if isinstance(reserved[question], float):
+            others = [left for model, left in rest[question.harness, row["gpu"]] if model != question.model]
+            outside = statistics.median(others) if others else context_mib(question.card)
+            limited.append((number, row, within_card(question, row["gpu"], reserved[question], outside), outside))
+    reserved |= traced([question for _, _, question, _ in limited if question.capacity_bytes], pool)
+    return [scored(number, row, reserved[question], outside) for number, row, question, outside in limited], refused
 
 
-def _within_card(question: Question, gpu: str, reserved: float, outside: float) -> float:
-    """Where the card is too small for the cache, the allocator gives some back, or fails at the full card."""
-    card = CARDS[gpu]
-    visible = card.capacity_mib or visible_mib(card.name)
-    if card.is_named_wrong or reserved + outside <= visible:
-        return reserved + outside
-    found = reserved_mib(question._replace(capacity_bytes=int((visible - outside) * MIB)))
-    return visible if isinstance(found, str) else found + outside
+def traced(questions: Iterable[Question], pool: ProcessPoolExecutor) -> dict[Question, float | str]:
+    """Each question once, by all processes."""
+    distinct = sorted(set(questions), key=lambda question: question[:4])  # a network is built once for its batches
+    return dict(zip(distinct, pool.map(reserved_mib, distinct, chunksize=8), strict=True))
+
+
+def within_card(question: Question, gpu: str, reserved: Any, outside: float) -> Question:
+    """Where the card is too small for the cache, the question of what the allocator does within it."""
+    visible = visible_mib(gpu)
+    if visible is None or reserved + outside <= visible:
+        return question
+    return question._replace(capacity_bytes=int((visible - outside) * MIB))
+
+
+def scored(number: int, row: dict[str, Any], reserved: float | str, outside: float) -> Scored:
+    """A row's prediction; a run that fails even so shows the full card."""
+    card = CARDS[row["gpu"]].name
+    if isinstance(reserved, str):
+        full = visible_mib(row["gpu"]) or outside
+        return Scored(number, row, full, full)
+    return Scored(number, row, reserved + outside, reserved + context_mib(card))
 
 
 def question_of(row: dict[str, Any]) -> Question:
@@ -166,10 +177,9 @@ def reserved_mib(question: Question) -> float | str:
         load_gpu(question.card), settings=Settings(version=harness.version), capacity_bytes=question.capacity_bytes
     )
     try:
-        with torch.device("meta"):
-            model, size = build(question.model)
+        model, size = build(question.model)
         with session.active():
-            train(model.to_empty(device="cuda"), (question.batch, *size), harness)
+            train(copy.deepcopy(model).to_empty(device="cuda"), (question.batch, *size), harness)
     except DeviceOutOfMemory:
         return "out of memory"
     except Exception as error:  # one network's failure must not hide the others; it is counted and named
@@ -177,17 +187,20 @@ def reserved_mib(question: Question) -> float | str:
     return session.device.allocator.peak_reserved_bytes / MIB
 
 
+@lru_cache(maxsize=1)
 def build(name: str) -> tuple[Any, tuple[int, ...]]:
-    """A network and the shape of one image."""
+    """A network without data and the shape of one image."""
     from vramcast.tracing.vision_operators import prepare_torchvision
 
     prepare_torchvision()
     import timm
+    import torch
     import torchvision
 
-    if not name.startswith("timm/"):
-        return torchvision.models.get_model(name), (3, 224, 224)
-    model = timm.create_model(name.removeprefix("timm/"))
+    with torch.device("meta"):
+        if not name.startswith("timm/"):
+            return torchvision.models.get_model(name), (3, 224, 224)
+        model = timm.create_model(name.removeprefix("timm/"))
     return model, tuple(model.pretrained_cfg["input_size"])
 
 
@@ -215,11 +228,14 @@ def context_mib(card: str) -> float:
     return context_tensor(load_gpu(card)).num_bytes / MIB
 
 
-def visible_mib(card: str) -> float:
-    """What a process can use of the card [MiB]."""
+def visible_mib(gpu: str) -> float | None:
+    """What a process can use of a row's card; None where its size is unknown [MiB]."""
     from vramcast.catalogue.gpus import load_gpu
 
-    return load_gpu(card).visible_bytes / MIB
+    card = CARDS[gpu]
+    if card.is_named_wrong:
+        return None
+    return card.capacity_mib or load_gpu(card.name).visible_bytes / MIB
 
 
 def print_table(scored: list[Scored], refused: dict[str, int]) -> None:

@@ -20,7 +20,8 @@ _SCALE: Final = "Tensor rois, float spatial_scale, SymInt pooled_height, SymInt 
 _SHAPE: Final = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
 _DEFORM: Final = (
     "Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h, SymInt stride_w, "
-    "SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups, SymInt offset_groups, bool use_mask"
+    "SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups, SymInt offset_groups, "
+    "bool use_mask"
 )
 SCHEMAS: Final = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",

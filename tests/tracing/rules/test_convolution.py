@@ -43,11 +43,10 @@ def conv(*, dtype="float32", groups=1, layout="contiguous_format", size=3, **opt
 
 
 def test_tensor_cores_convert_the_layout_in_a_workspace():
-    weight_bytes = 64 * 64 * 9 * 4
+    moved = X_BYTES + 64 * 64 * 9 * 4
     expected = [
-        ("cuDNN convolution, forward", round(workspace_share("dense", "forward", (2, 13)) * (X_BYTES + weight_bytes))),
-        ("cuDNN convolution, data", round(workspace_share("dense", "data", (2, 13)) * (2 * X_BYTES + weight_bytes))),
-        ("cuDNN convolution, filter", round(workspace_share("dense", "filter", (2, 13)) * (2 * X_BYTES + weight_bytes))),
+        (f"cuDNN convolution, {phase}", round(workspace_share("dense", phase, (2, 13)) * (moved + outputs)))
+        for phase, outputs in (("forward", 0), ("data", X_BYTES), ("filter", X_BYTES))
     ]
     assert [entry for entry in scratch(run(conv())) if entry[0].startswith("cuDNN")] == expected
 

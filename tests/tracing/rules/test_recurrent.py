@@ -19,7 +19,8 @@ def session():
 
 KINDS = [
     (nn.LSTM, {}), (nn.GRU, {}), (nn.RNN, {"nonlinearity": "relu"}),
-    (nn.LSTM, {"bidirectional": True, "batch_first": True, "proj_size": 64}), (nn.GRU, {"bias": False, "num_layers": 3}),
+    (nn.LSTM, {"bidirectional": True, "batch_first": True, "proj_size": 64}),
+    (nn.GRU, {"bias": False, "num_layers": 3}),
 ]
 
 
