@@ -24,7 +24,6 @@ from vramcast.tracing.assumptions import read_value
 from vramcast.tracing.record import RunRecord, pack_tape
 from vramcast.tracing.scripts import JOB, RECORD, ROOT
 from vramcast.tracing.session import Session
-from vramcast.tracing.vision_operators import ensure_vision_operators
 
 PACKAGE: Final = Path(__file__).parent.parent
 MOST_UNEQUAL: Final = 10
@@ -144,7 +143,6 @@ def main(folder: Path) -> None:
         ),
         capacity_bytes=(job.capacity_bytes or job.gpu.visible_bytes) if job.enforces_capacity and job.gpu else None,
     )
-    ensure_vision_operators()
     watch = Watch(job, session, folder)
     with ExitStack() as stack:
         stack.enter_context(session.active(folder))

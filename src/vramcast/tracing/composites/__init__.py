@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from vramcast.tracing.composites import attention, dropout, fused, host, linear, softmax
+from vramcast.tracing.composites import attention, batch_norm, dropout, fused, host, linear, recurrent, softmax
 
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
@@ -16,7 +16,8 @@ Composite = Callable[["Simulation"], Callable[..., Any]]
 """Given the simulation, the kernel."""
 
 COMPOSITES: Final[Mapping[str, Composite]] = {
-    **attention.COMPOSITES, **dropout.COMPOSITES, **linear.COMPOSITES, **softmax.COMPOSITES,
+    **attention.COMPOSITES, **batch_norm.COMPOSITES, **dropout.COMPOSITES, **linear.COMPOSITES, **recurrent.COMPOSITES,
+    **softmax.COMPOSITES,
 }
 """Overload ("scaled_dot_product_attention", "softmax.int") -> what makes its kernel."""
 KERNELS: Final[Mapping[str, Callable[..., Any]]] = fused.KERNELS

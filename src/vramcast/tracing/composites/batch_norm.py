@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES: Final = {True: 880_801, False: 65_535}
 """Batch that cuDNN takes, by whether it trains [choice]."""
-LEAST_EPSILON: Final = 0.0  # CUDNN_BN_MIN_EPSILON
 LARGEST_INDEX: Final = 2**31 - 1
 NATIVE, CUDNN = 0, 1
 """Which one ran, as torch counts them."""
@@ -32,8 +31,8 @@ def batch_norm(simulation: Simulation) -> Callable[..., tuple[Any, ...]]:
         variance: torch.Tensor | None, training: bool, momentum: float, eps: float, cudnn_enabled: bool,
     ) -> tuple[Any, ...]:
         resident = memory.of(x)
-        on_card = resident is not None and not resident.device.is_cpu
-        if on_card and cudnn_enabled and eps >= LEAST_EPSILON and _cudnn_takes(x, weight, bias, mean, variance, training):
+        is_asked = resident is not None and not resident.device.is_cpu and cudnn_enabled
+        if is_asked and _cudnn_takes(x, weight, bias, mean, variance, training):
             x = x.contiguous(memory_format=suggested(x))
             out = torch.ops.aten.cudnn_batch_norm(x, weight, bias, mean, variance, training, momentum, eps)
             return (*out, CUDNN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from vramcast.tracing.environment.compiled import patch_compile
 from vramcast.tracing.environment.cuda import patch_cuda
 from vramcast.tracing.environment.host import patch_host
@@ -11,9 +13,11 @@ from vramcast.tracing.environment.parallel import patch_parallel, patch_processe
 from vramcast.tracing.environment.parameters import patch_parameters, patch_pinning
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.environment.reading import patch_reading
+from vramcast.tracing.environment.recurrent import patch_recurrent
 from vramcast.tracing.environment.saving import patch_saving
 from vramcast.tracing.environment.tensors import patch_tensors
 from vramcast.tracing.simulation import Simulation
+from vramcast.tracing.vision_operators import with_stand_ins
 
 
 def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay) -> None:
@@ -31,3 +35,5 @@ def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay
     patch_threads(patches, simulation)
     patch_cuda(patches, simulation)
     patch_host(patches, simulation)
+    patch_recurrent(patches, simulation)
+    patches.set(torch.ops, "load_library", with_stand_ins(torch.ops.load_library))

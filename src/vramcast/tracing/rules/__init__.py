@@ -23,16 +23,19 @@ from vramcast.tracing.rules import (
     losses,
     norms,
     pointwise,
+    pooling,
     random,
+    recurrent,
     reductions,
     softmax,
     sorting,
     spectral,
+    torchvision,
 )
 
 TABLES: Final = (
     attention, batch_norm, blas, convolution, dropout, engine, foreach, indexing, inside, losses, norms, pointwise,
-    random, reductions, softmax, sorting, spectral,
+    pooling, random, recurrent, reductions, softmax, sorting, spectral, torchvision,
 )
 RULES: Final[Mapping[str, Rule]] = {name: rule for table in TABLES for name, rule in table.RULES.items()}
 PLAIN: Final[frozenset[str]] = frozenset(name for table in TABLES for name in table.PLAIN)

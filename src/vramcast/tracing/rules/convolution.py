@@ -98,7 +98,7 @@ def convolution(call: Call) -> Any:
     problem = _problem(call, *call.args[:2], call.args[3], *call.args[5:7], call.args[8])
     layout = problem.layout if problem.is_cudnn else CONTIGUOUS
     _copy(call, problem.x, layout)
-    shape = call.simulation.kernels(call.func, call.args, call.kwargs).size()
+    shape = call.simulation.on_meta(call.func, call.args, call.kwargs, call.device).size()
     out = _new(call, shape, problem.x.dtype, layout)
     _copy(call, problem.weight, layout)
     if problem.is_cudnn:

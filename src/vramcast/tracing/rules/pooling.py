@@ -1,0 +1,77 @@
+"""Pooling, resampling, padding and windows: copies into the layout their kernels read, then the outputs.
+
+[max] pytorch aten/src/ATen/native/cuda/DilatedMaxPool2d.cu, DilatedMaxPool3d.cu
+[mean] pytorch aten/src/ATen/native/cuda/AveragePool2d.cu, AveragePool3d.cu, AdaptiveAveragePooling.cu
+[most] pytorch aten/src/ATen/native/cuda/AdaptiveMaxPooling2d.cu, AdaptiveMaxPooling3d.cu
+[upsample] pytorch aten/src/ATen/native/cuda/UpSample*.cu
+[grid] pytorch aten/src/ATen/native/cuda/GridSampler.cpp
+[columns] pytorch aten/src/ATen/native/cuda/Im2Col.cu, Col2Im.cu
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.memory_formats import CONTIGUOUS, suggested
+
+READS_ITS_LAYOUT: Final = (
+    "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_nearest2d_backward",
+    "upsample_bilinear2d", "upsample_bilinear2d_backward",
+)
+"""Contiguous and channels last are read as they are, anything else is copied."""
+READS_CONTIGUOUS: Final = (
+    "max_pool3d_with_indices", "max_pool3d_with_indices_backward", "avg_pool3d", "avg_pool3d_backward",
+    "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d", "adaptive_max_pool2d_backward",
+    "adaptive_max_pool3d", "adaptive_max_pool3d_backward", "im2col", "col2im", "reflection_pad1d", "reflection_pad2d",
+    "reflection_pad3d", "reflection_pad1d_backward", "reflection_pad2d_backward", "replication_pad1d",
+    "replication_pad2d", "replication_pad3d", "replication_pad1d_backward", "replication_pad2d_backward",
+    "replication_pad3d_backward",
+)
+PLAIN: Final = frozenset(
+    f"aten.{name}" for name in (
+        "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "_upsample_bilinear2d_aa",
+        "_upsample_bilinear2d_aa_backward", "_upsample_nearest_exact1d", "_upsample_nearest_exact1d_backward",
+        "_upsample_nearest_exact2d", "_upsample_nearest_exact2d_backward", "_upsample_nearest_exact3d",
+        "channel_shuffle", "constant_pad_nd", "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d",
+        "grid_sampler_3d_backward", "pixel_shuffle", "pixel_unshuffle", "upsample_bicubic2d",
+        "upsample_bicubic2d_backward", "upsample_linear1d", "upsample_linear1d_backward", "upsample_nearest1d",
+        "upsample_nearest1d_backward", "upsample_nearest3d", "upsample_nearest3d_backward", "upsample_trilinear3d",
+        "upsample_trilinear3d_backward",
+    )
+)
+"""Kernels that read any strides."""
+
+
+def in_its_layout(call: Call) -> Any:
+    """[max] [mean] [upsample]"""
+    return _after_copies(call, suggested(_tensors(call)[-1]))
+
+
+def contiguous(call: Call) -> Any:
+    """[most] [columns]"""
+    return _after_copies(call, CONTIGUOUS)
+
+
+def _after_copies(call: Call, layout: torch.memory_format) -> Any:
+    """Outputs come first, as structured kernels make them before they run."""
+    out = call.run()
+    for tensor in _tensors(call):
+        if not tensor.is_contiguous(memory_format=layout if tensor.dim() == 4 else CONTIGUOUS):
+            call.scratch(tensor.numel() * tensor.dtype.itemsize, "contiguous copy")
+    return out
+
+
+def _tensors(call: Call) -> list[torch.Tensor]:
+    """Images among the arguments; of a backward: gradient, then input."""
+    return [arg for arg in call.args if isinstance(arg, torch.Tensor) and arg.is_floating_point()]
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    **{f"aten.{name}": in_its_layout for name in READS_ITS_LAYOUT},
+    **{f"aten.{name}": contiguous for name in READS_CONTIGUOUS},
+}

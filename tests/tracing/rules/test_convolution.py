@@ -1,0 +1,123 @@
+"""Convolutions allocate what ATen and cuDNN take on CUDA, in their order."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch._dynamo")
+
+from torch.nn import functional as F  # noqa: E402
+
+from vramcast.allocator import Settings  # noqa: E402
+from vramcast.catalogue.cudnn import workspace_share  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.tracing.session import Session  # noqa: E402
+
+X = (8, 64, 56, 56)
+X_BYTES = 8 * 64 * 56 * 56 * 4
+
+
+def run(step, *, card="a100-sxm-80gb", version=(2, 13)):
+    session = Session(load_gpu(card), settings=Settings(version=version))
+    with session.active():
+        step()
+    return session.device.tape.blocks
+
+
+def scratch(blocks):
+    return [(block.name, block.num_bytes) for block in blocks if block.kind == "scratch"]
+
+
+def conv(*, dtype="float32", groups=1, layout="contiguous_format", size=3, **options):
+    def step():
+        dtype_, layout_ = getattr(torch, dtype), getattr(torch, layout)
+        x = torch.empty(X, dtype=dtype_, device="cuda").to(memory_format=layout_).requires_grad_()
+        weight = torch.empty(64, 64 // groups, size, size, dtype=dtype_, device="cuda").to(memory_format=layout_)
+        weight.requires_grad_()
+        bias = torch.empty(64, dtype=dtype_, device="cuda", requires_grad=True)
+        out = F.conv2d(x, weight, bias, padding=size // 2, groups=groups, **options)
+        out.backward(torch.empty_like(out))
+        assert x.grad.shape == x.shape and weight.grad.shape == weight.shape and bias.grad.shape == bias.shape
+        assert out.is_contiguous(memory_format=layout_)
+
+    return step
+
+
+def test_tensor_cores_convert_the_layout_in_a_workspace():
+    moved = X_BYTES + 64 * 64 * 9 * 4
+    expected = [
+        (f"cuDNN convolution, {phase}", round(workspace_share("dense", phase, (2, 13)) * (moved + outputs)))
+        for phase, outputs in (("forward", 0), ("data", X_BYTES), ("filter", X_BYTES))
+    ]
+    assert [entry for entry in scratch(run(conv())) if entry[0].startswith("cuDNN")] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"layout": "channels_last"}, {}),  # nothing to convert
+        ({"dtype": "float64"}, {}),  # no tensor cores
+        ({"groups": 64}, {}),  # depthwise: ATen's own kernel
+        ({}, {"card": "t4"}),  # no TF32
+        ({}, {"version": (1, 12)}),
+    ],
+)
+def test_elsewhere_there_is_no_workspace(options, where):
+    assert not [entry for entry in scratch(run(conv(**options), **where)) if entry[0].startswith("cuDNN")]
+
+
+def test_without_tf32_there_is_no_workspace():
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        assert not [entry for entry in scratch(run(conv())) if entry[0].startswith("cuDNN")]
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
+
+
+def test_half_precision_depthwise_runs_in_cudnn_where_torch_takes_it_for_faster():
+    assert scratch(run(conv(dtype="float16", groups=64)))
+    assert not [e for e in scratch(run(conv(dtype="bfloat16", groups=64))) if e[0].startswith("cuDNN")]
+
+
+def test_a_strided_input_is_copied_for_the_time_of_the_call():
+    def step():
+        x = torch.empty(8, 56, 64, 56, device="cuda").transpose(1, 2)
+        F.conv2d(x, torch.empty(64, 64, 1, 1, device="cuda"))
+
+    blocks = run(step)
+    copy = next(block for block in blocks if block.name == "contiguous copy")
+    assert copy.num_bytes == X_BYTES and copy.died is not None
+
+
+def test_one_dimension_is_run_as_two():
+    def step():
+        x = torch.empty(2, 80, 3000, device="cuda", requires_grad=True)
+        weight = torch.empty(384, 80, 3, device="cuda", requires_grad=True)
+        out = F.conv1d(x, weight, padding=1)
+        assert out.shape == (2, 384, 3000)
+        out.sum().backward()
+        assert x.grad.shape == x.shape and weight.grad.shape == weight.shape
+
+    assert [name for name, _ in scratch(run(step)) if name.startswith("cuDNN")]
+
+
+def test_a_transposed_convolution_has_the_shape_of_torchs():
+    def step():
+        x = torch.empty(2, 16, 20, 20, device="cuda", requires_grad=True)
+        weight = torch.empty(16, 8, 4, 4, device="cuda", requires_grad=True)
+        out = F.conv_transpose2d(x, weight, stride=2, padding=1)
+        assert out.shape == (2, 8, 40, 40)
+        out.sum().backward()
+        assert weight.grad.shape == weight.shape
+
+    run(step)
+
+
+def test_outputs_are_channels_last_where_input_or_weight_is():
+    def step():
+        x = torch.empty(X, device="cuda")
+        weight = torch.empty(32, 64, 3, 3, device="cuda").to(memory_format=torch.channels_last)
+        assert F.conv2d(x, weight).is_contiguous(memory_format=torch.channels_last)
+
+    blocks = run(step)
+    assert ("contiguous copy", X_BYTES) in scratch(blocks)
