@@ -29,7 +29,7 @@ from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.snapshot import Action
 from vramcast.tracing.result import FALLBACK_CONTEXT_BYTES
 from vramcast.tracing.session import Session
-from vramcast.tracing.vision_operators import define_vision_operators
+from vramcast.tracing.vision_operators import prepare_torchvision
 
 FOLDER: Final = Path(__file__).parent / "measured"
 LEVELS: Final = ("allocated", "reserved", "device")
@@ -75,7 +75,7 @@ def load_vision() -> None:
     except ImportError:
         return
     except RuntimeError:  # its compiled part does not fit this torch
-        define_vision_operators()
+        prepare_torchvision()
 
 
 def predict(workload: Workload, card: str) -> Predicted:
