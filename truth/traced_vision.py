@@ -166,8 +166,6 @@ def question_of(row: dict[str, Any]) -> Question:
 
 def reserved_mib(question: Question) -> float | str:
     """Peak reserved of the training [MiB]; a sentence where it cannot be traced."""
-    import torch
-
     from vramcast.allocator import DeviceOutOfMemory, Settings
     from vramcast.catalogue.gpus import load_gpu
     from vramcast.tracing.session import Session
