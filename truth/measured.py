@@ -70,16 +70,7 @@ class Scored(NamedTuple):
 @cache
 def load_vision() -> None:
     """Import torchvision once, outside of simulations: timm and transformers need it."""
-<<<<<<< HEAD
     prepare_torchvision()
-=======
-    try:
-        import torchvision  # noqa: F401
-    except ImportError:
-        return
-    except RuntimeError:  # its compiled part does not fit this torch
-        prepare_torchvision()
->>>>>>> vision
 
 
 def predict(workload: Workload, card: str) -> Predicted:
