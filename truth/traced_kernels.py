@@ -1,7 +1,7 @@
 """Rows of single operators, their real PyTorch code run on the simulated card: `python -m truth.traced_kernels FILE...`
 
-Prints per kernel and provider how many rows are exact to the byte (the measured MiB went through fp32, so exact means the
-same number in fp32), how many within 1 %, and what is refused and why.
+Prints per kernel and provider how many rows are exact to the byte (the measured MiB went through fp32, so exact means
+the same number in fp32), how many within 1 %, and what is refused and why.
 """
 
 from __future__ import annotations
@@ -96,6 +96,8 @@ def traced_peak(row: dict[str, Any]) -> int:
 
     Raises: Refused for kernels, providers and cards that are not built.
     """
+    import torch
+
     from truth.kernel_code.bench import peak_bytes
     from vramcast.catalogue.gpus import load_gpu
     from vramcast.tracing.session import Session
@@ -109,8 +111,10 @@ def traced_peak(row: dict[str, Any]) -> int:
     mode = "full" if row["kernel"] == "group_norm" else case.mode
     session = Session(load_gpu(CARDS[row["gpu"]]))
     with session.active():
-        peak_bytes(setup(case), "full")  # other modes ran before in the same process: libraries have their workspaces
-        gc.collect()
+        if mode == "forward":  # the others ran before in the same process: the library has both its workspaces
+            peak_bytes(setup(case), "full")
+            gc.collect()
+            torch.cuda.empty_cache()
         peak = peak_bytes(setup(case), mode)
     del session
     gc.collect()
@@ -161,8 +165,8 @@ def _row_line(result: Scored) -> str:
     row, predicted = result.row, result.predicted_bytes or 0
     missing = predicted - round(row["measured_mb_p50"] * MIB)
     return (
-        f"    {row['mode']:8} {row['x_name']}={row['x_value']:8} {row['gpu']:26} measured {row['measured_mb_p50']:.6f} MiB, "
-        f"{missing:+,} B"
+        f"    {row['mode']:8} {row['x_name']}={row['x_value']:8} {row['gpu']:26} "
+        f"measured {row['measured_mb_p50']:.6f} MiB, {missing:+,} B"
     )
 
 

@@ -1,4 +1,4 @@
-"""How Liger-Kernel's benchmarks call an operator, on whatever device `torch.cuda` is: setup, ten iterations, the median peak.
+"""How Liger-Kernel's benchmarks call an operator: setup, ten iterations, the median peak.
 
 `_test_memory` resets the peak before every call and reads `max_memory_allocated` after it, so gradients that earlier
 iterations left in `.grad` count, and what the calls before left too.

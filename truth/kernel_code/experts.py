@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import torch
 
 from truth.kernel_code.bench import CUDA, Run, dtype_of, leaf, with_random_gradient
@@ -9,16 +11,23 @@ from truth.rows.kernels.harness import Case
 
 
 def _experts(
-    x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, up: torch.Tensor, down: torch.Tensor
+    x: torch.Tensor, routing: tuple[torch.Tensor, torch.Tensor], weights: torch.Tensor, up: torch.Tensor,
+    down: torch.Tensor,
 ) -> torch.Tensor:
-    """As Mixtral's: a one-hot mask, then every expert that has tokens."""
+    """As Mixtral's: a one-hot mask, then every expert that has tokens.
+
+    Which tokens an expert has is read from the host's copy of the routing: values on the card are not known.
+    """
+    chosen, on_host = routing
     final = torch.zeros_like(x)
     with torch.no_grad():
         mask = torch.nn.functional.one_hot(chosen.long(), num_classes=up.size(0)).permute(2, 1, 0)
-        used = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
-    for found in used:
-        expert = found[0]
-        position, token = torch.where(mask[expert])
+        torch.greater(mask.sum(dim=(-1, -2)), 0)
+    for expert in range(up.size(0)):
+        found = (on_host == expert).t().nonzero()
+        if not len(found):
+            continue
+        position, token = found.t().contiguous().to(CUDA).unbind(0)
         state = x[token]
         gate, value = torch.nn.functional.linear(state, up[expert]).chunk(2, dim=-1)
         hidden = torch.nn.functional.silu(gate) * value
@@ -35,10 +44,11 @@ def fused_moe(case: Case) -> Run:
     x = leaf(tokens, hidden, dtype=dtype)
     up_leaf, down_leaf = leaf(experts, 2 * inner, hidden, dtype=dtype), leaf(experts, hidden, inner, dtype=dtype)
     up, down = up_leaf * 0.02, down_leaf * 0.02
-    scores = torch.rand(tokens, experts)  # on the host, so that the routing is known
-    chosen = scores.topk(top_k, dim=-1).indices.to(torch.int32).to(CUDA)
+    numbers = random.Random(0)
+    on_host = torch.tensor([numbers.sample(range(experts), top_k) for _ in range(tokens)], dtype=torch.int32)
+    routing = on_host.to(CUDA), on_host
     weights = leaf(tokens, top_k, dtype=dtype)
-    return with_random_gradient(lambda: _experts(x, chosen, weights, up, down))
+    return with_random_gradient(lambda: _experts(x, routing, weights, up, down))
 
 
 __all__ = ["fused_moe"]

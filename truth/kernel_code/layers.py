@@ -128,7 +128,7 @@ class Tiled(torch.autograd.Function):
     """A module over shards of the sequence, run again in backward: DeepSpeed's `TiledMLP`."""
 
     @staticmethod
-    def forward(ctx: Any, mlp: torch.nn.Module, x: torch.Tensor, shards: int) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, mlp: torch.nn.Module, x: torch.Tensor, shards: int) -> torch.Tensor:
         """All shards without gradients."""
         ctx.mlp, ctx.shards = mlp, shards
         ctx.save_for_backward(x)

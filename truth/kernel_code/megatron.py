@@ -29,7 +29,7 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
     """The softmax over this rank's part of the vocabulary becomes the gradient in place."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """One loss a token."""
         logits = logits.float()
         largest = torch.max(logits, dim=-1)[0]

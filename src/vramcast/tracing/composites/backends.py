@@ -69,7 +69,8 @@ def chosen(question: Question, sm: int) -> Backend:
 def _order(sm: int) -> tuple[Backend, ...]:
     """Who set an order gets it; cuDNN goes first on the cards that prefer it [choice `priority_order`]."""
     order = tuple(Backend(number) for number in torch._C._get_sdp_priority_order() if number in set(Backend))
-    prefers = at_least(PREFERRED_SINCE) and sm in PREFERRED_BY and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
+    may_prefer = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
+    prefers = at_least(PREFERRED_SINCE) and sm in PREFERRED_BY and may_prefer
     if order == DEFAULT_ORDER and prefers:
         return Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT, Backend.MATH
     return order

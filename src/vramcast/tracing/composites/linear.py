@@ -1,6 +1,6 @@
 """x W^T + b where no fused product takes the bias: CUDA adds it in place.
 
-[linear] pytorch aten/src/ATen/native/Linear.cpp `linear`: tensors like subclasses, which meta tensors are, get a new sum
+[linear] pytorch aten/src/ATen/native/Linear.cpp `linear`: tensors like subclasses, as meta tensors are, get a new sum
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def efficient_backward(call: Call) -> Any:
 
 def _row_sums(call: Call, out: torch.Tensor) -> None:
     """fp32: (gradient * output).sum(-1) by three operators."""
-    batch, heads, queries, width = out.size()
+    batch, heads, queries, _ = out.size()
     product = call.scratch(num_bytes(out), "gradient * output")
     sums = call.scratch(batch * heads * queries * FP32, "row sums")
     call.scratch(batch * heads * queries * FP32, "row sums of gradient * output")
@@ -154,7 +154,7 @@ def _row_sums(call: Call, out: torch.Tensor) -> None:
 
 def cudnn_forward(call: Call) -> Any:
     """Generator state, output, statistics."""
-    query, key, value = call.args[:3]
+    query, key = call.args[:2]
     batch, heads, queries, _ = query.size()
     seed, offset = (call.empty((), dtype=torch.int64) for _ in range(2))
     meta = torch.ops.aten._scaled_dot_product_cudnn_attention(*call.args, **call.kwargs)[0]

@@ -1,6 +1,6 @@
 """Temporary storage of CUB's device-wide algorithms.
 
-The sizes are what CUB itself answers when it is asked (CUB 3.0 of CUDA 13.0); the tiles are those of its tuning policies.
+The sizes are what CUB itself answers when it is asked (CUB 3.0 of CUDA 13.0); tiles are those of its tuning policies.
 [scan] cub/agent/single_pass_scan_operators.cuh `ScanTileState::AllocationSize`: a word a tile, and 32 more
 [sort] cub/device/dispatch/dispatch_radix_sort.cuh `InvokeOnesweep`
 [alias] cub/detail/temporary_storage.cuh: parts are aligned to 256 bytes, as is the whole
@@ -144,6 +144,6 @@ def segmented_sort_bytes(elements: int, *, key: int, value: int) -> int:
 
 
 __all__ = [
-    "flagged_bytes", "radix_sort_bytes", "run_lengths_bytes", "scan_bytes", "segmented_sort_bytes", "unique_by_key_bytes",
-    "unique_bytes",
+    "flagged_bytes", "radix_sort_bytes", "run_lengths_bytes", "scan_bytes", "segmented_sort_bytes",
+    "unique_by_key_bytes", "unique_bytes",
 ]

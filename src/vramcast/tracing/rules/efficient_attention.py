@@ -43,11 +43,15 @@ class Tile(NamedTuple):
     needs_shared: bool = False  # more than 99 KiB
 
 
-HALF: Final = (Tile(64, 64, 32), Tile(64, 64, 64), Tile(128, 128, 128, True), Tile(64, 64, 128), Tile(128, 64, WIDE, True),
-               Tile(64, 64, WIDE))
+HALF: Final = (
+    Tile(64, 64, 32), Tile(64, 64, 64), Tile(128, 128, 128, True), Tile(64, 64, 128), Tile(128, 64, WIDE, True),
+    Tile(64, 64, WIDE),
+)
 HALF_LITTLE_SHARED: Final = Tile(128, 64, 96)
-FULL: Final = (Tile(64, 64, 32), Tile(64, 64, 64), Tile(128, 64, 128, True), Tile(64, 64, 128), Tile(128, 64, WIDE, True),
-               Tile(64, 64, WIDE))
+FULL: Final = (
+    Tile(64, 64, 32), Tile(64, 64, 64), Tile(128, 64, 128, True), Tile(64, 64, 128), Tile(128, 64, WIDE, True),
+    Tile(64, 64, WIDE),
+)
 
 
 def backward_workspace_bytes(problem: Problem, itemsize: int, sm: int, *, dropout: bool = False) -> int:

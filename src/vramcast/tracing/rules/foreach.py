@@ -44,8 +44,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten._fused_sgd_": fused,
 }
 UNARY: Final = (
-    "abs acos asin atan ceil clone copy cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round "
-    "rsqrt sigmoid sign sin sinh sqrt tan tanh trunc zero"
+    "abs acos asin atan ceil clone copy cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg "
+    "reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc zero"
 )
 BINARY: Final = "add addcdiv addcmul clamp_max clamp_min div lerp maximum minimum mul pow sub"
 PLAIN: Final = frozenset(

@@ -102,7 +102,7 @@ def put(call: Call) -> None:
 
 
 def masked_scatter(call: Call) -> Any:
-    """Where the mask holds the next value goes: a prefix sum of the mask [IndexKernel.cu `masked_scatter_cuda_impl`]."""
+    """Where the mask holds the next value goes: a prefix sum of it [IndexKernel.cu `masked_scatter_cuda_impl`]."""
     out = call.run()
     x, mask, source = call.args[:3]
     if not call.device.is_cpu:
@@ -122,10 +122,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten.masked_scatter_": masked_scatter,
 }
 PLAIN: Final = frozenset({
+    "aten.as_strided_scatter", "aten.diagonal_backward", "aten.diagonal_scatter", "aten.embedding_renorm_",
     "aten.gather", "aten.index", "aten.index_add", "aten.index_add_", "aten.index_copy", "aten.index_copy_",
-    "aten.index_fill", "aten.index_fill_", "aten.index_reduce", "aten.index_reduce_", "aten.index_select", "aten.masked_fill",
-    "aten.masked_fill_", "aten.scatter", "aten.scatter_", "aten.scatter_add", "aten.scatter_add_", "aten.scatter_reduce",
-    "aten.scatter_reduce_", "aten.select_backward", "aten.select_scatter", "aten.slice_backward", "aten.slice_scatter",
-    "aten.take", "aten.diagonal_backward", "aten.diagonal_scatter", "aten.as_strided_scatter",
-    "aten.embedding_renorm_",
+    "aten.index_fill", "aten.index_fill_", "aten.index_reduce", "aten.index_reduce_", "aten.index_select",
+    "aten.masked_fill", "aten.masked_fill_", "aten.scatter", "aten.scatter_", "aten.scatter_add",
+    "aten.scatter_add_", "aten.scatter_reduce", "aten.scatter_reduce_", "aten.select_backward",
+    "aten.select_scatter", "aten.slice_backward", "aten.slice_scatter", "aten.take",
 })

@@ -1,4 +1,4 @@
-"""How PyTorch walks over the operands of a reduction: dimensions reordered and merged, split where indices need 64 bits.
+"""How PyTorch walks over a reduction: dimensions reordered and merged, split where indices need 64 bits.
 
 [iterator] pytorch aten/src/ATen/TensorIterator.cpp: `reorder_dimensions`, `coalesce_dimensions`, `num_reduce_dims`,
 `can_use_32bit_indexing`, `get_dim_to_split`, `split`

@@ -57,7 +57,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten.smooth_l1_loss": pointwise,
 }
 PLAIN: Final = frozenset({
-    "aten.binary_cross_entropy_backward", "aten.huber_loss_backward", "aten.log_sigmoid_backward", "aten.log_sigmoid_forward",
-    "aten.mse_loss_backward", "aten.nll_loss_backward", "aten.nll_loss_forward", "aten.smooth_l1_loss_backward",
-    "aten.soft_margin_loss_backward",
+    "aten.binary_cross_entropy_backward", "aten.huber_loss_backward", "aten.log_sigmoid_backward",
+    "aten.log_sigmoid_forward", "aten.mse_loss_backward", "aten.nll_loss_backward", "aten.nll_loss_forward",
+    "aten.smooth_l1_loss_backward", "aten.soft_margin_loss_backward",
 })

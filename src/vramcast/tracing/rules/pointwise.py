@@ -14,34 +14,35 @@ from typing import Any, Final
 from vramcast.tracing.call import Call, Rule
 
 UNARY: Final = (
-    "abs acos acosh angle asin asinh atan atanh bitwise_not ceil celu clamp clamp_max clamp_min conj_physical cos cosh "
-    "deg2rad digamma elu erf erfc erfinv exp exp2 expm1 fill floor frac frexp gelu hardshrink hardsigmoid hardswish hardtanh "
-    "i0 isfinite isinf isnan isneginf isposinf leaky_relu lgamma log log10 log1p log2 log_sigmoid logical_not logit mish "
-    "nan_to_num neg polygamma positive prelu _prelu_kernel rad2deg reciprocal relu relu6 renorm round rsqrt sgn sigmoid sign "
-    "signbit silu sin sinc sinh softplus softshrink special_entr special_erfcx special_i0e special_i1 special_i1e "
-    "special_log_ndtr special_ndtri sqrt square tan tanh threshold trunc view_as_complex view_as_real zero"
+    "abs acos acosh angle asin asinh atan atanh bitwise_not ceil celu clamp clamp_max clamp_min conj_physical cos "
+    "cosh deg2rad digamma elu erf erfc erfinv exp exp2 expm1 fill floor frac frexp gelu hardshrink hardsigmoid "
+    "hardswish hardtanh i0 isfinite isinf isnan isneginf isposinf leaky_relu lgamma log log10 log1p log2 "
+    "log_sigmoid logical_not logit mish nan_to_num neg polygamma positive prelu _prelu_kernel rad2deg reciprocal "
+    "relu relu6 renorm round rsqrt sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink special_entr "
+    "special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri sqrt square tan tanh threshold "
+    "trunc view_as_complex view_as_real zero"
 )
 BINARY: Final = (
-    "add addcdiv addcmul atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor complex copysign "
-    "div eq equal floor_divide fmax fmin fmod gcd ge gt heaviside hypot igamma igammac isclose lcm le lerp logaddexp "
-    "logaddexp2 logical_and logical_or logical_xor lt maximum minimum mul ne nextafter polar pow remainder rsub "
-    "special_xlog1py special_zeta sub true_divide where xlogy"
+    "add addcdiv addcmul atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor complex "
+    "copysign div eq equal floor_divide fmax fmin fmod gcd ge gt heaviside hypot igamma igammac isclose lcm le lerp "
+    "logaddexp logaddexp2 logical_and logical_or logical_xor lt maximum minimum mul ne nextafter polar pow "
+    "remainder rsub special_xlog1py special_zeta sub true_divide where xlogy"
 )
 BACKWARD: Final = (
-    "elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu logit mish prelu _prelu_kernel sigmoid silu softplus "
-    "softshrink tanh threshold"
+    "elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu logit mish prelu _prelu_kernel sigmoid silu "
+    "softplus softshrink tanh threshold"
 )
 FACTORIES: Final = (
     "arange empty empty_like empty_permuted empty_strided eye full full_like linspace logspace new_empty "
-    "new_empty_strided new_full new_ones new_zeros ones ones_like range scalar_tensor tril_indices triu_indices zeros "
-    "zeros_like"
+    "new_empty_strided new_full new_ones new_zeros ones ones_like range scalar_tensor tril_indices triu_indices "
+    "zeros zeros_like"
 )
 SHAPE: Final = (
-    "_stack _unsafe_view as_strided_ cat channel_shuffle clone constant_pad_nd contiguous copy_ _to_copy cross diag_embed "
-    "diagonal_copy expand_copy flip glu im2col col2im linalg_cross pixel_shuffle pixel_unshuffle repeat repeat_interleave resize_ "
-    "resize_as_ roll set_ stack t_copy trace tril triu unfold_backward unfold_copy view_copy unsafe_chunk "
-    "pad_sequence reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d "
-    "native_channel_shuffle split_with_sizes_copy"
+    "_stack _unsafe_view as_strided_ cat channel_shuffle clone constant_pad_nd contiguous copy_ _to_copy cross "
+    "diag_embed diagonal_copy expand_copy flip glu im2col col2im linalg_cross pixel_shuffle pixel_unshuffle repeat "
+    "repeat_interleave resize_ resize_as_ roll set_ stack t_copy trace tril triu unfold_backward unfold_copy "
+    "view_copy unsafe_chunk pad_sequence reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d "
+    "replication_pad2d replication_pad3d native_channel_shuffle split_with_sizes_copy"
 )
 OTHER: Final = (
     "_assert_async _assert_scalar _assert_tensor_metadata _has_compatible_shallow_copy_type _local_scalar_dense "

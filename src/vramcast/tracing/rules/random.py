@@ -59,8 +59,8 @@ RULES: Final[Mapping[str, Rule]] = {
 PLAIN: Final = frozenset(
     f"aten.{name}{suffix}"
     for name in (
-        "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "normal_functional", "poisson", "rand",
-        "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "uniform",
+        "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "normal_functional", "poisson",
+        "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "uniform",
     )
     for suffix in ("", "_")
 )

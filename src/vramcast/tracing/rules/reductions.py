@@ -132,10 +132,10 @@ def _rule(kernel: Any, *, casts: bool = True) -> Rule:
         if call.device.is_cpu or not source.numel():
             return out
         dtype = source.dtype
-        if casts and dtype is not result.dtype and not (dtype in NARROW and result.dtype is torch.float32):
-            if not dtype.is_complex:
-                call.scratch(source.numel() * result.dtype.itemsize, "input cast")
-                source, dtype = torch.empty(source.size(), dtype=result.dtype, device="meta"), result.dtype
+        reads_as_is = dtype is result.dtype or (dtype in NARROW and result.dtype is torch.float32) or dtype.is_complex
+        if casts and not reads_as_is:
+            call.scratch(source.numel() * result.dtype.itemsize, "input cast")
+            source, dtype = torch.empty(source.size(), dtype=result.dtype, device="meta"), result.dtype
         reduce(call, source, dims_of(call, call.args[0]), result, kernel(dtype, result.dtype))
         return out
 

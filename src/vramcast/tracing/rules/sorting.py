@@ -149,7 +149,7 @@ def extremes(call: Call) -> Any:
 
 
 def selection(call: Call) -> Any:
-    """median, kthvalue, mode along a dimension: a contiguous copy of what is not [Sorting.cpp, TensorModeKernel.cpp]."""
+    """median, kthvalue, mode along a dimension: a contiguous copy of what is not [Sorting.cpp]."""
     out = call.run()
     contiguous_copy(call, call.args[0])
     return out
