@@ -142,6 +142,29 @@ def _rule(kernel: Any, *, casts: bool = True) -> Rule:
     return reduced
 
 
+def log_sum_exp(call: Call) -> Any:
+    """Maxima, then the exponentials of what is below them, summed [ReduceOps.cpp `logsumexp_out_impl`]."""
+    x = call.arg(0, "self")
+    dims = dims_of(call, x)
+    if call.device.is_cpu or not x.numel():
+        return call.run()
+    rows = x.numel()
+    for dim in dims:
+        rows //= x.size(dim)
+    maxima = torch.empty((rows,), dtype=x.dtype, device="meta")
+    call.scratch(rows * x.dtype.itemsize, "maxima")
+    reduce(call, x, dims, maxima, extremum_kernel(x.dtype, x.dtype))
+    sizes = call.scratch(rows * x.dtype.itemsize, "absolute maxima")
+    infinite = call.scratch(rows, "infinite maxima")
+    call.release(infinite)
+    call.release(sizes)
+    call.scratch(x.numel() * x.dtype.itemsize, "exponentials")
+    out = call.run()
+    exponentials = torch.empty(x.size(), dtype=x.dtype, device="meta")
+    reduce(call, exponentials, dims, out, sum_kernel(x.dtype, x.dtype))
+    return out
+
+
 SUM: Final = _rule(sum_kernel)
 PRODUCT: Final = _rule(plain_kernel)
 NORM: Final = _rule(plain_kernel, casts=False)
@@ -158,6 +181,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten.argmax": PAIR,
     "aten.argmin": PAIR,
     "aten.linalg_vector_norm": NORM,
+    "aten.logsumexp": log_sum_exp,
     "aten.max.default": EXTREMUM,
     "aten.max.dim": PAIR,
     "aten.mean": SUM,

@@ -1,0 +1,161 @@
+"""What operators allocate on a card beyond their outputs, in the order they take it."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional as F  # noqa: E402
+
+from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.units import MIB  # noqa: E402
+
+
+def events(work, *, card="a100-sxm4-80gb"):
+    """What `work` takes after its setup: (bytes, name), gives left out."""
+    session = Session(load_gpu(card))
+    with session.active():
+        run = work()
+        tape = session.device.tape
+        start = len(tape.events)
+        kept = run()
+        taken = [tape.blocks[event - 1] for event in tape.events[start:] if event > 0]
+        del kept
+    return [(block.num_bytes, block.name) for block in taken]
+
+
+def randn(*size, **options):
+    return torch.randn(*size, device="cuda", **options)
+
+
+def test_every_thread_has_a_workspace_of_cublas():
+    def work():
+        x, w = randn(64, 64, requires_grad=True), randn(64, 64, requires_grad=True)
+        return lambda: (x @ w).sum().backward()
+
+    spaces = [size for size, name in events(work) if name == "cuBLAS workspace"]
+    assert spaces == [8_519_680, 8_519_680]
+    assert [size for size, name in events(work, card="h100-sxm-80gb") if "cuBLAS" in name] == [32 * MIB] * 2
+
+
+def test_a_setting_of_the_environment_gives_the_size_of_the_workspace(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+    def work():
+        x = randn(64, 64)
+        return lambda: x @ x
+
+    assert (32 * MIB, "cuBLAS workspace") in events(work)
+
+
+def test_an_expanded_gradient_is_copied_for_cublas():
+    def work():
+        x, w = randn(256, 128, requires_grad=True), randn(128, 64, requires_grad=True)
+        y = x @ w
+        return lambda: y.sum().backward()
+
+    copies = [size for size, name in events(work) if name == "contiguous operand"]
+    assert copies == [256 * 64 * 4] * 2
+
+
+def test_the_mask_of_dropout_comes_before_its_result():
+    def work():
+        x = randn(1024, 1024)
+        return lambda: F.dropout(x, 0.1)
+
+    assert [size for size, _ in events(work)] == [1024 * 1024, 4 * 1024 * 1024]
+
+
+def test_softmax_backward_multiplies_first():
+    def work():
+        x = randn(1024, 512, requires_grad=True)
+        y, dy = torch.softmax(x, -1), randn(1024, 512)
+        return lambda: y.backward(dy)
+
+    assert events(work) == [(2 * MIB, ""), (2 * MIB, "gradient * result")]
+
+
+def test_softmax_to_fp32_copies_bf16_but_not_fp16():
+    def work(dtype):
+        def setup():
+            x = randn(1024, 1024, dtype=dtype)
+            return lambda: torch.softmax(x, -1, dtype=torch.float32)
+
+        return setup
+
+    assert [size for size, _ in events(work(torch.float16))] == [4 * MIB]
+    assert [size for size, _ in events(work(torch.bfloat16))] == [4 * MIB, 4 * MIB]
+
+
+def test_backward_of_silu_is_one_tensor():
+    def work():
+        x = randn(1024, 1024, requires_grad=True)
+        y, dy = F.silu(x), randn(1024, 1024)
+        return lambda: y.backward(dy)
+
+    assert [size for size, _ in events(work)] == [4 * MIB]
+
+
+def test_a_bias_that_no_product_takes_is_added_in_place():
+    def work():
+        x = randn(8, 16, 32, 64).transpose(1, 2)
+        layer = torch.nn.Linear(64, 128, device="cuda")
+        with torch.no_grad():
+            layer(x)  # the workspace
+        return lambda: layer(x)
+
+    assert [size for size, _ in events(work)] == [8 * 16 * 32 * 64 * 4, 8 * 16 * 32 * 128 * 4]
+
+
+def test_few_indices_of_an_embedding_are_not_sorted_in_backward():
+    def work(tokens):
+        def setup():
+            table = torch.nn.Embedding(50_000, 64, device="cuda")
+            y = table(torch.randint(0, 50_000, (tokens,), device="cuda"))
+            dy = torch.randn_like(y)
+            return lambda: y.backward(dy)
+
+        return setup
+
+    assert [size for size, _ in events(work(3072))] == [50_000 * 64 * 4]
+    taken = dict((name, size) for size, name in events(work(4096)))
+    assert taken["sums of parts"] == (4096 // 10 + 4096) * 64 * 4
+    assert taken["radix sort"] > 2 * 4096 * 8
+
+
+def test_long_rows_are_sorted_with_pairs_of_position_and_row():
+    def work(width):
+        def setup():
+            x = randn(64, width)
+            return lambda: torch.sort(x)
+
+        return setup
+
+    short, long = (dict((name, size) for size, name in events(work(width))) for width in (4096, 8192))
+    assert "positions and rows" not in short
+    assert long["positions and rows"] == 64 * 8192 * 8
+
+
+def test_norms_of_all_gradients_take_a_number_a_chunk():
+    def work():
+        tensors = [randn(1 << 20), randn(100)]
+        return lambda: torch._foreach_norm(tensors)
+
+    assert events(work) == [(2 * 16 * 4, "norms of chunks"), (4, ""), (4, "")]
+
+
+def test_rms_norm_is_one_operator():
+    def work():
+        norm = torch.nn.RMSNorm(1024, device="cuda")
+        x = randn(512, 1024)
+        return lambda: norm(x)
+
+    assert [size for size, _ in events(work)] == [2 * MIB, 512 * 4]
+
+
+def test_what_was_read_is_not_listed_as_unknown():
+    session = Session(load_gpu("a100-sxm4-80gb"))
+    with session.active():
+        x = randn(64, 64)
+        torch.logsumexp(x, -1), x.topk(3), x.cumsum(0), F.mse_loss(x, x), x.std(), x.argmax(-1), x.exp()
+    assert not session.simulation.unseen

@@ -1,0 +1,39 @@
+"""Rows of single operators through their real code."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from truth.contract import Refused  # noqa: E402
+from truth.traced_kernels import Scored, traced_peak  # noqa: E402
+
+ROWS = Path(__file__).parents[3] / "shared" / "truth" / "kernels.jsonl"
+
+
+def row(kernel, provider, x_value, mode="full"):
+    if not ROWS.exists():
+        pytest.skip("the measured rows are not here")
+    rows = map(json.loads, ROWS.read_text(encoding="utf-8").splitlines())
+    wanted = {"kernel": kernel, "provider": provider, "x_value": x_value, "mode": mode}
+    return next(row for row in rows if wanted.items() <= row.items())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "provider", "x_value"),
+    [
+        ("cross_entropy", "huggingface", "4096"), ("sparsemax", "torch", "8192"), ("swiglu", "huggingface", "2048"),
+        ("tiled_swiglu", "deepspeed_tiled", "1024"), ("rms_norm", "huggingface", "4096"), ("rope", "huggingface", "512"),
+        ("megatron_cross_entropy", "megatron-unfused", "8192"), ("fused_neighborhood_attention", "torch", "1024"),
+    ],
+)
+def test_the_peak_is_that_of_the_card_to_the_byte(kernel, provider, x_value):
+    measured = row(kernel, provider, x_value)
+    assert Scored("", measured, traced_peak(measured)).is_exact
+
+
+def test_what_is_no_eager_code_is_refused():
+    with pytest.raises(Refused, match="no eager PyTorch"):
+        traced_peak(row("cross_entropy", "liger", "8192"))
