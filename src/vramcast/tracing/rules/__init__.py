@@ -7,6 +7,7 @@ PLAIN: operators that somebody has read: they allocate their outputs and nothing
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from typing import Final
 
 from vramcast.tracing.call import Rule
@@ -37,5 +38,12 @@ TABLES: Final = (
     attention, batch_norm, blas, convolution, dropout, engine, foreach, indexing, inside, losses, norms, pointwise,
     pooling, random, recurrent, reductions, softmax, sorting, spectral, torchvision,
 )
-RULES: Final[Mapping[str, Rule]] = {name: rule for table in TABLES for name, rule in table.RULES.items()}
-PLAIN: Final[frozenset[str]] = frozenset(name for table in TABLES for name in table.PLAIN)
+GROUP: Final = "vramcast.rules"
+"""Entry points of other packages: modules with RULES and, where they have any, PLAIN, for operators of their own."""
+OTHERS: Final = tuple(point.load() for point in entry_points(group=GROUP))
+RULES: Final[Mapping[str, Rule]] = {
+    name: rule for table in (*OTHERS, *TABLES) for name, rule in table.RULES.items()
+}
+PLAIN: Final[frozenset[str]] = frozenset(
+    name for table in (*OTHERS, *TABLES) for name in getattr(table, "PLAIN", ())
+)
