@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from truth.contract import Refused  # noqa: E402
-from truth.traced_kernels import Scored, traced_peak  # noqa: E402
+from truth.contract import Refused
+from truth.traced_kernels import Scored, traced_peak
 
 ROWS = Path(__file__).parents[3] / "shared" / "truth" / "kernels.jsonl"
 
@@ -25,7 +25,8 @@ def row(kernel, provider, x_value, mode="full"):
     ("kernel", "provider", "x_value"),
     [
         ("cross_entropy", "huggingface", "4096"), ("sparsemax", "torch", "8192"), ("swiglu", "huggingface", "2048"),
-        ("tiled_swiglu", "deepspeed_tiled", "1024"), ("rms_norm", "huggingface", "4096"), ("rope", "huggingface", "512"),
+        ("tiled_swiglu", "deepspeed_tiled", "1024"), ("rms_norm", "huggingface", "4096"),
+        ("rope", "huggingface", "512"),
         ("megatron_cross_entropy", "megatron-unfused", "8192"), ("fused_neighborhood_attention", "torch", "1024"),
     ],
 )

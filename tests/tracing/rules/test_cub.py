@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from vramcast.tracing.rules.cub import (  # noqa: E402
+from vramcast.tracing.rules.cub import (
     flagged_bytes,
     radix_sort_bytes,
     run_lengths_bytes,

@@ -118,7 +118,7 @@ def test_few_indices_of_an_embedding_are_not_sorted_in_backward():
         return setup
 
     assert [size for size, _ in events(work(3072))] == [50_000 * 64 * 4]
-    taken = dict((name, size) for size, name in events(work(4096)))
+    taken = {name: size for size, name in events(work(4096))}
     assert taken["sums of parts"] == (4096 // 10 + 4096) * 64 * 4
     assert taken["radix sort"] > 2 * 4096 * 8
 
@@ -131,7 +131,7 @@ def test_long_rows_are_sorted_with_pairs_of_position_and_row():
 
         return setup
 
-    short, long = (dict((name, size) for size, name in events(work(width))) for width in (4096, 8192))
+    short, long = ({name: size for size, name in events(work(width))} for width in (4096, 8192))
     assert "positions and rows" not in short
     assert long["positions and rows"] == 64 * 8192 * 8
 

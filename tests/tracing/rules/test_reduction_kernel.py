@@ -4,12 +4,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import given
+from hypothesis import strategies as st
 
-from vramcast.operators import reduction as closed  # noqa: E402
-from vramcast.tracing.rules.iteration import Strided, reduction  # noqa: E402
-from vramcast.tracing.rules.reduction_kernel import Chip, Kernel, accumulator_bytes, buffers  # noqa: E402
+from vramcast.operators import reduction as closed
+from vramcast.tracing.rules.iteration import Strided, reduction
+from vramcast.tracing.rules.reduction_kernel import Chip, Kernel, accumulator_bytes, buffers
 
 CHIPS = st.sampled_from([(82, 1536), (108, 2048), (132, 2048), (40, 1024)])
 
