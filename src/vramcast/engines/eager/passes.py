@@ -97,6 +97,7 @@ def passes(
     first = lowering.lowered(built.embedding, 1, gradient, gathered.embedding if gathered else None)
     forward, backward, leaving = lowering.stack(built.main, gathered.layers if gathered else ())
     last = lowering.lowered(built.head, 1, gradient, gathered.head if gathered else None)
+    added = _added_to_the_heads(recipe, built.embedding, lowering.gradients)
     inputs, kept = input_tensors(recipe), _kept_logits(recipe)
     before = tuple(node for tower, parts in towers for node in (Alloc(tower.hidden), *parts[0], *parts[2]))
     after = tuple(node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts[1]))
@@ -104,10 +105,23 @@ def passes(
         (*map(Alloc, inputs), *before, *first.forward, *forward, *last.forward, *map(Alloc, kept), *leaving),
         (
             *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *last.backward, *backward,
-            *first.backward, *after, Free(built.head.outputs[0].tensor), *map(Free, kept), *map(Free, inputs),
+            *first.backward, *map(Free, added), *after, Free(built.head.outputs[0].tensor), *map(Free, kept), *map(Free, inputs),
         ),
-        tuple(lowering.gradients),
+        tuple(gradient for gradient in lowering.gradients if gradient.tensor not in added),
     )
+
+
+def _added_to_the_heads(recipe: Recipe, embedding: Graph, gradients: list[Gradient]) -> tuple[Tensor, ...]:
+    """The embedding's gradient of a table that is the head, too: autograd adds it to the head's, in place, and frees it.
+
+    Source: [autograd] torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace
+    """
+    if not recipe.model.tied:
+        return ()
+    of_head = {gradient.tensor.num_bytes for gradient in gradients if gradient.tensor.name == "head.output.weight_gradient"}
+    of_table = (tensor for tensor in _weight_gradients(embedding) if tensor.name == "tokens.weight_gradient")
+    kept = {gradient.tensor for gradient in gradients}
+    return tuple(tensor for tensor in of_table if tensor in kept and tensor.num_bytes in of_head)
 
 
 def _tower_backward(tower: Layers, backward: Program) -> Program:

@@ -1,0 +1,145 @@
+"""The formula path against the traced one: `python -m truth.traced_formula [--only NAME] [--layers N]`.
+
+The network of transformers, from the catalogue's configuration, trains two steps in a simulation; `vramcast.train`
+answers the same question from its formulas. Both count what the caching allocator hands out; bar: 1 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+
+import vramcast
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.session import Session
+from vramcast.tracing.vision_operators import prepare_torchvision
+
+CARD: Final = "a100-sxm4-80gb"
+CATALOGUE: Final = Path(vramcast.__file__).parent / "catalogue" / "models"
+WITHIN: Final = 0.01
+LENGTH: Final = 512
+
+CAUSAL, MASKED, SEQ2SEQ = "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"
+MODELS: Final[dict[str, str]] = {  # catalogue name -> class of transformers; every family of `train` that it has
+    "smollm2-135m": CAUSAL, "tinyllama-1.1b": CAUSAL, "llama-3.2-1b": CAUSAL, "llama-3.1-8b": CAUSAL,
+    "mistral-7b-v0.3": CAUSAL, "ministral-8b": CAUSAL, "qwen2.5-0.5b": CAUSAL, "qwen3-0.6b": CAUSAL,
+    "qwen3-1.7b": CAUSAL, "gemma-2b": CAUSAL, "gemma-2-2b": CAUSAL, "gemma-3-270m": CAUSAL, "gemma-3-1b": CAUSAL,
+    "phi-3-mini": CAUSAL, "phi-2": CAUSAL, "olmo-1b": CAUSAL, "olmo-2-1b": CAUSAL, "granite-3.0-2b": CAUSAL,
+    "stablelm-2-1.6b": CAUSAL, "starcoder2-3b": CAUSAL, "smollm3-3b": CAUSAL, "glm-4-9b-0414": CAUSAL,
+    "ernie-4.5-0.3b": CAUSAL, "aya-expanse-8b": CAUSAL, "seed-oss-36b": CAUSAL, "gpt2": CAUSAL, "opt-125m": CAUSAL,
+    "opt-1.3b": CAUSAL, "pythia-160m": CAUSAL, "bloom-560m": CAUSAL, "gpt-neo-125m": CAUSAL, "gpt-j-6b": CAUSAL,
+    "falcon-7b": CAUSAL, "mpt-7b": CAUSAL, "starcoderbase-1b": CAUSAL, "olmoe-1b-7b": CAUSAL,
+    "mixtral-8x7b": CAUSAL, "qwen1.5-moe-a2.7b": CAUSAL, "deepseek-v2-lite": CAUSAL, "mamba-130m": CAUSAL,
+    "lfm2-350m": CAUSAL, "minicpm3-4b": CAUSAL, "bert-base-uncased": MASKED, "roberta-base": MASKED,
+    "distilbert-base-uncased": MASKED, "electra-base": MASKED, "deberta-v3-small": MASKED, "xlm-roberta-base": MASKED,
+    "t5-small": SEQ2SEQ, "flan-t5-base": SEQ2SEQ, "vit-base-patch16-224": "AutoModelForImageClassification",
+    "siglip-base-patch16-224": "AutoModel", "clip-vit-base-patch32": "AutoModel",
+}
+
+
+class Compared(NamedTuple):
+    """One network both ways [bytes]."""
+
+    name: str
+    formula: int
+    traced: int
+
+    @property
+    def error(self) -> float:
+        """Of the formula, as a fraction."""
+        return self.formula / self.traced - 1
+
+
+def formula_bytes(name: str) -> int:
+    """Peak allocated memory of `vramcast.train`."""
+    answer = vramcast.train(
+        name, gpus=CARD, engine="pytorch", precision="bf16", seq_len=LENGTH, micro_batch=1, optimizer="adamw"
+    )
+    return answer.peak.allocated_bytes
+
+
+def configuration(name: str) -> Any:
+    """The catalogue's configuration, as transformers reads it."""
+    from transformers import AutoConfig
+
+    fields = tomllib.loads((CATALOGUE / f"{name}.toml").read_text())["config"]
+    config = AutoConfig.for_model(fields.pop("model_type"), **{**fields, "torch_dtype": "bfloat16"})
+    config.use_cache = False
+    return config
+
+
+def traced_bytes(name: str) -> int:
+    """Peak allocated memory of the second step in the simulation."""
+    import transformers
+
+    config = configuration(name)
+    session = Session(load_gpu(CARD))
+    allocator = session.device.allocator
+    with session.active():
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with torch.device("cuda"):
+                model = getattr(transformers, MODELS[name]).from_config(config)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        model.train()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            allocator.reset_peaks()
+            _step(model, config, optimizer, MODELS[name])
+        return allocator.peak_allocated_bytes
+
+
+def _step(model: Any, config: Any, optimizer: torch.optim.Optimizer, kind: str) -> None:
+    if kind == "AutoModelForImageClassification":
+        images = torch.randn(1, 3, config.image_size, config.image_size, device="cuda", dtype=torch.bfloat16)
+        loss = model(pixel_values=images, labels=torch.randint(0, 10, (1,), device="cuda")).loss
+    else:
+        ids = torch.randint(0, 100, (1, LENGTH), device="cuda")
+        loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def compare(name: str) -> Compared | str:
+    """Both ways, or why one of them gives no answer: one network must not stop the others."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Compared(name, formula_bytes(name), traced_bytes(name))
+    except Exception as error:
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:110]}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a line a network; 1 where one is further off than the bar."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="names that contain this")
+    asked = parser.parse_args(argv)
+    prepare_torchvision()
+    compared = []
+    print(f"{'network':<28}{'formula MiB':>14}{'traced MiB':>14}{'error':>10}")
+    for name in MODELS:
+        if asked.only not in name:
+            continue
+        one = compare(name)
+        if isinstance(one, str):
+            print(f"{name:<28}no answer: {one}", flush=True)
+            continue
+        compared.append(one)
+        print(f"{name:<28}{one.formula / 2**20:>14.2f}{one.traced / 2**20:>14.2f}{one.error:>+10.3%}", flush=True)
+    within = sum(abs(one.error) <= WITHIN for one in compared)
+    print(f"{within} of {len(compared)} within {WITHIN:.0%}")
+    return int(within < len(compared))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
