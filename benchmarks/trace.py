@@ -131,7 +131,8 @@ def main() -> int:
     else:
         for name, run in {"vramcast": best, "MemTracker": other}.items():
             again = f", second {run['second']:.2f} s" if "second" in run else ""
-            print(f"{name:<12} build {run['build']:.2f} s, step {run['first']:.2f} s{again}, peak {run['peak_gib']:.2f} GiB")
+            built, peak = f"build {run['build']:.2f} s", f"peak {run['peak_gib']:.2f} GiB"
+            print(f"{name:<12} {built}, step {run['first']:.2f} s{again}, {peak}")
         verdict = "ok" if holds else "MISSED"
         print(f"{ratio:.1f} times faster (bar {TIMES_FASTER:.0f}), step at most {MOST_SECONDS:.0f} s: {verdict}")
     return int(not holds)

@@ -25,8 +25,8 @@ from truth.measure.run import run
 from truth.measure.table import WORKLOADS, Workload
 from vramcast.allocator import Settings
 from vramcast.catalogue.gpus import load_gpu
+from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
 from vramcast.domain.snapshot import Action
-from vramcast.tracing.result import FALLBACK_CONTEXT_BYTES
 from vramcast.tracing.session import Session
 from vramcast.tracing.vision_operators import prepare_torchvision
 

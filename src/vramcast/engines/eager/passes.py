@@ -105,22 +105,23 @@ def passes(
         (*map(Alloc, inputs), *before, *first.forward, *forward, *last.forward, *map(Alloc, kept), *leaving),
         (
             *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *last.backward, *backward,
-            *first.backward, *map(Free, added), *after, Free(built.head.outputs[0].tensor), *map(Free, kept), *map(Free, inputs),
+            *first.backward, *map(Free, added), *after, Free(built.head.outputs[0].tensor),
+            *map(Free, (*kept, *inputs)),
         ),
         tuple(gradient for gradient in lowering.gradients if gradient.tensor not in added),
     )
 
 
 def _added_to_the_heads(recipe: Recipe, embedding: Graph, gradients: list[Gradient]) -> tuple[Tensor, ...]:
-    """The embedding's gradient of a table that is the head, too: autograd adds it to the head's, in place, and frees it.
+    """The embedding's gradient of a table that is the head, too: autograd adds it to the head's in place.
 
     Source: [autograd] torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace
     """
     if not recipe.model.tied:
         return ()
-    of_head = {gradient.tensor.num_bytes for gradient in gradients if gradient.tensor.name == "head.output.weight_gradient"}
-    of_table = (tensor for tensor in _weight_gradients(embedding) if tensor.name == "tokens.weight_gradient")
     kept = {gradient.tensor for gradient in gradients}
+    of_head = {tensor.num_bytes for tensor in kept if tensor.name == "head.output.weight_gradient"}
+    of_table = (tensor for tensor in _weight_gradients(embedding) if tensor.name == "tokens.weight_gradient")
     return tuple(tensor for tensor in of_table if tensor in kept and tensor.num_bytes in of_head)
 
 
