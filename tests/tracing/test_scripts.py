@@ -138,6 +138,21 @@ def test_without_a_sandbox_a_script_writes_its_files(own_folder):
     assert (own_folder / "written.txt").read_text() == "1"
 
 
+def test_a_script_that_tries_again_with_a_smaller_batch_finds_the_one_that_fits(own_folder):
+    script = written(own_folder, (
+        "import torch\nbatch = 1 << 10\nwhile True:\n    try:\n        torch.zeros(batch, 1 << 20, device='cuda')\n"
+        "        break\n    except torch.cuda.OutOfMemoryError as error:\n        print(error)\n        batch //= 2\n"
+        "        torch.cuda.empty_cache()\nprint('fits', batch)\n"
+    ))
+    found = run(script, capacity_bytes=1 << 30, enforces_capacity=True)
+    assert "fits 256" in found.output and "CUDA out of memory. Tried to allocate 2.00 GiB." in found.output
+
+
+def test_what_leaves_the_process_is_said(own_folder):
+    found = run(written(own_folder, "import subprocess\nsubprocess.run(['true'])\n"))
+    assert "a child process of the script is not traced" in {one.what for one in found.assumptions}
+
+
 def test_main_memory_can_be_limited(own_folder):
     script = written(own_folder, "import numpy\nnumpy.ones(8 << 30, dtype='u1')\n")
     with pytest.raises(Unsupported, match=r"script.py:2: .*(Unable to allocate|MemoryError)"):

@@ -28,6 +28,12 @@ from vramcast.tracing.session import Session
 PACKAGE: Final = Path(__file__).parent.parent
 MOST_UNEQUAL: Final = 10
 """An optimizer that has done so many times the steps wanted does not wait for the others of the script."""
+OUTSIDE: Final = {
+    "subprocess.Popen": "a child process of the script is not traced",
+    "os.fork": "a child process of the script is not traced",
+    "socket.connect": "the script uses the network",
+}
+"""Audit event -> what is said of it."""
 REPEATS: Final = 32
 """Forwards without a new peak after which a script without an optimizer is thought to repeat itself."""
 
@@ -62,6 +68,7 @@ class Watch:
             initialise(optimizer, *args, **kwargs)
 
         torch.optim.Optimizer.__init__ = noted
+        sys.addaudithook(self._leave)
         signal.signal(signal.SIGALRM, self._out_of_time)
         signal.setitimer(signal.ITIMER_REAL, self._job.time_limit_s)
 
@@ -82,6 +89,11 @@ class Watch:
         draft = self._folder / (RECORD + ".part")
         draft.write_bytes(msgspec.msgpack.encode(record))
         draft.rename(self._folder / RECORD)
+
+    def _leave(self, event: str, _args: Any) -> None:
+        said = OUTSIDE.get(event)
+        if said is not None:
+            self._session.assumptions.note(said, self._session.origins.place())
 
     def _before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
         if len(self._session.origins.modules) == 1:  # the session's own hook came first

@@ -41,6 +41,7 @@ def patch_cuda(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch._C, "_has_cudnn", True)
     patches.set(torch.version, "cuda", CUDA_VERSION)
     patches.set(torch.backends.cudnn, "version", lambda: CUDNN_VERSION)
+    patches.set(torch.backends.cudnn, "_init", lambda: True)
     _patch_module(patches, simulation, native)
     _patch_streams(patches, simulation)
     patch_legacy(patches)
@@ -77,7 +78,7 @@ def _patch_module(patches: Patches, simulation: Simulation, native: Native) -> N
 
 def _patch_streams(patches: Patches, simulation: Simulation) -> None:
     memory = simulation.memory
-    stream, event = make_streams(memory)
+    stream, event = make_streams(simulation)
     for owner in (torch, torch.cuda, torch.cuda.streams):
         patches.set(owner, "Stream", stream)
         patches.set(owner, "Event", event)

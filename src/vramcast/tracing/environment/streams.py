@@ -15,16 +15,18 @@ import torch
 
 if TYPE_CHECKING:
     from vramcast.tracing.memory import Device, Memory
+    from vramcast.tracing.simulation import Simulation
 
 CUDA: Final = 1
 """c10::DeviceType::CUDA"""
 ELAPSED_MS: Final = 1.0
-"""Between any two events: time is not simulated [ms]."""
+"""Between any two events [ms]."""
+NO_TIME: Final = f"{ELAPSED_MS:g} ms between events: time is not simulated"
 
 
-def make_streams(memory: Memory) -> tuple[type, type]:
+def make_streams(simulation: Simulation) -> tuple[type, type]:
     """The classes that stand for `torch.Stream` and `torch.Event` and their namesakes of torch.cuda."""
-    made = count(1)
+    made, memory = count(1), simulation.memory
 
     class Stream:
         """A stream of a simulated card."""
@@ -105,6 +107,7 @@ def make_streams(memory: Memory) -> tuple[type, type]:
             return True
 
         def elapsed_time(self, end_event: Any) -> float:
+            simulation.assumptions.note(NO_TIME, simulation.origins.place())
             return ELAPSED_MS
 
         def synchronize(self) -> None:
