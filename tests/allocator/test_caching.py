@@ -154,6 +154,17 @@ def test_out_of_memory_carries_the_numbers_torch_prints() -> None:
     assert allocator.num_ooms == 1 and allocator.num_alloc_retries == 1
 
 
+def test_a_memory_fraction_can_be_set_and_lifted_while_it_runs() -> None:
+    allocator = Allocator(capacity_bytes=100 * MIB)
+    allocator.limit(0.5)
+    with pytest.raises(DeviceOutOfMemory):
+        allocator.allocate(60 * MIB)
+    allocator.limit(1)
+    assert allocator.allocate(60 * MIB)
+    with pytest.raises(InvalidSpec, match="use 0 to 1"):
+        allocator.limit(1.5)
+
+
 def test_a_memory_fraction_limits_what_is_held() -> None:
     settings = Settings(per_process_memory_fraction=0.5)
     allocator = Allocator(settings=settings, capacity_bytes=90 * MIB, total_bytes=100 * MIB)
