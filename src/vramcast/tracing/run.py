@@ -68,6 +68,7 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
     Raises: VramcastError of one sentence
     """
     warnings = check_torch()
+    _refuse_ranks(job.world_size)
     target = target or find_target(job)
     session = Session(job.gpu, settings=Settings.parse(job.alloc_conf))
     with session.active():
@@ -110,6 +111,7 @@ def answered_script(job: ScriptJob) -> Traced:
 
     Raises: VramcastError of one sentence
     """
+    _refuse_ranks(job.world_size)
     warnings = check_torch()
     ran = run_script(job)
     asked: dict[str, Any] = {
@@ -128,6 +130,11 @@ def answered_script(job: ScriptJob) -> Traced:
         return found
     changes = changes_of_run(ran.run, found.answer)
     return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
+
+
+def _refuse_ranks(world_size: int) -> None:
+    if world_size > 1:
+        raise Unsupported(f"--world-size {world_size}: process groups are not simulated; trace one rank, or use train")
 
 
 def said(assumptions: Iterable[Assumption]) -> Iterator[str]:

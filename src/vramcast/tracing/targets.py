@@ -49,6 +49,7 @@ def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
     from vramcast.sources.configs import config_of
 
     transformers = imported("transformers")
+    transformers.logging.set_verbosity_error()  # remarks on configs without weights are no part of the answer
     raw = {**config_of(name), **arguments}
     kind = raw.pop("model_type", None)
     try:
@@ -56,6 +57,8 @@ def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
     except ValueError as error:
         raise Unsupported(f"{name}: transformers {transformers.__version__} does not know model_type={kind!r}; "
                           f"{str(error).splitlines()[0][:160]}") from None
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = config.pad_token_id = 0  # which token decoding begins with takes no memory
     classes = raw.get("architectures") or ()
     found = next((getattr(transformers, each) for each in classes if hasattr(transformers, each)), None)
 
