@@ -206,7 +206,7 @@ def _failure(run: Run, failure: Failure, outside: tuple[LedgerEntry, ...]) -> Tr
         phase=origin.phase.value, operator=block.operator, module=origin.module,
         line=Places(run.stacks)[origin.forward_stack],
         message=error.torch_message(VERSION, processes=used, device=run.device),
-        stack=tuple(shown(frame) for frame in python_frames(map(_bare, stack)))[:MOST_FRAMES],
+        stack=tuple(shown(frame) for frame in python_frames(map(_bare, stack)) if _is_file(frame))[:MOST_FRAMES],
     )
 
 
@@ -217,6 +217,11 @@ def _recording(run: Run, about: About, labels: list[Category], settings: Setting
         capacity_bytes=max(0, room) if run.gpu else None, alloc_conf=run.alloc_conf,
     )
     return replace(found, format=FORMAT)
+
+
+def _is_file(frame: Frame) -> bool:
+    """Not of the interpreter, which runs scripts."""
+    return not frame.filename.startswith("<")
 
 
 def _bare(frame: Frame) -> Frame:
