@@ -21,6 +21,7 @@ from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
 from vramcast.errors import VramcastError
 from vramcast.tracing.assumptions import read_value
+from vramcast.tracing.distributed.world import parse_world
 from vramcast.tracing.record import RunRecord, pack_tape
 from vramcast.tracing.scripts import JOB, RECORD, ROOT
 from vramcast.tracing.session import Session
@@ -82,7 +83,8 @@ class Watch:
         record = RunRecord(
             tape=pack_tape(device.tape), stacks=[_users(stack) for stack in session.origins.stacks.frames()],
             unseen={name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()},
-            device=device.torch_device.index, num_parameters=self._num_parameters, steps=self.steps,
+            device=device.torch_device.index,
+            communicators=len(device.communicators), num_parameters=self._num_parameters, steps=self.steps,
             forwards=self._forwards, stopped=stopped, error=error, needs_value=needs_value,
             assumptions=list(session.assumptions),
         )
@@ -153,6 +155,7 @@ def main(folder: Path) -> None:
         job.gpu, settings=Settings.parse(job.alloc_conf), sandbox=job.is_sandboxed, values=dict(
             read_value(f"{place}={value}") for place, value in job.values.items()
         ),
+        world=parse_world(size=job.world_size, rank=job.rank),
         capacity_bytes=(job.capacity_bytes or job.gpu.visible_bytes) if job.enforces_capacity and job.gpu else None,
     )
     watch = Watch(job, session, folder)

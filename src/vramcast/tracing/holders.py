@@ -75,7 +75,10 @@ class Holders:
             return
         local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
         resident = self._memory.of(local)
-        if resident is not None and resident.block is not None and not resident.block.kind:
+        if resident is None or resident.block is None:
+            return
+        is_bucket = resident.block.kind == Kind.COMMUNICATION and kind is Kind.GRADIENT  # gradients that are views
+        if not resident.block.kind or is_bucket:
             resident.block.kind, resident.block.name = kind, name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from typing import Any, Final
 
 import torch
@@ -10,7 +11,10 @@ import torch
 from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.tracing.origins import Origins
-from vramcast.tracing.tape import ALL_STREAMS, REACHED, Block, Tape
+from vramcast.tracing.tape import Block, Tape
+
+LAUNCH_QUEUE: Final = 1024
+"""Kernels that a stream's queue takes before the host has to wait, counted in allocations and frees [events]."""
 
 
 class Device:
@@ -40,8 +44,10 @@ class Device:
         self.tape = Tape()
         self.stream = 0  # that operators run on now
         self.workspaces: dict[object, Block] = {}
+        self.communicators: set[str] = set()  # process groups of more than one rank that have communicated
         self._busy = False
         self._deferred: list[Block] = []
+        self._waiting: deque[tuple[Block, int]] = deque()  # freed, but in use on other streams; since which event
 
     @property
     def sm(self) -> int:
@@ -55,6 +61,8 @@ class Device:
         """
         if num_bytes <= 0:
             return None
+        if self._waiting:
+            self.reach(moment=len(self.tape.events) - LAUNCH_QUEUE)
         origin = self.origins.now()
         self._busy = True  # a collection of cycles may free blocks at any moment, also within the allocator
         try:
@@ -78,6 +86,8 @@ class Device:
         self._busy = True
         self.tape.end(block)
         self.allocator.free(block.handle)
+        if self.tape.uses and self.allocator.awaits_free(block.handle):
+            self._waiting.append((block, len(self.tape.events)))
         self._busy = False
         if self._deferred:
             self._catch_up()
@@ -86,12 +96,6 @@ class Device:
         """Another stream uses the block: `Tensor.record_stream`."""
         self.allocator.record_stream(block.handle, stream)
         self.tape.uses.append((len(self.tape.events), block.index, stream))
-
-    def reach(self, stream: int | None = None) -> None:
-        """The host waited for a stream, or for all: blocks it used beside their own stream are free again."""
-        self.allocator.reach(stream)
-        if self.tape.uses:
-            self.tape.uses.append((len(self.tape.events), REACHED, ALL_STREAMS if stream is None else stream))
 
     def limit(self, fraction: float) -> None:
         """`torch.cuda.set_per_process_memory_fraction`; without an enforced capacity nothing is limited."""
@@ -107,6 +111,20 @@ class Device:
     def forget_totals(self) -> None:
         """`torch.cuda.reset_accumulated_memory_stats`."""
         self.counted_from = len(self.tape.blocks)
+
+    def reach(self, stream: int | None = None, *, moment: int | None = None) -> None:
+        """The host waited for the device: blocks freed before, which other streams had used, are free now.
+
+        Args:
+            stream: the one that was waited for; what others were given before is taken to be done, too
+            moment: events of the tape that were waited for; None: all
+        """
+        waiting = self._waiting
+        while waiting and (moment is None or waiting[0][1] <= moment):
+            block, _ = waiting.popleft()
+            if self.allocator.awaits_free(block.handle):
+                self.allocator.complete(block.handle)
+                self.tape.completions.append((len(self.tape.events), block.index))
 
     def _catch_up(self) -> None:
         while self._deferred:

@@ -16,6 +16,9 @@ FILLS: Final = frozenset({
 })
 """Operators whose result is known whatever their tensors hold."""
 
+COLLECTIVES: Final = ("c10d.", "_c10d_functional.")
+"""Operators that depend on what other processes hold: their rules say what is known of it."""
+
 
 class Operator:
     """One overload."""
@@ -53,7 +56,7 @@ class Operator:
         self.depends_on_values = torch.Tag.dynamic_output_shape in func.tags  # how large its result is
         self.asks = self.depends_on_values or packet in READS  # for values
         self.supposes = packet in INDICES  # indices that stand for those nobody computed
-        self.is_random = torch.Tag.nondeterministic_seeded in func.tags
+        self.is_random = torch.Tag.nondeterministic_seeded in func.tags or packet.startswith(COLLECTIVES)
         self.is_fill = packet.partition(".")[2] in FILLS
         is_plain = packet in plain or f"{packet}.{func._overloadname}" in plain
         self.is_known = self.rule is not None or self.is_view or is_plain

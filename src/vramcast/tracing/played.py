@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
+from operator import itemgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -12,7 +14,7 @@ from vramcast.allocator.failure import DeviceOutOfMemory
 from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.errors import OutOfMemory
 from vramcast.recordings.recorder import Recorder
-from vramcast.tracing.tape import ALL_STREAMS, REACHED, Block, Tape
+from vramcast.tracing.tape import Block, Tape
 
 
 class Failure(NamedTuple):
@@ -38,6 +40,35 @@ class Highest(NamedTuple):
     event: int  # where allocated is highest
 
 
+class _Asides:
+    """What a tape says of other streams, in order: uses of blocks and the moments when those are over."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._all = deque(sorted(
+            [*((position, 0, block, stream) for position, block, stream in tape.uses),
+             *((position, 1, block, 0) for position, block in tape.completions)],
+            key=itemgetter(0),
+        ))
+        self.position = self._all[0][0] if self._all else -1  # of the next, in events
+
+    def play(self, position: int, handles: dict[int, int], allocator: Allocator | Recorder) -> None:
+        """Everything at a position."""
+        caching, use = (
+            (allocator.allocator, allocator.use) if isinstance(allocator, Recorder)
+            else (allocator, allocator.record_stream)
+        )
+        while self._all and self._all[0][0] <= position:
+            _, is_over, block, stream = self._all.popleft()
+            handle = handles.get(block)
+            if handle is None:
+                continue
+            if not is_over:
+                use(handle, stream)
+            elif caching.awaits_free(handle):  # else a request that found no room waited for it already
+                caching.complete(handle)
+        self.position = self._all[0][0] if self._all else -1
+
+
 def play(tape: Tape, *, settings: Settings | None = None, capacity_bytes: int | None = None) -> Played:
     """The tape on a device that holds nothing.
 
@@ -48,16 +79,11 @@ def play(tape: Tape, *, settings: Settings | None = None, capacity_bytes: int | 
     """
     allocator = Allocator(settings=settings or Settings(), capacity_bytes=capacity_bytes)
     handles: dict[int, int] = {}
-    uses = iter([*tape.uses, (-1, 0, 0)])
-    position, used, stream = next(uses)
+    asides = _Asides(tape)
     allocated, reserved = array("Q"), array("Q")
     for index, event in enumerate(tape.events):
-        while position == index:
-            if used == REACHED:
-                allocator.reach(None if stream == ALL_STREAMS else stream)
-            elif used in handles:
-                allocator.record_stream(handles[used], stream)
-            position, used, stream = next(uses)
+        if asides.position == index:
+            asides.play(index, handles, allocator)
         if event > 0:
             block = tape.blocks[event - 1]
             try:
@@ -65,7 +91,7 @@ def play(tape: Tape, *, settings: Settings | None = None, capacity_bytes: int | 
             except DeviceOutOfMemory as error:
                 return Played(allocated, reserved, Failure(block, error))
         else:
-            allocator.free(handles.pop(-event - 1))
+            allocator.free(handles[-event - 1])
         allocated.append(allocator.allocated_bytes)
         reserved.append(allocator.reserved_bytes)
     return Played(allocated, reserved, None)
@@ -104,9 +130,12 @@ def recording(
     """
     recorder = Recorder(settings=settings, capacity_bytes=capacity_bytes)
     handles: dict[int, int] = {}
+    asides = _Asides(tape)
     clock = {mark.position: mark.name for mark in tape.marks}
     start = 0
     for index, event in enumerate(tape.events):
+        if asides.position == index:
+            asides.play(index, handles, recorder)
         if event > 0:
             block = tape.blocks[event - 1]
             try:
@@ -116,7 +145,7 @@ def recording(
             except OutOfMemory:
                 break
         else:
-            recorder.free(handles.pop(-event - 1))
+            recorder.free(handles[-event - 1])
         if index + 1 in clock:
             recorder.annotate(clock[index + 1], start)
             start = recorder.clock

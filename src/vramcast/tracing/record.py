@@ -31,6 +31,7 @@ class TapeRecord(Struct, frozen=True, kw_only=True):
     events: bytes  # "q"
     marks: list[tuple[int, str]]
     uses: list[tuple[int, int, int]]
+    completions: list[tuple[int, int]]
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
@@ -40,6 +41,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     stacks: list[list[tuple[str, str, int]]]
     unseen: dict[str, tuple[int, int]]
     device: int
+    communicators: int
     num_parameters: int
     steps: int
     forwards: int
@@ -76,7 +78,8 @@ def pack_tape(tape: Tape) -> TapeRecord:
         "asked": column(origin(block.origin) for block in blocks),
     }
     return TapeRecord(
-        texts=list(text.found), uses=list(tape.uses), events=tape.events.tobytes(), **columns,
+        texts=list(text.found), uses=tape.uses, completions=tape.completions,
+        events=tape.events.tobytes(), **columns,
         origins=[(str(each.phase), each.module, each.stack, each.forward_stack) for each in origin.found],
         marks=[(mark.position, mark.name) for mark in tape.marks],
     )
@@ -102,6 +105,7 @@ def unpack_tape(record: TapeRecord) -> Tape:
             tape.blocks[-event - 1].died = position
     tape.marks = [Mark(position, name) for position, name in record.marks]
     tape.uses = [(position, block, stream) for position, block, stream in record.uses]
+    tape.completions = [(position, block) for position, block in record.completions]
     return tape
 
 

@@ -18,11 +18,13 @@ from vramcast.domain.program import Basis, Category
 from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.domain.traced import FORMAT, CoursePoint, TraceAnswer, Traced, TraceFailure, UnknownOperator
 from vramcast.errors import UnknownName
+from vramcast.estimate.outside import communicator_bytes
 from vramcast.recordings.stacks import python_frames, shown
 from vramcast.tracing.categories import categorise
 from vramcast.tracing.ledger import Live, Places, entries, holdings
 from vramcast.tracing.played import Failure, Highest, Played, highest, live_after, play, recording
 from vramcast.tracing.tape import Phase, Tape
+from vramcast.units import MIB
 
 STEP: Final = "step"
 """The name of marks behind a step."""
@@ -44,6 +46,7 @@ class Run(NamedTuple):
     capacity_bytes: int  # what a process can use
     alloc_conf: str = ""
     device: int = 0
+    communicators: int = 0  # process groups that communicated
 
 
 class About(NamedTuple):
@@ -69,7 +72,7 @@ class Steps(NamedTuple):
 def traced(run: Run, about: About) -> Traced:
     """The answer and the recording behind it."""
     settings = Settings.parse(run.alloc_conf)
-    outside = (*_context(run.gpu), *about.outside)
+    outside = (*_context(run.gpu), *_communicators(run), *about.outside)
     room = run.capacity_bytes - sum(entry.num_bytes for entry in outside)
     free = play(run.tape, settings=settings) if run.gpu else _on_host(run.tape)
     has_room = highest(free).reserved_bytes <= room
@@ -150,6 +153,18 @@ def _course(played: Played) -> Iterator[CoursePoint]:
 def _peak(moment: Highest, beside: int) -> Peak:
     reserved = moment.reserved_bytes
     return Peak(allocated_bytes=moment.allocated_bytes, reserved_bytes=reserved, device_bytes=reserved + beside)
+
+
+def _communicators(run: Run) -> tuple[LedgerEntry, ...]:
+    """NCCL's own buffers, which do not come from the allocator."""
+    if run.gpu is None or not run.communicators:
+        return ()
+    each = communicator_bytes(run.gpu)
+    return (LedgerEntry(
+        path=f"{Category.COMMUNICATION}/process/NCCL communicators", num_bytes=run.communicators * each,
+        basis=Basis.ASSUMED, formula=f"{run.communicators} communicators x {each // MIB} MiB",
+        source="catalogue/contexts.csv, NCCL rows",
+    ),)
 
 
 def _context(gpu: Gpu | None) -> tuple[LedgerEntry, ...]:

@@ -18,6 +18,7 @@ from vramcast.errors import Unsupported
 from vramcast.recordings.stacks import base_name
 from vramcast.tracing.assumptions import Assumption
 from vramcast.tracing.changes import changes_of, changes_of_run
+from vramcast.tracing.distributed.world import parse_world
 from vramcast.tracing.result import About, Run, traced
 from vramcast.tracing.scripts import run_script
 from vramcast.tracing.session import Session
@@ -70,7 +71,9 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
     warnings = check_torch()
     _refuse_ranks(job.world_size)
     target = target or find_target(job)
-    session = Session(job.gpu, settings=Settings.parse(job.alloc_conf))
+    session = Session(
+        job.gpu, settings=Settings.parse(job.alloc_conf), world=parse_world(size=job.world_size, rank=job.rank)
+    )
     with session.active():
         workload = Workload(job, target, session)
         workload.run()
@@ -98,7 +101,7 @@ def run_of(session: Session, *, capacity_bytes: int | None, alloc_conf: str = ""
     return Run(
         tape=device.tape, stacks=tuple(map(_users, session.origins.stacks.frames())), unseen=unseen,
         gpu=session.gpu, capacity_bytes=capacity_bytes, alloc_conf=alloc_conf,
-        device=device.torch_device.index or 0,
+        device=device.torch_device.index or 0, communicators=len(device.communicators),
     )
 
 

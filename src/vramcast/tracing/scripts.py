@@ -97,6 +97,7 @@ def _script_run(job: ScriptJob, record: RunRecord, output: str) -> ScriptRun:
     run = Run(
         tape=unpack_tape(record.tape), stacks=stacks_of(record), unseen=record.unseen, gpu=job.gpu,
         capacity_bytes=job.capacity_bytes or job.gpu.visible_bytes, alloc_conf=job.alloc_conf, device=record.device,
+        communicators=record.communicators,
     )
     return ScriptRun(
         run=run, num_parameters=record.num_parameters, steps=record.steps, forwards=record.forwards,

@@ -16,6 +16,8 @@ from vramcast.domain.device import Gpu
 from vramcast.tracing.assumptions import Assumptions, Value
 from vramcast.tracing.autocast import Autocast
 from vramcast.tracing.composites import start_composites
+from vramcast.tracing.distributed import collectives, normalization, simulate_distributed
+from vramcast.tracing.distributed.world import ALONE, World
 from vramcast.tracing.environment import patch_environment
 from vramcast.tracing.environment.overlay import Overlay
 from vramcast.tracing.environment.patches import Patches
@@ -32,36 +34,40 @@ class Session:
     def __init__(
         self, gpu: Gpu | None, *, num_devices: int = 1, settings: Settings | None = None,
         capacity_bytes: int | None = None, values: Mapping[str, Value] | None = None, sandbox: bool = False,
+        world: World = ALONE,
     ) -> None:
         """Nothing has run yet.
 
         Args:
             gpu: the card; None simulates the host, with the semantics of the CPU
-            num_devices: cards the process sees
+            num_devices: cards the process sees, at least those of the world's ranks on its machine
             settings: of the caching allocator
             capacity_bytes: of each card; None: without end, so that what the run needs is known [bytes]
             values: place ("train.py:33") -> what tensors that are read there hold
             sandbox: keep out all files that the run writes
+            world: the ranks of the job and which of them this process is
         """
-        self.gpu, self._sandbox = gpu, sandbox
+        self.gpu, self.world, self._sandbox = gpu, world, sandbox
         self.origins = origins = Origins()
         host = Device(torch.device("cpu"), origins=origins)
         cards = tuple(
             Device(
                 torch.device("cuda", index), origins=origins, gpu=gpu, settings=settings, capacity_bytes=capacity_bytes
             )
-            for index in range(num_devices)
+            for index in range(max(num_devices, world.local_size))
         )
         self.memory = Memory(cards if gpu else (host,), host)
         self.holders = Holders(self.memory, origins)
+        rules = RULES if gpu else cpu.RULES
         self.simulation = Simulation(
-            self.memory, origins, rules=RULES if gpu else cpu.RULES, plain=PLAIN, assumptions=Assumptions(values)
+            self.memory, origins, rules={**rules, **normalization.RULES, **collectives.RULES},
+            plain=PLAIN | collectives.PLAIN, assumptions=Assumptions(values),
         )
 
     @property
     def device(self) -> Device:
-        """The first device."""
-        return self.memory.devices[0]
+        """The device of this process."""
+        return self.memory.devices[self.world.local_rank if self.gpu else 0]
 
     @property
     def assumptions(self) -> Assumptions:
@@ -85,6 +91,7 @@ class Session:
             stack.callback(autocast.stop, library)
             stack.callback(start_composites(self.simulation))
             patch_environment(patches, self.simulation, Overlay(folder, keeps_everything=self._sandbox))
+            stack.enter_context(simulate_distributed(patches, self.simulation, self.world))
             for handle in _hooks(self.origins, self.holders):
                 stack.callback(handle.remove)
             stack.enter_context(self.simulation)

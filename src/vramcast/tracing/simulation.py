@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,6 +21,9 @@ from vramcast.tracing.origins import Origins
 from vramcast.tracing.placement import Placement, mismatch
 from vramcast.tracing.unknowns import Unknowns
 from vramcast.tracing.values import Values
+
+_fake_mode: Final = torch._C._get_dispatch_mode
+_FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 
 
 class Unseen:
@@ -46,6 +49,8 @@ class Simulation(TorchDispatchMode):
         self.kernels = Kernels()
         self.placement = Placement(memory)
         self.unseen: dict[str, Unseen] = {}
+        self.in_flight: dict[int, torch.Tensor] = {}  # key of a collective's result -> input, until someone waits
+        self.reduction = ""  # of the collective under way, where Python names it: "sum"
         self._rules, self._plain = rules, plain
         self._operators: dict[Any, Operator] = {}
 
@@ -58,6 +63,8 @@ class Simulation(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Answer one operator."""
+        if _fake_mode(_FAKE) is not None:  # DTensor works out a layout on PyTorch's own fake tensors
+            return func(*args, **(kwargs or {}))
         if types and not all(map(_is_one_storage, types)):
             # A DTensor takes itself apart first; its inner tensors come here.
             return NotImplemented
@@ -90,6 +97,8 @@ class Simulation(TorchDispatchMode):
             return known
         if known is None and operator.asks and self.unknowns.answers(operator, args):
             return self.unknowns.answer(operator, args, kwargs, device)
+        if isinstance(known, torch.Tensor) and operator.mutates and self.memory.of(args[0]) is None:
+            return args[0]  # real memory, which holds the values now
         mapped = {**kwargs, "device": META} if operator.makes else kwargs
         if (operator.makes and operator.name == "aten._to_copy") or device is self.memory.host:
             args = self._without_data(args)

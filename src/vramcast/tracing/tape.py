@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 
 class Phase(StrEnum):
@@ -50,24 +50,20 @@ class Mark(NamedTuple):
     name: str
 
 
-REACHED: Final = -1
-"""In place of a block among the uses: the stream has done all that it was given."""
-ALL_STREAMS: Final = -1
-
-
 class Tape:
     """The blocks and events of one device.
 
     An event is the index of the block plus one, negative where it is freed.
     """
 
-    __slots__ = ("blocks", "events", "marks", "uses")
+    __slots__ = ("blocks", "completions", "events", "marks", "uses")
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.events = array("q")
         self.marks: list[Mark] = []
         self.uses: list[tuple[int, int, int]] = []  # position, block, stream that uses it beside its own
+        self.completions: list[tuple[int, int]] = []  # position, freed block whose other streams are done
 
     def add(self, num_bytes: int, stream: int, operator: str, origin: Origin) -> Block:
         """A block comes to life."""

@@ -23,6 +23,8 @@ RANDOM_FACTORIES: Final = frozenset({"aten.rand", "aten.randn", "aten.randint", 
 """Small results hold what the host's generator gives: as random as the card's."""
 UNWRITTEN: Final = frozenset({("aten._amp_foreach_non_finite_check_and_unscale_", 1)})
 """Operator and argument that keeps its value: whether a gradient overflowed. On the normal path none does."""
+OVERWRITING: Final = frozenset({"aten.copy_", "aten.zero_", "aten.fill_"})
+"""Operators after which nothing is left of what their first tensor held."""
 HOST: Final = torch.device("cpu")
 
 
@@ -57,6 +59,8 @@ class Values:
 
         In-place operators change the twins on the way.
         """
+        if operator.name in OVERWRITING:
+            self._start(args[0])
         is_factory = operator.is_fill or operator.name in RANDOM_FACTORIES
         if (operator.is_random and not is_factory) or (not is_factory and not self._starts_known(args)):
             return None
@@ -97,6 +101,15 @@ class Values:
                     resident = self._memory.of(tensor)
                     if resident is not None:
                         resident.twin = None
+
+    def _start(self, tensor: torch.Tensor) -> None:
+        """A small tensor that is about to be overwritten: whatever it held, its values may be known afterwards."""
+        resident = self._memory.of(tensor)
+        if resident is None or resident.twin is not None or tensor.numel() > LARGEST_ELEMENTS:
+            return
+        num_bytes = tensor.untyped_storage().nbytes()
+        if num_bytes == tensor.numel() * tensor.dtype.itemsize:
+            resident.twin = torch.UntypedStorage(num_bytes)
 
     def _starts_known(self, args: tuple[Any, ...]) -> bool:
         """Whether the first tensor is known: the quick way out of nearly all calls."""

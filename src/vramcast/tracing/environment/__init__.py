@@ -6,6 +6,7 @@ import torch
 
 from vramcast.tracing.environment.compiled import patch_compile
 from vramcast.tracing.environment.cuda import patch_cuda
+from vramcast.tracing.environment.devices import patch_devices
 from vramcast.tracing.environment.host import patch_host
 from vramcast.tracing.environment.loaders import patch_loaders
 from vramcast.tracing.environment.overlay import Overlay, patch_files
@@ -34,6 +35,8 @@ def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay
     patch_processes(patches, simulation)
     patch_threads(patches, simulation)
     patch_cuda(patches, simulation)
+    if not simulation.memory.devices[0].is_cpu:
+        patch_devices(patches)
     patch_host(patches, simulation)
     patch_recurrent(patches, simulation)
     patches.set(torch.ops, "load_library", with_stand_ins(torch.ops.load_library))

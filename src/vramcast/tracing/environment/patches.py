@@ -13,13 +13,22 @@ class Patches(AbstractContextManager["Patches"]):
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any]] = []
+        self._added: list[tuple[dict[Any, Any], Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute."""
         self._replaced.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
+    def put(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        """Add an entry that the table does not have."""
+        table[key] = value
+        self._added.append((table, key))
+
     def __exit__(self, *_: object) -> None:
+        while self._added:
+            table, key = self._added.pop()
+            table.pop(key, None)
         while self._replaced:
             owner, name, value = self._replaced.pop()
             if value is _ABSENT:

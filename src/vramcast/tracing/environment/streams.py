@@ -1,7 +1,8 @@
 """Streams and events of simulated cards.
 
-Nothing runs, so all work is done the moment it is asked for; what matters is which stream a block belongs to, and
-when the host waits: then blocks that other streams used are free again.
+Nothing runs; what matters is which stream a block belongs to, and when the host waits: then blocks that other streams
+used are free again. The card is taken to be slower than the host, and to do its work in the order in which it is asked
+for: waiting for an event waits for all that was asked of the card before it.
 Left out: what waits for what on the card itself, and captures, whose blocks come from the default pool here.
 """
 
@@ -61,7 +62,9 @@ def make_streams(simulation: Simulation) -> tuple[type, type]:
             """Nothing to wait for."""
 
         def record_event(self, event: Any = None) -> Any:
-            return Event() if event is None else event
+            event = Event() if event is None else event
+            event.record(self)
+            return event
 
         def query(self) -> bool:
             return True
@@ -91,14 +94,17 @@ def make_streams(simulation: Simulation) -> tuple[type, type]:
             return f"<torch.cuda.Stream device={self.device} cuda_stream={self.stream_id:#x}>"
 
     class Event:
-        """An event that has always happened."""
+        """An event: a moment in the order of what was asked of the card."""
 
         def __init__(self, *_given: Any, **_named: Any) -> None:
             self.device = torch.device("cuda", memory.current)
             self.event_id = self.cuda_event = 0
+            self._moment = 0  # events of the device's tape before it
 
         def record(self, stream: Any = None) -> None:
-            """Nothing to note."""
+            if stream is not None:
+                self.device = stream.device
+            self._moment = len(_device(memory, self.device.index).tape.events)
 
         def wait(self, stream: Any = None) -> None:
             """Nothing to wait for."""
@@ -111,7 +117,7 @@ def make_streams(simulation: Simulation) -> tuple[type, type]:
             return ELAPSED_MS
 
         def synchronize(self) -> None:
-            _device(memory, self.device.index).reach()
+            _device(memory, self.device.index).reach(moment=self._moment)
 
     return Stream, Event
 

@@ -6,12 +6,15 @@ from functools import wraps
 from typing import Any, Final
 
 import torch
+from torch.jit._builtins import _get_builtin_table
 from torch.utils._device import DeviceContext, _device_constructors
 
+from vramcast.tracing.environment.devices import numbered
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
 
 _META: Final = torch.device("meta")
+_ONE_STORAGE: Final = (torch.Tensor, torch.nn.Parameter)
 FROM_DATA: Final = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor")
 """Functions of torch that read Python data and then move it."""
 LIKE: Final = (
@@ -32,6 +35,9 @@ def patch_tensors(patches: Patches, simulation: Simulation) -> None:
             resident = residents.get(self.untyped_storage()._cdata)
             if resident is not None:
                 return resident.device.torch_device
+            if type(self) not in _ONE_STORAGE and hasattr(self, "__tensor_flatten__"):
+                # A tensor made of others, as a DTensor, lives where they do.
+                return device(getattr(self, self.__tensor_flatten__()[0][0]))
         return found
 
     patches.set(torch.Tensor, "device", property(device))
@@ -42,6 +48,8 @@ def patch_tensors(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch.UntypedStorage, "device", property(lambda self: _storage_device(self, residents)))
     patches.set(torch.UntypedStorage, "data_ptr", lambda self: _address(self, residents))
     patches.set(torch.Tensor, "data_ptr", lambda self: _tensor_address(self, residents))
+    _patch_groups(patches)
+    _patch_wrappers(patches)
     _patch_moves(patches, simulation)
     _patch_factories(patches, simulation)
     _patch_storages(patches, simulation)
@@ -65,6 +73,35 @@ def _tensor_address(tensor: torch.Tensor, residents: Any) -> int:
     if storage._cdata not in residents:
         return torch._C.TensorBase.data_ptr(tensor)
     return _address(storage, residents) + tensor.storage_offset() * tensor.itemsize
+
+
+def _patch_groups(patches: Patches) -> None:
+    """Optimizers and clipping take lists apart by device to see whether foreach kernels exist: C++ says meta."""
+    group = torch._C._group_tensors_by_device_and_dtype
+
+    def by_device(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
+        groups = group(lists, with_indices)
+        return {(_device_of_first(parts[0], named), dtype): (parts, indices)
+                for (named, dtype), (parts, indices) in groups.items()}
+
+    patches.set(torch._C, "_group_tensors_by_device_and_dtype", by_device)
+
+
+def _device_of_first(tensors: Any, named: torch.device) -> torch.device:
+    first = next((tensor for tensor in tensors if tensor is not None), None)
+    return named if first is None else first.device
+
+
+def _patch_wrappers(patches: Patches) -> None:
+    """Tensors made of others: C++ would look for the library of the device that they name."""
+    make = torch.Tensor._make_wrapper_subclass
+
+    def on_meta(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is not None:
+            kwargs["device"] = _META
+        return make(cls, *args, **kwargs)
+
+    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(on_meta))
 
 
 def _patch_moves(patches: Patches, simulation: Simulation) -> None:
@@ -95,10 +132,14 @@ def _patch_moves(patches: Patches, simulation: Simulation) -> None:
 
 def _patch_factories(patches: Patches, simulation: Simulation) -> None:
     """Functions that make tensors: who asks for meta tensors means it; Python data is read on the host."""
+    scripted = _get_builtin_table()  # what torch.jit.script takes for operators of its own
     for factory in (*_device_constructors(), *(getattr(torch, name) for name in LIKE)):
         name = factory.__name__
         if getattr(torch, name, None) is factory:
-            patches.set(torch, name, _built_on_host(factory) if name in FROM_DATA else _explicit(factory, simulation))
+            ours = _built_on_host(factory) if name in FROM_DATA else _explicit(factory, simulation)
+            patches.set(torch, name, ours)
+            if id(factory) in scripted:
+                patches.put(scripted, id(ours), scripted[id(factory)])
     make = DeviceContext.__torch_function__
 
     def make_there(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -141,6 +182,7 @@ def _built_on_host(factory: Any) -> Any:
         device = kwargs.pop("device", None)
         if device is None:
             return factory(*args, **kwargs)
+        device = numbered(device)
         requires_grad = kwargs.pop("requires_grad", False)
         return factory(*args, **kwargs).to(device).requires_grad_(requires_grad)
 
