@@ -44,9 +44,8 @@ class Workload:
         self.batch, self.seq_len, self.described = batch, seq_len, described
         self.assumptions = [*job.assumptions, *described.assumptions, *said]
         self.num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        self.model = self.model.to(self.device)
-        self.model.train(job.is_training)
         self.recomputed = recompute(self.model, job.checkpoint) if job.checkpoint else ()
+        self.model = self._placed().train(job.is_training)
         weights = next((each.dtype for each in self.model.parameters() if each.is_floating_point()), torch.float32)
         self._feed = Feed(described, batch=batch, seq_len=seq_len, dtype=weights, is_training=job.is_training)
         self._loss = make_loss(job.loss) if job.loss else None
@@ -54,6 +53,15 @@ class Workload:
         self._scaler = torch.amp.GradScaler(self.device.type) if job.is_training and job.amp == "fp16" else None
         if job.compiles:
             self.assumptions.append("torch.compile: traced as it runs eagerly; compiled code mostly takes less")
+
+    def _placed(self) -> torch.nn.Module:
+        """The module on the device, or this rank's share of it."""
+        if not self.job.parallel:
+            return self.model.to(self.device)
+        from vramcast.tracing.parallel import shared
+
+        modules = dict(self.model.named_modules())
+        return shared(self.model, self.job.parallel, self.device, [modules[name] for name in blocks_of(self.model)])
 
     def run(self) -> None:
         """All steps.
