@@ -152,7 +152,8 @@ def main(folder: Path) -> None:
 
         resource.setrlimit(resource.RLIMIT_DATA, (job.memory_limit_bytes, job.memory_limit_bytes))
     session = Session(
-        job.gpu, world=parse_world(size=job.world_size, rank=job.rank), settings=Settings.parse(job.alloc_conf), sandbox=job.is_sandboxed, values=dict(
+        job.gpu, world=parse_world(size=job.world_size, rank=job.rank), settings=Settings.parse(job.alloc_conf),
+        sandbox=job.is_sandboxed, values=dict(
             read_value(f"{place}={value}") for place, value in job.values.items()
         ),
         world=parse_world(size=job.world_size, rank=job.rank),
