@@ -156,7 +156,6 @@ def main(folder: Path) -> None:
         sandbox=job.is_sandboxed, values=dict(
             read_value(f"{place}={value}") for place, value in job.values.items()
         ),
-        world=parse_world(size=job.world_size, rank=job.rank),
         capacity_bytes=(job.capacity_bytes or job.gpu.visible_bytes) if job.enforces_capacity and job.gpu else None,
     )
     watch = Watch(job, session, folder)
