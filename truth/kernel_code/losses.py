@@ -68,10 +68,11 @@ def sparsemax(case: Case) -> Run:
     """A projection onto the simplex by sorting."""
     rows, width = case.size("B") * case.size("T"), case.size("V")
     x = leaf(rows, width, dtype=dtype_of(case))
-    return with_given_gradient(lambda: _sparsemax(x, -1), torch.randn_like(x))
+    return with_given_gradient(lambda: sparsemax_of(x, -1), torch.randn_like(x))
 
 
-def _sparsemax(x: torch.Tensor, dim: int) -> torch.Tensor:
+def sparsemax_of(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """The projection, by sorting."""
     values, _indices = torch.sort(x, dim=dim, descending=True)
     cumulative = torch.cumsum(values, dim=dim)
     steps = torch.arange(1, x.size(dim) + 1, device=x.device, dtype=x.dtype)
@@ -165,5 +166,6 @@ def grpo(case: Case) -> Run:
 
 
 __all__ = [
-    "cross_entropy", "fused_linear_cross_entropy", "grpo", "jsd", "kl_div", "preference", "sparsemax", "tvd",
+    "cross_entropy", "fused_linear_cross_entropy", "grpo", "jsd", "kl_div", "preference", "sparsemax",
+    "sparsemax_of", "tvd",
 ]
