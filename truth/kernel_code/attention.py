@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 
 from truth.kernel_code.bench import CUDA, Run, dtype_of, leaf, with_given_gradient
-from truth.kernel_code.losses import sparsemax_of
 from truth.rows.kernels.harness import Case
 
 
@@ -81,7 +80,20 @@ def multi_token_attention(case: Case) -> Run:
 
 def sparse_multi_token_attention(case: Case) -> Run:
     """Weights by sparsemax."""
-    return _convolved(case, lambda scores: sparsemax_of(scores, -1))
+    return _convolved(case, _sparsemax)
+
+
+def _sparsemax(scores: torch.Tensor) -> torch.Tensor:
+    """The projection onto the simplex.
+
+    [sparsemax] Martins and Astudillo, ICML 2016, arXiv:1602.02068, algorithm 1
+    """
+    sums = torch.sort(scores, dim=-1, descending=True)[0]
+    ranks = torch.arange(1, scores.size(-1) + 1, device=scores.device, dtype=scores.dtype)
+    cumulative = torch.cumsum(sums, dim=-1)
+    support = (1 + ranks * sums > cumulative).sum(dim=-1, keepdim=True)
+    tau = (cumulative.gather(-1, support - 1) - 1) / support.to(scores.dtype)
+    return torch.clamp(scores - tau, min=0)
 
 
 __all__ = ["multi_token_attention", "neighborhood_attention", "sparse_multi_token_attention"]
