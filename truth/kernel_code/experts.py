@@ -37,7 +37,7 @@ def _experts(
 
 def _places(routing: torch.Tensor, experts: int) -> list[Places]:
     """Experts that have tokens, and which: (choices, tokens) on the host."""
-    tokens, top_k = routing.size()
+    tokens = routing.size(0)
     order = routing.t().flatten().argsort(stable=True)
     counts = torch.bincount(routing.flatten(), minlength=experts).tolist()
     parts = torch.stack((order // tokens, order % tokens)).split(counts, dim=1)

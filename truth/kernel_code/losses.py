@@ -216,5 +216,6 @@ def grpo(case: Case) -> Run:
 
 
 __all__ = [
-    "cross_entropy", "distillation", "fused_linear_cross_entropy", "grpo", "jsd", "kl_div", "preference", "sparsemax", "tvd",
+    "cross_entropy", "distillation", "fused_linear_cross_entropy", "grpo", "jsd", "kl_div", "preference", "sparsemax",
+    "tvd",
 ]
