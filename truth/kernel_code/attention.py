@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from truth.kernel_code.bench import CUDA, Run, dtype_of, leaf, with_given_gradient
@@ -47,4 +49,51 @@ def neighborhood_attention(case: Case) -> Run:
     return with_given_gradient(lambda: modules[1](x), torch.randn_like(x))
 
 
-__all__ = ["neighborhood_attention"]
+def _convolved(case: Case, weigh: Callable[[torch.Tensor], torch.Tensor]) -> Run:
+    """Scores below the diagonal as weights, a convolution over them, the same triangle of its result.
+
+    [mta] Golovneva et al., Multi-Token Attention, arXiv:2504.00927, section 3.1
+    """
+    channels, kernel, dtype = case.size("C_in"), case.size("K"), dtype_of(case)
+    tokens, shape = case.size("L"), (case.size("B"), channels, case.size("L"), case.size("L"))
+    convolutions = [
+        torch.nn.Conv2d(
+            channels, case.size("C_out"), kernel, padding=kernel // 2, groups=case.size("groups"),
+            bias=bool(case.config["bias"]), device=CUDA, dtype=dtype,
+        )
+        for _ in range(2)
+    ]
+    scores = leaf(*shape, dtype=dtype)
+
+    def forward() -> torch.Tensor:
+        mask = torch.tril(torch.ones(tokens, tokens, dtype=torch.bool, device=CUDA)).view(1, 1, tokens, tokens)
+        weights = weigh(scores.masked_fill(~mask, -1e9))
+        return convolutions[1](weights).masked_fill(~mask, 0.0)
+
+    return with_given_gradient(forward, torch.randn_like(scores))
+
+
+def multi_token_attention(case: Case) -> Run:
+    """Weights by softmax."""
+    return _convolved(case, lambda scores: torch.softmax(scores, dim=-1))
+
+
+def sparse_multi_token_attention(case: Case) -> Run:
+    """Weights by sparsemax."""
+    return _convolved(case, _sparsemax)
+
+
+def _sparsemax(scores: torch.Tensor) -> torch.Tensor:
+    """The projection onto the simplex.
+
+    [sparsemax] Martins and Astudillo, ICML 2016, arXiv:1602.02068, algorithm 1
+    """
+    sums = torch.sort(scores, dim=-1, descending=True)[0]
+    ranks = torch.arange(1, scores.size(-1) + 1, device=scores.device, dtype=scores.dtype)
+    cumulative = torch.cumsum(sums, dim=-1)
+    support = (1 + ranks * sums > cumulative).sum(dim=-1, keepdim=True)
+    tau = (cumulative.gather(-1, support - 1) - 1) / support.to(scores.dtype)
+    return torch.clamp(scores - tau, min=0)
+
+
+__all__ = ["multi_token_attention", "neighborhood_attention", "sparse_multi_token_attention"]

@@ -137,6 +137,57 @@ def _left_by_compiled(case: Case, weight: torch.Tensor) -> list[torch.Tensor]:
     return left + [torch.empty(pair, dtype=weight.dtype, device=CUDA) for _ in range(chunks)]
 
 
+def _jensen_shannon_of_logits(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    """Of two sets of logits [distill]."""
+    log_q, log_p = torch.log_softmax(student, dim=-1), torch.log_softmax(teacher, dim=-1)
+    mean = (0.5 * log_q.exp() + 0.5 * log_p.exp()).log()
+    of_student = torch.nn.functional.kl_div(mean, log_q, reduction="batchmean", log_target=True)
+    of_teacher = torch.nn.functional.kl_div(mean, log_p, reduction="batchmean", log_target=True)
+    return 0.5 * of_teacher + 0.5 * of_student
+
+
+def _cosine_of_logits(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    """One less the cosine of two sets of normed logits [distill]."""
+    student = torch.nn.functional.normalize(student, p=2, dim=-1)
+    teacher = torch.nn.functional.normalize(teacher, p=2, dim=-1)
+    return (1 - torch.nn.functional.cosine_similarity(student, teacher, dim=-1)).mean()
+
+
+DISTANCES: Final = {"distill_jsd_loss": _jensen_shannon_of_logits, "distill_cosine_loss": _cosine_of_logits}
+
+
+def distillation(case: Case) -> Run:
+    """A student of half the width against a teacher: cross entropy and a distance, on fp32 logits.
+
+    [distill] Liger-Kernel test/utils.py `HFDistillationLoss`, test/chunked_loss/test_jsd_loss.py
+    """
+    dtype, rows, hidden, classes = dtype_of(case), case.size("BT"), case.size("H"), case.size("V")
+    options = {"bias": bool(case.config["bias"]), "dtype": dtype, "device": CUDA}
+    students = [torch.nn.Linear(hidden // 2, classes, **options) for _ in range(2)]
+    teachers = [torch.nn.Linear(hidden, classes, **options) for _ in range(2)]
+    drawn = constant(rows, hidden // 2, dtype=dtype)
+    x, of_other = (drawn.clone().requires_grad_() for _ in range(2))
+    seen, target = constant(rows, hidden, dtype=dtype), labels(classes, rows)
+    distance = DISTANCES[case.kernel]
+
+    def logits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        student = x @ students[0].weight.t()
+        with torch.no_grad():
+            teacher = seen @ teachers[0].weight.t()
+        wide, wide_teacher = student.view(rows, -1).float(), teacher.view(rows, -1).float()
+        return wide, wide_teacher, torch.nn.functional.cross_entropy(wide, target, ignore_index=IGNORED)
+
+    def forward() -> torch.Tensor:
+        assert drawn is not None and of_other is not None
+        student, teacher, hard = logits()
+        student /= 1.0
+        teacher /= 1.0
+        soft = distance(student, teacher)
+        return case.config["weight_hard_loss"] * hard + case.config["weight_soft_loss"] * soft
+
+    return of_loss(forward)
+
+
 def grpo(case: Case) -> Run:
     """Log-probabilities of the chosen tokens under the model and under a reference, in fp32."""
     dtype, sequences, tokens = dtype_of(case), case.size("B"), case.size("T")
@@ -165,5 +216,6 @@ def grpo(case: Case) -> Run:
 
 
 __all__ = [
-    "cross_entropy", "fused_linear_cross_entropy", "grpo", "jsd", "kl_div", "preference", "sparsemax", "tvd",
+    "cross_entropy", "distillation", "fused_linear_cross_entropy", "grpo", "jsd", "kl_div", "preference", "sparsemax",
+    "tvd",
 ]

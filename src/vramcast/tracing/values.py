@@ -98,9 +98,13 @@ class Values:
             written = args[index] if index < len(args) else kwargs.get(name)
             for tensor in written if isinstance(written, (list, tuple)) else (written,):
                 if isinstance(tensor, torch.Tensor):
-                    resident = self._memory.of(tensor)
-                    if resident is not None:
-                        resident.twin = None
+                    self.lose(tensor)
+
+    def lose(self, tensor: torch.Tensor) -> None:
+        """Nobody knows any more what a simulated tensor holds."""
+        resident = self._memory.of(tensor)
+        if resident is not None:
+            resident.twin = None
 
     def _start(self, tensor: torch.Tensor) -> None:
         """A small tensor that is about to be overwritten: whatever it held, its values may be known afterwards."""

@@ -246,3 +246,24 @@ def test_of_spawned_processes_one_runs_here(session):
     with session.active():
         torch.multiprocessing.spawn(lambda rank, name: ran.append((rank, name)), args=("x",), nprocs=4)
     assert ran == [(0, "x")]
+
+
+@pytest.mark.parametrize("move", [
+    lambda x: x.to("cuda"), lambda x: x.cuda(), lambda x: x.to("cuda:0", torch.float32), lambda x: x.to(x),
+    lambda x: x.to(device=torch.device("cuda", 0)), lambda x: x.to(0),
+])
+def test_who_is_on_the_card_already_stays(session, move):
+    with session.active():
+        x = unknown(100)
+        before = torch.cuda.memory_allocated()
+        assert move(x) is x
+        assert torch.cuda.memory_allocated() == before
+
+
+def test_moving_to_another_tensor_goes_where_that_one_is(session):
+    with session.active():
+        x, large, small = unknown(10, dtype=torch.float16), torch.randn(1 << 20), torch.randn(3)
+        assert {(there.device.type, there.dtype) for there in (large.to(x), small.to(x))} == {("cuda", torch.float16)}
+        assert x.to(large).device.type == "cpu"
+        assert large.to("cpu") is large
+        assert x.to("cuda", copy=True) is not x

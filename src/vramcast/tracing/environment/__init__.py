@@ -17,6 +17,7 @@ from vramcast.tracing.environment.reading import patch_reading
 from vramcast.tracing.environment.recurrent import patch_recurrent
 from vramcast.tracing.environment.saving import patch_saving
 from vramcast.tracing.environment.tensors import patch_tensors
+from vramcast.tracing.environment.triton import patch_triton
 from vramcast.tracing.simulation import Simulation
 from vramcast.tracing.vision_operators import with_stand_ins
 
@@ -39,4 +40,5 @@ def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay
         patch_devices(patches)
     patch_host(patches, simulation)
     patch_recurrent(patches, simulation)
+    patch_triton(patches, simulation)
     patches.set(torch.ops, "load_library", with_stand_ins(torch.ops.load_library))

@@ -109,10 +109,18 @@ def _patch_moves(patches: Patches, simulation: Simulation) -> None:
     to = torch._C.TensorBase.to
 
     def moved(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if _names_meta(args, kwargs) and simulation.memory.of(self) is not None:
+        resident = simulation.memory.of(self)
+        if resident is not None and _names_meta(args, kwargs):
             with simulation.placement.meta_wanted():
                 return torch.empty_like(self, device=_META)
-        return to(self, *map(_indexed, args), **{name: _indexed(arg) for name, arg in kwargs.items()})
+        if args and isinstance(args[0], torch.Tensor):
+            args = args[0].device, args[0].dtype, *args[1:]  # whose real device C++ would ask for
+        args, kwargs = tuple(map(_indexed, args)), {name: _indexed(arg) for name, arg in kwargs.items()}
+        if resident is not None:  # who is there already stays: C++ knows only that it is no meta device
+            here = resident.device.torch_device
+            args = tuple(None if _is_place(arg, here) else arg for arg in args)
+            kwargs = {name: arg for name, arg in kwargs.items() if not _is_place(arg, here)}
+        return to(self, *args, **kwargs)
 
     def cuda(
         self: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
@@ -198,6 +206,10 @@ def _indexed(value: Any) -> Any:
     if isinstance(value, torch.device) and value.type == "cuda" and value.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return value
+
+
+def _is_place(value: Any, here: torch.device) -> bool:
+    return isinstance(value, (str, torch.device)) and torch.device(value) == here
 
 
 def _patch_storages(patches: Patches, simulation: Simulation) -> None:

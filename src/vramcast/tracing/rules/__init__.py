@@ -14,10 +14,12 @@ from vramcast.tracing.call import Rule
 from vramcast.tracing.rules import (
     attention,
     batch_norm,
+    bitsandbytes,
     blas,
     convolution,
     dropout,
     engine,
+    flash_attention,
     foreach,
     indexing,
     inside,
@@ -35,8 +37,8 @@ from vramcast.tracing.rules import (
 )
 
 TABLES: Final = (
-    attention, batch_norm, blas, convolution, dropout, engine, foreach, indexing, inside, losses, norms, pointwise,
-    pooling, random, recurrent, reductions, softmax, sorting, spectral, torchvision,
+    attention, batch_norm, bitsandbytes, blas, convolution, dropout, engine, flash_attention, foreach, indexing, inside,
+    losses, norms, pointwise, pooling, random, recurrent, reductions, softmax, sorting, spectral, torchvision,
 )
 GROUP: Final = "vramcast.rules"
 """Entry points of other packages: modules with RULES and, where they have any, PLAIN, for operators of their own."""

@@ -35,19 +35,25 @@ NARROW: Final = frozenset({torch.float16, torch.bfloat16})
 def flash_forward(call: Call) -> Any:
     """Output, log-sum-exps, state of the random generator."""
     query, key = (call.arg(index, name) for index, name in ((0, "query"), (1, "key")))
-    batch, heads, queries, width = query.size()
+    batch, heads, queries, _ = query.size()
     out = like(call, query)
     statistics = call.empty((batch, heads, queries), dtype=torch.float32)
     if not call.arg(3, "dropout_p", 0.0):
-        splits = _splits(call, query, key)
-        if splits > 1:
-            rows = splits * batch * heads * queries
-            call.scratch(rows * FP32, "log-sum-exps of splits")
-            call.scratch(rows * round_up(width, 32) * FP32, "outputs of splits")
+        take_splits(call, query, key)
     seed = call.empty((2,), dtype=torch.uint64)
     offset = call.empty((), dtype=torch.uint64)
     mask = torch.empty((0,), dtype=query.dtype, device="meta")
     return out, statistics, None, None, queries, key.size(2), seed, offset, mask
+
+
+def take_splits(call: Call, query: torch.Tensor, key: torch.Tensor) -> None:
+    """Partial results where keys are split, of (B, H, M, D) queries without dropout [flash `set_params_splitkv`]."""
+    batch, heads, queries, width = query.size()
+    splits = _splits(call, query, key)
+    if splits > 1:
+        rows = splits * batch * heads * queries
+        call.scratch(rows * FP32, "log-sum-exps of splits")
+        call.scratch(rows * round_up(width, 32) * FP32, "outputs of splits")
 
 
 def _splits(call: Call, query: torch.Tensor, key: torch.Tensor) -> int:

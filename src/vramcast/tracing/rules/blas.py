@@ -59,7 +59,8 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def _take_lt_workspace(call: Call) -> None:
+def take_lt_workspace(call: Call) -> None:
+    """What cublasLt works in: by version one of its own or that of cuBLAS [gemm]."""
     if call.device.is_cpu:
         return
     if not at_least(LT_OWN_SINCE):
@@ -133,7 +134,7 @@ def addmm(call: Call) -> Any:
         call.kwargs.get("beta", 1) == 1 and bias.dim() == 1 and bias.size(0) == b.size(1) and bias.is_contiguous()
         and b.size(0) > 1 and b.size(1) > 1 and not bias.is_complex()
     )
-    (_take_lt_workspace if by_lt else take_workspace)(call)
+    (take_lt_workspace if by_lt else take_workspace)(call)
     return out
 
 
@@ -192,7 +193,7 @@ def addbmm(call: Call) -> Any:
 def scaled_mm(call: Call) -> Any:
     """`_scaled_mm`: cublasLt with a scale a tensor or a row; its result beside nothing else [Blas.cpp]."""
     out = call.run()
-    _take_lt_workspace(call)
+    take_lt_workspace(call)
     return out
 
 
@@ -200,7 +201,7 @@ def int_mm(call: Call) -> Any:
     """`_int_mm`: cublasLt."""
     out = call.run()
     _copies(call, call.arg(1, "mat2"), call.arg(0, "self"))
-    _take_lt_workspace(call)
+    take_lt_workspace(call)
     return out
 
 

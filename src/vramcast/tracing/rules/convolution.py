@@ -21,9 +21,13 @@ import torch
 from vramcast.catalogue.cudnn import Kernel, Phase, workspace_share
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.memory_formats import CONTIGUOUS, dense_strides, suggested
+from vramcast.units import round_up
 
 NARROW_CHANNELS: Final = 4
 """Channels of an image: kernels of their own."""
+CHANNELS_AT_ONCE: Final = 16
+"""Tensor cores read channels in multiples of 8 16-bit or 4 TF32 numbers: NVIDIA, Convolutional Layers User's Guide,
+section 1. Narrower tensors are padded [bytes]."""
 OLDEST_TF32: Final = 80
 OLDEST_TENSOR_CORES: Final = 70
 LEAST_DEPTHWISE_CHANNELS: Final = 32
@@ -169,7 +173,14 @@ def _workspace(call: Call, problem: Problem, other: torch.Tensor, phase: Phase) 
     version = call.device.allocator.settings.version
     share = workspace_share(problem.kernel, phase, version)
     moved = _bytes(problem.x) + _bytes(problem.weight) + (0 if phase == "forward" else _bytes(other))
-    return call.scratch(round(share * moved), f"cuDNN convolution, {phase}")
+    least = _padded_bytes(problem.x) + _padded_bytes(other) if share and phase == "filter" else 0
+    return call.scratch(max(round(share * moved), least), f"cuDNN convolution, {phase}")
+
+
+def _padded_bytes(image: torch.Tensor) -> int:
+    """Channels last, rounded up to what a tensor core reads at once."""
+    channels = image.size(1)
+    return _bytes(image) // channels * round_up(channels, CHANNELS_AT_ONCE // image.dtype.itemsize)
 
 
 def _converts(call: Call, problem: Problem) -> bool:

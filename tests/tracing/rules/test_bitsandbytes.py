@@ -1,0 +1,57 @@
+"""bitsandbytes' layers and optimizers; skipped where it is not installed."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("bitsandbytes")
+
+from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.units import MIB  # noqa: E402
+
+
+@pytest.fixture
+def session():
+    return Session(load_gpu("a100-sxm4-80gb"))
+
+
+def blocks(session, run):
+    start = len(session.device.tape.blocks)
+    run()
+    assert not session.simulation.unseen
+    return {block.name or block.operator: block.num_bytes for block in session.device.tape.blocks[start:]}
+
+
+def test_adam_with_8_bit_states_keeps_two_bytes_a_parameter(session):
+    with session.active():
+        import bitsandbytes
+
+        layer = torch.nn.Linear(4096, 4096, bias=False, device="cuda")
+        optimizer = bitsandbytes.optim.AdamW8bit(layer.parameters())
+        layer.weight.grad = torch.randn_like(layer.weight)
+        before = torch.cuda.memory_allocated()
+        optimizer.step()
+        scales, tables = 2 * 4096 * 4096 // 256 * 4, 2 * 1024
+        assert torch.cuda.memory_allocated() - before == 2 * 4096 * 4096 + scales + tables
+        assert not session.simulation.unseen
+
+
+def test_a_4_bit_weight_is_unpacked_for_many_rows_only(session):
+    with session.active():
+        import bitsandbytes
+
+        layer = bitsandbytes.nn.Linear4bit(4096, 4096, bias=False, compute_dtype=torch.bfloat16).cuda()
+        few, many = (torch.randn(rows, 4096, device="cuda", dtype=torch.bfloat16) for rows in (16, 2048))
+        with torch.no_grad():
+            assert "unpacked weight" not in blocks(session, lambda: layer(few))
+            assert blocks(session, lambda: layer(many))["unpacked weight"] == 32 * MIB
+
+
+def test_8_bit_products_are_32_bit_integers_first(session):
+    with session.active():
+        import bitsandbytes
+
+        layer = bitsandbytes.nn.Linear8bitLt(4096, 4096, bias=False, has_fp16_weights=False).cuda()
+        x = torch.randn(1024, 4096, device="cuda", dtype=torch.float16)
+        with torch.no_grad():
+            assert blocks(session, lambda: layer(x))["32-bit products"] == 16 * MIB
