@@ -169,7 +169,7 @@ def _workspace(call: Call, problem: Problem, other: torch.Tensor, phase: Phase) 
     version = call.device.allocator.settings.version
     share = workspace_share(problem.kernel, phase, version)
     moved = _bytes(problem.x) + _bytes(problem.weight) + (0 if phase == "forward" else _bytes(other))
-    return call.scratch(round(share * moved), f"cuDNN convolution, {phase}")
+    return call.scratch(round(share * moved), f"cuDNN {problem.kernel} convolution, {phase}")
 
 
 def _converts(call: Call, problem: Problem) -> bool:
