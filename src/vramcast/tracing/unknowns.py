@@ -2,7 +2,8 @@
 
 Reading (`.item()`, `if`, `.tolist()`): a value that keeps a normal run on its normal path, noted with its place.
 Indices (`topk`, `argmax`, `sort` ...): valid ones, spread evenly, so that experts get equal shares.
-Shapes (`nonzero`, masks as indices, `unique` ...): the largest that is possible.
+Shapes (`nonzero`, masks as indices, `unique` ...): the largest that is possible; where the user gave fewer elements,
+those chosen are spread evenly.
 A sentence where none of these is sensible.
 """
 
@@ -118,14 +119,20 @@ class Unknowns:
         place = self._place()
         sized = _Sized(self._simulation, operator, device, self._share(place, operator.name), place)
         indices: list[Any] = []
+        chosen: list[Any] = []
         for index in args[1]:
             if not _is_mask(index):
                 indices.append(index)
+                chosen.append(index)
                 continue
             rows = sized.count(index.numel())
             indices += [torch.empty(rows, dtype=torch.int64, device=META) for _ in range(index.dim())]
+            chosen += _spread(rows, index.size())
         out = self._simulation.kernels(operator.func, (args[0], indices), {})
         self._simulation.adopt(out, device, operator.name)
+        known = self._simulation.values.of_call(operator, (args[0], chosen), {})
+        if known is not None:
+            self._simulation.values.keep(known, out)
         return out
 
     def _share(self, place: Place, operator: str) -> Value | None:
@@ -171,10 +178,25 @@ class _Sized:
         self._simulation.adopt(out, self._device, self._operator.name)
         return out
 
+    def keep(self, out: torch.Tensor, values: torch.Tensor) -> None:
+        """What an output holds when the elements are chosen as assumed."""
+        self._simulation.values.set(out, values)
+
+
+def _spread(count: int, size: torch.Size) -> list[torch.Tensor]:
+    """Coordinates, a tensor a dimension, of so many elements in even steps: of all of them, their order."""
+    places = torch.arange(count) * size.numel() // max(1, count)
+    return list(torch.unravel_index(places, size))
+
 
 def _nonzero(sized: _Sized, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
     """Coordinates column by column [pytorch aten/src/ATen/native/cuda/Nonzero.cu: empty({dim, n}).t()]"""
-    return sized.make(args[0].dim(), sized.count(args[0].numel())).t()
+    tensor = args[0]
+    count = sized.count(tensor.numel())
+    out = sized.make(tensor.dim(), count)
+    if tensor.dim() and out.numel() <= LARGEST_KNOWN_INTEGERS:
+        sized.keep(out, torch.stack(_spread(count, tensor.size())))
+    return out.t()
 
 
 def _masked_select(sized: _Sized, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:

@@ -45,7 +45,7 @@ def conv(*, dtype="float32", groups=1, layout="contiguous_format", size=3, **opt
 def test_tensor_cores_convert_the_layout_in_a_workspace():
     moved = X_BYTES + 64 * 64 * 9 * 4
     expected = [
-        (f"cuDNN convolution, {phase}", round(workspace_share("dense", phase, (2, 13)) * (moved + outputs)))
+        (f"cuDNN dense convolution, {phase}", round(workspace_share("dense", phase, (2, 13)) * (moved + outputs)))
         for phase, outputs in (("forward", 0), ("data", X_BYTES), ("filter", X_BYTES))
     ]
     assert [entry for entry in scratch(run(conv())) if entry[0].startswith("cuDNN")] == expected

@@ -18,6 +18,8 @@ from vramcast.tracing.memory import Device, Memory
 
 CUBLAS_WORKSPACE_BYTES: Final = 8_519_680
 """Of pre-Hopper cards: what `torch.backends.cuda` answers [bytes]."""
+CUDNN_BENCHMARK_LIMIT: Final = 10
+"""Plans that cuDNN's search tries, as torch starts with [pytorch aten/src/ATen/Context.h `benchmark_limit_cudnn`]."""
 
 
 class Native:
@@ -26,6 +28,7 @@ class Native:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self.fractions: dict[int, float] = {}
+        self.benchmark_limit = CUDNN_BENCHMARK_LIMIT
 
     def table(self) -> Mapping[str, Callable[..., Any]]:
         """Name in `torch._C` -> function."""
@@ -76,7 +79,12 @@ class Native:
             "_cuda_maybeExchangeDevice": self.exchange,
             "_cuda_synchronize": lambda: self.device().reach(),
             "_cuda_canDeviceAccessPeer": lambda _one, _other: True,
+            "_cuda_get_cudnn_benchmark_limit": lambda: self.benchmark_limit,
+            "_cuda_set_cudnn_benchmark_limit": self._set_benchmark_limit,
         }
+
+    def _set_benchmark_limit(self, limit: int) -> None:
+        self.benchmark_limit = limit
 
     def _streams(self) -> dict[str, Callable[..., Any]]:
         def choose(stream_id: int, device_index: int, device_type: int = CUDA) -> None:

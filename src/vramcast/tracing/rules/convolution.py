@@ -174,7 +174,7 @@ def _workspace(call: Call, problem: Problem, other: torch.Tensor, phase: Phase) 
     share = workspace_share(problem.kernel, phase, version)
     moved = _bytes(problem.x) + _bytes(problem.weight) + (0 if phase == "forward" else _bytes(other))
     least = _padded_bytes(problem.x) + _padded_bytes(other) if share and phase == "filter" else 0
-    return call.scratch(max(round(share * moved), least), f"cuDNN convolution, {phase}")
+    return call.scratch(max(round(share * moved), least), f"cuDNN {problem.kernel} convolution, {phase}")
 
 
 def _padded_bytes(image: torch.Tensor) -> int:

@@ -1,8 +1,9 @@
-"""Layer, RMS and group norm: the order of their outputs and the partial sums of their weights' gradients.
+"""Layer, RMS, group and weight norm: the order of their outputs and the partial sums of their weights' gradients.
 
 [layer] pytorch aten/src/ATen/native/cuda/layer_norm_kernel.cu: `layer_norm_cuda`, `layer_norm_backward_cuda`,
 `LaunchGammaBetaBackwardCUDAKernel`, `_fused_rms_norm_cuda`
 [group] pytorch aten/src/ATen/native/group_norm.cpp and cuda/group_norm_kernel.cu
+[weight] pytorch aten/src/ATen/native/cuda/WeightNorm.cu: outputs and nothing else
 """
 
 from __future__ import annotations
@@ -141,4 +142,5 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten.native_layer_norm": layer_norm,
     "aten.native_layer_norm_backward": layer_norm_backward,
 }
-PLAIN: Final = frozenset[str]()
+PLAIN: Final = frozenset({"aten._weight_norm_interface", "aten._weight_norm_interface_backward"})
+"""[weight]"""

@@ -1,6 +1,7 @@
 """torchvision's CUDA operators: what they return and the scratch they take.
 
-nms answers with what it keeps, which only values tell: it is assumed to keep every box, the most it may.
+nms answers with what it keeps, which only values tell: it is assumed to keep every box, the most it may, in the order
+in which they come.
 
 [nms] torchvision csrc/ops/cuda/nms_kernel.cu
 [deform] torchvision csrc/ops/cuda/deform_conv2d_kernel.cu
@@ -32,7 +33,9 @@ def nms(call: Call) -> torch.Tensor:
     call.scratch(count * ceil_div(count, BOXES_A_WORD) * WORD_BYTES, "overlaps of boxes")
     call.scratch(count * WORD_BYTES, "boxes kept")
     del ordered
-    return call.empty((count,), dtype=torch.int64)
+    kept = call.empty((count,), dtype=torch.int64)
+    call.simulation.values.set(kept, torch.arange(count))
+    return kept
 
 
 def roi_forward(call: Call) -> Any:
