@@ -25,8 +25,11 @@ CARD: Final = "a100-sxm4-80gb"
 CATALOGUE: Final = Path(vramcast.__file__).parent / "catalogue" / "models"
 WITHIN: Final = 0.01
 LENGTH: Final = 512
+SHORT: Final = 64
+RUNS_STEP_BY_STEP: Final = frozenset({"mamba"})
 
 CAUSAL, MASKED, SEQ2SEQ = "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"
+IMAGES, PAIRS = "AutoModelForImageClassification", "AutoModel"
 MODELS: Final[dict[str, str]] = {  # catalogue name -> class of transformers; every family of `train` that it has
     "smollm2-135m": CAUSAL, "tinyllama-1.1b": CAUSAL, "llama-3.2-1b": CAUSAL, "llama-3.1-8b": CAUSAL,
     "mistral-7b-v0.3": CAUSAL, "ministral-8b": CAUSAL, "qwen2.5-0.5b": CAUSAL, "qwen3-0.6b": CAUSAL,
@@ -39,8 +42,8 @@ MODELS: Final[dict[str, str]] = {  # catalogue name -> class of transformers; ev
     "mixtral-8x7b": CAUSAL, "qwen1.5-moe-a2.7b": CAUSAL, "deepseek-v2-lite": CAUSAL, "mamba-130m": CAUSAL,
     "lfm2-350m": CAUSAL, "minicpm3-4b": CAUSAL, "bert-base-uncased": MASKED, "roberta-base": MASKED,
     "distilbert-base-uncased": MASKED, "electra-base": MASKED, "deberta-v3-small": MASKED, "xlm-roberta-base": MASKED,
-    "t5-small": SEQ2SEQ, "flan-t5-base": SEQ2SEQ, "vit-base-patch16-224": "AutoModelForImageClassification",
-    "siglip-base-patch16-224": "AutoModel", "clip-vit-base-patch32": "AutoModel",
+    "t5-small": SEQ2SEQ, "flan-t5-base": SEQ2SEQ, "vit-base-patch16-224": IMAGES,
+    "siglip-base-patch16-224": PAIRS, "clip-vit-base-patch32": PAIRS,
 }
 
 
@@ -59,10 +62,19 @@ class Compared(NamedTuple):
 
 def formula_bytes(name: str) -> int:
     """Peak allocated memory of `vramcast.train`."""
+    length = length_of(configuration(name))
     answer = vramcast.train(
-        name, gpus=CARD, engine="pytorch", precision="bf16", seq_len=LENGTH, micro_batch=1, optimizer="adamw"
+        name, gpus=CARD, engine="pytorch", precision="bf16", seq_len=length, micro_batch=1, optimizer="adamw"
     )
     return answer.peak.allocated_bytes
+
+
+def length_of(config: Any) -> int:
+    """As many tokens as the network takes; few of one whose code runs them one by one."""
+    if config.model_type in RUNS_STEP_BY_STEP:
+        return SHORT
+    text = getattr(config, "text_config", config)
+    return min(LENGTH, getattr(text, "max_position_embeddings", LENGTH))
 
 
 def configuration(name: str) -> Any:
@@ -70,8 +82,12 @@ def configuration(name: str) -> Any:
     from transformers import AutoConfig
 
     fields = tomllib.loads((CATALOGUE / f"{name}.toml").read_text())["config"]
+    if fields["model_type"] == "gpt_neo":  # transformers wants to know which layers have a window
+        fields["attention_types"] = [[["global", "local"], fields["num_layers"] // 2]]
     config = AutoConfig.for_model(fields.pop("model_type"), **{**fields, "torch_dtype": "bfloat16"})
     config.use_cache = False
+    if config.model_type == "t5":
+        config.decoder_start_token_id = config.pad_token_id
     return config
 
 
@@ -98,15 +114,23 @@ def traced_bytes(name: str) -> int:
 
 
 def _step(model: Any, config: Any, optimizer: torch.optim.Optimizer, kind: str) -> None:
-    if kind == "AutoModelForImageClassification":
-        images = torch.randn(1, 3, config.image_size, config.image_size, device="cuda", dtype=torch.bfloat16)
-        loss = model(pixel_values=images, labels=torch.randint(0, 10, (1,), device="cuda")).loss
-    else:
-        ids = torch.randint(0, 100, (1, LENGTH), device="cuda")
-        loss = model(input_ids=ids, labels=ids).loss
+    loss = model(**_inputs(model, config, kind)).loss
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+
+
+def _inputs(model: Any, config: Any, kind: str) -> dict[str, Any]:
+    """One sample: an image, text, or a pair of both."""
+    found: dict[str, Any] = {}
+    vision = config if kind == IMAGES else getattr(config, "vision_config", None)
+    if vision is not None:
+        size = vision.image_size
+        found["pixel_values"] = torch.randn(1, 3, size, size, device="cuda", dtype=torch.bfloat16)
+    if kind == IMAGES:
+        return {**found, "labels": torch.randint(0, 10, (1,), device="cuda")}
+    ids = torch.randint(0, 100, (1, length_of(config)), device="cuda")
+    return {**found, "input_ids": ids, **({"return_loss": True} if kind == PAIRS else {"labels": ids})}
 
 
 def compare(name: str) -> Compared | str:

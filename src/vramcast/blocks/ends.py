@@ -157,12 +157,22 @@ def _language_loss(
     if model.logits_softcap:
         logits = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="logits.capped", saves="output")
     itemsize = logits.num_bytes // (tokens * vocab)
+    if loss == "eager" and not numerics.autocast and _keeps_logits_type(model):
+        loss = "torch"
     result = cross_entropy(graph, logits, Vocabulary(tokens, vocab, itemsize), loss)
     if outputs_fp32 and itemsize != 4:
         converted = graph.value("logits.returned_fp32", tokens * vocab * 4, gradient_bytes=0)
         graph.call("to_fp32", [logits], [converted], differentiable=False)
     graph.hold(logits)
     return result
+
+
+def _keeps_logits_type(model: Model) -> bool:
+    """Masked and encoder-decoder models give their logits to the loss as they are [BERT `BertForMaskedLM.forward`].
+
+    Autocast upcasts them there.
+    """
+    return model.head is Head.MLM or any(layer.cross_attention is not None for layer in model.main.layers)
 
 
 def boundary(sizes: Sizes, owner: str) -> Tensor:

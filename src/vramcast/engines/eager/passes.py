@@ -105,7 +105,7 @@ def passes(
         (*map(Alloc, inputs), *before, *first.forward, *forward, *last.forward, *map(Alloc, kept), *leaving),
         (
             *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *last.backward, *backward,
-            *first.backward, *map(Free, added), *after, Free(built.head.outputs[0].tensor),
+            *first.backward, *_sum_with_the_heads(added), *after, Free(built.head.outputs[0].tensor),
             *map(Free, (*kept, *inputs)),
         ),
         tuple(gradient for gradient in lowering.gradients if gradient.tensor not in added),
@@ -113,16 +113,27 @@ def passes(
 
 
 def _added_to_the_heads(recipe: Recipe, embedding: Graph, gradients: list[Gradient]) -> tuple[Tensor, ...]:
-    """The embedding's gradient of a table that is the head, too: autograd adds it to the head's in place.
-
-    Source: [autograd] torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace
-    """
+    """The embedding's gradient of a table that is the head, too: autograd adds it to the head's and frees it."""
     if not recipe.model.tied:
         return ()
     kept = {gradient.tensor for gradient in gradients}
     of_head = {tensor.num_bytes for tensor in kept if tensor.name == "head.output.weight_gradient"}
     of_table = (tensor for tensor in _weight_gradients(embedding) if tensor.name == "tokens.weight_gradient")
     return tuple(tensor for tensor in of_table if tensor in kept and tensor.num_bytes in of_head)
+
+
+def _sum_with_the_heads(added: tuple[Tensor, ...]) -> Iterator[Node]:
+    """A third tensor while both are added: the head's gradient is a view, into which nothing is added in place.
+
+    Source: [autograd] torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace wants the storage's only reference;
+    the view of a transposed weight's gradient holds its base
+    """
+    for tensor in added:
+        total = Tensor(
+            name="sum of the tied gradients", num_bytes=tensor.num_bytes, category=Category.GRADIENTS,
+            owner=tensor.owner,
+        )
+        yield from (Alloc(total), Free(total), Free(tensor))
 
 
 def _tower_backward(tower: Layers, backward: Program) -> Program:

@@ -12,6 +12,7 @@ from vramcast.domain.model import Model, Stack
 from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
 from vramcast.engines.eager.recipe import Recipe, Tower
+from vramcast.engines.transformers.versions import has_fused_attention
 from vramcast.errors import UnknownName, Unsupported
 from vramcast.operators.linear import NUMERICS, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
@@ -121,12 +122,12 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         seq_len=seq_len,
         hidden=model.hidden,
         numerics=numerics,
-        attention=plan.attention,
+        attention=attention_of(job),
         norm=_norm_variant(model, variants),
         activation=variants,
         rope=variants,
         fp32_softmax=model.main.causal,
-        masked=padded and plan.attention is not AttentionKernel.EAGER,
+        masked=padded and attention_of(job) is not AttentionKernel.EAGER,
         grouped=not padded,
         keys=seq_len + prefix if prefix else None,
         hidden_dropout=model.hidden_dropout,
@@ -136,6 +137,11 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=peft.base if peft is not None else "full",
     )
+
+
+def attention_of(job: Job) -> AttentionKernel:
+    """The plan's kernel, where the family's code can call it."""
+    return job.plan.attention if has_fused_attention(job.model.family) else AttentionKernel.EAGER
 
 
 def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:

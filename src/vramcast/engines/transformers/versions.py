@@ -120,6 +120,15 @@ def family_of(family: str) -> str:
     return family.removesuffix("_text")
 
 
+def has_fused_attention(family: str) -> bool:
+    """Whether any release runs the family's attention by PyTorch's fused kernels.
+
+    >>> has_fused_attention("llama"), has_fused_attention("bloom")
+    (True, False)
+    """
+    return SDPA_SINCE.get(family_of(family), ALWAYS) != NEVER
+
+
 def behaviour(family: str, version: Version, *, flash: bool) -> Behaviour:
     """What one family's code does in one release.
 
