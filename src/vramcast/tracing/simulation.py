@@ -99,6 +99,10 @@ class Simulation(TorchDispatchMode):
             return self.unknowns.answer(operator, args, kwargs, device)
         if isinstance(known, torch.Tensor) and operator.mutates and self.memory.of(args[0]) is None:
             return args[0]  # real memory, which holds the values now
+        if isinstance(known, torch.Tensor) and device is self.memory.host and operator.name == "aten._to_copy" and (
+            device not in self.memory.devices
+        ):
+            return known  # real from now on, as small host tensors are: C++ reads states of generators
         mapped = {**kwargs, "device": META} if operator.makes else kwargs
         if (operator.makes and operator.name == "aten._to_copy") or device is self.memory.host:
             args = self._without_data(args)
