@@ -175,6 +175,28 @@ def test_weights_gradients_and_states_of_adamw_are_told_apart(session):
     }
 
 
+def test_an_optimizer_a_parameter_within_backward_is_one_step(session):
+    def one() -> None:
+        model(batch()[0]).square().mean().backward()
+
+    with session.active():
+        model = two_layers()
+        optimizers = {parameter: torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()}
+
+        def update(parameter):
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(update)
+        one()
+        end_of_first = len(session.device.tape.events)
+        one()
+    ends = session.device.tape.step_ends()
+    assert len(session.device.tape.marks) == 8 and len(ends) == 2
+    assert ends[0] <= end_of_first < ends[1]
+
+
 def test_backward_is_put_down_to_the_module_of_its_forward(session):
     with session.active():
         train(two_layers(), batch, steps=1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -18,6 +20,8 @@ class Holders:
     def __init__(self, memory: Memory, origins: Origins) -> None:
         self._memory, self._origins = memory, origins
         self._names: dict[int, str] = {}  # id of a parameter -> its name
+        self._numbers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        self._count = count(1)
 
     def enter_root(self, module: torch.nn.Module, _inputs: object = None) -> None:
         """A forward begins: a hook. Only the outermost module is looked at."""
@@ -66,8 +70,10 @@ class Holders:
             if isinstance(states, dict):
                 for key, state in states.items():
                     self._note(state, Kind.STATE, f"{self._names.get(id(parameter), '')}.{key}".lstrip("."))
+        if optimizer not in self._numbers:
+            self._numbers[optimizer] = next(self._count)
+        self._memory.mark_step(self._numbers[optimizer])
         for device in self._memory.devices:
-            device.tape.mark("step")
             device.reach()  # the host is never a whole step ahead
 
     def _note(self, tensor: Any, kind: Kind, name: str) -> None:

@@ -11,7 +11,7 @@ import torch
 from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.tracing.origins import Origins
-from vramcast.tracing.tape import Block, Tape
+from vramcast.tracing.tape import STEP, Block, Tape
 
 LAUNCH_QUEUE: Final = 1024
 """Kernels that a stream's queue takes before the host has to wait, counted in allocations and frees [events]."""
@@ -192,6 +192,11 @@ class Memory:
         resident.twin = None
         if old is not None:
             resident.device.give(old)
+
+    def mark_step(self, optimizer: int = 0) -> None:
+        """A step ends on all devices: the caller's, or that of an optimizer by number."""
+        for device in self.devices:
+            device.tape.mark(STEP, optimizer)
 
     def _remove(self, ref: Any) -> None:
         resident = self.residents.pop(ref.key)
