@@ -45,6 +45,14 @@ def test_the_peak_is_that_of_the_last_step_and_every_phase_has_its_own() -> None
     assert rank.highest_phase == "first step"
 
 
+def test_a_run_without_modules_is_no_loading() -> None:
+    tape = Tape()
+    tape.end(tape.add(64 * MIB, 0, "aten.mm.default", SETUP))
+    tape.mark("step")
+    rank = answer_of(tape).answer.fullest
+    assert rank.peak.allocated_bytes == 64 * MIB and "load" not in rank.phases
+
+
 def by_optimizers(*marks: int) -> tuple[int, ...]:
     """Where steps end if optimizers of these numbers mark one event after the other."""
     tape = Tape()

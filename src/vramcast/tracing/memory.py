@@ -149,6 +149,17 @@ class _Ref(weakref.ref):  # type: ignore[type-arg]
     key: int
 
 
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """A tensor's storage; of what torch.func wraps, that of the tensor within."""
+    while _is_wrapped(tensor):
+        tensor = _unwrapped(tensor)
+    return tensor.untyped_storage()
+
+
+_is_wrapped: Final = torch._C._functorch.is_functorch_wrapped_tensor
+_unwrapped: Final = torch._C._functorch.get_unwrapped
+
+
 class Memory:
     """All devices of a simulated process and the storages on them."""
 
@@ -166,7 +177,7 @@ class Memory:
 
     def of(self, tensor: torch.Tensor) -> Resident | None:
         """Where a tensor lives, None if it has real data or is the user's own meta tensor."""
-        return self.residents.get(tensor.untyped_storage()._cdata)
+        return self.residents.get(storage_of(tensor)._cdata)
 
     def adopt(self, tensor: torch.Tensor, device: Device, operator: str) -> Resident:
         """Give a tensor's storage a place, unless it has one: then it is a view or written in place."""

@@ -63,7 +63,7 @@ class About(NamedTuple):
 class Steps(NamedTuple):
     """Where the steps of a run lie: positions among its events."""
 
-    setup: int  # events before the first forward
+    setup: int  # events before the first forward of a module; 0 where none runs
     ends: tuple[int, ...]  # of every step
 
 
@@ -98,7 +98,8 @@ def steps_of(tape: Tape) -> Steps:
     ends = tape.step_ends()
     if not ends:
         return Steps(0, (len(tape.events),))
-    setup = next((block.born for block in tape.blocks if block.origin.phase is not Phase.SETUP), len(tape.events))
+    ran = any(block.origin.phase is Phase.FORWARD and block.born < ends[0] for block in tape.blocks)
+    setup = next((block.born for block in tape.blocks if block.origin.phase is not Phase.SETUP), 0) if ran else 0
     return Steps(setup, ends)
 
 

@@ -32,7 +32,7 @@ def patch_tensors(patches: Patches, simulation: Simulation) -> None:
     def device(self: torch.Tensor) -> torch.device:
         found: torch.device = real_device(self)
         if found == _META and not kernels.is_running:
-            resident = residents.get(self.untyped_storage()._cdata)
+            resident = simulation.memory.of(self)
             if resident is not None:
                 return resident.device.torch_device
             if type(self) not in _ONE_STORAGE and hasattr(self, "__tensor_flatten__"):
@@ -106,13 +106,24 @@ def _patch_wrappers(patches: Patches) -> None:
 
 def _patch_moves(patches: Patches, simulation: Simulation) -> None:
     """`.to` and `.cuda`: C++ would ask the CUDA library for the current device."""
-    to = torch._C.TensorBase.to
+    to, real_device = torch._C.TensorBase.to, torch._C.TensorBase.device.__get__
 
     def moved(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if _names_meta(args, kwargs) and simulation.memory.of(self) is not None:
             with simulation.placement.meta_wanted():
                 return torch.empty_like(self, device=_META)
-        return to(self, *map(_indexed, args), **{name: _indexed(arg) for name, arg in kwargs.items()})
+        if args and isinstance(args[0], torch.Tensor):
+            args = (args[0].device, args[0].dtype, *args[1:])
+        here = self.device
+        if here == real_device(self):
+            return to(self, *map(_indexed, args), **{name: _indexed(arg) for name, arg in kwargs.items()})
+
+        def seen(value: Any) -> Any:
+            """C++ must see that the tensor is there already: it returns the tensor itself."""
+            value = _indexed(value)
+            return _META if value in (here, str(here)) and not isinstance(value, torch.dtype) else value
+
+        return to(self, *map(seen, args), **{name: seen(arg) for name, arg in kwargs.items()})
 
     def cuda(
         self: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
@@ -184,7 +195,8 @@ def _built_on_host(factory: Any) -> Any:
             return factory(*args, **kwargs)
         device = numbered(device)
         requires_grad = kwargs.pop("requires_grad", False)
-        return factory(*args, **kwargs).to(device).requires_grad_(requires_grad)
+        built: torch.Tensor = factory(*args, **kwargs).to(device)
+        return built.requires_grad_() if requires_grad else built
 
     return build
 
