@@ -45,6 +45,40 @@ def test_the_peak_is_that_of_the_last_step_and_every_phase_has_its_own() -> None
     assert rank.highest_phase == "first step"
 
 
+def test_a_run_without_modules_is_no_loading() -> None:
+    tape = Tape()
+    tape.end(tape.add(64 * MIB, 0, "aten.mm.default", SETUP))
+    tape.mark("step")
+    rank = answer_of(tape).answer.fullest
+    assert rank.peak.allocated_bytes == 64 * MIB and "load" not in rank.phases
+
+
+def by_optimizers(*marks: int) -> tuple[int, ...]:
+    """Where steps end if optimizers of these numbers mark one event after the other."""
+    tape = Tape()
+    for number in marks:
+        tape.add(512, 0, "aten.mm.default", FORWARD)
+        tape.mark("step", number)
+    return tape.step_ends()
+
+
+def test_optimizers_that_take_turns_share_a_step() -> None:
+    assert by_optimizers(1, 1, 1) == (1, 2, 3)
+    assert by_optimizers(1, 2, 1, 2) == (2, 4)
+    assert by_optimizers(3, 2, 1, 3, 2, 1) == (3, 6)
+    assert by_optimizers(1, 1, 2, 1, 1, 2) == (3, 6)
+
+
+def test_what_ran_since_the_slowest_optimizer_is_part_of_the_last_step() -> None:
+    assert by_optimizers(1, 2, 2, 2) == (4,)
+    assert by_optimizers(1, 2, 1, 2, 1) == (2, 5)
+
+
+def test_who_says_where_a_step_ends_is_believed() -> None:
+    assert by_optimizers(1, 2, 0, 1, 2, 0) == (3, 6)
+    assert by_optimizers() == ()
+
+
 def test_blocks_are_called_after_modules_lines_and_operators() -> None:
     answer = answer_of(stepped(64 * MIB, 32 * MIB)).answer
     entry = next(entry for entry in answer.fullest.ledger if entry.category == Category.TEMPORARIES)

@@ -175,6 +175,57 @@ def test_weights_gradients_and_states_of_adamw_are_told_apart(session):
     }
 
 
+def test_an_optimizer_a_parameter_within_backward_is_one_step(session):
+    def one() -> None:
+        model(batch()[0]).square().mean().backward()
+
+    with session.active():
+        model = two_layers()
+        optimizers = {parameter: torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()}
+
+        def update(parameter):
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(update)
+        one()
+        end_of_first = len(session.device.tape.events)
+        one()
+    ends = session.device.tape.step_ends()
+    assert len(session.device.tape.marks) == 8 and len(ends) == 2
+    assert ends[0] <= end_of_first < ends[1]
+
+
+def bytes_by_category(session):
+    categories = categorise(session.device.tape)
+    sums: dict[str, int] = {}
+    for block in session.device.tape.blocks:
+        if block.died is None:
+            sums[categories[block.index]] = sums.get(categories[block.index], 0) + block.num_bytes
+    return sums
+
+
+def test_gradients_are_told_where_no_optimizer_follows(session):
+    with session.active():
+        model = two_layers()
+        model(batch()[0]).square().mean().backward()
+        sums = bytes_by_category(session)
+    assert sums["gradients"] == sums["weights"] == sum(parameter.numel() * 4 for parameter in model.parameters())
+
+
+def test_inputs_come_from_elsewhere_and_casts_on_the_device_are_none(session):
+    with session.active():
+        model, x = two_layers(), torch.randn(64, 1024).to("cuda")
+        moved = nn.Linear(16, 16).to("cuda")
+        moved(torch.zeros(1, 16, device="cuda"))
+        wide = model(x).double()
+        sums = bytes_by_category(session)
+    assert sums["inputs"] == x.numel() * 4
+    assert sums["activations"] >= wide.numel() * 8
+    assert sums["weights"] == sum(each.numel() * 4 for each in (*model.parameters(), *moved.parameters()))
+
+
 def test_backward_is_put_down_to_the_module_of_its_forward(session):
     with session.active():
         train(two_layers(), batch, steps=1)

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from truth.cs336.runs import RECORDED  # noqa: E402
-from truth.traced_snapshots import compare  # noqa: E402
-from vramcast.sources.snapshots import read_snapshot  # noqa: E402
+from truth.cs336.runs import RECORDED
+from truth.traced_snapshots import compare
+from vramcast.sources.snapshots import read_snapshot
 
 FOLDER = Path(__file__).parents[3] / "shared" / "truth" / "snapshots"
 FROM_START = [name for name, recorded in RECORDED.items() if recorded.from_start]

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     BUFFER = "buffer"
     GRADIENT = "gradient"
     STATE = "optimizer state"
+    INPUT = "input"
     SCRATCH = "scratch"
     WORKSPACE = "workspace"
     COMMUNICATION = "communication"
@@ -29,12 +30,13 @@ BY_KIND: Final = {
     Kind.BUFFER: Category.WEIGHTS,
     Kind.GRADIENT: Category.GRADIENTS,
     Kind.STATE: Category.OPTIMIZER,
+    Kind.INPUT: Category.INPUTS,
     Kind.SCRATCH: Category.TEMPORARIES,
     Kind.WORKSPACE: Category.WORKSPACES,
     Kind.COMMUNICATION: Category.COMMUNICATION,
 }
-INPUTS_FROM: Final = frozenset({"aten._to_copy", "aten.randn", "aten.rand", "aten.randint", "aten.copy_"})
-"""Operators that bring data to the device where no module asks for them."""
+INPUTS_FROM: Final = frozenset({"aten.randn", "aten.rand", "aten.randint"})
+"""Operators that make data on the device where no module asks for them."""
 
 
 def categorise(tape: Tape) -> list[Category]:

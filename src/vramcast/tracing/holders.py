@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from itertools import count
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from vramcast.tracing.categories import Kind
 from vramcast.tracing.memory import Memory
 from vramcast.tracing.origins import Origins
+
+UNTOLD: Final = ("", Kind.INPUT)
+"""Kinds that say nothing of who holds a block: weights were copied to the device, too."""
 
 
 class Holders:
@@ -17,24 +23,30 @@ class Holders:
 
     def __init__(self, memory: Memory, origins: Origins) -> None:
         self._memory, self._origins = memory, origins
-        self._names: dict[int, str] = {}  # id of a parameter -> its name
+        self._names: WeakIdKeyDictionary = WeakIdKeyDictionary()  # parameter -> its name
+        self._numbers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        self._count = count(1)
 
     def enter_root(self, module: torch.nn.Module, _inputs: object = None) -> None:
         """A forward begins: a hook. Only the outermost module is looked at."""
         if self._origins.modules:
             return
         for name, parameter in module.named_parameters():
-            self._names[id(parameter)] = name
+            self._names[parameter] = name
             self._note(parameter, Kind.WEIGHT, name)
         for name, buffer in module.named_buffers():
             self._note(buffer, Kind.BUFFER, name)
+
+    def after_backward(self) -> None:
+        """A backward ended: what parameters hold as gradients now are gradients, also where no optimizer follows."""
+        self._note_gradients(list(self._names))
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """An optimizer's step begins: a hook. Now every gradient is there, or a closure is about to make them.
 
         Returns: the arguments, where a closure is among them: what it runs is no work of the optimizer
         """
-        self._note_gradients(optimizer)
+        self._note_gradients(_parameters(optimizer))
         self._origins.in_optimizer = True
         closure = kwargs.get("closure") or next((arg for arg in args[1:] if callable(arg)), None)
         if closure is None:
@@ -45,16 +57,16 @@ class Holders:
             try:
                 return closure()
             finally:
-                self._note_gradients(optimizer)
+                self._note_gradients(_parameters(optimizer))
                 self._origins.in_optimizer = True
 
         return tuple(outside if arg is closure else arg for arg in args), {
             name: outside if value is closure else value for name, value in kwargs.items()
         }
 
-    def _note_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        for parameter in _parameters(optimizer):
-            name = self._names.get(id(parameter), "")
+    def _note_gradients(self, parameters: Iterable[torch.Tensor]) -> None:
+        for parameter in parameters:
+            name = self._names.get(parameter, "")
             self._note(parameter, Kind.WEIGHT, name)
             if parameter.grad is not None:
                 self._note(parameter.grad, Kind.GRADIENT, name)
@@ -65,9 +77,11 @@ class Holders:
         for parameter, states in optimizer.state.items():
             if isinstance(states, dict):
                 for key, state in states.items():
-                    self._note(state, Kind.STATE, f"{self._names.get(id(parameter), '')}.{key}".lstrip("."))
+                    self._note(state, Kind.STATE, f"{self._names.get(parameter, '')}.{key}".lstrip("."))
+        if optimizer not in self._numbers:
+            self._numbers[optimizer] = next(self._count)
+        self._memory.mark_step(self._numbers[optimizer])
         for device in self._memory.devices:
-            device.tape.mark("step")
             device.reach()  # the host is never a whole step ahead
 
     def _note(self, tensor: Any, kind: Kind, name: str) -> None:
@@ -78,7 +92,7 @@ class Holders:
         if resident is None or resident.block is None:
             return
         is_bucket = resident.block.kind == Kind.COMMUNICATION and kind is Kind.GRADIENT  # gradients that are views
-        if not resident.block.kind or is_bucket:
+        if resident.block.kind in UNTOLD or is_bucket:
             resident.block.kind, resident.block.name = kind, name
 
 

@@ -11,7 +11,7 @@ import torch
 from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.tracing.origins import Origins
-from vramcast.tracing.tape import Block, Tape
+from vramcast.tracing.tape import STEP, Block, Tape
 
 LAUNCH_QUEUE: Final = 1024
 """Kernels that a stream's queue takes before the host has to wait, counted in allocations and frees [events]."""
@@ -149,6 +149,17 @@ class _Ref(weakref.ref):  # type: ignore[type-arg]
     key: int
 
 
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """A tensor's storage; of what torch.func wraps, that of the tensor within."""
+    while _is_wrapped(tensor):
+        tensor = _unwrapped(tensor)
+    return tensor.untyped_storage()
+
+
+_is_wrapped: Final = torch._C._functorch.is_functorch_wrapped_tensor
+_unwrapped: Final = torch._C._functorch.get_unwrapped
+
+
 class Memory:
     """All devices of a simulated process and the storages on them."""
 
@@ -166,7 +177,7 @@ class Memory:
 
     def of(self, tensor: torch.Tensor) -> Resident | None:
         """Where a tensor lives, None if it has real data or is the user's own meta tensor."""
-        return self.residents.get(tensor.untyped_storage()._cdata)
+        return self.residents.get(storage_of(tensor)._cdata)
 
     def adopt(self, tensor: torch.Tensor, device: Device, operator: str) -> Resident:
         """Give a tensor's storage a place, unless it has one: then it is a view or written in place."""
@@ -192,6 +203,11 @@ class Memory:
         resident.twin = None
         if old is not None:
             resident.device.give(old)
+
+    def mark_step(self, optimizer: int = 0) -> None:
+        """A step ends on all devices: the caller's, or that of an optimizer by number."""
+        for device in self.devices:
+            device.tape.mark(STEP, optimizer)
 
     def _remove(self, ref: Any) -> None:
         resident = self.residents.pop(ref.key)

@@ -14,7 +14,7 @@ from vramcast.allocator.failure import DeviceOutOfMemory
 from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.errors import OutOfMemory
 from vramcast.recordings.recorder import Recorder
-from vramcast.tracing.tape import Block, Tape
+from vramcast.tracing.tape import STEP, Block, Tape
 
 
 class Failure(NamedTuple):
@@ -131,7 +131,7 @@ def recording(
     recorder = Recorder(settings=settings, capacity_bytes=capacity_bytes)
     handles: dict[int, int] = {}
     asides = _Asides(tape)
-    clock = {mark.position: mark.name for mark in tape.marks}
+    ends = set(tape.step_ends())
     start = 0
     for index, event in enumerate(tape.events):
         if asides.position == index:
@@ -146,8 +146,8 @@ def recording(
                 break
         else:
             recorder.free(handles[-event - 1])
-        if index + 1 in clock:
-            recorder.annotate(clock[index + 1], start)
+        if index + 1 in ends:
+            recorder.annotate(STEP, start)
             start = recorder.clock
     recorded = recorder.snapshot(name=name, format_="vramcast", alloc_conf=alloc_conf)
     device = replace(recorded.devices[0], capacity_bytes=capacity_bytes)

@@ -8,7 +8,7 @@ Leaves out: what random-number states and the recomputation's own temporaries ta
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from typing import Final, NamedTuple
 
 from vramcast.domain.program import Category
@@ -104,10 +104,11 @@ def _rewritten(tape: Tape, passes: list[_Pass]) -> Tape:
                 made.setdefault(one.backward, []).append(block)
     changed = Tape()
     present: dict[int, Block] = {}
-    marks = {mark.position: mark.name for mark in tape.marks}
+    marks = deque(tape.marks)
     for index, event in enumerate(tape.events):
-        if index in marks:
-            changed.mark(marks[index])
+        while marks and marks[0].position <= index:
+            mark = marks.popleft()
+            changed.mark(mark.name, mark.optimizer)
         for block in freed.get(index, ()):
             changed.end(present.pop(block.index))
         for block in made.get(index, ()):
@@ -117,8 +118,8 @@ def _rewritten(tape: Tape, passes: list[_Pass]) -> Tape:
             present[block.index] = _copied(changed, block)
         else:
             changed.end(present.pop(block.index))
-    if len(tape.events) in marks:
-        changed.mark(marks[len(tape.events)])
+    for mark in marks:
+        changed.mark(mark.name, mark.optimizer)
     return changed
 
 

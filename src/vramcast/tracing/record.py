@@ -29,7 +29,7 @@ class TapeRecord(Struct, frozen=True, kw_only=True):
     names: bytes  # "q", index into texts
     asked: bytes  # "q", index into origins
     events: bytes  # "q"
-    marks: list[tuple[int, str]]
+    marks: list[tuple[int, str, int]]
     uses: list[tuple[int, int, int]]
     completions: list[tuple[int, int]]
 
@@ -81,7 +81,7 @@ def pack_tape(tape: Tape) -> TapeRecord:
         texts=list(text.found), uses=tape.uses, completions=tape.completions,
         events=tape.events.tobytes(), **columns,
         origins=[(str(each.phase), each.module, each.stack, each.forward_stack) for each in origin.found],
-        marks=[(mark.position, mark.name) for mark in tape.marks],
+        marks=[tuple(mark) for mark in tape.marks],
     )
 
 
@@ -103,7 +103,7 @@ def unpack_tape(record: TapeRecord) -> Tape:
             tape.blocks[event - 1].born = position
         else:
             tape.blocks[-event - 1].died = position
-    tape.marks = [Mark(position, name) for position, name in record.marks]
+    tape.marks = [Mark(*mark) for mark in record.marks]
     tape.uses = [(position, block, stream) for position, block, stream in record.uses]
     tape.completions = [(position, block) for position, block in record.completions]
     return tape

@@ -26,8 +26,6 @@ from vramcast.tracing.played import Failure, Highest, Played, highest, live_afte
 from vramcast.tracing.tape import Phase, Tape
 from vramcast.units import MIB
 
-STEP: Final = "step"
-"""The name of marks behind a step."""
 VERSION: Final = (2, 13)
 """Of the torch whose message is printed where memory runs out."""
 POINTS: Final = 144
@@ -65,7 +63,7 @@ class About(NamedTuple):
 class Steps(NamedTuple):
     """Where the steps of a run lie: positions among its events."""
 
-    setup: int  # events before the first forward
+    setup: int  # events before the first forward of a module; 0 where none runs
     ends: tuple[int, ...]  # of every step
 
 
@@ -87,7 +85,7 @@ def traced(run: Run, about: About) -> Traced:
     answer = TraceAnswer(
         question=about.question, fits=fits, capacity_bytes=run.capacity_bytes, ranks=(rank,),
         num_parameters=about.num_parameters, assumptions=about.assumptions, warnings=about.warnings,
-        steps=sum(mark.name == STEP for mark in run.tape.marks), events=len(run.tape.events), holdings=holdings(live),
+        steps=len(run.tape.step_ends()), events=len(run.tape.events), holdings=holdings(live),
         unknown_operators=_unknown(known, live), stopped=about.stopped,
         failure=None if failure is None else _failure(run, failure, outside),
         interval_basis=_interval_basis(run.gpu), course=tuple(_course(played)),
@@ -97,10 +95,11 @@ def traced(run: Run, about: About) -> Traced:
 
 def steps_of(tape: Tape) -> Steps:
     """The steps of a run; where none was marked, all of it is one."""
-    if not any(mark.name == STEP for mark in tape.marks):
+    ends = tape.step_ends()
+    if not ends:
         return Steps(0, (len(tape.events),))
-    setup = next((block.born for block in tape.blocks if block.origin.phase is not Phase.SETUP), len(tape.events))
-    ends = tuple(mark.position for mark in tape.marks if mark.name == STEP)
+    ran = any(block.origin.phase is Phase.FORWARD and block.born < ends[0] for block in tape.blocks)
+    setup = next((block.born for block in tape.blocks if block.origin.phase is not Phase.SETUP), 0) if ran else 0
     return Steps(setup, ends)
 
 
@@ -217,7 +216,7 @@ def _failure(run: Run, failure: Failure, outside: tuple[LedgerEntry, ...]) -> Tr
     origin = block.origin
     stack = run.stacks[origin.forward_stack]
     return TraceFailure(
-        num_bytes=block.num_bytes, step=sum(mark.position <= block.born for mark in run.tape.marks),
+        num_bytes=block.num_bytes, step=sum(end <= block.born for end in run.tape.step_ends()),
         phase=origin.phase.value, operator=block.operator, module=origin.module,
         line=Places(run.stacks)[origin.forward_stack],
         message=error.torch_message(VERSION, processes=used, device=run.device),

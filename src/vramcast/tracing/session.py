@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -92,10 +93,22 @@ class Session:
             stack.callback(start_composites(self.simulation))
             patch_environment(patches, self.simulation, Overlay(folder, keeps_everything=self._sandbox))
             stack.enter_context(simulate_distributed(patches, self.simulation, self.world))
+            _follow_backward(patches, self.holders)
             for handle in _hooks(self.origins, self.holders):
                 stack.callback(handle.remove)
             stack.enter_context(self.simulation)
             yield self
+
+
+def _follow_backward(patches: Patches, holders: Holders) -> None:
+    backward = torch.autograd.backward
+
+    @wraps(backward)
+    def followed(*args: Any, **kwargs: Any) -> None:
+        backward(*args, **kwargs)
+        holders.after_backward()
+
+    patches.set(torch.autograd, "backward", followed)
 
 
 def _hooks(origins: Origins, holders: Holders) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.tracing.assumptions import Assumptions
 from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.categories import Kind
 from vramcast.tracing.kernels import META, Kernels
 from vramcast.tracing.memory import Device, Memory
 from vramcast.tracing.operators import Operator
@@ -104,6 +105,7 @@ class Simulation(TorchDispatchMode):
         ):
             return known  # real from now on, as small host tensors are: C++ reads states of generators
         mapped = {**kwargs, "device": META} if operator.makes else kwargs
+        comes_from_elsewhere = operator.name == "aten._to_copy" and not self._is_on(args[0], device)
         if (operator.makes and operator.name == "aten._to_copy") or device is self.memory.host:
             args = self._without_data(args)
         before = len(device.tape.events)
@@ -117,6 +119,8 @@ class Simulation(TorchDispatchMode):
             self.adopt(out, device, self._maker(operator, args, device))
             if not operator.is_known and len(device.tape.events) > before:
                 self._note_unseen(operator, device, before)
+        if comes_from_elsewhere:
+            self._note_input(out)
         if known is not None:
             self.values.keep(known, out)
         elif operator.mutates:
@@ -124,6 +128,16 @@ class Simulation(TorchDispatchMode):
         elif operator.supposes:
             self.unknowns.suppose(operator, args, kwargs, out)
         return out
+
+    def _is_on(self, tensor: torch.Tensor, device: Device) -> bool:
+        resident = self.memory.of(tensor)
+        return resident is not None and resident.device is device
+
+    def _note_input(self, out: torch.Tensor) -> None:
+        """A copy from the host or from another device: an input, unless it turns out to be a weight."""
+        resident = self.memory.of(out)
+        if resident is not None and resident.block is not None:
+            resident.block.kind = Kind.INPUT
 
     def _by_rule(self, rule: Rule, call: Call) -> Any:
         try:

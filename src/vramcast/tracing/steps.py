@@ -13,7 +13,7 @@ from vramcast.allocator import Settings
 from vramcast.domain.device import Gpu
 from vramcast.domain.traced import Traced
 from vramcast.errors import InvalidSpec
-from vramcast.tracing.result import STEP, About, traced
+from vramcast.tracing.result import About, traced
 from vramcast.tracing.run import check_torch, run_of, said
 from vramcast.tracing.session import Session
 
@@ -37,12 +37,7 @@ class Simulated:
 
     def mark_step(self) -> None:
         """A step ends here; the steps of optimizers mark themselves."""
-        self._session.device.tape.mark(STEP)
-
-    @property
-    def num_steps(self) -> int:
-        """Those that were marked."""
-        return len(self._session.device.tape.marks)
+        self._session.memory.mark_step()
 
     @property
     def num_events(self) -> int:
@@ -76,10 +71,8 @@ def run_steps(step: Callable[[], Any], card: Simulated, *, steps: int) -> Traced
     card.start()
     try:
         for _ in range(steps):
-            before = card.num_steps
             step()
-            if card.num_steps == before:
-                card.mark_step()
+            card.mark_step()
     finally:
         card.stop()
     return card.traced()

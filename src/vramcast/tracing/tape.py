@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+STEP: Final = "step"
+"""The name of marks behind a step."""
 
 
 class Phase(StrEnum):
@@ -48,6 +52,7 @@ class Mark(NamedTuple):
 
     position: int  # events before it
     name: str
+    optimizer: int = 0  # whose step ended, numbered from 1; 0: the caller says so
 
 
 class Tape:
@@ -78,6 +83,22 @@ class Tape:
         block.died = len(self.events)
         self.events.append(-block.index - 1)
 
-    def mark(self, name: str) -> None:
+    def mark(self, name: str, optimizer: int = 0) -> None:
         """Name this moment."""
-        self.marks.append(Mark(len(self.events), name))
+        self.marks.append(Mark(len(self.events), name, optimizer))
+
+    def step_ends(self) -> tuple[int, ...]:
+        """Where steps end: where the caller says so, else with the step of the optimizer that makes fewest.
+
+        Several optimizers share a step: one for matrices and one for the rest, one a parameter within backward,
+        generator and discriminator. Of those that make as many, the last ends it.
+        """
+        marks = [mark for mark in self.marks if mark.name == STEP]
+        own = tuple(mark.position for mark in marks if not mark.optimizer)
+        if own or not marks:
+            return own
+        counts = Counter(mark.optimizer for mark in marks)
+        last_of = {mark.optimizer: index for index, mark in enumerate(marks)}
+        slowest = min(counts, key=lambda each: (counts[each], -last_of[each]))
+        ends = [mark.position for mark in marks if mark.optimizer == slowest]
+        return (*ends[:-1], marks[-1].position)  # what others did since is part of the last step

@@ -17,7 +17,6 @@ from vramcast.tracing.failures import explained
 from vramcast.tracing.inputs import Feed, describe, sizes_of
 from vramcast.tracing.losses import default_loss, make_loss
 from vramcast.tracing.optimizers import make_optimizer
-from vramcast.tracing.result import STEP
 from vramcast.tracing.session import Session
 from vramcast.tracing.targets import Target
 
@@ -97,7 +96,7 @@ class Workload:
     def _infer(self) -> None:
         with torch.no_grad():
             self.forward()
-        self._session.device.tape.mark(STEP)
+        self._session.memory.mark_step()
 
     def forward(self) -> Any:
         """What one forward returns."""

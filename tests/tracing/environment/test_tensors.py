@@ -267,3 +267,37 @@ def test_moving_to_another_tensor_goes_where_that_one_is(session):
         assert x.to(large).device.type == "cpu"
         assert large.to("cpu") is large
         assert x.to("cuda", copy=True) is not x
+
+
+def test_a_tensor_that_is_there_already_is_not_copied(session):
+    with session.active():
+        there, half = torch.randn(8, 8, device="cuda"), torch.zeros(2, device="cuda", dtype=torch.float16)
+        weight = torch.nn.Parameter(there)
+        before = torch.cuda.memory_allocated()
+        for same in (there, weight):
+            assert same.to("cuda") is same.to(torch.device("cuda", 0)) is same.to(0) is same.cuda() is same
+            assert same.to(same.device, torch.float32) is same.to(device="cuda:0") is same.to(there) is same
+            assert torch.as_tensor(same, device="cuda") is same
+        assert torch.cuda.memory_allocated() == before
+        assert there.to("cuda", copy=True) is not there
+        assert there.to(half).dtype is torch.float16 and there.to(half).device == there.device
+        assert there.to("cuda", torch.float16).device == there.device
+        assert weight.requires_grad and torch.zeros(2).to(there).device == there.device
+        assert there.to(torch.zeros(2)).device.type == "cpu"
+
+
+def test_functions_of_torch_func_run(session):
+    with session.active():
+        model = torch.nn.Linear(8, 8).cuda()
+        weights = dict(model.named_parameters())
+
+        def loss(weights, x):
+            return torch.func.functional_call(model, weights, (x,)).square().mean()
+
+        gradients = torch.func.grad(loss)(weights, torch.randn(4, 8, device="cuda"))
+        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, torch.randn(4, 8, device="cuda"))
+        assert gradients["weight"].device == each["weight"].device == torch.device("cuda", 0)
+        assert each["weight"].shape == (4, 8, 8)
+        del gradients, each
+        workspaces = sum(block.num_bytes for block in session.device.workspaces.values())
+        assert torch.cuda.memory_allocated() == 2 * 512 + workspaces

@@ -5,9 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import triton.language as tl  # noqa: E402
+import triton.language as tl
 
-from vramcast.units import MIB  # noqa: E402
+from vramcast.units import MIB
 
 
 @triton.jit

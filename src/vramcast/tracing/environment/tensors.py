@@ -32,7 +32,7 @@ def patch_tensors(patches: Patches, simulation: Simulation) -> None:
     def device(self: torch.Tensor) -> torch.device:
         found: torch.device = real_device(self)
         if found == _META and not kernels.is_running:
-            resident = residents.get(self.untyped_storage()._cdata)
+            resident = simulation.memory.of(self)
             if resident is not None:
                 return resident.device.torch_device
             if type(self) not in _ONE_STORAGE and hasattr(self, "__tensor_flatten__"):
@@ -192,7 +192,8 @@ def _built_on_host(factory: Any) -> Any:
             return factory(*args, **kwargs)
         device = numbered(device)
         requires_grad = kwargs.pop("requires_grad", False)
-        return factory(*args, **kwargs).to(device).requires_grad_(requires_grad)
+        built: torch.Tensor = factory(*args, **kwargs).to(device)
+        return built.requires_grad_() if requires_grad else built
 
     return build
 
