@@ -81,7 +81,7 @@ def pack_tape(tape: Tape) -> TapeRecord:
         texts=list(text.found), uses=tape.uses, completions=tape.completions,
         events=tape.events.tobytes(), **columns,
         origins=[(str(each.phase), each.module, each.stack, each.forward_stack) for each in origin.found],
-        marks=[tuple(mark) for mark in tape.marks],
+        marks=[(mark.position, mark.name, mark.optimizer) for mark in tape.marks],
     )
 
 
