@@ -25,6 +25,8 @@ class Kind(StrEnum):
     COMMUNICATION = "communication"
 
 
+UNTOLD: Final = ("", Kind.INPUT)
+"""Kinds that say nothing of who holds a block: weights were copied to the device, too."""
 BY_KIND: Final = {
     Kind.WEIGHT: Category.WEIGHTS,
     Kind.BUFFER: Category.WEIGHTS,

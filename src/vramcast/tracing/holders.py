@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import count
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from vramcast.tracing.categories import Kind
+from vramcast.tracing.categories import UNTOLD, Kind
 from vramcast.tracing.memory import Memory
 from vramcast.tracing.origins import Origins
-
-UNTOLD: Final = ("", Kind.INPUT)
-"""Kinds that say nothing of who holds a block: weights were copied to the device, too."""
 
 
 class Holders:
