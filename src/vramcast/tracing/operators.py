@@ -34,6 +34,7 @@ class Operator:
         "makes",
         "mutates",
         "name",
+        "own_name",
         "rule",
         "supposes",
         "takes_apart",
@@ -43,6 +44,7 @@ class Operator:
         packet = func.overloadpacket._qualified_op_name.replace("::", ".")
         self.func = func
         self.name: str = packet
+        self.own_name = func.name().partition("::")[2]  # "softmax.int"
         self.rule = rules.get(f"{packet}.{func._overloadname}") or rules.get(packet)
         schema = func._schema
         self.mutates = tuple(
