@@ -50,6 +50,9 @@ PROMOTE: Final = (
     "scatter_add",
 )
 
+RECURRENT: Final = ("_cudnn_rnn",)
+"""[recurrent] pytorch aten/src/ATen/cudnn/AutocastRNN.cpp: always in fp16, whatever type autocast is set to."""
+
 
 class Autocast:
     """Casts of one simulation."""
@@ -65,7 +68,7 @@ class Autocast:
             warnings.simplefilter("ignore")
             for names, kernel in (
                 (LOWER_PRECISION, self._lower), (FP32, self._fp32), (FP32_RESULT, self._fp32_result),
-                (FP32_APPENDED, self._fp32_appended), (PROMOTE, self._promoted),
+                (FP32_APPENDED, self._fp32_appended), (PROMOTE, self._promoted), (RECURRENT, self._recurrent),
             ):
                 for name in names:
                     _register(library, name, kernel)
@@ -110,6 +113,15 @@ class Autocast:
                 widest = torch.float32
         return op(*(self._cast(arg, widest) for arg in args), **kwargs)
 
+    def _recurrent(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Weights go into one new piece of memory every time; there is no cache of it [recurrent]."""
+        x, weights, per_layer, buffer, hx, cx, *rest = args
+        first = weights[0] if buffer is None else buffer
+        if self._is_eligible(first) and first.dtype is not torch.float16:
+            buffer, weights = _flattened(weights)
+        states = (self._cast(state, torch.float16) for state in (hx, cx))
+        return op(self._cast(x, torch.float16), weights, per_layer, buffer, *states, *rest, **kwargs)
+
     def _is_eligible(self, tensor: torch.Tensor) -> bool:
         if not tensor.is_floating_point() or tensor.dtype is torch.float64:
             return False
@@ -149,6 +161,21 @@ def _register(library: Any, name: str, kernel: Callable[[Any, Any, dict[str, Any
             return kernel(op, args, kwargs)
 
     library.impl(name, cast_and_call, allow_override=True)
+
+
+def _flattened(weights: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Copies in fp16 that share a storage, as tensors of their own for autograd.
+
+    [flat] pytorch aten/src/ATen/native/cudnn/RNN.cpp `copy_weights_to_flat_buf_views`
+    """
+    total = sum(weight.numel() for weight in weights)
+    whole = torch.zeros(total, dtype=torch.float16, device=weights[0].device)
+    parts, offset = [], 0
+    for weight in weights:
+        part = torch.as_strided(whole.detach(), weight.size(), weight.stride(), offset).detach()
+        parts.append(part.copy_(weight))
+        offset += weight.numel()
+    return whole, parts
 
 
 def _names_dtype(op: Any, args: Any) -> bool:

@@ -16,6 +16,7 @@ from vramcast.tracing.assumptions import Assumptions
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.categories import Kind
 from vramcast.tracing.kernels import META, Kernels
+from vramcast.tracing.masks import COORDINATES, coordinates_bytes, masks_among
 from vramcast.tracing.memory import Device, Memory
 from vramcast.tracing.operators import Operator
 from vramcast.tracing.origins import Origins
@@ -115,8 +116,7 @@ class Simulation(TorchDispatchMode):
             args = self._without_data(args)
         before = len(device.tape.events)
         if operator.depends_on_values and known is not None:
-            out = _blanks(known)
-            self.adopt(out, device, operator.name)
+            out = self._of_known_size(operator, args, known, device)
         elif operator.rule is not None:
             out = self._by_rule(operator.rule, Call(self, operator, args, mapped, device))
         else:
@@ -132,6 +132,17 @@ class Simulation(TorchDispatchMode):
             self.values.forget(operator, args, kwargs)
         elif operator.supposes:
             self.unknowns.suppose(operator, args, kwargs, out)
+        return out
+
+    def _of_known_size(self, operator: Operator, args: tuple[Any, ...], known: Any, device: Device) -> Any:
+        call = Call(self, operator, args, {}, device)
+        for mask in masks_among(args[1]) if operator.name == "aten.index" else ():
+            values = self.values.of(mask)
+            if values is not None:
+                call.scratch(coordinates_bytes(mask, int(values.count_nonzero())), COORDINATES)
+        out = _blanks(known)
+        self.adopt(out, device, operator.name)
+        call.finish()
         return out
 
     def _is_on(self, tensor: torch.Tensor, device: Device) -> bool:

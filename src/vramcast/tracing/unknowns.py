@@ -17,7 +17,9 @@ import torch
 
 from vramcast.errors import InvalidSpec
 from vramcast.tracing.assumptions import Place, Value
+from vramcast.tracing.call import Call
 from vramcast.tracing.kernels import META
+from vramcast.tracing.masks import COORDINATES, coordinates_bytes, is_mask
 from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class Unknowns:
         """Whether an operator asks for values, of which some are not known."""
         if operator.name in READS:
             return True
-        return operator.depends_on_values and (operator.name != "aten.index" or any(map(_is_mask, args[1])))
+        return operator.depends_on_values and (operator.name != "aten.index" or any(map(is_mask, args[1])))
 
     def answer(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> Any:
         """The operator's result.
@@ -118,18 +120,22 @@ class Unknowns:
     def _index(self, operator: Operator, args: tuple[Any, ...], device: Device) -> Any:
         place = self._place()
         sized = _Sized(self._simulation, operator, device, self._share(place, operator.name), place)
+        call = Call(self._simulation, operator, args, {}, device)
         indices: list[Any] = []
         chosen: list[Any] = []
         for index in args[1]:
-            if not _is_mask(index):
+            if not is_mask(index):
                 indices.append(index)
                 chosen.append(index)
                 continue
-            rows = sized.count(index.numel())
+            known = self._simulation.values.of(index)
+            rows = sized.count(index.numel()) if known is None else int(known.count_nonzero())
+            call.scratch(coordinates_bytes(index, rows), COORDINATES)
             indices += [torch.empty(rows, dtype=torch.int64, device=META) for _ in range(index.dim())]
-            chosen += _spread(rows, index.size())
+            chosen += _spread(rows, index.size()) if known is None else known.nonzero(as_tuple=True)
         out = self._simulation.kernels(operator.func, (args[0], indices), {})
         self._simulation.adopt(out, device, operator.name)
+        call.finish()
         known = self._simulation.values.of_call(operator, (args[0], chosen), {})
         if known is not None:
             self._simulation.values.keep(known, out)
@@ -178,6 +184,10 @@ class _Sized:
         self._simulation.adopt(out, self._device, self._operator.name)
         return out
 
+    def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """What an input holds, where that is known."""
+        return self._simulation.values.of(tensor)
+
     def keep(self, out: torch.Tensor, values: torch.Tensor) -> None:
         """What an output holds when the elements are chosen as assumed."""
         self._simulation.values.set(out, values)
@@ -201,7 +211,9 @@ def _nonzero(sized: _Sized, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> A
 
 def _masked_select(sized: _Sized, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
     size = torch.broadcast_shapes(args[0].size(), args[1].size())
-    return sized.make(sized.count(prod(size)), dtype=args[0].dtype)
+    known = sized.known(args[1])
+    count = sized.count(prod(size)) if known is None else int(known.expand(size).count_nonzero())
+    return sized.make(count, dtype=args[0].dtype)
 
 
 def _unique(sized: _Sized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -298,10 +310,6 @@ def _holds(maker: str, place: Place) -> bool:
     if maker not in NEVER_ASSERTED and place.source.startswith("assert "):
         return not place.source.startswith("assert not ")
     return maker in HOLD
-
-
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 def _as(value: Value, dtype: torch.dtype) -> Value:

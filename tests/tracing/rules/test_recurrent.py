@@ -70,3 +70,20 @@ def test_flatten_parameters_is_torchs_own_afterwards(session):
     with session.active():
         assert nn.RNNBase.flatten_parameters is not before
     assert nn.RNNBase.flatten_parameters is before
+
+
+def test_autocast_runs_in_fp16_on_flat_copies_of_the_weights(session):
+    with session.active():
+        module = nn.LSTM(32, 128).cuda()
+        x = torch.empty(5, 7, 32, device="cuda")
+        before = len(session.device.tape.blocks)
+        with torch.autocast("cuda", torch.bfloat16):
+            out, _ = module(x)
+        assert out.dtype is torch.float16
+        out.float().sum().backward()
+        assert all(weight.grad.dtype is torch.float32 for weight in module.parameters())
+        assert all(weight.grad.shape == weight.shape for weight in module.parameters())
+    count = sum(weight.numel() for weight in module.parameters())
+    sizes = [block.num_bytes for block in session.device.tape.blocks[before:]]
+    assert sizes.count(2 * count) == 2  # copies, and their gradients
+    assert 4 * count not in sizes

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from vramcast.tracing.composites import attention, batch_norm, dropout, encoder_layers, fused, host, linear, recurrent, softmax
+from vramcast.tracing.composites import (
+    attention,
+    batch_norm,
+    dropout,
+    encoder_layers,
+    fused,
+    host,
+    linear,
+    recurrent,
+    softmax,
+)
 
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation

@@ -8,13 +8,14 @@ EmbeddingBackwardKernel.cu `embedding_backward_cuda_kernel`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
 import torch
 
 from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.masks import COORDINATES, coordinates_bytes, is_mask
 from vramcast.tracing.rules.cub import radix_sort_bytes, scan_bytes, unique_by_key_bytes
 from vramcast.tracing.rules.layouts import accumulator, contiguous_copy, num_bytes
 
@@ -79,14 +80,15 @@ def index_put(call: Call) -> Any:
 def put(call: Call) -> None:
     """What writing to indices takes on the way [put]."""
     x, indices, values = (call.arg(index, "") for index in range(3))
-    given = [index for index in indices if index is not None]
-    if call.device.is_cpu or not given or any(index.dtype is torch.bool for index in given):
+    accumulates = call.arg(3, "accumulate", False)
+    is_fill = not accumulates and values.numel() == 1  # where masks are filled instead
+    if call.device.is_cpu or is_fill or all(index is None for index in indices):
         return
-    if not call.arg(3, "accumulate", False) and not torch.are_deterministic_algorithms_enabled():
+    sizes, covered = _coordinates(call, x, indices, values)
+    if not accumulates and not torch.are_deterministic_algorithms_enabled():
         return
-    shape = torch.broadcast_shapes(*(index.size() for index in given))
-    count = prod(shape)
-    slices = x.numel() // max(1, prod(x.size(dim) for dim, index in enumerate(indices) if index is not None))
+    count = prod(torch.broadcast_shapes(*sizes))
+    slices = x.numel() // max(1, covered)
     call.scratch(count * INT64, "linear indices")
     if not values.is_contiguous() or values.numel() < count * slices:
         call.scratch(count * slices * values.dtype.itemsize, "expanded values")
@@ -99,6 +101,37 @@ def put(call: Call) -> None:
     sort = call.scratch(radix_sort_bytes(count, key=INT64, value=INT64, bits=bits, sm=call.device.sm), "radix sort")
     call.release(sort)
     call.release(positions)
+
+
+def _coordinates(
+    call: Call, x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor
+) -> tuple[list[torch.Size], int]:
+    """Sizes of the indices, masks turned into coordinates, and how many elements of `x` they tell apart."""
+    sizes: list[torch.Size] = []
+    dim, covered = 0, 1
+    for index in indices:
+        if index is None:
+            dim += 1
+            continue
+        width = index.dim() if is_mask(index) else 1
+        covered *= prod(x.size()[dim : dim + width])
+        dim += width
+        if is_mask(index):
+            count = _chosen(call, x, index, values)
+            call.scratch(coordinates_bytes(index, count), COORDINATES)
+            sizes.append(torch.Size([count]))
+        else:
+            sizes.append(index.size())
+    return sizes, covered
+
+
+def _chosen(call: Call, x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> int:
+    """How many elements a mask chooses: as it holds, else as many as there are values."""
+    known = call.simulation.values.of(mask)
+    if known is not None:
+        return int(known.count_nonzero())
+    rows, rest = divmod(values.numel() * mask.numel(), max(1, x.numel()))
+    return rows if rows and not rest else mask.numel()
 
 
 def masked_scatter(call: Call) -> Any:

@@ -1,0 +1,63 @@
+"""Truth values as indices: coordinates beside the result, and sorted in backward."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.tracing.session import Session  # noqa: E402
+
+ROWS, WIDTH = 4096, 64
+COORDINATES = "coordinates of a mask"
+
+
+@pytest.fixture
+def session():
+    return Session(load_gpu("a100-sxm-80gb"))
+
+
+def scratch(session, name=COORDINATES):
+    return [block.num_bytes for block in session.device.tape.blocks if block.name == name]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_rows_by_a_mask_take_their_coordinates_forward_and_backward(session, is_known):
+    with session.active():
+        x = torch.randn(ROWS, WIDTH, device="cuda", requires_grad=True)
+        mask = torch.ones(ROWS, dtype=torch.bool, device="cuda") if is_known else x.detach()[:, 0] > 0
+        chosen = x[mask]
+        assert scratch(session) == [8 * ROWS]
+        chosen.sum().backward()
+    assert scratch(session) == [8 * ROWS] * 2
+    assert scratch(session, "order of indices") == [8 * ROWS]
+
+
+def test_elements_by_a_mask_take_a_coordinate_a_dimension(session):
+    with session.active():
+        x = torch.empty(ROWS, WIDTH, device="cuda").normal_()
+        assert x[x > 0].shape == (ROWS * WIDTH,)
+    assert scratch(session) == [8 * 2 * ROWS * WIDTH]
+
+
+def test_coordinates_are_those_of_known_truth_values(session):
+    with session.active():
+        mask = torch.arange(ROWS, device="cuda") < 100
+        x = torch.randn(ROWS, WIDTH, device="cuda")
+        x[mask] += 1.0
+    assert scratch(session) == [8 * 100] * 2
+
+
+def test_filling_by_a_mask_takes_nothing(session):
+    with session.active():
+        x = torch.randn(ROWS, WIDTH, device="cuda")
+        x[x > 0] = 0.0
+    assert scratch(session) == []
+
+
+def test_known_truth_values_choose_as_many_as_they_say(session):
+    with session.active():
+        x = torch.empty(ROWS, WIDTH, device="cuda").normal_()
+        mask = torch.arange(ROWS, device="cuda") < 100
+        assert x[mask].shape == (100, WIDTH)
+        assert x.masked_select(mask[:, None]).shape == (100 * WIDTH,)
+        assert not list(session.assumptions)
