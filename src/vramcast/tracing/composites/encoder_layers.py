@@ -26,7 +26,7 @@ class Heads(NamedTuple):
     """Weights of one self-attention."""
 
     size: int
-    count: int
+    number: int
     weight: torch.Tensor
     bias: torch.Tensor
     out_weight: torch.Tensor
@@ -73,12 +73,12 @@ def encoder_layer(simulation: Simulation) -> Callable[..., torch.Tensor]:
 
 
 def _split(heads: Heads, x: torch.Tensor) -> torch.Tensor:
-    return x.view(x.size(0), -1, heads.count, heads.size // heads.count).transpose(1, 2)
+    return x.view(x.size(0), -1, heads.number, heads.size // heads.number).transpose(1, 2)
 
 
 def _is_fused(simulation: Simulation, heads: Heads, query: torch.Tensor, mask: torch.Tensor | None) -> bool:
     """Whether scaled_dot_product_attention would take a fused kernel other than cuDNN's."""
-    if heads.size // heads.count % HEAD_ALIGNMENT:
+    if heads.size // heads.number % HEAD_ALIGNMENT:
         return False
     resident = simulation.memory.of(query)
     assert resident is not None
@@ -99,7 +99,7 @@ def _apart(
     """Scores of all heads; what attention gives is written over the queries."""
     projected = torch.matmul(query, heads.weight.t())
     batch, tokens, _ = query.size()
-    packed = query.new_empty((3, batch, heads.count, tokens, heads.size // heads.count))
+    packed = query.new_empty((3, batch, heads.number, tokens, heads.size // heads.number))
     del projected
     q, k, _ = packed
     scores = torch.matmul(q, k.transpose(-2, -1))
@@ -110,7 +110,7 @@ def _apart(
     out = torch.addmm(heads.out_bias, rows, heads.out_weight.t()).view(query.size())
     if not needs_weights:
         return out, None
-    return out, weights.sum(1).div_(heads.count) if averages else weights
+    return out, weights.sum(1).div_(heads.number) if averages else weights
 
 
 COMPOSITES: Final[Mapping[str, Any]] = {
