@@ -25,6 +25,7 @@ class Operator:
 
     __slots__ = (
         "asks",
+        "composite",
         "depends_on_values",
         "func",
         "is_fill",
@@ -43,6 +44,8 @@ class Operator:
         packet = func.overloadpacket._qualified_op_name.replace("::", ".")
         self.func = func
         self.name: str = packet
+        overload = "" if func._overloadname == "default" else f".{func._overloadname}"
+        self.composite = packet.partition(".")[2] + overload  # its name among the composites
         self.rule = rules.get(f"{packet}.{func._overloadname}") or rules.get(packet)
         schema = func._schema
         self.mutates = tuple(

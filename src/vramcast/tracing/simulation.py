@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -52,6 +52,7 @@ class Simulation(TorchDispatchMode):
         self.unseen: dict[str, Unseen] = {}
         self.in_flight: dict[int, torch.Tensor] = {}  # key of a collective's result -> input, until someone waits
         self.reduction = ""  # of the collective under way, where Python names it: "sum"
+        self.composites: dict[str, Callable[..., Any]] = {}  # what autograd's keys hold, for where they are left out
         self._rules, self._plain = rules, plain
         self._operators: dict[Any, Operator] = {}
 
@@ -74,7 +75,7 @@ class Simulation(TorchDispatchMode):
             operator = self._operators[func] = Operator(func, self._rules, self._plain)
         if operator.takes_apart:
             with self:
-                return func.decompose(*args, **(kwargs or {}))
+                return self.composites.get(operator.composite, func.decompose)(*args, **(kwargs or {}))
         if operator.is_view:
             return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}

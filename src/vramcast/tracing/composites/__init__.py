@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from vramcast.tracing.composites import attention, batch_norm, dropout, fused, host, linear, recurrent, softmax
+from vramcast.tracing.composites import (
+    attention,
+    batch_norm,
+    dropout,
+    fused,
+    host,
+    linear,
+    losses,
+    recurrent,
+    softmax,
+)
 
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
@@ -16,8 +26,8 @@ Composite = Callable[["Simulation"], Callable[..., Any]]
 """Given the simulation, the kernel."""
 
 COMPOSITES: Final[Mapping[str, Composite]] = {
-    **attention.COMPOSITES, **batch_norm.COMPOSITES, **dropout.COMPOSITES, **linear.COMPOSITES, **recurrent.COMPOSITES,
-    **softmax.COMPOSITES,
+    **attention.COMPOSITES, **batch_norm.COMPOSITES, **dropout.COMPOSITES, **linear.COMPOSITES, **losses.COMPOSITES,
+    **recurrent.COMPOSITES, **softmax.COMPOSITES,
 }
 """Overload ("scaled_dot_product_attention", "softmax.int") -> what makes its kernel."""
 KERNELS: Final[Mapping[str, Callable[..., Any]]] = fused.KERNELS
@@ -29,10 +39,11 @@ def start_composites(simulation: Simulation) -> Callable[[], None]:
     libraries = [torch.library.Library("aten", "IMPL", key) for key in ("AutogradMeta", "Meta")]
     is_host = simulation.memory.devices[0].is_cpu
     for name, make in (host.COMPOSITES if is_host else COMPOSITES).items():
-        libraries[0].impl(name, make(simulation))
-    for name, kernel in ({} if is_host else KERNELS).items():
+        kernel = simulation.composites[name] = make(simulation)
+        libraries[0].impl(name, kernel)
+    for name, shapes in ({} if is_host else KERNELS).items():
         # not Library.impl, which wants meta tensors to be taken apart
-        libraries[1].m.impl(name, "Meta", kernel, False)
+        libraries[1].m.impl(name, "Meta", shapes, False)
 
     def stop() -> None:
         for library in libraries:

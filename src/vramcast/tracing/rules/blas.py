@@ -18,7 +18,7 @@ import torch
 
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.versions import at_least
-from vramcast.units import KIB, MIB
+from vramcast.units import KIB, MIB, round_up
 
 WORKSPACE_BYTES: Final = 2 * 4096 * KIB + 8 * 16 * KIB
 """CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8 [pool]."""
@@ -205,28 +205,34 @@ def int_mm(call: Call) -> Any:
     return out
 
 
-GROUP_ALIGNMENT: Final = 64  # of a group's row in the table of arguments: GroupMMCommon.cuh
-GROUP_FIELDS: Final = 12
+POINTERS: Final = {"aten._grouped_mm": 3, "aten._scaled_grouped_mm": 5}  # a group: operands, result, scales
+POINTER: Final = 8
+PROBLEM: Final = 3 * 4  # rows, columns, depth
+STRIDES: Final = 3 * 8
+FAST_GROUPS: Final = frozenset({9, 10})  # compute capability
 
 
 def grouped_mm(call: Call) -> Any:
-    """`_grouped_mm`, `_scaled_grouped_mm`: CUTLASS, whose arguments of every group lie in a small table.
+    """`_grouped_mm`, `_scaled_grouped_mm`: CUTLASS, which reads of every group pointers, strides and sizes.
 
-    Source: pytorch aten/src/ATen/native/cuda/GroupMM.cu `bf16bf16_grouped_gemm_impl_sm90_sm100`: buffer of pointers,
-    strides and problem sizes; the kernel's own workspace is below a page and left out. Other dtypes than bf16:
-    GroupedBlas.cpp `_grouped_mm_fallback`, one product a group into the output
+    Leaves out the kernel's own workspace: some descriptors a multiprocessor, below 128 KiB.
+    Source: pytorch aten/src/ATen/native/cuda/GroupMM.cu `bf16bf16_grouped_gemm_impl_sm90_sm100` (`input_args_size`),
+    ScaledGroupMM.cu. Other dtypes than bf16 and other cards: GroupedBlas.cpp `_grouped_mm_fallback`, one product a
+    group into the output
     """
     a, b = call.arg(0, "self"), call.arg(1, "mat2")
-    if call.name == "aten._grouped_mm" and a.dtype is not torch.bfloat16:  # which the meta kernel refuses
-        alike = [tensor.to(torch.bfloat16) for tensor in (a, b)]
+    is_fast = call.device.sm // 10 in FAST_GROUPS
+    if call.name == "aten._grouped_mm" and (a.dtype is not torch.bfloat16 or not is_fast):
+        alike = [tensor.to(torch.bfloat16) for tensor in (a, b)]  # others the meta kernel refuses
         shape = call.func(*alike, *call.args[2:], **call.kwargs)
         out = call.empty(shape.size(), dtype=a.dtype, strides=shape.stride())
         take_workspace(call)
         return out
     out = call.run()
     offsets = call.kwargs.get("offs")
-    groups = offsets.numel() if offsets is not None else call.arg(0, "self").size(0)
-    call.scratch(groups * GROUP_FIELDS * GROUP_ALIGNMENT, "grouped arguments")
+    groups = offsets.numel() if offsets is not None else a.size(0)
+    pointers = round_up(groups, 2) * POINTERS[call.name] * POINTER
+    call.scratch(pointers + groups * (PROBLEM + STRIDES), "grouped arguments")
     return out
 
 
