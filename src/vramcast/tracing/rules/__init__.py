@@ -34,11 +34,13 @@ from vramcast.tracing.rules import (
     sorting,
     spectral,
     torchvision,
+    transformer,
 )
 
 TABLES: Final = (
     attention, batch_norm, bitsandbytes, blas, convolution, dropout, engine, flash_attention, foreach, indexing, inside,
     losses, norms, pointwise, pooling, random, recurrent, reductions, softmax, sorting, spectral, torchvision,
+    transformer,
 )
 GROUP: Final = "vramcast.rules"
 """Entry points of other packages: modules with RULES and, where they have any, PLAIN, for operators of their own."""
