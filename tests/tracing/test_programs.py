@@ -101,6 +101,7 @@ def ran(program, device):
     return seen
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
 @settings(max_examples=60, deadline=None)
 @given(programs)
 def test_programs_give_on_the_simulated_host_what_they_give_on_the_real_one(program):
@@ -110,6 +111,7 @@ def test_programs_give_on_the_simulated_host_what_they_give_on_the_real_one(prog
     assert simulated == ran(program, "cpu")
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
 @settings(max_examples=60, deadline=None)
 @given(programs)
 def test_programs_give_on_a_simulated_card_what_they_give_on_the_host_and_free_all_they_took(program):

@@ -30,6 +30,9 @@ LT_OWN_SINCE: Final = (2, 8)
 """Since then cublasLt keeps a workspace; before, every call took one of 1 MiB and gave it back [gemm]."""
 LT_UNIFIED_SINCE: Final = (2, 13)
 """Since then cublasLt shares the workspace of cuBLAS [pool]."""
+C_NAMES: Final = {
+    torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16",
+}
 Shape = tuple[int, ...]
 
 
@@ -113,10 +116,22 @@ def _num_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.dtype.itemsize
 
 
+def _check_types(*matrices: torch.Tensor) -> None:
+    """What meta kernels let pass [blas `addmm_out_cuda_impl`].
+
+    Raises: RuntimeError in torch's words
+    """
+    a, b = matrices
+    if a.dtype is not b.dtype:
+        names = " != ".join(C_NAMES.get(tensor.dtype, str(tensor.dtype)) for tensor in matrices)
+        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {names}")
+
+
 def mm(call: Call) -> Any:
     """`mm_out_cuda`: cuBLAS."""
-    out = call.run()
     a, b = call.arg(0, "self"), call.arg(1, "mat2")
+    _check_types(a, b)
+    out = call.run()
     if out.numel() and a.numel():
         _copies(call, b, a)  # a row-major result is computed as its transpose, second operand first
         take_workspace(call)
@@ -125,8 +140,9 @@ def mm(call: Call) -> Any:
 
 def addmm(call: Call) -> Any:
     """`addmm_out_cuda_impl`: cublasLt with the bias in its epilogue where the bias is a row, else cuBLAS."""
-    out = call.run()
     bias, a, b = call.arg(0, "self"), call.arg(1, "mat1"), call.arg(2, "mat2")
+    _check_types(a, b)
+    out = call.run()
     if not out.numel() or not a.numel():
         return out
     _copies(call, b, a)
@@ -229,7 +245,8 @@ def grouped_mm(call: Call) -> Any:
         take_workspace(call)
         return out
     out = call.run()
-    offsets = call.kwargs.get("offs")
+    names = [argument.name for argument in call.func._schema.arguments]
+    offsets = call.arg(names.index("offs"), "offs")
     groups = offsets.numel() if offsets is not None else a.size(0)
     pointers = round_up(groups, 2) * POINTERS[call.name] * POINTER
     call.scratch(pointers + groups * (PROBLEM + STRIDES), "grouped arguments")
