@@ -32,16 +32,19 @@ REDUCTIONS = {
 }
 VIEWS = {
     "transpose": lambda x: x.transpose(0, -1), "slice": lambda x: x[1:], "step": lambda x: x[..., ::2],
-    "flatten": lambda x: x.flatten(), "unsqueeze": lambda x: x.unsqueeze(0), "expand": lambda x: x[:1].expand(3, *x[0].shape),
+    "flatten": lambda x: x.flatten(), "unsqueeze": lambda x: x.unsqueeze(0),
+    "expand": lambda x: x[:1].expand(3, *x[0].shape),
     "reshape": lambda x: x.transpose(0, -1).reshape(-1), "select": lambda x: x[0], "flip": lambda x: x.flip(0),
     "contiguous": lambda x: x.transpose(0, -1).contiguous(), "roll": lambda x: x.roll(1, 0),
-    "index": lambda x: x[torch.zeros(2, dtype=torch.long, device=x.device)], "tril": torch.tril, "diagonal": torch.diagonal,
+    "index": lambda x: x[torch.zeros(2, dtype=torch.long, device=x.device)], "tril": torch.tril,
+    "diagonal": torch.diagonal,
     "pad": lambda x: F.pad(x, (1, 2)), "repeat": lambda x: x.repeat(2, *[1] * (x.dim() - 1)),
     "gather": lambda x: x.gather(0, torch.zeros_like(x, dtype=torch.long)), "detach": torch.Tensor.detach,
 }
 IN_PLACE = {
     "add_": lambda x: x.clone().add_(1), "mul_": lambda x: x.clone().mul_(2), "zero_": lambda x: x.clone().zero_(),
-    "fill": lambda x: _written(x, 1), "masked": lambda x: x.clone().masked_fill_(x > 0, 0), "copy_": lambda x: x.clone().copy_(x),
+    "fill": lambda x: _written(x, 1), "masked": lambda x: x.clone().masked_fill_(x > 0, 0),
+    "copy_": lambda x: x.clone().copy_(x),
     "relu_": lambda x: x.clone().relu_(), "index_add": lambda x: x.clone().index_add_(0, _first(x), x[:1]),
 }
 ONE = {**UNARY, **REDUCTIONS, **VIEWS, **IN_PLACE}

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from vramcast.domain.trace_job import TraceJob
 from vramcast.estimate.layers import LayerRow
+from vramcast.tracing.holders import UNTOLD
 from vramcast.tracing.ledger import NUMBER
 from vramcast.tracing.losses import first_tensor
 from vramcast.tracing.memory import Memory
@@ -85,7 +86,7 @@ class _Seen(TorchDispatchMode):
         """Autograd keeps a tensor: a hook."""
         resident = self._memory.of(tensor)
         block = resident.block if resident is not None else None
-        if block is not None and not block.kind and block.index not in self.kept:
+        if block is not None and block.kind in UNTOLD and block.index not in self.kept:
             self.kept.add(block.index)
             module = self._module()
             self.saved[module] = self.saved.get(module, 0) + block.num_bytes

@@ -14,20 +14,21 @@ import torch
 
 from vramcast.tracing.call import Call, Rule
 
+
 class Heads(NamedTuple):
     """Weights of one attention and how many heads it has."""
 
-    count: int
+    number: int
     qkv: torch.Tensor
     qkv_bias: torch.Tensor
     projection: torch.Tensor
     bias: torch.Tensor
 
 
-def encoder_layer(call: Call) -> torch.Tensor:
+def encoder_layer(call: Call) -> Any:
     """Attention and feed-forward, each added to its input in place [layer]."""
     if call.device.is_cpu:
-        return call.run()  # type: ignore[no-any-return]
+        return call.run()
     source, _, heads, *weights = call.args[:7]
     use_gelu, norm_first, eps, *rest = call.args[7:18]
     norms, (up, up_bias, down, down_bias) = (rest[:2], rest[2:4]), rest[4:]
@@ -63,12 +64,12 @@ def _attended(call: Call, x: torch.Tensor, heads: Heads, mask: torch.Tensor | No
     from vramcast.tracing.composites.backends import Backend, Question, chosen  # which asks rules for versions
 
     batch, tokens, width = x.size()
-    shape = batch, heads.count, tokens, width // heads.count
+    shape = batch, heads.number, tokens, width // heads.number
     probe = torch.empty(shape, dtype=x.dtype, device="meta")
     question = Question(probe, probe, probe, mask, 0.0, is_causal=False, enable_gqa=False)
     if mask is None and chosen(question, call.device.sm) in (Backend.FLASH, Backend.EFFICIENT):
         joined = torch.nn.functional.linear(x, heads.qkv, heads.qkv_bias)
-        query, key, value = (part.view(batch, tokens, heads.count, -1).transpose(1, 2) for part in joined.chunk(3, -1))
+        query, key, value = (part.view(batch, tokens, heads.number, -1).transpose(1, 2) for part in joined.chunk(3, -1))
         out = torch.nn.functional.scaled_dot_product_attention(query, key, value)
         out = out.transpose(1, 2).reshape(batch, tokens, width)
         return torch.nn.functional.linear(out, heads.projection, heads.bias)
@@ -76,7 +77,7 @@ def _attended(call: Call, x: torch.Tensor, heads: Heads, mask: torch.Tensor | No
     packed = call.empty((3, *shape), dtype=x.dtype)
     del joined
     query, key, value = packed.unbind(0)
-    scores = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2)).view(batch, heads.count, tokens, tokens)
+    scores = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2)).view(batch, heads.number, tokens, tokens)
     weights = torch.softmax(scores, -1)
     del scores
     call.simulation.on_meta(
