@@ -1,8 +1,8 @@
 """binary_cross_entropy_with_logits: backward writes into the sigmoid that it just made.
 
 For tensors like subclasses, as meta tensors are, autograd's formula makes a new tensor a step.
-[formula] pytorch torch/csrc/autograd/FunctionsManual.cpp `binary_cross_entropy_with_logits_backward`; the same operators
-in the same order are seen on the CPU
+[formula] pytorch torch/csrc/autograd/FunctionsManual.cpp `binary_cross_entropy_with_logits_backward`; the same
+operators in the same order are seen on the CPU
 """
 
 from __future__ import annotations
