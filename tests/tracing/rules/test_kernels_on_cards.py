@@ -159,3 +159,79 @@ def test_what_was_read_is_not_listed_as_unknown():
         x = randn(64, 64)
         torch.logsumexp(x, -1), x.topk(3), x.cumsum(0), F.mse_loss(x, x), x.std(), x.argmax(-1), x.exp()
     assert not session.simulation.unseen
+
+
+def test_operands_of_two_types_are_refused_in_the_words_of_torch():
+    session = Session(load_gpu("a100-sxm4-80gb"))
+    with session.active():
+        layer = torch.nn.Linear(8, 8, device="cuda").half()
+        with pytest.raises(RuntimeError, match="mat1 and mat2 to have the same dtype, but got: float != c10::Half"):
+            layer(randn(4, 8))
+
+
+def test_inference_mode_runs_what_no_grad_runs():
+    def tape(mode):
+        session = Session(load_gpu("a100-sxm4-80gb"))
+        with session.active(), mode():
+            q = randn(2, 8, 128, 64, dtype=torch.float16)
+            F.scaled_dot_product_attention(q, q, q, is_causal=True)
+            F.softmax(q, -1, dtype=torch.float32)
+            torch.nn.LSTM(64, 64, device="cuda")(randn(5, 2, 64))
+            torch.nn.Conv2d(8, 8, 3, device="cuda")(randn(2, 8, 16, 16))
+        return [(block.operator, block.num_bytes) for block in session.device.tape.blocks]
+
+    assert tape(torch.inference_mode) == tape(torch.no_grad)
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy])
+def test_the_elements_of_a_loss_stay_behind_its_scalar_as_on_the_cpu(loss):
+    real = torch.rand(64, 32)
+    with Session(load_gpu("a100-sxm4-80gb")).active():
+        x = torch.rand(64, 32, device="cuda")
+        before = torch.cuda.memory_allocated()
+        kept = loss(x, x)
+        assert torch.cuda.memory_allocated() - before == loss(real, real).untyped_storage().nbytes() == 64 * 32 * 4
+        assert kept.shape == ()
+
+
+@pytest.mark.parametrize("options", [{}, {"weight"}, {"pos_weight"}, {"weight", "pos_weight"}])
+def test_backward_of_a_loss_of_logits_writes_into_its_sigmoid(options):
+    def work():
+        x, target = randn(512, 512, requires_grad=True), randn(512, 512)
+        given = {name: randn(512) for name in options}
+        loss = F.binary_cross_entropy_with_logits(x, target, **given)
+        return lambda: loss.backward()
+
+    large = [size for size, _ in events(work) if size == MIB]
+    assert len(large) == (3 if "pos_weight" in options else 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_an_encoder_in_eval_mode_takes_the_fast_path(dtype):
+    session = Session(load_gpu("a100-sxm4-80gb"))
+    with session.active(), torch.no_grad():
+        layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, device="cuda", dtype=dtype)
+        encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+        x, padding = randn(2, 128, 256, dtype=dtype), torch.zeros(2, 128, dtype=torch.bool, device="cuda")
+        start = len(session.device.tape.blocks)
+        assert encoder(x).shape == x.shape
+        fused = {block.operator for block in session.device.tape.blocks[start:]}
+        assert encoder(x, src_key_padding_mask=padding).shape == x.shape
+    kernel = "flash" if dtype is torch.float16 else "efficient"
+    assert f"aten._scaled_dot_product_{kernel}_attention" in fused and "aten._addmm_activation" in fused
+    assert not session.simulation.unseen
+    assert any("padding" in assumption.what for assumption in session.assumptions)
+
+
+def test_grouped_products_read_a_table_of_their_groups():
+    def work(dtype):
+        def setup():
+            a, b = randn(64, 32, dtype=dtype), randn(5, 32, 16, dtype=dtype)
+            ends = torch.tensor([16, 32, 48, 60, 64], device="cuda", dtype=torch.int32)
+            return lambda: torch._grouped_mm(a, b, offs=ends)
+
+        return setup
+
+    table = (6 * 3 * 8 + 5 * (12 + 24), "grouped arguments")
+    assert events(work(torch.bfloat16), card="h100-sxm-80gb") == [(64 * 16 * 2, ""), table]
+    assert table not in events(work(torch.bfloat16))

@@ -15,6 +15,7 @@ from vramcast.tracing.composites import (
     fused,
     host,
     linear,
+    losses,
     recurrent,
     softmax,
 )
@@ -27,7 +28,7 @@ Composite = Callable[["Simulation"], Callable[..., Any]]
 
 COMPOSITES: Final[Mapping[str, Composite]] = {
     **attention.COMPOSITES, **batch_norm.COMPOSITES, **dropout.COMPOSITES, **encoder_layers.COMPOSITES,
-    **linear.COMPOSITES, **recurrent.COMPOSITES, **softmax.COMPOSITES,
+    **linear.COMPOSITES, **losses.COMPOSITES, **recurrent.COMPOSITES, **softmax.COMPOSITES,
 }
 """Overload ("scaled_dot_product_attention", "softmax.int") -> what makes its kernel."""
 KERNELS: Final[Mapping[str, Callable[..., Any]]] = fused.KERNELS
@@ -39,11 +40,13 @@ def start_composites(simulation: Simulation) -> Callable[[], None]:
     libraries = [torch.library.Library("aten", "IMPL", key) for key in ("AutogradMeta", "Meta")]
     is_host = simulation.memory.devices[0].is_cpu
     for name, make in (host.COMPOSITES if is_host else COMPOSITES).items():
-        kernel = simulation.composites[name] = make(simulation)
+        kernel = make(simulation)
         libraries[0].impl(name, kernel)
-    for name, kernel in ({} if is_host else KERNELS).items():
+        if name not in losses.COMPOSITES:  # those differ in backward only, and call the operator itself
+            simulation.composites[name] = kernel
+    for name, shapes in ({} if is_host else KERNELS).items():
         # not Library.impl, which wants meta tensors to be taken apart
-        libraries[1].m.impl(name, "Meta", kernel, False)
+        libraries[1].m.impl(name, "Meta", shapes, False)
 
     def stop() -> None:
         for library in libraries:

@@ -9,6 +9,7 @@ from vramcast.tracing.environment.cuda import patch_cuda
 from vramcast.tracing.environment.devices import patch_devices
 from vramcast.tracing.environment.host import patch_host
 from vramcast.tracing.environment.loaders import patch_loaders
+from vramcast.tracing.environment.nested import patch_nested
 from vramcast.tracing.environment.overlay import Overlay, patch_files
 from vramcast.tracing.environment.parallel import patch_parallel, patch_processes, patch_threads
 from vramcast.tracing.environment.parameters import patch_parameters, patch_pinning
@@ -40,5 +41,6 @@ def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay
         patch_devices(patches)
     patch_host(patches, simulation)
     patch_recurrent(patches, simulation)
+    patch_nested(patches, simulation)
     patch_triton(patches, simulation)
     patches.set(torch.ops, "load_library", with_stand_ins(torch.ops.load_library))

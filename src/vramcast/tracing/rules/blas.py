@@ -18,7 +18,7 @@ import torch
 
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.versions import at_least
-from vramcast.units import KIB, MIB
+from vramcast.units import KIB, MIB, round_up
 
 WORKSPACE_BYTES: Final = 2 * 4096 * KIB + 8 * 16 * KIB
 """CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8 [pool]."""
@@ -30,6 +30,9 @@ LT_OWN_SINCE: Final = (2, 8)
 """Since then cublasLt keeps a workspace; before, every call took one of 1 MiB and gave it back [gemm]."""
 LT_UNIFIED_SINCE: Final = (2, 13)
 """Since then cublasLt shares the workspace of cuBLAS [pool]."""
+C_NAMES: Final = {
+    torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16",
+}
 Shape = tuple[int, ...]
 
 
@@ -113,10 +116,22 @@ def _num_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.dtype.itemsize
 
 
+def _check_types(*matrices: torch.Tensor) -> None:
+    """What meta kernels let pass [blas `addmm_out_cuda_impl`].
+
+    Raises: RuntimeError in torch's words
+    """
+    a, b = matrices
+    if a.dtype is not b.dtype:
+        names = " != ".join(C_NAMES.get(tensor.dtype, str(tensor.dtype)) for tensor in matrices)
+        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {names}")
+
+
 def mm(call: Call) -> Any:
     """`mm_out_cuda`: cuBLAS."""
-    out = call.run()
     a, b = call.arg(0, "self"), call.arg(1, "mat2")
+    _check_types(a, b)
+    out = call.run()
     if out.numel() and a.numel():
         _copies(call, b, a)  # a row-major result is computed as its transpose, second operand first
         take_workspace(call)
@@ -125,8 +140,9 @@ def mm(call: Call) -> Any:
 
 def addmm(call: Call) -> Any:
     """`addmm_out_cuda_impl`: cublasLt with the bias in its epilogue where the bias is a row, else cuBLAS."""
-    out = call.run()
     bias, a, b = call.arg(0, "self"), call.arg(1, "mat1"), call.arg(2, "mat2")
+    _check_types(a, b)
+    out = call.run()
     if not out.numel() or not a.numel():
         return out
     _copies(call, b, a)
@@ -205,28 +221,35 @@ def int_mm(call: Call) -> Any:
     return out
 
 
-GROUP_ALIGNMENT: Final = 64  # of a group's row in the table of arguments: GroupMMCommon.cuh
-GROUP_FIELDS: Final = 12
+POINTERS: Final = {"aten._grouped_mm": 3, "aten._scaled_grouped_mm": 5}  # a group: operands, result, scales
+POINTER: Final = 8
+PROBLEM: Final = 3 * 4  # rows, columns, depth
+STRIDES: Final = 3 * 8
+FAST_GROUPS: Final = frozenset({9, 10})  # compute capability
 
 
 def grouped_mm(call: Call) -> Any:
-    """`_grouped_mm`, `_scaled_grouped_mm`: CUTLASS, whose arguments of every group lie in a small table.
+    """`_grouped_mm`, `_scaled_grouped_mm`: CUTLASS, which reads of every group pointers, strides and sizes.
 
-    Source: pytorch aten/src/ATen/native/cuda/GroupMM.cu `bf16bf16_grouped_gemm_impl_sm90_sm100`: buffer of pointers,
-    strides and problem sizes; the kernel's own workspace is below a page and left out. Other dtypes than bf16:
-    GroupedBlas.cpp `_grouped_mm_fallback`, one product a group into the output
+    Leaves out the kernel's own workspace: some descriptors a multiprocessor, below 128 KiB.
+    Source: pytorch aten/src/ATen/native/cuda/GroupMM.cu `bf16bf16_grouped_gemm_impl_sm90_sm100` (`input_args_size`),
+    ScaledGroupMM.cu. Other dtypes than bf16 and other cards: GroupedBlas.cpp `_grouped_mm_fallback`, one product a
+    group into the output
     """
     a, b = call.arg(0, "self"), call.arg(1, "mat2")
-    if call.name == "aten._grouped_mm" and a.dtype is not torch.bfloat16:  # which the meta kernel refuses
-        alike = [tensor.to(torch.bfloat16) for tensor in (a, b)]
+    is_fast = call.device.sm // 10 in FAST_GROUPS
+    if call.name == "aten._grouped_mm" and (a.dtype is not torch.bfloat16 or not is_fast):
+        alike = [tensor.to(torch.bfloat16) for tensor in (a, b)]  # others the meta kernel refuses
         shape = call.func(*alike, *call.args[2:], **call.kwargs)
         out = call.empty(shape.size(), dtype=a.dtype, strides=shape.stride())
         take_workspace(call)
         return out
     out = call.run()
-    offsets = call.kwargs.get("offs")
-    groups = offsets.numel() if offsets is not None else call.arg(0, "self").size(0)
-    call.scratch(groups * GROUP_FIELDS * GROUP_ALIGNMENT, "grouped arguments")
+    names = [argument.name for argument in call.func._schema.arguments]
+    offsets = call.arg(names.index("offs"), "offs")
+    groups = offsets.numel() if offsets is not None else a.size(0)
+    pointers = round_up(groups, 2) * POINTERS[call.name] * POINTER
+    call.scratch(pointers + groups * (PROBLEM + STRIDES), "grouped arguments")
     return out
 
 

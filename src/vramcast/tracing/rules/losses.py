@@ -2,6 +2,7 @@
 
 [loss] pytorch aten/src/ATen/native/Loss.cpp: `mse_loss_out`, `smooth_l1_loss_out`, `huber_loss`
 [cuda] pytorch aten/src/ATen/native/cuda/Loss.cu: `binary_cross_entropy_out_cuda`
+[sigmoid] pytorch aten/src/ATen/native/cuda/ActivationLogSigmoidKernel.cu, Activation.cpp `log_sigmoid_forward_cuda`
 [2d] pytorch aten/src/ATen/native/cuda/NLLLoss2d.cu
 """
 
@@ -33,6 +34,35 @@ def pointwise(call: Call) -> Any:
     return out
 
 
+def behind_scalar(call: Call) -> Any:
+    """A loss of every element, resized to the scalar that is returned: its memory stays behind it.
+
+    mse_loss and smooth_l1_loss are structured: the result is made as large as the elements, then resized, and their
+    kernel takes the elements' loss beside it [loss]; binary_cross_entropy reduces its elements into a scalar, which it
+    copies over them [cuda].
+    """
+    names = [argument.name for argument in call.func._schema.arguments]
+    if call.device.is_cpu or call.arg(names.index("reduction"), "reduction", 1) == NONE:
+        return call.run()
+    a, b = call.args[:2]
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    out = call.empty(torch.broadcast_shapes(a.size(), b.size()), dtype=dtype)
+    elements = torch.empty(out.size(), dtype=dtype, device="meta")
+    if call.name == "aten.binary_cross_entropy":
+        call.scratch(dtype.itemsize, "reduced loss")
+    else:
+        call.scratch(num_bytes(out), "loss of elements")
+    reduce(call, elements, all_dims(elements), torch.empty((), dtype=dtype, device="meta"), sum_kernel(dtype, dtype))
+    return out.resize_(())
+
+
+def log_sigmoid(call: Call) -> Any:
+    """The result and an empty buffer: only the CPU keeps something for backward [sigmoid]."""
+    out, buffer = call.simulation.on_meta(call.func, call.args, call.kwargs, call.device)
+    call.simulation.adopt(out, call.device, call.name)
+    return out, buffer if call.device.is_cpu else call.empty((0,), dtype=out.dtype)
+
+
 def nll_loss_2d(call: Call) -> Any:
     """Loss and total weight; input and target are read contiguous."""
     out = call.run()
@@ -49,15 +79,16 @@ def nll_loss_2d_backward(call: Call) -> Any:
 
 
 RULES: Final[Mapping[str, Rule]] = {
-    "aten.binary_cross_entropy": pointwise,
+    "aten.binary_cross_entropy": behind_scalar,
     "aten.huber_loss": pointwise,
-    "aten.mse_loss": pointwise,
+    "aten.log_sigmoid_forward": log_sigmoid,
+    "aten.mse_loss": behind_scalar,
     "aten.nll_loss2d_backward": nll_loss_2d_backward,
     "aten.nll_loss2d_forward": nll_loss_2d,
-    "aten.smooth_l1_loss": pointwise,
+    "aten.smooth_l1_loss": behind_scalar,
 }
 PLAIN: Final = frozenset({
     "aten.binary_cross_entropy_backward", "aten.huber_loss_backward", "aten.log_sigmoid_backward",
-    "aten.log_sigmoid_forward", "aten.mse_loss_backward", "aten.nll_loss_backward", "aten.nll_loss_forward",
+    "aten.mse_loss_backward", "aten.nll_loss_backward", "aten.nll_loss_forward",
     "aten.smooth_l1_loss_backward", "aten.soft_margin_loss_backward",
 })

@@ -1,0 +1,71 @@
+"""binary_cross_entropy_with_logits: backward writes into the sigmoid that it just made.
+
+For tensors like subclasses, as meta tensors are, autograd's formula makes a new tensor a step.
+[formula] pytorch torch/csrc/autograd/FunctionsManual.cpp `binary_cross_entropy_with_logits_backward`; the same
+operators in the same order are seen on the CPU
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from vramcast.tracing.simulation import Simulation
+
+MEAN: Final = 1  # at::Reduction
+OPERATOR: Final = torch.ops.aten.binary_cross_entropy_with_logits.default
+
+
+class _Loss(torch.autograd.Function):
+    """The operator with the formula of tensors with data."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, pos_weight: torch.Tensor | None,
+        reduction: int,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, target, weight, pos_weight)
+        ctx.reduction = reduction
+        return _below(x, target, weight, pos_weight, reduction)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        x, target, weight, pos_weight = ctx.saved_tensors
+        if pos_weight is None:
+            out = torch.sigmoid(x).sub_(target)
+        else:
+            scaled = pos_weight * target
+            out = scaled.add(1).sub_(target).mul_(torch.sigmoid(x)).sub_(scaled)
+        out.mul_(gradients[0])
+        if weight is not None:
+            out.mul_(weight)
+        if ctx.reduction == MEAN:
+            out.div_(x.numel())
+        return out, None, None, None, None
+
+
+def _below(*args: Any) -> torch.Tensor:
+    """The operator without autograd."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return OPERATOR(*args)
+
+
+def binary_cross_entropy_with_logits(_simulation: Simulation) -> Callable[..., torch.Tensor]:
+    """[formula]"""
+
+    def run(
+        x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None,
+        pos_weight: torch.Tensor | None = None, reduction: int = MEAN,
+    ) -> torch.Tensor:
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return _below(x, target, weight, pos_weight, reduction)
+        result: torch.Tensor = _Loss.apply(x, target, weight, pos_weight, reduction)
+        return result
+
+    return run
+
+
+COMPOSITES: Final[Mapping[str, Any]] = {"binary_cross_entropy_with_logits": binary_cross_entropy_with_logits}
