@@ -114,6 +114,7 @@ def length_of(config: Any) -> int:
 
 def configuration(name: str) -> Any:
     """The catalogue's configuration, as transformers reads it."""
+    prepare_torchvision()
     from transformers import AutoConfig
 
     fields = tomllib.loads((CATALOGUE / f"{name}.toml").read_text())["config"]
@@ -207,7 +208,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names that contain this")
     asked = parser.parse_args(argv)
-    prepare_torchvision()
     compared, failed = [], 0
     print(f"{'network':<28}{'formula MiB':>14}{'traced MiB':>14}{'error':>10}{'without slack':>15}")
     for name in MODELS:
