@@ -52,14 +52,14 @@ MODELS: Final[dict[str, str]] = {  # catalogue name -> class of transformers; ev
 
 
 EXPLAINED: Final[dict[str, str]] = {
-    "gpt2": "queries, keys and values have one weight in its code and three in the formula: other blocks, other slack",
-    "siglip-base-patch16-224": "which blocks are not split, and so their slack, depends on the order of the towers",
-    "clip-vit-base-patch32": "which blocks are not split, and so their slack, depends on the order of the towers",
+    "gpt2": "slack: queries, keys and values have one weight in its code, three in the formula",
+    "siglip-base-patch16-224": "slack: which blocks are not split depends on the order of the towers",
+    "clip-vit-base-patch32": "slack: which blocks are not split depends on the order of the towers",
     "gpt-neo-125m": "its code copies queries and keys to fp32 before it multiplies them, and keeps the copies",
     "deberta-v3-small": "its code multiplies queries and keys with relative positions in tensors of their own",
     "t5-small": "its code makes the sum of mask and relative positions anew in every layer, and kernels keep it",
     "flan-t5-base": "this release of transformers ties its head, the catalogue's configuration does not",
-    "mamba-130m": "the formula has the kernels of mamba_ssm, which torch cannot trace; transformers' own loop keeps more",
+    "mamba-130m": "the formula has the kernels of mamba_ssm; transformers' own loop, which is traced, keeps more",
 }
 """Networks further apart than the bar, and why."""
 
