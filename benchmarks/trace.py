@@ -3,7 +3,7 @@
     python -m benchmarks.trace [--repeats 3] [--layers 32] [--json]
 
 Both run the same module of transformers, each in a process of its own, imports not counted. Printed are wall and
-processor time; the bars are held by wall time, the fastest of the repeats of either, as other load only adds. The peer is
+processor time; the bars are held by wall time, the fastest of the repeats of either: other load only adds. The peer is
 torch.distributed._tools.mem_tracker.MemTracker under FakeTensorMode on fake CPU tensors: fake CUDA tensors need a GPU.
 """
 
