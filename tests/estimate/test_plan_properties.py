@@ -26,6 +26,12 @@ def allocated(answer: Answer) -> int:
     return max(peak.allocated_bytes for rank in answer.ranks for peak in rank.phases.values())
 
 
+def asked_for(answer: Answer) -> int:
+    """Without the slack of blocks that are not split: that depends on what lies in the cache, not on the data alone."""
+    slack = (entry.num_bytes for rank in answer.ranks for entry in rank.ledger if entry.path.endswith("large blocks"))
+    return max(rank.peak.allocated_bytes for rank in answer.ranks) - max(slack, default=0)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_ledger_adds_up_to_the_device_peak(engine: str) -> None:
     answer = ask(engine)
@@ -39,9 +45,9 @@ def test_every_ledger_adds_up_to_the_device_peak(engine: str) -> None:
 @given(batch=st.integers(1, 6), seq_len=st.integers(1, 8))
 @FEW
 def test_more_data_is_never_less_memory(engine: str, batch: int, seq_len: int) -> None:
-    small = allocated(ask(engine, micro_batch=batch, seq_len=128 * seq_len))
-    assert allocated(ask(engine, micro_batch=batch + 1, seq_len=128 * seq_len)) >= small
-    assert allocated(ask(engine, micro_batch=batch, seq_len=128 * (seq_len + 1))) >= small
+    small = asked_for(ask(engine, micro_batch=batch, seq_len=128 * seq_len))
+    assert asked_for(ask(engine, micro_batch=batch + 1, seq_len=128 * seq_len)) >= small
+    assert asked_for(ask(engine, micro_batch=batch, seq_len=128 * (seq_len + 1))) >= small
 
 
 @pytest.mark.parametrize("engine", ENGINES)
