@@ -31,6 +31,8 @@ def patch_compile(patches: Patches, simulation: Simulation) -> None:
         return Eager(model, _as_it_is) if isinstance(model, torch.nn.Module) else model
 
     patches.set(torch, "compile", compiled)
+    # It would load the compiler's own pools for graphs, which need a build with CUDA.
+    patches.set(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
     # A forward without a method of its own would lead into the compiler's inlining.
     patches.set(torch._dynamo.external_utils, "wrap_inline", _as_it_is)
 
