@@ -48,8 +48,8 @@ BY_BACKWARD: Final = "no optimizer of torch.optim: a call of backward ends a ste
 
 DEEPSPEED: Final = "deepspeed"
 NO_DEEPSPEED: Final = (
-    "the script needs DeepSpeed, which {why}cannot be simulated; trace it with FSDP or DDP, or ask `vramcast train MODEL "
-    "--engine deepspeed`"
+    "the script needs DeepSpeed, which {why}cannot be simulated; trace it with FSDP or DDP, or ask `vramcast train "
+    "MODEL --engine deepspeed`"
 )
 
 

@@ -126,7 +126,8 @@ def _rewritten(tape: Tape, passes: list[_Pass]) -> Tape:
 def _moments(tape: Tape) -> dict[int, list[Mark | Aside]]:
     """What a tape has beside events, by position."""
     found: dict[int, list[Mark | Aside]] = {}
-    for moment in (*tape.asides, *tape.marks):
+    moments: list[Mark | Aside] = [*tape.asides, *tape.marks]
+    for moment in moments:
         found.setdefault(moment.position, []).append(moment)
     return found
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from vramcast.domain.snapshot import Frame
 from vramcast.errors import SourceError
 from vramcast.tracing.assumptions import Assumption
-from vramcast.tracing.tape import Action, Aside, Block, Mark, Origin, Phase, Tape
+from vramcast.tracing.tape import Aside, Block, Mark, Origin, Phase, Tape
 
 KeyT = TypeVar("KeyT")
 
@@ -29,8 +29,8 @@ class TapeRecord(Struct, frozen=True, kw_only=True):
     names: bytes  # "q", index into texts
     asked: bytes  # "q", index into origins
     events: bytes  # "q"
-    marks: list[tuple[int, str, int]]
-    asides: list[tuple[int, int, int, int]]  # position, action, block, number
+    marks: list[Mark]
+    asides: list[Aside]
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
@@ -77,10 +77,10 @@ def pack_tape(tape: Tape) -> TapeRecord:
         "asked": column(origin(block.origin) for block in blocks),
     }
     return TapeRecord(
-        texts=list(text.found), asides=[tuple(aside) for aside in tape.asides],
+        texts=list(text.found), asides=tape.asides,
         events=tape.events.tobytes(), **columns,
         origins=[(str(each.phase), each.module, each.stack, each.forward_stack) for each in origin.found],
-        marks=[(mark.position, mark.name, mark.optimizer) for mark in tape.marks],
+        marks=tape.marks,
     )
 
 
@@ -102,8 +102,7 @@ def unpack_tape(record: TapeRecord) -> Tape:
             tape.blocks[event - 1].born = position
         else:
             tape.blocks[-event - 1].died = position
-    tape.marks = [Mark(*mark) for mark in record.marks]
-    tape.asides = [Aside(position, Action(action), block, number) for position, action, block, number in record.asides]
+    tape.marks, tape.asides = record.marks, record.asides
     return tape
 
 

@@ -1,6 +1,6 @@
 """CUDA graphs: what is captured runs once, in a private pool that the graph keeps.
 
-A replay takes no memory: it runs in that of the capture. `torch.cuda.graph` and `make_graphed_callables` are torch's own.
+A replay takes no memory: it runs in that of the capture. `torch.cuda.graph` and `make_graphed_callables` are torch's.
 Left out: what the driver keeps for a graph itself.
 [graph] pytorch aten/src/ATen/cuda/CUDAGraph.cpp: capture_begin, capture_end, reset
 """
