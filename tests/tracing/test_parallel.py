@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from vramcast.domain.program import Category
+from vramcast.estimate.outside import communicator_bytes
 from vramcast.question.tracing import build_trace
 from vramcast.tracing.run import trace_job
 
@@ -33,5 +34,8 @@ def test_every_rank_of_fsdp_needs_the_same() -> None:
     assert sizes("fsdp2", rank=0) == sizes("fsdp2", rank=5)
 
 
-def test_communicators_take_memory_beside_the_allocator() -> None:
-    assert sizes("fsdp2")[Category.COMMUNICATION] > 0
+def test_a_communicator_takes_memory_beside_the_allocator_once() -> None:
+    options = {"input": ("64x1024",), "parallel": "ddp", "world-size": 8, "gpu": "a100-sxm4-80gb"}
+    job = build_trace("tests.tracing._modules:Stack", options, arguments=["width=1024", "depth=2"])
+    entries = [entry for entry in trace_job(job).answer.fullest.ledger if "NCCL" in entry.path]
+    assert [entry.num_bytes for entry in entries] == [communicator_bytes(job.gpu)]

@@ -70,6 +70,10 @@ TRACE_OPTIONS: Final[dict[str, Option]] = {
     "parallel": _choice("module", "parallel", "how the ranks share the module", PARALLEL),
     "find": _choice("module", "find", "the largest that fits", GOALS),
     "sandbox": Option("script", "sandbox", Kind.FLAG, "keep out the files the script would write"),
+    "enforce-capacity": Option(
+        "script", "enforce_capacity", Kind.FLAG, "run out of memory as on the card, for scripts that then try again"
+    ),
+    "memory-limit": Option("script", "memory_limit", Kind.TEXT, "main memory that the script may take: 8GiB"),
     "value": Option(
         "script", "values", Kind.NAMES, "train.py:42=0.5: what data would be at that line, where a script needs it"
     ),
@@ -123,7 +127,7 @@ def build_trace(
         accumulate=_count(values, "accumulate") or 1, checkpoint=values.get("checkpoint", ()),
         is_training=is_training, steps=_steps(values) or DEFAULT_STEPS, zero_grad=values.get("zero-grad", "none"),
         clips=values.get("clip-grad", False), compiles=values.get("compile", False), gpu=gpu,
-        capacity_bytes=_capacity(values), alloc_conf=values.get("alloc-conf", ""), assumptions=assumptions,
+        capacity_bytes=_bytes(values, "capacity"), alloc_conf=values.get("alloc-conf", ""), assumptions=assumptions,
         parallel=values.get("parallel", ""), world_size=world_size, rank=rank,
     )
 
@@ -143,10 +147,11 @@ def build_script(path: str, options: Mapping[str, Any], *, arguments: Iterable[s
     if limit > LONGEST_RUN_S:
         raise InvalidSpec(f"time-limit={limit} is more than a day; use at most {LONGEST_RUN_S}")
     return ScriptJob(
-        path=path, arguments=tuple(arguments), gpu=gpu, capacity_bytes=_capacity(values),
+        path=path, arguments=tuple(arguments), gpu=gpu, capacity_bytes=_bytes(values, "capacity"),
         alloc_conf=values.get("alloc-conf", ""), steps=_steps(values), time_limit_s=limit,
         is_sandboxed=values.get("sandbox", False), values=_given_values(values.get("value", ())),
         assumptions=assumptions, world_size=world_size, rank=rank,
+        enforces_capacity=values.get("enforce-capacity", False), memory_limit_bytes=_bytes(values, "memory-limit"),
     )
 
 
@@ -239,8 +244,8 @@ def _steps(values: Mapping[str, Any]) -> int | None:
     return steps
 
 
-def _capacity(values: Mapping[str, Any]) -> int | None:
-    return parse_bytes("capacity", values["capacity"]) if "capacity" in values else None
+def _bytes(values: Mapping[str, Any], name: str) -> int | None:
+    return parse_bytes(name, values[name]) if name in values else None
 
 
 def _check_inputs(inputs: tuple[Input, ...], values: Mapping[str, Any]) -> None:

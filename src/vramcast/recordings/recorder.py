@@ -8,7 +8,17 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.allocator import Allocator, Settings
-from vramcast.domain.snapshot import Action, Annotation, DeviceSnapshot, Frame, SegmentView, Snapshot, Trace
+from vramcast.domain.snapshot import (
+    DEFAULT_POOL,
+    Action,
+    Annotation,
+    DeviceSnapshot,
+    Frame,
+    PoolId,
+    SegmentView,
+    Snapshot,
+    Trace,
+)
 from vramcast.errors import OutOfMemory
 
 MOST_EVENTS: Final = 1_000_000
@@ -21,10 +31,11 @@ Stack = tuple[Frame, ...]
 class _Live:
     """What a recording has to know of a live block."""
 
-    __slots__ = ("is_used_elsewhere", "label", "num_bytes", "stack", "stream")
+    __slots__ = ("is_used_elsewhere", "label", "num_bytes", "pool", "stack", "stream")
 
-    def __init__(self, num_bytes: int, stream: int, stack: int, label: int) -> None:
-        self.num_bytes, self.stream, self.stack, self.label = num_bytes, stream, stack, label
+    def __init__(self, num_bytes: int, stream: int, pool: int, stack: int, label: int) -> None:
+        self.num_bytes, self.stream, self.pool = num_bytes, stream, pool
+        self.stack, self.label = stack, label
         self.is_used_elsewhere = False
 
 
@@ -58,7 +69,9 @@ class Recorder:
         self._waiting: dict[int, _Live] = {}
         self._stacks: dict[Stack, int] = {(): 0}
         self._labels = {"": 0}
-        self._owners: dict[int, int] = {}  # where memory was taken -> for which stream
+        self._pools: dict[PoolId, int] = {DEFAULT_POOL: 0}
+        self._begun = [0]  # pools that requests go to, the last one now
+        self._owners: dict[int, tuple[int, int]] = {}  # where memory was taken -> for which stream and pool
         self._now = 0, 0  # stream and stack that segment events belong to
 
     def allocate(self, num_bytes: int, stream: int = 0, *, stack: Stack = (), label: str = "") -> int:
@@ -68,21 +81,22 @@ class Recorder:
         """
         place = self._stacks.setdefault(stack, len(self._stacks))
         named = self._labels.setdefault(label, len(self._labels))
-        self._now = stream, place
+        self._now, pool = (stream, place), self._begun[-1]
         try:
             handle = self.allocator.allocate(num_bytes, stream)
         except OutOfMemory:
             self._note_completed()
             free_bytes = max(0, (self._capacity or 0) - self.allocator.reserved_bytes)
-            self._add(Action.OOM, free_bytes, num_bytes, stream, place, named)
+            self._add(Action.OOM, free_bytes, _Live(num_bytes, stream, pool, place, named))
             raise
         self._note_completed()
-        self._add(Action.ALLOC, handle, num_bytes, stream, place, named)
+        live = _Live(num_bytes, stream, pool, place, named)
+        self._add(Action.ALLOC, handle, live)
         if handle:
-            self.live[handle] = _Live(num_bytes, stream, place, named)
+            self.live[handle] = live
         return handle
 
-    def use(self, handle: int, stream: int) -> None:
+    def record_stream(self, handle: int, stream: int) -> None:
         """Another stream uses a block: see Allocator.record_stream."""
         self.allocator.record_stream(handle, stream)
         live = self.live[handle]
@@ -93,12 +107,35 @@ class Recorder:
         live = self.live.pop(handle)
         if stack is not None:
             live.stack = self._stacks.setdefault(stack, len(self._stacks))
-        self._add(Action.FREE_REQUESTED, handle, live.num_bytes, live.stream, live.stack, live.label)
+        self._add(Action.FREE_REQUESTED, handle, live)
         self.allocator.free(handle)
         if live.is_used_elsewhere:
             self._waiting[handle] = live
         else:
-            self._add(Action.FREE_COMPLETED, handle, live.num_bytes, live.stream, live.stack, live.label)
+            self._add(Action.FREE_COMPLETED, handle, live)
+
+    def awaits_free(self, handle: int) -> bool:
+        """Whether a block was freed and waits for another stream."""
+        return self.allocator.awaits_free(handle)
+
+    def complete(self, handle: int) -> None:
+        """End the wait of one freed block."""
+        self.allocator.complete(handle)
+        self._note_completed()
+
+    def begin_pool(self, pool: PoolId) -> None:
+        """Send all requests to a private pool: see Allocator.begin_pool."""
+        self.allocator.begin_pool(pool)
+        self._begun.append(self._pools.setdefault(pool, len(self._pools)))
+
+    def end_pool(self, pool: PoolId) -> None:
+        """Send them where they went before."""
+        self.allocator.end_pool(pool)
+        self._begun.remove(self._pools[pool])
+
+    def release_pool(self, pool: PoolId) -> None:
+        """One user of a pool less."""
+        self.allocator.release_pool(pool)
 
     def empty_cache(self, *, stack: Stack = ()) -> None:
         """Give everything unused back to the driver."""
@@ -118,7 +155,7 @@ class Recorder:
         device = DeviceSnapshot(device=0, trace=self.trace, segments=segments)
         return Snapshot(
             name=name, format=format_, devices=(device,), alloc_conf=alloc_conf, stacks=tuple(self._stacks),
-            labels=tuple(self._labels), annotations=tuple(self.annotations),
+            labels=tuple(self._labels), annotations=tuple(self.annotations), pools=tuple(self._pools),
         )
 
     def _segment_event(self, action: str, address: int, num_bytes: int) -> None:
@@ -127,28 +164,28 @@ class Recorder:
         done = Action[action.upper()]
         stream, stack = self._now
         if done in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
-            self._owners[address] = stream
+            self._owners[address] = stream, self._begun[-1]
         owner = self._owners.get(address)
         if owner is None:  # pages inside a mapped run
             owner = self._owners[max(owned for owned in self._owners if owned <= address)]
-        self._add(done, address, num_bytes, owner, stack, 0)
+        self._add(done, address, _Live(num_bytes, *owner, stack, 0))
 
     def _note_completed(self) -> None:
         """Record the ends of waits for other streams that the allocator has found out about."""
         for handle in [handle for handle in self._waiting if not self.allocator.awaits_free(handle)]:
             live = self._waiting.pop(handle)
-            self._add(Action.FREE_COMPLETED, handle, live.num_bytes, live.stream, live.stack, live.label)
+            self._add(Action.FREE_COMPLETED, handle, live)
 
-    def _add(self, action: Action, address: int, size: int, stream: int, stack: int, label: int) -> None:
+    def _add(self, action: Action, address: int, live: _Live) -> None:
         trace = self.trace
         trace.actions.append(action)
         trace.addresses.append(address)
-        trace.sizes.append(size)
-        trace.streams.append(stream)
+        trace.sizes.append(live.num_bytes)
+        trace.streams.append(live.stream)
         trace.times_us.append(self.clock)
-        trace.stacks.append(stack)
-        trace.pools.append(0)
-        trace.labels.append(label)
+        trace.stacks.append(live.stack)
+        trace.pools.append(live.pool)
+        trace.labels.append(live.label)
         self.clock += 1
         if len(trace) > 2 * self._most:
             self._trim()

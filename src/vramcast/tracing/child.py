@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cached_property, wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -17,6 +20,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from vramcast.allocator import Settings
+from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
 from vramcast.errors import VramcastError
@@ -25,6 +29,7 @@ from vramcast.tracing.distributed.world import parse_world
 from vramcast.tracing.record import RunRecord, pack_tape
 from vramcast.tracing.scripts import JOB, RECORD, ROOT
 from vramcast.tracing.session import Session
+from vramcast.tracing.tape import BACKWARD
 
 PACKAGE: Final = Path(__file__).parent.parent
 MOST_UNEQUAL: Final = 10
@@ -36,7 +41,16 @@ OUTSIDE: Final = {
 }
 """Audit event -> what is said of it."""
 REPEATS: Final = 32
-"""Forwards without a new peak after which a script without an optimizer is thought to repeat itself."""
+"""Forwards, or replays of graphs, without a new peak after which a script that does not train is thought to repeat."""
+TRAINS: Final = re.compile(r"\bbackward\(|\boptim\b|optimizer|\.fit\(|Trainer\b")
+"""What scripts that will train say somewhere: they may evaluate as long as they like before."""
+BY_BACKWARD: Final = "no optimizer of torch.optim: a call of backward ends a step"
+
+DEEPSPEED: Final = "deepspeed"
+NO_DEEPSPEED: Final = (
+    "the script needs DeepSpeed, which {why}cannot be simulated; trace it with FSDP or DDP, or ask `vramcast train "
+    "MODEL --engine deepspeed`"
+)
 
 
 class Enough(BaseException):
@@ -49,13 +63,14 @@ class Watch:
     def __init__(self, job: ScriptJob, session: Session, folder: Path) -> None:
         self._job, self._session, self._folder = job, session, folder
         self._steps: dict[int, int] = {}  # id of an optimizer -> its steps
-        self._forwards = self._since_peak = self._peak = self._num_parameters = 0
-        self._has_optimizer = self._is_written = False
+        self._forwards = self._backwards = self._replays = self._num_parameters = 0
+        self._since_peak = self._peak = 0  # forwards and backwards since the peak last rose
+        self._has_optimizer = self._is_written = self._counts_forward = False
 
     @property
     def steps(self) -> int:
-        """Of the optimizer that did most."""
-        return max(self._steps.values(), default=0)
+        """Of the optimizer that did most; calls of backward where there is none."""
+        return max(self._steps.values(), default=0 if self._has_optimizer else self._backwards)
 
     def start(self) -> None:
         """Hook into modules and optimizers, and set the clock."""
@@ -69,6 +84,9 @@ class Watch:
             initialise(optimizer, *args, **kwargs)
 
         torch.optim.Optimizer.__init__ = noted
+        torch.autograd.backward = self._followed(torch.autograd.backward, self._after_backward)
+        graph: Any = torch.cuda.CUDAGraph
+        graph.replay = self._followed(graph.replay, self._after_replay)
         sys.addaudithook(self._leave)
         signal.signal(signal.SIGALRM, self._out_of_time)
         signal.setitimer(signal.ITIMER_REAL, self._job.time_limit_s)
@@ -97,25 +115,76 @@ class Watch:
         if said is not None:
             self._session.assumptions.note(said, self._session.origins.place())
 
-    def _before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
+    def _followed(self, function: Any, after: Callable[[], None]) -> Any:
+        """A function, and what comes after its outermost calls."""
+        depth = 0
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                found = function(*args, **kwargs)
+            finally:
+                depth -= 1
+            if not depth:
+                after()
+            return found
+
+        return call
+
+    def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
         if len(self._session.origins.modules) == 1:  # the session's own hook came first
-            self._num_parameters = max(self._num_parameters, sum(each.numel() for each in module.parameters()))
+            self._counts_forward = self._session.holders.is_on_device(module, inputs)
+            if self._counts_forward:
+                self._num_parameters = max(self._num_parameters, count_parameters(module))
 
     def _after_forward(self, module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
-        if self._session.origins.modules:
+        if self._session.origins.modules or not self._counts_forward:
             return
         self._forwards += 1
+        self._compare_peak()
+        if self._since_peak >= (self._job.steps or REPEATS) and not (self._has_optimizer or self._will_train):
+            self._end(f"stopped after {self._forwards} forwards: the last {self._since_peak} brought no new peak")
+
+    def _after_backward(self) -> None:
+        if self._has_optimizer:
+            return
+        self._backwards += 1
+        self._compare_peak()
+        for device in self._session.memory.devices:
+            device.tape.mark(BACKWARD)
+            device.reach()
+        wanted = self._job.steps or DEFAULT_STEPS
+        if self._backwards >= wanted and (self._since_peak or self._backwards >= wanted * MOST_UNEQUAL):
+            self._session.assumptions.note(BY_BACKWARD)
+            self._end(f"stopped after {self._backwards} calls of backward")
+
+    def _after_replay(self) -> None:
+        self._replays += 1
+        if self._replays >= (self._job.steps or REPEATS):
+            self._end(f"stopped after {self._replays} replays of CUDA graphs")
+
+    def _compare_peak(self) -> None:
         peak = sum(device.allocator.peak_allocated_bytes for device in self._session.memory.devices)
         self._since_peak = self._since_peak + 1 if peak <= self._peak else 0
         self._peak = max(peak, self._peak)
-        wanted = self._job.steps
-        if not self._has_optimizer and self._since_peak >= (REPEATS if wanted is None else wanted):
-            self._end(f"stopped after {self._forwards} forwards: the last {self._since_peak} brought no new peak")
+
+    @cached_property
+    def _will_train(self) -> bool:
+        """Whether the script, or a module beside it, speaks of training."""
+        folder = Path(self._job.path).resolve().parent
+        loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        beside = {Path(name) for name in loaded if name and Path(name).parent == folder}
+        files = {path for path in (Path(self._job.path), *beside) if path.suffix == ".py" and path.is_file()}
+        return any(TRAINS.search(path.read_text(encoding="utf-8", errors="replace")) for path in files)
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         key = id(optimizer)
         self._steps[key] = self._steps.get(key, 0) + 1
         wanted = self._job.steps or DEFAULT_STEPS
+        if self._session.device.stream:
+            return  # warms up for a capture, which comes after
         if min(self._steps.values()) >= wanted or self._steps[key] >= wanted * MOST_UNEQUAL:
             self._end(f"stopped after {self.steps} optimizer steps")
 
@@ -134,6 +203,17 @@ class Watch:
             "make it shorter"
         ))
         raise Enough
+
+
+def count_parameters(module: torch.nn.Module) -> int:
+    """Of the whole module, also where FSDP keeps a rank's share of it only."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    wrappers = FullyShardedDataParallel.fsdp_modules(module)
+    flat = [wrapper._handle.flat_param for wrapper in wrappers if wrapper._handle is not None]
+    counted = sum(sum(each._numels) for each in flat)
+    within = {id(part) for each in flat for part in (each, *(each._params or ()))}  # what is left of them here
+    return counted + sum(each.numel() for each in module.parameters() if id(each) not in within)
 
 
 def start(folder: str) -> None:
@@ -156,7 +236,7 @@ def main(folder: Path) -> None:
         sandbox=job.is_sandboxed, values=dict(
             read_value(f"{place}={value}") for place, value in job.values.items()
         ),
-        capacity_bytes=(job.capacity_bytes or job.gpu.visible_bytes) if job.enforces_capacity and job.gpu else None,
+        capacity_bytes=_room(job),
     )
     watch = Watch(job, session, folder)
     with ExitStack() as stack:
@@ -164,6 +244,14 @@ def main(folder: Path) -> None:
         watch.start()
         _run(job, watch)
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _room(job: ScriptJob) -> int | None:
+    """What the allocator may take, beside the context; None where the script should run on whatever it takes."""
+    if not job.enforces_capacity or job.gpu is None:
+        return None
+    context = job.gpu.context_bytes or FALLBACK_CONTEXT_BYTES
+    return max(0, (job.capacity_bytes or job.gpu.visible_bytes) - context)
 
 
 def _users(stack: tuple[Frame, ...]) -> list[tuple[str, str, int]]:
@@ -190,8 +278,17 @@ def _run(job: ScriptJob, watch: Watch) -> None:
         watch.write(error=str(error), needs_value=True)
     except BaseException as error:
         traceback.print_exc()
-        watch.write(error=f"{_place(error, job)}: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
+        watch.write(error=f"{_place(error, job)}: {_said(error)}")
     watch.write()
+
+
+def _said(error: BaseException) -> str:
+    """What went wrong, on one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_missing = isinstance(error, ImportError) and "deepspeed" in str(error).lower()
+    if is_missing or any(DEEPSPEED in Path(frame.filename).parts for frame in frames):
+        return NO_DEEPSPEED.format(why="is not installed and " if is_missing else "")
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
 
 
 def _argument_error() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import count
+from itertools import chain, count
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,10 +24,18 @@ class Holders:
         self._numbers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._count = count(1)
 
-    def enter_root(self, module: torch.nn.Module, _inputs: object = None) -> None:
+    def is_on_device(self, module: torch.nn.Module, inputs: Any = ()) -> bool:
+        """Whether a module works on what is simulated: transforms of data on the host do not."""
+        devices = self._memory.devices
+        tensors = (each for each in inputs if isinstance(each, torch.Tensor))
+        residents = (self._memory.of(_local(each)) for each in chain(tensors, module.parameters(), module.buffers()))
+        return any(resident is not None and resident.device in devices for resident in residents)
+
+    def enter_root(self, module: torch.nn.Module, inputs: Any = ()) -> None:
         """A forward begins: a hook. Only the outermost module is looked at."""
-        if self._origins.modules:
+        if self._origins.modules or not self.is_on_device(module, inputs):
             return
+        self._origins.has_run_forward = True
         for name, parameter in module.named_parameters():
             self._names[parameter] = name
             self._note(parameter, Kind.WEIGHT, name)
@@ -84,13 +92,18 @@ class Holders:
     def _note(self, tensor: Any, kind: Kind, name: str) -> None:
         if not isinstance(tensor, torch.Tensor):
             return
-        local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
-        resident = self._memory.of(local)
+        resident = self._memory.of(_local(tensor))
         if resident is None or resident.block is None:
             return
         is_bucket = resident.block.kind == Kind.COMMUNICATION and kind is Kind.GRADIENT  # gradients that are views
         if resident.block.kind in UNTOLD or is_bucket:
             resident.block.kind, resident.block.name = kind, name
+
+
+def _local(tensor: Any) -> torch.Tensor:
+    """This rank's part of a DTensor."""
+    found: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return found
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:

@@ -11,7 +11,7 @@ import torch
 from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.tracing.origins import Origins
-from vramcast.tracing.tape import STEP, Block, Tape
+from vramcast.tracing.tape import STEP, Action, Block, Tape
 
 LAUNCH_QUEUE: Final = 1024
 """Kernels that a stream's queue takes before the host has to wait, counted in allocations and frees [events]."""
@@ -45,6 +45,7 @@ class Device:
         self.stream = 0  # that operators run on now
         self.workspaces: dict[object, Block] = {}
         self.communicators: set[str] = set()  # process groups of more than one rank that have communicated
+        self._has_uses = False
         self._busy = False
         self._deferred: list[Block] = []
         self._waiting: deque[tuple[Block, int]] = deque()  # freed, but in use on other streams; since which event
@@ -86,7 +87,7 @@ class Device:
         self._busy = True
         self.tape.end(block)
         self.allocator.free(block.handle)
-        if self.tape.uses and self.allocator.awaits_free(block.handle):
+        if self._has_uses and self.allocator.awaits_free(block.handle):
             self._waiting.append((block, len(self.tape.events)))
         self._busy = False
         if self._deferred:
@@ -94,8 +95,29 @@ class Device:
 
     def use(self, block: Block, stream: int) -> None:
         """Another stream uses the block: `Tensor.record_stream`."""
+        self._has_uses = True
         self.allocator.record_stream(block.handle, stream)
-        self.tape.uses.append((len(self.tape.events), block.index, stream))
+        self.tape.tell(Action.USE, block=block.index, number=stream)
+
+    def empty_cache(self) -> None:
+        """`torch.cuda.empty_cache`."""
+        self.allocator.empty_cache()
+        self.tape.tell(Action.EMPTY_CACHE)
+
+    def begin_pool(self, number: int) -> None:
+        """Requests go to a private pool from now on; see Allocator.begin_pool."""
+        self.allocator.begin_pool((0, number))
+        self.tape.tell(Action.BEGIN_POOL, number=number)
+
+    def end_pool(self, number: int) -> None:
+        """They go where they went before; the pool keeps its memory."""
+        self.allocator.end_pool((0, number))
+        self.tape.tell(Action.END_POOL, number=number)
+
+    def release_pool(self, number: int) -> None:
+        """One user of a pool less; without any, what is free in it is given back with the cache."""
+        self.allocator.release_pool((0, number))
+        self.tape.tell(Action.RELEASE_POOL, number=number)
 
     def limit(self, fraction: float) -> None:
         """`torch.cuda.set_per_process_memory_fraction`; without an enforced capacity nothing is limited."""
@@ -124,7 +146,7 @@ class Device:
             block, _ = waiting.popleft()
             if self.allocator.awaits_free(block.handle):
                 self.allocator.complete(block.handle)
-                self.tape.completions.append((len(self.tape.events), block.index))
+                self.tape.tell(Action.COMPLETE, block=block.index)
 
     def _catch_up(self) -> None:
         while self._deferred:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -15,6 +16,8 @@ from vramcast.tracing.assumptions import UNKNOWN, Place
 from vramcast.tracing.tape import Origin, Phase
 
 _OWN: Final = str(Path(__file__).parent)
+_STANDARD: Final = sysconfig.get_path("stdlib")
+_INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 _NOT_PLACES: Final = (_OWN, str(Path(torch.__file__).parent), "<")
 DEEPEST: Final = 80
 """Python frames kept of a stack, this package's own among them."""
@@ -57,6 +60,14 @@ def _is_own(code: CodeType) -> bool:
 
 
 @cache
+def _is_place(filename: str) -> bool:
+    """Whether lines of a file are where a script asks for something; its libraries' are."""
+    if filename.startswith(_NOT_PLACES):
+        return False
+    return filename.startswith(_INSTALLED) or not filename.startswith(_STANDARD)
+
+
+@cache
 def _frame(code: CodeType, last_instruction: int) -> Frame:
     line = next((line for start, end, line in code.co_lines() if start <= last_instruction < end and line), 0)
     return Frame(code.co_qualname, code.co_filename, line or code.co_firstlineno)
@@ -92,15 +103,14 @@ class Origins:
         return Origin(Phase.FORWARD if self.has_run_forward else Phase.SETUP, module, stack, stack)
 
     def place(self) -> Place:
-        """The innermost line that is neither torch's nor this package's: where a script asks for something."""
+        """The innermost line that is not torch's, Python's or this package's: where a script asks for something."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(_NOT_PLACES):
+        while frame is not None and not _is_place(frame.f_code.co_filename):
             frame = frame.f_back
         return Place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else UNKNOWN
 
     def enter(self, module: torch.nn.Module, _inputs: object = None) -> None:
         """A module's forward begins: a hook."""
-        self.has_run_forward = True
         if not self.modules:
             self._root = self._named(module)
         self.modules.append(self._root.get(id(module)) or type(module).__name__)

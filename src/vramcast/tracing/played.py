@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
-from operator import itemgetter
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from vramcast.allocator import Allocator, Settings
 from vramcast.allocator.failure import DeviceOutOfMemory
-from vramcast.domain.snapshot import Frame, Snapshot
-from vramcast.errors import OutOfMemory
+from vramcast.domain.snapshot import Frame, PoolId, Snapshot
 from vramcast.recordings.recorder import Recorder
-from vramcast.tracing.tape import STEP, Block, Tape
+from vramcast.tracing.tape import STEP, Action, Aside, Block, Tape
 
 
 class Failure(NamedTuple):
@@ -40,35 +38,6 @@ class Highest(NamedTuple):
     event: int  # where allocated is highest
 
 
-class _Asides:
-    """What a tape says of other streams, in order: uses of blocks and the moments when those are over."""
-
-    def __init__(self, tape: Tape) -> None:
-        self._all = deque(sorted(
-            [*((position, 0, block, stream) for position, block, stream in tape.uses),
-             *((position, 1, block, 0) for position, block in tape.completions)],
-            key=itemgetter(0),
-        ))
-        self.position = self._all[0][0] if self._all else -1  # of the next, in events
-
-    def play(self, position: int, handles: dict[int, int], allocator: Allocator | Recorder) -> None:
-        """Everything at a position."""
-        caching, use = (
-            (allocator.allocator, allocator.use) if isinstance(allocator, Recorder)
-            else (allocator, allocator.record_stream)
-        )
-        while self._all and self._all[0][0] <= position:
-            _, is_over, block, stream = self._all.popleft()
-            handle = handles.get(block)
-            if handle is None:
-                continue
-            if not is_over:
-                use(handle, stream)
-            elif caching.awaits_free(handle):  # else a request that found no room waited for it already
-                caching.complete(handle)
-        self.position = self._all[0][0] if self._all else -1
-
-
 def play(tape: Tape, *, settings: Settings | None = None, capacity_bytes: int | None = None) -> Played:
     """The tape on a device that holds nothing.
 
@@ -78,22 +47,18 @@ def play(tape: Tape, *, settings: Settings | None = None, capacity_bytes: int | 
         capacity_bytes: what the driver can give; None: without end [bytes]
     """
     allocator = Allocator(settings=settings or Settings(), capacity_bytes=capacity_bytes)
-    handles: dict[int, int] = {}
-    asides = _Asides(tape)
     allocated, reserved = array("Q"), array("Q")
-    for index, event in enumerate(tape.events):
-        if asides.position == index:
-            asides.play(index, handles, allocator)
-        if event > 0:
-            block = tape.blocks[event - 1]
-            try:
-                handles[event - 1] = allocator.allocate(block.num_bytes, block.stream)
-            except DeviceOutOfMemory as error:
-                return Played(allocated, reserved, Failure(block, error))
-        else:
-            allocator.free(handles[-event - 1])
-        allocated.append(allocator.allocated_bytes)
-        reserved.append(allocator.reserved_bytes)
+    blocks, allocate = tape.blocks, allocator.allocate
+    walk = _walk(
+        tape, allocator, lambda index: allocate(blocks[index].num_bytes, blocks[index].stream), allocator.free
+    )
+    try:
+        for _ in walk:
+            allocated.append(allocator.allocated_bytes)
+            reserved.append(allocator.reserved_bytes)
+    except DeviceOutOfMemory as error:
+        block = blocks[tape.events[len(allocated)] - 1]
+        return Played(allocated, reserved, Failure(block, error))
     return Played(allocated, reserved, None)
 
 
@@ -129,26 +94,79 @@ def recording(
         alloc_conf: what the recording names as PYTORCH_CUDA_ALLOC_CONF
     """
     recorder = Recorder(settings=settings, capacity_bytes=capacity_bytes)
-    handles: dict[int, int] = {}
-    asides = _Asides(tape)
     ends = set(tape.step_ends())
     start = 0
-    for index, event in enumerate(tape.events):
-        if asides.position == index:
-            asides.play(index, handles, recorder)
-        if event > 0:
-            block = tape.blocks[event - 1]
-            try:
-                handles[event - 1] = recorder.allocate(
-                    block.num_bytes, block.stream, stack=stacks[block.origin.stack], label=labels[event - 1]
-                )
-            except OutOfMemory:
-                break
-        else:
-            recorder.free(handles[-event - 1])
-        if index + 1 in ends:
-            recorder.annotate(STEP, start)
-            start = recorder.clock
+
+    def allocate(index: int) -> int:
+        block = tape.blocks[index]
+        return recorder.allocate(
+            block.num_bytes, block.stream, stack=stacks[block.origin.stack], label=labels[index]
+        )
+
+    try:
+        for events in _walk(tape, recorder, allocate, recorder.free):
+            if events in ends:
+                recorder.annotate(STEP, start)
+                start = recorder.clock
+    except DeviceOutOfMemory:
+        pass  # it is in the recording
     recorded = recorder.snapshot(name=name, format_="vramcast", alloc_conf=alloc_conf)
     device = replace(recorded.devices[0], capacity_bytes=capacity_bytes)
     return replace(recorded, devices=(device,))
+
+
+class _Told(Protocol):
+    """What takes asides: an allocator, or a recorder of one."""
+
+    def record_stream(self, handle: int, stream: int, /) -> None: ...
+    def awaits_free(self, handle: int, /) -> bool: ...
+    def complete(self, handle: int, /) -> None: ...
+    def empty_cache(self) -> None: ...
+    def begin_pool(self, pool: PoolId, /) -> None: ...
+    def end_pool(self, pool: PoolId, /) -> None: ...
+    def release_pool(self, pool: PoolId, /) -> None: ...
+
+
+def _walk(
+    tape: Tape, told: _Told, allocate: Callable[[int], int], free: Callable[[int], None]
+) -> Iterator[int]:
+    """The only way through a tape; after every event, how many there were.
+
+    Args:
+        tape: of the run
+        told: who hears of the asides
+        allocate: serves the block of that index, returns its handle
+        free: takes a handle
+    """
+    handles: dict[int, int] = {}
+    asides = iter(tape.asides)
+    aside = next(asides, None)
+    for position, event in enumerate(tape.events):
+        while aside is not None and aside.position <= position:
+            _tell(told, aside, handles)
+            aside = next(asides, None)
+        if event > 0:
+            handles[event - 1] = allocate(event - 1)
+        else:
+            free(handles[-event - 1])
+        yield position + 1
+    while aside is not None:
+        _tell(told, aside, handles)
+        aside = next(asides, None)
+
+
+def _tell(told: _Told, aside: Aside, handles: dict[int, int]) -> None:
+    match aside.action:
+        case Action.USE:
+            told.record_stream(handles[aside.block], aside.number)
+        case Action.COMPLETE:
+            if told.awaits_free(handles[aside.block]):  # else a request that found no room waited for it already
+                told.complete(handles[aside.block])
+        case Action.EMPTY_CACHE:
+            told.empty_cache()
+        case Action.BEGIN_POOL:
+            told.begin_pool((0, aside.number))
+        case Action.END_POOL:
+            told.end_pool((0, aside.number))
+        case Action.RELEASE_POOL:
+            told.release_pool((0, aside.number))

@@ -8,11 +8,11 @@ Leaves out: what random-number states and the recomputation's own temporaries ta
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from typing import Final, NamedTuple
 
 from vramcast.domain.program import Category
-from vramcast.tracing.tape import Block, Phase, Tape
+from vramcast.tracing.tape import Aside, Block, Mark, Phase, Tape
 
 ROOT: Final = re.compile(r"(?:.*?\.)?\d+(?=\.|$)")
 """Of "model.layers.3.mlp": "model.layers.3"."""
@@ -104,26 +104,43 @@ def _rewritten(tape: Tape, passes: list[_Pass]) -> Tape:
                 made.setdefault(one.backward, []).append(block)
     changed = Tape()
     present: dict[int, Block] = {}
-    marks = deque(tape.marks)
+    latest: dict[int, int] = {-1: -1}  # block -> its last copy
+    named = _moments(tape)
     for index, event in enumerate(tape.events):
-        while marks and marks[0].position <= index:
-            mark = marks.popleft()
-            changed.mark(mark.name, mark.optimizer)
+        for moment in named.get(index, ()):
+            _repeat(changed, moment, latest)
         for block in freed.get(index, ()):
             changed.end(present.pop(block.index))
         for block in made.get(index, ()):
-            present[block.index] = _copied(changed, block)
+            present[block.index] = _copied(changed, block, latest)
         block = tape.blocks[abs(event) - 1]
         if event > 0:
-            present[block.index] = _copied(changed, block)
+            present[block.index] = _copied(changed, block, latest)
         else:
             changed.end(present.pop(block.index))
-    for mark in marks:
-        changed.mark(mark.name, mark.optimizer)
+    for moment in named.get(len(tape.events), ()):
+        _repeat(changed, moment, latest)
     return changed
 
 
-def _copied(tape: Tape, block: Block) -> Block:
+def _moments(tape: Tape) -> dict[int, list[Mark | Aside]]:
+    """What a tape has beside events, by position."""
+    found: dict[int, list[Mark | Aside]] = {}
+    moments: list[Mark | Aside] = [*tape.asides, *tape.marks]
+    for moment in moments:
+        found.setdefault(moment.position, []).append(moment)
+    return found
+
+
+def _repeat(tape: Tape, moment: Mark | Aside, latest: dict[int, int]) -> None:
+    if isinstance(moment, Mark):
+        tape.mark(moment.name, moment.optimizer)
+    else:
+        tape.tell(moment.action, block=latest[moment.block], number=moment.number)
+
+
+def _copied(tape: Tape, block: Block, latest: dict[int, int]) -> Block:
     copy = tape.add(block.num_bytes, block.stream, block.operator, block.origin)
     copy.kind, copy.name = block.kind, block.name
+    latest[block.index] = copy.index
     return copy

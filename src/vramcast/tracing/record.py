@@ -12,7 +12,7 @@ from msgspec import Struct
 from vramcast.domain.snapshot import Frame
 from vramcast.errors import SourceError
 from vramcast.tracing.assumptions import Assumption
-from vramcast.tracing.tape import Block, Mark, Origin, Phase, Tape
+from vramcast.tracing.tape import Aside, Block, Mark, Origin, Phase, Tape
 
 KeyT = TypeVar("KeyT")
 
@@ -29,9 +29,8 @@ class TapeRecord(Struct, frozen=True, kw_only=True):
     names: bytes  # "q", index into texts
     asked: bytes  # "q", index into origins
     events: bytes  # "q"
-    marks: list[tuple[int, str, int]]
-    uses: list[tuple[int, int, int]]
-    completions: list[tuple[int, int]]
+    marks: list[Mark]
+    asides: list[Aside]
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
@@ -78,10 +77,10 @@ def pack_tape(tape: Tape) -> TapeRecord:
         "asked": column(origin(block.origin) for block in blocks),
     }
     return TapeRecord(
-        texts=list(text.found), uses=tape.uses, completions=tape.completions,
+        texts=list(text.found), asides=tape.asides,
         events=tape.events.tobytes(), **columns,
         origins=[(str(each.phase), each.module, each.stack, each.forward_stack) for each in origin.found],
-        marks=[(mark.position, mark.name, mark.optimizer) for mark in tape.marks],
+        marks=tape.marks,
     )
 
 
@@ -103,9 +102,7 @@ def unpack_tape(record: TapeRecord) -> Tape:
             tape.blocks[event - 1].born = position
         else:
             tape.blocks[-event - 1].died = position
-    tape.marks = [Mark(*mark) for mark in record.marks]
-    tape.uses = [(position, block, stream) for position, block, stream in record.uses]
-    tape.completions = [(position, block) for position, block in record.completions]
+    tape.marks, tape.asides = record.marks, record.asides
     return tape
 
 

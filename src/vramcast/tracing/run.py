@@ -11,13 +11,10 @@ import torch
 from msgspec.structs import replace
 
 from vramcast.allocator import Settings
-from vramcast.domain.answer import LedgerEntry
-from vramcast.domain.program import Basis, Category
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import Input, ScriptJob, TraceJob
 from vramcast.domain.traced import Traced
 from vramcast.errors import Unsupported
-from vramcast.estimate.outside import communicator_bytes
 from vramcast.recordings.stacks import base_name
 from vramcast.tracing.assumptions import Assumption
 from vramcast.tracing.changes import changes_of, changes_of_run
@@ -82,7 +79,6 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
     about = About(
         name=job.target, question=question_of(job, workload), num_parameters=workload.num_parameters,
         ranks=job.world_size, assumptions=(*workload.assumptions, *said(session.assumptions)), warnings=warnings,
-        outside=_communicator(job),
     )
     found = run_of(session, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf)
     del workload
@@ -129,23 +125,12 @@ def answered_script(job: ScriptJob) -> Traced:
         name=Path(job.path).name, question={name: value for name, value in asked.items() if value is not None},
         num_parameters=ran.num_parameters, ranks=job.world_size,
         assumptions=(*job.assumptions, *said(ran.assumptions)), warnings=warnings, stopped=ran.stopped,
-        outside=_communicator(job),
     )
     found = traced(ran.run, about)
     if found.answer.fits:
         return found
     changes = changes_of_run(ran.run, found.answer)
     return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
-
-
-def _communicator(job: TraceJob | ScriptJob) -> tuple[LedgerEntry, ...]:
-    """What NCCL takes for the group of all ranks; further groups are not counted."""
-    if job.world_size == 1 or job.gpu is None:
-        return ()
-    return (LedgerEntry(
-        path=f"{Category.COMMUNICATION}/process/NCCL communicator", num_bytes=communicator_bytes(job.gpu),
-        basis=Basis.ASSUMED, formula="1 communicator", source="catalogue/contexts.csv, NCCL rows",
-    ),)
 
 
 def said(assumptions: Iterable[Assumption]) -> Iterator[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
 STEP: Final = "step"
 """The name of marks behind a step."""
+BACKWARD: Final = "backward"
+"""The name of marks behind a backward, in runs without an optimizer of torch.optim."""
 
 
 class Phase(StrEnum):
@@ -47,6 +49,26 @@ class Block:
         self.died: int | None = None  # None: alive at the end
 
 
+class Action(IntEnum):
+    """What a run told the allocator beside its requests and frees."""
+
+    USE = 0  # another stream uses a block
+    COMPLETE = 1  # the other streams of a freed block are done
+    EMPTY_CACHE = 2  # what is unused goes back to the driver
+    BEGIN_POOL = 3  # requests go to a private pool from now on: a capture of a graph
+    END_POOL = 4
+    RELEASE_POOL = 5  # a graph is gone
+
+
+class Aside(NamedTuple):
+    """One of these, and when."""
+
+    position: int  # events before it
+    action: Action
+    block: int = -1  # index, of USE and COMPLETE
+    number: int = 0  # stream of USE, number of a pool
+
+
 class Mark(NamedTuple):
     """A moment that has a name."""
 
@@ -61,14 +83,13 @@ class Tape:
     An event is the index of the block plus one, negative where it is freed.
     """
 
-    __slots__ = ("blocks", "completions", "events", "marks", "uses")
+    __slots__ = ("asides", "blocks", "events", "marks")
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.events = array("q")
         self.marks: list[Mark] = []
-        self.uses: list[tuple[int, int, int]] = []  # position, block, stream that uses it beside its own
-        self.completions: list[tuple[int, int]] = []  # position, freed block whose other streams are done
+        self.asides: list[Aside] = []
 
     def add(self, num_bytes: int, stream: int, operator: str, origin: Origin) -> Block:
         """A block comes to life."""
@@ -83,17 +104,22 @@ class Tape:
         block.died = len(self.events)
         self.events.append(-block.index - 1)
 
+    def tell(self, action: Action, *, block: int = -1, number: int = 0) -> None:
+        """Something beside requests and frees happens now."""
+        self.asides.append(Aside(len(self.events), action, block, number))
+
     def mark(self, name: str, optimizer: int = 0) -> None:
         """Name this moment."""
         self.marks.append(Mark(len(self.events), name, optimizer))
 
     def step_ends(self) -> tuple[int, ...]:
-        """Where steps end: where the caller says so, else with the step of the optimizer that makes fewest.
+        """Where steps end: where the caller says so, else with the step of the optimizer that makes fewest. Without
+        any, a backward ends a step.
 
         Several optimizers share a step: one for matrices and one for the rest, one a parameter within backward,
         generator and discriminator. Of those that make as many, the last ends it.
         """
-        marks = [mark for mark in self.marks if mark.name == STEP]
+        marks = [mark for mark in self.marks if mark.name == STEP] or self.marks
         own = tuple(mark.position for mark in marks if not mark.optimizer)
         if own or not marks:
             return own

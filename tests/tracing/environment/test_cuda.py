@@ -10,7 +10,9 @@ torch = pytest.importorskip("torch")
 
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.tracing.environment.properties import Properties, _multiprocessors, device_name
+from vramcast.tracing.played import play
 from vramcast.tracing.session import Session
+from vramcast.tracing.tape import Action
 
 
 @pytest.fixture
@@ -118,6 +120,43 @@ def test_events_have_always_happened(session):
         end.record()
         end.synchronize()
         assert end.query() and start.elapsed_time(end) > 0
+
+
+def test_a_graph_keeps_the_memory_of_its_capture_until_it_is_gone(session):
+    with session.active():
+        weight, graph = torch.randn(2048, 2048, device="cuda"), torch.cuda.CUDAGraph()
+        before = torch.cuda.memory_reserved()
+        with torch.cuda.graph(graph):
+            assert torch.cuda.is_current_stream_capturing()
+            (weight + 1).sum()
+        graph.replay()
+        torch.cuda.empty_cache()
+        kept = torch.cuda.memory_reserved()
+        graph.reset()
+        torch.cuda.empty_cache()
+        after = torch.cuda.memory_reserved()
+    assert kept >= before + weight.nbytes and after < kept
+    assert list(play(session.device.tape).reserved)[-1] in (kept, after)
+
+
+def test_graphed_callables_train_in_one_pool(session):
+    with session.active():
+        model = torch.nn.Linear(256, 256).cuda()
+        sample = torch.randn(8, 256, device="cuda", requires_grad=True)
+        graphed = torch.cuda.make_graphed_callables(model, (sample,))
+        graphed(torch.randn(8, 256, device="cuda")).sum().backward()
+        assert model.weight.grad.shape == (256, 256)
+    begun = {aside.number for aside in session.device.tape.asides if aside.action is Action.BEGIN_POOL}
+    assert len(begun) == 1
+
+
+def test_caches_given_back_are_on_the_tape(session):
+    with session.active():
+        torch.zeros(64 << 20, device="cuda")
+        torch.cuda.empty_cache()
+        torch.zeros(1, device="cuda")
+        reserved = torch.cuda.memory_reserved()
+    assert play(session.device.tape).reserved[-1] == reserved == 2 << 20
 
 
 def test_a_graph_runs_once_and_says_what_it_leaves_out(session):

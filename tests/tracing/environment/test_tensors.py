@@ -169,7 +169,8 @@ def test_copies_of_modules_and_tensors_have_memory_of_their_own(session):
 
 def test_compiled_modules_run_eagerly_and_say_so(session):
     with session.active():
-        model = torch.compile(nn.Linear(4, 4).cuda())
+        model = torch.compile(nn.Linear(4, 4).cuda(), mode="reduce-overhead")
+        torch.compiler.cudagraph_mark_step_begin()
         assert model(torch.randn(2, 4, device="cuda")).is_cuda
         assert "_orig_mod.weight" in model.state_dict()
 
@@ -178,7 +179,22 @@ def test_compiled_modules_run_eagerly_and_say_so(session):
             return tensor * 2
 
         assert double(torch.ones(2, device="cuda")).tolist() == [2, 2]
-    assert any("runs eagerly" in assumption.what for assumption in session.assumptions)
+    said = {assumption.what for assumption in session.assumptions}
+    assert any("runs eagerly" in what for what in said) and any("without CUDA graphs" in what for what in said)
+
+
+def test_flex_attention_is_fused_and_trains(session):
+    from torch.nn.attention import flex_attention as flex
+
+    with session.active():
+        mask = flex.create_block_mask(lambda _b, _h, q, k: q >= k, None, None, 256, 256, device="cuda")
+        query = torch.randn(2, 8, 256, 64, device="cuda", requires_grad=True)
+        key, value = (torch.randn(2, 2, 256, 64, device="cuda", requires_grad=True) for _ in range(2))
+        before = torch.cuda.memory_allocated()
+        out = torch.compile(flex.flex_attention)(query, key, value, block_mask=mask, enable_gqa=True)
+        assert torch.cuda.memory_allocated() - before == out.nbytes + 4 * 2 * 8 * 256  # one statistic a row
+        out.sum().backward()
+        assert key.grad.shape == key.shape and out.shape == query.shape
 
 
 def test_transforms_and_scripted_modules_run(session):

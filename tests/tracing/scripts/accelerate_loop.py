@@ -1,5 +1,6 @@
-"""Accelerate: prepare, accumulate, clip, gather, save a state."""
+"""Accelerate: prepare, accumulate, clip, gather, save a state; one card, or FSDP as `accelerate launch` sets it up."""
 
+import os
 import sys
 
 import torch
@@ -7,6 +8,8 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+if sys.argv[2:] == ["fsdp2"]:
+    os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 accelerator = Accelerator(mixed_precision=sys.argv[1], gradient_accumulation_steps=2)
 model = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 10))
 optimizer = torch.optim.Adam(model.parameters())

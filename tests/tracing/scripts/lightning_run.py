@@ -1,5 +1,7 @@
 """Lightning: automatic optimization, mixed precision, validation, checkpoints."""
 
+import sys
+
 import lightning as L
 import torch
 from torch import nn
@@ -30,8 +32,10 @@ def loader():
     return DataLoader(TensorDataset(torch.randn(512, 256), torch.randint(0, 10, (512,))), batch_size=32, num_workers=2)
 
 
+devices, strategy = (int(sys.argv[1]), sys.argv[2]) if len(sys.argv) > 1 else (1, "auto")
 trainer = L.Trainer(
-    accelerator="gpu", devices=1, precision="bf16-mixed", max_epochs=100, limit_train_batches=2, limit_val_batches=2,
-    gradient_clip_val=1.0, default_root_dir="lightning-out",
+    accelerator="gpu", devices=devices, strategy=strategy, precision="bf16-mixed", max_epochs=100,
+    limit_train_batches=2, limit_val_batches=2,
+    gradient_clip_val=1.0 if devices == 1 else None, default_root_dir="lightning-out",
 )
 trainer.fit(Classifier(), loader(), loader())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from vramcast.tracing.distributed.checkpoints import patch_checkpoints
 from vramcast.tracing.distributed.groups import patch_reductions, process_groups
 from vramcast.tracing.distributed.layouts import patch_layouts
 from vramcast.tracing.distributed.objects import patch_objects
@@ -20,6 +21,8 @@ def simulate_distributed(patches: Patches, simulation: Simulation, world: World)
     patch_layouts(patches)
     patch_objects(patches)
     patch_replicas(patches)
+    if world.size > 1:
+        patch_checkpoints(patches, simulation)
     patch_reductions(patches, simulation)
     with process_groups(patches, world):
         yield

@@ -7,6 +7,7 @@ import torch
 from vramcast.tracing.environment.compiled import patch_compile
 from vramcast.tracing.environment.cuda import patch_cuda
 from vramcast.tracing.environment.devices import patch_devices
+from vramcast.tracing.environment.flex import patch_flex
 from vramcast.tracing.environment.host import patch_host
 from vramcast.tracing.environment.loaders import patch_loaders
 from vramcast.tracing.environment.nested import patch_nested
@@ -33,6 +34,7 @@ def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay
     patch_files(patches, overlay)
     patch_saving(patches, simulation, overlay)
     patch_compile(patches, simulation)
+    patch_flex(patches, simulation)
     patch_parallel(patches, simulation)
     patch_processes(patches, simulation)
     patch_threads(patches, simulation)

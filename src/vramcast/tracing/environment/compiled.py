@@ -6,6 +6,7 @@ the eager figures are mostly above those of compiled code.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -14,6 +15,10 @@ from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
 
 EAGER: Final = "torch.compile runs eagerly; compiled code mostly needs less for activations and temporaries"
+GRAPHED: Final = "torch.compile runs without CUDA graphs; theirs keep a pool of their own"
+GRAPH_MODES: Final = ("reduce-overhead", "max-autotune")
+GRAPH_TREES: Final = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
+"""That torch's module of graphs takes from a build with CUDA when `torch._dynamo.reset` loads it."""
 
 
 def patch_compile(patches: Patches, simulation: Simulation) -> None:
@@ -24,13 +29,18 @@ def patch_compile(patches: Patches, simulation: Simulation) -> None:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return self._orig_mod(*args, **kwargs)
 
-    def compiled(model: Any = None, **_options: Any) -> Any:
+    def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:
-            return compiled
+            return partial(compiled, **options)
         simulation.assumptions.note(EAGER, simulation.origins.place())
+        if options.get("mode") in GRAPH_MODES:
+            simulation.assumptions.note(GRAPHED, simulation.origins.place())
         return Eager(model, _as_it_is) if isinstance(model, torch.nn.Module) else model
 
     patches.set(torch, "compile", compiled)
+    patches.set(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
+    for name in GRAPH_TREES:
+        patches.set(torch._C, name, _as_it_is)
     # A forward without a method of its own would lead into the compiler's inlining.
     patches.set(torch._dynamo.external_utils, "wrap_inline", _as_it_is)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.environment.generators import make_generator_class
-from vramcast.tracing.environment.graphs import make_graph_class, no_graphed_callables
+from vramcast.tracing.environment.graphs import Captures, make_graph_class
 from vramcast.tracing.environment.legacy import patch_legacy
 from vramcast.tracing.environment.native import Native
 from vramcast.tracing.environment.patches import Patches
@@ -50,6 +50,7 @@ def patch_cuda(patches: Patches, simulation: Simulation) -> None:
 def _patch_module(patches: Patches, simulation: Simulation, native: Native) -> None:
     cuda = torch.cuda
     generators = make_generator_class(torch.Generator, simulation.memory)
+    captures = Captures(simulation)
     properties = [Properties(device.gpu, index) for index, device in enumerate(simulation.memory.devices) if device.gpu]
 
     def properties_of(device: Any = None) -> Properties:
@@ -66,12 +67,14 @@ def _patch_module(patches: Patches, simulation: Simulation, native: Native) -> N
         "get_device_capability": lambda device=None: (properties_of(device).major, properties_of(device).minor),
         "cudart": lambda: _runtime(native),
         "default_generators": tuple(generators("cuda", index) for index in range(len(properties))),
-        "CUDAGraph": make_graph_class(simulation), "make_graphed_callables": no_graphed_callables(simulation),
-        "is_current_stream_capturing": lambda: False,
+        "CUDAGraph": make_graph_class(captures), "is_current_stream_capturing": captures.is_under_way,
     }
     for name, answer in answers.items():
         patches.set(cuda, name, answer)
     patches.set(cuda.graphs, "CUDAGraph", cuda.CUDAGraph)
+    patches.set(cuda.graphs, "_graph_pool_handle", captures.new_pool)
+    patches.set(cuda.graphs, "_cuda_isCurrentStreamCapturing", captures.is_under_way)
+    patches.set(cuda.graphs.graph, "default_capture_stream", None)  # made by the first capture, kept by the class
     patches.set(cuda.nvtx, "_nvtx", NVTX)
     patches.set(torch, "Generator", generators)
 

@@ -1,33 +1,83 @@
-"""CUDA graphs: what is captured runs once, as if there were no graph.
+"""CUDA graphs: what is captured runs once, in a private pool that the graph keeps.
 
-Left out: the private pool of a capture, which keeps its memory; blocks come from the default pool.
+A replay takes no memory: it runs in that of the capture. `torch.cuda.graph` and `make_graphed_callables` are torch's.
+Left out: what the driver keeps for a graph itself.
+[graph] pytorch aten/src/ATen/cuda/CUDAGraph.cpp: capture_begin, capture_end, reset
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 from typing import Any, Final
 
+import torch
+
+from vramcast.tracing.memory import Device, Memory
 from vramcast.tracing.simulation import Simulation
 
-NO_POOL: Final = "CUDA graphs are captured in the default pool: a private pool's memory is not kept apart"
+NO_GRAPH: Final = "what the driver keeps for CUDA graphs themselves is not counted"
+PoolHandle = tuple[int, int]
 
 
-def make_graph_class(simulation: Simulation) -> type:
+class Captures:
+    """The captures of a run."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._numbers: Iterator[int] = count(1)
+        self._under_way: list[int] = []  # numbers of pools
+
+    @property
+    def memory(self) -> Memory:
+        """On which captures run."""
+        return self._simulation.memory
+
+    def is_under_way(self) -> bool:
+        """`torch.cuda.is_current_stream_capturing`."""
+        return bool(self._under_way)
+
+    def new_pool(self) -> PoolHandle:
+        """`torch.cuda.graph_pool_handle`."""
+        return 0, next(self._numbers)
+
+    def begin(self, pool: PoolHandle) -> Device:
+        """Requests go to a pool from now on; on which device.
+
+        Raises: RuntimeError, as CUDA does, within another capture
+        """
+        if self._under_way:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        self._simulation.assumptions.note(NO_GRAPH, self._simulation.origins.place())
+        device = self.memory.devices[self.memory.current]
+        device.begin_pool(pool[1])
+        self._under_way.append(pool[1])
+        return device
+
+    def end(self, device: Device, pool: PoolHandle) -> None:
+        """The capture is over."""
+        device.end_pool(pool[1])
+        self._under_way.remove(pool[1])
+
+
+def make_graph_class(captures: Captures) -> type:
     """What stands for `torch.cuda.CUDAGraph`."""
-    pools = count(1)
 
     class CUDAGraph:
         """A graph whose replay does nothing: the capture was the run."""
 
         def __init__(self, *_given: Any, **_named: Any) -> None:
-            self._pool = (0, next(pools))
+            self._pool = captures.new_pool()
+            self._device: Device | None = None
 
-        def capture_begin(self, *_given: Any, **_named: Any) -> None:
-            simulation.assumptions.note(NO_POOL, simulation.origins.place())
+        def capture_begin(self, pool: Any = None, *_given: Any, **_named: Any) -> None:
+            if pool is not None:
+                self._pool = tuple(pool)
+            self._device = captures.begin(self._pool)
 
         def capture_end(self) -> None:
-            """Nothing was kept apart."""
+            assert self._device is not None
+            captures.end(self._device, self._pool)
 
         def instantiate(self) -> None:
             """Nothing to make."""
@@ -36,10 +86,14 @@ def make_graph_class(simulation: Simulation) -> type:
             """Uses the memory of the capture."""
 
         def reset(self) -> None:
-            """Nothing to give back."""
+            device, self._device = self._device, None
+            if device is not None:
+                device.release_pool(self._pool[1])
 
-        def pool(self) -> tuple[int, int]:
-            return self._pool
+        __del__ = reset
+
+        def pool(self) -> Any:
+            return torch.cuda._POOL_HANDLE(self._pool)
 
         def enable_debug_mode(self) -> None:
             """Nothing to print."""
@@ -48,13 +102,3 @@ def make_graph_class(simulation: Simulation) -> type:
             """Nothing to print."""
 
     return CUDAGraph
-
-
-def no_graphed_callables(simulation: Simulation) -> Any:
-    """What stands for `torch.cuda.make_graphed_callables`: the callables as they are."""
-
-    def make(callables: Any, *_args: Any, **_kwargs: Any) -> Any:
-        simulation.assumptions.note(NO_POOL, simulation.origins.place())
-        return callables
-
-    return make

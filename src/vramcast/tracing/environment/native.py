@@ -113,7 +113,7 @@ class Native:
 
     def _empty_caches(self) -> None:
         for device in self._memory.devices:
-            device.allocator.empty_cache()
+            device.empty_cache()
 
     def _set_fraction(self, fraction: float, index: int) -> None:
         device = self.device(index)
@@ -150,7 +150,6 @@ def _constants() -> dict[str, Callable[..., Any]]:
         "_cuda_ipc_collect": lambda: None,
         "_cuda_isInBadFork": lambda: False,
         "_cuda_sleep": lambda _cycles: None,
-        "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_set_sync_debug_mode": lambda _mode: None,
         "_cuda_getAllocatorBackend": lambda: "native",

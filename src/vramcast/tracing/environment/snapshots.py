@@ -24,7 +24,7 @@ def memory_snapshot(memory: Memory) -> dict[str, Any]:
     for index, device in enumerate(memory.devices):
         recorded = recording(
             device.tape, stacks=device.origins.stacks.frames(), labels=[str(c) for c in categorise(device.tape)],
-            name=f"cuda:{index}", settings=device.allocator.settings,
+            name=f"cuda:{index}", settings=device.allocator.settings, capacity_bytes=device.capacity_bytes,
         )
         stacks = [[_frame(frame) for frame in stack] for stack in recorded.stacks]
         view = recorded.devices[0]
