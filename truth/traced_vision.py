@@ -18,10 +18,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from truth.score import percentile
 from vramcast.units import MIB
+
+if TYPE_CHECKING:
+    from vramcast.tracing.session import Session
 
 STEPS: Final = 2
 """The second has gradients and states of the first; a third changes nothing."""
@@ -166,7 +169,16 @@ def question_of(row: dict[str, Any]) -> Question:
 
 def reserved_mib(question: Question) -> float | str:
     """Peak reserved of the training [MiB]; a sentence where it cannot be traced."""
-    from vramcast.allocator import DeviceOutOfMemory, Settings
+    try:
+        session = trained(question)
+    except Exception as error:  # one network's failure must not hide the others; it is counted and named
+        return f"{question.model}: {type(error).__name__}: {str(error).splitlines()[0][:120]}"
+    return session.device.allocator.peak_reserved_bytes / MIB
+
+
+def trained(question: Question) -> Session:
+    """The simulated process after the training."""
+    from vramcast.allocator import Settings
     from vramcast.catalogue.gpus import load_gpu
     from vramcast.tracing.session import Session
 
@@ -174,15 +186,10 @@ def reserved_mib(question: Question) -> float | str:
     session = Session(
         load_gpu(question.card), settings=Settings(version=harness.version), capacity_bytes=question.capacity_bytes
     )
-    try:
-        model, size = build(question.model)
-        with session.active():
-            train(copy.deepcopy(model).to_empty(device="cuda"), (question.batch, *size), harness)
-    except DeviceOutOfMemory:
-        return "out of memory"
-    except Exception as error:  # one network's failure must not hide the others; it is counted and named
-        return f"{question.model}: {type(error).__name__}: {str(error).splitlines()[0][:120]}"
-    return session.device.allocator.peak_reserved_bytes / MIB
+    model, size = build(question.model)
+    with session.active():
+        train(copy.deepcopy(model).to_empty(device="cuda"), (question.batch, *size), harness)
+    return session
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,8 @@
 """Workspaces of cuDNN convolutions on tensor cores, as shares of the tensors they move.
 
-cuDNN does not publish what its plans need; `cudnn_workspaces.csv` holds shares fitted to measured training runs, by
-kind of kernel and by what is computed. Its kernels for TF32 and 16-bit numbers read channels last: tensors in torch's
+cuDNN does not publish what its plans need; `cudnn_workspaces.csv` holds shares that `truth/fit_cudnn.py` fitted to
+measured training runs, by kind of kernel and by what is computed; low and high are the range that halves of the
+networks give. Its kernels for TF32 and 16-bit numbers read channels last: tensors in torch's
 default layout are converted within the workspace.
 """
 

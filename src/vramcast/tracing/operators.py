@@ -55,7 +55,8 @@ class Operator:
             returned.alias_info is not None for returned in schema.returns
         )
         self.makes = any(argument.name == "device" for argument in schema.arguments)  # may name a device
-        self.depends_on_values = torch.Tag.dynamic_output_shape in func.tags  # how large its result is
+        # How large its result is, unless a rule knows better.
+        self.depends_on_values = torch.Tag.dynamic_output_shape in func.tags and self.rule is None
         self.asks = self.depends_on_values or packet in READS  # for values
         self.supposes = packet in INDICES  # indices that stand for those nobody computed
         self.is_random = torch.Tag.nondeterministic_seeded in func.tags or packet.startswith(COLLECTIVES)

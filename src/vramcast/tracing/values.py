@@ -6,6 +6,7 @@ as well. Where an input is not known, neither is the result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -26,6 +27,20 @@ UNWRITTEN: Final = frozenset({("aten._amp_foreach_non_finite_check_and_unscale_"
 OVERWRITING: Final = frozenset({"aten.copy_", "aten.zero_", "aten.fill_"})
 """Operators after which nothing is left of what their first tensor held."""
 HOST: Final = torch.device("cpu")
+
+
+def _steps(start: float, end: float | None = None, step: float = 1) -> float:
+    return abs(start if end is None else end - start) / (abs(step) or 1)
+
+
+MADE: Final[dict[str, Callable[..., float]]] = {
+    "aten.arange": _steps,
+    "aten.eye": lambda rows, columns=None, *_: rows * (rows if columns is None else columns),
+    "aten.linspace": lambda _start, _end, steps=1, *_: steps,
+    "aten.tril_indices": lambda rows, columns, *_: rows * columns,
+    "aten.triu_indices": lambda rows, columns, *_: rows * columns,
+}
+"""Factories that are told numbers instead of a size -> at most how many elements they make."""
 
 
 class Unknown(Exception):
@@ -71,7 +86,7 @@ class Values:
             return None
         if operator.makes:
             known["device"] = HOST
-            if not known_args or _elements(known_args[0]) > LARGEST_ELEMENTS:
+            if not known_args or _elements(known_args[0]) > LARGEST_ELEMENTS or _counted(operator, known_args):
                 return None
         if any(isinstance(arg, (list, tuple)) and _elements(arg) > LARGEST_ELEMENTS for arg in known_args):
             return None  # sizes: of a gradient in front of a slice, of new zeros
@@ -147,6 +162,13 @@ def _same_layout(tensor: torch.Tensor, values: torch.Tensor) -> bool:
         tensor.size() == values.size() and tensor.stride() == values.stride() and tensor.dtype == values.dtype
         and tensor.storage_offset() == values.storage_offset()
     )
+
+
+def _counted(operator: Operator, args: tuple[Any, ...]) -> bool:
+    """Whether a factory that is told numbers instead of a size makes too much to be kept."""
+    numbers = [arg for arg in args if isinstance(arg, (int, float))]
+    made = MADE.get(operator.name)
+    return made is not None and bool(numbers) and made(*numbers) > LARGEST_KNOWN_INTEGERS
 
 
 def _elements(first: Any) -> int:

@@ -17,6 +17,7 @@ from vramcast.tracing.rules import (
     bitsandbytes,
     blas,
     convolution,
+    ctc,
     dropout,
     engine,
     flash_attention,
@@ -37,8 +38,8 @@ from vramcast.tracing.rules import (
 )
 
 TABLES: Final = (
-    attention, batch_norm, bitsandbytes, blas, convolution, dropout, engine, flash_attention, foreach, indexing, inside,
-    losses, norms, pointwise, pooling, random, recurrent, reductions, softmax, sorting, spectral, torchvision,
+    attention, batch_norm, bitsandbytes, blas, convolution, ctc, dropout, engine, flash_attention, foreach, indexing,
+    inside, losses, norms, pointwise, pooling, random, recurrent, reductions, softmax, sorting, spectral, torchvision,
 )
 GROUP: Final = "vramcast.rules"
 """Entry points of other packages: modules with RULES and, where they have any, PLAIN, for operators of their own."""

@@ -18,7 +18,7 @@ def inside(call: Call) -> Any:
 
 
 OPERATORS: Final = (
-    "_safe_softmax", "_unsafe_index.Tensor", "_unsafe_index_put", "_unsafe_masked_index",
+    "_euclidean_dist", "_safe_softmax", "_unsafe_index.Tensor", "_unsafe_index_put", "_unsafe_masked_index",
     "_unsafe_masked_index_put_accumulate", "affine_grid_generator", "binary_cross_entropy_with_logits",
     "block_diag", "dist", "embedding", "linalg_lstsq", "masked_scatter_backward",
     "mvlgamma", "norm.Scalar", "norm.ScalarOpt_dtype", "put", "rot90", "soft_margin_loss",

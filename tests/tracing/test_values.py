@@ -1,0 +1,42 @@
+"""Values that are known are those of small tensors."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch._dynamo")
+
+from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(1 << 20, device="cuda"),  # 4 TiB, were it made
+        lambda: torch.arange(1 << 40, device="cuda"),
+        lambda: torch.linspace(0, 1, 1 << 40, device="cuda"),
+    ],
+)
+def test_large_constants_are_not_made_on_the_host(make):
+    session = Session(load_gpu("a100-sxm4-80gb"))
+    with session.active():
+        tensor = make()
+        assert session.simulation.values.of(tensor) is None
+    assert session.device.allocator.peak_allocated_bytes >= tensor.numel() * tensor.element_size()
+
+
+def test_small_constants_are_known():
+    with Session(load_gpu("a100-sxm4-80gb")).active():
+        assert torch.eye(3, device="cuda").sum().item() == 3
+        assert torch.arange(4, device="cuda").tolist() == [0, 1, 2, 3]
+
+
+def test_chosen_elements_have_known_places_spread_evenly():
+    session = Session(load_gpu("a100-sxm4-80gb"))
+    with session.active():
+        rows, columns = torch.where(torch.empty(2, 3, device="cuda") > 0)
+        assert rows.tolist() == [0, 0, 0, 1, 1, 1] and columns.tolist() == [0, 1, 2] * 2
+        labels = torch.arange(6, device="cuda")[torch.empty(6, device="cuda") > 0]
+        assert labels.tolist() == list(range(6))
+    assert LARGEST_KNOWN_INTEGERS >= 90_000  # boxes of an image of a detection model
