@@ -151,3 +151,9 @@ def test_what_cannot_be_traced_gets_one_sentence(target, options, kind, words) -
     with pytest.raises(kind, match=words) as caught:
         trace_job(build_trace(target, given))
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_user_reads_names_tensors_of_the_card() -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        answer_of(f"{HERE}:Stack", input=("8x256:int64",))
+    assert "Meta" not in str(caught.value) and ".," not in str(caught.value)
