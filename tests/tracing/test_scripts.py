@@ -17,6 +17,7 @@ from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, SourceError, Unsupported
 from vramcast.tracing.played import highest, play
 from vramcast.tracing.record import pack_tape, unpack_tape
+from vramcast.tracing.run import answered_script
 from vramcast.tracing.scripts import run_script
 from vramcast.tracing.tape import Phase
 
@@ -100,7 +101,8 @@ def test_a_script_that_never_ends_meets_its_time_limit():
     ("x = 1\nraise ValueError('wrong\\n shape')", r"script.py:2: ValueError: wrong shape"),
     ("import no_such_module", r"script.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
     ("def f(:\n  pass", r"script.py:1: SyntaxError"),
-    ("raise SystemExit(3)", r"script.py exited with 3"),
+    ("raise SystemExit(3)", r"script.py exited with 3$"),
+    ("import argparse\nargparse.ArgumentParser().parse_args(['--no'])", r"with 2 after printing: .*arguments: --no"),
     ("import torch\ntorch.ones(2, device='cuda') @ torch.ones(3, device='cuda')", r"script.py:2: RuntimeError: incon"),
 ])
 def test_a_script_that_fails_is_one_sentence_with_its_line(own_folder, text, message):
@@ -146,6 +148,27 @@ def test_a_script_that_tries_again_with_a_smaller_batch_finds_the_one_that_fits(
     ))
     found = run(script, capacity_bytes=1 << 30, enforces_capacity=True)
     assert "fits 256" in found.output and "CUDA out of memory. Tried to allocate 2.00 GiB." in found.output
+
+
+def test_the_answer_to_a_script_that_catches_and_goes_on_is_what_it_settles_on(own_folder):
+    script = written(own_folder, (
+        "import torch\nbatch = 1 << 10\nwhile True:\n    try:\n        torch.zeros(batch, 1 << 20, device='cuda')\n"
+        "        break\n    except torch.cuda.OutOfMemoryError:\n        batch //= 2\n"
+    ))
+    job = ScriptJob(path=str(script), gpu=load_gpu("a100-sxm-80gb"), capacity_bytes=2 << 30)
+    answer = answered_script(job).answer
+    assert answer.fits and answer.failure is None and answer.peak.allocated_bytes == 1 << 30
+    assert any("catches that" in one for one in answer.assumptions)
+
+
+def test_a_script_that_gives_up_when_memory_runs_out_does_not_fit(own_folder):
+    script = written(own_folder, (
+        "import torch\nmodel = torch.nn.Linear(1024, 1024).cuda()\ntry:\n"
+        "    model(torch.zeros(1 << 20, 1024, device='cuda'))\nexcept torch.cuda.OutOfMemoryError:\n    pass\n"
+    ))
+    job = ScriptJob(path=str(script), gpu=load_gpu("a100-sxm-80gb"), capacity_bytes=1 << 30)
+    answer = answered_script(job).answer
+    assert not answer.fits and answer.failure is not None
 
 
 def test_what_leaves_the_process_is_said(own_folder):

@@ -22,6 +22,7 @@ from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
 from vramcast.errors import VramcastError
 from vramcast.tracing.assumptions import read_value
 from vramcast.tracing.distributed.world import parse_world
+from vramcast.tracing.failures import words_of
 from vramcast.tracing.record import RunRecord, pack_tape
 from vramcast.tracing.scripts import JOB, RECORD, ROOT
 from vramcast.tracing.session import Session
@@ -73,7 +74,7 @@ class Watch:
         signal.signal(signal.SIGALRM, self._out_of_time)
         signal.setitimer(signal.ITIMER_REAL, self._job.time_limit_s)
 
-    def write(self, *, stopped: str = "", error: str = "", needs_value: bool = False) -> None:
+    def write(self, *, stopped: str = "", error: str = "", needs_value: bool = False, exited: bool = False) -> None:
         """Leave the record of what ran so far; the first one stays."""
         if self._is_written:
             return
@@ -85,7 +86,7 @@ class Watch:
             unseen={name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()},
             device=device.torch_device.index,
             communicators=len(device.communicators), num_parameters=self._num_parameters, steps=self.steps,
-            forwards=self._forwards, stopped=stopped, error=error, needs_value=needs_value,
+            forwards=self._forwards, stopped=stopped, error=error, needs_value=needs_value, exited=exited,
             assumptions=list(session.assumptions),
         )
         draft = self._folder / (RECORD + ".part")
@@ -185,20 +186,13 @@ def _run(job: ScriptJob, watch: Watch) -> None:
         pass
     except SystemExit as error:
         if error.code not in (None, 0):
-            watch.write(error=f"{job.path} exited with {error.code!r}{_argument_error()}")
+            watch.write(error=f"{job.path} exited with {error.code!r}", exited=True)
     except VramcastError as error:
         watch.write(error=str(error), needs_value=True)
     except BaseException as error:
         traceback.print_exc()
-        watch.write(error=f"{_place(error, job)}: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
+        watch.write(error=f"{_place(error, job)}: {type(error).__name__}: {words_of(error)}")
     watch.write()
-
-
-def _argument_error() -> str:
-    """What argparse said, which exits by itself."""
-    error = sys.exc_info()[1]
-    cause = error.__context__ if error is not None else None
-    return f": {cause}" if cause is not None else "; what it printed says why, pass its arguments behind --"
 
 
 def _place(error: BaseException, job: ScriptJob) -> str:
