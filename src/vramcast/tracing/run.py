@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from vramcast.allocator import Settings
-from vramcast.domain.answer import LedgerEntry
+from vramcast.domain.answer import LedgerEntry, Peak
 from vramcast.domain.program import Basis, Category
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import Input, ScriptJob, TraceJob
@@ -136,7 +136,7 @@ def answered_script(job: ScriptJob) -> Traced:
     found = traced(ran.run, about)
     if found.answer.fits:
         return found
-    again = _tried_again(job, ran)
+    again = _tried_again(job, ran, found.answer.peak)
     if again is not None:
         note = CATCHES.format(format_bytes(found.answer.peak.device_bytes))
         return traced(again.run, about._replace(
@@ -147,15 +147,18 @@ def answered_script(job: ScriptJob) -> Traced:
     return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
 
 
-def _tried_again(job: ScriptJob, ran: ScriptRun) -> ScriptRun | None:
+def _tried_again(job: ScriptJob, ran: ScriptRun, peak: Peak) -> ScriptRun | None:
     """The run of a script that catches that memory runs out and then gets as far; None of any other."""
-    if job.gpu is None:
+    capacity_bytes = ran.run.capacity_bytes - (peak.device_bytes - peak.reserved_bytes)  # the context takes its share
+    if job.gpu is None or capacity_bytes <= 0:
         return None
     try:
-        again = run_script(replace(job, enforces_capacity=True))
+        again = run_script(replace(job, enforces_capacity=True, capacity_bytes=capacity_bytes))
     except VramcastError:
         return None
-    return again if again.steps >= ran.steps and again.forwards >= min(1, ran.forwards) else None
+    if again.steps < ran.steps or again.forwards < min(1, ran.forwards):
+        return None
+    return again._replace(run=again.run._replace(capacity_bytes=ran.run.capacity_bytes))
 
 
 def _communicator(job: TraceJob | ScriptJob) -> tuple[LedgerEntry, ...]:
