@@ -13,10 +13,15 @@ An answer that says "does not fit" is an answer, not an error: it exits 1.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+CATALOGUES: Final = {"GPU": "; `vramcast gpus` lists all", "model": "; `vramcast models` lists all"}
+"""Kind of a name -> where all of them stand."""
+MOST_LISTED: Final = 24
+"""Names that an error lists where none is near."""
 
 
 class VramcastError(Exception):
@@ -44,8 +49,11 @@ class UnknownName(VramcastError):
     def of(cls, kind: str, name: str, known: Iterable[str]) -> UnknownName:
         """The error for `name`, with the nearest known names in it."""
         shown = name if len(name) <= 80 else name[:77] + "..."
-        near = get_close_matches(shown.lower(), list(known), n=3, cutoff=0.5)
+        names = list(known)
+        near = get_close_matches(shown.lower(), names, n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
+        if not near and names:
+            hint = CATALOGUES.get(kind) or ("; known: " + ", ".join(names) if len(names) <= MOST_LISTED else "")
         return cls(f"unknown {kind} {shown!r}{hint}")
 
 

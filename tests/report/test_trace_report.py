@@ -92,6 +92,14 @@ def test_json_leaves_out_what_is_unknown() -> None:
     assert "failure" not in plain and "timeline" not in plain
     full = json.loads(to_json(replace(FAILED, timeline="x.pickle")))
     assert full["failure"]["bytes"] == MIB and full["timeline"] == "x.pickle"
+    assert full["failure"]["module"] == "layers.3"
+    outside = json.loads(to_json(replace(FAILED, failure=replace(FAILURE, module=""))))
+    assert "module" not in outside["failure"]
+
+
+def test_json_counts_the_step_that_fails_as_the_text_does() -> None:
+    assert "in step 2" in render(FAILED, Words("en"))
+    assert json.loads(to_json(FAILED))["failure"]["step"] == 2
 
 
 def test_what_a_search_found_comes_first() -> None:

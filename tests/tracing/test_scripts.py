@@ -19,6 +19,7 @@ from vramcast.errors import InvalidSpec, SourceError, Unsupported
 from vramcast.tracing import child
 from vramcast.tracing.played import highest, play
 from vramcast.tracing.record import pack_tape, unpack_tape
+from vramcast.tracing.run import answered_script
 from vramcast.tracing.scripts import run_script
 from vramcast.tracing.tape import Phase
 
@@ -121,7 +122,7 @@ def test_a_script_that_never_ends_meets_its_time_limit():
     ("x = 1\nraise ValueError('wrong\\n shape')", r"script.py:2: ValueError: wrong shape"),
     ("import no_such_module", r"script.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
     ("def f(:\n  pass", r"script.py:1: SyntaxError"),
-    ("raise SystemExit(3)", r"script.py exited with 3"),
+    ("raise SystemExit(3)", r"script.py exited with 3$"),
     ("import deepspeed", r"script.py:1: the script needs DeepSpeed, which is not installed and cannot be simulated"),
 ])
 def test_a_script_that_fails_is_one_sentence_with_its_line(own_folder, monkeypatch, text, message):
@@ -137,6 +138,12 @@ def test_a_script_that_fails_is_one_sentence_with_its_line(own_folder, monkeypat
 
     child._run(ScriptJob(path=str(written(own_folder, text))), Watched())
     assert re.search(message, said[0])
+
+
+def test_a_script_that_exits_is_told_with_what_it_printed(own_folder):
+    script = written(own_folder, "import argparse\nargparse.ArgumentParser().parse_args(['--no'])\n")
+    with pytest.raises(Unsupported, match=r"with 2 after printing: .*arguments: --no"):
+        run(script)
 
 
 def test_an_error_of_torch_is_one_of_the_script(own_folder):
@@ -185,6 +192,27 @@ def test_a_script_that_tries_again_with_a_smaller_batch_finds_the_one_that_fits(
     ))
     found = run(script, capacity_bytes=2 << 30, enforces_capacity=True)  # a part of which is the context's
     assert "fits 256" in found.output and "CUDA out of memory. Tried to allocate 2.00 GiB." in found.output
+
+
+def test_the_answer_to_a_script_that_catches_and_goes_on_is_what_it_settles_on(own_folder):
+    script = written(own_folder, (
+        "import torch\nbatch = 1 << 10\nwhile True:\n    try:\n        torch.zeros(batch, 1 << 20, device='cuda')\n"
+        "        break\n    except torch.cuda.OutOfMemoryError:\n        batch //= 2\n"
+    ))
+    job = ScriptJob(path=str(script), gpu=load_gpu("a100-sxm-80gb"), capacity_bytes=2 << 30)
+    answer = answered_script(job).answer
+    assert answer.fits and answer.failure is None and answer.peak.allocated_bytes == 1 << 30
+    assert any("catches that" in one for one in answer.assumptions)
+
+
+def test_a_script_that_gives_up_when_memory_runs_out_does_not_fit(own_folder):
+    script = written(own_folder, (
+        "import torch\nmodel = torch.nn.Linear(1024, 1024).cuda()\ntry:\n"
+        "    model(torch.zeros(1 << 20, 1024, device='cuda'))\nexcept torch.cuda.OutOfMemoryError:\n    pass\n"
+    ))
+    job = ScriptJob(path=str(script), gpu=load_gpu("a100-sxm-80gb"), capacity_bytes=1 << 30)
+    answer = answered_script(job).answer
+    assert not answer.fits and answer.failure is not None
 
 
 def test_a_script_that_is_not_there_is_a_sentence():

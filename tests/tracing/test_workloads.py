@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from vramcast.domain.program import Category  # noqa: E402
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, VramcastError  # noqa: E402
 from vramcast.question.tracing import build_trace  # noqa: E402
+from vramcast.tracing.failures import words_of  # noqa: E402
 from vramcast.tracing.run import trace_job  # noqa: E402
 
 HERE = "tests.tracing._modules"
@@ -151,3 +152,10 @@ def test_what_cannot_be_traced_gets_one_sentence(target, options, kind, words) -
     with pytest.raises(kind, match=words) as caught:
         trace_job(build_trace(target, given))
     assert "\n" not in str(caught.value)
+
+
+def test_errors_name_tensors_of_the_card_and_have_one_full_stop_at_most() -> None:
+    error = RuntimeError("expected Long; but got MetaFloatType instead.")
+    assert words_of(error) == "expected Long; but got torch.cuda.FloatTensor instead"
+    with pytest.raises(InvalidSpec, match=r"\], in layers\.0|\], in "):
+        answer_of(input=("8x255",))

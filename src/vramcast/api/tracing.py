@@ -164,6 +164,9 @@ class Simulation:
         """The run as a memory snapshot, which memory_viz and `vramcast replay` open."""
         self.answer.save(path)
 
+    def __str__(self) -> str:
+        return str(self.answer)
+
     def _repr_html_(self) -> str:
         return self.answer._repr_html_()
 

@@ -33,7 +33,10 @@ def document(answer: TraceAnswer) -> dict[str, Any]:
     plain["course"] = [[point.allocated_bytes, point.reserved_bytes] for point in answer.course]
     if answer.failure is not None:
         failure = asdict(answer.failure)
-        plain["failure"] = {"bytes": failure.pop("num_bytes"), **failure, "stack": list(answer.failure.stack)}
+        failure |= {"step": answer.failure.step + 1, "stack": list(answer.failure.stack)}  # counted as the text does
+        plain["failure"] = {
+            "bytes": failure.pop("num_bytes"), **{name: value for name, value in failure.items() if value},
+        }
     for name in ("timeline", "stopped"):
         if getattr(answer, name):
             plain[name] = getattr(answer, name)

@@ -26,6 +26,7 @@ from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
 from vramcast.errors import VramcastError
 from vramcast.tracing.assumptions import read_value
 from vramcast.tracing.distributed.world import parse_world
+from vramcast.tracing.failures import words_of
 from vramcast.tracing.record import RunRecord, pack_tape
 from vramcast.tracing.scripts import JOB, RECORD, ROOT
 from vramcast.tracing.session import Session
@@ -91,7 +92,7 @@ class Watch:
         signal.signal(signal.SIGALRM, self._out_of_time)
         signal.setitimer(signal.ITIMER_REAL, self._job.time_limit_s)
 
-    def write(self, *, stopped: str = "", error: str = "", needs_value: bool = False) -> None:
+    def write(self, *, stopped: str = "", error: str = "", needs_value: bool = False, exited: bool = False) -> None:
         """Leave the record of what ran so far; the first one stays."""
         if self._is_written:
             return
@@ -103,7 +104,7 @@ class Watch:
             unseen={name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()},
             device=device.torch_device.index,
             communicators=len(device.communicators), num_parameters=self._num_parameters, steps=self.steps,
-            forwards=self._forwards, stopped=stopped, error=error, needs_value=needs_value,
+            forwards=self._forwards, stopped=stopped, error=error, needs_value=needs_value, exited=exited,
             assumptions=list(session.assumptions),
         )
         draft = self._folder / (RECORD + ".part")
@@ -273,7 +274,7 @@ def _run(job: ScriptJob, watch: Watch) -> None:
         pass
     except SystemExit as error:
         if error.code not in (None, 0):
-            watch.write(error=f"{job.path} exited with {error.code!r}{_argument_error()}")
+            watch.write(error=f"{job.path} exited with {error.code!r}", exited=True)
     except VramcastError as error:
         watch.write(error=str(error), needs_value=True)
     except BaseException as error:
@@ -288,14 +289,7 @@ def _said(error: BaseException) -> str:
     is_missing = isinstance(error, ImportError) and "deepspeed" in str(error).lower()
     if is_missing or any(DEEPSPEED in Path(frame.filename).parts for frame in frames):
         return NO_DEEPSPEED.format(why="is not installed and " if is_missing else "")
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-
-
-def _argument_error() -> str:
-    """What argparse said, which exits by itself."""
-    error = sys.exc_info()[1]
-    cause = error.__context__ if error is not None else None
-    return f": {cause}" if cause is not None else "; what it printed says why, pass its arguments behind --"
+    return f"{type(error).__name__}: {words_of(error)}"
 
 
 def _place(error: BaseException, job: ScriptJob) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -15,6 +16,8 @@ from vramcast.tracing.ledger import TORCH, line_of
 
 OWN: Final = str(Path(__file__).parent.parent)
 """Our own files."""
+META_TENSOR: Final = re.compile(r"\bMeta(\w+)Type\b")
+"""How C++ names the tensors of a simulated card."""
 LONGEST: Final = 300
 """Of a message that is passed on [characters]."""
 
@@ -29,9 +32,15 @@ def explained(error: Exception, *, what: str, model: torch.nn.Module | None = No
     """
     if isinstance(error, VramcastError):
         return error
-    text = " ".join(str(error).split())[:LONGEST] or "no message"
+    text = words_of(error)
     where = _module_of(error, model) if model is not None else ""
     return InvalidSpec(f"{what} raised {type(error).__name__}: {text}{where}{place_of_error(error)}")
+
+
+def words_of(error: BaseException) -> str:
+    """Its message on one line, in which tensors are those of the card, without a full stop."""
+    text = META_TENSOR.sub(r"torch.cuda.\1Tensor", " ".join(str(error).split()))
+    return text[:LONGEST].rstrip(". ") or "no message"
 
 
 def place_of_error(error: BaseException) -> str:

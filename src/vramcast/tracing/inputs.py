@@ -99,6 +99,8 @@ def sizes_of(described: Described, job: TraceJob, model: torch.nn.Module) -> tup
         longest = _longest(model)
         seq_len = min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
         said.append(f"no --seq-len given: {seq_len}")
+    elif seq_len is not None and (longest := _longest(model)) is not None and seq_len > longest:
+        said.append(f"{seq_len:,} positions; its config has {longest:,}, beyond which learned positions fail on a card")
     if BATCH not in letters:
         first = next((one.dims[0] for one in described.inputs if one.dims), 1)
         batch = first if isinstance(first, int) else 1

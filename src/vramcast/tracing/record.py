@@ -48,6 +48,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     stopped: str = ""  # why it ended before the script did, a sentence
     error: str = ""  # a sentence; "" where there is none
     needs_value: bool = False  # the error is that data would be needed
+    exited: bool = False  # the error is that it exited, and what it printed last says why
 
 
 class _Index(Generic[KeyT]):

@@ -11,24 +11,27 @@ import torch
 from msgspec.structs import replace
 
 from vramcast.allocator import Settings
+from vramcast.domain.answer import Peak
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import Input, ScriptJob, TraceJob
 from vramcast.domain.traced import Traced
-from vramcast.errors import Unsupported
+from vramcast.errors import Unsupported, VramcastError
 from vramcast.recordings.stacks import base_name
 from vramcast.tracing.assumptions import Assumption
 from vramcast.tracing.changes import changes_of, changes_of_run
 from vramcast.tracing.distributed.world import parse_world
 from vramcast.tracing.result import About, Run, traced
-from vramcast.tracing.scripts import run_script
+from vramcast.tracing.scripts import ScriptRun, run_script
 from vramcast.tracing.session import Session
 from vramcast.tracing.targets import Target, find_target
 from vramcast.tracing.workloads import Workload
+from vramcast.units import format_bytes
 
 OWN: Final = str(Path(__file__).parent.parent)
 """Frames in our own files and those that called them are no part of what a user runs."""
 TESTED: Final = (2, 13)
 OLDEST: Final = (2, 11)
+CATCHES: Final = "the script runs out of memory, catches that and goes on; with memory enough its peak would be {}"
 CPU_CAPACITY: Final = "no --capacity given: the main memory of this machine"
 
 
@@ -129,8 +132,32 @@ def answered_script(job: ScriptJob) -> Traced:
     found = traced(ran.run, about)
     if found.answer.fits:
         return found
+    again = _tried_again(job, ran, found.answer.peak)
+    if again is not None:
+        note = CATCHES.format(format_bytes(found.answer.peak.device_bytes))
+        return traced(again.run, about._replace(
+            num_parameters=again.num_parameters, stopped=again.stopped,
+            assumptions=(*job.assumptions, note, *said(again.assumptions)),
+        ))
     changes = changes_of_run(ran.run, found.answer)
     return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
+
+
+def _tried_again(job: ScriptJob, ran: ScriptRun, peak: Peak) -> ScriptRun | None:
+    """The run of a script that catches that memory runs out and then gets as far; None of any other.
+
+    What it writes was written by the first run.
+    """
+    capacity_bytes = ran.run.capacity_bytes - (peak.device_bytes - peak.reserved_bytes)  # the context takes its share
+    if job.gpu is None or capacity_bytes <= 0:
+        return None
+    try:
+        again = run_script(replace(job, enforces_capacity=True, capacity_bytes=capacity_bytes, is_sandboxed=True))
+    except VramcastError:
+        return None
+    if again.steps < ran.steps or again.forwards < min(1, ran.forwards):
+        return None
+    return again._replace(run=again.run._replace(capacity_bytes=ran.run.capacity_bytes))
 
 
 def said(assumptions: Iterable[Assumption]) -> Iterator[str]:

@@ -27,6 +27,8 @@ RECORD: Final = "record.msgpack"
 OUTPUT: Final = "output.txt"
 GRACE_S: Final = 15
 """For a process to end by itself once its time is up or its record is written."""
+LONGEST_LINE: Final = 300
+"""Of the last line that it printed, in a sentence [characters]."""
 LONGEST_OUTPUT: Final = 4000
 """Of what the script printed that is kept, from its end [characters]."""
 
@@ -60,7 +62,8 @@ def run_script(job: ScriptJob) -> ScriptRun:
             raise _died(job, code, output)
         record = read_record((folder / RECORD).read_bytes())
     if record.error:
-        raise (InvalidSpec if record.needs_value else Unsupported)(record.error)
+        said = f" after printing: {_last_line(output)}" if record.exited and output.strip() else ""
+        raise (InvalidSpec if record.needs_value else Unsupported)(record.error + said)
     return _script_run(job, record, output)
 
 
@@ -81,8 +84,12 @@ def _wait(job: ScriptJob, folder: Path) -> int | None:
                 process.wait()
 
 
+def _last_line(output: str) -> str:
+    return output.strip().rpartition("\n")[2][:LONGEST_LINE]
+
+
 def _died(job: ScriptJob, code: int | None, output: str) -> Unsupported:
-    last = output.strip().rpartition("\n")[2] or "nothing was printed"
+    last = _last_line(output) or "nothing was printed"
     if code is None:
         return Unsupported(
             f"{job.path} was still running after {job.time_limit_s} s, in native code; raise --time-limit or give it "

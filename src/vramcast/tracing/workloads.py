@@ -17,6 +17,7 @@ from vramcast.tracing.failures import explained
 from vramcast.tracing.inputs import Feed, describe, sizes_of
 from vramcast.tracing.losses import default_loss, make_loss
 from vramcast.tracing.optimizers import make_optimizer
+from vramcast.tracing.pretrained import unfetched
 from vramcast.tracing.session import Session
 from vramcast.tracing.targets import Target
 
@@ -141,7 +142,8 @@ def _explaining(what: str, model: torch.nn.Module | None = None) -> Iterator[Non
 
 def _built(target: Target, job: TraceJob) -> torch.nn.Module:
     try:
-        model = target.build()
+        with unfetched():
+            model = target.build()
     except TypeError as error:
         if "required" in str(error) and "argument" in str(error):
             raise InvalidSpec(f"{target.name} needs arguments: {error}; give them with --arg name=value") from None
