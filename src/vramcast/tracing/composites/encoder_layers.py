@@ -42,8 +42,8 @@ def multi_head_attention(simulation: Simulation) -> Callable[..., tuple[torch.Te
         heads, rest = Heads(*given[:6]), (*given[6:], *(None, True, True)[len(given) - 6 :])
         mask, needs_weights, averages = rest[:3]
         is_same = query is key and key is value
-        if is_same and not needs_weights and _is_fused(simulation, heads, query, mask):
-            return _fused(heads, query, mask), None
+        if is_same and mask is None and not needs_weights and _is_fused(simulation, heads, query):
+            return _fused(heads, query), None
         return _apart(heads, query, mask, needs_weights=needs_weights, averages=averages)
 
     return run
@@ -76,20 +76,20 @@ def _split(heads: Heads, x: torch.Tensor) -> torch.Tensor:
     return x.view(x.size(0), -1, heads.number, heads.size // heads.number).transpose(1, 2)
 
 
-def _is_fused(simulation: Simulation, heads: Heads, query: torch.Tensor, mask: torch.Tensor | None) -> bool:
+def _is_fused(simulation: Simulation, heads: Heads, query: torch.Tensor) -> bool:
     """Whether scaled_dot_product_attention would take a fused kernel other than cuDNN's."""
     if heads.size // heads.number % HEAD_ALIGNMENT:
         return False
     resident = simulation.memory.of(query)
     assert resident is not None
     one = _split(heads, query)
-    return chosen(Question(one, one, one, mask, 0.0, False, False), resident.device.sm) in FUSED
+    return chosen(Question(one, one, one, None, 0.0, False, False), resident.device.sm) in FUSED
 
 
-def _fused(heads: Heads, query: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def _fused(heads: Heads, query: torch.Tensor) -> torch.Tensor:
     projected = functional.linear(query, heads.weight, heads.bias)
     parts = [_split(heads, part) for part in projected.chunk(3, -1)]
-    out = functional.scaled_dot_product_attention(*parts, mask, 0.0, False)
+    out = functional.scaled_dot_product_attention(*parts)
     return functional.linear(out.transpose(1, 2).reshape(query.size()), heads.out_weight, heads.out_bias)
 
 
