@@ -133,7 +133,7 @@ def test_a_script_that_fails_is_one_sentence_with_its_line(own_folder, monkeypat
     said = []
 
     class Watched:
-        def write(self, error=""):
+        def write(self, error="", **_known):
             said.append(error)
 
     child._run(ScriptJob(path=str(written(own_folder, text))), Watched())

@@ -11,7 +11,6 @@ import torch
 from msgspec.structs import replace
 
 from vramcast.allocator import Settings
-from vramcast.domain.answer import Peak
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import Input, ScriptJob, TraceJob
 from vramcast.domain.traced import Traced
@@ -132,7 +131,7 @@ def answered_script(job: ScriptJob) -> Traced:
     found = traced(ran.run, about)
     if found.answer.fits:
         return found
-    again = _tried_again(job, ran, found.answer.peak)
+    again = _tried_again(job, ran)
     if again is not None:
         note = CATCHES.format(format_bytes(found.answer.peak.device_bytes))
         return traced(again.run, about._replace(
@@ -143,21 +142,20 @@ def answered_script(job: ScriptJob) -> Traced:
     return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
 
 
-def _tried_again(job: ScriptJob, ran: ScriptRun, peak: Peak) -> ScriptRun | None:
+def _tried_again(job: ScriptJob, ran: ScriptRun) -> ScriptRun | None:
     """The run of a script that catches that memory runs out and then gets as far; None of any other.
 
     What it writes was written by the first run.
     """
-    capacity_bytes = ran.run.capacity_bytes - (peak.device_bytes - peak.reserved_bytes)  # the context takes its share
-    if job.gpu is None or capacity_bytes <= 0:
+    if job.gpu is None or job.enforces_capacity:
         return None
     try:
-        again = run_script(replace(job, enforces_capacity=True, capacity_bytes=capacity_bytes, is_sandboxed=True))
+        again = run_script(replace(job, enforces_capacity=True, is_sandboxed=True))
     except VramcastError:
         return None
     if again.steps < ran.steps or again.forwards < min(1, ran.forwards):
         return None
-    return again._replace(run=again.run._replace(capacity_bytes=ran.run.capacity_bytes))
+    return again
 
 
 def said(assumptions: Iterable[Assumption]) -> Iterator[str]:
