@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
 import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,6 +28,7 @@ STEPS: Final = 2
 LEAST_RISE_GIB: Final = 0.5
 """Above what the row measured before training began."""
 CLIPPED_NORM: Final = 1.0
+LIMIT_S: Final = 30
 
 Row = Mapping[str, Any]
 
@@ -93,11 +96,30 @@ def predict(row: Row) -> float:
         raise Unfit("the table leaves out shapes, adapters or what else is on the card")
     run = make(row)
     session = Session(load_gpu(CARDS[row["gpu"]]))
-    with session.active():
+    with limited(), session.active():
         train(run, row["micro_batch"], is_recomputed=row["recompute"] != "none")
     allocator = session.device.allocator
     is_reserved = "reserved" in row["metric"]
     return (allocator.peak_reserved_bytes if is_reserved else allocator.peak_allocated_bytes) / GIB
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Within: a run that takes too long ends; some adapters factorise real weights on the host when they are built.
+
+    Raises: Unfit
+    """
+
+    def end(*_: object) -> None:
+        raise Unfit(f"takes longer than {LIMIT_S} s of the processor")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def train(run: Run, batch: int, *, is_recomputed: bool) -> None:
