@@ -1,4 +1,4 @@
-"""Megatron's operators on one rank, without compilation."""
+"""Megatron's operators on one rank."""
 
 from __future__ import annotations
 
@@ -77,13 +77,32 @@ def cross_entropy(case: Case) -> Run:
     return clearing(_of_sum(forward), logits)
 
 
+class FusedSwiglu(torch.autograd.Function):
+    """Megatron's: forward and backward are one compiled kernel each, which read the input and write one tensor.
+
+    Source: Megatron-LM megatron/core/fusions/fused_bias_swiglu.py `SwiGLUFunction`, `swiglu`, `swiglu_back`
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Half as wide as its input, which is saved."""
+        ctx.save_for_backward(x)
+        return x.new_empty((*x.size()[:-1], x.size(-1) // 2))
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: torch.Tensor) -> torch.Tensor:
+        """As wide as the input."""
+        (x,) = ctx.saved_tensors
+        return torch.empty_like(x)
+
+
 def swiglu(case: Case) -> Run:
     """silu(first half) * second half."""
-    if case.provider == "megatron":
-        raise Refused("Megatron's SwiGLU is compiled")
     x = leaf(case.size("S"), case.size("B"), 2 * case.size("ffn_local"), dtype=BF16)
 
     def forward() -> torch.Tensor:
+        if case.provider == "megatron":
+            return FusedSwiglu.apply(x)
         gate, up = torch.chunk(x, 2, dim=-1)
         return torch.nn.functional.silu(gate) * up
 

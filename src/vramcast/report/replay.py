@@ -19,6 +19,7 @@ from vramcast.report.replay_words import (
     blocks,
     category_name,
     class_name,
+    has_times,
     parts_of,
     plain,
     share,
@@ -92,7 +93,7 @@ def about(found: Examined, words: Words) -> Iterator[str]:
     replayed, snapshot = found.replayed, found.snapshot
     if replayed.peak_event < 0:
         yield words("replay.when_start")
-    elif found.peak_time_us is None:
+    elif found.peak_time_us is None or not has_times(snapshot):
         yield words("replay.when", event=f"{replayed.peak_event:,}")
     else:
         time = format_seconds(found.peak_time_us / 1e6)

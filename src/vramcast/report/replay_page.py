@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vramcast.domain.snapshot import BlockView, Frame
 from vramcast.errors import SourceError
@@ -35,7 +35,7 @@ from vramcast.report.replay_parts import (
     variant_rows,
     variants_title,
 )
-from vramcast.report.replay_words import SAID_OF, age, blocks, class_name, parts_of, plain, share
+from vramcast.report.replay_words import SAID_OF, age, blocks, class_name, has_times, parts_of, plain, share
 from vramcast.units import format_bytes
 
 MOST_BLOCKS: Final = 1000
@@ -54,28 +54,40 @@ PAGE_WORDS: Final = (
 """Words of the text report that the page uses as well; its own begin with "replay.page."."""
 
 
-def write_page(path: Path, found: Sequence[Examined], words: Words, *, top: int) -> None:
+class Lead(NamedTuple):
+    """What stands above a recording that was predicted: the answer it belongs to."""
+
+    title: str
+    lines: Sequence[str]  # the answer first
+    sections: Sequence[tuple[str, Sequence[str]]]  # title and lines of each
+    modules: Sequence[tuple[str, int, int]]  # name, bytes and blocks at the peak; the recording knows no modules
+    places: Sequence[tuple[str, int, int]]  # the same by line
+
+
+def write_page(
+    path: Path, found: Sequence[Examined], words: Words, *, top: int, lead: Lead | None = None
+) -> None:
     """The page as a file.
 
     Raises: SourceError where it cannot be written
     """
     try:
-        path.write_text(page(found, words, top=top), encoding="utf-8")
+        path.write_text(page(found, words, top=top, lead=lead), encoding="utf-8")
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror or error}; name a file that can be written") from None
 
 
-def page(found: Sequence[Examined], words: Words, *, top: int) -> str:
+def page(found: Sequence[Examined], words: Words, *, top: int, lead: Lead | None = None) -> str:
     """The page as text."""
     parts = files("vramcast.report") / "page"
     style, script = ((parts / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    title = words("replay.page.title", name=found[0].snapshot.name if found else "")
+    data = page_data(found, words, top=top, lead=lead)
     return (
         f'<!doctype html>\n<html lang="{words.language}">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(plain(title))}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main></main>\n"
-        f'<script type="application/json" id="data">{embedded(page_data(found, words, top=top))}</script>\n'
+        f"<title>{escape(data['title'])}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main></main>\n"
+        f'<script type="application/json" id="data">{embedded(data)}</script>\n'
         f"<script>\n{script}</script>\n</body>\n</html>\n"
     )
 
@@ -90,13 +102,22 @@ def embedded(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def page_data(found: Sequence[Examined], words: Words, *, top: int) -> dict[str, Any]:
+def page_data(
+    found: Sequence[Examined], words: Words, *, top: int, lead: Lead | None = None
+) -> dict[str, Any]:
     """Everything that the page shows."""
     used: dict[int, None] = {}
     devices = [_device(examined, words, used, top) for examined in found]
+    if lead is not None and len(devices) == 1:
+        devices[0]["peak"] |= {"modules": lead.modules[:MOST_GROUPS], "lines": lead.places[:MOST_GROUPS]}
     table = found[0].snapshot.stacks if found else ()
+    title = words("replay.page.title", name=found[0].snapshot.name if found else "") if lead is None else lead.title
     return {
-        "title": plain(words("replay.page.title", name=found[0].snapshot.name if found else "")),
+        "title": plain(title),
+        "lead": None if lead is None else {
+            "lines": [plain(line) for line in lead.lines],
+            "sections": [(name, "\n".join(map(plain, part))) for name, part in lead.sections],
+        },
         "words": _words(words),
         "devices": devices,
         "stacks": {stack: _frames(table[stack]) for stack in used if 0 < stack < len(table)},
@@ -164,7 +185,7 @@ def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> d
 def _timeline(found: Examined) -> dict[str, Any]:
     times = found.source.trace.times_us
     return {
-        "start": times[0] if times else 0,
+        "start": times[0] if times and has_times(found.snapshot) else 0,
         "categories": list(found.timeline.categories),
         "points": [
             {
@@ -216,7 +237,8 @@ def _held(held: Held, found: Examined, words: Words, used: dict[int, None]) -> d
         "blocks": [
             {
                 "address": f"{block.address:#x}", "size": block.size_bytes, "category": block.category,
-                "age": age(block, words), "stack": _use(block.stack, used), "line": lines[block.stack],
+                "age": age(block, words, has_times=has_times(found.snapshot)), "stack": _use(block.stack, used),
+                "line": lines[block.stack],
             }
             for block in held.blocks[:MOST_BLOCKS]
         ],

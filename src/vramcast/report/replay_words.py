@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from vramcast.domain.snapshot import Snapshot
 from vramcast.recordings.examine import Examined
 from vramcast.recordings.fragmentation import Fragmentation
 from vramcast.recordings.lives import Category
@@ -13,6 +14,8 @@ from vramcast.report.messages import Words
 from vramcast.units import format_bytes, format_seconds
 
 FRAMES: Final = 4
+PREDICTED: Final = "vramcast"
+"""Format of recordings that are our own."""
 """Shown of a stack."""
 
 NOTHING: Final = "-"
@@ -62,11 +65,16 @@ def category_name(category: str, words: Words) -> str:
     return words(f"replay.category.{category}")
 
 
-def age(block: Holder, words: Words) -> str:
+def has_times(snapshot: Snapshot) -> bool:
+    """Whether the clock of a recording is one of time: that of a predicted one counts events."""
+    return snapshot.format != PREDICTED
+
+
+def age(block: Holder, words: Words, *, has_times: bool = True) -> str:
     """How long a block had been there."""
     if block.since is None:
         return words("replay.before")
-    if block.age_us is None:
+    if block.age_us is None or not has_times:
         return words("replay.since", event=f"{block.since:,}")
     return words("replay.age", age=format_seconds(block.age_us / 1e6))
 

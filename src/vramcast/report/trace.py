@@ -34,12 +34,26 @@ def render(answer: TraceAnswer, words: Words, *, views: Sequence[str] = (), expl
         views: "category", "module", "line", "operator": how to cut the peak; by default the first three
         explain: every entry of the ledger with its basis and source
     """
-    lines = [*_search(answer, words), *verdict(answer, words), ""]
+    lines = [*opening(answer, words), ""]
+    for title, part in sections(answer, words, views=views, explain=explain):
+        lines += [title, *part, ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def opening(answer: TraceAnswer, words: Words) -> Iterator[str]:
+    """The answer in a few lines, before everything that explains it."""
+    yield from _search(answer, words)
+    yield from verdict(answer, words)
+
+
+def sections(
+    answer: TraceAnswer, words: Words, *, views: Sequence[str] = (), explain: bool = False
+) -> Iterator[tuple[str, list[str]]]:
+    """What explains the answer: titles and lines; see render."""
     for title, shown in _sections(answer, words, views, explain):
         part = list(shown)
         if part:
-            lines += [title, *part, ""]
-    return "\n".join(lines).rstrip() + "\n"
+            yield title, part
 
 
 def _sections(

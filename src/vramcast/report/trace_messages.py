@@ -49,6 +49,7 @@ TRACE_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "trace.by.operator": {"en": "By operator at that peak", "zh": "该峰值按算子"},
     "trace.unnamed": {"en": "outside of all", "zh": "其他"},
     "trace.blocks": {"en": "{count} blocks", "zh": "{count} 块"},
+    "trace.page.title": {"en": "{name}, traced", "zh": "{name} 的模拟运行"},
     "trace.course": {"en": "Course of the run", "zh": "运行过程"},
     "trace.legend": {
         "en": "area: allocated, line: reserved; {events} events from left to right",

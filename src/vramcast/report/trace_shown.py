@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from vramcast.domain.snapshot import Snapshot
-from vramcast.domain.traced import TraceAnswer
+from vramcast.domain.traced import Holding, TraceAnswer
 from vramcast.report.messages import Words
-from vramcast.report.trace import render, verdict
+from vramcast.report.replay_words import plain
+from vramcast.report.trace import opening, render, sections, verdict
 from vramcast.report.trace_document import to_json
 from vramcast.units import format_bytes
 
@@ -37,16 +39,23 @@ class ShownTrace(TraceAnswer, frozen=True):
         return to_json(self)
 
     def write_html(self, path: str | Path, language: str = "en") -> None:
-        """The page `vramcast trace --html` writes: that of `replay`, of this run.
+        """The page `vramcast trace --html` writes: the answer, above the page of `replay` of this run.
 
         Raises: SourceError where it cannot be written
         """
         from vramcast.recordings.examine import Asked, examine
-        from vramcast.report.replay_page import write_page
+        from vramcast.report.replay_page import Lead, write_page
 
-        if self.snapshot is not None:
-            found = [examine(self.snapshot, device, Asked()) for device in self.snapshot.devices]
-            write_page(Path(path), found, Words(language), top=Asked().top)
+        if self.snapshot is None:
+            return
+        words = Words(language)
+        lead = Lead(
+            title=words("trace.page.title", name=self.snapshot.name), lines=tuple(opening(self, words)),
+            sections=[one for one in sections(self, words, views=("category",)) if one[0] != words("trace.course")],
+            modules=_rows(self.holdings.by_module), places=_rows(self.holdings.by_line),
+        )
+        found = [examine(self.snapshot, device, Asked()) for device in self.snapshot.devices]
+        write_page(Path(path), found, words, top=Asked().top, lead=lead)
 
     def _repr_html_(self) -> str:
         words = Words("en")
@@ -60,3 +69,7 @@ class ShownTrace(TraceAnswer, frozen=True):
             for entry in entries
         )
         return f"<div><b>{lines}</b><table><tbody>{rows}</tbody></table></div>"
+
+
+def _rows(holdings: Iterable[Holding]) -> tuple[tuple[str, int, int], ...]:
+    return tuple((plain(one.name), one.num_bytes, one.count) for one in holdings)

@@ -56,7 +56,8 @@ class Stacks:
 
 @cache
 def _is_own(code: CodeType) -> bool:
-    return code.co_filename.startswith(_OWN)
+    """Also torch's way of calling an operator by name, which composites use where CUDA stays in C++."""
+    return code.co_filename.startswith(_OWN) or code.co_filename == torch._ops.__file__
 
 
 @cache

@@ -340,6 +340,14 @@ function difference(device) {
   return card(device.difference.title, el("p", {}, device.difference.said), el("table", {}, head(cells(first)), body));
 }
 
+// The answer that a predicted recording belongs to, as the terminal shows it.
+function lead() {
+  if (!DATA.lead) return [];
+  const [first, ...rest] = DATA.lead.lines;
+  return [el("p", { class: "said" }, first), ...rest.map((text) => el("div", { class: "soft" }, text)),
+    ...DATA.lead.sections.map(([title, text]) => card(title, el("pre", { class: "mono" }, text)))];
+}
+
 let redraw = [];
 function show(place) {
   redraw = [];
@@ -348,7 +356,7 @@ function show(place) {
     el("button", { "aria-pressed": String(number === place), onclick: () => show(number) }, other.name))));
   const sections = [failures, settings, timeline, held, largest, fragmentation, segments, leaks, difference];
   document.querySelector("main").replaceChildren(
-    el("h1", {}, DATA.title), ...device.about.map((text) => el("div", { class: "soft" }, text)), nav, figures(device),
+    el("h1", {}, DATA.title), ...lead(), ...device.about.map((text) => el("div", { class: "soft" }, text)), nav, figures(device),
     ...sections.map((section) => section(device)).filter((section) => section !== null),
     ...(DATA.remarks.length ? [card(W.notes, ...DATA.remarks.map((text) => el("p", {}, text)))] : []));
   redraw.forEach((draw) => draw());
