@@ -15,6 +15,7 @@ LARGEST_EMPTY_HOST_BYTES: Final = 1 << 20
 """Uninitialised or random host tensors below are real; in larger ones there is nothing to know."""
 LARGEST_FILLED_HOST_BYTES: Final = 64 << 20
 """Filled host tensors below are real."""
+_META: Final = torch.device("meta")
 MIXED: Final = frozenset({
     "aten.copy_", "aten._foreach_copy_", "aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_",
     "aten._to_copy", "aten.set_",
@@ -72,10 +73,11 @@ class Placement:
 
     def _of_tensors(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Device | None:
         residents = self._memory.residents
-        found, is_scalar = None, True
+        found, is_scalar, stranger = None, True, False
         for tensor in tensors((*args, *kwargs.values()) if kwargs else args):
             resident = residents.get(tensor.untyped_storage()._cdata)
             if resident is None:
+                stranger = stranger or (tensor.is_meta and bool(tensor.dim()))
                 continue
             device, dimensions = resident.device, tensor.dim()
             if device is not found:
@@ -84,6 +86,9 @@ class Placement:
                 elif dimensions and operator.name not in MIXED:
                     raise mismatch(found.torch_device, device.torch_device)
             is_scalar = is_scalar and not dimensions
+        if stranger and found is not None and found is not self._memory.host and operator.name not in MIXED:
+            # The user's own, or left from an earlier simulation, whose memory nobody would count.
+            raise mismatch(found.torch_device, _META)
         return found
 
     def _of_host_factory(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Device | None:
