@@ -47,7 +47,7 @@ def run(process: Process, rng: random.Random, num_calls: int) -> None:
             size = int(2 ** rng.uniform(4, 26)) if rng.random() < 0.7 else rng.randrange(1, 40) * MIB
             handle = process.request(size, rng.choice(STREAMS))
             if handle is not None and process.waits and rng.random() < 0.1:
-                process.use(handle, 1000)
+                process.record_stream(handle, 1000)
         elif kind < 0.93 and process.live:
             process.free(rng.choice(list(process.live)))
         elif kind < 0.96:
