@@ -139,9 +139,8 @@ def test_tensors_of_two_devices_do_not_mix(session):
 def test_tensors_of_an_earlier_simulation_do_not_pass_for_those_of_the_card(session):
     with Session(load_gpu("a100-sxm-80gb")).active():
         old = torch.randn(8, 8, device="cuda")
-    with session.active():
-        with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and meta"):
-            torch.randn(8, 8, device="cuda") @ old
+    with session.active(), pytest.raises(RuntimeError, match="at least two devices, cuda:0 and meta"):
+        torch.randn(8, 8, device="cuda") @ old
 
 
 def test_small_values_are_known_where_their_inputs_are(session):
