@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from vramcast.catalogue.gpus import gpu_names, load_gpu
-from vramcast.tracing.environment.properties import Properties, _multiprocessors, device_name
+from vramcast.catalogue.gpus import load_gpu
+from vramcast.tracing.environment.properties import Properties, device_name
 from vramcast.tracing.played import play
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import Action
@@ -31,10 +31,6 @@ def test_properties_are_those_of_the_chosen_card(session):
         assert torch.version.cuda and torch.backends.cuda.is_built()
     assert torch.version.cuda is None
     assert not torch.cuda.is_available()
-
-
-def test_every_card_of_the_table_is_in_the_catalogue():
-    assert set(_multiprocessors()) <= set(gpu_names())
 
 
 def test_a_property_nobody_knows_is_a_sentence():

@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import csv
 import uuid
-from functools import cache
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from vramcast.catalogue.multiprocessors import multiprocessors
 from vramcast.domain.device import Gpu
 from vramcast.errors import Unsupported
 from vramcast.units import KIB, MIB
 
-FILE: Final = Path(__file__).with_name("multiprocessors.csv")
 WARP_SIZE: Final = 32
 SHARED_PER_BLOCK_BYTES: Final = 48 * KIB
 """Without opting in, on every capability [guide]."""
@@ -67,9 +64,9 @@ class Properties:
             self.max_threads_per_multi_processor = limits.threads
             self.shared_memory_per_multiprocessor = limits.shared_bytes
             self.shared_memory_per_block_optin = limits.shared_per_block_bytes
-        multiprocessors = _multiprocessors().get(gpu.name)
-        if multiprocessors is not None:
-            self.multi_processor_count = multiprocessors
+        count = multiprocessors(gpu.name)
+        if count is not None:
+            self.multi_processor_count = count
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -110,9 +107,3 @@ def capability(gpu: Gpu) -> tuple[int, int]:
     if len(digits) < 2:
         raise Unsupported(f"{gpu.name} has no compute capability, which torch.cuda asks for; choose an NVIDIA card")
     return int(digits[0]), int(digits[1])
-
-
-@cache
-def _multiprocessors() -> dict[str, int]:
-    with FILE.open(encoding="utf-8", newline="") as file:
-        return {row["name"]: int(row["multiprocessors"]) for row in csv.DictReader(file)}
