@@ -37,8 +37,8 @@ def test_a_property_nobody_knows_is_a_sentence():
     from vramcast.errors import Unsupported
 
     properties = Properties(load_gpu("b300-270gb"), 0)
-    with pytest.raises(Unsupported, match="multi_processor_count of b300-270gb is not known"):
-        _ = properties.multi_processor_count
+    with pytest.raises(Unsupported, match="L2_cache_size of b300-270gb is not known"):
+        _ = properties.L2_cache_size
     assert device_name(load_gpu("rtx-4090")) == "NVIDIA GeForce RTX 4090"
 
 
