@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from vramcast.domain.trace_job import BATCH, SEQUENCE, Input, TraceJob
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import InvalidSpec
 from vramcast.tracing.targets import Target
 
 DEFAULT_SEQUENCE: Final = 1024
@@ -208,9 +208,3 @@ KNOWN: Final[Mapping[str, Callable[[Any], Described | None]]] = {
     "timm": _timm, "torchvision": _torchvision, "transformers": _transformers, "diffusers": _diffusers,
 }
 """Family of a target -> what its forward takes."""
-
-
-def require_sequence(described: Described) -> None:
-    """Raise Unsupported where no input has positions."""
-    if not any(SEQUENCE in one.dims for one in described.inputs):
-        raise Unsupported("no input has positions to vary: write S for them, for example --input BxS:int64")

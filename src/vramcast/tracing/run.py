@@ -78,9 +78,10 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
     with session.active():
         workload = Workload(job, target, session)
         workload.run()
+    room = (CPU_CAPACITY,) if job.gpu is None and job.capacity_bytes is None else ()
     about = About(
         name=job.target, question=question_of(job, workload), num_parameters=workload.num_parameters,
-        ranks=job.world_size, assumptions=(*workload.assumptions, *said(session.assumptions)), warnings=warnings,
+        ranks=job.world_size, assumptions=(*workload.assumptions, *room, *said(session.assumptions)), warnings=warnings,
     )
     found = run_of(session, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf)
     del workload

@@ -116,14 +116,6 @@ def _listed(dim: Any, source: torch.Tensor) -> Sequence[int]:
     return tuple(dim) if dim else all_dims(source)
 
 
-def cast_input(call: Call, source: torch.Tensor, dtype: torch.dtype) -> Strided:
-    """The input as the kernel reads it: a copy in the result's type where types differ."""
-    if source.dtype is dtype or (source.dtype in NARROW and dtype is torch.float32):
-        return strided(source)
-    call.scratch(source.numel() * dtype.itemsize, "input cast")
-    return contiguous(tuple(source.size()), dtype.itemsize)
-
-
 def _rule(kernel: Any, *, casts: bool = True) -> Rule:
     def reduced(call: Call) -> Any:
         out = call.run()
