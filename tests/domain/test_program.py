@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.peaks import live_at_peak
 from vramcast.domain.program import (
     Alloc,
     Category,
@@ -17,7 +18,6 @@ from vramcast.domain.program import (
     events,
     extent,
     live_at_end,
-    live_at_peak,
     total_bytes,
 )
 

@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.engines.test_pytorch import job
+from tests.peaks import live_at_peak
 from vramcast.domain.job import Job, Peft, Phase, Precision, Recompute, Shards
-from vramcast.domain.program import Category, extent, live_at_peak
+from vramcast.domain.program import Category, extent
 from vramcast.engines import deepspeed, huggingface, pytorch, unsloth
 from vramcast.errors import UnknownName, Unsupported
 from vramcast.operators.lora import ADAPTERS

@@ -6,10 +6,11 @@ import time
 
 import pytest
 
+from tests.peaks import live_at_peak
 from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.job import AttentionKernel, Job, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
-from vramcast.domain.program import Category, Extent, extent, live_at_end, live_at_peak
+from vramcast.domain.program import Category, Extent, extent, live_at_end
 from vramcast.engines import pytorch
 from vramcast.errors import Unsupported
 from vramcast.units import GB, GIB

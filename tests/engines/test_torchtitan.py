@@ -101,3 +101,8 @@ def test_versions_are_dates() -> None:
 def test_what_torchtitan_cannot_do_is_refused(plan: dict[str, object]) -> None:
     with pytest.raises(Unsupported, match="use "):
         ranks(job(**plan))
+
+
+def test_degrees_that_leave_nothing_to_divide_over_are_named() -> None:
+    with pytest.raises(Unsupported, match="tp=8 x pp=1"):
+        ranks(job(tp=8, shards=Shards.EVERYTHING))

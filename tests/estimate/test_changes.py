@@ -45,3 +45,24 @@ def test_every_cost_has_its_chinese_words() -> None:
         if technique.offered:
             assert technique.cost in COSTS_ZH
             assert not technique.usually or f"{technique.cost}: {technique.usually}" in COSTS_ZH
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"model": "qwen2.5-0.5b", "gpus": "rtx-3090", "objective": "grpo", "recompute_layers": 1},
+        {
+            "model": "llama-3.1-8b", "gpus": "4xa100-sxm4-80gb", "engine": "megatron", "pp": 4, "grad_accum": 4,
+            "recompute": "full", "recompute_layers": 1, "seq_len": 4096, "micro_batch": 4,
+        },
+    ],
+    ids=["not asked for", "of some layers"],
+)
+def test_recomputing_all_layers_is_written_so_that_it_is_what_was_promised(asked: dict[str, object]) -> None:
+    before = vramcast.train(**asked)
+    assert not before.fits
+    change = next(change for change in before.changes if "--recompute-layers" in change.change)
+    words = [word.replace("-", "_") for word in change.change.replace("--", "").split()]
+    after = vramcast.train(**asked | dict(zip(words[::2], words[1::2], strict=True)))
+    assert (after.fits, after.fits and after.fullest.needed_bytes) == (change.fits, change.fits and change.device_bytes)
+    assert change.fits

@@ -50,7 +50,7 @@ def test_another_engine_trains_in_its_own_recipe() -> None:
 def test_every_change_offered_to_a_failing_plan_leads_to_its_bytes(engine: str) -> None:
     asked = {"model": "llama-3.1-8b", "gpus": "4xa100-sxm4-40gb", "engine": engine, "micro_batch": 4, "seq_len": 4096}
     failing = with_plan(job(**asked, zero="0"))
-    found = single_changes(failing, measure=needed_bytes)
+    found = single_changes(failing, needed_bytes(failing), measure=needed_bytes)
     assert found
     assert [change.fits for change in found] == sorted((change.fits for change in found), reverse=True)
     for change in found:

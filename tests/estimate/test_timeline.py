@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vramcast.allocator import Settings
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
-from vramcast.estimate.timeline import _simulated, simulate
+from vramcast.estimate.timeline import simulate, simulated_in_full
 
 SIZES = (1, 3 << 20, 12 << 20)
 
@@ -34,7 +35,7 @@ def program_of(steps: list[Step], rounds: int) -> Program:
 )
 def test_a_remembered_run_has_the_marks_of_a_simulated_one(steps: list[Step], rounds: int, alloc_conf: str) -> None:
     phases = {Phase.LOAD: program_of(steps[:1], 1), Phase.STEP: program_of(steps[1:], rounds)}
-    wanted = _simulated(phases, alloc_conf, None)
+    wanted = simulated_in_full(phases, Settings.parse(alloc_conf), None)
     assert simulate(phases, alloc_conf=alloc_conf) == wanted
     assert simulate(phases, alloc_conf=alloc_conf) == wanted
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.domain.program import Alloc, Category, Free, Loop, extent, live_at_end, live_at_peak, total_bytes
+from tests.peaks import live_at_peak
+from vramcast.domain.program import Alloc, Category, Free, Loop, extent, live_at_end, total_bytes
 from vramcast.operators.graph import Graph, Operator
 from vramcast.operators.lowering import WeightGradients, lower, lower_inference
 

@@ -91,6 +91,18 @@ def test_one_tensor_with_both_halves_saves_no_more_than_two(variant: str) -> Non
     assert saved(together) == saved(gate(variant))
 
 
+@pytest.mark.parametrize(("autocast", "half_states"), [(False, 4), (True, 9)])
+def test_gelu_written_out_is_fp32_from_its_power_on_under_autocast(autocast: bool, half_states: int) -> None:
+    """x, half of it, tanh, 1 + tanh and the product: without autocast all 16 bits wide, and x is an input."""
+    found = run(
+        lambda graph, x: activation(
+            graph, x, elements=ROWS * WIDTH, itemsize=BF16, variant="gelu_new", autocast=autocast
+        ),
+        STATES,
+    )
+    assert saved(found) == half_states * STATES  # under autocast: an fp32 copy of x, half, and three that are fp32
+
+
 @pytest.mark.parametrize("variant", ACTIVATION_VARIANTS)
 def test_activations_return_a_gradient_of_the_size_of_their_input(variant: str) -> None:
     lowered = run(

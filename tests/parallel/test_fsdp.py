@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, live_at_end, live_at_peak
+from tests.peaks import live_at_peak
+from vramcast.domain.program import Alloc, Category, Free, Program, Tensor, extent, live_at_end
 from vramcast.parallel.fsdp import Fsdp, Stage, backward, drop_accumulated, forward, sharded_gradients, unit
 
 MIB = 1 << 20

@@ -53,7 +53,9 @@ def mlp_block(
             graph, owner, gate, kind=spec.activation, elements=elements, sizes=sizes, up=up
         )
     else:
-        product = parts.activation(graph, owner, up(), kind=spec.activation, elements=elements)
+        product = parts.activation(
+            graph, owner, up(), kind=spec.activation, elements=elements, autocast=sizes.numerics.autocast
+        )
     shape = (hidden, inner)
     return project(
         graph, f"{owner}.down", product, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies

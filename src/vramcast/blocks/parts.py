@@ -58,9 +58,14 @@ def rope(
     )
 
 
-def activation(graph: Graph, owner: str, x: Value, *, kind: str, elements: int) -> Value:
+def activation(
+    graph: Graph, owner: str, x: Value, *, kind: str, elements: int, autocast: bool = False
+) -> Value:
     """act(x)."""
-    return _activation(graph, x, elements=elements, itemsize=x.num_bytes // elements, variant=kind, name=f"{owner}.act")
+    return _activation(
+        graph, x, elements=elements, itemsize=x.num_bytes // elements, variant=kind, name=f"{owner}.act",
+        autocast=autocast,
+    )
 
 
 def gated_activation(

@@ -3,6 +3,7 @@
 A program is a tree of three nodes: allocate a tensor, free it, repeat a body. Repeats stay repeats, so a step of a
 126-layer model is a few hundred nodes, and its peak is a maximum of sums instead of a simulation.
 A tensor allocated n times and freed m times has n - m live instances; the instances are interchangeable.
+Nodes are frozen and so never lie in a cycle: the garbage collector leaves them alone, which saves it most of its work.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from msgspec import Struct
 
 ALLOCATION_GRANULARITY: Final = 512
 """Every block of the caching allocator is a multiple of this [bytes] (kMinBlockSize)."""
+
+STEADY_REPEATS: Final = 2
+"""Rounds of a balanced loop worth playing: the next meets memory in the state that the last one met [count]."""
 
 
 class Category(StrEnum):
@@ -41,10 +45,11 @@ class Basis(StrEnum):
     FORMULA = "formula"
     TRACED = "traced"
     MEASURED = "measured"
+    FITTED = "fitted"  # to a run that the user measured
     ASSUMED = "assumed"
 
 
-class Tensor(Struct, frozen=True, eq=False, kw_only=True):
+class Tensor(Struct, frozen=True, eq=False, kw_only=True, gc=False):
     """A named piece of memory. Equality is identity: two tensors of one name are two ledger entries."""
 
     name: str  # "attention.q", "optimizer.exp_avg"
@@ -64,22 +69,22 @@ class Tensor(Struct, frozen=True, eq=False, kw_only=True):
     @property
     def path(self) -> str:
         """Where the ledger lists it: category/owner/name."""
-        return "/".join(part for part in (self.category, self.owner, self.name) if part)
+        return "/".join(filter(None, (self.category, self.owner, self.name)))
 
 
-class Alloc(Struct, frozen=True, eq=False):
+class Alloc(Struct, frozen=True, eq=False, gc=False):
     """The tensor comes to life."""
 
     tensor: Tensor
 
 
-class Free(Struct, frozen=True, eq=False):
+class Free(Struct, frozen=True, eq=False, gc=False):
     """One live instance of the tensor dies."""
 
     tensor: Tensor
 
 
-class Loop(Struct, frozen=True, eq=False):
+class Loop(Struct, frozen=True, eq=False, gc=False):
     """The body, `count` times in a row."""
 
     count: int
@@ -118,74 +123,53 @@ def _extent(program: Program, bodies: dict[int, Extent]) -> Extent:
     net = peak = 0
     for node in program:
         if isinstance(node, Alloc):
-            net += node.tensor.block_bytes
+            net -= -node.tensor.num_bytes // ALLOCATION_GRANULARITY * ALLOCATION_GRANULARITY  # block_bytes, in line
+            if net > peak:
+                peak = net
         elif isinstance(node, Free):
-            net -= node.tensor.block_bytes
+            net += -node.tensor.num_bytes // ALLOCATION_GRANULARITY * ALLOCATION_GRANULARITY
+        elif len(node.body) == 1 and isinstance(node.body[0], Alloc):  # the commonest loop: a tensor of every layer
+            net += max(0, node.count) * node.body[0].tensor.block_bytes
+            if net > peak:
+                peak = net
         else:
             inner = bodies.get(id(node.body))
             if inner is None:
                 inner = bodies[id(node.body)] = _extent(node.body, bodies)
-            inner = inner.times(node.count)
-            if net + inner.peak > peak:
-                peak = net + inner.peak
-            net += inner.net
-        if net > peak:
-            peak = net
+            if node.count > 0:  # the highest point lies in the first round or in the last one
+                last = net + (node.count - 1) * inner.net
+                most = max(net, last) + inner.peak
+                if most > peak:
+                    peak = most
+                net = last + inner.net
     return Extent(net, peak)
-
-
-def live_at_peak(program: Program) -> dict[Tensor, int]:
-    """The tensors alive at the (first) highest point, with their number of live instances."""
-    live: dict[Tensor, int] = {}
-    _descend(program, live)
-    return {tensor: count for tensor, count in live.items() if count}
 
 
 def live_at_end(program: Program) -> dict[Tensor, int]:
     """The tensors alive after the program, with their number of live instances."""
     live: dict[Tensor, int] = {}
-    _accumulate(program, live, 1)
+    _accumulate(program, live, 1, {})
     return {tensor: count for tensor, count in live.items() if count}
 
 
-def _accumulate(program: Program, live: dict[Tensor, int], times: int) -> None:
+def _accumulate(program: Program, live: dict[Tensor, int], times: int, bodies: dict[int, dict[Tensor, int]]) -> None:
+    """Adds what a program leaves; `bodies`: what those leave that several loops share, by identity."""
+    count_of = live.get
     for node in program:
-        if isinstance(node, Loop):
-            _accumulate(node.body, live, times * node.count)
+        if isinstance(node, Alloc):
+            live[node.tensor] = count_of(node.tensor, 0) + times
+        elif isinstance(node, Free):
+            live[node.tensor] = count_of(node.tensor, 0) - times
         else:
-            step = times if isinstance(node, Alloc) else -times
-            live[node.tensor] = live.get(node.tensor, 0) + step
+            left = bodies.get(id(node.body))
+            if left is None:
+                left = bodies[id(node.body)] = {}
+                _accumulate(node.body, left, 1, bodies)
+            for tensor, count in left.items():  # those that nothing is left of as well: they keep their place
+                live[tensor] = count_of(tensor, 0) + count * times * node.count
 
 
-def _descend(program: Program, live: dict[Tensor, int]) -> None:
-    best, best_index, net = 0, -1, 0
-    for index, node in enumerate(program):
-        inner = _node_extent(node)
-        if net + inner.peak > best:
-            best, best_index = net + inner.peak, index
-        net += inner.net
-    if best_index < 0:
-        return
-    _accumulate(program[:best_index], live, 1)
-    node = program[best_index]
-    if isinstance(node, Alloc):
-        live[node.tensor] = live.get(node.tensor, 0) + 1
-    elif isinstance(node, Loop):
-        inner = extent(node.body)
-        if inner.net > 0:
-            _accumulate(node.body, live, node.count - 1)
-        _descend(node.body, live)
-
-
-def _node_extent(node: Node) -> Extent:
-    if isinstance(node, Alloc):
-        return Extent(node.tensor.block_bytes, node.tensor.block_bytes)
-    if isinstance(node, Free):
-        return Extent(-node.tensor.block_bytes, 0)
-    return extent(node.body).times(node.count)
-
-
-def events(program: Program, *, steady_repeats: int = 2) -> list[tuple[Tensor, bool]]:
+def events(program: Program, *, steady_repeats: int = STEADY_REPEATS) -> list[tuple[Tensor, bool]]:
     """The program unrolled: (tensor, True) where it is allocated, (tensor, False) where it is freed.
 
     Of a loop that leaves everything as it found it (micro-batches, steps) only some rounds are played.
@@ -193,28 +177,43 @@ def events(program: Program, *, steady_repeats: int = 2) -> list[tuple[Tensor, b
     found: list[tuple[Tensor, bool]] = []
     for node in program:
         if isinstance(node, Loop):
-            found += events(node.body, steady_repeats=steady_repeats) * played_rounds(node, steady_repeats)
+            found += events(node.body, steady_repeats=steady_repeats) * _played_rounds(node, steady_repeats)
         else:
             found.append((node.tensor, isinstance(node, Alloc)))
     return found
 
 
-def played_rounds(loop: Loop, steady_repeats: int = 2) -> int:
-    """Rounds of a loop worth playing: after some balanced ones the next meets memory in the state the last one met."""
-    if loop.count > steady_repeats and not live_at_end(loop.body):
+def _played_rounds(loop: Loop, steady_repeats: int) -> int:
+    if loop.count > steady_repeats and _may_balance(loop.body) and not live_at_end(loop.body):
         return steady_repeats
     return loop.count
 
 
-def sizes(program: Iterable[Node]) -> frozenset[tuple[int, str]]:
-    """Bytes and stream of all that a program allocates."""
-    found: set[tuple[int, str]] = set()
+def _may_balance(program: Program) -> bool:
+    """Whether it allocates as often as it frees, as far as can be told without reading inner loops."""
+    count = 0
     for node in program:
         if isinstance(node, Loop):
-            found |= sizes(node.body)
-        elif isinstance(node, Alloc):
-            found.add((node.tensor.num_bytes, node.tensor.stream))
-    return frozenset(found)
+            return True
+        count += 1 if isinstance(node, Alloc) else -1
+    return not count
+
+
+def sizes(program: Iterable[Node]) -> frozenset[tuple[int, str]]:
+    """Bytes and stream of all that a program allocates."""
+    found: set[Tensor] = set()
+    _collect(program, found, set())
+    return frozenset((tensor.num_bytes, tensor.stream) for tensor in found)
+
+
+def _collect(program: Iterable[Node], found: set[Tensor], read: set[int]) -> None:
+    """Adds the tensors that a program allocates; `read`: identities of the bodies that are in already."""
+    for node in program:
+        if isinstance(node, Alloc):
+            found.add(node.tensor)
+        elif isinstance(node, Loop) and id(node.body) not in read:
+            read.add(id(node.body))
+            _collect(node.body, found, read)
 
 
 def total_bytes(live: Mapping[Tensor, int]) -> int:

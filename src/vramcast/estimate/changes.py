@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Change
+from vramcast.domain.answer import Change, StepTime
 from vramcast.domain.job import Job
 from vramcast.errors import VramcastError
 from vramcast.estimate.host_memory import has_room, host_need, shortfall, takes
+from vramcast.estimate.interval import interval
 from vramcast.estimate.techniques import TECHNIQUES, WHOLE_MODEL_ENGINES, Technique
 from vramcast.estimate.variants import on_engine, options_between, with_plan
 from vramcast.units import ceil_div
@@ -17,16 +18,20 @@ from vramcast.units import ceil_div
 Measure = Callable[[Job], int]
 
 
-def single_changes(job: Job, *, measure: Measure) -> tuple[Change, ...]:
+def single_changes(
+    job: Job, needed_bytes: int, *, measure: Measure, time: StepTime | None = None
+) -> tuple[Change, ...]:
     """Every applicable change that lowers the peak, those that make it fit first; where main memory is what there is
     too little of, those that need less of it.
 
     Args:
         job: the plan that does not fit
+        needed_bytes: its measure [bytes]
         measure: device peak of a job, or a lower bound of it where it does not fit [bytes]
+        time: of its step; None: not known, and changes are not compared in it
     """
-    needed_bytes = measure(job)
-    tried = _tried(job, measure, needed_bytes) if has_room(job) else _relieved(job, measure)
+    before = None if time is None else time.tokens_per_s
+    tried = _tried(job, measure, needed_bytes, before) if has_room(job) else _relieved(job, measure)
     return tuple(sorted(tried, key=lambda change: not change.fits))
 
 
@@ -44,11 +49,11 @@ def _relieved(job: Job, measure: Measure) -> Iterator[Change]:
             continue  # the engine has no such plan
         change = options_between(job, changed)
         fits = needed <= job.cluster.gpu.visible_bytes
-        yield Change(change=change, device_bytes=needed, fits=fits, cost=cost)
+        yield Change(change=change, device_bytes=needed, fits=fits, cost=cost, high_bytes=_high(changed, needed, fits))
 
 
-def _tried(job: Job, measure: Measure, needed_bytes: int) -> Iterator[Change]:
-    seen, before = {_key(job)}, _tokens_per_s(job)
+def _tried(job: Job, measure: Measure, needed_bytes: int, before: float | None) -> Iterator[Change]:
+    seen = {_key(job)}
     for technique in TECHNIQUES:
         for engine in _engines(job, technique) if technique.offered else ():
             changed = technique.apply(on_engine(job, engine))
@@ -70,13 +75,20 @@ def _change(job: Job, changed: Job, technique: Technique, needed: int, before: f
     lacks = shortfall(host)
     slowdown = before / after - 1 if before and after and before != after else None
     cost = f"{technique.cost}: {technique.usually}" if technique.usually and slowdown is None else technique.cost
+    fits = needed <= job.cluster.gpu.visible_bytes and not lacks
     return Change(
         change=options_between(job, changed),
         device_bytes=needed,
-        fits=needed <= job.cluster.gpu.visible_bytes and not lacks,
+        fits=fits,
         cost=lacks or "; ".join(filter(None, (cost, takes(host)))),
         slowdown=None if lacks else slowdown,
+        high_bytes=_high(changed, needed, fits),
     )
+
+
+def _high(job: Job, needed: int, fits: bool) -> int | None:
+    """The upper end of the interval of a plan that fits; of another one only a lower bound is known [bytes]."""
+    return interval(job.engine, needed)[1] if fits else None
 
 
 def _tokens_per_s(job: Job) -> float | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Tensor, live_at_end, live_at_peak
+from vramcast.domain.program import Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.errors import OutOfMemory
 from vramcast.estimate.interval import Purpose, interval
+from vramcast.estimate.script import Script
 from vramcast.estimate.timeline import Simulated, simulate
 
 
@@ -28,7 +31,8 @@ def rank_answer(
     """
     outside = (*outside, *program.outside)
     outside_bytes = sum(tensor.num_bytes for tensor in outside)
-    marks, gives_back_cache = _marks(program, alloc_conf or program.alloc_conf, capacity_bytes - outside_bytes)
+    script = Script(program.phases)
+    marks, gives_back_cache = _marks(program, script, alloc_conf or program.alloc_conf, capacity_bytes - outside_bytes)
     phases: dict[str, Peak] = {}
     for phase in program.phases:
         allocated, reserved = marks[phase].allocated_bytes, marks[phase].reserved_bytes
@@ -43,34 +47,43 @@ def rank_answer(
         peak=steady,
         interval_bytes=(low + exact_bytes, high + exact_bytes),
         phases=phases,
-        ledger=_ledger(program, steady, outside),
+        ledger=_ledger(script.live_at_peak(program.steady), steady, outside),
         gives_back_cache=gives_back_cache,
     )
 
 
-def _marks(program: RankProgram, alloc_conf: str, capacity_bytes: int) -> tuple[dict[Phase, Simulated], bool]:
+def needed_bytes(
+    program: RankProgram, *, outside: tuple[Tensor, ...], capacity_bytes: int, alloc_conf: str = ""
+) -> int:
+    """`RankAnswer.needed_bytes` alone, for those who compare: without ledger and interval."""
+    outside_bytes = sum(tensor.num_bytes for tensor in (*outside, *program.outside))
+    script = Script(program.phases)
+    marks, _ = _marks(program, script, alloc_conf or program.alloc_conf, capacity_bytes - outside_bytes)
+    return outside_bytes + max(mark.reserved_bytes for mark in marks.values())
+
+
+def _marks(
+    program: RankProgram, script: Script, alloc_conf: str, capacity_bytes: int
+) -> tuple[dict[Phase, Simulated], bool]:
     """High-water marks of each phase, and whether cached memory had to be given back to stay within the capacity.
 
     A run whose cache outgrows the card is not out of memory yet: the allocator returns what it can and tries again.
     """
-    marks = simulate(program.phases, alloc_conf=alloc_conf)
+    marks = simulate(program.phases, alloc_conf=alloc_conf, script=script)
     if max(mark.reserved_bytes for mark in marks.values()) <= capacity_bytes:
         return marks, False
     if max(mark.allocated_bytes for mark in marks.values()) > capacity_bytes:
         return marks, False
     try:
-        return simulate(program.phases, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes), True
+        within = simulate(program.phases, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes, script=script)
     except OutOfMemory:
         return marks, False
+    return within, True
 
 
-def _ledger(program: RankProgram, steady: Peak, outside: tuple[Tensor, ...]) -> tuple[LedgerEntry, ...]:
+def _ledger(live: Mapping[Tensor, int], steady: Peak, outside: tuple[Tensor, ...]) -> tuple[LedgerEntry, ...]:
     """Named entries that add up to the device bytes of the steady peak."""
-    before = [node for phase, nodes in program.phases.items() if _precedes(phase, program) for node in nodes]
-    live = live_at_end(tuple(before))
-    for tensor, count in live_at_peak(program.phases[program.steady]).items():
-        live[tensor] = live.get(tensor, 0) + count
-    entries = [_entry(tensor, tensor.block_bytes, count) for tensor, count in live.items() if count]
+    entries = [_entry(tensor, tensor.block_bytes, count) for tensor, count in live.items()]
     slack = steady.allocated_bytes - sum(entry.num_bytes for entry in entries)
     if slack:
         entries.append(
@@ -91,11 +104,6 @@ def _ledger(program: RankProgram, steady: Peak, outside: tuple[Tensor, ...]) -> 
     )
     entries.extend(_entry(tensor, tensor.num_bytes, 1) for tensor in outside)
     return tuple(sorted(entries, key=lambda entry: -entry.num_bytes))
-
-
-def _precedes(phase: Phase, program: RankProgram) -> bool:
-    order = list(program.phases)
-    return order.index(phase) < order.index(program.steady)
 
 
 def _entry(tensor: Tensor, num_bytes: int, count: int) -> LedgerEntry:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute, Shards
 from vramcast.estimate.variants import FULL_PRECISION, sixteen_bits, with_plan, with_workload
+from vramcast.units import ceil_div
 
 Apply = Callable[[Job], Job | None]
 """The job with something changed, or as it is where it is so already; None where it does not apply."""
@@ -38,6 +39,18 @@ class Technique(NamedTuple):
 
 def _set(**changes: Any) -> Apply:
     return lambda job: with_plan(job, **changes)
+
+
+def _recompute(kind: Recompute) -> Apply:
+    """Of all layers: a question that named fewer is told a number, as no option takes its own back."""
+
+    def apply(job: Job) -> Job:
+        plan = job.plan
+        is_even = plan.first_stage_layers is None and plan.last_stage_layers is None
+        most = ceil_div(job.model.num_layers, plan.pp) if is_even else job.model.num_layers  # of a stage
+        return with_plan(job, recompute=kind, recompute_layers=None if plan.recompute_layers is None else most)
+
+    return apply
 
 
 def _flash_for_eager(job: Job) -> Job | None:
@@ -200,13 +213,13 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
         "activations are what does not fit", "gradient accumulation keeps the batch as it is", offered=False,
     ),
     Technique(
-        "selective recomputation", _set(recompute=Recompute.SELECTIVE, recompute_layers=None),
+        "selective recomputation", _recompute(Recompute.SELECTIVE),
         "computes again what is cheap to compute",
         "activations are a little too large", "an engine that knows what is cheap to compute again",
         engines=("torchtitan", "megatron"), usually="a few per cent more time",
     ),
     Technique(
-        "full recomputation", _set(recompute=Recompute.FULL, recompute_layers=None),
+        "full recomputation", _recompute(Recompute.FULL),
         "one more forward", "activations are much too large", "nothing",
         without=_set(recompute=Recompute.NONE), usually="about a third more time",
     ),

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from vramcast.allocator import Allocator, Settings
+from vramcast.allocator.codes import Run
+from vramcast.allocator.gaps import BeyondAddresses, Gaps, OutOfCapacity
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Alloc, Loop, Program, Tensor, events, played_rounds
+from vramcast.domain.program import Program, Tensor, events
+from vramcast.errors import OutOfMemory
+from vramcast.estimate.loop import LOOP
+from vramcast.estimate.script import Script, digest, play
+
+_DEFAULTS: Final = Settings()
+_EXPANDABLE: Final = Settings(expandable_segments=True)
 
 MOST_KNOWN: Final = 1 << 14
 """Runs whose marks are kept, about 10 MB of them [count]."""
@@ -21,12 +28,13 @@ class Simulated(NamedTuple):
     reserved_bytes: int
 
 
-_known: dict[bytes, dict[Phase, Simulated]] = {}
-"""Marks of runs without a capacity, by what decides them; the oldest go first."""
+_known: dict[bytes, tuple[Simulated, ...] | None] = {}
+"""Marks of the phases of runs, None where memory is out, by what decides them; the oldest go first."""
 
 
 def simulate(
-    phases: Mapping[Phase, Program], *, alloc_conf: str = "", capacity_bytes: int | None = None
+    phases: Mapping[Phase, Program], *, alloc_conf: str = "", capacity_bytes: int | None = None,
+    script: Script | None = None,
 ) -> dict[Phase, Simulated]:
     """Replay the phases one after the other.
 
@@ -35,26 +43,71 @@ def simulate(
         alloc_conf: PYTORCH_CUDA_ALLOC_CONF
         capacity_bytes: what the driver can give; when it is reached, cached memory is given back first [bytes].
             None: without end, nothing is ever given back
+        script: of the phases, where they are read already
 
     Returns: the high-water marks of each phase [bytes]
     Raises: OutOfMemory when a request cannot be served within the capacity
     """
-    if capacity_bytes is not None:
-        return _simulated(phases, alloc_conf, capacity_bytes)
+    run = (script or Script(phases)).run
     # Many questions of a search or sweep differ in cards or ranks alone, and their ranks do the same to memory.
-    key = _digest(phases, alloc_conf)
+    key = digest(run, f"{alloc_conf} {capacity_bytes}")
     if key not in _known:
-        marks = _simulated(phases, alloc_conf, None)
+        marks = _simulated(phases, run, alloc_conf, capacity_bytes)
         if len(_known) >= MOST_KNOWN:
             del _known[next(iter(_known))]
         _known[key] = marks
-    return dict(_known[key])
+    found = _known[key]
+    if found is None:
+        raise OutOfMemory("a request cannot be served within the capacity")
+    return dict(zip(phases, found, strict=True))
 
 
 def _simulated(
-    phases: Mapping[Phase, Program], alloc_conf: str, capacity_bytes: int | None
+    phases: Mapping[Phase, Program], run: Run, alloc_conf: str, capacity_bytes: int | None
+) -> tuple[Simulated, ...] | None:
+    """Of each phase, by the gaps between blocks where that can be, else in full; None where memory is out."""
+    settings = Settings.parse(alloc_conf) if alloc_conf else _DEFAULTS
+    try:
+        if settings in (_DEFAULTS, _EXPANDABLE) and all(num_bytes >= 0 for num_bytes, _ in run.requests):
+            found = _marks(run, settings.expandable_segments, capacity_bytes)
+            if found is not None:
+                return tuple(Simulated(*mark) for mark in found)
+        return tuple(simulated_in_full(phases, settings, capacity_bytes).values())
+    except (OutOfCapacity, OutOfMemory):
+        return None
+
+
+def _marks(run: Run, expands: bool, capacity_bytes: int | None) -> list[tuple[int, int]] | None:
+    """Of each phase; None where only the full allocator can tell."""
+    try:
+        if LOOP.marks is not None:
+            return LOOP.marks(run, expands=expands, capacity_bytes=capacity_bytes)
+        if not expands or capacity_bytes is None:
+            return _by_gaps(run, expands, capacity_bytes)
+    except BeyondAddresses:
+        pass
+    return None
+
+
+def _by_gaps(run: Run, expands: bool, capacity_bytes: int | None) -> list[tuple[int, int]]:
+    gaps = Gaps(run.requests, expands=expands, capacity_bytes=capacity_bytes)
+    marks, num_events = [], 0
+    for phase in run.phases:
+        gaps.reset_peaks()
+        num_events += play(run, phase, gaps)
+        marks.append((gaps.peak_allocated_bytes, gaps.peak_reserved_bytes))
+    LOOP.waited(num_events)
+    return marks
+
+
+def simulated_in_full(
+    phases: Mapping[Phase, Program], settings: Settings, capacity_bytes: int | None
 ) -> dict[Phase, Simulated]:
-    device = _Device(Settings.parse(alloc_conf) if alloc_conf else Settings(), capacity_bytes)
+    """By the allocator with all its options, every event of the program.
+
+    Raises: OutOfMemory when a request cannot be served within the capacity
+    """
+    device = _Device(settings, capacity_bytes)
     marks: dict[Phase, Simulated] = {}
     allocator = device.allocator
     for phase, program in phases.items():
@@ -62,31 +115,6 @@ def _simulated(
         device.replay(program)
         marks[phase] = Simulated(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
     return marks
-
-
-def _digest(phases: Mapping[Phase, Program], alloc_conf: str) -> bytes:
-    """What decides the marks of a run: sizes and streams in order, which tensor is which, and the settings."""
-    numbers: dict[Tensor, int] = {}
-    parts: list[object] = [alloc_conf]
-    for phase, program in phases.items():
-        parts.append(phase.value)
-        _describe(program, numbers, parts)
-    return blake2b(repr(parts).encode(), digest_size=20).digest()
-
-
-def _describe(program: Program, numbers: dict[Tensor, int], parts: list[object]) -> None:
-    for node in program:
-        if isinstance(node, Loop):
-            parts.append(f"{played_rounds(node)}(")
-            _describe(node.body, numbers, parts)
-            parts.append(")")
-            continue
-        tensor = node.tensor
-        number = numbers.get(tensor)
-        if number is None:
-            numbers[tensor] = number = len(numbers)
-            parts.append((tensor.num_bytes, tensor.stream))
-        parts.append(number if isinstance(node, Alloc) else -1 - number)
 
 
 class _Device:

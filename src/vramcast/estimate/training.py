@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +11,7 @@ import msgspec
 import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import Answer, RankAnswer
+from vramcast.domain.answer import Answer, Change, RankAnswer, StepTime
 from vramcast.domain.job import Job
 from vramcast.domain.program import extent, sizes
 from vramcast.domain.rank import RankProgram
@@ -20,8 +20,9 @@ from vramcast.estimate.changes import single_changes
 from vramcast.estimate.checks import check
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need
-from vramcast.estimate.outside import outside_tensors
+from vramcast.estimate.ranks import needed_bytes as needed_by
 from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.training_corrections import beside, corrected_rank, explained, holding, with_slack
 from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES, IN_FP16
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ ENGINES: Final[dict[str, str]] = {
 }
 """Module of each engine; imported when asked for, so that a question pays for one engine only."""
 
+_NOTHING: Final[Mapping[str, int]] = {}
+
 FAR_BELOW: Final = 0.85
 """Share of the largest live memory of a run's roles below which no role needs most, whatever the allocator adds: of
 3,300 random pipelines of Megatron and torchtitan the role that needs most had at least 0.94 of it
@@ -57,7 +60,8 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
     Raises: InvalidSpec, Unsupported or UnknownName with one sentence when the question cannot be answered.
     """
     programs = rank_programs(job)
-    answers = [_rank_answer(job, program) for program in programs] if every_role else [_fullest(job, programs)]
+    shown = programs if every_role else (_fullest(job, programs)[1],)
+    answers = [_rank_answer(job, program) for program in shown]
     ranks = sorted(answers, key=lambda rank: -rank.needed_bytes)
     capacity = job.cluster.gpu.visible_bytes
     host = host_need(job)
@@ -76,11 +80,22 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
             *_recipe(job),
         )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
-        changes=() if fits or not with_changes else single_changes(job, measure=needed_bytes),
+        changes=() if fits or not with_changes else _offered(job, programs, ranks, clock.time),
         time=clock.time,
         host=host,
     )
+    if job.calibration is not None:
+        uncorrected = msgspec.structs.replace(job, calibration=None)
+        found = explained(found, job, answer(uncorrected, with_changes=False, every_role=every_role))
     return with_cost(found, job.cluster, run_tokens=job.run_tokens)
+
+
+def _offered(
+    job: Job, programs: tuple[RankProgram, ...], ranks: list[RankAnswer], time: StepTime | None
+) -> tuple[Change, ...]:
+    """Changes that lower the peak."""
+    known = {rank.role: rank.needed_bytes for rank in ranks}
+    return single_changes(job, _needed(job, programs, known), measure=needed_bytes, time=time)
 
 
 def _recipe(job: Job) -> Iterator[str]:
@@ -112,9 +127,12 @@ def needed_bytes(job: Job) -> int:
     Where live tensors alone exceed the card no allocator is simulated: the result is then their sum and what lies
     beside the allocator, a lower bound.
     """
-    programs = rank_programs(job)
-    floor = max(_live_bytes(job, program) for program in programs)
-    return floor if floor > job.cluster.gpu.visible_bytes else _fullest(job, programs).needed_bytes
+    return _needed(job, rank_programs(job))
+
+
+def _needed(job: Job, programs: tuple[RankProgram, ...], known: Mapping[str, int] = _NOTHING) -> int:
+    live = [_live_bytes(job, program) for program in programs]
+    return max(live) if max(live) > job.cluster.gpu.visible_bytes else _fullest(job, programs, known, live)[0]
 
 
 def live_bytes(job: Job) -> int:
@@ -124,22 +142,35 @@ def live_bytes(job: Job) -> int:
 
 def device_bytes(job: Job) -> int:
     """Device bytes of the fullest rank in its highest phase, allocator included, whether it fits or not."""
-    return _fullest(job, rank_programs(job)).needed_bytes
+    return _fullest(job, rank_programs(job))[0]
 
 
-def _fullest(job: Job, programs: tuple[RankProgram, ...]) -> RankAnswer:
-    """The role that needs most.
+def _fullest(
+    job: Job, programs: tuple[RankProgram, ...], known: Mapping[str, int] = _NOTHING, live: Sequence[int] = ()
+) -> tuple[int, RankProgram]:
+    """What the role that needs most needs [bytes], and the role.
 
     A pipeline has a role for each stage. Of those that allocate the same sizes only the one with the most live memory
     is simulated, and none that is far below the fullest.
+
+    Args:
+        job: the question
+        programs: the roles
+        known: what is known of roles already, by name [bytes]
+        live: the highest live memory of each, where it is known [bytes]
     """
-    live = [_live_bytes(job, program) for program in programs] if len(programs) > 1 else [0]
+    if not live:
+        live = [_live_bytes(job, program) for program in programs] if len(programs) > 1 else [0]
     by_live = sorted(zip(live, programs, strict=True), key=lambda role: -role[0])
     floor = FAR_BELOW * by_live[0][0]
-    close: dict[frozenset[tuple[int, str]], RankProgram] = {}
-    for _, program in takewhile(lambda role: role[0] >= floor, by_live):
-        close.setdefault(sizes(node for nodes in program.phases.values() for node in nodes), program)
-    return max((_rank_answer(job, program) for program in close.values()), key=lambda role: role.needed_bytes)
+    close = [program for _, program in takewhile(lambda role: role[0] >= floor, by_live)]
+    if len(close) > 1:
+        alike: dict[frozenset[tuple[int, str]], RankProgram] = {}
+        for program in close:
+            alike.setdefault(sizes(node for nodes in program.phases.values() for node in nodes), program)
+        close = [*alike.values()]
+    needs = ((known.get(program.role) or _role_bytes(job, program), program) for program in close)
+    return max(needs, key=lambda role: role[0])
 
 
 def recorded(job: Job) -> Snapshot:
@@ -150,13 +181,12 @@ def recorded(job: Job) -> Snapshot:
     from vramcast.estimate.recording import record  # answers alone never need it
 
     programs = rank_programs(job)
-    role = _fullest(job, programs).role
-    program = next(program for program in programs if program.role == role)
+    _, program = _fullest(job, programs)
     card_bytes = job.cluster.gpu.visible_bytes
-    outside_bytes = sum(tensor.num_bytes for tensor in (*outside_tensors(job), *program.outside))
+    outside_bytes = sum(tensor.num_bytes for tensor in (*beside(job), *program.outside))
     return record(
         program.phases,
-        name=f"{job.model.name}, {role}",
+        name=f"{job.model.name}, {program.role}",
         alloc_conf=job.alloc_conf or program.alloc_conf,
         capacity_bytes=max(0, card_bytes - outside_bytes),
         card_bytes=card_bytes,
@@ -166,7 +196,7 @@ def recorded(job: Job) -> Snapshot:
 def _live_bytes(job: Job, program: RankProgram) -> int:
     """The highest sum of live tensors over all phases, with what lies beside the allocator [bytes]."""
     whole = extent(tuple(node for nodes in program.phases.values() for node in nodes))
-    return whole.peak + sum(tensor.num_bytes for tensor in (*outside_tensors(job), *program.outside))
+    return whole.peak + sum(tensor.num_bytes for tensor in (*beside(job), *program.outside))
 
 
 def rank_programs(job: Job, *, every_role: bool = True) -> tuple[RankProgram, ...]:
@@ -182,7 +212,8 @@ def rank_programs(job: Job, *, every_role: bool = True) -> tuple[RankProgram, ..
     engine = import_module(ENGINES[job.engine])
     ranks = engine.ranks if every_role else getattr(engine, "deciding_ranks", engine.ranks)
     programs: tuple[RankProgram, ...] = ranks(job)
-    return programs
+    held = holding(job)
+    return programs if held is None else tuple(corrected_rank(held, program) for program in programs)
 
 
 def question(job: Job) -> dict[str, Any]:
@@ -195,6 +226,8 @@ def question(job: Job) -> dict[str, Any]:
     for name in ("engine_options", "alloc_conf", "env", "run_tokens"):
         if getattr(job, name):
             plain[name] = getattr(job, name)
+    if job.calibration is not None:
+        plain["calibration"] = job.calibration.source
     return plain
 
 
@@ -204,14 +237,24 @@ def _plain(noun: Any) -> dict[str, Any]:
     return plain
 
 
+def _role_bytes(job: Job, program: RankProgram) -> int:
+    if holding(job) is not None:
+        return _rank_answer(job, program).needed_bytes
+    return needed_by(
+        program, outside=beside(job), capacity_bytes=job.cluster.gpu.visible_bytes, alloc_conf=job.alloc_conf
+    )
+
+
 def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
-    return rank_answer(
+    found = rank_answer(
         program,
-        outside=outside_tensors(job),
+        outside=beside(job),
         capacity_bytes=job.cluster.gpu.visible_bytes,
         engine=job.engine,
         alloc_conf=job.alloc_conf,
     )
+    held = holding(job)
+    return found if held is None else with_slack(found, held, job.engine)
 
 
 def _unique(texts: Any) -> tuple[str, ...]:

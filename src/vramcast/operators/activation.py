@@ -5,6 +5,7 @@ Symbols:  E elements of one half (tokens x intermediate size)
 [hf] transformers activations.py and `LlamaMLP.forward`: down(act(gate(x)) * up(x))
 [liger] Liger-Kernel src/liger_kernel/ops/swiglu.py, geglu.py: both gradients are written over the saved inputs
 [megatron] Megatron-LM megatron/core/fusions/fused_bias_swiglu.py `SwiGLUFunction`: keeps the fc1 output only
+[autocast] pytorch aten/src/ATen/autocast_mode.h AT_FORALL_FP32
 [te] TransformerEngine transformer_engine/pytorch/module/layernorm_mlp.py: keeps the fc1 output, recomputes nothing else
 """
 
@@ -15,6 +16,9 @@ from typing import Final, NamedTuple
 
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
+from vramcast.operators.linear import cast
+
+FP32: Final = 4  # bytes
 
 
 class Gate(NamedTuple):
@@ -58,6 +62,20 @@ def _gelu_python(graph: Graph, x: Value, num_bytes: int, name: str) -> Value:
     return aten.multiply(graph, half, shifted, num_bytes=size, name=name)
 
 
+def _gelu_autocast(graph: Graph, x: Value, num_bytes: int, name: str) -> Value:
+    """`_gelu_python` of 16-bit x under autocast: pow is in its fp32 list, so all that follows is fp32 [autocast]."""
+    wide = 2 * num_bytes
+    half = aten.unary(graph, x, num_bytes=num_bytes, name=f"{name}.half")
+    copy = cast(graph, x, elements=wide // FP32, to_bytes=FP32, name=f"{name}.fp32")
+    cube = aten.power(graph, copy, num_bytes=wide, name=f"{name}.cube")
+    scaled = aten.unary(graph, cube, num_bytes=wide, name=f"{name}.scaled")
+    total = aten.add(graph, aten.promote(graph, x, num_bytes=wide), scaled, num_bytes=wide, name=f"{name}.sum")
+    inner = aten.unary(graph, total, num_bytes=wide, name=f"{name}.inner")
+    tanh = aten.unary(graph, inner, num_bytes=wide, name=f"{name}.tanh", saves="output")
+    shifted = aten.shift(graph, tanh, num_bytes=wide, name=f"{name}.one_plus")
+    return aten.multiply(graph, aten.promote(graph, half, num_bytes=wide), shifted, num_bytes=wide, name=name)
+
+
 def _quick_gelu(graph: Graph, x: Value, num_bytes: int, name: str) -> Value:
     """[hf] `QuickGELUActivation`: x * sigmoid(1.702 x)."""
     scaled = aten.unary(graph, x, num_bytes=num_bytes, name=f"{name}.scaled")
@@ -85,12 +103,19 @@ ACTIVATION_VARIANTS: Final[dict[str, Activation]] = {
 }
 """Point-wise functions. The fused ones keep their input and make one gradient, whatever they compute."""
 
+AUTOCAST_VARIANTS: Final[dict[str, Activation]] = {"gelu_new": _gelu_autocast}
+"""Those that autocast computes otherwise."""
+
 
 def activation(
-    graph: Graph, x: Value, *, elements: int, itemsize: int, variant: str = "silu", name: str = "act"
+    graph: Graph, x: Value, *, elements: int, itemsize: int, variant: str = "silu", name: str = "act",
+    autocast: bool = False,
 ) -> Value:
     """Append a plain activation function; `variant` is a key of ACTIVATION_VARIANTS."""
-    return ACTIVATION_VARIANTS[variant](graph, x, elements * itemsize, name)
+    found = ACTIVATION_VARIANTS[variant]
+    if autocast and itemsize < FP32:
+        found = AUTOCAST_VARIANTS.get(variant, found)
+    return found(graph, x, elements * itemsize, name)
 
 
 def _halves(graph: Graph, gate: Value, up: Value | None) -> tuple[Value, Value]:

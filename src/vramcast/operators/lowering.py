@@ -6,11 +6,11 @@ to storages as eager autograd does (see `graph`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from vramcast.domain.program import Alloc, Category, Free, Program, Tensor
+from vramcast.domain.program import Alloc, Free, Program, Tensor
 from vramcast.operators.graph import Checkpoint, Graph, Operator, Value
 from vramcast.operators.storages import Storages, discarded_values, external_inputs, regions_by_index, saver_counts
 
@@ -61,30 +61,32 @@ def lower(
     Returns: programs that cancel out: backward frees what forward left and the gradient it was given.
     """
     user = caller or Caller()
-    forward = _Forward(graph, hold_inputs=hold_inputs, saving=True, leaves=user.leaves).run()
-    backward = _Backward(graph, weight_gradients, gradient, user).run()
+    saves = saver_counts(graph)
+    forward = _Forward(graph, saves, hold_inputs=hold_inputs, saving=True, leaves=user.leaves).run()
+    backward = _Backward(graph, saves, weight_gradients, gradient, user).run()
     return Lowered(forward, backward, tuple(node for node in forward if isinstance(node, Alloc)))
 
 
 def lower_inference(graph: Graph, *, hold_inputs: bool = True) -> Program:
     """The forward program without autograd: nothing is saved."""
-    return _Forward(graph, hold_inputs=hold_inputs, saving=False).run()
+    return _Forward(graph, {}, hold_inputs=hold_inputs, saving=False).run()
 
 
 class _Forward:
     def __init__(
-        self, graph: Graph, *, hold_inputs: bool, saving: bool, leaves: Sequence[Value] = ()
+        self, graph: Graph, saves: Mapping[Value, int], *, hold_inputs: bool, saving: bool, leaves: Sequence[Value] = ()
     ) -> None:
         self.graph = graph
         self.storages = Storages()
-        self.saves = saver_counts(graph) if saving else {}
+        self.saves = saves
         self.saving = saving
-        self.reads: dict[Value, int] = {}
+        self.wanted = dict(saves)  # storage -> readers and savers
+        wanted = self.wanted.get
         for operator in graph.operators:
             for value in operator.inputs:
-                self.reads[value.storage] = self.reads.get(value.storage, 0) + 1
+                self.wanted[value.storage] = wanted(value.storage, 0) + 1
         for value in graph.outputs:
-            self.reads[value.storage] = self.reads.get(value.storage, 0) + 1
+            self.wanted[value.storage] = wanted(value.storage, 0) + 1
         self.held = graph.inputs if hold_inputs else []
         self.leaves = leaves
 
@@ -93,7 +95,7 @@ class _Forward:
         for value in self.leaves:
             storages.adopt(value, 1)
         for value in self.graph.inputs:
-            storages.adopt(value, self.reads.get(value, 0) + self.saves.get(value, 0) + (value in self.held))
+            storages.adopt(value, self.wanted.get(value, 0) + (value in self.held))
         for operator in self.graph.operators:
             self._run_operator(operator)
         for value in self.held:
@@ -104,16 +106,15 @@ class _Forward:
         storages = self.storages
         for value in operator.outputs:
             if value.storage is value:
-                storages.allocate(value, max(1, self.reads.get(value, 0) + self.saves.get(value, 0)))
+                storages.allocate(value, self.wanted.get(value, 1))
         if self.saving:
             for value in operator.extra:
                 storages.allocate(value, self.saves.get(value, 0))
-        storages.allocate_all(operator.temporaries)
-        storages.free_all(operator.temporaries)
+        storages.pass_all(operator.temporaries)
         for value in operator.inputs:
             storages.release(value)
         for value in operator.outputs:
-            if value.storage is value and not self.reads.get(value, 0) and not self.saves.get(value, 0):
+            if value.storage is value and value not in self.wanted:
                 storages.release(value)
 
 
@@ -130,11 +131,16 @@ class _Gradient:
 
 
 class _Backward:
-    def __init__(self, graph: Graph, policy: WeightGradients, gradient: Tensor | None, caller: Caller) -> None:
+    def __init__(
+        self, graph: Graph, saves: Mapping[Value, int], policy: WeightGradients, gradient: Tensor | None,
+        caller: Caller,
+    ) -> None:
         self.graph = graph
+        self.saves = saves
         self.caller = caller
         self.policy = policy
         self.boundary = gradient
+        self.ends = (*graph.outputs[:1], *graph.inputs[:1])
         self.storages = Storages()
         self.regions = regions_by_index(graph)
         self.discarded = discarded_values(graph)
@@ -145,7 +151,7 @@ class _Backward:
 
     def run(self) -> Program:
         caller = self.caller
-        for value, count in saver_counts(self.graph).items():
+        for value, count in self.saves.items():
             self.storages.adopt(value, count + (value in caller.leaves))
         for value in self.graph.outputs:
             if value.gradient_bytes:
@@ -153,9 +159,11 @@ class _Backward:
                 self.gradients[value].references += caller.holds_gradients
         first_readers = self._first_readers() if caller.accumulates else {}
         for index in range(len(self.graph.operators) - 1, -1, -1):
-            self._before(index)
+            if self.regions:
+                self._before(index)
             self._run_operator(self.graph.operators[index])
-            self._after(index)
+            if self.regions:
+                self._after(index)
             for value in first_readers.get(index, ()):
                 if value in self.gradients:
                     self._drop(self.gradients.pop(value))
@@ -187,13 +195,12 @@ class _Backward:
                 self.storages.nodes.append(Alloc(expected))
 
     def _gradient_tensor(self, value: Value) -> Tensor:
-        graph = self.graph
-        boundary = value in graph.outputs[:1] or value in graph.inputs[:1]
-        if self.boundary is not None and boundary and value.gradient_bytes == self.boundary.num_bytes:
+        if self.boundary is not None and value in self.ends and value.gradient_bytes == self.boundary.num_bytes:
             return self.boundary
-        if value not in self.names:
-            self.names[value] = graph.tensor(f"grad.{value.name}", value.gradient_bytes, Category.TEMPORARIES)
-        return self.names[value]
+        named = self.names.get(value)
+        if named is None:
+            named = self.names[value] = self.graph.tensor(f"grad.{value.name}", value.gradient_bytes)
+        return named
 
     def _before(self, index: int) -> None:
         """Recompute what this operator's backward needs and forward threw away."""
@@ -253,8 +260,7 @@ class _Backward:
             else:
                 storages.allocate(value, savers.get(value, 0))
         if not kept:
-            storages.allocate_all(operator.temporaries)
-            storages.free_all(operator.temporaries)
+            storages.pass_all(operator.temporaries)
         for value in operator.inputs:
             storages.release(value)
 
@@ -279,8 +285,7 @@ class _Backward:
             produced = self._input_gradients(operator, incoming)
             if self.policy is not WeightGradients.FUSED:
                 storages.allocate_all(operator.weight_gradients)
-            storages.allocate_all(operator.backward_temporaries)
-            storages.free_all(operator.backward_temporaries)
+            storages.pass_all(operator.backward_temporaries)
             for gradient in incoming:
                 self._drop(gradient)
         if not self.caller.retains_graph:
@@ -292,9 +297,10 @@ class _Backward:
 
     def _release_saved(self, operator: Operator) -> None:
         kept = operator.saved_weight_gradients if self.policy is WeightGradients.KEPT else ()
-        for value in (*operator.saved, *operator.extra):
-            if value not in kept:
-                self.storages.release(value)
+        for values in (operator.saved, operator.extra):
+            for value in values:
+                if value not in kept:
+                    self.storages.release(value)
 
     def _input_gradients(self, operator: Operator, incoming: list[_Gradient]) -> list[tuple[Value, _Gradient]]:
         produced: list[tuple[Value, _Gradient]] = []

@@ -36,10 +36,18 @@ class Storages:
             self.nodes.append(Free(storage.tensor))
 
     def allocate_all(self, tensors: Sequence[Tensor]) -> None:
-        self.nodes.extend(Alloc(tensor) for tensor in tensors)
+        if tensors:  # most operators have none
+            self.nodes += [Alloc(tensor) for tensor in tensors]
 
     def free_all(self, tensors: Sequence[Tensor]) -> None:
-        self.nodes.extend(Free(tensor) for tensor in tensors)
+        if tensors:
+            self.nodes += [Free(tensor) for tensor in tensors]
+
+    def pass_all(self, tensors: Sequence[Tensor]) -> None:
+        """All at once, and gone."""
+        if tensors:
+            self.nodes += [Alloc(tensor) for tensor in tensors]
+            self.nodes += [Free(tensor) for tensor in tensors]
 
 
 def regions_by_index(graph: Graph) -> dict[int, Checkpoint]:
@@ -70,8 +78,13 @@ def discarded_values(graph: Graph) -> dict[Value, Checkpoint]:
 
 def saver_counts(graph: Graph) -> dict[Value, int]:
     """How many savers hold each value between forward and backward."""
-    regions, discarded = regions_by_index(graph), discarded_values(graph)
     saves: dict[Value, int] = {}
+    if not graph.checkpoints:
+        for operator in graph.operators:
+            for value in (*operator.saved, *operator.extra):
+                saves[value.storage] = saves.get(value.storage, 0) + 1
+        return saves
+    regions, discarded = regions_by_index(graph), discarded_values(graph)
 
     def add(value: Value) -> None:
         storage = value.storage

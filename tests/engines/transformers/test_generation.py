@@ -91,7 +91,9 @@ def test_serving_leaves_nothing_behind_but_the_workspace(
 @FEW
 def test_more_sequences_or_longer_ones_never_take_less(batch: int, prompt: int, answer: int) -> None:
     def peak(b: int, p: int, a: int) -> int:
-        return ask("qwen3-0.6b", context=p + a, input_len=p, output_len=a, concurrency=b).peak.allocated_bytes
+        found = ask("qwen3-0.6b", context=p + a, input_len=p, output_len=a, concurrency=b)
+        slack = sum(entry.bytes for entry in found.fullest.ledger if entry.path[-1] == "slack of large blocks")
+        return found.peak.allocated_bytes - slack  # blocks that are not split leave less over for some larger sizes
 
     here = peak(batch, prompt, answer)
     assert here <= peak(batch + 1, prompt, answer)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from vramcast.blocks.parameters.layer import layer_parameters
+from vramcast.blocks.parameters.layer import MOST_KNOWN, layer_parameters
 from vramcast.blocks.parameters.model import (
     elements,
     embedding_parameters,
@@ -48,13 +49,18 @@ class ParameterCount(Struct, frozen=True, kw_only=True):
         return self.total - self.frozen
 
 
-def named_parameters(model: Model, *, mtp: bool = False) -> Iterator[OwnedParameter]:
+@lru_cache(maxsize=MOST_KNOWN)
+def named_parameters(model: Model, *, mtp: bool = False) -> tuple[OwnedParameter, ...]:
     """Every weight tensor with its owner; equal layers in a row come once, with their count.
 
     Args:
         model: the network
         mtp: also those of the multi-token-prediction modules
     """
+    return tuple(_named(model, mtp))
+
+
+def _named(model: Model, mtp: bool) -> Iterator[OwnedParameter]:
     for parameter in embedding_parameters(model):
         yield OwnedParameter("embedding", parameter, 1)
     for stack in model.stacks:
@@ -83,6 +89,7 @@ def _idle_expert_elements(layer: Layer, hidden: int) -> int:
     return experts // moe.num_experts * max(0, moe.num_experts - moe.top_k)
 
 
+@lru_cache(maxsize=MOST_KNOWN)
 def count_parameters(model: Model) -> ParameterCount:
     """Number of weights of a model.
 

@@ -6,6 +6,9 @@ Symbols:  H hidden   F feed-forward width   E experts
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
+
 from vramcast.blocks.parameters.mixers import (
     attention_parameters,
     latent_parameters,
@@ -26,6 +29,9 @@ from vramcast.domain.model import (
     Parameter,
     Split,
 )
+
+MOST_KNOWN: Final = 1024
+"""Layers, or models, whose weights are kept [count]."""
 
 
 def mlp_parameters(mlp: MLP, *, hidden: int, owner: str = "mlp") -> tuple[Parameter, ...]:
@@ -88,6 +94,7 @@ def _norm_parameters(layer: Layer, hidden: int) -> tuple[Parameter, ...]:
     return tuple(parameter for name in names for parameter in norm(name, layer.norm, hidden))
 
 
+@lru_cache(maxsize=MOST_KNOWN)
 def layer_parameters(layer: Layer, *, hidden: int) -> tuple[Parameter, ...]:
     """Every weight tensor of one residual layer.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
-from vramcast.engines.eager.graphs import Layers, blocks, input_tensors
+from vramcast.engines.eager.graphs import Blocks, Layers, blocks, input_tensors
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
@@ -80,7 +80,8 @@ class _Lowering:
 
 
 def passes(
-    recipe: Recipe, *, policy: WeightGradients = WeightGradients.KEPT, gathered: Gathered | None = None, shares: int = 0
+    recipe: Recipe, *, policy: WeightGradients = WeightGradients.KEPT, gathered: Gathered | None = None,
+    shares: int = 0, built: Blocks | None = None,
 ) -> Passes:
     """Forward and backward of one micro-batch.
 
@@ -89,8 +90,9 @@ def passes(
         policy: what becomes of weight gradients
         gathered: weights that are gathered around each block of the main stack
         shares: each block's gradients are reduced as soon as it is done, and 1 / shares of them kept; 0: nothing kept
+        built: the recipe's graphs, where they are built already
     """
-    built = blocks(recipe)
+    built = built or blocks(recipe)
     lowering = _Lowering(policy, shares)
     towers = [(tower, lowering.stack(tower)) for tower in built.towers]
     gradient = built.main.gradient
@@ -181,9 +183,9 @@ def _weight_gradients(graph: Graph) -> Iterator[Tensor]:
             yield value.tensor
 
 
-def inference(recipe: Recipe) -> Program:
-    """Forward without autograd."""
-    built, inputs = blocks(recipe), input_tensors(recipe)
+def inference(recipe: Recipe, built: Blocks | None = None) -> Program:
+    """Forward without autograd; `built` are the recipe's graphs, where they are built already."""
+    built, inputs = built or blocks(recipe), input_tensors(recipe)
     towers = tuple(node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower)))
     return (
         *map(Alloc, inputs), *towers, *lower_inference(built.embedding), *_inferred(built.main),

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Basis, Category, Loop, Node, Program, Tensor
+from vramcast.engines.eager.graphs import Blocks, blocks
 from vramcast.engines.eager.passes import free_gradients, inference, passes
 from vramcast.engines.eager.recipe import Recipe, weights
 from vramcast.operators.lowering import WeightGradients
@@ -57,13 +58,13 @@ def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()
     held = weights(recipe)
     load = weight_program(held)
     buckets = _buckets(held, stepping)
-    step = _step(recipe, stepping, held)
-    first = _step(recipe, stepping, held, states=state_program(held, stepping.optimizer))
+    built = blocks(recipe)  # one phase ends before the next begins, so they may share their tensors
+    step, first = _steps(recipe, stepping, held, built)
     return {
         Phase.LOAD: load,
         Phase.FIRST_STEP: (*workspaces(stepping.hopper), *buckets, *first),
         Phase.STEP: step,
-        Phase.EVALUATION: inference(recipe) + generation,
+        Phase.EVALUATION: inference(recipe, built) + generation,
         Phase.CHECKPOINT: (),  # state dicts refer to the tensors that are there; they are copied to the host one by one
     }
 
@@ -84,19 +85,17 @@ def _buckets(held: tuple[Weight, ...], stepping: Stepping) -> Program:
     return (Loop(whole, (Alloc(bucket),)), Alloc(last))
 
 
-def _step(
-    recipe: Recipe, stepping: Stepping, held: tuple[Weight, ...], *, states: Program = ()
-) -> Program:
-    """Micro-batches, optimizer, zero_grad(set_to_none=True)."""
+def _steps(recipe: Recipe, stepping: Stepping, held: tuple[Weight, ...], built: Blocks) -> tuple[Program, Program]:
+    """Micro-batches, optimizer, zero_grad(set_to_none=True): any step, and the first, which makes the states."""
     views = stepping.bucket_views and stepping.replicas > 1
-    first = passes(recipe, policy=WeightGradients.TRANSIENT if views else WeightGradients.KEPT)
-    nodes: list[Node] = [*first.micro_batch]
+    policy = WeightGradients.TRANSIENT if views else WeightGradients.KEPT
+    first = passes(recipe, policy=policy, built=built)
+    micro_batches: list[Node] = [*first.micro_batch]
     if stepping.grad_accum > 1:
-        later = passes(recipe, policy=WeightGradients.TRANSIENT)
-        nodes.append(Loop(stepping.grad_accum - 1, later.micro_batch, label="micro-batches"))
-    nodes += [*states, *stepped(held, stepping)]
-    nodes += free_gradients(first.gradients)
-    return tuple(nodes)
+        later = passes(recipe, policy=WeightGradients.TRANSIENT, built=built)
+        micro_batches.append(Loop(stepping.grad_accum - 1, later.micro_batch, label="micro-batches"))
+    end = (*stepped(held, stepping), *free_gradients(first.gradients))
+    return (*micro_batches, *end), (*micro_batches, *state_program(held, stepping.optimizer), *end)
 
 
 def stepped(held: tuple[Weight, ...], stepping: Stepping) -> Program:

@@ -50,8 +50,13 @@ def check(job: Job) -> None:
             raise Unsupported(
                 f"{type(layer.mixer).__name__} layers are not modelled for torchtitan; use --engine megatron"
             )
-    if job.data_parallel * plan.cp == 1 or plan.shards is Shards.NOTHING:
-        raise Unsupported("torchtitan is modelled with FSDP; use --shards everything on more GPUs, or --engine pytorch")
+    if job.data_parallel * plan.cp == 1:
+        raise Unsupported(
+            "torchtitan is modelled with FSDP, which divides weights over two ranks or more; "
+            f"tp={plan.tp} x pp={plan.pp} leave one: use more GPUs, lower degrees, or --engine pytorch"
+        )
+    if plan.shards is Shards.NOTHING:
+        raise Unsupported("torchtitan is modelled with FSDP; use --shards everything, or --engine pytorch")
     if plan.shards is not Shards.EVERYTHING:
         raise Unsupported(f"torchtitan does not shard {plan.shards} only; use --shards everything")
     if plan.precision not in (Precision.MIXED_BF16, Precision.AMP_BF16, Precision.FP8):

@@ -16,6 +16,7 @@ link, 8 us a rank and 23 us once.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vramcast.domain.device import Cluster
@@ -52,6 +53,9 @@ ASSUMED_ADAPTER: Final[dict[str, float]] = {"Volta": 12.5e9, "Ampere": 25e9, "Ho
 """Where the network is not known: adapter of one card by its generation, one direction [bytes/s]."""
 
 OTHER_ADAPTER: Final = 12.5e9
+
+MOST_KNOWN: Final = 512
+"""Clusters whose links are kept [count]."""
 
 
 class Route(NamedTuple):
@@ -146,6 +150,7 @@ def _within(cards: int, ranks: int, stride: int) -> int:
     return min(ranks, max(1, cards // stride))
 
 
+@lru_cache(maxsize=MOST_KNOWN)
 def fabric_of(cluster: Cluster) -> Fabric:
     """The links of a cluster; an assumed adapter where its network is not known."""
     gpu, domain, network = cluster.gpu, cluster.node_cards, cluster.network

@@ -87,18 +87,26 @@ def _again(operators: list[Operator], forward: Parts, choice: Recomputed, machin
 
 def _sum(operators: list[Operator], machine: Machine, *, backward: bool) -> Parts:
     """All operators, and how long the card waits for the host where that is the slower one."""
-    total, kernels, modules = Parts(), 0.0, 0
+    spent: dict[str, Number] = {"products": 0.0, "attention": 0.0, "pointwise": 0.0}
+    kernels, modules = 0.0, 0
     for operator in operators:
-        total = total.plus(seconds(operator, machine, backward=backward))
+        cause, taken = _spent(operator, machine, backward=backward)
+        spent[cause] = spent[cause] + taken
         kernels += operator.backward_kernels if backward else operator.kernels
         modules += operator.weight_bytes > 0
     hosted = kernels * machine.style.launch_s * (BACKWARD_LAUNCH if backward else 1.0)
     hosted += modules * machine.style.module_s
-    return total._replace(launch=positive(hosted - total.total))
+    return Parts(**spent, launch=positive(hosted - sum(spent.values())))
 
 
 def seconds(operator: Operator, machine: Machine, *, backward: bool) -> Parts:
     """One operator on the card."""
+    cause, taken = _spent(operator, machine, backward=backward)
+    return Parts(**{cause: taken})
+
+
+def _spent(operator: Operator, machine: Machine, *, backward: bool) -> tuple[str, Number]:
+    """What an operator's seconds go to, field of `Parts`, and how many they are."""
     rates = machine.rates
     flops = operator.backward_flops if backward else operator.flops
     num_bytes = (
@@ -108,17 +116,17 @@ def seconds(operator: Operator, machine: Machine, *, backward: bool) -> Parts:
     start = KERNEL_S * (operator.backward_kernels if backward else operator.kernels)
     match operator.kind:
         case "product":
-            return Parts(products=larger(moved, flops / rates.products + DENSE_TRAFFIC * moved) + start)
+            return "products", larger(moved, flops / rates.products + DENSE_TRAFFIC * moved) + start
         case "grouped":
             rate = rates.whole if machine.style.float8 else rates.products
-            return Parts(products=flops / rate + GROUPED_TRAFFIC * moved + start)
+            return "products", flops / rate + GROUPED_TRAFFIC * moved + start
         case "scores":
-            return Parts(attention=flops / rates.whole + moved + start)
+            return "attention", flops / rates.whole + moved + start
         case "attention":
             rate = rates.attention_backward if backward else rates.attention_forward
-            return Parts(attention=larger(moved, flops / rate) + start)
+            return "attention", larger(moved, flops / rate) + start
         case _:
-            return Parts(pointwise=moved + start)
+            return "pointwise", moved + start
 
 
 def _transfers(

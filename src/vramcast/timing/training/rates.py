@@ -9,6 +9,7 @@ and 44 attention calls; least squares, median miss 5 and 1.5 %.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
@@ -65,6 +66,9 @@ KERNEL_S: Final = 4e-6
 OVERLAP_LOSS: Final = 0.5
 """Share of a transfer by which the work it runs under becomes longer: it takes processors, memory and power."""
 
+MOST_KNOWN: Final = 512
+"""Cards and recipes whose rates are kept [count]."""
+
 
 class Rates(NamedTuple):
     """What one card sustains."""
@@ -78,6 +82,7 @@ class Rates(NamedTuple):
     sources: tuple[str, ...]
 
 
+@lru_cache(maxsize=MOST_KNOWN)
 def rates_of(gpu: Gpu, precision: Precision, *, attention: str = "flash") -> Rates | None:
     """Rates in a recipe of dtypes; None where the data sheet is not known.
 

@@ -31,7 +31,6 @@ ATTENTION: Final = frozenset({
 """Counted by `timing.training.operators`, for they grow with the square of the sequence."""
 
 
-@lru_cache(maxsize=512)
 def taped(layer: Layer, sizes: Sizes, casts: str = "") -> tuple[Operator, ...]:
     """Bytes and operations of one token for every operator but attention and transfers.
 
@@ -40,13 +39,18 @@ def taped(layer: Layer, sizes: Sizes, casts: str = "") -> tuple[Operator, ...]:
         sizes: element widths and implementations; batch and length do not matter
         casts: how float8 linears run, key of `float8.CASTS`; empty: products compute in `sizes`' width
     """
+    return _taped(layer, sizes._replace(batch=1, seq_len=TOKENS * sizes.tp, keys=None, caches=False), casts)
+
+
+@lru_cache(maxsize=512)
+def _taped(layer: Layer, sizes: Sizes, casts: str) -> tuple[Operator, ...]:
     from msgspec.structs import replace
 
     mixer = layer.mixer
     if isinstance(mixer, MultiLatentAttention) and mixer.indexer_heads:
         layer = replace(layer, mixer=replace(mixer, indexer_heads=0))
-    rows = TOKENS * sizes.tp
-    tape = decoder_layer(layer, sizes._replace(batch=1, seq_len=rows, keys=None, caches=False))
+    rows = sizes.tokens
+    tape = decoder_layer(layer, sizes)
     found = [
         in_8_bits(_operator(taped_one, rows, sizes), taped_one, rows) if casts else _operator(taped_one, rows, sizes)
         for taped_one in tape.operators

@@ -8,13 +8,17 @@ the engine's kernels nor what they repeat. Here a causal mask's half is left out
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from vramcast.blocks.parameters import layer_parameters
 from vramcast.domain.model import Layer, Model
 from vramcast.timing.training.matrices import POOLED, entry_matrices, exit_matrices, matrices, met, output_elements
 from vramcast.timing.training.operators import mixing
 from vramcast.timing.training.parts import Shape, Style
+
+MOST_KNOWN: Final = 1024
+"""Layers whose active weights are kept [count]."""
 
 
 class Useful(NamedTuple):
@@ -47,6 +51,7 @@ def forward_flops(model: Model, seq_len: int) -> Useful:
     return Useful(2.0 * (layers + ends), 2.0 * output_elements(model), scores / seq_len)
 
 
+@lru_cache(maxsize=MOST_KNOWN)
 def active_elements(layer: Layer, *, hidden: int) -> float:
     """Weights of a layer's products that one token meets."""
     return sum(

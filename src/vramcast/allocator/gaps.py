@@ -1,0 +1,233 @@
+"""The caching allocator as gaps between live blocks: whole runs with the default options, event by event.
+
+With neither captures nor events of other streams, free blocks always merge with free neighbours: they are the gaps
+between what is live. Two tables of gaps, by start and by end, replace the linked blocks of `caching.Allocator`, of
+which this one gives the same high-water marks in half the time (tests/allocator/test_gaps.py draws runs and compares).
+Left out: every option but expandable segments, those with a capacity, handles, statistics, snapshots.
+
+Sizes and addresses count units of 512 bytes, the granularity of blocks. A gap or block is the integer
+`size << ADDRESS_BITS | address`: the order of integers is upstream's order (size, address).
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from vramcast.allocator.codes import Request
+from vramcast.allocator.rounding import (
+    LARGE_SEGMENT_BYTES,
+    MIN_BLOCK_BYTES,
+    SMALL_BYTES,
+    SMALL_SEGMENT_BYTES,
+    segment_bytes,
+)
+from vramcast.units import ceil_div, round_up
+
+UNIT: Final = MIN_BLOCK_BYTES
+ADDRESS_BITS: Final = 36
+LAST_ADDRESS: Final = (1 << ADDRESS_BITS) - 1
+SMALL: Final = SMALL_BYTES // UNIT
+RANGE: Final = 1 << 31
+"""Addresses of an expandable segment, 1 TiB."""
+MOST_POOLS: Final = (1 << ADDRESS_BITS) // RANGE - 1
+
+
+class BeyondAddresses(Exception):
+    """More memory than the addresses here reach to."""
+
+
+class OutOfCapacity(Exception):
+    """A request cannot be served within the capacity."""
+
+
+class _Pool:
+    """One size class on one stream."""
+
+    __slots__ = ("end", "first", "gaps", "mapped", "page", "slack")
+
+    def __init__(self, *, is_small: bool, first: int) -> None:
+        self.gaps: list[int] = []  # sorted
+        self.page = (SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES) // UNIT
+        # A rest up to 1 MiB could never serve the large pool, so it stays with the block there; expandable segments
+        # split at 512 bytes in both. As the high part of a gap.
+        self.slack = LAST_ADDRESS if is_small or first else SMALL << ADDRESS_BITS | LAST_ADDRESS
+        self.first = self.end = self.mapped = first  # expandable: where it starts, blocks end, memory ends; else 0
+
+
+class Gaps:
+    """Live blocks, gaps and high-water marks of one process on one device.
+
+    Of an expandable segment only what lies between blocks is a gap. What lies behind its last block serves where no
+    gap does, whether it is mapped yet or not, and whole pages are mapped as far as blocks have ever reached.
+    """
+
+    def __init__(
+        self, requests: Sequence[Request], *, expands: bool = False, capacity_bytes: int | None = None
+    ) -> None:
+        """Nothing is held yet.
+
+        Args:
+            requests: the tensors of the run; events name them by their index
+            expands: expandable_segments:True
+            capacity_bytes: what the driver can give; only without expandable segments [bytes]
+        """
+        assert capacity_bytes is None or not expands
+        pools: dict[tuple[bool, str], _Pool] = {}
+        self._wants: list[int] = []
+        self._pools: list[_Pool] = []
+        self._live: list[list[int]] = [[] for _ in requests]
+        for num_bytes, stream in requests:
+            size = ceil_div(num_bytes, UNIT)
+            kind = size <= SMALL, stream
+            if kind not in pools:
+                pools[kind] = _Pool(is_small=kind[0], first=(len(pools) + 1) * RANGE if expands else 0)
+            self._wants.append(size << ADDRESS_BITS)
+            self._pools.append(pools[kind])
+        if expands and len(pools) > MOST_POOLS:
+            raise BeyondAddresses
+        self._starts: dict[int, int] = {}  # start of a gap -> gap
+        self._ends: dict[int, int] = {}  # end of a gap -> gap
+        self._next_address = 1  # segments lie apart, so that their gaps never touch
+        self._segments: dict[int, int] = {}  # start -> end
+        self.num_changes = 0  # how often memory was taken from the driver or given back
+        self._capacity = None if capacity_bytes is None else capacity_bytes // UNIT
+        self._allocated = self._peak_allocated = 0
+        self._reserved = self._peak_reserved = 0
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The largest sum of live blocks since `reset_peaks`."""
+        return self._peak_allocated * UNIT
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The largest sum of segments and mapped pages since `reset_peaks`."""
+        return self._peak_reserved * UNIT
+
+    def reset_peaks(self) -> None:
+        """Let the peaks start again from the present values."""
+        self._peak_allocated, self._peak_reserved = self._allocated, self._reserved
+
+    def play(self, codes: Iterable[int]) -> None:
+        """A stretch of a run, in order: `i` allocates request i, `~i` frees its newest block.
+
+        All of it but new memory stands in line: calls would take longer than the work.
+
+        Raises: BeyondAddresses
+        Source: [caching] malloc, get_free_block, should_split, free_block, try_merge_blocks
+        """
+        wants, pools, live, starts, ends = self._wants, self._pools, self._live, self._starts, self._ends
+        allocated, peak = self._allocated, self._peak_allocated
+        for code in codes:
+            if code >= 0:
+                want, pool = wants[code], pools[code]
+                gaps = pool.gaps
+                index = bisect_left(gaps, want)
+                if index < len(gaps):
+                    block = gaps[index]
+                    start = block & LAST_ADDRESS
+                    end = start + (block >> ADDRESS_BITS)
+                    del starts[start]
+                    rest = block - want
+                    if rest > pool.slack:
+                        size = want >> ADDRESS_BITS
+                        rest += size
+                        starts[start + size] = ends[end] = rest
+                        block = want | start
+                        allocated += size
+                        if index and gaps[index - 1] > rest:
+                            del gaps[index]
+                            insort(gaps, rest, 0, index)
+                        else:
+                            gaps[index] = rest
+                    else:
+                        del ends[end], gaps[index]
+                        allocated += end - start
+                else:
+                    block = self._new(pool, want)
+                    allocated += block >> ADDRESS_BITS
+                live[code].append(block)
+                if allocated > peak:
+                    peak = allocated
+            else:
+                block, pool = live[~code].pop(), pools[~code]
+                start, size = block & LAST_ADDRESS, block >> ADDRESS_BITS
+                allocated -= size
+                gaps = pool.gaps
+                end = start + size
+                if start in ends:
+                    before = ends.pop(start)
+                    del gaps[bisect_left(gaps, before)]
+                    start = before & LAST_ADDRESS
+                if end in starts:
+                    after = starts.pop(end)
+                    del gaps[bisect_left(gaps, after)]
+                    end += after >> ADDRESS_BITS
+                elif end == pool.end:
+                    starts.pop(start, None)
+                    pool.end = start
+                    continue
+                starts[start] = ends[end] = block = end - start << ADDRESS_BITS | start
+                insort(gaps, block)
+        self._allocated, self._peak_allocated = allocated, peak
+
+    def _new(self, pool: _Pool, want: int) -> int:
+        """A block in new memory: at the end of the expandable segment, or in a segment of its own with a gap behind."""
+        size = want >> ADDRESS_BITS
+        if pool.end:
+            return self._at_end(pool, size)
+        segment = segment_bytes(size * UNIT) // UNIT
+        if self._capacity is not None and self._reserved + segment > self._capacity:
+            self._release()
+            if self._reserved + segment > self._capacity:
+                raise OutOfCapacity
+        start = self._next_address
+        end = start + segment
+        self._next_address = end + 1
+        if end > LAST_ADDRESS:
+            raise BeyondAddresses
+        self._segments[start] = end
+        self._hold(segment)
+        block = segment << ADDRESS_BITS | start
+        rest = block - want
+        if rest <= pool.slack:
+            return block
+        rest += size
+        self._starts[start + size] = self._ends[end] = rest
+        insort(pool.gaps, rest)
+        return want | start
+
+    def _at_end(self, pool: _Pool, size: int) -> int:
+        """A block behind the last one; [caching] find_expandable_block, map_block."""
+        start = pool.end
+        pool.end = end = start + size
+        if end > pool.mapped:
+            more = round_up(end - pool.mapped, pool.page)
+            pool.mapped += more
+            self._hold(more)
+            if pool.mapped - pool.first >= RANGE:
+                raise BeyondAddresses
+        return size << ADDRESS_BITS | start
+
+    def _hold(self, more: int) -> None:
+        self.num_changes += 1
+        self._reserved += more
+        if self._reserved > self._peak_reserved:
+            self._peak_reserved = self._reserved
+
+    def _release(self) -> None:
+        """Gives every segment that is one gap back to the driver; [caching] release_cached_blocks."""
+        for pool in set(self._pools):
+            kept = []
+            for gap in pool.gaps:
+                start = gap & LAST_ADDRESS
+                end = start + (gap >> ADDRESS_BITS)
+                if self._segments.get(start) == end:
+                    del self._segments[start], self._starts[start], self._ends[end]
+                    self._reserved -= end - start
+                else:
+                    kept.append(gap)
+            pool.gaps = kept
