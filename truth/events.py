@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 MOST_EDITS: Final = 4000
@@ -14,6 +15,12 @@ class Event(NamedTuple):
 
     is_free: bool
     num_bytes: int
+
+
+def rise(events: Sequence[Event]) -> int:
+    """The most that was allocated at once beyond what was there before [bytes]."""
+    changes = (-event.num_bytes if event.is_free else event.num_bytes for event in events)
+    return max(accumulate(changes), default=0)
 
 
 class Gap(NamedTuple):

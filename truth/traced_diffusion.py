@@ -1,8 +1,9 @@
-"""Diffusion training, traced, against measured runs: `python -m truth.traced_diffusion FILE [--rows]`.
+"""Diffusion, traced, against measured runs: `python -m truth.traced_diffusion FILE... [--rows]`.
 
-Rows whose network, adapter, shapes and optimizer are known are traced: two steps on precomputed latents and text
-embeddings. All other diffusion rows are counted with the reason. No bar: the scripts are known by their tables alone.
-A row whose peak stood before training began says nothing about the step; it is counted, too.
+Rows of training whose network, adapter, shapes and optimizer are known are traced: two steps on precomputed latents and
+text embeddings; rows of inference by `truth.traced_pipelines`. All other diffusion rows are counted with the reason.
+No bar: the scripts are known by their tables alone. A row whose peak stood before training began says nothing about
+the step; it is counted, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from truth import traced_pipelines
+from truth.traced_pipelines import Unfit
 from vramcast.units import GIB
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ LEAST_RISE_GIB: Final = 0.5
 """Above what the row measured before training began."""
 CLIPPED_NORM: Final = 1.0
 LIMIT_S: Final = 30
+INFERENCE: Final = "diffusion_table"
 
 Row = Mapping[str, Any]
 
@@ -41,32 +45,28 @@ class Run(NamedTuple):
     autocast: torch.dtype | None = None
 
 
-class Unfit(Exception):
-    """Why a row cannot be traced."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m truth.traced_diffusion")
-    parser.add_argument("file", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--rows", action="store_true", help="every row that is traced")
     options = parser.parse_args(arguments)
     refused: Counter[str] = Counter()
     errors: dict[str, list[float]] = {}
-    for number, row in diffusion_rows(options.file):
+    for number, row in (found for file in options.files for found in diffusion_rows(file)):
+        is_training = "measured_gib" in row
+        group = row["group"] if is_training else f"{row['source_class']} (inference)"
         try:
-            predicted = predict(row)
+            predicted = predict(row) if is_training else traced_pipelines.predict(row)
         except Unfit as error:
-            refused[f"{row['group']}: {error}"] += 1
+            refused[f"{group}: {error}"] += 1
             continue
-        relative = predicted / row["measured_gib"] - 1
-        errors.setdefault(row["group"], []).append(relative)
+        measured = row["measured_gib"] if is_training else row["value"]
+        relative = predicted / measured - 1
+        errors.setdefault(group, []).append(relative)
         if options.rows:
-            peft = row["peft"] if len(row["peft"]) < 20 else json.loads(row["peft"])["peft_type"]
-            print(
-                f"{relative:>+8.1%}  row {number:<4}{predicted:>8.2f} for {row['measured_gib']:>7.2f} GiB  "
-                f"{row['model']} {peft}, batch {row['micro_batch']}, {row['recompute']}"
-            )
+            what = _training(row) if is_training else f"{row['model']} {row['quantity']}, {row['notes']}"
+            print(f"{relative:>+8.1%}  row {number:<4}{predicted:>8.2f} for {measured:>7.2f}  {what}")
     for group, found in errors.items():
         absolute = [abs(error) for error in found]
         print(f"{group:<28}{len(found):>4} rows  median {statistics.median(absolute):.1%}  largest {max(absolute):.1%}")
@@ -75,11 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _training(row: Row) -> str:
+    peft = row["peft"] if len(row["peft"]) < 20 else json.loads(row["peft"])["peft_type"]
+    return f"{row['model']} {peft}, batch {row['micro_batch']}, {row['recompute']}"
+
+
 def diffusion_rows(file: Path) -> Iterator[tuple[int, Row]]:
     """Rows of diffusion with their line numbers."""
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         row = json.loads(line)
-        if row.get("domain") == "diffusion":
+        if row.get("domain") == "diffusion" or row.get("source_class") == INFERENCE:
             yield number, row
 
 

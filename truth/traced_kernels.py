@@ -105,6 +105,7 @@ def traced_peak(row: dict[str, Any]) -> int:
     import torch
 
     from truth.kernel_code.bench import peak_bytes
+    from truth.kernel_code.releases import newest, simulated
     from vramcast.catalogue.gpus import load_gpu
     from vramcast.tracing.session import Session
 
@@ -116,7 +117,7 @@ def traced_peak(row: dict[str, Any]) -> int:
         raise Refused(f"kernel {row['kernel']} is not built")
     mode = "full" if row["kernel"] == "group_norm" else case.mode
     session = Session(load_gpu(CARDS[row["gpu"]]))
-    with session.active():
+    with simulated(newest(case.timestamp)), session.active():
         if mode == "forward":  # the others ran before in the same process: the library has both its workspaces
             peak_bytes(setup(case), "full")
             gc.collect()

@@ -1,7 +1,8 @@
 """The traced path against published recordings: `python -m truth.traced_snapshots FOLDER [--only NAME] [--gaps N]`.
 
 The course's network runs in a simulation as it ran under the recording; its allocations and frees, by requested size
-and in order, are held against the recorded ones. Where the recording begins with nothing allocated, so are the peaks.
+and in order, are held against the recorded ones, and so is the rise: the most that was allocated at once beyond what
+was there before. Where the recording begins with nothing allocated, so are the peaks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from truth.cs336.runs import RECORDED, Recorded
-from truth.events import Aligned, Event, align
+from truth.events import Aligned, Event, align, rise
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.snapshot import Action, Snapshot
 from vramcast.recordings.replay import replay
@@ -45,6 +46,7 @@ class Compared(NamedTuple):
     events: Aligned
     ours: Peaks | None  # None: the recording begins in the middle of a run
     theirs: Peaks | None
+    rise: float  # error of the most allocated at once beyond what was there before, as a fraction
     operators: tuple[str, ...]  # of our allocations and frees, one each
 
     @property
@@ -85,12 +87,13 @@ def compare(name: str, recorded: Recorded, snapshot: Snapshot) -> Compared:
         del alive
     events = traced_events(device.tape, starts[0], end)
     operators = tuple(device.tape.blocks[abs(event) - 1].operator for event in device.tape.events[starts[0] : end])
-    aligned = align(events, recorded_events(snapshot))
+    happened = recorded_events(snapshot)
+    aligned, risen = align(events, happened), rise(events) / rise(happened) - 1
     if not recorded.from_start:
-        return Compared(name, recorded.has_bar, aligned, None, None, operators)
+        return Compared(name, recorded.has_bar, aligned, None, None, risen, operators)
     replayed = replay(snapshot, snapshot.devices[0])
     real = Peaks(replayed.peak_allocated_bytes, replayed.peak_reserved_bytes)
-    return Compared(name, recorded.has_bar, aligned, peaks, real, operators)
+    return Compared(name, recorded.has_bar, aligned, peaks, real, risen, operators)
 
 
 def line(compared: Compared) -> str:
@@ -99,6 +102,7 @@ def line(compared: Compared) -> str:
     share = "too far apart" if events.share is None else f"{events.share:.2%}"
     peaks = "".join(f"{error:+11.3%}" for error in compared.errors) or f"{'-':>11}{'-':>11}"
     verdict = ("ok" if compared.is_within else "MISSED") if compared.has_bar else "no bar"
+    peaks += f"{compared.rise:+11.3%}"
     return f"{compared.name:<36}{events.num_theirs:>8}{events.num_ours:>8}{share:>15}{peaks}  {verdict}"
 
 
@@ -126,7 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     missed = False
     if not asked.json:
-        print(f"{'recording':<36}{'events':>8}{'traced':>8}{'same, in order':>15}{'allocated':>11}{'reserved':>11}")
+        heads = f"{'same, in order':>15}{'allocated':>11}{'reserved':>11}{'rise':>11}"
+        print(f"{'recording':<36}{'events':>8}{'traced':>8}{heads}")
     for name, recorded in RECORDED.items():
         path = asked.folder / f"{name}.pickle.gz"
         if asked.only not in name or not path.exists():
@@ -134,8 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         snapshot = read_snapshot(path)
         compared = compare(name, recorded, snapshot)
         missed = missed or (compared.has_bar and not compared.is_within)
-        share, errors = compared.events.share, compared.errors
-        rows.append({"recording": name, "share": share, "errors": errors, "within": compared.is_within})
+        row = {"share": compared.events.share, "errors": compared.errors, "rise": compared.rise}
+        rows.append({"recording": name, **row, "within": compared.is_within})
         if not asked.json:
             print(line(compared), *gap_lines(compared, snapshot, asked.gaps), sep="\n", flush=True)
     if asked.json:

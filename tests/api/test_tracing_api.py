@@ -32,6 +32,7 @@ def test_under_with_torch_has_a_card_and_afterwards_none() -> None:
     assert run.fits and run.answer.steps == 2
     assert run.peak.allocated_bytes >= 4 * 4 * MIB
     assert sum(entry.num_bytes for entry in run.ledger) == run.peak.device_bytes
+    assert run.answer.ledger == run.ledger
 
 
 def test_the_run_is_written_as_a_recording_with_the_users_lines(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_names_are_targets() -> None:
     assert answer.to_json().startswith("{")
     assert str(answer).startswith("fits: ")
     assert repr(answer).startswith("<TraceResult fits: ")
-    assert "<table>" in answer._repr_html_()
+    assert "<table" in answer._repr_html_() and "<svg" in answer._repr_html_()
 
 
 def test_what_does_not_fit_fails_the_assertion_with_the_report() -> None:

@@ -1,50 +1,14 @@
 """The traced peak on the host is what torch's own profiler sees of real runs on the CPU."""
 
-import warnings
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from vramcast.tracing.session import Session  # noqa: E402
-
-WITHIN = 0.001
-VECTORS = "AVX512", "AVX2"
-
-
-def highest(changes):
-    held = most = 0
-    for change in changes:
-        held += change
-        most = max(most, held)
-    return most
-
-
-def real_peak(run):
-    """Of every byte the CPU's allocator gave and took back, in the order of time."""
-    run()  # what torch makes once is there
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            alive = run()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    del alive
-    return highest(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
-
-
-def traced_peak(run):
-    session = Session(None)
-    with session.active():
-        alive = run()
-        tape = session.device.tape
-        peak = highest((1 if event > 0 else -1) * tape.blocks[abs(event) - 1].num_bytes for event in tape.events)
-        del alive
-    return peak
+from tests.tracing._cpu_runs import WITHIN, onednn, real_peak, traced_peak  # noqa: E402
 
 
 class Attention(nn.Module):
@@ -99,6 +63,16 @@ def convolutions():
     )
 
 
+class Sequences(nn.Module):
+    def __init__(self, kind, inputs, hidden, *, bidirectional=False, **options):
+        super().__init__()
+        self.recurrent = getattr(nn, kind)(inputs, hidden, batch_first=True, bidirectional=bidirectional, **options)
+        self.head = nn.Linear(hidden * (2 if bidirectional else 1), 10)
+
+    def forward(self, x):
+        return self.head(self.recurrent(x)[0][:, -1])
+
+
 def tokens():
     ids = torch.randint(0, 1000, (4, 64))
     return ids, ids.flatten()
@@ -128,6 +102,27 @@ def training(make_model, make_batch, make_optimizer, accumulate=1):
     return run
 
 
+def inference(make_model, make_batch):
+    def run():
+        model = make_model().eval()
+        with torch.no_grad():
+            return model, model(make_batch()[0])
+
+    return run
+
+
+def sequences(batch, steps, inputs):
+    return lambda: (torch.randn(batch, steps, inputs), torch.randint(0, 10, (batch,)))
+
+
+def recurrent(kind, inputs, hidden, *, batch=16, steps=20, learns=True, **options):
+    def make():
+        return Sequences(kind, inputs, hidden, **options)
+
+    batches = sequences(batch, steps, inputs)
+    return training(make, batches, torch.optim.Adam) if learns else inference(make, batches)
+
+
 def momentum(parameters):
     return torch.optim.SGD(parameters, 0.1, momentum=0.9)
 
@@ -140,14 +135,84 @@ RUNS = {
     "checkpoints": training(lambda: Language(checkpoints=True), tokens, momentum),
     "accumulation": training(Language, tokens, momentum, accumulate=3),
 }
+def operator(function, *others):
+    def run():
+        x = torch.randn(256, 300, requires_grad=True)
+        y = function(x, *(torch.randn(256, 300) for _ in range(others[0] if others else 0)))
+        y.sum().backward()
+        return x, y
+
+    return run
 
 
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+OPERATORS = {
+    "largest of rows": operator(lambda x: x.amax(1)),
+    "SiLU": operator(F.silu),
+    "Mish": operator(F.mish),
+    "GELU": operator(F.gelu),
+    "softmax": operator(lambda x: x.softmax(-1)),
+    "layer norm": operator(lambda x: F.layer_norm(x, (300,))),
+    "group norm": operator(lambda x: F.group_norm(x.view(256, 30, 10), 3)),
+    "pooling": operator(lambda x: F.max_pool2d(x.view(1, 4, 64, 300), 2)),
+    "upsampling": operator(lambda x: F.interpolate(x.view(1, 4, 64, 300), scale_factor=2.0)),
+    "squared error": operator(F.mse_loss, 1),
+    "smooth absolute error": operator(F.smooth_l1_loss, 1),
+    "cross entropy of pairs": operator(lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()), 1),
+    "mixed types": operator(lambda x: (x * torch.ones(256, 300, dtype=torch.bfloat16)).sum() * (x > 0).sum()),
+    "quotient of integers": operator(lambda x: x * (torch.ones(256, 300, dtype=torch.int32) / torch.ones(300).int())),
+}
+def sparse(make_optimizer):
+    def run():
+        embedding = nn.Embedding(1000, 64, sparse=True)
+        optimizer = make_optimizer(embedding.parameters())
+        for _ in range(2):
+            embedding(torch.arange(500)).pow(2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return embedding, optimizer
+
+    return run
+
+
+SPARSE = {
+    "SparseAdam": sparse(torch.optim.SparseAdam),
+    "SGD": sparse(lambda parameters: torch.optim.SGD(parameters, 0.1)),
+    "Adagrad": sparse(torch.optim.Adagrad),
+}
+def packed(kind, *, batch_first=False, bidirectional=False, pads=False):
+    def run():
+        module = getattr(nn, kind)(33, 47, batch_first=batch_first, bidirectional=bidirectional)
+        x = torch.randn((6, 20, 33) if batch_first else (20, 6, 33), requires_grad=True)
+        lengths = torch.tensor([20, 20, 13, 13, 7, 2])
+        y, _ = module(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=batch_first))
+        y = nn.utils.rnn.pad_packed_sequence(y, batch_first=batch_first)[0] if pads else y.data
+        y.pow(2).sum().backward()
+        return module, x, y
+
+    return run
+
+
+PACKED = {
+    "GRU": packed("GRU", batch_first=True, pads=True), "LSTM": packed("LSTM", bidirectional=True, pads=True),
+    "GRU, both directions": packed("GRU", bidirectional=True), "LSTM, left packed": packed("LSTM", batch_first=True),
+}
+DEEP = {"num_layers": 2, "bidirectional": True}
+STEPWISE = {
+    **{kind: recurrent(kind, 24, 40, dropout=0.1, **DEEP) for kind in ("GRU", "RNN")},
+    **{f"{kind}, no biases": recurrent(kind, 24, 40, bias=False) for kind in ("GRU", "RNN")},
+    **{f"{kind}, inference": recurrent(kind, 24, 40, learns=False, **DEEP) for kind in ("GRU", "RNN")},
+}
+ONEDNN = {
+    "one layer": recurrent("LSTM", 24, 40),
+    "several layers, both directions": recurrent("LSTM", 24, 40, dropout=0.1, **DEEP),
+    "no biases": recurrent("LSTM", 24, 40, bias=False),
+    "one input, large batch": recurrent("LSTM", 1, 64, batch=130),
+    "whole cache lines": recurrent("LSTM", 128, 64, batch=4),
+    "inference": recurrent("LSTM", 24, 40, learns=False),
+    "inference, both directions": recurrent("LSTM", 80, 40, learns=False, **DEEP),
+    "inference, one sequence": recurrent("LSTM", 16, 64, batch=1, learns=False),
+    "inference, one step": recurrent("LSTM", 64, 64, batch=1, steps=1, learns=False),
+}
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -155,10 +220,34 @@ def test_traced_peak_is_the_profilers(name):
     assert traced_peak(RUNS[name]) == pytest.approx(real_peak(RUNS[name]), rel=WITHIN)
 
 
-@pytest.mark.skipif(
-    torch.backends.cpu.get_cpu_capability() not in VECTORS or not torch.backends.mkldnn.is_available(),
-    reason="oneDNN's layouts are known for x86 vectors only",
-)
+@onednn
 def test_traced_peak_of_convolutions_is_the_profilers(one_thread):
     run = training(convolutions, images, torch.optim.Adam)
     assert traced_peak(run) == pytest.approx(real_peak(run), rel=WITHIN)
+
+
+@pytest.mark.parametrize("name", STEPWISE)
+def test_traced_peak_of_networks_that_go_step_by_step_is_the_profilers(name):
+    assert traced_peak(STEPWISE[name]) == pytest.approx(real_peak(STEPWISE[name]), rel=WITHIN)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_traced_peak_of_packed_sequences_is_the_profilers(name):
+    assert traced_peak(PACKED[name]) == pytest.approx(real_peak(PACKED[name]), rel=WITHIN)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_traced_peak_of_single_operators_is_the_profilers(name):
+    assert traced_peak(OPERATORS[name]) == pytest.approx(real_peak(OPERATORS[name]), rel=WITHIN)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("name", SPARSE)
+def test_traced_peak_of_sparse_gradients_is_the_profilers(name):
+    assert traced_peak(SPARSE[name]) == pytest.approx(real_peak(SPARSE[name]), rel=WITHIN)
+
+
+@onednn
+@pytest.mark.parametrize("name", ONEDNN)
+def test_traced_peak_of_lstm_is_the_profilers(name, one_thread):
+    assert traced_peak(ONEDNN[name]) == pytest.approx(real_peak(ONEDNN[name]), rel=WITHIN)

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from vramcast.question.tracing import build_trace
+from vramcast.tracing.changes import candidates
 from vramcast.tracing.finding import MOST_TRACES, find_largest
 from vramcast.tracing.run import answered, trace_job
 
@@ -57,10 +58,17 @@ def test_every_change_offered_needs_what_a_trace_of_it_says() -> None:
     answer = answered(job).answer
     assert not answer.fits
     changes = {change.change: change for change in answer.changes}
-    assert "--amp bf16" in changes and "--checkpoint blocks" in changes
-    for words, fields in (("--amp bf16", {"amp": "bf16"}), ("--checkpoint blocks", {"checkpoint": ("blocks",)})):
+    assert "--amp fp16" in changes and "--checkpoint blocks" in changes
+    for words, fields in (("--amp fp16", {"amp": "fp16"}), ("--checkpoint blocks", {"checkpoint": ("blocks",)})):
         again = trace_job(job_of(input=("40000x256",), steps=2, **fields)).answer
         assert (changes[words].device_bytes, changes[words].fits) == (again.fullest.needed_bytes, again.fits)
     assert all(change.device_bytes < answer.fullest.needed_bytes for change in answer.changes)
     fitting = [change.fits for change in answer.changes]
     assert fitting == sorted(fitting, reverse=True)
+
+
+@pytest.mark.parametrize(("gpu", "dtype"), [("t4", "fp16"), ("v100-sxm2-32gb", "fp16"), ("a100-sxm-80gb", "bf16")])
+def test_autocast_is_offered_in_the_type_that_the_card_computes_in(gpu: str, dtype: str) -> None:
+    job = job_of(input=("8x256",), gpu=gpu, steps=1)
+    offered = [one.words for one in candidates(job, trace_job(job).answer) if "amp" in one.fields]
+    assert offered == [f"--amp {dtype}"]

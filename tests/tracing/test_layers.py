@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from vramcast.question.tracing import build_trace
-from vramcast.tracing.layers import traced_layers
+from vramcast.question.tracing import build_trace  # noqa: E402
+from vramcast.tracing.layers import traced_layers  # noqa: E402
+from vramcast.tracing.losses import first_tensor  # noqa: E402
 
 
 def test_rows_have_the_figures_of_linear_layers() -> None:
@@ -26,3 +29,18 @@ def test_what_is_saved_is_counted_once() -> None:
     saved = sum(row.saved_bytes * row.repeats for row in rows)
     # of each block its input and the output of relu, in fp32
     assert saved == 4 * (64 * 256 + 64 * 1024) * 4
+
+
+@pytest.mark.parametrize("family", ["mapping", "dataclass", "tuple"])
+def test_the_shape_of_an_output_is_that_of_its_tensor_not_of_the_loss_before_it(family: str) -> None:
+    loss, logits = torch.empty(()), torch.empty(2, 8, 100)
+
+    @dataclass
+    class Output:
+        loss: object
+        logits: object
+
+    made = {"mapping": {"loss": loss, "logits": logits}, "dataclass": Output(loss, logits), "tuple": (loss, logits)}
+    found = first_tensor(made[family], with_dimensions=True)
+    assert found is logits
+    assert first_tensor(made[family]) is loss

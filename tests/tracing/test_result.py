@@ -172,3 +172,10 @@ def test_the_course_keeps_the_peaks() -> None:
 def test_recordings_name_functions_as_torch_does() -> None:
     found = answer_of(stepped(MIB))
     assert [frame.name for frame in found.snapshot.stacks[-1]] == ["forward", "<module>"]
+
+
+def test_what_a_failure_asks_for_is_what_torch_says_it_tried() -> None:
+    failure = answer_of(stepped(64 * MIB, 20 * GIB + 1)).answer.failure
+    assert failure is not None
+    assert failure.num_bytes == 20 * GIB + 2 * MIB
+    assert "Tried to allocate 20.00 GiB." in failure.message

@@ -1,6 +1,7 @@
 """A simulated device behaves as torch's own does, and is gone afterwards."""
 
 import gc
+import threading
 
 import pytest
 
@@ -11,6 +12,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.errors import Unsupported  # noqa: E402
 from vramcast.tracing.categories import categorise  # noqa: E402
 from vramcast.tracing.played import highest, live_after, play  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
@@ -63,7 +65,7 @@ def test_torch_is_as_it_was_after_a_simulation(session):
 
 def test_torch_is_as_it_was_after_an_error(session):
     before = everything_of_torch()
-    with pytest.raises(RuntimeError, match="reduction dim"), session.active():
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"), session.active():
         two_layers()(torch.randn(3, 5, device="cuda"))
     after = everything_of_torch()
     assert {name: after.get(name) for name in before} == before
@@ -277,3 +279,25 @@ def test_a_storage_that_is_resized_to_nothing_gives_its_memory_back(session):
         assert session.device.allocator.allocated_bytes == 0
         tensor.untyped_storage().resize_(4 * MIB)
         assert session.device.allocator.allocated_bytes == 4 * MIB
+
+
+def test_one_simulation_runs_at_a_time(session):
+    kept = torch.clear_autocast_cache
+    refused = []
+
+    def start():
+        try:
+            with Session(load_gpu("t4")).active():
+                pass
+        except Unsupported as error:
+            refused.append(str(error))
+
+    with session.active():
+        start()
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+    assert len(refused) == 2 and all("a simulation is running already" in message for message in refused)
+    assert torch.clear_autocast_cache is kept
+    start()  # another may follow
+    assert len(refused) == 2

@@ -40,3 +40,8 @@ def test_chosen_elements_have_known_places_spread_evenly():
         labels = torch.arange(6, device="cuda")[torch.empty(6, device="cuda") > 0]
         assert labels.tolist() == list(range(6))
     assert LARGEST_KNOWN_INTEGERS >= 90_000  # boxes of an image of a detection model
+
+
+def test_small_tensors_of_a_simulated_host_can_be_read():
+    with Session(None).active():
+        assert torch.arange(3).tolist() == [0, 1, 2] and (torch.arange(3) + 1).max().item() == 3

@@ -28,6 +28,8 @@ def row(kernel, provider, x_value, mode="full"):
         ("tiled_swiglu", "deepspeed_tiled", "1024"), ("rms_norm", "huggingface", "4096"),
         ("rope", "huggingface", "512"),
         ("megatron_cross_entropy", "megatron-unfused", "8192"), ("fused_neighborhood_attention", "torch", "1024"),
+        ("fused_neighborhood_attention", "torch", "64"), ("sparse_multi_token_attention", "torch", "256"),
+        ("fused_moe", "huggingface", "128"),
     ],
 )
 def test_the_peak_is_that_of_the_card_to_the_byte(kernel, provider, x_value):

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.nn import functional
 
-from truth.cs336 import own, staff
+from truth.cs336 import large, own, staff
 from truth.cs336.sizes import Sizes
 
 Mark = Callable[[], None]
@@ -22,6 +22,10 @@ MEDIUM_128: Final = Sizes(width=1024, hidden=4096, layers=24, heads=16, context=
 MEDIUM_256: Final = MEDIUM_128._replace(context=256)
 XL_128: Final = Sizes(width=2560, hidden=10_240, layers=32, heads=32, context=128, batch=4)
 XL_512: Final = XL_128._replace(context=512)
+
+LARGE_256: Final = Sizes(width=1600, hidden=6400, layers=48, heads=25, context=256, batch=4)
+
+COMPILED_64: Final = Sizes(width=768, hidden=3072, layers=12, heads=12, context=64, batch=1, vocabulary=50_257)
 
 
 class Recorded(NamedTuple):
@@ -135,6 +139,44 @@ def staff_train_amp(sizes: Sizes) -> Run:
     return run
 
 
+def large_forward_amp(sizes: Sizes) -> Run:
+    """One forward that autograd records, after another. The recording ends when the logits go, their graph is there."""
+
+    def run(device: torch.device, mark: Mark) -> Any:
+        model = large.Transformer(sizes, device)
+        ids = torch.randint(0, sizes.vocabulary, (sizes.batch, sizes.context), device=device)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            model(ids)
+        mark()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            graph = model(ids).grad_fn
+        return model, ids, graph
+
+    return run
+
+
+def compiled_train(sizes: Sizes) -> Run:
+    """One step of a compiled network, after another, into the same gradients; in a simulation it runs eagerly."""
+
+    def run(device: torch.device, mark: Mark) -> Any:
+        model = torch.compile(staff.Transformer(sizes, device))
+        optimizer = staff.AdamW(model.parameters())
+
+        def step() -> Any:
+            size = sizes.batch, sizes.context
+            ids, targets = (torch.randint(0, sizes.vocabulary, size, device=device) for _ in range(2))
+            loss = staff.cross_entropy(model(ids), targets)
+            loss.backward()
+            optimizer.step()
+            return ids, targets, loss
+
+        step()
+        mark()
+        return model, optimizer, step()
+
+    return run
+
+
 RECORDED: Final[dict[str, Recorded]] = {
     "small_ctx100_forward_fp32": Recorded(own_forward(SMALL_100), from_start=True),
     "small_ctx100_train_step_fp32": Recorded(own_train(SMALL_100), from_start=True),
@@ -143,5 +185,7 @@ RECORDED: Final[dict[str, Recorded]] = {
     "medium_ctx256_inference": Recorded(staff_forward(MEDIUM_256), from_start=False),
     "xl_ctx128_forward_fp32_expandable": Recorded(staff_forward(XL_128), from_start=False),
     "xl_ctx512_forward_fp32": Recorded(staff_forward(XL_512), from_start=False),
+    "large_forward_bf16": Recorded(large_forward_amp(LARGE_256), from_start=False, has_bar=False),
+    "compiled_train_step": Recorded(compiled_train(COMPILED_64), from_start=False, has_bar=False),
     "xl_ctx128_train_step_bf16": Recorded(staff_train_amp(XL_128), from_start=False),
 }

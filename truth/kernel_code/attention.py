@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from truth.kernel_code.bench import CUDA, Run, dtype_of, leaf, with_given_gradient
+from truth.kernel_code.bench import CUDA, Run, constant, dtype_of, leaf, with_given_gradient
 from truth.rows.kernels.harness import Case
 
 
@@ -49,28 +49,41 @@ def neighborhood_attention(case: Case) -> Run:
     return with_given_gradient(lambda: modules[1](x), torch.randn_like(x))
 
 
-def _convolved(case: Case, weigh: Callable[[torch.Tensor], torch.Tensor]) -> Run:
+class Masked(torch.nn.Module):
     """Scores below the diagonal as weights, a convolution over them, the same triangle of its result.
 
     [mta] Golovneva et al., Multi-Token Attention, arXiv:2504.00927, section 3.1
     """
-    channels, kernel, dtype = case.size("C_in"), case.size("K"), dtype_of(case)
-    tokens, shape = case.size("L"), (case.size("B"), channels, case.size("L"), case.size("L"))
-    convolutions = [
-        torch.nn.Conv2d(
-            channels, case.size("C_out"), kernel, padding=kernel // 2, groups=case.size("groups"),
-            bias=bool(case.config["bias"]), device=CUDA, dtype=dtype,
-        )
-        for _ in range(2)
-    ]
-    scores = leaf(*shape, dtype=dtype)
 
-    def forward() -> torch.Tensor:
+    def __init__(self, case: Case, weigh: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        channels, kernel, made = case.size("C_in"), case.size("K"), {"device": CUDA, "dtype": dtype_of(case)}
+        shape = case.size("C_out"), channels // case.size("groups"), kernel, kernel
+        self.weight = torch.nn.Parameter(torch.empty(shape, **made))
+        self.bias = torch.nn.Parameter(torch.empty(case.size("C_out"), **made)) if case.config["bias"] else None
+        self.groups, self.padding, self.weigh = case.size("groups"), kernel // 2, weigh
+
+    def forward(self, scores: torch.Tensor) -> torch.Tensor:
+        """The masked convolution of masked weights."""
+        tokens = scores.size(-1)
         mask = torch.tril(torch.ones(tokens, tokens, dtype=torch.bool, device=CUDA)).view(1, 1, tokens, tokens)
-        weights = weigh(scores.masked_fill(~mask, -1e9))
-        return convolutions[1](weights).masked_fill(~mask, 0.0)
+        low = torch.tensor(-1e9, device=CUDA, dtype=scores.dtype)
+        zero = torch.tensor(0.0, device=CUDA, dtype=scores.dtype)
+        masked = scores.masked_fill(~mask, low)
+        weights = self.weigh(masked)
+        out = torch.nn.functional.conv2d(
+            weights, self.weight, self.bias, stride=1, padding=self.padding, groups=self.groups
+        )
+        return out.masked_fill(~mask, zero)
 
-    return with_given_gradient(forward, torch.randn_like(scores))
+
+def _convolved(case: Case, weigh: Callable[[torch.Tensor], torch.Tensor]) -> Run:
+    """Both modules are set up."""
+    modules = [Masked(case, weigh) for _ in range(2)]
+    scores = constant(case.size("B"), case.size("C_in"), case.size("L"), case.size("L"), dtype=dtype_of(case))
+    gradient = torch.randn_like(scores)
+    scores.requires_grad_()
+    return with_given_gradient(lambda: modules[1](scores), gradient)
 
 
 def multi_token_attention(case: Case) -> Run:
@@ -84,15 +97,20 @@ def sparse_multi_token_attention(case: Case) -> Run:
 
 
 def _sparsemax(scores: torch.Tensor) -> torch.Tensor:
-    """The projection onto the simplex.
+    """The projection onto the simplex; rows without a score stay empty.
 
     [sparsemax] Martins and Astudillo, ICML 2016, arXiv:1602.02068, algorithm 1
     """
-    sums = torch.sort(scores, dim=-1, descending=True)[0]
-    ranks = torch.arange(1, scores.size(-1) + 1, device=scores.device, dtype=scores.dtype)
-    cumulative = torch.cumsum(sums, dim=-1)
-    support = (1 + ranks * sums > cumulative).sum(dim=-1, keepdim=True)
-    tau = (cumulative.gather(-1, support - 1) - 1) / support.to(scores.dtype)
+    ordered, _places = torch.sort(scores, dim=-1, descending=True)
+    sums = torch.cumsum(ordered, dim=-1)
+    ranks = torch.arange(1, scores.size(-1) + 1, device=CUDA, dtype=scores.dtype).view(1, 1, 1, -1)
+    is_score = ordered > -1e8
+    is_inside = (1 + ranks * ordered > sums) & is_score
+    support = torch.sum(is_inside, dim=-1, keepdim=True)
+    count = torch.max(support, torch.ones_like(support))
+    total = torch.gather(sums, dim=-1, index=count.long() - 1)
+    tau = (total - 1) / count.to(scores.dtype)
+    tau = torch.where(support == 0, torch.full_like(tau, float("inf")), tau)
     return torch.clamp(scores - tau, min=0)
 
 

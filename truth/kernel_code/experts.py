@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import random
+from typing import Final
 
 import torch
 
 from truth.kernel_code.bench import CUDA, Run, dtype_of, leaf, with_random_gradient
 from truth.rows.kernels.harness import Case
+from vramcast.tracing import philox
 
+SEED: Final = 42
+"""Of the script, before it draws anything [Liger-Kernel benchmark/scripts/benchmark_fused_moe.py]."""
 Places = tuple[int, torch.Tensor]
 
 
@@ -24,6 +27,8 @@ def _experts(
     with torch.no_grad():
         mask = torch.nn.functional.one_hot(chosen.long(), num_classes=up.size(0)).permute(2, 1, 0)
         torch.greater(mask.sum(dim=(-1, -2)), 0)
+        hit = torch.empty(len(places), 1, dtype=torch.int64, device=CUDA)  # whose places are not zero
+    assert hit is not None
     for expert, found in places:
         position, token = found.to(CUDA).unbind(0)
         state = x[token]
@@ -44,17 +49,27 @@ def _places(routing: torch.Tensor, experts: int) -> list[Places]:
     return [(expert, part.contiguous()) for expert, part in enumerate(parts) if part.size(1)]
 
 
+def _routing(case: Case, offset: int) -> torch.Tensor:
+    """(tokens, choices) on the host: the largest of the random numbers that the card draws there."""
+    tokens, experts = case.size("T"), case.size("E")
+    state = philox.State(SEED, offset, case.gpu.multiprocessors, case.gpu.threads)
+    logits = philox.normal(tokens * experts, state).view(tokens, experts)
+    return logits.topk(case.size("K"), dim=-1).indices
+
+
 def fused_moe(case: Case) -> Run:
-    """Weights are a leaf times a number; tokens go to random experts."""
+    """Weights are a leaf times a number; tokens go to random experts, which the seed tells."""
     tokens, top_k, experts = case.size("T"), case.size("K"), case.size("E")
     hidden, inner, dtype = case.size("H"), case.size("intermediate_dim"), dtype_of(case)
+    torch.manual_seed(SEED)
     x = leaf(tokens, hidden, dtype=dtype)
-    up_leaf, down_leaf = leaf(experts, 2 * inner, hidden, dtype=dtype), leaf(experts, hidden, inner, dtype=dtype)
-    up, down = up_leaf * 0.02, down_leaf * 0.02
-    numbers = random.Random(0)
-    routing = torch.tensor([numbers.sample(range(experts), top_k) for _ in range(tokens)], dtype=torch.int32)
-    chosen, places = routing.to(CUDA), _places(routing, experts)
-    weights = leaf(tokens, top_k, dtype=dtype)
+    up = leaf(experts, 2 * inner, hidden, dtype=dtype) * 0.02
+    down = leaf(experts, hidden, inner, dtype=dtype) * 0.02
+    places = _places(_routing(case, torch.cuda.default_generators[0].get_offset()), experts)
+    logits = torch.randn(tokens, experts, device=CUDA)
+    chosen = torch.topk(logits, top_k, dim=-1).indices.to(torch.int32)
+    weights = torch.softmax(torch.gather(logits, 1, chosen.long()), dim=-1).to(dtype).requires_grad_()
+    del logits
     return with_random_gradient(lambda: _experts(x, chosen, places, weights, up, down))
 
 

@@ -150,7 +150,9 @@ def _cosine_of_logits(student: torch.Tensor, teacher: torch.Tensor) -> torch.Ten
     """One less the cosine of two sets of normed logits [distill]."""
     student = torch.nn.functional.normalize(student, p=2, dim=-1)
     teacher = torch.nn.functional.normalize(teacher, p=2, dim=-1)
-    return (1 - torch.nn.functional.cosine_similarity(student, teacher, dim=-1)).mean()
+    similarity = torch.nn.functional.cosine_similarity(student, teacher, dim=-1)
+    loss = 1.0 * (1 - similarity)  # beta
+    return loss.mean()
 
 
 DISTANCES: Final = {"distill_jsd_loss": _jensen_shannon_of_logits, "distill_cosine_loss": _cosine_of_logits}

@@ -69,7 +69,7 @@ def _module_name(row: dict[str, Any]) -> str:
     if "quantity" in row:
         return "serving"
     if row.get("domain") == "diffusion":
-        raise Refused("diffusion models are predicted by tracing, which this version does not have yet")
+        raise Refused("diffusion models are predicted by tracing: python -m truth.traced_diffusion")
     if row.get("group") in BY_GROUP:
         return BY_GROUP[row["group"]]
     if any(fields <= row.keys() for fields in MEGATRON_FIELDS):

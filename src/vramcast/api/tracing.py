@@ -158,7 +158,7 @@ class Simulation:
     @property
     def ledger(self) -> tuple[LedgerEntry, ...]:
         """What is in that peak."""
-        return self.answer.fullest.ledger
+        return self.answer.ledger
 
     def save(self, path: str | Path) -> None:
         """The run as a memory snapshot, which memory_viz and `vramcast replay` open."""

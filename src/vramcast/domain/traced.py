@@ -44,7 +44,7 @@ class UnknownOperator(Noun, frozen=True):
 class TraceFailure(Noun, frozen=True):
     """The first request that the card cannot serve."""
 
-    num_bytes: int  # the request, unrounded
+    num_bytes: int  # asked of the driver, as the message says: whole pages
     step: int  # from 0
     phase: str  # "setup", "forward", "backward", "optimizer"
     operator: str

@@ -27,8 +27,9 @@ class Place(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The line itself, "" where it cannot be read."""
-        return linecache.getline(self.filename, self.line).strip()
+        """The line itself, with the next where it ends in a colon; "" where it cannot be read."""
+        line = linecache.getline(self.filename, self.line).strip()
+        return f"{line} {linecache.getline(self.filename, self.line + 1).strip()}" if line.endswith(":") else line
 
 
 class Assumption(Struct, frozen=True):
@@ -37,6 +38,7 @@ class Assumption(Struct, frozen=True):
     what: str
     place: str  # "train.py:33", "" where it holds everywhere
     count: int
+    can_be_given: bool = False  # a value of a script at this line, which --value gives
 
 
 UNKNOWN: Final = Place("", 0)
@@ -52,15 +54,15 @@ class Assumptions:
             given: place ("train.py:33") -> the value of tensors that are read there
         """
         self._given = dict(given or {})
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: dict[tuple[str, str, bool], int] = {}
         self.used: set[str] = set()  # of the places given
 
     def __iter__(self) -> Iterator[Assumption]:
-        return (Assumption(what, place, count) for (what, place), count in self._counts.items())
+        return (Assumption(what, place, count, given) for (what, place, given), count in self._counts.items())
 
-    def note(self, what: str, place: Place = UNKNOWN) -> None:
+    def note(self, what: str, place: Place = UNKNOWN, *, can_be_given: bool = False) -> None:
         """Something was assumed."""
-        key = what, str(place) if place.line else ""
+        key = what, str(place) if place.line else "", can_be_given and place.line > 0
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def given(self, place: Place) -> Value | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -11,20 +11,32 @@ from vramcast.tracing.memory import Device
 from vramcast.tracing.tape import Block
 
 if TYPE_CHECKING:
-    from vramcast.tracing.operators import Operator
     from vramcast.tracing.simulation import Simulation
+
+
+class Callee(Protocol):
+    """What is called: an operator, or a function of a compiled module."""
+
+    @property
+    def func(self) -> Any:
+        """The operator's overload; None for a function."""
+
+    @property
+    def name(self) -> str:
+        """As it stands in ledgers."""
 
 
 class Call:
     """One call of an operator whose tensors live on `device`."""
 
-    __slots__ = ("_scratch", "args", "device", "func", "kwargs", "name", "simulation")
+    __slots__ = ("_scratch", "args", "device", "func", "is_read", "kwargs", "name", "simulation")
 
     def __init__(
-        self, simulation: Simulation, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], device: Device
+        self, simulation: Simulation, operator: Callee, args: Sequence[Any], kwargs: dict[str, Any], device: Device
     ) -> None:
         self.simulation, self.args, self.kwargs, self.device = simulation, args, kwargs, device
         self.func, self.name = operator.func, operator.name
+        self.is_read = True  # False: its rule knows the outputs, nobody what else is allocated
         self._scratch: list[Block] = []
 
     def arg(self, index: int, name: str, default: Any = None) -> Any:
@@ -42,7 +54,7 @@ class Call:
 
     def apart(self, key: Any) -> Any:
         """The operator's own kernel of that dispatch key; every operator within is seen alone."""
-        with self.simulation:
+        with self.simulation, self.simulation.kernels.running(False):
             return self.func._op_dk(key, *self.args, **self.kwargs)
 
     def empty(

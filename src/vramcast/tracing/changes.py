@@ -89,7 +89,8 @@ def candidates(job: TraceJob, answer: TraceAnswer) -> Iterator[Candidate]:
         conf = ",".join(part for part in (job.alloc_conf, EXPANDABLE) if part)
         yield Candidate(f"--alloc-conf {conf}", {"alloc_conf": conf})
     if not job.amp and not job.dtype:
-        yield Candidate("--amp bf16", {"amp": "bf16"}, "other rounding")
+        dtype = "bf16" if job.gpu is None or job.gpu.has_bf16 else "fp16"  # older cards emulate bf16, in fp32
+        yield Candidate(f"--amp {dtype}", {"amp": dtype}, "other rounding")
     if job.is_training:
         yield from _of_training(job)
     batch = answer.question.get("batch", 1)

@@ -8,6 +8,7 @@ import runpy
 import signal
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cached_property, wraps
@@ -23,11 +24,13 @@ from vramcast.allocator import Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
-from vramcast.errors import VramcastError
+from vramcast.errors import InvalidSpec, OutOfMemory, Unsupported, VramcastError
 from vramcast.tracing.assumptions import read_value
 from vramcast.tracing.distributed.world import parse_world
+from vramcast.tracing.extensions import ASKING
 from vramcast.tracing.failures import words_of
 from vramcast.tracing.record import RunRecord, pack_tape
+from vramcast.tracing.repetition import Repetition, Step
 from vramcast.tracing.scripts import JOB, RECORD, ROOT
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import BACKWARD
@@ -43,11 +46,17 @@ OUTSIDE: Final = {
 """Audit event -> what is said of it."""
 REPEATS: Final = 32
 """Forwards, or replays of graphs, without a new peak after which a script that does not train is thought to repeat."""
+LEAST_KEPT_BYTES: Final = 1 << 16
+"""So much more after half of these forwards is a cache that grows or outputs that are kept; losses are less [bytes]."""
 TRAINS: Final = re.compile(r"\bbackward\(|\boptim\b|optimizer|\.fit\(|Trainer\b")
 """What scripts that will train say somewhere: they may evaluate as long as they like before."""
+NOT_RUN: Final = "what comes after these steps, as an evaluation, is not part of the answer; --steps runs further"
 BY_BACKWARD: Final = "no optimizer of torch.optim: a call of backward ends a step"
 
+NEVER_TORCHS: Final = (AssertionError, AttributeError, KeyError, NameError)
+"""What no kernel raises: out of the simulation itself they say that it cannot run the script."""
 DEEPSPEED: Final = "deepspeed"
+ITS_PYTHON: Final = "; put {} on the path, its Python alone is enough: compiled modules stand in"
 NO_DEEPSPEED: Final = (
     "the script needs DeepSpeed, which {why}cannot be simulated; trace it with FSDP or DDP, or ask `vramcast train "
     "MODEL --engine deepspeed`"
@@ -64,8 +73,11 @@ class Watch:
     def __init__(self, job: ScriptJob, session: Session, folder: Path) -> None:
         self._job, self._session, self._folder = job, session, folder
         self._steps: dict[int, int] = {}  # id of an optimizer -> its steps
-        self._forwards = self._backwards = self._replays = self._num_parameters = 0
+        self._forwards = self._host_forwards = self._backwards = self._replays = self._num_parameters = 0
         self._since_peak = self._peak = 0  # forwards and backwards since the peak last rose
+        self._held: deque[int] = deque(maxlen=REPEATS)  # what was in use after each of the last forwards
+        self._repetition = Repetition()
+        self._counted_blocks = [0] * len(session.memory.devices)
         self._has_optimizer = self._is_written = self._counts_forward = False
 
     @property
@@ -92,7 +104,9 @@ class Watch:
         signal.signal(signal.SIGALRM, self._out_of_time)
         signal.setitimer(signal.ITIMER_REAL, self._job.time_limit_s)
 
-    def write(self, *, stopped: str = "", error: str = "", needs_value: bool = False, exited: bool = False) -> None:
+    def write(
+        self, *, stopped: str = "", error: str = "", kind: type[VramcastError] = InvalidSpec, exited: bool = False
+    ) -> None:
         """Leave the record of what ran so far; the first one stays."""
         if self._is_written:
             return
@@ -104,8 +118,8 @@ class Watch:
             unseen={name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()},
             device=device.torch_device.index,
             communicators=len(device.communicators), num_parameters=self._num_parameters, steps=self.steps,
-            forwards=self._forwards, stopped=stopped, error=error, needs_value=needs_value, exited=exited,
-            assumptions=list(session.assumptions),
+            forwards=self._forwards, host_forwards=self._host_forwards, stopped=stopped, error=error,
+            error_kind=kind.__name__, exited=exited, assumptions=list(session.assumptions),
         )
         draft = self._folder / (RECORD + ".part")
         draft.write_bytes(msgspec.msgpack.encode(record))
@@ -141,10 +155,16 @@ class Watch:
                 self._num_parameters = max(self._num_parameters, count_parameters(module))
 
     def _after_forward(self, module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
-        if self._session.origins.modules or not self._counts_forward:
+        if self._session.origins.modules:
+            return
+        if not self._counts_forward:
+            self._host_forwards += 1
             return
         self._forwards += 1
         self._compare_peak()
+        self._held.append(sum(device.allocator.requested_bytes for device in self._session.memory.devices))
+        if self._job.steps is None and self._keeps_more:
+            return
         if self._since_peak >= (self._job.steps or REPEATS) and not (self._has_optimizer or self._will_train):
             self._end(f"stopped after {self._forwards} forwards: the last {self._since_peak} brought no new peak")
 
@@ -171,6 +191,24 @@ class Watch:
         self._since_peak = self._since_peak + 1 if peak <= self._peak else 0
         self._peak = max(peak, self._peak)
 
+    @property
+    def _keeps_more(self) -> bool:
+        """Whether what stays between forwards still grows: a peak of the first one may be passed later."""
+        held = list(self._held)
+        older, newer = held[:len(held) // 2], held[len(held) // 2:]
+        return bool(older) and max(newer) >= max(older) + LEAST_KEPT_BYTES
+
+    def _step(self) -> Step:
+        """What the step that ends now took."""
+        requested = 0
+        for index, device in enumerate(self._session.memory.devices):
+            blocks = device.tape.blocks
+            requested += sum(block.num_bytes for block in blocks[self._counted_blocks[index]:])
+            self._counted_blocks[index] = len(blocks)
+        self._compare_peak()
+        held = sum(device.allocator.allocated_bytes for device in self._session.memory.devices)
+        return Step(requested, held, self._peak)
+
     @cached_property
     def _will_train(self) -> bool:
         """Whether the script, or a module beside it, speaks of training."""
@@ -186,8 +224,12 @@ class Watch:
         wanted = self._job.steps or DEFAULT_STEPS
         if self._session.device.stream:
             return  # warms up for a capture, which comes after
-        if min(self._steps.values()) >= wanted or self._steps[key] >= wanted * MOST_UNEQUAL:
-            self._end(f"stopped after {self.steps} optimizer steps")
+        self._repetition.add(key, self._step())
+        if min(self._steps.values()) < wanted and self._steps[key] < wanted * MOST_UNEQUAL:
+            return
+        if self._job.steps or self._repetition.is_steady:
+            self._session.assumptions.note(NOT_RUN)
+            self._end(self._repetition.end_after(self.steps))
 
     def _end(self, why: str) -> None:
         self.write(stopped=why)
@@ -199,7 +241,7 @@ class Watch:
         far = f"{steps} optimizer steps and {forwards} forwards, at {place}"
         if steps or (forwards and not self._has_optimizer):
             self._end(f"stopped at the time limit of {limit} s after {far}")
-        self.write(error=(
+        self.write(kind=Unsupported, error=(
             f"{self._job.path} was still running after {limit} s: {far}; raise --time-limit or give it arguments that "
             "make it shorter"
         ))
@@ -276,20 +318,27 @@ def _run(job: ScriptJob, watch: Watch) -> None:
         if error.code not in (None, 0):
             watch.write(error=f"{job.path} exited with {error.code!r}", exited=True)
     except VramcastError as error:
-        watch.write(error=str(error), needs_value=True)
+        watch.write(error=str(error), kind=type(error))
     except BaseException as error:
         traceback.print_exc()
-        watch.write(error=f"{_place(error, job)}: {_said(error)}")
+        kind, said = _failed(error)
+        watch.write(error=f"{_place(error, job)}: {said}", kind=kind)
     watch.write()
 
 
-def _said(error: BaseException) -> str:
-    """What went wrong, on one line."""
+def _failed(error: BaseException) -> tuple[type[VramcastError], str]:
+    """Whose failure an exception is, and what went wrong, on one line."""
     frames = traceback.extract_tb(error.__traceback__)
     is_missing = isinstance(error, ImportError) and "deepspeed" in str(error).lower()
     if is_missing or any(DEEPSPEED in Path(frame.filename).parts for frame in frames):
-        return NO_DEEPSPEED.format(why="is not installed and " if is_missing else "")
-    return f"{type(error).__name__}: {words_of(error)}"
+        return Unsupported, NO_DEEPSPEED.format(why="is not installed and " if is_missing else "")
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    hint = ITS_PYTHON.format(missing) if missing in ASKING else ""
+    said = f"{type(error).__name__}: {words_of(error)}{hint}"
+    if isinstance(error, NEVER_TORCHS) and frames and frames[-1].filename.startswith(str(PACKAGE)):
+        return Unsupported, said
+    kind = OutOfMemory if isinstance(error, torch.OutOfMemoryError) else InvalidSpec
+    return kind, f"the script itself failed with {said}"
 
 
 def _place(error: BaseException, job: ScriptJob) -> str:

@@ -10,16 +10,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from vramcast.tracing.assumptions import Assumptions
 from vramcast.tracing.categories import UNTOLD, Kind
-from vramcast.tracing.memory import Memory
+from vramcast.tracing.lbfgs import FULL, fill_history
+from vramcast.tracing.memory import Memory, sparse_parts
 from vramcast.tracing.origins import Origins
 
 
 class Holders:
     """Notes during the run, for blocks of all devices, what each is."""
 
-    def __init__(self, memory: Memory, origins: Origins) -> None:
-        self._memory, self._origins = memory, origins
+    def __init__(self, memory: Memory, origins: Origins, assumptions: Assumptions) -> None:
+        self._memory, self._origins, self._assumptions = memory, origins, assumptions
         self._names: WeakIdKeyDictionary = WeakIdKeyDictionary()  # parameter -> its name
         self._numbers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._count = count(1)
@@ -78,11 +80,14 @@ class Holders:
 
     def after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         """An optimizer's step ends: a hook."""
+        if isinstance(optimizer, torch.optim.LBFGS) and fill_history(optimizer):
+            self._assumptions.note(FULL)
         self._origins.in_optimizer = False
         for parameter, states in optimizer.state.items():
             if isinstance(states, dict):
                 for key, state in states.items():
-                    self._note(state, Kind.STATE, f"{self._names.get(parameter, '')}.{key}".lstrip("."))
+                    for part in state if isinstance(state, list) else (state,):
+                        self._note(part, Kind.STATE, f"{self._names.get(parameter, '')}.{key}".lstrip("."))
         if optimizer not in self._numbers:
             self._numbers[optimizer] = next(self._count)
         self._memory.mark_step(self._numbers[optimizer])
@@ -92,7 +97,12 @@ class Holders:
     def _note(self, tensor: Any, kind: Kind, name: str) -> None:
         if not isinstance(tensor, torch.Tensor):
             return
-        resident = self._memory.of(_local(tensor))
+        local = _local(tensor)
+        if local.is_sparse:
+            for part in sparse_parts(local):
+                self._note(part, kind, name)
+            return
+        resident = self._memory.of(local)
         if resident is None or resident.block is None:
             return
         is_bucket = resident.block.kind == Kind.COMMUNICATION and kind is Kind.GRADIENT  # gradients that are views

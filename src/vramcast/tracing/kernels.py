@@ -32,9 +32,9 @@ class Kernels:
         self._slow = frozenset(op for kind in ("meta", "post_autograd") for op in global_decomposition_table[kind])
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Within: simulated tensors answer as the meta tensors they are."""
-        was_running, self.is_running = self.is_running, True
+    def running(self, is_running: bool = True) -> Iterator[None]:
+        """Within: simulated tensors answer as the meta tensors they are, or as those of the card again."""
+        was_running, self.is_running = self.is_running, is_running
         try:
             yield
         finally:
@@ -46,15 +46,15 @@ class Kernels:
         if not schema.returns and schema.name.startswith(WRITE_ONLY):
             return None
         with self.running():
-            if func not in self._slow or schema.is_mutable:
+            if func not in self._slow:
                 return func(*args, **kwargs)
-            return self._remembering(func, args, kwargs)
+            return func(*_all_meta(args), **kwargs) if schema.is_mutable else self._remembering(func, args, kwargs)
 
     def _remembering(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         try:
             key = func, _key(args), _key(kwargs.items()) if kwargs else ()
         except _NoKey:
-            return func(*args, **kwargs)
+            return func(*_all_meta(args), **kwargs)
         layout = self._remembered.get(key, _NEW)
         if layout is not _NEW and layout is not _NOT_TOLD:
             return _build(layout)
@@ -67,6 +67,15 @@ class Kernels:
         return out
 
 
+def _all_meta(args: Any) -> Any:
+    """The arguments; numbers in tensors of the host go with those of any device, but kernels in Python refuse them."""
+    return [
+        torch.empty_like(arg, device=META) if isinstance(arg, torch.Tensor) and not arg.dim() and not arg.is_meta
+        else arg
+        for arg in args
+    ]
+
+
 class _NoKey(Exception):
     """An argument whose layout cannot stand for it."""
 
@@ -75,7 +84,7 @@ def _key(values: Any) -> tuple[Any, ...]:
     parts: list[Any] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            if not value.is_meta:
+            if not value.is_meta or value.layout is not torch.strided:
                 raise _NoKey
             parts.append((value.size(), value.stride(), value.dtype, value.storage_offset()))
         elif isinstance(value, (list, tuple)):
@@ -101,6 +110,8 @@ def _layout(out: Any, args: Any) -> Any:
     Raises: _NoKey where that cannot be told.
     """
     if isinstance(out, torch.Tensor):
+        if out.layout is not torch.strided:
+            raise _NoKey
         storage = out.untyped_storage()
         fits = out.storage_offset() == 0 and storage.nbytes() == _extent(out) * out.dtype.itemsize
         is_input = any(isinstance(arg, torch.Tensor) and arg.untyped_storage()._cdata == storage._cdata for arg in args)

@@ -19,7 +19,7 @@ from vramcast.tracing.origins import Origins
 from vramcast.tracing.run import check_torch
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import Tape
-from vramcast.tracing.targets import find_target
+from vramcast.tracing.targets import find_before, find_target
 from vramcast.tracing.workloads import Workload
 
 
@@ -33,10 +33,10 @@ def traced_layers(job: TraceJob) -> tuple[tuple[LayerRow, ...], int]:
     Raises: VramcastError of one sentence
     """
     check_torch()
-    target = find_target(job)
+    target = find_before(job)
     session = Session(job.gpu)
     with session.active():
-        workload = Workload(job, target, session)
+        workload = Workload(job, target or find_target(job), session)
         seen = _Seen(session.memory, session.origins)
         shapes: dict[str, tuple[int, ...]] = {}
         handles = [module.register_forward_hook(_noting(shapes, name)) for name, module in _named(workload.model)]
@@ -104,7 +104,7 @@ def _named(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
 
 def _noting(shapes: dict[str, tuple[int, ...]], name: str) -> Any:
     def note(_module: Any, _inputs: Any, output: Any) -> None:
-        found = first_tensor(output)
+        found = first_tensor(output, with_dimensions=True)
         if found is not None:
             shapes[name] = tuple(found.shape)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 import torch
@@ -78,9 +79,11 @@ def _prediction(output: Any) -> torch.Tensor:
     return found
 
 
-def first_tensor(output: Any) -> torch.Tensor | None:
-    """The first tensor of floats in what a forward returned."""
-    return next((tensor for tensor in _tensors(output) if tensor.is_floating_point()), None)
+def first_tensor(output: Any, *, with_dimensions: bool = False) -> torch.Tensor | None:
+    """The first tensor of floats in what a forward returned; where asked, behind a loss of one number."""
+    floats = [tensor for tensor in _tensors(output) if tensor.is_floating_point()]
+    wanted = [tensor for tensor in floats if tensor.dim()] if with_dimensions else []
+    return next(iter(wanted or floats), None)
 
 
 def _tensors(output: Any) -> Iterator[torch.Tensor]:
@@ -92,6 +95,9 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
     elif isinstance(output, (list, tuple)):
         for part in output:
             yield from _tensors(part)
+    elif is_dataclass(output) and not isinstance(output, type):
+        for field in fields(output):
+            yield from _tensors(getattr(output, field.name))
 
 
 def _scalar(loss: Any, name: str) -> torch.Tensor:

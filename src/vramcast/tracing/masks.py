@@ -28,3 +28,19 @@ def masks_among(indices: Iterable[Any]) -> list[torch.Tensor]:
 def coordinates_bytes(mask: torch.Tensor, count: int) -> int:
     """An integer a dimension for each of the elements that a mask chooses [bytes]. Source: [expand]"""
     return INT64_BYTES * mask.dim() * count
+
+
+def check_masks(tensor: torch.Tensor, indices: Iterable[Any]) -> None:
+    """Raises: IndexError, in torch's words, for a mask that is not as large as what it chooses from"""
+    dim = 0
+    for index in indices:
+        if not is_mask(index):
+            dim += 1
+            continue
+        for each in range(index.dim()):
+            if dim + each >= tensor.dim() or index.size(each) != tensor.size(dim + each):
+                raise IndexError(
+                    f"The shape of the mask {list(index.size())} at index {each} does not match the shape of the "
+                    f"indexed tensor {list(tensor.size())} at index {dim + each}"
+                )
+        dim += index.dim()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
 from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
+from vramcast.errors import InvalidSpec
 from vramcast.tracing.origins import Origins
 from vramcast.tracing.tape import STEP, Action, Block, Tape
 
@@ -44,6 +46,8 @@ class Device:
         self.tape = Tape()
         self.stream = 0  # that operators run on now
         self.workspaces: dict[object, Block] = {}
+        self.generators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by `_cdata`
+        self.observers: list[Callable[[int, int, int, int], None]] = []  # of requests that find no room
         self.communicators: set[str] = set()  # process groups of more than one rank that have communicated
         self._has_uses = False
         self._busy = False
@@ -69,6 +73,8 @@ class Device:
         try:
             handle = self.allocator.allocate(num_bytes, self.stream)
         except DeviceOutOfMemory as error:
+            self.tape.refuse(num_bytes, self.stream, origin)
+            self._tell_observers(num_bytes)
             text = error.torch_message(self.allocator.settings.version, device=self.torch_device.index)
             raise torch.OutOfMemoryError(text) from error
         finally:
@@ -78,6 +84,11 @@ class Device:
         if self._deferred:
             self._catch_up()
         return block
+
+    def _tell_observers(self, num_bytes: int) -> None:
+        """As torch calls them: device, bytes asked for, memory of the card, and what is free of it."""
+        for observer in self.observers:
+            observer(self.torch_device.index, num_bytes, self.capacity_bytes or 0, self.memory_info()[0])
 
     def give(self, block: Block) -> None:
         """Free."""
@@ -175,7 +186,23 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     """A tensor's storage; of what torch.func wraps, that of the tensor within."""
     while _is_wrapped(tensor):
         tensor = _unwrapped(tensor)
-    return tensor.untyped_storage()
+    try:
+        return tensor.untyped_storage()
+    except NotImplementedError:
+        return sparse_parts(tensor)[1].untyped_storage()
+    except ValueError:  # what a lazy module holds until it is called lets nobody ask
+        with torch._C.DisableTorchFunctionSubclass():
+            return tensor.untyped_storage()
+
+
+def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and values of a sparse tensor, which has no storage of its own.
+
+    Raises: InvalidSpec for other layouts
+    """
+    if tensor.layout is not torch.sparse_coo:
+        raise InvalidSpec(f"tensors of layout {tensor.layout} are not simulated; use torch.sparse_coo or dense tensors")
+    return tensor._indices(), tensor._values()
 
 
 _is_wrapped: Final = torch._C._functorch.is_functorch_wrapped_tensor
@@ -203,7 +230,12 @@ class Memory:
 
     def adopt(self, tensor: torch.Tensor, device: Device, operator: str) -> Resident:
         """Give a tensor's storage a place, unless it has one: then it is a view or written in place."""
-        storage = tensor.untyped_storage()
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:
+            indices, values = sparse_parts(tensor)
+            self.adopt(indices, device, operator)
+            return self.adopt(values, device, operator)
         key = storage._cdata
         resident = self.residents.get(key)
         if resident is None:

@@ -16,6 +16,8 @@ FILLS: Final = frozenset({
 })
 """Operators whose result is known whatever their tensors hold."""
 
+RESIZING: Final = frozenset({"aten.resize_", "aten.resize_as_"})
+
 COLLECTIVES: Final = ("c10d.", "_c10d_functional.")
 """Operators that depend on what other processes hold: their rules say what is known of it."""
 
@@ -35,6 +37,7 @@ class Operator:
         "mutates",
         "name",
         "own_name",
+        "resizes",
         "rule",
         "supposes",
         "takes_apart",
@@ -50,6 +53,11 @@ class Operator:
         self.mutates = tuple(
             (index, argument.name) for index, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
+        )
+        # Positions and names of what it may make larger: `resize_`, and `out=` of the wrong size.
+        self.resizes = self.mutates if packet in RESIZING else tuple(
+            (index, argument.name) for index, argument in enumerate(schema.arguments)
+            if argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
         )
         self.is_view = self.rule is None and not self.mutates and any(
             returned.alias_info is not None for returned in schema.returns

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from vramcast.tracing.memory import Device, Memory
+from vramcast.tracing.memory import Device, Memory, storage_of
 from vramcast.tracing.operators import Operator
 
 LARGEST_EMPTY_HOST_BYTES: Final = 1 << 20
@@ -75,7 +75,7 @@ class Placement:
         residents = self._memory.residents
         found, is_scalar, stranger = None, True, False
         for tensor in tensors((*args, *kwargs.values()) if kwargs else args):
-            resident = residents.get(tensor.untyped_storage()._cdata)
+            resident = residents.get(storage_of(tensor)._cdata)
             if resident is None:
                 stranger = stranger or (tensor.is_meta and bool(tensor.dim()))
                 continue

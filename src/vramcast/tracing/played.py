@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -49,8 +50,14 @@ def play(tape: Tape, *, settings: Settings | None = None, capacity_bytes: int | 
     allocator = Allocator(settings=settings or Settings(), capacity_bytes=capacity_bytes)
     allocated, reserved = array("Q"), array("Q")
     blocks, allocate = tape.blocks, allocator.allocate
+
+    def refuse(aside: Aside) -> None:
+        if capacity_bytes is not None:  # what the card had no room for is no part of a run that has all it needs
+            with suppress(DeviceOutOfMemory):
+                allocator.free(allocate(aside.number, aside.stream))
+
     walk = _walk(
-        tape, allocator, lambda index: allocate(blocks[index].num_bytes, blocks[index].stream), allocator.free
+        tape, allocator, lambda index: allocate(blocks[index].num_bytes, blocks[index].stream), allocator.free, refuse
     )
     try:
         for _ in walk:
@@ -103,8 +110,13 @@ def recording(
             block.num_bytes, block.stream, stack=stacks[block.origin.stack], label=labels[index]
         )
 
+    def refuse(aside: Aside) -> None:
+        if capacity_bytes is not None:
+            with suppress(DeviceOutOfMemory):  # it is in the recording
+                recorder.free(recorder.allocate(aside.number, aside.stream, stack=stacks[aside.stack]))
+
     try:
-        for events in _walk(tape, recorder, allocate, recorder.free):
+        for events in _walk(tape, recorder, allocate, recorder.free, refuse):
             if events in ends:
                 recorder.annotate(STEP, start)
                 start = recorder.clock
@@ -128,7 +140,8 @@ class _Told(Protocol):
 
 
 def _walk(
-    tape: Tape, told: _Told, allocate: Callable[[int], int], free: Callable[[int], None]
+    tape: Tape, told: _Told, allocate: Callable[[int], int], free: Callable[[int], None],
+    refuse: Callable[[Aside], None],
 ) -> Iterator[int]:
     """The only way through a tape; after every event, how many there were.
 
@@ -137,13 +150,14 @@ def _walk(
         told: who hears of the asides
         allocate: serves the block of that index, returns its handle
         free: takes a handle
+        refuse: hears of a request that found no room
     """
     handles: dict[int, int] = {}
     asides = iter(tape.asides)
     aside = next(asides, None)
     for position, event in enumerate(tape.events):
         while aside is not None and aside.position <= position:
-            _tell(told, aside, handles)
+            _tell(told, aside, handles, refuse)
             aside = next(asides, None)
         if event > 0:
             handles[event - 1] = allocate(event - 1)
@@ -151,12 +165,14 @@ def _walk(
             free(handles[-event - 1])
         yield position + 1
     while aside is not None:
-        _tell(told, aside, handles)
+        _tell(told, aside, handles, refuse)
         aside = next(asides, None)
 
 
-def _tell(told: _Told, aside: Aside, handles: dict[int, int]) -> None:
+def _tell(told: _Told, aside: Aside, handles: dict[int, int], refuse: Callable[[Aside], None]) -> None:
     match aside.action:
+        case Action.REFUSED:
+            refuse(aside)
         case Action.USE:
             told.record_stream(handles[aside.block], aside.number)
         case Action.COMPLETE:

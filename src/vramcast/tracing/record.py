@@ -43,11 +43,12 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     communicators: int
     num_parameters: int
     steps: int
-    forwards: int
+    forwards: int  # on the card
+    host_forwards: int
     assumptions: list[Assumption]
     stopped: str = ""  # why it ended before the script did, a sentence
     error: str = ""  # a sentence; "" where there is none
-    needs_value: bool = False  # the error is that data would be needed
+    error_kind: str = "InvalidSpec"  # name of its class
     exited: bool = False  # the error is that it exited, and what it printed last says why
 
 

@@ -14,7 +14,7 @@ from vramcast.allocator import Settings
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import Input, ScriptJob, TraceJob
 from vramcast.domain.traced import Traced
-from vramcast.errors import Unsupported, VramcastError
+from vramcast.errors import InvalidSpec, Unsupported, VramcastError
 from vramcast.recordings.stacks import base_name
 from vramcast.tracing.assumptions import Assumption
 from vramcast.tracing.changes import changes_of, changes_of_run
@@ -22,7 +22,7 @@ from vramcast.tracing.distributed.world import parse_world
 from vramcast.tracing.result import About, Run, traced
 from vramcast.tracing.scripts import ScriptRun, run_script
 from vramcast.tracing.session import Session
-from vramcast.tracing.targets import Target, find_target
+from vramcast.tracing.targets import Target, find_before, find_target
 from vramcast.tracing.workloads import Workload
 from vramcast.units import format_bytes
 
@@ -71,12 +71,12 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
     Raises: VramcastError of one sentence
     """
     warnings = check_torch()
-    target = target or find_target(job)
+    target = target or find_before(job)
     session = Session(
         job.gpu, settings=Settings.parse(job.alloc_conf), world=parse_world(size=job.world_size, rank=job.rank)
     )
     with session.active():
-        workload = Workload(job, target, session)
+        workload = Workload(job, target or find_target(job), session)
         workload.run()
     room = (CPU_CAPACITY,) if job.gpu is None and job.capacity_bytes is None else ()
     about = About(
@@ -114,10 +114,11 @@ def _users(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
 def answered_script(job: ScriptJob) -> Traced:
     """The answer to a script; where it does not fit, with what would change that.
 
-    Raises: VramcastError of one sentence
+    Raises: VramcastError of one sentence; InvalidSpec where nothing ran on the card
     """
     warnings = check_torch()
     ran = run_script(job)
+    _check_used(job, ran)
     asked: dict[str, Any] = {
         "target": job.path, "gpu": job.gpu.name if job.gpu else None, "arguments": list(job.arguments) or None,
         "alloc_conf": job.alloc_conf or None,
@@ -127,7 +128,7 @@ def answered_script(job: ScriptJob) -> Traced:
     about = About(
         name=Path(job.path).name, question={name: value for name, value in asked.items() if value is not None},
         num_parameters=ran.num_parameters, ranks=job.world_size,
-        assumptions=(*job.assumptions, *said(ran.assumptions)), warnings=warnings, stopped=ran.stopped,
+        assumptions=(*job.assumptions, *_said_of_script(ran)), warnings=warnings, stopped=ran.stopped,
     )
     found = traced(ran.run, about)
     if found.answer.fits:
@@ -137,10 +138,28 @@ def answered_script(job: ScriptJob) -> Traced:
         note = CATCHES.format(format_bytes(found.answer.peak.device_bytes))
         return traced(again.run, about._replace(
             num_parameters=again.num_parameters, stopped=again.stopped,
-            assumptions=(*job.assumptions, note, *said(again.assumptions)),
+            assumptions=(*job.assumptions, note, *_said_of_script(again)),
         ))
     changes = changes_of_run(ran.run, found.answer)
     return Traced(answer=replace(found.answer, changes=changes), snapshot=found.snapshot)
+
+
+def _check_used(job: ScriptJob, ran: ScriptRun) -> None:
+    """Refuse what took nothing of the card: a file that only defines a model, a script that stays on the CPU."""
+    if ran.run.tape.events:
+        return
+    path = Path(job.path)
+    parts = (path.stem,) if path.is_absolute() or ".." in path.parts else path.with_suffix("").parts
+    module = ".".join(parts)
+    if ran.host_forwards or ran.steps:
+        raise InvalidSpec(
+            f"{job.path} computes on the CPU alone and takes nothing of the card; move its model and data to the card, "
+            f"or trace what builds the model with --device cpu, as {module}:build"
+        )
+    raise InvalidSpec(
+        f"nothing of {job.path} ran on the card; if it defines a model, name what builds it, as {module}:build, and "
+        "give --input; if it is a script, it must call its training itself"
+    )
 
 
 def _tried_again(job: ScriptJob, ran: ScriptRun) -> ScriptRun | None:
@@ -164,6 +183,17 @@ def said(assumptions: Iterable[Assumption]) -> Iterator[str]:
     for one in assumptions:
         times = f", {one.count:,} times" if one.count > 1 else ""
         yield f"{one.what}{times}" + (f" ({base_name(one.place)})" if one.place else "")
+
+
+def _said_of_script(ran: ScriptRun) -> Iterator[str]:
+    """The same of a script, and how to give it what data would be."""
+    yield from said(ran.assumptions)
+    place = next((base_name(one.place) for one in ran.assumptions if one.can_be_given), "")
+    if place:
+        yield (
+            f"what data decides above can be given by its line: --value {place}=..., a value, or of elements their "
+            "share (0.5) or number"
+        )
 
 
 def main_memory_bytes() -> int:

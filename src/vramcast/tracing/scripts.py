@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from vramcast.domain.trace_job import ScriptJob
-from vramcast.errors import InvalidSpec, SourceError, Unsupported
+from vramcast.errors import InvalidSpec, OutOfMemory, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.tracing.assumptions import Assumption
 from vramcast.tracing.record import RunRecord, read_record, stacks_of, unpack_tape
 from vramcast.tracing.result import Run
@@ -25,6 +25,9 @@ START: Final = "import sys; sys.path[0] = sys.argv[1]; from vramcast.tracing.chi
 JOB: Final = "job.msgpack"
 RECORD: Final = "record.msgpack"
 OUTPUT: Final = "output.txt"
+ERRORS: Final[dict[str, type[VramcastError]]] = {
+    kind.__name__: kind for kind in (InvalidSpec, Unsupported, UnknownName, SourceError, OutOfMemory)
+}
 GRACE_S: Final = 15
 """For a process to end by itself once its time is up or its record is written."""
 LONGEST_LINE: Final = 300
@@ -39,7 +42,8 @@ class ScriptRun(NamedTuple):
     run: Run
     num_parameters: int
     steps: int  # optimizer steps
-    forwards: int  # of outermost modules
+    forwards: int  # of outermost modules, on the card
+    host_forwards: int  # on the CPU, which computes them
     assumptions: tuple[Assumption, ...]
     stopped: str  # why it was stopped before its end, a sentence; "" where it ended by itself
     output: str  # the end of what it printed
@@ -48,7 +52,8 @@ class ScriptRun(NamedTuple):
 def run_script(job: ScriptJob) -> ScriptRun:
     """Run a script until its steps repeat.
 
-    Raises: SourceError for a script that cannot be read; InvalidSpec or Unsupported, one sentence, for one that fails
+    Raises: SourceError for a script that cannot be read; one sentence for one that fails: InvalidSpec for its own
+        errors, OutOfMemory where it meets the capacity that is enforced, Unsupported for what is not simulated
     """
     script = Path(job.path)
     if not script.is_file():
@@ -63,7 +68,7 @@ def run_script(job: ScriptJob) -> ScriptRun:
         record = read_record((folder / RECORD).read_bytes())
     if record.error:
         said = f" after printing: {_last_line(output)}" if record.exited and output.strip() else ""
-        raise (InvalidSpec if record.needs_value else Unsupported)(record.error + said)
+        raise ERRORS.get(record.error_kind, InvalidSpec)(record.error + said)
     return _script_run(job, record, output)
 
 
@@ -108,5 +113,6 @@ def _script_run(job: ScriptJob, record: RunRecord, output: str) -> ScriptRun:
     )
     return ScriptRun(
         run=run, num_parameters=record.num_parameters, steps=record.steps, forwards=record.forwards,
-        assumptions=tuple(record.assumptions), stopped=record.stopped, output=output,
+        host_forwards=record.host_forwards, assumptions=tuple(record.assumptions), stopped=record.stopped,
+        output=output,
     )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from threading import Lock
+from typing import Any, Final
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from vramcast.allocator import Settings
 from vramcast.domain.device import Gpu
+from vramcast.errors import Unsupported
 from vramcast.tracing.assumptions import Assumptions, Value
 from vramcast.tracing.autocast import Autocast
 from vramcast.tracing.composites import start_composites
@@ -22,11 +25,18 @@ from vramcast.tracing.distributed.world import ALONE, World
 from vramcast.tracing.environment import patch_environment
 from vramcast.tracing.environment.overlay import Overlay
 from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.extensions import EXTENSIONS, GUARDED, LIBRARIES
+from vramcast.tracing.extensions.stand_ins import standing_in
 from vramcast.tracing.holders import Holders
 from vramcast.tracing.memory import Device, Memory
 from vramcast.tracing.origins import Origins
 from vramcast.tracing.rules import PLAIN, RULES, cpu
 from vramcast.tracing.simulation import Simulation
+
+COMPILER_FOLDER: Final = "TORCHINDUCTOR_CACHE_DIR"
+"""That torch's compiler sets as soon as it is imported."""
+_TURN: Final = Lock()
+"""Held while a simulation runs: it replaces parts of torch for the whole process."""
 
 
 class Session:
@@ -58,11 +68,12 @@ class Session:
             for index in range(max(num_devices, world.local_size))
         )
         self.memory = Memory(cards if gpu else (host,), host)
-        self.holders = Holders(self.memory, origins)
+        assumptions = Assumptions(values)
+        self.holders = Holders(self.memory, origins, assumptions)
         rules = RULES if gpu else cpu.RULES
         self.simulation = Simulation(
             self.memory, origins, rules={**rules, **normalization.RULES, **collectives.RULES},
-            plain=PLAIN | collectives.PLAIN, assumptions=Assumptions(values),
+            plain=PLAIN | collectives.PLAIN, assumptions=assumptions, sized={} if gpu else cpu.SIZED,
         )
 
     @property
@@ -81,10 +92,14 @@ class Session:
 
         Args:
             files: a folder for the files that are kept out; None: one that is removed at the end
-        """
-        import torch._dynamo  # noqa: F401 (its tables must know torch's own classes, not those put in their place)
 
+        Raises: Unsupported where another simulation runs
+        """
         with ExitStack() as stack:
+            stack.enter_context(_alone())
+            stack.enter_context(_variable_kept(COMPILER_FOLDER))
+            import torch._dynamo  # noqa: F401 (its tables must know torch's own classes, not those put in their place)
+
             folder = files or Path(stack.enter_context(TemporaryDirectory(prefix="vramcast-")))
             patches = stack.enter_context(Patches())
             autocast = Autocast(self.memory)
@@ -93,11 +108,40 @@ class Session:
             stack.callback(start_composites(self.simulation))
             patch_environment(patches, self.simulation, Overlay(folder, keeps_everything=self._sandbox))
             stack.enter_context(simulate_distributed(patches, self.simulation, self.world))
+            if self.gpu is not None:
+                stack.enter_context(standing_in(patches, self.simulation, EXTENSIONS, GUARDED, LIBRARIES))
             _follow_backward(patches, self.holders)
             for handle in _hooks(self.origins, self.holders):
                 stack.callback(handle.remove)
             stack.enter_context(self.simulation)
             yield self
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Within: no other simulation starts, in this thread or another."""
+    if not _TURN.acquire(blocking=False):
+        raise Unsupported(
+            "a simulation is running already, and a process runs one at a time; leave its block first, or start "
+            "another process"
+        )
+    try:
+        yield
+    finally:
+        _TURN.release()
+
+
+@contextmanager
+def _variable_kept(name: str) -> Iterator[None]:
+    """Put an environment variable back."""
+    before = os.environ.get(name)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
 
 
 def _follow_backward(patches: Patches, holders: Holders) -> None:

@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vramcast.errors import InvalidSpec
 from vramcast.tracing.assumptions import Assumptions
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.categories import Kind
+from vramcast.tracing.draws import drawn
 from vramcast.tracing.kernels import META, Kernels
 from vramcast.tracing.masks import COORDINATES, coordinates_bytes, masks_among
 from vramcast.tracing.memory import Device, Memory
@@ -22,10 +26,19 @@ from vramcast.tracing.operators import Operator
 from vramcast.tracing.origins import Origins
 from vramcast.tracing.placement import Placement, mismatch
 from vramcast.tracing.unknowns import Unknowns
-from vramcast.tracing.values import Values
+from vramcast.tracing.values import DRAWN_ON_HOST, RANDOM_FACTORIES, Values
+from vramcast.tracing.wording import as_on_host
 
 _fake_mode: Final = torch._C._get_dispatch_mode
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
+
+
+MOVE: Final = "aten._to_copy"
+"""What `.to` calls to move a tensor."""
+MOVED_BACK: Final = "ToCopyBackward0"
+"""The formula of moves between devices."""
+READS_VALUES: Final = frozenset({"aten._pack_padded_sequence"})
+"""Operators that are given tensors of the host with their data."""
 
 
 class Unseen:
@@ -43,8 +56,18 @@ class Simulation(TorchDispatchMode):
 
     def __init__(
         self, memory: Memory, origins: Origins, *, rules: Mapping[str, Rule], plain: frozenset[str],
-        assumptions: Assumptions | None = None,
+        assumptions: Assumptions | None = None, sized: Mapping[str, Callable[[Call], None]] | None = None,
     ) -> None:
+        """Nothing has run yet.
+
+        Args:
+            memory: of the process
+            origins: who asks
+            rules: what operators allocate
+            plain: operators that allocate their outputs and nothing else
+            assumptions: where they are noted
+            sized: what operators take before a result whose size their data say
+        """
         super().__init__()
         self.memory, self.origins, self.values = memory, origins, Values(memory)
         self.assumptions, self.unknowns = assumptions or Assumptions(), Unknowns(self)
@@ -55,6 +78,7 @@ class Simulation(TorchDispatchMode):
         self.reduction = ""  # of the collective under way, where Python names it: "sum"
         self.composites: dict[str, Callable[..., Any]] = {}  # which stand in above autograd, by own name
         self._rules, self._plain = rules, plain
+        self._sized = sized or {}
         self._operators: dict[Any, Operator] = {}
 
     @classmethod
@@ -97,28 +121,42 @@ class Simulation(TorchDispatchMode):
             for part in out:
                 self.adopt(part, device, name)
 
+    def moved(self, tensor: torch.Tensor, device: Device) -> torch.Tensor:
+        """A copy on another device, of which nobody knows the values."""
+        with self.placement.meta_wanted():
+            copy = torch.empty_like(tensor, device=META)
+        self.adopt(copy, device, MOVE)
+        return copy
+
     def _run(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> Any:
         """Run on meta tensors, let the rule say what CUDA allocates, keep known values known."""
-        known = self.values.of_call(operator, args, kwargs)
+        known = self._known(operator, args, kwargs, device)
         if known is not None and not isinstance(known, (torch.Tensor, tuple, list)):
             return known
         if known is None and operator.asks and self.unknowns.answers(operator, args):
             return self.unknowns.answer(operator, args, kwargs, device)
         if isinstance(known, torch.Tensor) and operator.mutates and self.memory.of(args[0]) is None:
             return args[0]  # real memory, which holds the values now
-        if isinstance(known, torch.Tensor) and device is self.memory.host and operator.name == "aten._to_copy" and (
+        if isinstance(known, torch.Tensor) and device is self.memory.host and operator.name == MOVE and (
             device not in self.memory.devices
         ):
             return known  # real from now on, as small host tensors are: C++ reads states of generators
+        if known is None and device is self.memory.host and _returns_to_real(operator, kwargs):
+            return torch.zeros(args[0].size(), dtype=kwargs.get("dtype") or args[0].dtype)
         mapped = {**kwargs, "device": META} if operator.makes else kwargs
-        comes_from_elsewhere = operator.name == "aten._to_copy" and not self._is_on(args[0], device)
-        if (operator.makes and operator.name == "aten._to_copy") or device is self.memory.host:
+        comes_from_elsewhere = operator.name == MOVE and not self._is_on(args[0], device)
+        if operator.name in READS_VALUES:
+            pass  # its rule does
+        elif (operator.makes and operator.name == MOVE) or device is self.memory.host:
             args = self._without_data(args)
         before = len(device.tape.events)
         if operator.depends_on_values and known is not None:
             out = self._of_known_size(operator, args, known, device)
         elif operator.rule is not None:
-            out = self._by_rule(operator.rule, Call(self, operator, args, mapped, device))
+            call = Call(self, operator, args, mapped, device)
+            out = self._by_rule(operator.rule, call)
+            if not call.is_read:
+                self._note_unseen(operator, device, before)
         else:
             out = self.on_meta(operator.func, args, mapped, device)
             self.adopt(out, device, self._maker(operator, args, device))
@@ -126,6 +164,8 @@ class Simulation(TorchDispatchMode):
                 self._note_unseen(operator, device, before)
         if comes_from_elsewhere:
             self._note_input(out)
+        for index, name in operator.resizes:
+            self._count_resized(args[index] if index < len(args) else kwargs.get(name), operator)
         if known is not None:
             self.values.keep(known, out)
         elif operator.mutates:
@@ -134,8 +174,25 @@ class Simulation(TorchDispatchMode):
             self.unknowns.suppose(operator, args, kwargs, out)
         return out
 
+    def _known(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> Any:
+        """The result with its values, None where they are not known."""
+        if not operator.is_random or device.gpu is None:
+            return self.values.of_call(operator, args, kwargs)
+        numbers = drawn(operator, args, kwargs, device)
+        if numbers is not None or operator.name in DRAWN_ON_HOST:
+            return self.values.of_call(operator, args, kwargs) if numbers is None else numbers
+        with self.values.generator_apart() if operator.name in RANDOM_FACTORIES else nullcontext():
+            return self.values.of_call(operator, args, kwargs)
+
+    def take_before(self, call: Call) -> None:
+        """What an operator takes before it makes a result whose size its data say."""
+        take = self._sized.get(call.name)
+        if take is not None:
+            take(call)
+
     def _of_known_size(self, operator: Operator, args: tuple[Any, ...], known: Any, device: Device) -> Any:
         call = Call(self, operator, args, {}, device)
+        self.take_before(call)
         for mask in masks_among(args[1]) if operator.name == "aten.index" else ():
             values = self.values.of(mask)
             if values is not None:
@@ -144,6 +201,12 @@ class Simulation(TorchDispatchMode):
         self.adopt(out, device, operator.name)
         call.finish()
         return out
+
+    def _count_resized(self, written: Any, operator: Operator) -> None:
+        """Storages that the operator may have made larger."""
+        for tensor in written if isinstance(written, (list, tuple)) else (written,):
+            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+                self.memory.resize(tensor.untyped_storage(), operator.name)
 
     def _is_on(self, tensor: torch.Tensor, device: Device) -> bool:
         resident = self.memory.of(tensor)
@@ -166,7 +229,7 @@ class Simulation(TorchDispatchMode):
 
     def _maker(self, operator: Operator, args: tuple[Any, ...], device: Device) -> str:
         """Who made the values: of a copy to the host, who made the original."""
-        if device is self.memory.host and operator.name == "aten._to_copy":
+        if device is self.memory.host and operator.name == MOVE:
             original = self.memory.of(args[0])
             return operator.name if original is None else original.operator
         return operator.name
@@ -179,20 +242,34 @@ class Simulation(TorchDispatchMode):
         try:
             return self.kernels(func, args, kwargs)
         except RuntimeError as error:
-            raise self._explained(error, device) from None
+            raise self._explained(as_on_host(func, args, kwargs, error), device) from None
 
-    def _explained(self, error: RuntimeError, device: Device) -> RuntimeError:
+    def _explained(self, error: RuntimeError, device: Device) -> Exception:
         """What CUDA would say."""
+        missing = re.search(r"Could not run '(.*?)'.*'SparseMeta'", str(error))
+        if missing:
+            return InvalidSpec(
+                f"{missing[1]} of sparse tensors is not simulated; make the gradients dense, as with sparse=False"
+            )
+        if "attempted to run this operator with Meta tensors" in str(error):
+            return InvalidSpec(
+                f"{str(error).partition(': ')[0]} is not simulated, as torch has no kernel of it for tensors without "
+                "data; register one with torch.library.register_fake, or leave it out of what is traced"
+            )
         if "is not on the expected device meta" in str(error):
             return mismatch(device.torch_device, self.memory.host.torch_device)
         return error
 
     def _without_data(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, real tensors replaced by meta ones of the same layout."""
-        return tuple(self._blank(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+        """The arguments, real tensors replaced by meta ones of the same layout, also in lists."""
+        return tuple(map(self._blank, args))
 
-    def _blank(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if self.memory.of(tensor) is not None or tensor.is_meta else blank(tensor)
+    def _blank(self, arg: Any) -> Any:
+        if isinstance(arg, (list, tuple)):
+            return [self._blank(part) for part in arg]
+        if not isinstance(arg, torch.Tensor) or arg.is_meta or self.memory.of(arg) is not None:
+            return arg
+        return blank(arg)
 
     def _note_unseen(self, operator: Operator, device: Device, before: int) -> None:
         unseen = self.unseen.setdefault(operator.name, Unseen())
@@ -204,6 +281,14 @@ class Simulation(TorchDispatchMode):
 def blank(tensor: torch.Tensor) -> torch.Tensor:
     """A meta tensor of the same layout."""
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
+
+
+def _returns_to_real(operator: Operator, kwargs: dict[str, Any]) -> bool:
+    """Whether autograd moves a gradient back to a tensor of the host with data: it takes no other one."""
+    if operator.name != MOVE or torch._C._current_graph_task_id() == -1 or kwargs.get("device") is None:
+        return False
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name() == MOVED_BACK and kwargs["device"].type == "cpu"
 
 
 def _blanks(known: Any) -> Any:

@@ -58,6 +58,7 @@ class Action(IntEnum):
     BEGIN_POOL = 3  # requests go to a private pool from now on: a capture of a graph
     END_POOL = 4
     RELEASE_POOL = 5  # a graph is gone
+    REFUSED = 6  # a request that found no room
 
 
 class Aside(NamedTuple):
@@ -66,7 +67,9 @@ class Aside(NamedTuple):
     position: int  # events before it
     action: Action
     block: int = -1  # index, of USE and COMPLETE
-    number: int = 0  # stream of USE, number of a pool
+    number: int = 0  # stream of USE, number of a pool, bytes of REFUSED
+    stream: int = 0  # of REFUSED
+    stack: int = 0  # of REFUSED, index into the run's `Stacks`
 
 
 class Mark(NamedTuple):
@@ -107,6 +110,12 @@ class Tape:
     def tell(self, action: Action, *, block: int = -1, number: int = 0) -> None:
         """Something beside requests and frees happens now."""
         self.asides.append(Aside(len(self.events), action, block, number))
+
+    def refuse(self, num_bytes: int, stream: int, origin: Origin) -> None:
+        """A request finds no room now."""
+        self.asides.append(
+            Aside(len(self.events), Action.REFUSED, number=num_bytes, stream=stream, stack=origin.stack)
+        )
 
     def mark(self, name: str, optimizer: int = 0) -> None:
         """Name this moment."""

@@ -13,6 +13,8 @@ import torch
 
 from vramcast.domain.trace_job import TraceJob
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
+from vramcast.tracing.extensions import ASKING, EXTENSIONS
+from vramcast.tracing.extensions.stand_ins import NeedsCard, detecting
 from vramcast.tracing.vision_operators import prepare_torchvision
 
 
@@ -22,6 +24,17 @@ class Target(NamedTuple):
     name: str
     family: str  # "timm", "torchvision", "transformers", "diffusers", "python": what knows its inputs
     build: Callable[[], torch.nn.Module]
+
+
+def find_before(job: TraceJob) -> Target | None:
+    """As `find_target`; None where something is imported that asks for the card, which has to be simulated first."""
+    if job.gpu is None or job.target.partition(":")[0] in SCHEMES:
+        return find_target(job)
+    try:
+        with detecting(ASKING, EXTENSIONS):
+            return find_target(job)
+    except NeedsCard:
+        return None
 
 
 def find_target(job: TraceJob) -> Target:

@@ -9,6 +9,7 @@ A sentence where none of these is sensible.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,8 @@ from vramcast.errors import InvalidSpec
 from vramcast.tracing.assumptions import Place, Value
 from vramcast.tracing.call import Call
 from vramcast.tracing.kernels import META
-from vramcast.tracing.masks import COORDINATES, coordinates_bytes, is_mask
+from vramcast.tracing.lbfgs import is_curvature
+from vramcast.tracing.masks import COORDINATES, check_masks, coordinates_bytes, is_mask
 from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS
 
 if TYPE_CHECKING:
@@ -31,10 +33,18 @@ COMPARISONS: Final = frozenset({"aten.equal", "aten.allclose"})
 """Operators that tell Python whether two tensors are equal: they are."""
 READS: Final = COMPARISONS | {"aten._local_scalar_dense", "aten.is_nonzero"}
 """Operators that hand values to Python."""
-HOLD: Final = frozenset({"aten.all", "aten.mul", "aten.isfinite", "aten.isclose", "aten.logical_and"})
+HOLD: Final = frozenset({
+    "aten.all", "aten._is_all_true", "aten.mul", "aten.isfinite", "aten.isclose", "aten.logical_and",
+})
 """Makers of truth values that are true on the normal path; torch.isfinite ends in a product. All others are false."""
+POSITIVE: Final = frozenset({"aten.ge", "aten.gt", "aten.ne"})
+"""Makers of truth values that torch's C++ asks for (`is_scalar_tensor_true`, which compares with one): whether weights
+and norms are positive."""
+BREAKS: Final = re.compile(r"if\s+(?P<negated>not\b)?.*:\s*break\b")
+"""A line that ends its loop early, as when every sequence is finished: the longest run takes the most memory."""
 NEVER_ASSERTED: Final = frozenset({"aten.isnan", "aten.isinf"})
 """Makers of truth values that are false whoever asks."""
+SUMS: Final = frozenset({"aten.sum", "aten.count_nonzero"})
 EXTREMES: Final = frozenset({"aten.max", "aten.min", "aten.amax", "aten.amin"})
 """Makers of integers that nothing sensible can stand for: sizes follow from them."""
 FLOAT: Final = 1.0
@@ -68,9 +78,13 @@ class Unknowns:
         if shapes is None:
             raise _needs(place, f"the size of what {operator.name} returns", "the number of elements")
         share = self._share(place, operator.name)
-        return shapes(_Sized(self._simulation, operator, device, share, place), args, kwargs)
+        call = Call(self._simulation, operator, args, kwargs, device)
+        self._simulation.take_before(call)
+        made = shapes(_Sized(self._simulation, operator, device, share, place), args, kwargs)
+        call.finish()
+        return self._written(made, kwargs["out"]) if isinstance(kwargs.get("out"), torch.Tensor) else made
 
-    def scalar(self, tensor: torch.Tensor, operator: str = "") -> Value:
+    def scalar(self, tensor: torch.Tensor, operator: str = "") -> Value | complex:
         """What a tensor of one element holds.
 
         Raises: InvalidSpec where nothing sensible can stand for it
@@ -79,12 +93,16 @@ class Unknowns:
         given = self._simulation.assumptions.given(place)
         if given is not None:
             return _as(given, tensor.dtype)
-        if operator in COMPARISONS:
-            return self._noted(True, operator, place)
         maker = self._maker(tensor)
+        if operator in COMPARISONS:
+            is_question = tensor.dtype is torch.bool and not tensor.dim()
+            return self._noted(not is_question or maker in POSITIVE or _holds(maker, place), operator, place)
         if tensor.dtype is torch.bool:
-            return self._noted(_holds(maker, place), maker, place)
-        if tensor.is_floating_point() or tensor.is_complex():
+            return self._noted(_holds(maker, place) or is_curvature(), maker, place)
+        if tensor.is_complex():
+            self._noted(FLOAT, maker, place)
+            return complex(FLOAT)
+        if tensor.is_floating_point():
             return self._noted(FLOAT, maker, place)
         if maker in EXTREMES:
             raise _needs(place, f"the integer that {maker} returns", "the integer")
@@ -112,6 +130,9 @@ class Unknowns:
 
     def suppose(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Give indices whose values nobody computed sensible ones."""
+        if operator.name in SUMS and self._maker(args[0]) in NEVER_ASSERTED:
+            self._simulation.values.set(out, torch.zeros(out.size(), dtype=out.dtype))
+            return
         supposed = INDICES[operator.name](args, kwargs, out)
         if supposed is not None:
             tensor, values = supposed
@@ -119,6 +140,7 @@ class Unknowns:
 
     def _index(self, operator: Operator, args: tuple[Any, ...], device: Device) -> Any:
         place = self._place()
+        check_masks(args[0], args[1])
         sized = _Sized(self._simulation, operator, device, self._share(place, operator.name), place)
         call = Call(self._simulation, operator, args, {}, device)
         indices: list[Any] = []
@@ -141,12 +163,17 @@ class Unknowns:
             self._simulation.values.keep(known, out)
         return out
 
+    def _written(self, made: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """`out=`, made as large as the result."""
+        with self._simulation:
+            return out.resize_(made.size())
+
     def _share(self, place: Place, operator: str) -> Value | None:
         """What the user said: a share of the elements (a fraction) or their number."""
         return self._simulation.assumptions.given(place)
 
     def _noted(self, value: Value, maker: str, place: Place) -> Value:
-        self._simulation.assumptions.note(f"{value} read from {maker or 'data'}", place)
+        self._simulation.assumptions.note(f"{value} read from {maker or 'data'}", place, can_be_given=True)
         return value
 
     def _maker(self, tensor: torch.Tensor) -> str:
@@ -169,7 +196,8 @@ class _Sized:
     def count(self, most: int) -> int:
         """Elements that are chosen of so many: all, unless the user said how many or which share."""
         if self._given is None:
-            self._simulation.assumptions.note(f"all elements chosen by {self._operator.name}", self.place)
+            said = f"data decides which elements {self._operator.name} takes: all are counted as taken"
+            self._simulation.assumptions.note(said, self.place, can_be_given=True)
             return most
         return min(most, round(most * self._given) if isinstance(self._given, float) else int(self._given))
 
@@ -224,7 +252,25 @@ def _unique(sized: _Sized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return sized.make(most, dtype=tensor.dtype), inverse, sized.make(most if named.get("return_counts") else 0)
 
 
+def _unique_rows(sized: _Sized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """unique_dim: slices along a dimension [pytorch aten/src/ATen/native/cuda/Unique.cu `unique_dim_cuda_template`]"""
+    tensor, dim = args[0], args[1]
+    size = list(tensor.size())
+    size[dim] = most = sized.count(size[dim])
+    named = dict(zip(("sorted", "return_inverse", "return_counts"), args[2:], strict=False)) | kwargs
+    counts = sized.make(most if named.get("return_counts") else 0)
+    return sized.make(*size, dtype=tensor.dtype), sized.make(tensor.size(dim)), counts
+
+
+def _plain_unique(sized: _Sized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _unique(sized, args, kwargs)[:2]
+
+
 def _unique_consecutive(sized: _Sized, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    dim = args[3] if len(args) > 3 else kwargs.get("dim")
+    if dim is not None:
+        named = {name: value for name, value in kwargs.items() if name != "dim"}
+        return _unique_rows(sized, (args[0], dim, True, *args[1:3]), named)
     return _unique(sized, (args[0], True, *args[1:3]), kwargs)
 
 
@@ -240,7 +286,9 @@ def _repeat_interleave(sized: _Sized, _args: tuple[Any, ...], kwargs: dict[str, 
 SHAPES: Final[dict[str, Callable[[_Sized, tuple[Any, ...], dict[str, Any]], Any]]] = {
     "aten.nonzero": _nonzero,
     "aten.masked_select": _masked_select,
+    "aten._unique": _plain_unique,
     "aten._unique2": _unique,
+    "aten.unique_dim": _unique_rows,
     "aten.unique_consecutive": _unique_consecutive,
     "aten.bincount": _bincount,
     "aten.repeat_interleave": _repeat_interleave,
@@ -306,7 +354,10 @@ INDICES: Final[dict[str, Callable[[tuple[Any, ...], dict[str, Any], Any], Suppos
 
 
 def _holds(maker: str, place: Place) -> bool:
-    """Whether a truth value is true on the normal path: what a script asserts is."""
+    """Whether a truth value is true on the normal path: what a script asserts is, what ends its loop is not."""
+    breaks = BREAKS.match(place.source)
+    if breaks is not None:
+        return breaks["negated"] is not None
     if maker not in NEVER_ASSERTED and place.source.startswith("assert "):
         return not place.source.startswith("assert not ")
     return maker in HOLD

@@ -6,7 +6,8 @@ as well. Where an input is not known, neither is the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -21,7 +22,9 @@ LARGEST_ELEMENTS: Final = 1 << 16
 LARGEST_KNOWN_INTEGERS: Final = 1 << 20
 """Tensors of integers and truth values above keep no twin: routing of experts, masks [elements]."""
 RANDOM_FACTORIES: Final = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm"})
-"""Small results hold what the host's generator gives: as random as the card's."""
+"""Where `draws` does not know the card's numbers, small results hold what a generator on the host gives."""
+DRAWN_ON_HOST: Final = frozenset({"aten.randperm"})
+"""Short permutations are the host's own, also for a card: pytorch aten/src/ATen/native/cuda/Randperm.cu."""
 UNWRITTEN: Final = frozenset({("aten._amp_foreach_non_finite_check_and_unscale_", 1)})
 """Operator and argument that keeps its value: whether a gradient overflowed. On the normal path none does."""
 OVERWRITING: Final = frozenset({"aten.copy_", "aten.zero_", "aten.fill_"})
@@ -52,16 +55,29 @@ class Values:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
+        self._random = torch.Generator(HOST).manual_seed(0).get_state()
+
+    @contextmanager
+    def generator_apart(self) -> Iterator[None]:
+        """Within: random numbers come from a generator of its own; the host's goes on afterwards as if none had."""
+        before = torch.default_generator.get_state()
+        torch.default_generator.set_state(self._random)
+        try:
+            yield
+        finally:
+            self._random = torch.default_generator.get_state()
+            torch.default_generator.set_state(before)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The tensor with its values, None where they are not known."""
         resident = self._memory.of(tensor)
         if resident is None:
             return tensor if tensor.device.type == "cpu" else None
-        if resident.twin is None:
+        if resident.twin is None or tensor.is_sparse:
             return None
-        view = torch.empty(0, dtype=tensor.dtype)
-        return view.set_(resident.twin, tensor.storage_offset(), tensor.size(), tensor.stride())
+        with torch._C._DisableTorchDispatch():  # where the host is simulated, the view would be, too
+            view = torch.empty(0, dtype=tensor.dtype)
+            return view.set_(resident.twin, tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def set(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         """The simulated tensor's values become known, if it is small."""
@@ -166,7 +182,8 @@ def _same_layout(tensor: torch.Tensor, values: torch.Tensor) -> bool:
 
 def _counted(operator: Operator, args: tuple[Any, ...]) -> bool:
     """Whether a factory that is told numbers instead of a size makes too much to be kept."""
-    numbers = [arg for arg in args if isinstance(arg, (int, float))]
+    scalars = (arg.item() if isinstance(arg, torch.Tensor) and not arg.dim() else arg for arg in args)
+    numbers = [arg for arg in scalars if isinstance(arg, (int, float))]
     made = MADE.get(operator.name)
     return made is not None and bool(numbers) and made(*numbers) > LARGEST_KNOWN_INTEGERS
 

@@ -170,7 +170,7 @@ def recompute(model: torch.nn.Module, patterns: tuple[str, ...]) -> tuple[str, .
             if name and (fnmatch.fnmatchcase(name, pattern) or type(module).__name__ == pattern)
         ]
         if not found:
-            raise UnknownName.of("module to recompute", pattern, [BLOCKS, *modules])
+            raise UnknownName.of("module to recompute", pattern, dict.fromkeys([BLOCKS, *filter(None, modules)]))
         chosen += [name for name in found if name not in chosen]
     outermost = [name for name in chosen if not any(name.startswith(f"{other}.") for other in chosen)]
     for name in outermost:

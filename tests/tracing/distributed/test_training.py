@@ -256,3 +256,20 @@ def test_batch_norm_over_all_ranks_shares_its_statistics() -> None:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))).cuda()
         DistributedDataParallel(model, device_ids=[0])(torch.randn(2, 3, 8, 8, device="cuda")).sum().backward()
     assert "aten.batch_norm_stats" in {block.operator.removesuffix(".default") for block in session.device.tape.blocks}
+
+
+def test_fsdp2_initializes_its_parts_and_offloads_them() -> None:
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    def prepared(device: str, **options: Any) -> nn.Module:
+        model = fully_sharded(**options).to_empty(device=device)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.02)
+        return model
+
+    on_card, on_host = (
+        trained(lambda device=device, options=options: prepared(device, **options), world=World(4))
+        for device, options in (("cuda", {}), ("cpu", {"offload_policy": CPUOffloadPolicy()}))
+    )
+    assert on_card.held_bytes == pytest.approx(3 * 4 * PARAMETERS / 4, rel=0.01)
+    assert on_host.held_bytes < 0.01 * on_card.held_bytes

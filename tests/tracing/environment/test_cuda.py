@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 
 import pytest
 
@@ -188,14 +189,15 @@ def test_hidden_cards_are_not_seen(two_cards, monkeypatch):
 def test_data_parallel_splits_a_batch_over_the_cards(two_cards):
     with two_cards.active():
         model = torch.nn.DataParallel(torch.nn.Linear(64, 64).cuda())
+        threads = set()
+        model.module.register_forward_hook(lambda *_: threads.add(threading.get_ident()))
         model(torch.randn(8, 64, device="cuda")).sum().backward()
         assert model.module.weight.grad.device.index == 0
+        assert threads == {threading.get_ident()}  # one after the other: the same run every time
     assert two_cards.memory.devices[1].tape.blocks
 
 
 def test_a_thread_sees_the_card(session):
-    import threading
-
     found = []
     with session.active():
         thread = threading.Thread(target=lambda: found.append(torch.ones(3).cuda().device))

@@ -122,6 +122,8 @@ def test_pinned_memory_says_so(session):
         pinned = host.pin_memory()
         assert pinned.is_pinned() and not host.is_pinned() and pinned.tolist() == host.tolist()
         assert pinned.to("cuda", non_blocking=True).is_cuda
+        for made in (torch.tensor([1, 2], pin_memory=True), torch.zeros(2, pin_memory=True)):
+            assert made.is_pinned() and made.device.type == "cpu" and made.sum() in (0, 3)
         with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
             unknown(3).pin_memory()
 
@@ -252,6 +254,7 @@ def test_old_names_of_tensor_types_work(session):
         made = torch.cuda.FloatTensor([1, 2])
         assert made.tolist() == [1, 2] and isinstance(made, torch.cuda.FloatTensor)
         assert made.type() == "torch.cuda.FloatTensor"
+        assert torch.cuda.FloatTensor([1], device=torch.device("cuda", 0)).is_cuda
         assert torch.ones(2).type("torch.cuda.LongTensor").dtype is torch.int64
         assert torch.cuda.HalfTensor(2, 3).shape == (2, 3)
         assert torch.ones(2).type(torch.float64).dtype is torch.float64
@@ -317,3 +320,107 @@ def test_functions_of_torch_func_run(session):
         del gradients, each
         workspaces = sum(block.num_bytes for block in session.device.workspaces.values())
         assert torch.cuda.memory_allocated() == 2 * 512 + workspaces
+
+
+def test_gradients_of_a_loss_on_the_host_return_to_the_card(session):
+    with session.active():
+        layer = nn.Linear(512, 512, device="cuda")
+        out = layer(unknown(256, 512)).cpu()
+        before = torch.cuda.memory_allocated()
+        ((out - torch.randn(256, 512)) ** 2).mean().backward()
+        assert layer.weight.grad.is_cuda
+        assert torch.cuda.memory_allocated() - before >= 512 * 512 * 4
+
+
+@pytest.mark.parametrize("size", [64, 2048])
+def test_gradients_of_weights_kept_on_the_host_return_to_it(session, size):
+    with session.active():
+        weight = nn.Linear(size, size, bias=False).weight
+        nn.functional.linear(unknown(4096, size), weight.cuda()).sum().backward()
+        assert weight.grad.device.type == "cpu" and weight.grad.shape == weight.shape
+        workspaces = 2 * 8519680
+        assert torch.cuda.memory_allocated() <= workspaces
+
+
+def test_gradients_cross_cards_with_what_made_them():
+    with Session(load_gpu("a100-sxm4-80gb"), num_devices=2).active():
+        first, second = nn.Linear(512, 512, device="cuda:0"), nn.Linear(512, 512, device="cuda:1")
+        second(first(torch.empty(64, 512, device="cuda:0")).to("cuda:1")).sum().backward()
+        assert (first.weight.grad.device.index, second.weight.grad.device.index) == (0, 1)
+
+
+def test_values_that_torch_itself_asks_for_keep_its_own_code_on_its_path(session):
+    with session.active():
+        x = unknown(3, 20000).requires_grad_()
+        torch.cov(x, aweights=unknown(20000).abs()).sum().backward()
+        window = unknown(400)
+        waves = torch.istft(unknown(201, 300, dtype=torch.complex64), 400, window=window)
+        assert x.grad.shape == x.shape and waves.dim() == 1
+
+
+def test_sums_of_truth_values_that_nobody_wants_are_zero(session):
+    with session.active():
+        assert unknown(4096, 64).isnan().sum().item() == 0
+        assert isinstance(unknown(1, dtype=torch.complex64).item(), complex)
+
+
+@pytest.mark.parametrize("unique", [
+    lambda x: torch.unique(x, dim=1), lambda x: torch.unique_consecutive(x, dim=1),
+])
+def test_slices_of_unknown_values_are_all_different(session, unique):
+    with session.active():
+        assert unique(unknown(512, 300)).shape == (512, 300)
+
+
+def test_steps_between_known_tensors_are_known(session):
+    with session.active():
+        start = torch.tensor(0.0, device="cuda")
+        assert torch.linspace(start, torch.tensor(1.0, device="cuda"), 3).tolist() == [0, 0.5, 1]
+
+
+def test_gradients_go_back_to_the_device_of_what_was_moved():
+    session = Session(load_gpu("a100-sxm4-80gb"), num_devices=2)
+    with session.active():
+        first, second = nn.Linear(64, 64).to("cuda:0"), nn.Linear(64, 64).to("cuda:1")
+        table = nn.Embedding(1 << 15, 64)  # of the host, without data
+        optimizer = torch.optim.Adam([*first.parameters(), *second.parameters(), *table.parameters()])
+        for _ in range(2):
+            rows = table(torch.randint(1 << 15, (8,))).cuda()
+            second(first(rows).to("cuda:1")).sum().backward()
+            optimizer.step()
+        places = [module.weight.grad.device for module in (first, second, table)]
+        assert [str(place) for place in places] == ["cuda:0", "cuda:1", "cpu"]
+        assert optimizer.state[table.weight]["exp_avg"].device.type == "cpu"
+
+
+def test_a_real_weight_of_the_host_takes_a_gradient_of_the_card(session):
+    with session.active():
+        weight = nn.Parameter(torch.ones(8, 8))
+        weight.grad = unknown(8, 8).cpu()
+        torch.optim.SGD([weight], lr=0.1).step()
+        assert weight.grad.device.type == "cpu"
+
+
+def test_distributions_find_their_parameters_valid(session):
+    with session.active():
+        chosen = torch.distributions.Categorical(logits=unknown(8, 6))
+        assert chosen.log_prob(chosen.sample()).shape == (8,)
+    assert "aten._is_all_true" not in session.simulation.unseen
+
+
+def test_what_would_end_a_loop_early_does_not_come_true(session):
+    with session.active():
+        turns = []
+        for turn in range(4):
+            if (unknown(4) == 2).all():
+                break
+            if not unknown(4).isfinite().all():
+                break
+            turns.append(turn)
+        assert len(turns) == 4
+
+
+def test_what_torch_checks_holds(session):
+    with session.active():
+        torch._check_tensor_all(unknown(4096, 64) >= 0)
+        assert not session.simulation.unseen

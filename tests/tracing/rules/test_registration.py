@@ -23,7 +23,7 @@ def blocks():
 def run(code, *paths):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT / "src")))}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=180, check=True
     )
     return done.stdout
 

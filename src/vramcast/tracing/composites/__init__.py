@@ -11,7 +11,9 @@ from vramcast.tracing.composites import (
     attention,
     batch_norm,
     dropout,
+    eigenvalues,
     encoder_layers,
+    formulas,
     fused,
     host,
     linear,
@@ -27,10 +29,13 @@ Composite = Callable[["Simulation"], Callable[..., Any]]
 """Given the simulation, the kernel."""
 
 COMPOSITES: Final[Mapping[str, Composite]] = {
-    **attention.COMPOSITES, **batch_norm.COMPOSITES, **dropout.COMPOSITES, **encoder_layers.COMPOSITES,
-    **linear.COMPOSITES, **losses.COMPOSITES, **recurrent.COMPOSITES, **softmax.COMPOSITES,
+    **attention.COMPOSITES, **batch_norm.COMPOSITES, **dropout.COMPOSITES, **eigenvalues.COMPOSITES,
+    **encoder_layers.COMPOSITES, **formulas.COMPOSITES, **linear.COMPOSITES, **losses.COMPOSITES,
+    **recurrent.COMPOSITES, **softmax.COMPOSITES,
 }
 """Overload ("scaled_dot_product_attention", "softmax.int") -> what makes its kernel."""
+BACKWARD_ONLY: Final = frozenset((*losses.COMPOSITES, *formulas.COMPOSITES, *formulas.HOST_COMPOSITES))
+"""Those that differ in backward only, and call the operator itself."""
 KERNELS: Final[Mapping[str, Callable[..., Any]]] = fused.KERNELS
 """Operators that CUDA has a kernel of while meta tensors take them apart: what their outputs look like."""
 
@@ -42,9 +47,9 @@ def start_composites(simulation: Simulation) -> Callable[[], None]:
     for name, make in (host.COMPOSITES if is_host else COMPOSITES).items():
         kernel = make(simulation)
         libraries[0].impl(name, kernel)
-        if name not in losses.COMPOSITES:  # those differ in backward only, and call the operator itself
+        if name not in BACKWARD_ONLY:
             simulation.composites[name] = kernel
-    for name, shapes in ({} if is_host else KERNELS).items():
+    for name, shapes in (fused.HOST_KERNELS if is_host else KERNELS).items():
         # not Library.impl, which wants meta tensors to be taken apart
         libraries[1].m.impl(name, "Meta", shapes, False)
 

@@ -30,6 +30,9 @@ def batch_norm(simulation: Simulation) -> Callable[..., tuple[Any, ...]]:
         x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor | None,
         variance: torch.Tensor | None, training: bool, momentum: float, eps: float, cudnn_enabled: bool,
     ) -> tuple[Any, ...]:
+        if not x.numel():
+            return _empty(x, weight, bias)
+        _check(x, running_mean=mean, running_var=variance, weight=weight, bias=bias)
         resident = memory.of(x)
         is_asked = resident is not None and not resident.device.is_cpu and cudnn_enabled
         if is_asked and _cudnn_takes(x, weight, bias, mean, variance, training):
@@ -40,6 +43,25 @@ def batch_norm(simulation: Simulation) -> Callable[..., tuple[Any, ...]]:
         return (*out, x.new_empty((0,), dtype=torch.uint8), NATIVE)
 
     return run
+
+
+def _empty(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> tuple[Any, ...]:
+    """Of nothing: a copy, in the graph of the parameters [choice]."""
+    count = x.size(1) if x.dim() > 1 else 0
+    mean, deviation = (x.new_empty((count,), dtype=torch.float32) for _ in range(2))
+    out = x.clone()
+    if weight is not None:
+        out = out * weight[0]
+    if bias is not None:
+        out = out + bias[0]
+    return out, mean, deviation, x.new_empty((0,), dtype=torch.uint8), NATIVE
+
+
+def _check(x: torch.Tensor, **parameters: torch.Tensor | None) -> None:
+    """What torch refuses, in its words [choice `check_dims_match_num_input_features`]."""
+    for name, tensor in parameters.items():
+        if tensor is not None and x.dim() > 1 and tensor.numel() != x.size(1):
+            raise RuntimeError(f"{name} should contain {x.size(1)} elements not {tensor.numel()}")
 
 
 def _cudnn_takes(

@@ -1,6 +1,9 @@
 """What the outputs of CUDA's fused operators look like, where torch has no meta kernel of them.
 
 [silu] pytorch aten/src/ATen/native/cuda/ActivationSiluKernel.cu, ActivationMishKernel.cu: one kernel each
+[margin] pytorch aten/src/ATen/native/cuda/MultiMarginLoss.cu, MultiLabelMarginCriterion.cu
+[pool] pytorch aten/src/ATen/native/cuda/FractionalMaxPool3d.cu `fractional_max_pool3d_backward_out_cuda`
+[qr] pytorch aten/src/ATen/native/BatchLinearAlgebra.cpp `geqrf`
 [layer] pytorch aten/src/ATen/native/cuda/layer_norm_kernel.cu `_fused_rms_norm_cuda`
 """
 
@@ -39,11 +42,32 @@ def gradient(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.sigmoid_backward(grad, x)
 
 
+def like_input(grad: torch.Tensor, x: torch.Tensor, *_: Any, **_named: Any) -> torch.Tensor:
+    """The gradient of an input, contiguous [margin] [pool]."""
+    del grad
+    return torch.empty(x.size(), dtype=x.dtype, device="meta")
+
+
+def reflectors(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """geqrf: a copy column by column, and a scalar a reflector [qr]."""
+    *batch, rows, columns = x.size()
+    turned = torch.empty((*batch, columns, rows), dtype=x.dtype, device="meta")
+    return turned.mT, torch.empty((*batch, min(rows, columns)), dtype=x.dtype, device="meta")
+
+
+HOST_KERNELS: Final[Mapping[str, Callable[..., Any]]] = {
+    "fractional_max_pool3d_backward": like_input,
+    "geqrf": reflectors,
+    "mish_backward": gradient,
+    "multi_margin_loss_backward": like_input,
+    "multilabel_margin_loss_backward": like_input,
+    "silu_backward": gradient,
+}
+"""Those that the CPU has, too [silu]; some of them have no meta kernel for either."""
 KERNELS: Final[Mapping[str, Callable[..., Any]]] = {
     "_fused_rms_norm": rms_norm,
     "_fused_rms_norm_backward": rms_norm_backward,
-    "mish_backward": gradient,
-    "silu_backward": gradient,
+    **HOST_KERNELS,
 }
 
-__all__ = ["KERNELS"]
+__all__ = ["HOST_KERNELS", "KERNELS"]

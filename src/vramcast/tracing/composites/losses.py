@@ -1,8 +1,8 @@
 """binary_cross_entropy_with_logits: backward writes into the sigmoid that it just made.
 
 For tensors like subclasses, as meta tensors are, autograd's formula makes a new tensor a step.
-[formula] pytorch torch/csrc/autograd/FunctionsManual.cpp `binary_cross_entropy_with_logits_backward`; the same
-operators in the same order are seen on the CPU
+[formula] pytorch torch/csrc/autograd/FunctionsManual.cpp `binary_cross_entropy_with_logits_backward` and
+`..._target_backward`; the same operators in the same order are seen on the CPU
 """
 
 from __future__ import annotations
@@ -34,17 +34,32 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         x, target, weight, pos_weight = ctx.saved_tensors
-        if pos_weight is None:
-            out = torch.sigmoid(x).sub_(target)
-        else:
-            scaled = pos_weight * target
-            out = scaled.add(1).sub_(target).mul_(torch.sigmoid(x)).sub_(scaled)
-        out.mul_(gradients[0])
-        if weight is not None:
-            out.mul_(weight)
-        if ctx.reduction == MEAN:
-            out.div_(x.numel())
-        return out, None, None, None, None
+        of_x = of_target = None
+        if ctx.needs_input_grad[0]:
+            of_x = _scaled(_of_input(x, target, pos_weight).mul_(gradients[0]), weight, ctx.reduction)
+        if ctx.needs_input_grad[1]:
+            of_target = _scaled(_of_target(x, pos_weight, gradients[0]), weight, ctx.reduction)
+        return of_x, of_target, None, None, None
+
+
+def _of_input(x: torch.Tensor, target: torch.Tensor, pos_weight: torch.Tensor | None) -> torch.Tensor:
+    if pos_weight is None:
+        return torch.sigmoid(x).sub_(target)
+    scaled = pos_weight * target
+    return scaled.add(1).sub_(target).mul_(torch.sigmoid(x)).sub_(scaled)
+
+
+def _of_target(x: torch.Tensor, pos_weight: torch.Tensor | None, gradient: torch.Tensor) -> torch.Tensor:
+    if pos_weight is None:
+        return -x * gradient
+    logsigmoid = torch.nn.functional.logsigmoid
+    return logsigmoid(-x).sub_(logsigmoid(x).mul_(pos_weight)).mul_(gradient)
+
+
+def _scaled(gradient: torch.Tensor, weight: torch.Tensor | None, reduction: int) -> torch.Tensor:
+    if weight is not None:
+        gradient.mul_(weight)
+    return gradient.div_(gradient.numel()) if reduction == MEAN else gradient
 
 
 def _below(*args: Any) -> torch.Tensor:
@@ -60,7 +75,7 @@ def binary_cross_entropy_with_logits(_simulation: Simulation) -> Callable[..., t
         x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None,
         pos_weight: torch.Tensor | None = None, reduction: int = MEAN,
     ) -> torch.Tensor:
-        if not (torch.is_grad_enabled() and x.requires_grad):
+        if not (torch.is_grad_enabled() and (x.requires_grad or target.requires_grad)):
             return _below(x, target, weight, pos_weight, reduction)
         result: torch.Tensor = _Loss.apply(x, target, weight, pos_weight, reduction)
         return result

@@ -9,6 +9,7 @@ from vramcast.tracing.distributed.checkpoints import patch_checkpoints
 from vramcast.tracing.distributed.groups import patch_reductions, process_groups
 from vramcast.tracing.distributed.layouts import patch_layouts
 from vramcast.tracing.distributed.objects import patch_objects
+from vramcast.tracing.distributed.randomness import patch_randomness
 from vramcast.tracing.distributed.replicas import patch_replicas
 from vramcast.tracing.distributed.world import World
 from vramcast.tracing.environment.patches import Patches
@@ -20,6 +21,7 @@ def simulate_distributed(patches: Patches, simulation: Simulation, world: World)
     """Within: `torch.distributed` works as on that rank of that world."""
     patch_layouts(patches)
     patch_objects(patches)
+    patch_randomness(patches)
     patch_replicas(patches)
     if world.size > 1:
         patch_checkpoints(patches, simulation)

@@ -8,6 +8,7 @@ from vramcast.tracing.environment.compiled import patch_compile
 from vramcast.tracing.environment.cuda import patch_cuda
 from vramcast.tracing.environment.devices import patch_devices
 from vramcast.tracing.environment.flex import patch_flex
+from vramcast.tracing.environment.gradients import patch_gradients
 from vramcast.tracing.environment.host import patch_host
 from vramcast.tracing.environment.loaders import patch_loaders
 from vramcast.tracing.environment.nested import patch_nested
@@ -20,6 +21,7 @@ from vramcast.tracing.environment.recurrent import patch_recurrent
 from vramcast.tracing.environment.saving import patch_saving
 from vramcast.tracing.environment.tensors import patch_tensors
 from vramcast.tracing.environment.triton import patch_triton
+from vramcast.tracing.extensions.xformers import patch_xformers, without_compiled_part
 from vramcast.tracing.simulation import Simulation
 from vramcast.tracing.vision_operators import with_stand_ins
 
@@ -27,6 +29,7 @@ from vramcast.tracing.vision_operators import with_stand_ins
 def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay) -> None:
     """All of it."""
     patch_tensors(patches, simulation)
+    patch_gradients(patches, simulation)
     patch_reading(patches, simulation)
     patch_parameters(patches, simulation)
     patch_pinning(patches, simulation)
@@ -45,4 +48,6 @@ def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay
     patch_recurrent(patches, simulation)
     patch_nested(patches, simulation)
     patch_triton(patches, simulation)
-    patches.set(torch.ops, "load_library", with_stand_ins(torch.ops.load_library))
+    patch_xformers(patches, simulation)
+    load = with_stand_ins(torch.ops.load_library)
+    patches.set(torch.ops, "load_library", without_compiled_part(load, simulation))

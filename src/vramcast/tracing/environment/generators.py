@@ -1,12 +1,17 @@
-"""Random generators of simulated cards: a host generator stands for each, so states can be read, kept and set."""
+"""Random generators of simulated cards: seed and offset, as CUDA's generators keep them.
+
+[generator] pytorch aten/src/ATen/cuda/CUDAGeneratorImpl.cpp: `set_current_seed`, `get_state`, `set_state`
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from vramcast.tracing.memory import Memory
+
+HOST: Final = torch.device("cpu")
 
 
 def make_generator_class(real: type, memory: Memory) -> Any:
@@ -27,11 +32,33 @@ def make_generator_class(real: type, memory: Memory) -> Any:
             number = index if index is not None else place.index
             made.simulated = torch.device("cuda", memory.current if number is None else number)
             made.offset = 0
+            if made.simulated.index < len(memory.devices):  # operators see the generator within, not this object
+                memory.devices[made.simulated.index].generators[made._cdata] = made
             return made
 
         @property
         def device(self) -> Any:
             return self.simulated
+
+        def manual_seed(self, seed: int) -> Any:
+            self.offset = 0
+            return super().manual_seed(seed)
+
+        def seed(self) -> int:
+            self.offset = 0
+            return int(super().seed())
+
+        def get_state(self) -> torch.Tensor:
+            """Seed and offset, eight bytes each [generator]."""
+            seed = self.initial_seed()
+            numbers = [seed - (seed >> 63 << 64), self.offset]
+            return torch.tensor(numbers, dtype=torch.int64, device=HOST).view(torch.uint8)
+
+        def set_state(self, state: torch.Tensor) -> Any:
+            seed, offset = state.view(torch.int64).tolist()
+            self.manual_seed(seed % (1 << 64))
+            self.offset = offset
+            return self
 
         def set_offset(self, offset: int) -> None:
             self.offset = offset

@@ -23,10 +23,10 @@ class _OfDtype(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype is cls.dtype
 
-    def __call__(cls, *given: Any) -> torch.Tensor:
+    def __call__(cls, *given: Any, device: Any = "cuda") -> torch.Tensor:
         if len(given) == 1 and not isinstance(given[0], int):
-            return torch.tensor(given[0], dtype=cls.dtype).cuda()
-        return torch.empty(*given, dtype=cls.dtype, device="cuda")
+            return torch.tensor(given[0], dtype=cls.dtype).to(device)
+        return torch.empty(*given, dtype=cls.dtype, device=device)
 
 
 def patch_legacy(patches: Patches) -> None:

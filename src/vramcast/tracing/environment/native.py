@@ -107,9 +107,15 @@ class Native:
             "_cuda_emptyCache": self._empty_caches,
             "_cuda_memorySnapshot": lambda _pool=None: memory_snapshot(self._memory),
             "_cuda_record_memory_history": lambda *_args, **_kwargs: None,  # it is always recorded
+            "_cuda_attach_out_of_memory_observer": self._observe,
+            "_cuda_isHistoryEnabled": lambda: True,
             "_cuda_setMemoryFraction": self._set_fraction,
             "_cuda_getMemoryFraction": lambda index: self.fractions.get(index, 1.0),
         }
+
+    def _observe(self, observer: Callable[[int, int, int, int], None]) -> None:
+        for device in self._memory.devices:
+            device.observers.append(observer)
 
     def _empty_caches(self) -> None:
         for device in self._memory.devices:
@@ -161,4 +167,5 @@ def _constants() -> dict[str, Callable[..., Any]]:
         "_cuda_getCublasWorkspaceSize": lambda: CUBLAS_WORKSPACE_BYTES,
         "_cuda_setCublasWorkspaceSize": lambda _size: None,
         "_host_emptyCache": lambda: None,
+        "_is_flash_attention_available": lambda: True,
     }

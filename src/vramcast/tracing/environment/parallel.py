@@ -11,7 +11,7 @@ import threading
 from typing import Any, Final
 
 import torch
-from torch.nn.parallel import comm, data_parallel, parallel_apply
+from torch.nn.parallel import comm
 
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
@@ -27,8 +27,9 @@ def patch_parallel(patches: Patches, simulation: Simulation) -> None:
         ("reduce_add_coalesced", _reduce_add_coalesced),
     ):
         patches.set(comm, name, function)
-    for owner in (parallel_apply, data_parallel, torch.nn.parallel):
-        patches.set(owner, "parallel_apply", _apply_in_turn)
+    for name in ("torch.nn.parallel.parallel_apply", "torch.nn.parallel.data_parallel", "torch.nn.parallel"):
+        # by name: as attributes of the package the first two are the functions that they define
+        patches.set(sys.modules[name], "parallel_apply", _apply_in_turn)
 
 
 def patch_threads(patches: Patches, simulation: Simulation) -> None:

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import torch
 from torch.jit._builtins import _get_builtin_table
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._device import DeviceContext, _device_constructors
 
 from vramcast.tracing.environment.devices import numbered
+from vramcast.tracing.environment.gradients import send_back
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
 
@@ -49,6 +51,7 @@ def patch_tensors(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch.UntypedStorage, "data_ptr", lambda self: _address(self, residents))
     patches.set(torch.Tensor, "data_ptr", lambda self: _tensor_address(self, residents))
     _patch_groups(patches)
+    _patch_new(patches)
     _patch_wrappers(patches)
     _patch_moves(patches, simulation)
     _patch_factories(patches, simulation)
@@ -75,14 +78,29 @@ def _tensor_address(tensor: torch.Tensor, residents: Any) -> int:
     return _address(storage, residents) + tensor.storage_offset() * tensor.itemsize
 
 
+def _patch_new(patches: Patches) -> None:
+    """`gradient.new(indices, values, size)`, as SparseAdam makes updates: C++ knows no sparse meta tensors there."""
+    new = torch.Tensor.new
+
+    def like(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.sparse_coo_tensor(*args) if self.is_sparse and len(args) == 3 else new(self, *args, **kwargs)
+
+    patches.set(torch.Tensor, "new", like)
+
+
 def _patch_groups(patches: Patches) -> None:
     """Optimizers and clipping take lists apart by device to see whether foreach kernels exist: C++ says meta."""
     group = torch._C._group_tensors_by_device_and_dtype
 
     def by_device(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
-        groups = group(lists, with_indices)
-        return {(_device_of_first(parts[0], named), dtype): (parts, indices)
-                for (named, dtype), (parts, indices) in groups.items()}
+        groups: dict[Any, Any] = {}
+        for (named, dtype), (parts, indices) in group(lists, True).items():
+            places = [_device_of_first(row, named) for row in zip(*filter(None, parts), strict=True)]
+            for place in dict.fromkeys(places):
+                here = [index for index, found in enumerate(places) if found == place]
+                split = [[part[index] for index in here] if part else [] for part in parts]
+                groups[place, dtype] = split, [indices[index] for index in here] if with_indices else []
+        return groups
 
     patches.set(torch._C, "_group_tensors_by_device_and_dtype", by_device)
 
@@ -106,7 +124,7 @@ def _patch_wrappers(patches: Patches) -> None:
 
 def _patch_moves(patches: Patches, simulation: Simulation) -> None:
     """`.to` and `.cuda`: C++ would ask the CUDA library for the current device."""
-    to = torch._C.TensorBase.to
+    to, to_host = torch._C.TensorBase.to, torch._C.TensorBase.cpu
 
     def moved(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         resident = simulation.memory.of(self)
@@ -120,7 +138,10 @@ def _patch_moves(patches: Patches, simulation: Simulation) -> None:
             here = resident.device.torch_device
             args = tuple(None if _is_place(arg, here) else arg for arg in args)
             kwargs = {name: arg for name, arg in kwargs.items() if not _is_place(arg, here)}
-        return to(self, *args, **kwargs)
+        return send_back(self, to(self, *args, **kwargs), simulation)
+
+    def cpu(self: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
+        return send_back(self, to_host(self, memory_format=memory_format), simulation)
 
     def cuda(
         self: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
@@ -136,6 +157,9 @@ def _patch_moves(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch._C._nn, "_parse_to", parsed)
     patches.set(torch.Tensor, "to", moved)
     patches.set(torch.Tensor, "cuda", cuda)
+    patches.set(torch.Tensor, "cpu", cpu)
+    lazy = UninitializedTensorMixin  # which lets nobody else touch the parameters of lazy modules
+    patches.set(lazy, "_allowed_methods", [*lazy._allowed_methods, moved, cuda, cpu, torch.Tensor.get_device])
 
 
 def _patch_factories(patches: Patches, simulation: Simulation) -> None:
@@ -170,6 +194,8 @@ def _explicit(function: Any, simulation: Simulation) -> Any:
         if isinstance(kwargs.get("device"), int):
             kwargs["device"] = torch.device("cuda", kwargs["device"])
         if not _names_meta(args, kwargs):
+            if kwargs.pop("pin_memory", False):  # C++ asks the CUDA library for such memory
+                return function(*args, **kwargs).pin_memory()
             return function(*args, **kwargs)
         with placement.meta_wanted():
             return function(*args, **kwargs)
@@ -188,11 +214,13 @@ def _built_on_host(factory: Any) -> Any:
     @wraps(factory)
     def build(*args: Any, **kwargs: Any) -> torch.Tensor:
         device = kwargs.pop("device", None)
+        is_pinned = kwargs.pop("pin_memory", False)
         if device is None:
-            return factory(*args, **kwargs)
+            built: torch.Tensor = factory(*args, **kwargs)
+            return built.pin_memory() if is_pinned else built
         device = numbered(device)
         requires_grad = kwargs.pop("requires_grad", False)
-        built: torch.Tensor = factory(*args, **kwargs).to(device)
+        built = factory(*args, **kwargs).to(device)
         return built.requires_grad_() if requires_grad else built
 
     return build

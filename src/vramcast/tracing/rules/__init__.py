@@ -18,14 +18,17 @@ from vramcast.tracing.rules import (
     blas,
     convolution,
     ctc,
+    direct_attention,
     dropout,
     engine,
     flash_attention,
     foreach,
     indexing,
     inside,
+    linalg,
     losses,
     norms,
+    pairwise,
     pointwise,
     pooling,
     random,
@@ -33,13 +36,15 @@ from vramcast.tracing.rules import (
     reductions,
     softmax,
     sorting,
+    sparse,
     spectral,
     torchvision,
 )
 
 TABLES: Final = (
-    attention, batch_norm, bitsandbytes, blas, convolution, ctc, dropout, engine, flash_attention, foreach, indexing,
-    inside, losses, norms, pointwise, pooling, random, recurrent, reductions, softmax, sorting, spectral, torchvision,
+    attention, batch_norm, bitsandbytes, blas, convolution, ctc, direct_attention, dropout, engine, flash_attention,
+    foreach, indexing, inside, linalg, losses, norms, pairwise, pointwise, pooling, random, recurrent, reductions,
+    softmax, sorting, sparse, spectral, torchvision,
 )
 GROUP: Final = "vramcast.rules"
 """Entry points of other packages: modules with RULES and, where they have any, PLAIN, for operators of their own."""

@@ -81,7 +81,7 @@ def flash_backward(call: Call) -> Any:
     """Gradients of query, key, value."""
     grad, query, key, value, out = call.args[:5]
     for tensor in (grad, out):
-        _copied_unless_rows(call, tensor)
+        copied_unless_rows(call, tensor)
     batch, heads, queries, width = query.size()
     gradients = [like(call, tensor) for tensor in (query, key, value)]
     padded = round_up(queries, FLASH_ROWS)
@@ -102,7 +102,7 @@ def flash_backward(call: Call) -> Any:
     return tuple(gradients)
 
 
-def _copied_unless_rows(call: Call, tensor: torch.Tensor) -> None:
+def copied_unless_rows(call: Call, tensor: torch.Tensor) -> None:
     """(B, H, M, D) tensors are read as contiguous (B, M, H, D)."""
     if not tensor.transpose(1, 2).is_contiguous():
         call.scratch(num_bytes(tensor), "contiguous copy")
@@ -127,7 +127,7 @@ def efficient_backward(call: Call) -> Any:
     """Gradients of query, key, value and mask."""
     grad, query, key, value, bias, out = call.args[:6]
     mask = call.arg(10, "grad_input_mask")
-    _copied_unless_rows(call, grad)
+    copied_unless_rows(call, grad)
     batch, heads, queries, width = query.size()
     gradients = []
     for tensor in (query, key, value):
@@ -140,7 +140,7 @@ def efficient_backward(call: Call) -> Any:
     if query.dtype in NARROW:
         call.scratch(batch * heads * queries * FP32, "row sums of gradient * output")
     else:
-        _row_sums(call, out)
+        row_sums(call, out)
     problem = Problem(batch, heads, queries, key.size(2), max(width, value.size(-1)), width, value.size(-1))
     dropout = bool(call.arg(9, "dropout_p"))
     size = backward_workspace_bytes(problem, query.dtype.itemsize, call.device.sm, dropout=dropout)
@@ -148,7 +148,7 @@ def efficient_backward(call: Call) -> Any:
     return *gradients, grad_bias
 
 
-def _row_sums(call: Call, out: torch.Tensor) -> None:
+def row_sums(call: Call, out: torch.Tensor) -> None:
     """fp32: (gradient * output).sum(-1) by three operators."""
     batch, heads, queries, _ = out.size()
     product = call.scratch(num_bytes(out), "gradient * output")

@@ -87,6 +87,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 RULES: Final[Mapping[str, Rule]] = {
     "aten.cudnn_batch_norm": cudnn_batch_norm,
     "aten.cudnn_batch_norm_backward": cudnn_batch_norm_backward,
+    "aten._native_batch_norm_legit": native_batch_norm,
     "aten.native_batch_norm": native_batch_norm,
     "aten.native_batch_norm_backward": native_batch_norm_backward,
 }

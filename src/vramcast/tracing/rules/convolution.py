@@ -99,6 +99,7 @@ def convolution(call: Call) -> Any:
     """The output, then a workspace; a bias is added in place."""
     if call.device.is_cpu:
         return call.run()
+    _check_channels(call)
     problem = _problem(call, *call.args[:2], call.args[3], *call.args[5:7], call.args[8])
     layout = problem.layout if problem.is_cudnn else CONTIGUOUS
     _copy(call, problem.x, layout)
@@ -110,6 +111,18 @@ def convolution(call: Call) -> Any:
         phase: Phase = "data" if problem.is_transposed else "forward"
         call.release(_workspace(call, problem, out, phase))
     return out
+
+
+def _check_channels(call: Call) -> None:
+    """Of a transposed convolution, whose meta kernel takes any [pytorch aten/src/ATen/native/Convolution.cpp
+    `check_shape_forward`]."""
+    x, weight, is_transposed = call.args[0], call.args[1], call.args[6]
+    batched = x.dim() == weight.dim()
+    if is_transposed and batched and x.size(1) != weight.size(0):
+        raise RuntimeError(
+            f"Given transposed=1, weight of size {list(weight.size())}, expected input{list(x.size())} to have "
+            f"{weight.size(0)} channels, but got {x.size(1)} channels instead"
+        )
 
 
 def convolution_backward(call: Call) -> Any:

@@ -3,7 +3,9 @@
 C++ calls a meta tensor "subclass-like" and then keeps away from writing in place. On CUDA the engine adds a second
 gradient into the first one's memory where nobody else holds it, and formulas scatter into the zeros they just made.
 [steal] torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace; [like] aten/src/ATen/TensorSubclassLikeUtils.h
-[formulas] torch/csrc/autograd/FunctionsManual.cpp: value_selecting_reduction_backward, index_backward, take_backward;
+[formulas] torch/csrc/autograd/FunctionsManual.cpp: value_selecting_reduction_backward, index_backward, take_backward,
+scatter_reduce_backward, index_reduce_backward, cholesky_backward, linalg_lu_backward, pinv_backward,
+svd_backward;
 aten/src/ATen/native/TensorAdvancedIndexing.cpp: gather_backward, index_select_backward, masked_select_backward
 """
 
@@ -30,8 +32,12 @@ _WRAPPERS: Final = frozenset({torch._ops.__file__, torch._compile.__file__})
 
 ADDING_FORMULAS: Final = frozenset({
     "VarMeanBackward0", "StdMeanBackward0", "Atan2Backward0", "CumprodBackward0", "ProdBackward1",
+    "LinalgCholeskyExBackward0", "LinalgLstsqBackward0", "LinalgLuBackward0", "LinalgLuFactorExBackward0",
+    "LinalgPinvBackward0", "LinalgSvdBackward0",
 })
 """Formulas that add two tensors of their own: those are new, whoever holds them."""
+COUNTING_FORMULAS: Final = frozenset({"IndexReduceBackward0", "ScatterReduceBackward0"})
+"""Formulas that add counts to a tensor of their own out of place."""
 
 
 class _Counts(NamedTuple):
@@ -87,7 +93,6 @@ def accumulate(call: Call) -> Any:
     """Gradients that meet in front of a node: added in place if the engine alone holds the first [steal]."""
     if not called_by_engine():
         return call.run()
-    node = torch._C._current_autograd_node()
     first = call.args[0]
     is_held_once = all(
         count <= unshared for count, unshared in zip(_counts(first), _counts_of_unshared(), strict=True)
@@ -96,14 +101,20 @@ def accumulate(call: Call) -> Any:
         is_held_once and not torch.is_grad_enabled() and first.dtype == torch.result_type(*call.args[:2])
         and (first.is_contiguous() or is_non_overlapping_and_dense_or_false(first))
     )
-    if not is_stealable or (node is not None and node.name() in ADDING_FORMULAS):
+    if not is_stealable or _node_name() in ADDING_FORMULAS:
         return call.run()
     return first
 
 
+def _node_name() -> str:
+    """Of the node that autograd evaluates now."""
+    node = torch._C._current_autograd_node()
+    return "" if node is None else node.name()
+
+
 def into_new_zeros(call: Call) -> Any:
     """A formula fills zeros that it just made: on CUDA in place [formulas]."""
-    if not called_by_engine():
+    if not called_by_engine() or _node_name() in COUNTING_FORMULAS:
         return call.run()
     packet = getattr(torch.ops.aten, call.func.overloadpacket.__name__ + "_")
     with call.simulation:

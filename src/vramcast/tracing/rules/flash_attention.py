@@ -39,7 +39,7 @@ def backward(call: Call) -> Any:
     out = call.run()
     batch, queries, heads, _ = query.size()
     copies = ceil_div(chip(call).multiprocessors, batch * heads) if call.arg(16, "deterministic") else 1
-    _gradients(call, batch * round_up(queries, ROWS) * copies, query, gradients)
+    take_gradients(call, batch * round_up(queries, ROWS) * copies, query, gradients)
     return out
 
 
@@ -50,11 +50,11 @@ def varlen_backward(call: Call) -> Any:
     tokens, heads, _ = query.size()
     sequences = call.arg(9, "cu_seqlens_q").numel() - 1
     copies = ceil_div(chip(call).multiprocessors, sequences * heads) if call.arg(20, "deterministic") else 1
-    _gradients(call, (tokens + ROWS * sequences) * copies, query, gradients)
+    take_gradients(call, (tokens + ROWS * sequences) * copies, query, gradients)
     return out
 
 
-def _gradients(call: Call, rows: int, query: torch.Tensor, gradients: list[torch.Tensor | None]) -> None:
+def take_gradients(call: Call, rows: int, query: torch.Tensor, gradients: list[torch.Tensor | None]) -> None:
     """Accumulators, and gradients of shared heads before they are summed [api]."""
     heads, width = query.size()[-2:]
     rounded = round_up(width, 32) if width <= WIDE else NEWEST_WIDTH

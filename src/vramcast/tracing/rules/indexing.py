@@ -2,6 +2,8 @@
 
 [embedding] pytorch aten/src/ATen/native/cuda/Embedding.cu `embedding_dense_backward_cuda`,
 EmbeddingBackwardKernel.cu `embedding_backward_cuda_kernel`
+[bag] pytorch aten/src/ATen/native/cuda/EmbeddingBag.cu: `_embedding_bag_cuda`, `embedding_bag_backward_cuda_sum_avg`;
+aten/src/ATen/native/EmbeddingBag.cpp `_embedding_bag_backward`
 [put] pytorch aten/src/ATen/native/cuda/Indexing.cu `index_put_with_sort_kernel`, `computeLinearIndex`
 [advanced] pytorch aten/src/ATen/native/TensorAdvancedIndexing.cpp: `_index_put_impl_`, `index_put`
 """
@@ -23,6 +25,8 @@ FEW_INDICES: Final = 3072
 """Up to so many one kernel adds rows where they belong, without sorting [embedding]."""
 ROWS_A_THREAD: Final = 10  # NROWS_PER_THREAD
 INT64: Final = 8
+MAX: Final = 2
+"""Of a bag's modes: sum, mean, maximum."""
 
 
 def embedding_backward(call: Call) -> Any:
@@ -32,12 +36,17 @@ def embedding_backward(call: Call) -> Any:
         return call.run()
     contiguous_copy(call, indices)
     contiguous_copy(call, grad)
+    counts = bool(call.arg(4, "scale_grad_by_freq"))
+    if indices.numel() <= FEW_INDICES and not counts:
+        return call.empty((rows, grad.size(-1)), dtype=grad.dtype)
+    return _sums_of_rows(call, grad, indices, rows, counts=counts)
+
+
+def _sums_of_rows(call: Call, grad: torch.Tensor, indices: torch.Tensor, rows: int, *, counts: bool) -> torch.Tensor:
     count, width, index = indices.numel(), grad.size(-1), indices.dtype.itemsize
-    if count <= FEW_INDICES and not call.arg(4, "scale_grad_by_freq"):
-        return call.empty((rows, width), dtype=grad.dtype)
     call.scratch(count * index, "sorted indices")
     call.scratch(count * index, "order of indices")
-    if call.arg(4, "scale_grad_by_freq"):
+    if counts:
         call.scratch(count * index, "counts of indices")
     numbers = call.scratch(count * index, "positions")
     bits = max(1, (rows - 1).bit_length())
@@ -51,6 +60,44 @@ def embedding_backward(call: Call) -> Any:
     call.scratch(parts * index, "starts of parts")
     call.scratch(parts * width * accumulator(grad.dtype).itemsize, "sums of parts")
     return out
+
+
+def embedding_bag(call: Call) -> Any:
+    """Sums, the bag of every index, how many each bag has, and where maxima came from [bag `_embedding_bag_cuda`]."""
+    weight, indices, offsets = call.args[:3]
+    mode, has_last = call.arg(4, "mode", 0), call.arg(7, "include_last_offset", False)
+    bags = offsets.size(0) - bool(has_last)
+    dtype = torch.promote_types(indices.dtype, offsets.dtype)
+    for given in (indices, offsets):
+        if given.dtype is not dtype:
+            call.scratch(given.numel() * dtype.itemsize, "converted indices")
+    sizes = call.empty(offsets.size(), dtype=dtype)
+    bag_of_index = call.empty((indices.size(0),), dtype=dtype)
+    out = call.empty((bags, weight.size(1)), dtype=weight.dtype)
+    largest = call.empty((bags, weight.size(1)) if mode == MAX else (0,), dtype=dtype)
+    return out, bag_of_index, sizes, largest
+
+
+def bag_backward(call: Call) -> Any:
+    """Rows of a sparse gradient, or sums of rows [bag `_embedding_bag_backward`]."""
+    grad, indices, offsets, bags, sizes, largest, rows, counts, mode, is_sparse, weights, *rest = call.args
+    with call.simulation:
+        if is_sparse:
+            return torch.ops.aten._embedding_bag_sparse_backward(
+                grad, indices, offsets, bags, sizes, rows, counts, mode, weights, *rest
+            )
+        return torch.ops.aten._embedding_bag_dense_backward(
+            grad, indices, bags, sizes, largest, rows, counts, mode, weights, *rest
+        )
+
+
+def embedding_bag_backward(call: Call) -> Any:
+    """Sums and means sort the indices as embeddings do, however few there are; maxima are added where they belong."""
+    grad, indices, _, _, _, rows, counts, mode = call.args[:8]
+    contiguous_copy(call, grad)
+    if mode == MAX or not indices.numel():
+        return call.empty((rows, grad.size(1)), dtype=grad.dtype)
+    return _sums_of_rows(call, grad, indices, rows, counts=counts)
 
 
 def _segments(call: Call, count: int, rows: int, index: int) -> None:
@@ -117,7 +164,7 @@ def _coordinates(
         covered *= prod(x.size()[dim : dim + width])
         dim += width
         if is_mask(index):
-            count = _chosen(call, x, index, values)
+            count = chosen(call, x, index, values)
             call.scratch(coordinates_bytes(index, count), COORDINATES)
             sizes.append(torch.Size([count]))
         else:
@@ -125,7 +172,7 @@ def _coordinates(
     return sizes, covered
 
 
-def _chosen(call: Call, x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> int:
+def chosen(call: Call, x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> int:
     """How many elements a mask chooses: as it holds, else as many as there are values."""
     known = call.simulation.values.of(mask)
     if known is not None:
@@ -150,11 +197,16 @@ def masked_scatter(call: Call) -> Any:
 
 RULES: Final[Mapping[str, Rule]] = {
     "aten._index_put_impl_": index_put,
+    "aten._embedding_bag": embedding_bag,
+    "aten._embedding_bag_backward": bag_backward,
+    "aten._embedding_bag_dense_backward": embedding_bag_backward,
+    "aten._embedding_bag_forward_only": embedding_bag,
     "aten.embedding_dense_backward": embedding_backward,
     "aten.index_put_": index_put,
     "aten.masked_scatter_": masked_scatter,
 }
 PLAIN: Final = frozenset({
+    "aten._embedding_bag_per_sample_weights_backward",
     "aten.as_strided_scatter", "aten.diagonal_backward", "aten.diagonal_scatter", "aten.embedding_renorm_",
     "aten.gather", "aten.index", "aten.index_add", "aten.index_add_", "aten.index_copy", "aten.index_copy_",
     "aten.index_fill", "aten.index_fill_", "aten.index_reduce", "aten.index_reduce_", "aten.index_select",

@@ -4,6 +4,7 @@
 [cuda] pytorch aten/src/ATen/native/cuda/Loss.cu: `binary_cross_entropy_out_cuda`
 [sigmoid] pytorch aten/src/ATen/native/cuda/ActivationLogSigmoidKernel.cu, Activation.cpp `log_sigmoid_forward_cuda`
 [2d] pytorch aten/src/ATen/native/cuda/NLLLoss2d.cu
+[margin] pytorch aten/src/ATen/native/cuda/MultiMarginLoss.cu, MultiLabelMarginCriterion.cu
 """
 
 from __future__ import annotations
@@ -78,11 +79,53 @@ def nll_loss_2d_backward(call: Call) -> Any:
     return out
 
 
+def multi_margin(call: Call) -> Any:
+    """The loss; of a batch, one a sample is summed [margin]."""
+    out = call.run()
+    x, target = call.args[:2]
+    for tensor in (x, target, call.arg(4, "weight")):
+        contiguous_copy(call, tensor)
+    _sum_of_samples(call, x, out, call.arg(5, "reduction", 1))
+    return out
+
+
+def multilabel_margin(call: Call) -> Any:
+    """The loss, and which classes are targets, which is made first [margin]."""
+    x, target, reduction = call.args[:3]
+    if call.device.is_cpu:
+        return call.run()
+    contiguous_copy(call, x)
+    contiguous_copy(call, target)
+    is_target = call.empty(target.size(), dtype=x.dtype)
+    out = call.empty((x.size(0),) if x.dim() == 2 and reduction == NONE else (), dtype=x.dtype)
+    _sum_of_samples(call, x, out, reduction)
+    return out, is_target
+
+
+def margin_backward(call: Call) -> Any:
+    """The gradient; everything is read contiguous [margin]."""
+    out = call.run()
+    for tensor in call.args:
+        contiguous_copy(call, tensor if isinstance(tensor, torch.Tensor) else None)
+    return out
+
+
+def _sum_of_samples(call: Call, x: torch.Tensor, out: torch.Tensor, reduction: int) -> None:
+    if x.dim() == 2 and reduction != NONE and not call.device.is_cpu:
+        losses = torch.empty((x.size(0),), dtype=x.dtype, device="meta")
+        call.scratch(num_bytes(losses), "loss of samples")
+        reduce(call, losses, (0,), out, sum_kernel(x.dtype, out.dtype))
+
+
 RULES: Final[Mapping[str, Rule]] = {
     "aten.binary_cross_entropy": behind_scalar,
     "aten.huber_loss": pointwise,
     "aten.log_sigmoid_forward": log_sigmoid,
     "aten.mse_loss": behind_scalar,
+    "aten.multi_margin_loss": multi_margin,
+    "aten.multi_margin_loss_backward": margin_backward,
+    "aten.multilabel_margin_loss_backward": margin_backward,
+    "aten.multilabel_margin_loss_forward": multilabel_margin,
     "aten.nll_loss2d_backward": nll_loss_2d_backward,
     "aten.nll_loss2d_forward": nll_loss_2d,
     "aten.smooth_l1_loss": behind_scalar,

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -33,12 +33,29 @@ def layer_norm(call: Call) -> Any:
     x, shape, weight, bias = (call.arg(index, "") for index in range(4))
     if call.device.is_cpu:
         return call.run()
+    _check(x, shape, weight=weight, bias=bias)
     for tensor in (x, weight, bias):
         contiguous_copy(call, tensor)
     out = like(call, x, contiguous=True)
     statistics = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
     mean, rstd = (call.empty(statistics, dtype=accumulator(x.dtype)) for _ in range(2))
     return out, mean, rstd
+
+
+def _check(x: torch.Tensor, shape: Sequence[int], **parameters: torch.Tensor | None) -> None:
+    """What the kernel refuses, in its words [pytorch aten/src/ATen/native/layer_norm.h `_check_layer_norm_inputs`]."""
+    for name, tensor in parameters.items():
+        if tensor is not None and list(tensor.size()) != list(shape):
+            raise RuntimeError(
+                f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
+                f"{list(tensor.size())} and normalized_shape = {list(shape)}"
+            )
+    if list(x.size()[-len(shape) :]) != list(shape):
+        wanted = ", ".join(map(str, ("*", *shape)))
+        raise RuntimeError(
+            f"Given normalized_shape={list(shape)}, expected input with shape [{wanted}], but got input of "
+            f"size{list(x.size())}"
+        )
 
 
 def rms_norm(call: Call) -> Any:

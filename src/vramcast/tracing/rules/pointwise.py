@@ -3,6 +3,7 @@
 [loops] pytorch aten/src/ATen/native/cuda/Loops.cuh `gpu_kernel`: types are converted while elements are read and
 written, so that mixed types need no copies
 [factories] pytorch aten/src/ATen/native/cuda/TensorFactories.cu, RangeFactories.cu
+[special] pytorch aten/src/ATen/native/cuda/airy_ai.cu, bessel_j0.cu, chebyshev_polynomial_t.cu and the like
 [shape] pytorch aten/src/ATen/native/cuda/Shape.cu `cat_out_cuda`, TensorTransformations.cu, TriangularOps.cu
 """
 
@@ -28,6 +29,15 @@ BINARY: Final = (
     "logaddexp logaddexp2 logical_and logical_or logical_xor lt maximum minimum mul ne nextafter polar pow "
     "remainder rsub special_xlog1py special_zeta sub true_divide where xlogy"
 )
+SPECIAL: Final = (
+    "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 chebyshev_polynomial_t chebyshev_polynomial_u "
+    "chebyshev_polynomial_v chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he "
+    "laguerre_polynomial_l legendre_polynomial_p modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 "
+    "modified_bessel_k1 scaled_modified_bessel_k0 scaled_modified_bessel_k1 shifted_chebyshev_polynomial_t "
+    "shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v shifted_chebyshev_polynomial_w "
+    "spherical_bessel_j0"
+)
+"""[special]"""
 BACKWARD: Final = (
     "elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu logit mish prelu _prelu_kernel sigmoid silu "
     "softplus softshrink tanh threshold"
@@ -38,21 +48,23 @@ FACTORIES: Final = (
     "zeros zeros_like"
 )
 SHAPE: Final = (
-    "_stack _unsafe_view as_strided_ cat channel_shuffle clone constant_pad_nd contiguous copy_ _to_copy cross "
-    "diag_embed diagonal_copy expand_copy flip glu im2col col2im linalg_cross pixel_shuffle pixel_unshuffle repeat "
-    "repeat_interleave resize_ resize_as_ roll set_ stack t_copy trace tril triu unfold_backward unfold_copy "
-    "view_copy unsafe_chunk pad_sequence reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d "
-    "replication_pad2d replication_pad3d native_channel_shuffle split_with_sizes_copy"
+    "_stack _unsafe_view alias_copy as_strided_ as_strided_copy cat channel_shuffle clone constant_pad_nd "
+    "contiguous copy_ _to_copy cross diag_embed diagonal_copy expand_copy flip glu im2col col2im linalg_cross "
+    "narrow_copy permute_copy pixel_shuffle pixel_unshuffle repeat repeat_interleave resize_ resize_as_ roll "
+    "set_ squeeze_copy stack t_copy trace transpose_copy tril triu unbind_copy unfold_backward unfold_copy "
+    "unsqueeze_copy view_copy unsafe_chunk pad_sequence reflection_pad1d reflection_pad2d reflection_pad3d "
+    "replication_pad1d replication_pad2d replication_pad3d native_channel_shuffle split_with_sizes_copy"
 )
 OTHER: Final = (
     "_assert_async _assert_scalar _assert_tensor_metadata _has_compatible_shallow_copy_type _local_scalar_dense "
-    "_conj _neg_view detach_ is_pinned isin item lift lift_fresh record_stream requires_grad_ rrelu_with_noise"
+    "_conj _conj_physical _neg_view detach_ is_pinned isin item lift lift_fresh record_stream requires_grad_ "
+    "rrelu_with_noise"
 )
 PLAIN: Final = frozenset(
     f"aten.{name}"
     for names in (
         (f"{name}{suffix}" for name in (*UNARY.split(), *BINARY.split(), *["tril", "triu"]) for suffix in ("", "_")),
-        (f"{name}_backward" for name in BACKWARD.split()),
+        (f"{name}_backward" for name in BACKWARD.split()), (f"special_{name}" for name in SPECIAL.split()),
         FACTORIES.split(), SHAPE.split(), OTHER.split(),
     )
     for name in names

@@ -5,6 +5,8 @@
 [most] pytorch aten/src/ATen/native/cuda/AdaptiveMaxPooling2d.cu, AdaptiveMaxPooling3d.cu
 [upsample] pytorch aten/src/ATen/native/cuda/UpSample*.cu
 [grid] pytorch aten/src/ATen/native/cuda/GridSampler.cpp
+[random] pytorch aten/src/ATen/native/cuda/FractionalMaxPool2d.cu, FractionalMaxPool3d.cu: any strides
+[unpool] pytorch aten/src/ATen/native/cuda/MaxUnpooling.cu
 [columns] pytorch aten/src/ATen/native/cuda/Im2Col.cu, Col2Im.cu
 """
 
@@ -28,20 +30,21 @@ READS_CONTIGUOUS: Final = (
     "max_pool3d_with_indices", "max_pool3d_with_indices_backward", "avg_pool3d", "avg_pool3d_backward",
     "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d", "adaptive_max_pool2d_backward",
     "adaptive_max_pool3d", "adaptive_max_pool3d_backward", "im2col", "col2im", "reflection_pad1d", "reflection_pad2d",
-    "reflection_pad3d", "reflection_pad1d_backward", "reflection_pad2d_backward", "replication_pad1d",
-    "replication_pad2d", "replication_pad3d", "replication_pad1d_backward", "replication_pad2d_backward",
-    "replication_pad3d_backward",
+    "reflection_pad3d", "reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward",
+    "replication_pad1d", "replication_pad2d", "replication_pad3d", "replication_pad1d_backward",
+    "replication_pad2d_backward", "replication_pad3d_backward",
 )
 PLAIN: Final = frozenset(
     f"aten.{name}" for name in (
         "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "_upsample_bilinear2d_aa",
         "_upsample_bilinear2d_aa_backward", "_upsample_nearest_exact1d", "_upsample_nearest_exact1d_backward",
         "_upsample_nearest_exact2d", "_upsample_nearest_exact2d_backward", "_upsample_nearest_exact3d",
-        "channel_shuffle", "constant_pad_nd", "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d",
-        "grid_sampler_3d_backward", "pixel_shuffle", "pixel_unshuffle", "upsample_bicubic2d",
-        "upsample_bicubic2d_backward", "upsample_linear1d", "upsample_linear1d_backward", "upsample_nearest1d",
-        "upsample_nearest1d_backward", "upsample_nearest3d", "upsample_nearest3d_backward", "upsample_trilinear3d",
-        "upsample_trilinear3d_backward",
+        "_upsample_nearest_exact3d_backward", "channel_shuffle", "constant_pad_nd", "fractional_max_pool2d",
+        "fractional_max_pool2d_backward", "fractional_max_pool3d", "fractional_max_pool3d_backward",
+        "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d", "grid_sampler_3d_backward", "pixel_shuffle",
+        "pixel_unshuffle", "upsample_bicubic2d", "upsample_bicubic2d_backward", "upsample_linear1d",
+        "upsample_linear1d_backward", "upsample_nearest1d", "upsample_nearest1d_backward", "upsample_nearest3d",
+        "upsample_nearest3d_backward", "upsample_trilinear3d", "upsample_trilinear3d_backward",
     )
 )
 """Kernels that read any strides."""
@@ -57,6 +60,17 @@ def contiguous(call: Call) -> Any:
     return _after_copies(call, CONTIGUOUS)
 
 
+def unpooled(call: Call) -> Any:
+    """Values and their places are read contiguous; so is the result, whatever the input's layout [unpool]."""
+    if call.device.is_cpu:
+        return call.run()
+    x, indices, size = call.args[:3]
+    for tensor in (x, indices):
+        if not tensor.is_contiguous():
+            call.scratch(tensor.numel() * tensor.dtype.itemsize, "contiguous copy")
+    return call.empty((*x.size()[: -len(size)], *size), dtype=x.dtype)
+
+
 def _after_copies(call: Call, layout: torch.memory_format) -> Any:
     """Outputs come first, as structured kernels make them before they run."""
     out = call.run()
@@ -68,10 +82,15 @@ def _after_copies(call: Call, layout: torch.memory_format) -> Any:
 
 def _tensors(call: Call) -> list[torch.Tensor]:
     """Images among the arguments; of a backward: gradient, then input."""
-    return [arg for arg in call.args if isinstance(arg, torch.Tensor) and arg.is_floating_point()]
+    found = [arg for arg in call.args if isinstance(arg, torch.Tensor) and arg.is_floating_point()]
+    if not found:
+        raise NotImplementedError(f'"{call.name.partition(".")[2]}" not implemented for {call.args[0].dtype} on CUDA')
+    return found
 
 
 RULES: Final[Mapping[str, Rule]] = {
+    "aten.max_unpool2d": unpooled,
+    "aten.max_unpool3d": unpooled,
     **{f"aten.{name}": in_its_layout for name in READS_ITS_LAYOUT},
     **{f"aten.{name}": contiguous for name in READS_CONTIGUOUS},
 }

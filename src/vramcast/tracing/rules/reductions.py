@@ -111,8 +111,10 @@ def dims_of(call: Call, source: torch.Tensor) -> Sequence[int]:
 
 
 def _listed(dim: Any, source: torch.Tensor) -> Sequence[int]:
+    if not source.dim():
+        return ()  # -1 and 0 name the only value there is
     if isinstance(dim, int):
-        return (dim,) if source.dim() else ()
+        return (dim,)
     return tuple(dim) if dim else all_dims(source)
 
 
@@ -157,12 +159,29 @@ def log_sum_exp(call: Call) -> Any:
     return out
 
 
+def histogram(call: Call) -> Any:
+    """Counts; without bounds the smallest and largest value are looked for [SummaryOps.cu `_histc_cuda_template`]."""
+    out = call.run()
+    x = call.args[0]
+    if not call.device.is_cpu and call.arg(2, "min", 0) == call.arg(3, "max", 0) and x.numel():
+        with call.simulation:
+            torch.ops.aten.aminmax(x)
+    return out
+
+
 SUM: Final = _rule(sum_kernel)
 PRODUCT: Final = _rule(plain_kernel)
 NORM: Final = _rule(plain_kernel, casts=False)
 EXTREMUM: Final = _rule(extremum_kernel, casts=False)
 PAIR: Final = _rule(pair_kernel, casts=False)
 MOMENT: Final = _rule(welford_kernel, casts=False)
+
+def on_host_alone(call: Call) -> Any:
+    """histogram: CUDA has histc only, and refuses [pytorch aten/src/ATen/native/native_functions.yaml]."""
+    if call.device.is_cpu:
+        return call.run()
+    raise NotImplementedError(f"Could not run '{call.func.name()}' with arguments from the 'CUDA' backend.")
+
 
 RULES: Final[Mapping[str, Rule]] = {
     "aten.all": EXTREMUM,
@@ -172,6 +191,11 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten.any": EXTREMUM,
     "aten.argmax": PAIR,
     "aten.argmin": PAIR,
+    "aten._histogramdd_bin_edges": on_host_alone,
+    "aten._histogramdd_from_bin_cts": on_host_alone,
+    "aten._histogramdd_from_bin_tensors": on_host_alone,
+    "aten.histc": histogram,
+    "aten.histogram": on_host_alone,
     "aten.linalg_vector_norm": NORM,
     "aten.logsumexp": log_sum_exp,
     "aten.max.default": EXTREMUM,

@@ -1,0 +1,283 @@
+"""Compiled modules of kernel libraries, answered without a card.
+
+Libraries such as Apex call functions of compiled modules directly, not operators that a dispatcher sees. While a
+simulation runs, importing such a module gives a stand-in: every function that is known takes what the compiled one
+takes and returns what it returns, the library's own Python runs unmodified. Stand-ins come only where the library
+itself is installed. What was imported meanwhile is forgotten afterwards: it has seen a card that is not there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from vramcast.errors import Unsupported
+from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.memory import Device
+from vramcast.tracing.simulation import Simulation
+
+TAKEN: Final = "the compiled module {} of {} is taken to be built"
+
+
+class Extension(NamedTuple):
+    """A compiled module."""
+
+    library: str  # that is to be installed: its package
+    part: str  # a file or folder within, which other packages of that name do not have
+    kernels: Mapping[str, Rule]  # function -> what it does on the card
+    values: Mapping[str, Any] = {}  # other attributes: enumerations, functions that need no card
+    unread: tuple[str, ...] = ()  # names of functions that raise, where all are to be imported at once
+
+
+DEFINE_ONCE: Final = frozenset({"xformers"})
+"""Packages that cannot be imported twice, since they define operators; what they keep of a stand-in finds its way."""
+Guard = Callable[[ModuleType], AbstractContextManager[None]]
+"""Around the execution of a module that would load libraries of the card."""
+
+
+class _Function(NamedTuple):
+    """What a rule sees as the operator."""
+
+    func: Any
+    name: str
+
+
+_running: Final[list[Simulation]] = []
+
+
+class StandIn(ModuleType):
+    """A compiled module whose functions are rules."""
+
+    def __init__(self, name: str, extension: Extension) -> None:
+        super().__init__(name, f"What {name} of {extension.library} does on a simulated card.")
+        for function in extension.unread:
+            setattr(self, function, unread(f"{name}.{function}"))
+        for function, rule in extension.kernels.items():
+            setattr(self, function, kernel(f"{name}.{function}", rule))
+        for attribute, value in extension.values.items():
+            setattr(self, attribute, value)
+
+    def __getattr__(self, attribute: str) -> Any:
+        """A function that nobody has read."""
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        return unread(f"{self.__name__}.{attribute}")
+
+
+def kernel(name: str, rule: Rule) -> Callable[..., Any]:
+    """A compiled function, answered by its rule."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not _running:
+            return _compiled(name)(*args, **kwargs)
+        simulation = _running[-1]
+        device = _device_of(simulation, (*args, *kwargs.values()))
+        if device is None:
+            raise RuntimeError(f"{name} takes tensors of a CUDA device, and was given tensors of the host")
+        call = Call(simulation, _Function(None, name), args, kwargs, device)
+        try:
+            with _disable_current_modes(), simulation.kernels.running(), torch.no_grad():
+                return rule(call)
+        finally:
+            call.finish()
+
+    run.__name__ = run.__qualname__ = name.rpartition(".")[2]
+    return run
+
+
+def _compiled(name: str) -> Callable[..., Any]:
+    """The function itself, for who kept a stand-in's beyond the simulation."""
+    module, _, function = name.rpartition(".")
+    try:
+        compiled: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except ImportError:
+        raise Unsupported(
+            f"{name} stands in for a compiled function while a simulation runs, and none runs now"
+        ) from None
+    return compiled
+
+
+def unread(name: str) -> Callable[..., Any]:
+    """A compiled function of which nobody has read what it allocates."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> Any:
+        raise Unsupported(
+            f"{name} is a compiled function of which it is not known what it allocates; trace the step without it, or "
+            "with the operators of PyTorch in its place"
+        )
+
+    return refuse
+
+
+def _device_of(simulation: Simulation, values: Any) -> Device | None:
+    """Of the first tensor on a simulated device; without any tensor the current one."""
+    has_tensors = False
+    for tensor in _tensors(values):
+        resident = simulation.memory.of(tensor)
+        if resident is not None and resident.device in simulation.memory.devices:
+            return resident.device
+        has_tensors = True
+    return None if has_tensors else simulation.memory.devices[simulation.memory.current]
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+class Finder(MetaPathFinder, Loader):
+    """Finds stand-ins before the modules themselves, which need the card."""
+
+    def __init__(
+        self, simulation: Simulation, extensions: Mapping[str, Extension], guarded: Mapping[str, Guard]
+    ) -> None:
+        self._simulation, self._extensions, self._guarded = simulation, extensions, guarded
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """A stand-in where there is one and its library is installed."""
+        guard = self._guarded.get(fullname)
+        if guard is not None:
+            spec = PathFinder.find_spec(fullname, path)
+            if spec is not None and isinstance(spec.loader, SourceFileLoader):
+                spec.loader = Guarded(spec.loader, guard)
+            return spec
+        extension = self._extensions.get(fullname)
+        if extension is None or not is_installed(extension):
+            return None
+        return ModuleSpec(fullname, self)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The stand-in."""
+        extension = self._extensions[spec.name]
+        simulation = self._simulation
+        simulation.assumptions.note(TAKEN.format(spec.name, extension.library))
+        return StandIn(spec.name, extension)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It is complete."""
+
+
+class Guarded(Loader):
+    """Runs a module of a library within a guard."""
+
+    def __init__(self, loader: SourceFileLoader, guard: Guard) -> None:
+        self._loader, self._guard = loader, guard
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As ever."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Within the guard."""
+        with self._guard(module):
+            self._loader.exec_module(module)
+
+
+def is_installed(extension: Extension) -> bool:
+    """Whether the library is there, and not another of the same name."""
+    spec = PathFinder.find_spec(extension.library)
+    return spec is not None and any(
+        (Path(folder) / extension.part).exists() for folder in spec.submodule_search_locations or ()
+    )
+
+
+@contextmanager
+def standing_in(
+    patches: Patches, simulation: Simulation, extensions: Mapping[str, Extension], guarded: Mapping[str, Guard],
+    libraries: frozenset[str],
+) -> Iterator[None]:
+    """Within: compiled modules are stand-ins; libraries that were imported before see them too.
+
+    Args:
+        patches: put back what is replaced in modules that are loaded already
+        simulation: that counts
+        extensions: by name of the module
+        guarded: by name of a library's module
+        libraries: packages whose modules, imported within, are forgotten at the end
+    """
+    before = set(sys.modules)
+    for name, extension in extensions.items():
+        loaded = sys.modules.get(name)
+        if loaded is not None and not isinstance(loaded, StandIn):
+            for function, rule in extension.kernels.items():
+                patches.set(loaded, function, kernel(f"{name}.{function}", rule))
+    finder = Finder(simulation, extensions, guarded)
+    sys.meta_path.insert(0, finder)
+    _running.append(simulation)
+    try:
+        yield
+    finally:
+        _running.remove(simulation)
+        sys.meta_path.remove(finder)
+        _forget(before, lambda name: _root(name) in libraries or name in extensions)
+
+
+def _forget(before: set[str], is_meant: Callable[[str], bool]) -> None:
+    """Modules that were imported since, and those that hold something of them."""
+    names = {name for name in sys.modules if name not in before and is_meant(name)}
+    while names:
+        gone = {name: sys.modules.pop(name) for name in names}
+        names = {
+            name for name in sys.modules
+            if name not in before and _root(name) not in DEFINE_ONCE and _holds(sys.modules[name], gone)
+        }
+
+
+def _holds(module: ModuleType, gone: Mapping[str, ModuleType]) -> bool:
+    """Whether one of the modules, or a class or function of theirs, is among a module's names."""
+    for value in list(getattr(module, "__dict__", {}).values()):
+        if isinstance(value, ModuleType):
+            if value.__name__ in gone:
+                return True
+        elif isinstance(value, (type, FunctionType)) and value.__module__ in gone:
+            return True
+    return False
+
+
+class NeedsCard(BaseException):
+    """A library that asks for the card is about to be imported; no `except Exception` of its users hides that."""
+
+
+class Detector(MetaPathFinder):
+    """Stops the import of such a library, or of a compiled module of one."""
+
+    def __init__(self, libraries: frozenset[str], extensions: Mapping[str, Extension]) -> None:
+        self._libraries, self._extensions = libraries, extensions
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        """Raises: NeedsCard"""
+        del path, target
+        extension = self._extensions.get(fullname)
+        if extension is not None and is_installed(extension):
+            raise NeedsCard(fullname)
+        if fullname in self._libraries and PathFinder.find_spec(fullname) is not None:
+            raise NeedsCard(fullname)
+
+
+@contextmanager
+def detecting(libraries: frozenset[str], extensions: Mapping[str, Extension]) -> Iterator[None]:
+    """Within: importing one of the libraries or of their compiled modules raises NeedsCard."""
+    detector = Detector(libraries, extensions)
+    sys.meta_path.insert(0, detector)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(detector)
+
+
+def _root(name: str) -> str:
+    return name.partition(".")[0]

@@ -1,0 +1,121 @@
+"""Attention by its own operators, and xformers where it is installed."""
+
+from importlib.util import find_spec
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.tracing.session import Session  # noqa: E402
+from vramcast.units import MIB  # noqa: E402
+
+FLASH_STATE = [(16, ""), (8, "")]
+STARTS = (0, 100, 300, 700)
+
+
+def taken(prepare, card="a100-sxm4-80gb"):
+    session = Session(load_gpu(card))
+    with session.active():
+        run = prepare()
+        start = len(session.device.tape.blocks)
+        kept = run()
+        blocks = session.device.tape.blocks[start:]
+        del kept
+    assert not session.simulation.unseen
+    return [(block.num_bytes, block.name) for block in blocks]
+
+
+def heads(*sizes, dtype=torch.bfloat16):
+    return torch.randn(*sizes, device="cuda", dtype=dtype)
+
+
+def starts():
+    return torch.tensor(STARTS, dtype=torch.int32, device="cuda")
+
+
+def flash(q, k, cu, longest):
+    return torch.ops.aten._flash_attention_forward(q, k, k, cu, cu, longest, longest, 0.0, True, False)
+
+
+def test_flash_keeps_output_statistics_and_state():
+    def prepare():
+        q = heads(2, 1024, 64, 64)
+        return lambda: flash(q, q, None, 1024)
+
+    assert taken(prepare) == [(16 * MIB, ""), (2 * 64 * 1024 * 4, ""), *FLASH_STATE]
+
+
+def test_flash_of_sequences_in_a_row_keeps_a_statistic_a_token():
+    def prepare():
+        q, cu = heads(700, 16, 64), starts()
+        return lambda: flash(q, q, cu, 400)
+
+    assert taken(prepare) == [(700 * 16 * 64 * 2, ""), (16 * 700 * 4, ""), *FLASH_STATE]
+
+
+def test_backward_of_flash_leaves_room_for_128_rows_more_a_sequence():
+    def prepare():
+        q, cu = heads(700, 16, 64), starts()
+        out, sums, seed, offset, _ = flash(q, q, cu, 400)
+        return lambda: torch.ops.aten._flash_attention_backward(
+            out, q, q, q, out, sums, cu, cu, 400, 400, 0.0, True, seed, offset
+        )
+
+    rows, size = 700 + 3 * 128, 700 * 16 * 64 * 2
+    assert taken(prepare) == [
+        (size, ""), (size, ""), (size, ""), (rows * 16 * 4, "row sums of gradient * output"),
+        (rows * 16 * 64 * 4, "fp32 gradient of queries"),
+    ]
+
+
+@pytest.mark.parametrize(("cu", "sizes", "statistics"), [
+    (False, (2, 1000, 16, 64), 2 * 16 * 1024), (True, (1, 700, 16, 64), 3 * 16 * 416),
+])
+def test_efficient_attention_pads_the_statistics_of_every_sequence(cu, sizes, statistics):
+    def prepare():
+        q, where = heads(*sizes), starts() if cu else None
+        longest = 400 if cu else None
+        return lambda: torch.ops.aten._efficient_attention_forward(
+            q, q, q, None, where, where, longest, longest, 0.0, 0, True
+        )
+
+    assert taken(prepare) == [(torch.Size(sizes).numel() * 2, ""), (statistics * 4, "")]
+
+
+def test_efficient_gradients_may_share_one_tensor():
+    def prepare():
+        q = heads(2, 1024, 16, 64)
+        out, sums, seed, offset, *_ = torch.ops.aten._efficient_attention_forward(
+            q, q, q, None, None, None, None, None, 0.0, 0, True
+        )
+        return lambda: torch.ops.aten._efficient_attention_backward(
+            out, q, q, q, None, out, None, None, 1024, 1024, sums, 0.0, seed, offset, 0, False,
+            shared_storage_dqdkdv=True,
+        )
+
+    sizes = [size for size, _ in taken(prepare)]
+    assert sizes[:2] == [3 * 4 * MIB, 2 * 16 * 1024 * 4]
+
+
+IS_HERE = find_spec("xformers") is not None
+
+
+@pytest.mark.skipif(not IS_HERE, reason="xformers is not installed")
+@pytest.mark.parametrize(("card", "dropout", "kept"), [
+    ("a100-sxm4-80gb", 0.0, 0), ("a100-sxm4-80gb", 0.1, 512), ("t4", 0.0, 0),
+])
+def test_xformers_itself_takes_flash_where_the_card_has_it(card, dropout, kept):
+    session = Session(load_gpu(card))
+    with session.active():
+        import xformers.ops
+
+        q = heads(2, 1024, 16, 64, dtype=torch.float16).requires_grad_()
+        before = torch.cuda.memory_allocated()
+        mask = xformers.ops.LowerTriangularMask()
+        out = xformers.ops.memory_efficient_attention(q, q, q, attn_bias=mask, p=dropout)
+        assert torch.cuda.memory_allocated() - before == 4 * MIB + 2 * 16 * 1024 * 4 + kept
+        out.backward(torch.empty_like(out))
+    used = {block.operator for block in session.device.tape.blocks}
+    assert bool({"aten._flash_attention_forward", "flash_attn_2_cuda.fwd"} & used) == (card != "t4")
+    assert not session.simulation.unseen
