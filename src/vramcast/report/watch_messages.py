@@ -1,0 +1,105 @@
+"""The words of `vramcast watch`, in each language; part of `messages.rare_messages`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WATCH_MESSAGES: Final[dict[str, dict[str, str]]] = {
+    "watch.column.gpu": {"en": "GPU", "zh": "GPU"},
+    "watch.column.model": {"en": "model", "zh": "型号"},
+    "watch.column.memory": {"en": "memory", "zh": "显存"},
+    "watch.column.sm": {"en": "SM", "zh": "SM"},
+    "watch.column.bandwidth": {"en": "mem", "zh": "带宽"},
+    "watch.column.power": {"en": "power", "zh": "功率"},
+    "watch.column.heat": {"en": "temp", "zh": "温度"},
+    "watch.column.clock": {"en": "clock", "zh": "频率"},
+    "watch.column.pcie": {"en": "PCIe out/in", "zh": "PCIe 发/收"},
+    "watch.column.links": {"en": "links out/in", "zh": "互联 发/收"},
+    "watch.column.pid": {"en": "PID", "zh": "PID"},
+    "watch.column.user": {"en": "user", "zh": "用户"},
+    "watch.column.where": {"en": "container", "zh": "容器"},
+    "watch.column.command": {"en": "command", "zh": "命令"},
+    "watch.column.growth": {"en": "growth", "zh": "增长"},
+    "watch.of": {"en": "{used} of {total}", "zh": "{used} / {total}"},
+    "watch.driver": {"en": "driver {version}", "zh": "驱动 {version}"},
+    "watch.recording": {"en": "recording {file}", "zh": "记录到 {file}"},
+    "watch.metrics": {"en": "metrics on {address}", "zh": "指标：{address}"},
+    "watch.peak": {"en": "peak {peak}", "zh": "峰值 {peak}"},
+    "watch.throttled": {"en": "held back: {reasons}", "zh": "降频：{reasons}"},
+    "watch.reason.power cap": {"en": "power cap", "zh": "功率上限"},
+    "watch.reason.hardware slowdown": {"en": "hardware slowdown", "zh": "硬件降速"},
+    "watch.reason.sync boost": {"en": "sync boost", "zh": "同步加速组"},
+    "watch.reason.hot": {"en": "hot", "zh": "过热"},
+    "watch.reason.hardware hot": {"en": "hardware hot", "zh": "硬件过热"},
+    "watch.reason.power brake": {"en": "power brake", "zh": "外部功率制动"},
+    "watch.reason.hot regulators": {"en": "hot regulators", "zh": "稳压器过热"},
+    "watch.reason.hot memory": {"en": "hot memory", "zh": "显存过热"},
+    "watch.ecc": {"en": "uncorrected ECC errors: {count}", "zh": "不可纠正 ECC 错误：{count}"},
+    "watch.grows": {"en": "grows {rate} an hour", "zh": "每小时增长 {rate}"},
+    "watch.runs_out": {"en": "full in about {left} at this rate", "zh": "按此速度约 {left} 后耗尽"},
+    "watch.expected": {"en": "predicted {steady} ({share} of it used)", "zh": "预测 {steady}（已用其 {share}）"},
+    "watch.expected_short": {
+        "en": "will run out: the predicted peak takes {rest} more, {free} are free",
+        "zh": "将会耗尽：到预测峰值还需 {rest}，仅空闲 {free}",
+    },
+    "watch.expected_first": {"en": "first step {first}", "zh": "第一步 {first}"},
+    "watch.expected_over": {
+        "en": "{over} more than predicted ({steady})",
+        "zh": "超出预测 {over}（预测 {steady}）",
+    },
+    "watch.expected_does_not_fit": {
+        "en": "predicted {steady}, more than the {capacity} a process can use",
+        "zh": "预测 {steady}，超过进程可用的 {capacity}",
+    },
+    "watch.unaccounted": {
+        "en": "{size} held by no process in sight",
+        "zh": "{size} 不属于任何可见进程",
+    },
+    "watch.hidden": {"en": "the driver does not say who is on the card", "zh": "驱动未给出占用进程"},
+    "watch.nobody": {"en": "no process holds memory", "zh": "没有进程占用显存"},
+    "watch.more_processes": {"en": "{count} more processes, {size}", "zh": "另有 {count} 个进程，{size}"},
+    "watch.holder.dead": {"en": "dead", "zh": "已退出"},
+    "watch.holder.invisible": {"en": "out of sight", "zh": "不可见"},
+    "watch.dead": {
+        "en": "no such process is alive: memory nobody gives back",
+        "zh": "进程已不存在：显存无人释放",
+    },
+    "watch.invisible": {
+        "en": "not in this container's PID namespace",
+        "zh": "不在本容器的 PID 命名空间",
+    },
+    "watch.lost": {"en": "does not answer", "zh": "无响应"},
+    "watch.partition": {"en": "MIG {index} {profile}", "zh": "MIG {index} {profile}"},
+    "watch.no_reading": {"en": "no card answers", "zh": "没有卡响应"},
+    "watch.event.gpu-lost": {"en": "{text}", "zh": "GPU 丢失：{text}"},
+    "watch.event.gpu-back": {"en": "{text}", "zh": "GPU 恢复：{text}"},
+    "watch.event.reader-failed": {"en": "{text}", "zh": "读取失败：{text}"},
+    "watch.event.reader-back": {"en": "{text}", "zh": "读取恢复：{text}"},
+    "watch.event.process-started": {
+        "en": "GPU {gpu}: {who} holds memory",
+        "zh": "GPU {gpu}：{who} 开始占用显存",
+    },
+    "watch.event.process-ended": {
+        "en": "GPU {gpu}: {who} holds no more memory",
+        "zh": "GPU {gpu}：{who} 不再占用显存",
+    },
+    "watch.event.leak": {
+        "en": "GPU {gpu}: {who} grows steadily, {rate} an hour: it may leak",
+        "zh": "GPU {gpu}：{who} 持续增长，每小时 {rate}，可能泄漏",
+    },
+    "watch.event.leak-over": {"en": "GPU {gpu}: {who} has stopped growing", "zh": "GPU {gpu}：{who} 已停止增长"},
+    "watch.event.headroom": {
+        "en": "GPU {gpu}: only {free} free, less than {limit}",
+        "zh": "GPU {gpu}：仅剩 {free}，少于 {limit}",
+    },
+    "watch.event.headroom-over": {"en": "GPU {gpu}: {free} free again", "zh": "GPU {gpu}：空闲恢复到 {free}"},
+    "watch.output_failed": {
+        "en": "{name} stops at {when}: {why}; what was written is kept, the watch goes on",
+        "zh": "{name} 于 {when} 停止：{why}；已写入的保留，监视继续",
+    },
+    "watch.output_back": {
+        "en": "{name} goes on at {when}; {missed} readings are missing",
+        "zh": "{name} 于 {when} 恢复；缺少 {missed} 次读数",
+    },
+    "watch.broken_reader": {"en": "not watched. {text}", "zh": "未监视。{text}"},
+}

@@ -1,0 +1,1 @@
+"""Running GPUs: read, shown, recorded, and held beside what was predicted for them."""

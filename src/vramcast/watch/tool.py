@@ -1,0 +1,141 @@
+"""Vendors' command-line tools: found, run for a limited time, and their text read as if it were hostile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from typing import IO, Any, Final
+
+from vramcast.errors import SourceError
+from vramcast.units import GIB, KIB, MIB
+from vramcast.watch.plain import printable
+
+LIMIT_S: Final = 8.0
+"""A tool that takes longer is ended."""
+MOST_BYTES: Final = 8 << 20
+"""No machine's table is longer; what says more is not read."""
+
+UNITS: Final[dict[str, int]] = {"": 1, "b": 1, "kib": KIB, "kb": KIB, "mib": MIB, "mb": MIB, "gib": GIB, "gb": GIB}
+"""Unit of memory as these tools print it -> bytes: their MB are 2^20 [amdsmi] amdsmi_commands.py, // (1024*1024)."""
+NUMBER: Final = re.compile(r"\s*(-?\d{1,19}(?:\.\d{1,9})?)\s*([A-Za-z%/]{0,8})\s*$")
+
+
+def found(name: str) -> str | None:
+    """The path of a tool, None where it is not installed."""
+    return shutil.which(name)
+
+
+def output_of(command: list[str], *, limit_s: float = LIMIT_S) -> str:
+    """What a tool prints.
+
+    Raises: SourceError where it cannot be run, fails, hangs or prints without end.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        code = _run(command, out, err, limit_s)
+        size = out.tell()
+        text = _begin(out)
+        if code != 0:
+            why = (_begin(err).strip() or text.strip()).splitlines()
+            said = f": {printable(why[0], 200)}" if why else ""
+            raise SourceError(f"`{' '.join(command)}` failed with exit code {code}{said}")
+    if size > MOST_BYTES:
+        raise SourceError(f"`{' '.join(command)}` printed {size:,} bytes, more than any table of cards has")
+    return text
+
+
+def json_of(command: list[str]) -> Any:
+    """What a tool prints as JSON; lines before its first bracket are notices.
+
+    Raises: SourceError as `output_of`, and where it is not JSON.
+    """
+    text = output_of(command)
+    start = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=0)
+    try:
+        return json.loads(text[start:])
+    except (ValueError, RecursionError):
+        raise SourceError(f"`{' '.join(command)}` did not print JSON: {printable(text[:60].strip())!r}") from None
+
+
+def number(value: Any) -> float | None:
+    """A number, bare, as text with a unit or as {"value", "unit"}; None for "N/A" and everything else.
+
+    >>> number("96.66W"), number({"value": 12, "unit": "W"}), number("N/A")
+    (96.66, 12.0, None)
+    """
+    return _measured(value)[0]
+
+
+def size(value: Any, unit: str = "") -> int | None:
+    """A size in bytes; `unit` where the value names none.
+
+    >>> size("2MiB"), size({"value": 3, "unit": "B"}), size("7", "MB")
+    (2097152, 3, 7340032)
+    """
+    amount, named = _measured(value)
+    factor = UNITS.get((named or unit).lower())
+    return None if amount is None or factor is None or amount < 0 else round(amount * factor)
+
+
+def share(value: Any) -> float | None:
+    """A percentage as a share; None beyond 0 to 100."""
+    amount = number(value)
+    return amount / 100 if amount is not None and 0 <= amount <= 100 else None
+
+
+def under(value: Any, *path: str) -> Any:
+    """What stands at the end of a path through nested dictionaries, None where there is no such path.
+
+    >>> under({"a": {"b": 1}}, "a", "b"), under({"a": "N/A"}, "a", "b")
+    (1, None)
+    """
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def text(value: Any, most: int = 120) -> str:
+    """A short, printable text; "" for "N/A" and everything else."""
+    return printable(value.strip(), most) if isinstance(value, str) and value.strip() != "N/A" else ""
+
+
+def _measured(value: Any) -> tuple[float | None, str]:
+    if isinstance(value, dict):
+        amount, _ = _measured(value.get("value"))
+        unit = value.get("unit")
+        return amount, unit if isinstance(unit, str) else ""
+    if isinstance(value, bool):
+        return None, ""
+    if isinstance(value, (int, float)):
+        return (float(value), "") if abs(value) < 1e19 else (None, "")
+    match = NUMBER.match(value) if isinstance(value, str) and len(value) < 64 else None
+    return (float(match[1]), match[2]) if match else (None, "")
+
+
+def _run(command: list[str], out: IO[bytes], err: IO[bytes], limit_s: float) -> int:
+    try:
+        # a session of its own: what the tool started is ended with it; C: no tool translates its table
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+            env=os.environ | {"LC_ALL": "C"},
+        )
+    except OSError as error:
+        raise SourceError(f"cannot run `{command[0]}`: {error.strerror}") from None
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"`{' '.join(command)}` gave no answer within {limit_s:g} s") from None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        out.seek(0, os.SEEK_END)
+
+
+def _begin(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(MOST_BYTES).decode(errors="replace")

@@ -1,0 +1,264 @@
+"""The hook records what torch says and never gets in the way of training."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vramcast
+from tests.watch.hook.conftest import FakeTorch
+from vramcast.domain.observation import EventKind
+from vramcast.errors import InvalidSpec, SourceError, Unsupported
+from vramcast.watch.hook import writer
+from vramcast.watch.recording import read_run
+
+
+def test_a_step_has_the_highest_peak_of_its_phases_and_each_phase_its_own(tmp_path: Path, torch: FakeTorch) -> None:
+    with vramcast.record_memory(tmp_path / "run.sqlite") as memory:
+        torch.hold(100, 120)
+        memory.mark("load")
+        for _ in range(2):
+            torch.hold(300)
+            memory.mark("forward")
+            torch.hold(200, 500)
+            memory.mark("backward")
+            torch.hold(250, 260)
+            memory.mark("optimizer")
+            memory.step()
+    run = read_run(tmp_path / "run.sqlite")
+    found = {(one.step, one.phase): (one.allocated_bytes, one.peak_allocated_bytes) for one in run.torch}
+    assert found[0, "load"] == (100, 120)
+    assert found[1, "forward"] == (300, 300)
+    assert found[2, "backward"] == (200, 500)
+    assert found[2, "optimizer"] == (250, 260)
+    assert found[2, "step"] == (250, 500)
+    last = run.torch[-1]
+    assert (last.num_alloc_retries, last.num_ooms, last.inactive_split_bytes) == (2, 1, 7)
+    assert last.device_used_bytes == torch.reserved + (1 << 29)
+    assert last.step_s is not None and last.step_s >= 0
+    assert last.gpu_uuid == "GPU-aaaa-bbbb"
+    assert run.info.writer == "hook" and run.info.versions["torch"] == "2.13.0+fake"
+
+
+def test_the_highest_of_several_micro_batches_counts(tmp_path: Path, torch: FakeTorch) -> None:
+    with vramcast.record_memory(tmp_path / "run.sqlite") as memory:
+        for peak in (900, 400):
+            torch.hold(100, peak)
+            memory.mark("forward")
+        memory.step()
+    found = {one.phase: one.peak_allocated_bytes for one in read_run(tmp_path / "run.sqlite").torch}
+    assert found == {"forward": 900, "step": 900}
+
+
+def test_what_runs_between_two_steps_is_no_part_of_either(tmp_path: Path, torch: FakeTorch) -> None:
+    with vramcast.record_memory(tmp_path / "run.sqlite") as memory:
+        memory.mark("load")
+        memory.step()
+        torch.hold(10, 5000)  # an evaluation
+        memory.begin_forward()
+        torch.hold(10, 60)
+        memory.mark("forward")
+        memory.step()
+    found = {(one.step, one.phase): one.peak_allocated_bytes for one in read_run(tmp_path / "run.sqlite").torch}
+    assert found[2, "between"] == 5000
+    assert found[2, "step"] == 60
+
+
+def test_peaks_that_the_program_reads_itself_are_left_alone_when_asked(tmp_path: Path, torch: FakeTorch) -> None:
+    with vramcast.record_memory(tmp_path / "run.sqlite", reset_peaks=False) as memory:
+        torch.hold(10, 99)
+        memory.mark("forward")
+        memory.step()
+    assert torch.resets == 0
+    assert [one.peak_allocated_bytes for one in read_run(tmp_path / "run.sqlite").torch] == [99]
+
+
+def test_each_rank_writes_a_file_of_its_own(
+    tmp_path: Path, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", "3"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "4")):
+        monkeypatch.setenv(name, value)
+    with vramcast.record_memory(tmp_path / "run.sqlite") as memory:
+        memory.step()
+    sample = read_run(tmp_path / "run.rank3.sqlite").torch[0]
+    assert (sample.rank, sample.local_rank) == (3, 1)
+
+
+def test_a_process_that_uses_no_card_is_left_without_one(
+    tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.is_initialized = False
+    torch.cuda.get_device_properties = lambda index: pytest.fail("this would make a context")
+    with vramcast.record_memory(tmp_path / "run.sqlite") as memory:
+        memory.attach()
+    assert "used no CUDA device" in caplog.text
+
+
+def test_a_build_of_torch_without_cards_is_asked_for_no_history(
+    tmp_path: Path, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.is_initialized = False
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delattr(torch.cuda.memory, "_record_memory_history")
+    with vramcast.record_memory(tmp_path / "run.sqlite", snapshot_at_oom=tmp_path / "oom.pickle") as memory:
+        memory.step()
+    assert "used no CUDA device" in caplog.text and "Error" not in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, but a text" * 40, None])
+def test_a_file_that_cannot_be_written_is_said_once_and_training_goes_on(
+    tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    path = tmp_path / "there" / "run.sqlite"
+    if content is not None:
+        path.parent.mkdir()
+        path.write_bytes(content)
+    with vramcast.record_memory(path) as memory:
+        for _ in range(3):
+            memory.step()
+            assert not memory.flush()
+    assert memory.step_count == 3
+    assert caplog.text.count("training goes on") == 1
+
+
+def test_what_waits_for_a_full_disk_is_written_when_there_is_room(
+    tmp_path: Path, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = writer.Recorder.write_torch
+    full = [True]
+
+    def written(self: Any, *args: Any) -> None:
+        if full[0]:
+            raise sqlite3.OperationalError("database or disk is full")
+        write(self, *args)
+
+    monkeypatch.setattr(writer.Recorder, "write_torch", written)
+    with vramcast.record_memory(tmp_path / "run.sqlite") as memory:
+        memory.step()
+        assert not memory.flush()
+        full[0] = False
+        memory.step()
+        assert memory.flush()
+    assert [one.step for one in read_run(tmp_path / "run.sqlite").torch] == [1, 2]
+    assert "disk is full" in caplog.text and "again" in caplog.text
+
+
+def test_a_torch_that_fails_ends_the_recording_and_not_the_training(
+    tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lost(device: int) -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with vramcast.record_memory(tmp_path / "run.sqlite") as memory:
+        memory.step()
+        torch.cuda.mem_get_info = lost
+        memory.step()
+        memory.step()
+    assert caplog.text.count("illegal memory access") == 1
+    assert len(read_run(tmp_path / "run.sqlite").torch) == 1
+
+
+def test_memory_that_runs_out_leaves_a_snapshot_and_says_what_reads_it(
+    tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "oom.pickle"
+    recorder = vramcast.record_memory(tmp_path / "run.sqlite", snapshot_at_oom=path)
+    with pytest.raises(torch.OutOfMemoryError), recorder as memory:
+        memory.step()
+        memory.mark("forward")
+        torch.observers[0](0, 1, 2, 3)  # torch calls this before it raises
+        assert path.exists()
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
+    assert pickle.loads(path.read_bytes()) == {"segments": [], "device_traces": [[]]}
+    assert f"vramcast oom --snapshot {path}" in caplog.text and "step 2, backward" in caplog.text
+    events = read_run(tmp_path / "run.sqlite").events
+    assert [event.kind for event in events] == [EventKind.OUT_OF_MEMORY, EventKind.SNAPSHOT]
+    assert events[0].text == "CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert torch.history == [{"max_entries": 100_000, "stacks": "python"}, {"enabled": None}]
+
+
+def test_an_error_that_memory_caused_counts_and_any_other_does_not(
+    tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ValueError, match="other"), vramcast.record_memory(tmp_path / "a.sqlite") as memory:
+        memory.step()
+        raise ValueError("other")
+    assert "out of memory" not in caplog.text
+    with pytest.raises(ValueError, match="wrapped"), vramcast.record_memory(tmp_path / "b.sqlite"):
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        except RuntimeError as error:
+            raise ValueError("wrapped") from error
+    assert "out of memory in step 1, load" in caplog.text
+
+
+def test_an_exception_that_nobody_catches_is_told_after_its_traceback(
+    tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = vramcast.record_memory(tmp_path / "run.sqlite", snapshot_at_oom=tmp_path / "oom.pickle")
+    memory.start()
+    memory.step()
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    sys.excepthook(type(error), error, None)
+    memory.close()
+    assert (tmp_path / "oom.pickle").exists()
+    assert caplog.text.count("out of memory in step") == 1
+
+
+def test_a_snapshot_that_cannot_be_written_is_said_and_the_error_comes_through(
+    tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = tmp_path / "nowhere" / "oom.pickle"
+    with pytest.raises(torch.OutOfMemoryError), vramcast.record_memory(tmp_path / "run.sqlite", snapshot_at_oom=lost):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+    assert "could not be written" in caplog.text
+
+
+def test_history_that_the_user_records_already_is_left_as_it_is(tmp_path: Path, torch: FakeTorch) -> None:
+    torch._C._cuda_isHistoryEnabled = lambda: True
+    with vramcast.record_memory(tmp_path / "run.sqlite", snapshot_at_oom=tmp_path / "oom.pickle") as memory:
+        memory.step()
+    assert torch.history == []
+
+
+def test_history_without_a_place_for_the_snapshot_is_refused(tmp_path: Path, torch: FakeTorch) -> None:
+    with pytest.raises(InvalidSpec, match="give snapshot_at_oom"):
+        vramcast.record_memory(tmp_path / "run.sqlite", history=True)
+
+
+def test_a_run_without_steps_says_so(tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), vramcast.record_memory(tmp_path / "run.sqlite") as memory:
+        memory.mark("load")
+    assert "call step()" in caplog.text
+
+
+def test_the_recording_speaks_the_language_of_the_locale(
+    tmp_path: Path, torch: FakeTorch, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    with vramcast.record_memory(tmp_path / "run.sqlite") as memory:
+        memory.mark("load")
+    assert "没有任何训练步" in caplog.text
+
+
+def test_a_callback_of_a_framework_that_is_missing_says_what_to_install(
+    tmp_path: Path, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("transformers", "lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)
+    memory = vramcast.record_memory(tmp_path / "run.sqlite")
+    with pytest.raises(Unsupported, match="pip install transformers"):
+        memory.transformers()
+    with pytest.raises(Unsupported, match="pip install lightning"):
+        memory.lightning()
+
+
+def test_nothing_is_in_the_way_of_a_recording_that_was_never_made(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no recording"):
+        read_run(tmp_path / "none.sqlite")
