@@ -64,6 +64,7 @@ class Change(Noun, frozen=True):
     cost: str = ""  # what it costs in time or quality, in words; or what there is too little of beside the cards
     slowdown: float | None = None  # time per token relative to the plan as it was, -1: 0.14 is 14 % more
     concurrency: float | None = None  # serving: sequences of the context asked for that then fit at once
+    high_bytes: int | None = None  # upper end of the 90 % interval of device_bytes; None: not known
 
 
 class HostNeed(Noun, frozen=True):

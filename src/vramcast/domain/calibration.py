@@ -18,6 +18,12 @@ PRINTED_AS: Final[dict[str, str]] = {
 """Ledger category -> the figure of it that engines print when they start, in `ServingRank.startup`."""
 
 
+ALLOCATOR: Final = "allocator"
+"""Correction of what torch's allocator reserves and does not allocate, in a steady step."""
+OUTSIDE: Final = "outside"
+"""Correction of what a training process takes beside torch's allocator: CUDA context, libraries, communicators."""
+
+
 class Correction(Noun, frozen=True):
     """One category of the ledger on one rank, measured beside predicted."""
 
@@ -49,6 +55,7 @@ class Plan(Noun, frozen=True):
     tp: int = 1
     pp: int = 1
     dp: int = 1
+    settings: dict[str, str] = {}  # training: everything else of plan, workload and engine that is not the default
 
 
 class Calibration(Noun, frozen=True):
@@ -59,7 +66,7 @@ class Calibration(Noun, frozen=True):
     newest: tuple[int, ...]
     gpu: str
     plan: Plan
-    corrections: dict[str, Correction]  # by ledger category
+    corrections: dict[str, Correction]  # by ledger category, ALLOCATOR or OUTSIDE
     log: str = ""
     date: str = ""  # ISO
     source: str = ""  # the file it was read from, as answers name it

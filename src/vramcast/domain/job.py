@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Literal
 
+from vramcast.domain.calibration import Calibration
 from vramcast.domain.device import Cluster
 from vramcast.domain.model import Model, Noun
 from vramcast.errors import InvalidSpec
@@ -176,6 +177,7 @@ class Job(Noun, frozen=True):
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF
     env: dict[str, str] = {}  # memory-relevant environment (CUBLAS_WORKSPACE_CONFIG ...)
     run_tokens: int | None = None  # of the whole run, where the question names it
+    calibration: Calibration | None = None  # what a measured run taught
 
     @property
     def data_parallel(self) -> int:

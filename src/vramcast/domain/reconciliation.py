@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.domain.answer import ServeAnswer
+from vramcast.domain.answer import Answer
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.model import Noun
 
@@ -22,9 +22,10 @@ class Compared(Noun, frozen=True):
     entry: str  # a ledger category, several joined by "+", "tokens" or "concurrency"
     measured: float
     predicted: float
-    unit: str = "bytes"  # "bytes", "tokens", "sequences"
+    unit: str = "bytes"  # "bytes", "tokens", "sequences", "s"
     follows: bool = False  # from the other entries: a cache that takes what they leave
     derived: bool = False  # not stated by the log but left over from what it states
+    group: str = ""  # of a training run: "peak" of a steady step, "other" figures
 
     @property
     def difference(self) -> float:
@@ -38,13 +39,13 @@ class Compared(Noun, frozen=True):
 
 
 class Reconciliation(Noun, frozen=True):
-    """One start-up of a server held against its prediction."""
+    """One start-up of a server, or one training run, held against its prediction."""
 
     log: str
     engine: str  # with its version, as the log says
     rank: str  # whose figures are compared; "" where there is one process
     compared: tuple[Compared, ...]
-    answer: ServeAnswer
+    answer: Answer
     largest: Compared | None = None  # what explains most; None where log and answer agree
     share: float = 0.0  # of the largest in all differences
     why: tuple[Remark, ...] = ()

@@ -110,14 +110,14 @@ def _category_bytes(rank: ServingRank, category: str) -> int:
         return printed
     whole = Extent(0, 0)
     for nodes in rank.program.phases.values():
-        whole = whole.then(extent(_only(nodes, category)))
+        whole = whole.then(extent(only_of(nodes, category)))
     return whole.peak + sum(tensor.num_bytes for tensor in rank.program.outside if tensor.category == category)
 
 
-def _only(program: Program, category: str) -> Program:
+def only_of(program: Program, category: str) -> Program:
     """The part of a program that is about one category."""
     return tuple(
-        replace(node, body=_only(node.body, category)) if isinstance(node, Loop) else node
+        replace(node, body=only_of(node.body, category)) if isinstance(node, Loop) else node
         for node in program
         if isinstance(node, Loop) or node.tensor.category == category
     )

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from vramcast.domain.calibration import Calibration, Correction, Plan
+from vramcast.domain.calibration import ALLOCATOR, OUTSIDE, Calibration, Correction, Plan
 from vramcast.domain.model import Noun
 from vramcast.domain.program import Category
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
@@ -14,6 +14,9 @@ from vramcast.question.files import write_lines
 
 LARGEST_FILE: Final = 64 << 10
 """A calibration has some thirty lines [bytes]."""
+
+CORRECTED: Final = (*map(str, Category), ALLOCATOR, OUTSIDE)
+"""What a correction may be of."""
 
 VERSION: Final = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,3}")
 
@@ -59,8 +62,8 @@ def read_calibration(path: Path) -> Calibration:
 
 def _checked(found: _File, path: Path) -> Calibration:
     for category in found.corrections:
-        if category not in list(Category):
-            raise SourceError(f"{path}: {UnknownName.of('ledger category', category, list(Category))}")
+        if category not in CORRECTED:
+            raise SourceError(f"{path}: {UnknownName.of('ledger category', category, CORRECTED)}")
     versions = [_version(text, path) for text in (found.oldest, found.newest)]
     if versions[0] > versions[1]:
         raise SourceError(f"{path}: oldest={found.oldest} is newer than newest={found.newest}")
@@ -93,6 +96,8 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
     tables: dict[str, dict[str, Any]] = {
         "plan": {"model": plan.model, "weights": plan.weights, "tp": plan.tp, "pp": plan.pp, "dp": plan.dp}
     }
+    if plan.settings:
+        tables["plan.settings"] = dict(plan.settings)
     for category, correction in calibration.corrections.items():
         table = {"measured_bytes": correction.measured_bytes, "predicted_bytes": correction.predicted_bytes}
         tables[f'corrections."{category}"'] = table | ({"apportioned": True} if correction.apportioned else {})

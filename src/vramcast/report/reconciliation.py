@@ -33,7 +33,7 @@ def render(found: Reconciliation, words: Words, *, saved: str | None = None) -> 
         if remarks:
             lines += [words(key), *(f"  - {sentence(remark, words)}" for remark in remarks), ""]
     if found.answer.warnings:
-        lines += [words("warnings"), *(f"  - {text}" for text in found.answer.warnings), ""]
+        lines += [words("warnings"), *(f"  - {words.said(text)}" for text in found.answer.warnings), ""]
     if saved is not None:
         lines.append(words("calibration_saved", path=saved))
     elif found.calibration is not None and found.largest is not None:

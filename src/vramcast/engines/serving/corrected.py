@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from vramcast.domain.calibration import Calibration
+from vramcast.domain.calibration import Calibration, Correction
 from vramcast.domain.program import Alloc, Basis, Free, Loop, Program, Tensor
 from vramcast.domain.serving import ServeJob
 
@@ -13,7 +13,12 @@ def corrected(job: ServeJob, program: Program) -> Program:
     """The program with its tensors as large as the job's calibration says; what frees a tensor must be in it too."""
     if job.calibration is None:
         return program
-    return _corrected(job.calibration, program, {})
+    return corrected_by(job.calibration, program)
+
+
+def corrected_by(calibration: Calibration, program: Program, known: dict[Tensor, Tensor] | None = None) -> Program:
+    """The program with its tensors as large as a calibration says; `known` are tensors that other programs share."""
+    return _corrected(calibration, program, {} if known is None else known)
 
 
 def corrected_tensor(job: ServeJob, tensor: Tensor) -> Tensor:
@@ -35,13 +40,16 @@ def _corrected(calibration: Calibration, program: Program, known: dict[Tensor, T
 
 def _scaled(calibration: Calibration, tensor: Tensor) -> Tensor:
     correction = calibration.corrections.get(tensor.category)
-    if correction is None:
-        return tensor
+    return tensor if correction is None else fitted(tensor, correction, calibration.source)
+
+
+def fitted(tensor: Tensor, correction: Correction, source: str) -> Tensor:
+    """A tensor as large as a correction of that file says."""
     ratio = correction.measured_bytes / correction.predicted_bytes
     return replace(
         tensor,
         num_bytes=correction.applied(tensor.num_bytes),
-        basis=Basis.MEASURED,
+        basis=Basis.FITTED,
         formula=f"{ratio:.4f} x ({tensor.formula or f'{tensor.num_bytes:,} B'})",
-        source=f"calibrated by {calibration.source}; {tensor.source}",
+        source=f"calibrated by {source}; {tensor.source}",
     )
