@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vramcast.domain.planning import Point
@@ -68,6 +68,7 @@ def test_characters_show_a_letter_for_each_point_of_a_unit_and_stay_in_their_col
 
 
 @given(values=st.lists(st.floats(1e-9, 1e15), min_size=1, max_size=20))
+@example(values=[999999999999502.0, 999999999999505.0])
 def test_an_axis_holds_its_values_between_distinct_labels(values: list[float]) -> None:
     axis = axis_of(values)
     assert all(-1e-9 <= axis.place(value) <= 1 + 1e-9 for value in values)

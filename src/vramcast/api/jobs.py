@@ -65,13 +65,15 @@ def job_of(
     return build_job(merged, resolve=resolve or found)
 
 
-def serve_job_of(options: Mapping[str, Any], *, file: str | Path | None = None) -> ServeJob | PipelineJob:
-    """The serving job that options ask for, on top of a job file."""
+def serve_job_of(
+    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
+) -> ServeJob | PipelineJob:
+    """The serving job that options ask for, on top of a job file; `resolve` finds models in another way than usual."""
     from vramcast.question.serving import build_serving
     from vramcast.question.serving_options import SERVE_OPTIONS
 
-    merged, resolve = question_of(options, file, SERVE_OPTIONS)
-    return build_serving(merged, resolve=resolve)
+    merged, found = question_of(options, file, SERVE_OPTIONS)
+    return build_serving(merged, resolve=resolve or found)
 
 
 def question_of(

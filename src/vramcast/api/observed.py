@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vramcast.domain.reconciliation import Reconciliation
     from vramcast.domain.serving import PipelineJob, ServeJob
     from vramcast.domain.snapshot import DeviceSnapshot, Snapshot
+    from vramcast.recordings.examine import Asked
     from vramcast.report.notebook import ShownDiagnosis
     from vramcast.report.replay_shown import ShownReplay
 
@@ -81,8 +82,7 @@ def replay(
     Raises: VramcastError of one sentence when the recording cannot be read or a setting not be used
     """
     from vramcast.question.amounts import parse_bytes
-    from vramcast.recordings.examine import Asked, examine
-    from vramcast.report.replay_shown import ShownReplay
+    from vramcast.recordings.examine import Asked
     from vramcast.sources.snapshots import read_snapshot
 
     asked = Asked(
@@ -92,15 +92,33 @@ def replay(
     for given in (snapshot, snapshot if against is None else against):
         if not isinstance(given, (str, Path)):
             raise InvalidSpec(f"a recording is named by a path, not by {type(given).__name__}; give a str or a Path")
-    recording = read_snapshot(Path(snapshot))
     before = None if against is None else read_snapshot(Path(against))
-    earlier = {one.device: one for one in before.devices} if before is not None else {}
+    return replayed(read_snapshot(Path(snapshot)), asked, against=before, device=device)
+
+
+def replayed(
+    recording: Snapshot, asked: Asked, *, against: Snapshot | None = None, device: int | None = None
+) -> ShownReplay:
+    """A recording that was read already, replayed and looked at.
+
+    Args:
+        recording: what was read
+        asked: what to look at
+        against: an earlier recording to compare with
+        device: only this device; None: all
+
+    Raises: VramcastError of one sentence when it holds nothing, or a setting cannot be used
+    """
+    from vramcast.recordings.examine import Asked, examine
+    from vramcast.report.replay_shown import ShownReplay
+
+    earlier = {one.device: one for one in against.devices} if against is not None else {}
     found = []
     for one in _devices(recording, device):
         old = earlier.get(one.device)
-        plain = None if before is None or old is None else examine(before, old, Asked(top=top))
+        plain = None if against is None or old is None else examine(against, old, Asked(top=asked.top))
         found.append(examine(recording, one, asked, against=plain))
-    return ShownReplay(devices=tuple(found), top=top)
+    return ShownReplay(devices=tuple(found), top=asked.top)
 
 
 def _devices(recording: Snapshot, device: int | None) -> Sequence[DeviceSnapshot]:
@@ -166,19 +184,26 @@ def _failed_job(path: Path) -> Job | ServeJob | PipelineJob:
 
     Raises: VramcastError of the reading that got further
     """
+    return serve_job_of({}, file=path) if asks_serve(path) else job_of({}, file=path)
+
+
+def asks_serve(path: Path) -> bool:
+    """Whether a job file asks `serve`: by its options or its engine.
+
+    Raises: SourceError where it cannot be read
+    """
     from vramcast.question.files import LARGEST_FILE, read_document
+
+    values, _ = read_document(path, largest=LARGEST_FILE)
+    return isinstance(values, dict) and is_serving(values)
+
+
+def is_serving(options: Mapping[Any, Any]) -> bool:
+    """Whether options are those of a server: one that `train` has not, or the engine."""
+    from vramcast.estimate.serving import ENGINES
     from vramcast.question.options import OPTIONS
     from vramcast.question.serving_options import SERVE_OPTIONS
 
-    values, _ = read_document(path, largest=LARGEST_FILE)
-    names = set(values) if isinstance(values, dict) else set()
-    serves = bool(names & set(SERVE_OPTIONS) - set(OPTIONS)) or _serves(values)
-    return serve_job_of({}, file=path) if serves else job_of({}, file=path)
-
-
-def _serves(values: Any) -> bool:
-    """Whether the engine of a job file is a server."""
-    from vramcast.estimate.serving import ENGINES
-
-    engine = values.get("engine") if isinstance(values, dict) else None
-    return isinstance(engine, str) and engine.partition("@")[0] in ENGINES
+    engine = options.get("engine")
+    serves = isinstance(engine, str) and engine.partition("@")[0] in ENGINES
+    return serves or bool(set(options) & set(SERVE_OPTIONS) - set(OPTIONS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -73,6 +74,7 @@ def plan_train_answer(
 def planned_training(
     options: Mapping[str, Any], *, file: str | Path | None = None, configs: Configs = NO_CONFIGS,
     progress: Callable[[int], None] | None = None, before: Callable[[Sequence[str]], None] | None = None,
+    resolve: Resolve | None = None,
 ) -> Planned:
     """The same with the plan it leads to.
 
@@ -82,6 +84,7 @@ def planned_training(
         configs: configurations of other tools: what they train is taken, how they split it is searched
         progress: told how many plans were looked at
         before: told which engines will be looked at, before any work: what it raises ends it
+        resolve: finds models in another way than usual
     """
     from vramcast.question.configs.merged import model_named
     from vramcast.question.plan_options import PLAN_OPTIONS
@@ -89,7 +92,8 @@ def planned_training(
 
     said = _fixed_by(configs, options, "train")
     options = said.options if said else options
-    merged, resolve = question_of(options, file, PLAN_OPTIONS)
+    merged, usual = question_of(options, file, PLAN_OPTIONS)
+    resolve = resolve or usual
     goal = goal_of(merged)
     if goal is not None:
         planned = _found(goal, merged, resolve, before)
@@ -200,10 +204,14 @@ def _searched(asked: PlanQuestion, progress: Callable[[int], None] | None) -> Pl
 
 
 def _require_numpy() -> None:
-    """Raise Unsupported, which says what to install, where NumPy is missing."""
+    """Raise Unsupported, which says what to install, where NumPy is missing; nobody installs anything in a browser."""
     try:
         import numpy  # noqa: F401
     except ImportError:
+        if sys.platform == "emscripten":
+            raise Unsupported(
+                "a search over training plans needs NumPy, which this page does not have; ask the command line"
+            ) from None
         raise Unsupported("a search over training plans needs NumPy: pip install 'vramcast[search]'") from None
 
 
@@ -215,17 +223,18 @@ def plan_serve_answer(
 
 
 def planned_serving(
-    options: Mapping[str, Any], *, file: str | Path | None = None, configs: Configs = NO_CONFIGS
+    options: Mapping[str, Any], *, file: str | Path | None = None, configs: Configs = NO_CONFIGS,
+    resolve: Resolve | None = None,
 ) -> tuple[PlanAnswer, ServeJob | None]:
-    """The same with one replica of the deployment it leads to."""
+    """The same with one replica of the deployment it leads to; `resolve` finds models in another way than usual."""
     from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS, build_plan_serving
     from vramcast.question.whole_command import serve_command
     from vramcast.search.serving_plans import search
 
     said = _fixed_by(configs, options, "serve")
     options = said.options if said else options
-    merged, resolve = question_of(options, file, PLAN_SERVE_OPTIONS)
-    asked = build_plan_serving(merged, resolve=resolve)
+    merged, usual = question_of(options, file, PLAN_SERVE_OPTIONS)
+    asked = build_plan_serving(merged, resolve=resolve or usual)
     found, job = search(asked.space, asked.limits, asked.goal, top=asked.top)
     if job is not None and not isinstance(options.get("model"), Model):
         found = replace(found, command=serve_command(job, merged, merged.get("model"), found.labels[0]))

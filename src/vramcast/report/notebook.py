@@ -1,8 +1,9 @@
-"""The answer as a Python object that shows itself: text at a prompt, a table in a notebook, JSON on request."""
+"""The answer as a Python object that shows itself: text at a prompt, a picture in a notebook, JSON on request."""
 
 from __future__ import annotations
 
-from html import escape
+from datetime import date
+from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
@@ -11,86 +12,86 @@ from vramcast.domain.failure import Diagnosis
 from vramcast.domain.planning import PlanAnswer
 from vramcast.report import failure, plan, plan_document
 from vramcast.report.document import to_json
-from vramcast.report.messages import Words
-from vramcast.report.picture import svg
+from vramcast.report.messages import Words, words_here
 from vramcast.report.text import render, verdict
-from vramcast.units import format_bytes
 
-SHOWN_ENTRIES = 20
+if TYPE_CHECKING:
+    from vramcast.report.written.parts import Report
 
 
-class ShownAnswer(Answer, frozen=True):
+class Shown:
+    """An object that notebooks show by a short report of its own, in the language of the locale."""
+
+    def _brief(self, words: Words) -> Report:
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        from vramcast.report.written.html import cell
+
+        return cell(self._brief(words_here()))
+
+    def _repr_markdown_(self) -> str:
+        from vramcast.report.written.markdown import markdown
+
+        return markdown(self._brief(words_here()))
+
+
+class ShownAnswer(Answer, Shown, frozen=True):
     """An answer with its representations."""
 
     def __str__(self) -> str:
-        return render(self, Words("en"))
+        return render(self, words_here())
+
+    def __repr__(self) -> str:
+        """Short: a ledger of a hundred entries is no answer at a prompt."""
+        return f"<{type(self).__name__} {next(verdict(self, words_here()))}>"
 
     def to_json(self) -> str:
         """The document `vramcast train --json` prints."""
         return to_json(self)
 
-    def _repr_html_(self) -> str:
-        words = Words("en")
-        lines = "".join(f"<div>{escape(line)}</div>" for line in verdict(self, words))
-        entries = sorted(self.fullest.ledger, key=lambda entry: -entry.num_bytes)[:SHOWN_ENTRIES]
-        largest = max(1, entries[0].num_bytes)
-        rows = "".join(
-            f"<tr><td style='text-align:left'>{escape(entry.path)}</td><td>{format_bytes(entry.num_bytes)}</td>"
-            f"<td style='text-align:left'><div style='background:#4c78a8;height:0.8em;"
-            f"width:{max(1, round(160 * entry.num_bytes / largest))}px'></div></td>"
-            f"<td style='text-align:left' title='{escape(entry.source, quote=True)}'>{escape(entry.formula)}</td></tr>"
-            for entry in entries
-        )
-        return f"<div><b>{lines}</b><table><tbody>{rows}</tbody></table></div>"
+    def _brief(self, words: Words) -> Report:
+        from vramcast.report.written.brief import answer_brief
+
+        return answer_brief(self, words, date.today())
 
 
-class ShownPlanAnswer(PlanAnswer, frozen=True):
+class ShownPlanAnswer(PlanAnswer, Shown, frozen=True):
     """The answer of a search with its representations."""
 
     def __str__(self) -> str:
-        return plan.render(self, Words("en"))
+        return plan.render(self, words_here())
+
+    def __repr__(self) -> str:
+        """Short: the ledgers of ten plans are no answer at a prompt."""
+        from vramcast.report.written.plans import plan_verdict
+
+        return f"<{type(self).__name__} {plan_verdict(self, words_here(), date.today())[0]}>"
 
     def to_json(self) -> str:
         """The document `vramcast plan train --json` prints."""
         return plan_document.to_json(self)
 
-    def _repr_html_(self) -> str:
-        words = Words("en")
-        shared, own = plan.split_labels(self.labels) if self.labels else ("", [])
-        rows = "".join(
-            f"<tr><td>{rank}</td><td style='text-align:left'>{escape(text)}</td>"
-            f"<td style='text-align:left'>{escape(', '.join(plan.summary(found, words)))}</td></tr>"
-            for rank, (text, found) in enumerate(zip(own, self.plans, strict=True), 1)
-        )
-        drawn = svg(self.front, words) if len(self.front) > 1 else ""
-        head = words("plan.table") if self.plans else words("plan.nothing_fits", count=self.num_plans)
-        return f"<div><b>{escape(head)}</b> {escape(shared)}<table><tbody>{rows}</tbody></table>{drawn}</div>"
+    def _brief(self, words: Words) -> Report:
+        from vramcast.report.written.brief import plan_brief
+
+        return plan_brief(self, words, date.today())
 
 
-class ShownDiagnosis(Diagnosis, frozen=True):
+class ShownDiagnosis(Diagnosis, Shown, frozen=True):
     """A diagnosis with its representations."""
 
     def __str__(self) -> str:
-        return failure.render(self, Words("en"))
+        return failure.render(self, words_here())
 
     def to_json(self) -> str:
         """The document `vramcast oom --json` prints."""
         return failure.to_json(self)
 
-    def _repr_html_(self) -> str:
-        words = Words("en")
-        parts = []
-        for finding, *others in failure.grouped(self.findings):
-            why = "".join(f"<li>{escape(failure.sentence(remark, words))}</li>" for remark in finding.why)
-            fixes = "".join(
-                f"<li>{escape(failure.sentence(fix.action, words))}<br><code>{escape(fix.setting)}</code></li>"
-                for fix in finding.fixes
-            )
-            parts.append(f"<div><b>{escape(failure.headline(finding, words))}</b><ul>{why}</ul><ol>{fixes}</ol></div>")
-            if others:
-                parts.append(f"<div>{escape(words('failure.others', count=1 + len(others)))}</div>")
-        checks = "".join(f"<li>{escape(failure.sentence(check, words))}</li>" for check in self.checks)
-        return "".join(parts) + (f"<ul>{checks}</ul>" if checks else "")
+    def _brief(self, words: Words) -> Report:
+        from vramcast.report.written.brief import diagnosis_brief
+
+        return diagnosis_brief(self, words, date.today())
 
 
 class ShownServeAnswer(ServeAnswer, ShownAnswer, frozen=True):

@@ -74,13 +74,18 @@ class Axis(NamedTuple):
         return [value for value in found if self.low <= value <= self.high]
 
 
+SAME: Final = 1e-9
+"""Relative distance below which values are drawn as one: no label could tell them apart."""
+
+
 def axis_of(values: Sequence[float]) -> Axis:
     """An axis with room around its values."""
     least, most = min(values), max(values)
     if most > LOGARITHMIC * least:
         room = (most / least) ** MARGIN
         return Axis(least / room, most * room, True)
-    room = (most - least) * MARGIN or most * 0.5
+    span = most - least
+    room = span * MARGIN if span > SAME * most else most * 0.5
     return Axis(least - room, most + room, False)
 
 
@@ -201,16 +206,19 @@ def html(points: Sequence[Point], words: Words) -> str:
     )
 
 
-def svg(points: Sequence[Point], words: Words) -> str:
-    """The picture by itself; one panel for each unit, with a legend below it."""
+def svg(points: Sequence[Point], words: Words, *, own_ground: bool = True) -> str:
+    """The picture by itself; one panel for each unit, with a legend below it.
+
+    `own_ground`: with colours of its own for ground and text; without them it takes those of the page around it.
+    """
     panels, height = [], 0
     for unit, found in by_unit(points).items():
         panels.append(f'<g transform="translate(0 {height})">{"".join(_panel(found, unit, words))}</g>')
         height += HEIGHT + LINE * (min(len(found), len(LETTERS)) + 2)
+    ground = f'<style>{STYLE}</style><rect class="ground" width="{WIDTH}" height="{height}"/>' if own_ground else ""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'role="img"><title>{escape(words("plan.picture"))}</title><style>{STYLE}</style>'
-        f'<rect class="ground" width="{WIDTH}" height="{height}"/>{"".join(panels)}</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" role="img"><title>{escape(words("plan.picture"))}</title>{ground}{"".join(panels)}</svg>\n'
     )
 
 

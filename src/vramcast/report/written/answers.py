@@ -1,0 +1,359 @@
+"""The answer to one plan, of training or serving, as a report."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from itertools import groupby, pairwise
+from typing import Any, Final
+
+from vramcast.domain.answer import Answer, Found, LedgerEntry, RankAnswer, ServeAnswer
+from vramcast.domain.program import Basis
+from vramcast.report.messages import MESSAGES, Words
+from vramcast.report.price import cost_lines, run_length
+from vramcast.report.text import cache, change_cells, rates, search, step_time, tried_cells, verdict
+from vramcast.report.written.accuracy import accuracy
+from vramcast.report.written.bars import bars_table
+from vramcast.report.written.parts import (
+    Bar,
+    Bars,
+    Code,
+    Items,
+    Pairs,
+    Part,
+    Ref,
+    Report,
+    Section,
+    Slice,
+    Sources,
+    Table,
+    Text,
+)
+from vramcast.units import format_bytes, format_seconds
+from vramcast.version import __version__
+
+LONG: Final = 100
+"""Characters of a command that is broken into lines."""
+
+MOST_ROLES: Final = 16
+"""Bars of a picture; the table has every role."""
+
+Numbers = Mapping[str, int]
+"""Source -> its number in the list of sources."""
+
+
+def answer_report(command: str, answer: Answer, words: Words, *, asked: str, today: date) -> Report:
+    """The report on `train`, `serve`, or the plan that an inverse question found."""
+    answer = words.spoken(answer)
+    name = words("report.on", **{part: answer.question[part] for part in ("model", "gpus", "engine")})
+    return Report(
+        language=words.language,
+        title=words(f"report.title.{command}", name=name),
+        verdict=tuple(line.strip() for line in (*search(answer.found, words), *verdict(answer, words, today=today))),
+        good=answer.fits,
+        sections=tuple(
+            section for section in (
+                question(asked, words), *answer_sections(answer, words, today), *_end(answer, words)
+            ) if section.parts
+        ),
+        footer=(made(words, today), words("report.computed")),
+    )
+
+
+def made(words: Words, today: date) -> str:
+    """What made a report, and when."""
+    return words("report.made", version=__version__, date=today.isoformat())
+
+
+def answer_sections(answer: Answer, words: Words, today: date) -> tuple[Section, ...]:
+    """What explains an answer: memory, time, price, changes, ledgers, how right that is, sources."""
+    return tuple(section for section in _sections(answer, words, today) if section.parts)
+
+
+def _sections(answer: Answer, words: Words, today: date) -> Iterator[Section]:
+    yield Section(words("report.roles"), tuple(bars_parts(answer, words)))
+    if answer.found is not None and answer.found.tried:
+        yield Section(words("tried", count=answer.found.num_tried), (tried_table(answer.found, words),))
+    yield Section(words("report.changes"), tuple(change_parts(answer, words)))
+    if isinstance(answer, ServeAnswer):
+        yield Section(words("report.cache"), tuple(_cache(answer, words)))
+        yield Section(words("report.speed"), tuple(_speed(answer, words)))
+    yield Section(words("report.time"), tuple(time_parts(answer, words)))
+    yield Section(words("report.price"), tuple(_price(answer, words, today)))
+    yield Section(words("report.rests"), (_rests(answer.fullest, words),))
+    numbers = numbered(answer)
+    count = sum(rank.count for rank in answer.ranks)
+    for rank in answer.ranks:
+        title = words("ledger" if rank is answer.fullest else "role", role=rank.role, count=rank.count, total=count)
+        yield Section(title, (ledger(rank, words, numbers), phases(rank, words)), folded=rank is not answer.fullest)
+    yield Section(words("report.sources"), (Sources(tuple(numbers)),) if numbers else ())
+    purpose = "serving" if isinstance(answer, ServeAnswer) else "training"
+    yield accuracy(str(answer.question["engine"]).partition("@")[0], purpose, words)
+
+
+def _end(answer: Answer, words: Words) -> Iterator[Section]:
+    """What was assumed, what to know, what was asked."""
+    yield Section(words("report.assumed"), listed(answer.assumptions))
+    yield Section(words("report.warned"), listed(answer.warnings))
+    yield Section(words("report.options"), (options(answer.question, words),), folded=True)
+
+
+def question(asked: str, words: Words) -> Section:
+    """The command line that asks the question, an option a line where it is long."""
+    try:
+        typed = shlex.split(asked)
+    except ValueError:  # not one of ours
+        typed = [asked]
+    starts = [place for place, word in enumerate(typed) if word.startswith("--")] if len(asked) > LONG else []
+    edges = [0, *starts, len(typed)]
+    lines = [shlex.join(typed[start:end]) for start, end in pairwise(edges)] if starts else [asked]
+    return Section(words("report.question"), (Code(" \\\n  ".join(filter(None, lines))),) if asked else ())
+
+
+def tried_table(found: Found, words: Words) -> Table:
+    """The plans next to the result of an inverse question."""
+    (head, *rows), right = tried_cells(found, words)
+    return Table(tuple(name or words("report.verdict") for name in head), tuple(rows), right=right)
+
+
+def listed(texts: Iterable[str]) -> tuple[Part, ...]:
+    """A list, or nothing where it would be empty."""
+    found = tuple(texts)
+    return (Items(found),) if found else ()
+
+
+def numbered(answer: Answer) -> dict[str, int]:
+    """Every source of the answer, counted from 1: of the ledger, the largest entries first, of time, of the price."""
+    entries = (entry for rank in answer.ranks for entry in sorted(rank.ledger, key=lambda entry: -entry.num_bytes))
+    found = [entry.source for entry in entries]
+    found += answer.time.sources if answer.time is not None else ()
+    if isinstance(answer, ServeAnswer) and answer.speed is not None:
+        found += answer.speed.sources
+    if answer.cost is not None:
+        found.append(answer.cost.price.source)
+    return {source: number for number, source in enumerate(dict.fromkeys(filter(None, found)), 1)}
+
+
+def options(question: Mapping[str, Any], words: Words) -> Pairs:
+    """Every option with its value, also those that nobody gave."""
+    return Pairs((words("report.option"), words("report.value")), tuple(_flat(question)))
+
+
+def _flat(question: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in question.items():
+        path = f"{above} {name}".strip().replace("_", "-")
+        if isinstance(value, Mapping):
+            yield from _flat(value, path)
+        elif value not in (None, "", [], ()):
+            yield path, _said(value)
+
+
+def _said(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    return ", ".join(map(_said, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def bars_parts(answer: Answer, words: Words) -> Iterator[Part]:
+    """Every rank role: bars, levels, and of several roles the categories side by side."""
+    bars = role_bars(answer, words)
+    yield bars
+    yield _roles(answer, words)
+    if len(bars.bars) > 1:
+        yield bars_table(bars, words("report.category"))
+
+
+def role_bars(answer: Answer, words: Words) -> Bars:
+    """A stacked bar for each rank role against what a process can use of the card."""
+    total = sum(rank.count for rank in answer.ranks)
+    bars = tuple(
+        bar_of(rank, words("report.role_of", role=rank.role, count=rank.count, total=total), words)
+        for rank in answer.ranks[:MOST_ROLES]
+    )
+    capacity = answer.capacity_bytes or None
+    label = words("report.usable", capacity=format_bytes(answer.capacity_bytes))
+    return Bars(words("report.bars"), bars, limit=capacity, limit_label=label)
+
+
+def bar_of(rank: RankAnswer, label: str, words: Words) -> Bar:
+    """The categories of a rank role as a bar, its highest moment marked where that is another."""
+    higher = rank.needed_bytes if rank.needed_bytes > rank.peak.device_bytes else None
+    phase = phase_name(rank.highest_phase, words)
+    return Bar(
+        label,
+        tuple(
+            Slice(name, category_name(name, words), size, format_bytes(size)) for name, size in categories(rank) if size
+        ),
+        format_bytes(rank.peak.device_bytes),
+        mark=higher, mark_label=words("report.mark", phase=phase, size=format_bytes(rank.needed_bytes)),
+    )
+
+
+def categories(rank: RankAnswer) -> list[tuple[str, int]]:
+    """Categories of a ledger with their bytes, largest first."""
+    found: dict[str, int] = {}
+    for entry in rank.ledger:
+        found[entry.category] = found.get(entry.category, 0) + entry.num_bytes
+    return sorted(found.items(), key=lambda item: -item[1])
+
+
+def category_name(name: str, words: Words) -> str:
+    """The name of a category; engines may add some that have no word."""
+    return words(f"category.{name}") if f"category.{name}" in MESSAGES else name
+
+
+def phase_name(name: str, words: Words) -> str:
+    """The name of a phase."""
+    return words(f"phase.{name}") if f"phase.{name}" in MESSAGES else name
+
+
+def _roles(answer: Answer, words: Words) -> Table:
+    keys = ("role", "gpus", "allocated", "reserved", "device", "interval", "needed", "highest")
+    plain = ("allocated", "reserved", "device")
+    head = tuple(words(key if key in plain else f"report.{key}") for key in keys)
+    rows = tuple(
+        (
+            rank.role, f"{rank.count:,}", *_levels(rank.peak.allocated_bytes, rank.peak.reserved_bytes),
+            format_bytes(rank.peak.device_bytes),
+            words("report.range", low=format_bytes(rank.interval_bytes[0]), high=format_bytes(rank.interval_bytes[1])),
+            format_bytes(rank.needed_bytes), phase_name(rank.highest_phase, words),
+        )
+        for rank in answer.ranks
+    )
+    return Table(head, rows, right=frozenset(range(1, 7)))
+
+
+def _levels(allocated: int, reserved: int) -> tuple[str, str]:
+    """Both levels of a caching allocator; engines with an allocator of their own have none."""
+    return (format_bytes(allocated), format_bytes(reserved)) if reserved else ("", "")
+
+
+def phases(rank: RankAnswer, words: Words) -> Table:
+    """Each phase with its three levels."""
+    head = (words("report.phase"), words("allocated"), words("reserved"), words("device"))
+    rows = tuple(
+        (
+            phase_name(name, words), *_levels(peak.allocated_bytes, peak.reserved_bytes),
+            format_bytes(peak.device_bytes),
+        )
+        for name, peak in rank.phases.items()
+    )
+    return Table(head, rows, right=frozenset({1, 2, 3}), title=words("phases"))
+
+
+def ledger(rank: RankAnswer, words: Words, numbers: Numbers) -> Table:
+    """Every entry by category, largest first; entries add up to the device peak of the steady step."""
+    keys = ("report.entry", "report.size", "report.share", "formula", "basis", "source")
+    whole = rank.peak.device_bytes or 1
+    by_name = sorted(rank.ledger, key=lambda entry: entry.category)
+    entries = {name: list(found) for name, found in groupby(by_name, lambda entry: entry.category)}
+    rows: list[tuple[str | Ref, ...]] = []
+    strong: set[int] = set()
+    for name, size in categories(rank):
+        strong.add(len(rows))
+        rows.append((category_name(name, words), format_bytes(size), f"{size / whole:.1%}", "", "", Ref(0)))
+        rows += (
+            _entry(entry, whole, numbers, words) for entry in sorted(entries[name], key=lambda entry: -entry.num_bytes)
+        )
+    strong.add(len(rows))
+    rows.append((words("total"), format_bytes(rank.peak.device_bytes), "100.0%", "", "", Ref(0)))
+    head = tuple(words(key) for key in keys)
+    return Table(head, tuple(rows), right=frozenset({1, 2}), strong=frozenset(strong))
+
+
+def _entry(entry: LedgerEntry, whole: int, numbers: Numbers, words: Words) -> tuple[str | Ref, ...]:
+    times = f" x {entry.count}" if entry.count != 1 else ""
+    formula = f"{entry.count} x ({entry.formula})" if times and entry.formula else entry.formula
+    exact = words("report.exact", formula=formula, size=f"{entry.num_bytes:,}") if formula else f"{entry.num_bytes:,} B"
+    name = entry.path.partition("/")[2] or entry.path
+    return (
+        name + times, format_bytes(entry.num_bytes), f"{entry.num_bytes / whole:.1%}", exact, words.said(entry.basis),
+        Ref(numbers.get(entry.source, 0)),
+    )
+
+
+def _rests(rank: RankAnswer, words: Words) -> Table:
+    """How much of a ledger is computed, traced, measured and assumed."""
+    keys = ("basis", "report.means", "report.entries", "report.size", "report.share")
+    whole = rank.peak.device_bytes or 1
+    rows = []
+    for basis in Basis:
+        found = [entry.num_bytes for entry in rank.ledger if entry.basis == basis]
+        if found:
+            size, name = sum(found), words.said(basis)
+            rows.append((name, words(f"basis.{basis}"), f"{len(found):,}", format_bytes(size), f"{size / whole:.1%}"))
+    return Table(tuple(words(key) for key in keys), tuple(rows), right=frozenset({2, 3, 4}))
+
+
+def time_parts(answer: Answer, words: Words) -> Iterator[Part]:
+    """Seconds of a step and what they go to; the length of the run."""
+    time = answer.time
+    if time is not None:
+        yield Text(step_time(time, words))
+        parts = sorted(time.seconds.items(), key=lambda item: -item[1])
+        if parts:
+            slices = tuple(
+                Slice(cause, words(f"cause.{cause}"), value, format_seconds(value)) for cause, value in parts
+            )
+            shown = format_seconds(time.step_s)
+            yield Bars(words("report.time_bars"), (Bar(words("report.one_step"), slices, shown),))
+            rows = tuple((one.label, one.shown, f"{one.value / time.step_s:.1%}") for one in slices)
+            head = (words("report.cause"), words("report.seconds"), words("report.share"))
+            yield Table(head, rows, right=frozenset({1, 2}))
+    if answer.run_hours is not None:
+        yield Text(words("run_length", length=run_length(answer.run_hours, words)))
+
+
+def _cache(answer: ServeAnswer, words: Words) -> Iterator[Part]:
+    """Tokens by what is counted, figures of the start, and what the load alone needs."""
+    if answer.capacity is not None:
+        yield Items(tuple(cache(answer, words)))
+        rows = tuple((name, f"{count:,}") for name, count in answer.capacity.tokens_by_count.items())
+        yield Table((words("report.counted"), words("report.tokens")), rows, right=frozenset({1}))
+    if answer.startup:
+        rows = tuple((name, format_bytes(size)) for name, size in answer.startup.items())
+        head = (words("report.entry"), words("report.size"))
+        yield Table(head, rows, right=frozenset({1}), title=words("report.startup"))
+    if answer.load is not None:
+        total, each = format_bytes(answer.load.total_bytes), format_bytes(answer.load.per_gpu_bytes)
+        yield Text(words("report.load", total=total, each=each))
+
+
+def _speed(answer: ServeAnswer, words: Words) -> Iterator[Part]:
+    """The rates of both phases and what their time goes to."""
+    speed = answer.speed
+    if speed is None:
+        return
+    yield Items(tuple(rates(speed, words)))
+    bars = tuple(
+        Bar(words(phase), _shares(shares, words), "100%")
+        for phase, shares in (("prefill", speed.prefill_shares), ("decode", speed.decode_shares)) if shares
+    )
+    if bars:
+        drawn = Bars(words("report.speed_bars"), bars)
+        yield from (drawn, bars_table(drawn, words("report.cause")))
+
+
+def _shares(shares: Mapping[str, float], words: Words) -> tuple[Slice, ...]:
+    parts = sorted(shares.items(), key=lambda item: -item[1])
+    return tuple(Slice(cause, words(f"cause.{cause}"), share, f"{share:.0%}") for cause, share in parts if share)
+
+
+def _price(answer: Answer, words: Words, today: date) -> Iterator[Part]:
+    generated = isinstance(answer, ServeAnswer)
+    lines = cost_lines(answer.cost, words, instance=answer.question["gpus"], today=today, generated=generated)
+    yield from listed(lines)
+
+
+def change_parts(answer: Answer, words: Words) -> Iterator[Part]:
+    """Every single change with the memory it leads to."""
+    if not answer.changes:
+        return
+    if not answer.fits and not any(change.fits for change in answer.changes):
+        yield Text(words("no_change"))
+    keys = ("change", "becomes", "verdict", "costs")
+    rows = tuple(change_cells(change, words) for change in answer.changes)
+    yield Table(tuple(words(f"report.{key}") for key in keys), rows, right=frozenset({1}))

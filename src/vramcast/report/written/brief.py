@@ -1,0 +1,186 @@
+"""Reports that are short enough for the output of a notebook: the answer, its picture, the largest entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from typing import Any, Final
+
+from vramcast.domain.answer import Answer, RankAnswer
+from vramcast.domain.failure import Diagnosis
+from vramcast.domain.planning import PlanAnswer
+from vramcast.domain.traced import TraceAnswer
+from vramcast.report.messages import Words
+from vramcast.report.replay import about, headline
+from vramcast.report.text import search, verdict
+from vramcast.report.trace import opening
+from vramcast.report.written.answers import (
+    bars_parts,
+    category_name,
+    change_parts,
+    listed,
+    phases,
+    role_bars,
+    time_parts,
+    tried_table,
+)
+from vramcast.report.written.diagnoses import diagnosis_report
+from vramcast.report.written.parts import Part, Report, Section, Table, Text
+from vramcast.report.written.plans import picture_parts, plan_parts, plan_verdict, reason_sections
+from vramcast.report.written.recordings import Replayed, course_of, device_sections, held_parts
+from vramcast.report.written.traces import course_parts
+from vramcast.units import format_bytes
+
+SHOWN_ENTRIES: Final = 20
+SHOWN_ROWS: Final = 50
+"""Of a sweep."""
+
+WHOLE: Final = 1000
+"""From here on figures have no fraction."""
+
+SHOWN_COLUMNS: Final = (
+    "fits", "found", "needed_bytes", "capacity_bytes", "step_s", "tokens_per_s", "kv_tokens", "max_concurrency",
+    "price_per_million_tokens", "price_currency", "shortfall", "error", "message",
+)
+"""Of a sweep's answers; the rest is in its rows."""
+
+
+def _brief(words: Words, lines: Iterator[str], good: bool | None, sections: Iterator[Section]) -> Report:
+    return Report(
+        language=words.language, title="", verdict=tuple(line.strip() for line in lines), good=good,
+        sections=tuple(section for section in sections if section.parts),
+    )
+
+
+def answer_brief(answer: Answer, words: Words, today: date) -> Report:
+    """Of `train`, `serve`, or an inverse question."""
+    answer = words.spoken(answer)
+    lines = (*search(answer.found, words), *verdict(answer, words, today=today))
+    return _brief(words, iter(lines), answer.fits, _answer(answer, words))
+
+
+def _answer(answer: Answer, words: Words) -> Iterator[Section]:
+    yield Section("", tuple(bars_parts(answer, words)))
+    if answer.found is not None and answer.found.tried:
+        yield Section(words("tried", count=answer.found.num_tried), (tried_table(answer.found, words),))
+    if not answer.fits:
+        yield Section(words("changes"), tuple(change_parts(answer, words)))
+    yield Section(words("report.time"), tuple(time_parts(answer, words))[:2])
+    count = sum(rank.count for rank in answer.ranks)
+    rank = answer.fullest
+    title = words("ledger", role=rank.role, count=rank.count, total=count)
+    yield Section(title, tuple(_entries(rank, words)), folded=True)
+    yield Section(words("phases"), (phases(rank, words)._replace(title=""),), folded=True)
+    yield Section(words("report.assumed"), listed(answer.assumptions), folded=True)
+    yield Section(words("report.warned"), listed(answer.warnings))
+
+
+def _entries(rank: RankAnswer, words: Words) -> Iterator[Part]:
+    """The largest entries of a ledger with formula and source."""
+    entries = sorted(rank.ledger, key=lambda entry: -entry.num_bytes)
+    rows = tuple(
+        (
+            category_name(entry.category, words), entry.path.partition("/")[2], str(entry.count),
+            format_bytes(entry.num_bytes), entry.formula, words.said(entry.basis), entry.source,
+        )
+        for entry in entries[:SHOWN_ENTRIES]
+    )
+    keys = ("report.category", "report.entry", "report.times", "report.size", "formula", "basis", "source")
+    yield Table(tuple(words(key) for key in keys), rows, right=frozenset({2, 3}))
+    if len(entries) > SHOWN_ENTRIES:
+        yield Text(words("report.top", shown=SHOWN_ENTRIES, total=len(entries)))
+
+
+def plan_brief(answer: PlanAnswer, words: Words, today: date) -> Report:
+    """Of a search."""
+    answer = words.spoken(answer)
+    good = bool(answer.plans) if answer.num_plans else None
+    return _brief(words, iter(plan_verdict(answer, words, today)), good, _plan(answer, words))
+
+
+def _plan(answer: PlanAnswer, words: Words) -> Iterator[Section]:
+    yield Section(words("plan.table"), tuple(plan_parts(answer, words)))
+    yield from reason_sections(answer, words)
+    yield Section(words("plan.picture"), tuple(picture_parts(answer, words)))
+    yield Section(words("report.assumed"), listed(answer.assumptions), folded=True)
+    yield Section(words("report.warned"), listed(answer.warnings))
+
+
+def diagnosis_brief(found: Diagnosis, words: Words, today: date) -> Report:
+    """Of `diagnose`: all of it."""
+    return diagnosis_report("oom", found, words, asked="", today=today)._replace(title="", footer=())
+
+
+def replay_brief(found: Replayed, words: Words) -> Report:
+    """Of `replay`: the course of each device and what held its peak; failures and other settings."""
+    lines = (line for one in found.devices for line in (headline(one, words), *about(one, words)))
+    return _brief(words, lines, None, _devices(found, words))
+
+
+def _devices(found: Replayed, words: Words) -> Iterator[Section]:
+    for one in found.devices:
+        prefix = words("replay.device", device=one.device) if len(found.devices) > 1 else ""
+        failed, variants, *_ = device_sections(one, words, found.top)
+        course = Section(words("replay.course"), tuple(course_of(one, words)))
+        held = Section(words("replay.held"), tuple(held_parts(one.held, words, found.top)))
+        yield from (part._replace(title=prefix + part.title) for part in (failed, course, held, variants))
+
+
+def trace_brief(answer: TraceAnswer, words: Words) -> Report:
+    """Of `trace`."""
+    answer = words.spoken(answer)
+    return _brief(words, opening(answer, words), answer.fits, _trace(answer, words))
+
+
+def _trace(answer: TraceAnswer, words: Words) -> Iterator[Section]:
+    yield Section("", (role_bars(answer, words),))
+    yield Section(words("trace.course"), tuple(course_parts(answer, words)))
+    if not answer.fits:
+        yield Section(words("changes"), tuple(change_parts(answer, words)))
+    yield Section(words("trace.ledger"), tuple(_entries(answer.fullest, words)), folded=True)
+    yield Section(words("report.assumed"), listed(answer.assumptions), folded=True)
+    yield Section(words("report.warned"), listed(answer.warnings))
+
+
+def sweep_brief(
+    counts: Mapping[str, int], asked: Sequence[str], rows: Sequence[Mapping[str, Any]], words: Words
+) -> Report:
+    """Of a sweep.
+
+    Args:
+        counts: total, fitting, failing, errors
+        asked: columns of the questions
+        rows: the first of them
+        words: of a language
+    """
+    said = words("sweep_result", **{name: f"{count:,}" for name, count in counts.items()})
+    return _brief(words, iter([said]), None, _sweep(counts["total"], asked, rows, words))
+
+
+def _sweep(
+    total: int, asked: Sequence[str], rows: Sequence[Mapping[str, Any]], words: Words
+) -> Iterator[Section]:
+    """What tells the questions apart, then the answers."""
+    alike = {name for name in asked if len(rows) > 1 and len({str(row.get(name)) for row in rows}) == 1}
+    kept = [name for name in (*asked, *SHOWN_COLUMNS) if name not in alike and any(name in row for row in rows)]
+    cells = tuple(tuple(_value(name, row.get(name)) for name in kept) for row in rows)
+    figures = (place for place, name in enumerate(kept) if type(_first(name, rows)) in (int, float))
+    if cells:
+        title = words("report.first_rows", shown=len(rows), total=f"{total:,}")
+        yield Section(title, (Table(tuple(kept), cells, right=frozenset(figures)),))
+
+
+def _first(name: str, rows: Sequence[Mapping[str, Any]]) -> object:
+    return next((row[name] for row in rows if name in row), None)
+
+
+def _value(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return format_bytes(value) if name.endswith("_bytes") else f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= WHOLE else f"{value:.4g}"
+    return str(value)

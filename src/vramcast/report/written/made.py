@@ -1,0 +1,81 @@
+"""An answer made into a report, and written to a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from vramcast.errors import InvalidSpec, SourceError
+from vramcast.report.messages import Words
+from vramcast.report.written.answers import answer_report
+from vramcast.report.written.diagnoses import diagnosis_report
+from vramcast.report.written.html import html
+from vramcast.report.written.markdown import markdown
+from vramcast.report.written.parts import Report
+from vramcast.report.written.plans import plan_report
+from vramcast.report.written.recordings import replay_report
+from vramcast.report.written.traces import trace_report
+
+FORMATS: Final[dict[str, Callable[[Report], str]]] = {"html": html, "md": markdown}
+"""Format, which is also the ending of its files -> what writes it."""
+
+BUILDERS: Final[dict[str, Callable[..., Report]]] = {
+    "train": answer_report, "serve": answer_report, "plan train": plan_report, "plan serve": plan_report,
+    "oom": diagnosis_report, "replay": replay_report, "trace": trace_report,
+}
+"""Command -> what makes a report of its answer."""
+
+
+def report_of(
+    command: str, answer: Any, format: str, language: str, *, asked: str = "", today: date | None = None
+) -> str:
+    """An answer as the text of a report.
+
+    Args:
+        command: whose answer it is: "train", "serve", "plan train", "plan serve", "oom", "replay", "trace"
+        answer: what the function of that name returns
+        format: "html" or "md"
+        language: "en" or "zh"
+        asked: the command line that asks the question, as it is typed
+        today: day of the report; None: this one
+
+    Raises: InvalidSpec for another command or format
+    """
+    for what, name, known in (("command", command, BUILDERS), ("format", format, FORMATS)):
+        if name not in known:
+            raise InvalidSpec(f"a report has no {what} {name[:40]!r}; use {', '.join(known)}")
+    report = BUILDERS[command](command, answer, Words(language), asked=asked, today=today or date.today())
+    return FORMATS[format](report)
+
+
+def check_report(path: Path) -> None:
+    """Refuse, before any work, a path that no report can be written to.
+
+    Raises: InvalidSpec for an ending of no known format, SourceError for a folder that is not there
+    """
+    if path.suffix.removeprefix(".") not in FORMATS:
+        raise InvalidSpec(f"--report {str(path)[:80]} must end in {' or '.join(f'.{name}' for name in FORMATS)}")
+    if not path.parent.is_dir():
+        raise SourceError(f"{path}: No such file or directory; name a folder that is there")
+    if path.is_dir():
+        raise SourceError(f"{path}: is a folder; name a file in it")
+
+
+def write_report(path: Path, text: str) -> None:
+    """The file, whole or not at all: what was there before stays until the new one is complete.
+
+    Raises: SourceError where it cannot be written
+    """
+    target = path.resolve()  # what a link points to is replaced, not the link
+    draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        try:
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}; name a file that can be written") from None
