@@ -17,6 +17,7 @@ holds it between 85 and 95 % of the rows. Own groups alone are too narrow (Megat
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from math import ceil, floor
 from typing import Final, Literal
 
@@ -43,6 +44,7 @@ def interval(engine: str, num_bytes: int, *, purpose: Purpose = "training") -> t
     return floor(num_bytes * low), ceil(num_bytes * high)
 
 
+@lru_cache
 def ratio_bounds(engine: str, *, purpose: Purpose = "training", without_group: str = "") -> tuple[float, float]:
     """The factors from a prediction to both ends of its interval.
 

@@ -45,6 +45,7 @@ class Verdict(NamedTuple):
     shortfall: str  # why the load does not go into the cache
     capacity: Capacity | None
     load: LoadMemory | None = None  # what the load itself needs; None where it was not worked out
+    high_bytes: int | None = None  # upper end of the fullest card's 90 % interval; None where it was not worked out
 
 
 ENGINES: Final[dict[str, Engine]] = {
@@ -99,7 +100,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
     fits = ranks[0].needed_bytes <= visible and not shortfall
     speed = timed(job) if isinstance(job, ServeJob) else None
     found = ServeAnswer(
-        question=question(job),
+        question=_with_fraction(question(job), deployment),
         fits=fits,
         capacity_bytes=visible,
         ranks=tuple(ranks),
@@ -159,6 +160,7 @@ def verdict(job: ServeJob) -> Verdict:
         shortfall=shortfall,
         capacity=capacity,
         load=_load(job, deployment, ranks) if ranks else None,
+        high_bytes=max(ranks, key=lambda rank: rank.needed_bytes).interval_bytes[1] if ranks else None,
     )
 
 
@@ -369,6 +371,14 @@ def question(job: ServeJob | PipelineJob) -> dict[str, Any]:
     if isinstance(job, ServeJob) and job.calibration is not None:
         plain["calibration"] = job.calibration.source
     return plain
+
+
+def _with_fraction(asked: dict[str, Any], deployment: Deployment) -> dict[str, Any]:
+    """The question with the memory fraction that the engine took by itself; as it is where none sizes the cache."""
+    budget = deployment.ranks[0].budget
+    if budget is None or "memory_fraction" in asked["plan"]:
+        return asked
+    return asked | {"plan": asked["plan"] | {"memory_fraction": budget.fraction}}
 
 
 def _plain(noun: Any) -> dict[str, Any]:

@@ -34,6 +34,9 @@ class Outcome(Protocol):
     @property
     def capacity(self) -> Capacity | None: ...
 
+    @property
+    def high_bytes(self) -> int | None: ...
+
 
 class Proposal(NamedTuple):
     """One thing to try: what it costs, and the options and the job it leads to (None: does not apply)."""
@@ -199,6 +202,7 @@ class Step(NamedTuple):
         return Change(
             change=self.words, device_bytes=self.after.needed_bytes, fits=self.after.fits, cost=self.cost,
             concurrency=capacity.concurrency if capacity else None,
+            high_bytes=self.after.high_bytes if self.after.fits else None,
         )
 
 

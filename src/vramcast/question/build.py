@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from vramcast.catalogue.clusters import Market, cluster_of
+from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Peft, Plan, Precision, Shards, Workload, require_count
@@ -61,7 +62,19 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         engine_options=engine_options(values.get("engine-option", ())),
         alloc_conf=values.get("alloc-conf", ""),
         run_tokens=values.get("tokens"),
+        calibration=calibration_of(values.get("calibration")),
     )
+
+
+def calibration_of(path: str | None) -> Calibration | None:
+    """The calibration of a file that the question names."""
+    if path is None:
+        return None
+    from pathlib import Path
+
+    from vramcast.question.calibration import read_calibration
+
+    return read_calibration(Path(path))
 
 
 def market_of(values: Mapping[str, Any], table: Mapping[str, Option] = OPTIONS) -> Market:

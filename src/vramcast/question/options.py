@@ -140,6 +140,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "adapter-dtype": _choice("peft", "adapter_dtype", "dtype of the adapters", ("fp32", "bf16", "fp16")),
     "tokens": Option("job", "run_tokens", Kind.AMOUNT, "tokens of the whole run (1T = 10^12), for its cost"),
     "alloc-conf": Option("job", "alloc_conf", Kind.TEXT, "PYTORCH_CUDA_ALLOC_CONF"),
+    "calibration": Option("job", "calibration", Kind.TEXT, "a file that `vramcast calibrate --save` wrote"),
     "engine-option": Option("job", "engine_options", Kind.NAMES, "key=value for the engine (repeatable)"),
     **MARKET_OPTIONS,
     **MODEL_OPTIONS,

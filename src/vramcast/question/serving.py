@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.clusters import cluster_of
-from vramcast.domain.calibration import Calibration
 from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Draft, PipelineJob, Requests, ServeJob, ServePlan, Version
 from vramcast.engines.serving.checks import divides
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.serving import ENGINES, PIPELINE_ENGINES
-from vramcast.question.build import Resolve, checkpoint_of, converted, engine_options, market_of, section
+from vramcast.question.build import (
+    Resolve,
+    calibration_of,
+    checkpoint_of,
+    converted,
+    engine_options,
+    market_of,
+    section,
+)
 from vramcast.question.options import MARKET_OPTIONS, parse
 from vramcast.question.serving_options import SERVE_OPTIONS
 
@@ -74,7 +81,7 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
         version=version,
         weights=checkpoint.weights,
         engine_options=engine_options(values.get("engine-option", ())),
-        calibration=_calibration(values.get("calibration")),
+        calibration=calibration_of(values.get("calibration")),
     )
     check_lengths(job)
     return job if SPREAD_BY.get(engine, "tp") in values else placed(job)
@@ -97,16 +104,6 @@ def check_lengths(job: ServeJob) -> None:
     raise InvalidSpec(
         f"sequences of {needed} tokens ({what}) are longer than {limit}; shorten them, or give --context {needed}"
     )
-
-
-def _calibration(path: str | None) -> Calibration | None:
-    if path is None:
-        return None
-    from pathlib import Path
-
-    from vramcast.question.calibration import read_calibration
-
-    return read_calibration(Path(path))
 
 
 def goal_of(options: Mapping[str, object]) -> str | None:

@@ -1,15 +1,17 @@
-"""A plan that a search found as the whole command that asks for it."""
+"""A plan that a search found, or a question, as the whole command that asks for it."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Peft, Plan, Workload
+from vramcast.domain.model import Model
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.question.options import OPTIONS, Option
 from vramcast.question.serving_options import SERVE_OPTIONS
@@ -64,6 +66,34 @@ def serve_command(job: ServeJob, options: Mapping[str, Any], model: str | None, 
         *_engine_options(job.engine_options), *_passed_on(options, SERVE_OPTIONS, also=("calibration",)),
     ]
     return shlex.join(words)
+
+
+def question_command(
+    command: str, options: Mapping[str, Any], *, file: str | Path | None = None, configs: Iterable[str | Path] = (),
+    behind: Iterable[str] = (),
+) -> str:
+    """What is typed to ask a question.
+
+    Args:
+        command: "train", "plan serve" ...
+        options: by their names on the command line; what stands without a name is "model"; None: not given
+        file: a job file beneath them
+        configs: files of other tools beneath them
+        behind: what stands behind "--"
+
+    >>> question_command("train", {"model": "llama-3.1-8b", "gpus": "h100", "seq-len": 8192, "compile": False})
+    'vramcast train llama-3.1-8b --gpus h100 --seq-len 8192 --no-compile'
+    """
+    model = options.get("model")
+    name = model.name if isinstance(model, Model) else model
+    words = ["vramcast", *command.split(), *([str(name)] if name is not None else [])]
+    for option, value in {**options, "file": file, "from": tuple(configs)}.items():
+        if option == "model" or value in (None, ""):
+            continue
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            words += _written(option, one)
+    arguments = tuple(behind)
+    return shlex.join([*words, *(("--", *arguments) if arguments else ())])
 
 
 def _differing(

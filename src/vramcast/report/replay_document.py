@@ -179,8 +179,9 @@ def _segment(bar: Bar) -> dict[str, Any]:
     }
 
 
-def _timeline(found: Timeline) -> list[dict[str, int]]:
-    """The points that hold the most of every stretch of as many points as there is room for."""
+def _timeline(found: Timeline) -> list[dict[str, Any]]:
+    """The points that hold the most of every stretch of as many points as there is room for; `"by_category"`: what was
+    asked for of those bytes, by kind."""
     points = found.points
     stretch = max(1, -(-len(points) // MOST_POINTS))
     plain = []
@@ -190,6 +191,9 @@ def _timeline(found: Timeline) -> list[dict[str, int]]:
         plain.append({
             "event": top.highest, "allocated_bytes": top.allocated_bytes,
             "reserved_bytes": max(point.reserved_bytes for point in part),
+            "by_category": {
+                name: size for name, size in zip(found.categories, top.by_category, strict=True) if size
+            },
         })
     return plain
 

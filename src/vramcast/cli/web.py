@@ -1,0 +1,87 @@
+"""`vramcast web`: the page and its JSON API on this machine."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import webbrowser
+from pathlib import Path
+
+import click
+
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.units import format_bytes
+
+HUBS = ("huggingface", "modelscope")
+
+
+@click.command("web")
+@click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on; 0.0.0.0 is every network")
+@click.option("--port", type=int, default=8000, show_default=True, help="0 takes any free one")
+@click.option(
+    "--hub", "hubs", type=click.Choice(HUBS), multiple=True,
+    help="also answer for ids of this hub, whose configs and headers are then fetched (repeatable)",
+)
+@click.option("--open/--no-open", "opens", default=None, help="open a browser; by default on a terminal")
+@click.option("--processes", type=click.IntRange(1, 64), help="that answer; by default one per core, at most 4")
+@click.option(
+    "--build", "directory", type=click.Path(path_type=Path), metavar="DIR",
+    help="write the page as a static site that answers inside the browser, and serve nothing",
+)
+@click.option(
+    "--pyodide", type=click.Path(path_type=Path), metavar="DIR",
+    help="with --build: the npm package pyodide, unpacked; by default npm fetches it",
+)
+@click.option(
+    "--wheel", "wheels", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
+    help="with --build: a package more for the browser; NumPy lets it search training plans (repeatable)",
+)
+def command(
+    host: str, port: int, hubs: tuple[str, ...], opens: bool | None, processes: int | None, directory: Path | None,
+    pyodide: Path | None, wheels: tuple[Path, ...],
+) -> int:
+    """The page and its JSON API, on this machine alone unless --host says otherwise. Ctrl-C ends it.
+
+    Questions name models of the catalogue, or are plain numbers: no visitor can make the server read a file or an
+    address. --hub lets them name ids of a hub too.
+
+    \b
+    vramcast web
+    vramcast web --port 9000 --hub huggingface --no-open
+    vramcast web --build site
+    """
+    if directory is not None:
+        return _built(directory, pyodide, wheels)
+    if pyodide is not None or wheels:
+        raise InvalidSpec("--pyodide and --wheel say what a static site is made of; give --build DIR")
+    try:
+        from vramcast.web.exchange import Sources
+        from vramcast.web.server import Served, is_loopback, listening, run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "httptools", "pebble", "anyio"):
+            raise
+        raise Unsupported(f"the server needs {error.name}: pip install 'vramcast[web]'") from None
+    listener = listening(host, port)
+    port = listener.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{'localhost' if host in ('127.0.0.1', '0.0.0.0', '::') else shown}:{port}/"
+    click.echo(f"vramcast web: {address} (Ctrl-C ends it)")
+    if not is_loopback(host):
+        click.echo("everybody who reaches this machine can ask; put a proxy with TLS before it", err=True)
+    if opens if opens is not None else sys.stdout.isatty():
+        threading.Timer(0.5, webbrowser.open, (address,)).start()
+    served = Served(host, port, Sources(frozenset(hubs)), processes or 0)
+    run(served, listener)
+    return 0
+
+
+def _built(directory: Path, pyodide: Path | None, wheels: tuple[Path, ...]) -> int:
+    """Write the static site, and say what it can do and how to look at it."""
+    from vramcast.web.static_site import build
+
+    site = build(directory, pyodide=pyodide, wheels=wheels)
+    click.echo(f"{site.directory}: {format_bytes(site.num_bytes)}, everything it loads; any static host can carry it")
+    if not site.searches:
+        click.echo("  plan train is not in it: that search needs NumPy; give --wheel numpy-...whl of Pyodide's release")
+    click.echo(f"  to look at it: python -m http.server --bind 127.0.0.1 --directory {site.directory}")
+    return 0

@@ -1,0 +1,100 @@
+/** The one way to ask: the same requests go to the local server, or to the same service inside the browser. */
+
+let spoken = "en";
+
+/** From now on replies are asked for in a language. */
+export function speakIn(language) {
+  spoken = language;
+}
+
+/** A path that says the language of its reply; English is not said. */
+function inLanguage(path) {
+  if (spoken === "en" || /[?&]lang=/.test(path)) return path;
+  return `${path}${path.includes("?") ? "&" : "?"}lang=${spoken}`;
+}
+
+/** What the service refused, in its own sentence; `sentence` is the same in English, which names the options. */
+export class Refused extends Error {
+  constructor(status, reply) {
+    super(reply.said ?? reply.message ?? `HTTP ${status}`);
+    this.sentence = reply.message ?? "";
+    this.status = status;
+    this.kind = reply.error ?? "Error";
+  }
+}
+
+async function overFetch({ method, path, type, body, signal }) {
+  const headers = body === undefined ? {} : { "content-type": type };
+  const reply = await fetch(path, { method, body, headers, signal, credentials: "omit" });
+  return { status: reply.status, type: reply.headers.get("content-type") ?? "", blob: await reply.blob() };
+}
+
+/** `pyodide.js` starts the worker; it is there in the static site only. */
+async function overPyodide(request) {
+  const { request: answered } = await import("./pyodide.js");
+  return answered(request);
+}
+
+const TRANSPORTS = { fetch: overFetch, pyodide: overPyodide };
+const chosen = document.querySelector('meta[name="vramcast-backend"]')?.content ?? "fetch";
+
+/** Whether answers are computed in this browser. */
+export const LOCAL = chosen === "pyodide";
+
+function sent(body) {
+  if (body === undefined) return {};
+  const raw = body instanceof Blob || body instanceof ArrayBuffer || ArrayBuffer.isView(body);
+  return raw ? { type: "application/octet-stream", body } : { type: "application/json", body: JSON.stringify(body) };
+}
+
+async function refusal(status, blob) {
+  try {
+    return new Refused(status, JSON.parse(await blob.text()));
+  } catch {
+    return new Refused(status, {});
+  }
+}
+
+/**
+ * The reply to a question.
+ *
+ * @param {string} path  "/api/train", with its query
+ * @param {object|Blob|undefined} body  an object goes as JSON, bytes as they are; nothing: a GET
+ * @param {{signal?: AbortSignal, as?: "json"|"blob"}} how
+ * @returns the document, or the file as a Blob with its type
+ * @throws Refused with the service's sentence
+ */
+export async function ask(path, body, { signal, as = "json" } = {}) {
+  const method = body === undefined ? "GET" : "POST";
+  const language = spoken;
+  const reply = await TRANSPORTS[chosen]({ method, path: inLanguage(path), ...sent(body), signal });
+  if (reply.status !== 200) throw await refusal(reply.status, reply.blob);
+  if (as === "blob") return reply.blob;
+  const answer = JSON.parse(await reply.blob.text());
+  questions.set(answer, { path, body, language });
+  return answer;
+}
+
+const questions = new WeakMap(); // answer -> what it answers, and in which language
+
+/** The document that the command line prints with --json: of an answer in another language the English one. */
+export async function inEnglish(answer) {
+  const { path, body, language } = questions.get(answer);
+  return language === "en" ? answer : ask(`${path}${path.includes("?") ? "&" : "?"}lang=en`, body);
+}
+
+const kept = new Map();
+
+/** The reply to a GET that does not change while the page is open: catalogues, options, words. */
+export function askOnce(path) {
+  const asked = inLanguage(path);
+  if (!kept.has(asked))
+    kept.set(
+      asked,
+      ask(asked).catch((error) => {
+        kept.delete(asked);
+        throw error;
+      }),
+    );
+  return kept.get(asked);
+}

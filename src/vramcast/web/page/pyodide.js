@@ -1,0 +1,85 @@
+/**
+ * Answers computed in this browser: a worker runs the service under Pyodide, one question at a time. A question that
+ * is called off before its turn is never asked; one that takes too long ends with its worker, and the next starts anew.
+ */
+
+const LONGEST_MS = 120_000;
+const GRACE_MS = 1_000; // a question called off while it runs may still end by itself
+
+const waiting = [];
+let worker = null;
+let running = null;
+
+const reply = (status, error, message) =>
+  ({ status, type: "application/json", blob: new Blob([JSON.stringify({ error, message })]) });
+
+function stopped() {
+  worker?.terminate();
+  worker = null;
+}
+
+function ended(settle, value) {
+  const asked = running;
+  clearTimeout(asked.timer);
+  running = null;
+  asked[settle](value);
+  next();
+}
+
+function answered({ data }) {
+  if (data.failed) {
+    stopped();
+    ended("resolve", reply(500, "InternalError", `Python could not start in this browser: ${data.failed}`));
+  } else if (data.started) {
+    clearTimeout(running.timer); // fetching and starting Python is not the question's time
+    running.timer = setTimeout(overdue, LONGEST_MS);
+  } else {
+    ended("resolve", { status: data.status, type: data.type, blob: new Blob([data.body], { type: data.type }) });
+  }
+}
+
+function overdue() {
+  stopped();
+  const message = `the answer took more than ${LONGEST_MS / 1000} s in this browser; ask the command line`;
+  ended("resolve", reply(408, "TooLong", message));
+}
+
+function begun() {
+  worker = new Worker(new URL("pyodide_worker.js", import.meta.url), { type: "module" });
+  worker.addEventListener("message", answered);
+  worker.addEventListener("error", (event) => answered({ data: { failed: event.message || "its files are missing" } }));
+}
+
+function next() {
+  if (running || !waiting.length) return;
+  running = waiting.shift();
+  if (!worker) begun();
+  worker.postMessage(running.request);
+}
+
+function calledOff(asked) {
+  const place = waiting.indexOf(asked);
+  if (place >= 0) waiting.splice(place, 1);
+  asked.reject(new DOMException("called off", "AbortError"));
+  if (running !== asked) return;
+  clearTimeout(asked.timer);
+  asked.timer = setTimeout(() => { stopped(); ended("resolve"); }, GRACE_MS);
+}
+
+/**
+ * The reply to one request.
+ *
+ * @param {{method: string, path: string, type?: string, body?: string|Blob|ArrayBuffer, signal?: AbortSignal}} asked
+ * @returns {Promise<{status: number, type: string, blob: Blob}>}
+ */
+export async function request({ method, path, type = "", body, signal }) {
+  const [name, query = ""] = path.split("?");
+  const bytes = body === undefined ? new Uint8Array() : new Uint8Array(await new Blob([body]).arrayBuffer());
+  signal?.throwIfAborted();
+  return new Promise((resolve, reject) => {
+    const asked = { request: { method, path: name, query, type, bytes }, resolve, reject, timer: 0 };
+    signal?.addEventListener("abort", () => calledOff(asked), { once: true });
+    waiting.push(asked);
+    next();
+  });
+}

@@ -1,0 +1,1 @@
+"""One file a page: what its addresses answer."""

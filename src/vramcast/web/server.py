@@ -1,0 +1,258 @@
+"""The local server: the page and the JSON API over HTTP, answers from processes that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from importlib.resources import files
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from vramcast.errors import InvalidSpec
+from vramcast.web import limits
+from vramcast.web.exchange import CATALOGUE_ONLY, HTML, Refused, Reply, Sources, error_reply
+from vramcast.web.policy import content_policy
+from vramcast.web.protocol import BoundedHead
+from vramcast.web.service import internal_error, most_bytes, route_of, too_large
+from vramcast.web.workers import RETRY_AFTER, Question, Workers
+
+PAGE: Final = Path(str(files("vramcast.web"))) / "page"
+
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+"""All of them reach the service, which says what is wrong with most."""
+
+LOCAL_NAMES: Final = frozenset(("localhost", "127.0.0.1", "[::1]"))
+
+
+class Served(NamedTuple):
+    """How a server is run."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    sources: Sources = CATALOGUE_ONLY
+    processes: int = 0  # for quick questions; 0: one for each core, at most four
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises: InvalidSpec where the address cannot be had
+    """
+    if not 0 <= port <= 65535:
+        raise InvalidSpec(f"port={port} must be from 0 to 65535; 0 takes any free one")
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
+    except PermissionError:
+        raise InvalidSpec(f"port {port} needs rights that this user has not; give --port 8000") from None
+    except (socket.gaierror, UnicodeError):
+        raise InvalidSpec(f"host={host[:80]!r} is no address of this machine; give --host 127.0.0.1") from None
+    except OSError as error:
+        raise InvalidSpec(_why_not(host, port, error.errno)) from None
+
+
+def _why_not(host: str, port: int, number: int | None) -> str:
+    """Why an address cannot be listened on, and what can."""
+    if number == errno.EADDRINUSE:
+        return f"port {port} is in use; give another one, or --port 0 for any that is free"
+    if number == errno.EADDRNOTAVAIL:
+        return f"host={host[:80]!r} is no address of this machine; give --host 127.0.0.1"
+    return f"{host[:80]}:{port} cannot be listened on ({os.strerror(number or 0)}); give another --host or --port"
+
+
+def run(served: Served, listener: socket.socket) -> None:
+    """Answer until interrupted."""
+    config = uvicorn.Config(
+        application(served),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        http=BoundedHead,
+        limit_concurrency=limits.MOST_CONNECTIONS,
+        timeout_keep_alive=limits.IDLE_SECONDS,
+        timeout_graceful_shutdown=1,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def application(served: Served) -> ASGIApp:
+    """The page and the API as one ASGI application."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        count = served.processes or min(4, os.cpu_count() or 1)
+        app.state.quick = Workers(count, limits.QUICK, served.sources)
+        app.state.slow = Workers(max(1, count // 2), limits.SEARCH, served.sources)
+        app.state.bodies = Bodies()
+        for workers in (app.state.quick, app.state.slow):
+            workers.start()
+        yield
+        for workers in (app.state.quick, app.state.slow):
+            workers.close()
+
+    routes = [Route("/api/{name:path}", api, methods=list(METHODS)), Mount("/", StaticFiles(directory=PAGE, html=True))]
+    return Guard(Starlette(routes=routes, lifespan=lifespan), served.host)
+
+
+async def api(request: Request) -> Response:
+    """One question of the API."""
+    try:
+        reply = await _answered(request)
+    except Refused as refused:
+        reply = error_reply(refused.status, refused.name, str(refused), refused.headers, query=_query(request))
+    except ClientDisconnect:
+        return Response(status_code=400)  # read by nobody
+    except Exception:
+        reply = internal_error(f"{request.method} {request.url.path}", _query(request))
+    headers = dict(reply.headers)
+    if reply.content_type == HTML:
+        headers["content-security-policy"] = "sandbox allow-scripts"  # should anybody open it by itself
+    return Response(reply.body, reply.status, headers, media_type=reply.content_type)
+
+
+def _query(request: Request) -> str:
+    query: str = request.scope["query_string"].decode("latin-1")
+    return query
+
+
+async def _answered(request: Request) -> Reply:
+    headers = {name: value for name, value in request.headers.items() if name in ("content-type", "content-encoding")}
+    path = request.scope["path"]
+    route = route_of(request.method, path, headers)
+    query = _query(request)
+    workers: Workers = request.app.state.slow if route.limit.is_slow else request.app.state.quick
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    with request.app.state.bodies.share() as share:
+        body = await _body(request, most_bytes(route, headers), too_large(route, headers), share)
+        return await workers.answer(Question(request.method, path, query, headers, body), gone)
+
+
+class Bodies:
+    """How much the bodies of all requests hold together, from their first byte until they are answered."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Share]:
+        """The part of one request, given back at its end."""
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            self.num_bytes -= share.num_bytes
+
+
+class Share:
+    """What the body of one request holds."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self.num_bytes = 0
+        self._bodies = bodies
+
+    def take(self, num_bytes: int) -> None:
+        """So much more.
+
+        Raises: Refused where all together would hold too much
+        """
+        if self._bodies.num_bytes + num_bytes > limits.MOST_BODIES:
+            raise Refused(503, "Busy", "too many large bodies at once; send it again in a second", RETRY_AFTER)
+        self._bodies.num_bytes += num_bytes
+        self.num_bytes += num_bytes
+
+
+async def _body(request: Request, most: int, refusal: Refused, share: Share) -> bytes:
+    """The body, never more of it than is read.
+
+    Raises: Refused
+    """
+    stated = request.headers.get("content-length", "0")
+    if stated.isdecimal() and int(stated[:20]) > most:
+        raise refusal
+    parts = bytearray()
+    try:
+        async with asyncio.timeout(limits.BODY_SECONDS):
+            async for part in request.stream():
+                share.take(len(part))
+                parts += part
+                if len(parts) > most:
+                    raise refusal
+    except TimeoutError:
+        raise Refused(408, "TooLong", f"the body did not arrive within {limits.BODY_SECONDS} s") from None
+    return bytes(parts)
+
+
+class Guard:
+    """Headers that keep a browser from doing more than the page needs, and whose name the server answers to.
+
+    A page of somebody else's, whose name is made to mean this machine (DNS rebinding), asks under that name: bound to
+    this machine alone, the server answers only under names that mean it.
+    """
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app = app
+        self._names = LOCAL_NAMES | {host, f"[{host}]"} if is_loopback(host) else frozenset()
+        self._headers = [(name.encode(), value.encode()) for name, value in _headers().items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                there = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(row for row in self._headers if row[0] not in there)]
+            await send(message)
+
+        if self._names and _host_of(dict(scope["headers"])) not in self._names:
+            refusal = error_reply(421, "WrongHost", "this server answers only to names of this machine; open localhost")
+            await Response(refusal.body, refusal.status, media_type=refusal.content_type)(scope, receive, sent)
+            return
+        await self._app(scope, receive, sent)
+
+
+def _host_of(headers: Mapping[bytes, bytes]) -> str:
+    """The name that a request was sent to, without the port."""
+    text = headers.get(b"host", b"").decode("latin-1").lower()
+    name, colon, port = text.rpartition(":")
+    return name if colon and port.isdecimal() else text
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _headers() -> dict[str, str]:
+    """Headers of every reply."""
+    return {
+        "content-security-policy": content_policy(),
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+        "referrer-policy": "no-referrer",
+        "cross-origin-resource-policy": "same-origin",
+        "cross-origin-opener-policy": "same-origin",
+        "cache-control": "no-cache",
+    }

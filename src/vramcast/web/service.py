@@ -1,0 +1,188 @@
+"""The JSON API without a transport: what the local server answers, and the same code in a browser under Pyodide.
+
+Routes are one table. Nothing here opens a socket, starts a thread or a process, or imports what only a server needs.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl
+
+from vramcast.errors import VramcastError
+from vramcast.report.messages import LANGUAGES
+from vramcast.web.exchange import (
+    BYTES,
+    CATALOGUE_ONLY,
+    JSON,
+    Asked,
+    Refused,
+    Reply,
+    Sources,
+    choice_field,
+    error_reply,
+    json_reply,
+)
+from vramcast.web.limits import LARGEST_LOG_BODY, LARGEST_QUESTION, LARGEST_SNAPSHOT, LONGEST_PATH, QUICK, SEARCH, Limit
+
+LOG: Final = logging.getLogger("vramcast.web")
+
+PREFIX: Final = "/api/"
+
+QUESTION: Final = {JSON: LARGEST_QUESTION}
+RECORDING: Final = {BYTES: LARGEST_SNAPSHOT}
+TEXT_OR_RECORDING: Final = {JSON: LARGEST_LOG_BODY, BYTES: LARGEST_SNAPSHOT}
+
+
+class Route(NamedTuple):
+    """One address."""
+
+    method: str
+    module: str  # of vramcast.web.routes
+    function: str
+    takes: Mapping[str, int] = {}  # content type of a body -> the most of it [bytes]
+    query: tuple[str, ...] = ()  # parameters of its own
+    limit: Limit = QUICK
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """All parameters: every reply may be asked for in a language."""
+        return (*self.query, "lang")
+
+
+ROUTES: Final[dict[str, Route]] = {
+    "train": Route("POST", "train", "train", QUESTION),
+    "serve": Route("POST", "serve", "serve", QUESTION),
+    "plan/train": Route("POST", "plan", "plan_train", QUESTION, limit=SEARCH),
+    "plan/serve": Route("POST", "plan", "plan_serve", QUESTION, limit=SEARCH),
+    "oom": Route("POST", "oom", "oom", TEXT_OR_RECORDING, ("snapshot", "checks", "name", "job", "format"), SEARCH),
+    "replay": Route(
+        "POST", "replay", "replay", RECORDING,
+        ("format", "name", "device", "leaks", "alloc-conf", "all-confs", "capacity", "top"), SEARCH,
+    ),
+    "files": Route("POST", "files", "files", QUESTION, limit=SEARCH),
+    "report": Route("POST", "reports", "report", {JSON: LARGEST_LOG_BODY}, limit=SEARCH),
+    "words": Route("GET", "words", "words"),
+    "options/train": Route("GET", "options", "train_options"),
+    "options/serve": Route("GET", "options", "serve_options"),
+    "options/plan-train": Route("GET", "options", "plan_train_options"),
+    "options/plan-serve": Route("GET", "options", "plan_serve_options"),
+    "models": Route("GET", "catalogue", "models", query=("query",)),
+    "gpus": Route("GET", "catalogue", "gpus", query=("query",)),
+    "instances": Route("GET", "catalogue", "instances", query=("query",)),
+    "accuracy": Route("GET", "accuracy", "accuracy"),
+    "openapi.json": Route("GET", "description", "description"),
+    "version": Route("GET", "catalogue", "version"),
+}
+"""Path after /api/ -> what answers."""
+
+
+def answered(
+    method: str, path: str, query: str = "", headers: Mapping[str, str] | None = None, body: bytes = b"", *,
+    sources: Sources = CATALOGUE_ONLY,
+) -> Reply:
+    """The reply to one request; never raises, whatever the request is.
+
+    Args:
+        method: of HTTP; HEAD is answered as GET, who sends it leaves out the body
+        path: "/api/train"
+        query: what stands after "?" in the address
+        headers: by name in lower case
+        body: of the request, whole
+        sources: where models may come from
+    """
+    try:
+        headers = headers or {}
+        route = route_of(method, path, headers)
+        if len(body) > most_bytes(route, headers):
+            raise too_large(route, headers)
+        asked = Asked(_query(route, query), content_type(headers), body, sources)
+        found = _function(route)(asked)
+        return found if isinstance(found, Reply) else json_reply(found)
+    except Refused as refused:
+        return error_reply(refused.status, refused.name, str(refused), refused.headers, query=query)
+    except VramcastError as error:
+        return error_reply(422, type(error).__name__, str(error), query=query)
+    except (RecursionError, MemoryError, OverflowError):
+        return error_reply(422, "InvalidSpec", "the question is larger than can be answered", query=query)
+    except Exception:
+        return internal_error(f"{method} {path}", query)
+
+
+def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
+    """What answers a request, as far as its head tells; a server asks this before it reads a body.
+
+    Raises: Refused
+    """
+    name = path.removeprefix(PREFIX)
+    route = ROUTES.get(name) if path.startswith(PREFIX) else None
+    if route is None:
+        raise Refused(404, "UnknownPath", f"there is no {path[:80]!r}; /api/openapi.json lists what there is")
+    allowed = (route.method, "HEAD") if route.method == "GET" else (route.method,)
+    if method not in allowed:
+        known = ", ".join(allowed)
+        raise Refused(405, "WrongMethod", f"{path} takes {known}, not {method[:20]!r}", (("allow", known),))
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise Refused(415, "WrongEncoding", "compressed bodies are not read; send the body as it is")
+    if route.takes and content_type(headers) not in route.takes:
+        raise Refused(415, "WrongType", f"{path} takes {' or '.join(route.takes)}; say so in Content-Type")
+    return route
+
+
+def content_type(headers: Mapping[str, str]) -> str:
+    """The type of a body, without its parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def most_bytes(route: Route, headers: Mapping[str, str]) -> int:
+    """The largest body that a route takes [bytes]."""
+    return route.takes.get(content_type(headers), 0)
+
+
+def too_large(route: Route, headers: Mapping[str, str]) -> Refused:
+    """The refusal of a body that is too large."""
+    most, kind = most_bytes(route, headers), content_type(headers)
+    if not most:
+        return Refused(413, "TooLarge", f"{route.method} takes no body here; ask by the address alone")
+    size = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most >> 10} KiB"
+    instead = "the command line, vramcast replay FILE, reads larger ones" if kind == BYTES else "send less"
+    return Refused(413, "TooLarge", f"the body has more than {size}; {instead}")
+
+
+def internal_error(what: str, query: str = "") -> Reply:
+    """The reply to our own mistake: a reference that the log has too, and nothing of the cause."""
+    reference = secrets.token_hex(4)
+    LOG.exception("%s failed, reference %s", what[:200].encode("ascii", "backslashreplace").decode(), reference)
+    message = f"this is a bug of vramcast; please report it with the question you asked (reference {reference})"
+    return error_reply(500, "InternalError", message, query=query)
+
+
+def _query(route: Route, text: str) -> dict[str, str]:
+    """The parameters of the address; of one given twice the refusal.
+
+    Raises: Refused
+    """
+    if len(text) > LONGEST_PATH:
+        raise Refused(414, "TooLarge", f"the address has more than {LONGEST_PATH >> 10} KiB; send questions as a body")
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=32, errors="strict")
+    except ValueError:
+        raise Refused(400, "BadAddress", "the query of the address cannot be read; write name=value&...") from None
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Refused(400, "BadAddress", "the query of the address names a parameter twice; give it once")
+    for name in found:
+        if name not in route.parameters:
+            known = ", ".join(route.parameters)
+            raise Refused(400, "BadAddress", f"unknown parameter {name[:80]!r} of the address; known: {known}")
+    choice_field(found, "lang", LANGUAGES, "en")
+    return found
+
+
+def _function(route: Route) -> Callable[[Asked], Any]:
+    """What answers, imported when it is first asked."""
+    function: Callable[[Asked], Any] = getattr(import_module(f"vramcast.web.routes.{route.module}"), route.function)
+    return function

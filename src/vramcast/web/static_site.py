@@ -1,0 +1,190 @@
+"""`vramcast web --build`: the page as a static site whose answers are computed in the browser, by the same service."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from vramcast.errors import InvalidSpec, SourceError
+from vramcast.web.policy import content_policy
+
+PYODIDE: Final = "314.0.7"
+"""The version of the npm package that is fetched where none is given."""
+
+MSGSPEC: Final = "0.22.0"
+"""The one compiled package that the core needs; it is published for Pyodide's ABI."""
+
+RUNTIME: Final = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+"""Files of the npm package that a browser loads."""
+
+APART: Final = (
+    "tracing", "web/page", "web/server.py", "web/workers.py", "web/protocol.py", "web/warm.py", "watch", "cli",
+)
+"""Parts of vramcast that no page asks: they need torch, sockets, a GPU or a terminal."""
+
+DOWNLOAD_SECONDS: Final = 300
+WHEN: Final = (2020, 1, 1, 0, 0, 0)  # of every file in the archive: equal inputs make equal sites
+
+
+class Site(NamedTuple):
+    """What was built."""
+
+    directory: Path
+    num_bytes: int
+    searches: bool  # whether NumPy is in it, which the search over training plans needs
+
+
+class Runtime(NamedTuple):
+    """A Pyodide runtime, and what wheels must be built for."""
+
+    folder: Path
+    python: str  # "314"
+    platform: str  # "pyemscripten_2026_0_wasm32"
+
+
+def build(directory: Path, *, pyodide: Path | None = None, wheels: Sequence[Path] = ()) -> Site:
+    """Write the site.
+
+    Args:
+        directory: of the site; made where it is missing, never one that holds anything else
+        pyodide: a folder with the npm package `pyodide`; None: npm fetches it
+        wheels: more packages for the browser; one of msgspec in place of what pip fetches, NumPy for searches
+
+    Raises: InvalidSpec, SourceError of one sentence
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise InvalidSpec(f"{directory} is not an empty folder; name one that is empty or does not exist")
+    with tempfile.TemporaryDirectory(prefix="vramcast-web-") as scratch:
+        made = Path(scratch) / "site"
+        _write_page(made)
+        runtime = runtime_in(pyodide if pyodide is not None else _fetched_runtime(Path(scratch)))
+        (made / "pyodide").mkdir()
+        for name in RUNTIME:
+            shutil.copyfile(runtime.folder / name, made / "pyodide" / name)
+        names = [package_of(wheel, runtime) for wheel in wheels]
+        fetched = [] if "msgspec" in names else [_fetched_msgspec(runtime, Path(scratch))]
+        _write_core(made / "core.zip", [*wheels, *fetched])
+        shutil.copytree(made, directory, dirs_exist_ok=True)
+    size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    return Site(directory, size, searches="numpy" in names)
+
+
+def runtime_in(folder: Path) -> Runtime:
+    """The runtime in a folder.
+
+    Raises: SourceError
+    """
+    missing = [name for name in RUNTIME if not (folder / name).is_file()]
+    if missing:
+        raise SourceError(
+            f"{folder} lacks {missing[0]}; give the folder of the npm package pyodide: "
+            f"npm install pyodide@{PYODIDE}, then --pyodide node_modules/pyodide"
+        )
+    try:
+        info = json.loads((folder / "pyodide-lock.json").read_text(encoding="utf-8"))["info"]
+        major, minor = info["python"].split(".")[:2]
+        return Runtime(folder, major + minor, f"pyemscripten_{info['abi_version']}_{info['arch']}")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise SourceError(f"{folder / 'pyodide-lock.json'} does not say which Python it is for") from None
+
+
+def package_of(wheel: Path, runtime: Runtime) -> str:
+    """The package of a wheel that runs there, by its name in lower case.
+
+    Raises: InvalidSpec, SourceError
+    """
+    parts = wheel.name.removesuffix(".whl").split("-")
+    if wheel.suffix != ".whl" or len(parts) < 5:
+        raise InvalidSpec(f"{wheel.name} is no wheel; they are named like msgspec-{MSGSPEC}-...-{runtime.platform}.whl")
+    if not wheel.is_file():
+        raise SourceError(f"{wheel} does not exist")
+    if parts[-1] not in ("any", runtime.platform):
+        raise InvalidSpec(f"{wheel.name} is for {parts[-1]}; a browser with this Pyodide needs {runtime.platform}")
+    return parts[0].lower()
+
+
+def _write_page(directory: Path) -> None:
+    """The page, told to ask its worker, and kept from loading anything that is not of its site."""
+    shutil.copytree(str(files("vramcast.web") / "page"), directory)
+    index = directory / "index.html"
+    text = index.read_text(encoding="utf-8")
+    asks = '<meta name="vramcast-backend" content="fetch">'
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{content_policy(in_browser=True)}">'
+    if asks not in text:
+        raise RuntimeError("the page does not say how it asks")
+    index.write_text(text.replace(asks, asks.replace("fetch", "pyodide") + f"\n  {policy}"), encoding="utf-8")
+
+
+def _write_core(archive: Path, wheels: Sequence[Path]) -> None:
+    """One archive of vramcast, PyYAML and the wheels, which the worker unpacks beside Python's own library."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as core:
+        for name, content in sorted(_core_files()):
+            core.writestr(_entry(name), content)
+        for wheel in wheels:
+            try:
+                with zipfile.ZipFile(wheel) as packed:
+                    for name in sorted(packed.namelist()):
+                        if not name.endswith("/"):
+                            core.writestr(_entry(name), packed.read(name))
+            except zipfile.BadZipFile:
+                raise SourceError(f"{wheel} cannot be unpacked; download it again") from None
+
+
+def _core_files() -> Iterator[tuple[str, bytes]]:
+    """Files of vramcast and of PyYAML, whose parser in C is optional."""
+    import yaml
+
+    for package, apart in ((Path(str(files("vramcast"))), APART), (Path(yaml.__file__).parent, ())):
+        for path in package.rglob("*"):
+            name = path.relative_to(package).as_posix()
+            left_out = any(name == part or name.startswith(part + "/") for part in apart)
+            if path.is_file() and not left_out and path.suffix not in (".pyc", ".so", ".pyd"):
+                yield f"{package.name}/{name}", path.read_bytes()
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, WHEN)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    return entry
+
+
+def _fetched_runtime(scratch: Path) -> Path:
+    """Pyodide as npm has it."""
+    if shutil.which("npm") is None:
+        raise SourceError(
+            f"npm is not there to fetch Pyodide; give --pyodide FOLDER with the npm package pyodide {PYODIDE}"
+        )
+    _run(["npm", "pack", f"pyodide@{PYODIDE}", "--silent", "--pack-destination", str(scratch)], "Pyodide")
+    with tarfile.open(next(scratch.glob("pyodide-*.tgz"))) as packed:
+        packed.extractall(scratch / "npm", filter="data")
+    return scratch / "npm" / "package"
+
+
+def _fetched_msgspec(runtime: Runtime, scratch: Path) -> Path:
+    """msgspec as pip has it for this runtime."""
+    where = ["--platform", runtime.platform, "--python-version", runtime.python, "--abi", f"cp{runtime.python}"]
+    asked = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *where]
+    _run([*asked, "--implementation", "cp", "-d", str(scratch), f"msgspec=={MSGSPEC}"], "msgspec for Pyodide")
+    return next(scratch.glob("msgspec-*.whl"))
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    """Run what fetches a package.
+
+    Raises: SourceError
+    """
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired, OSError) as error:
+        said = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        raise SourceError(f"{what} could not be fetched ({said[-1][:160] if said else command[0]})") from None

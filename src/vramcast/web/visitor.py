@@ -1,0 +1,150 @@
+"""What a visitor's question may name: the catalogue, plain numbers, hubs that were switched on.
+
+This is the one place that decides it. Texts that no row below lists are refused, so that an option which begins to
+read a file tomorrow is refused until somebody says here that it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vramcast.catalogue.models import load_model
+from vramcast.domain.checkpoint import Checkpoint
+from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.question.build import Resolve
+from vramcast.question.options import Kind, Option
+from vramcast.sources.resolve import HUB_ID
+from vramcast.web.exchange import Sources
+from vramcast.web.limits import LONGEST_VALUE
+
+HUBS: Final[dict[str, tuple[str, ...]]] = {
+    "huggingface": ("", "hf:", "huggingface:"),
+    "modelscope": ("modelscope:",),
+}
+"""Hub that a server may be started with -> what stands before its ids."""
+
+TEXTS: Final = frozenset((
+    "model", "gpus",
+    "params", "optimizer", "alloc-conf", "engine", "weights", "kv-dtype", "v-dtype", "draft",
+    "price", "region", "currency",
+    "budget", "deadline", "headroom", "ttft",
+))
+"""Options of free text that name no file: they are numbers, names of tables, or a model (`model`, `draft`)."""
+
+LISTS: Final = frozenset((
+    "recompute-modules", "lora-targets", "modules-to-save", "engine-option", "on", "allow", "forbid",
+))
+"""Options of several names, none of them a file's; axes of a search are lists of what the option itself takes."""
+
+FILES: Final[dict[str, str]] = {
+    "calibration": "a calibration file",
+    "prices": "a file of prices; give price instead",
+    "hardware": "a file of own clusters; give gpus instead",
+}
+"""Options that name files of the machine that answers."""
+
+ALWAYS: Final = ("model", "gpus")
+
+
+def options_of(
+    fields: Mapping[str, Any], table: Mapping[str, Option], always: tuple[str, ...] = ALWAYS
+) -> dict[str, Any]:
+    """The options of a question as a visitor may ask it.
+
+    Args:
+        fields: as the visitor sent them
+        table: the options of the command
+        always: names that stand beside the table
+
+    Raises: InvalidSpec or UnknownName of one sentence
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    for name, value in given.items():
+        if name in FILES:
+            raise InvalidSpec(f"{name} names {FILES[name]}: a question from the web names no file")
+        if name not in always and name not in table:
+            raise UnknownName.of("option", name, asked_names(table, always))
+        if not may_be_asked(name, table):
+            raise InvalidSpec(f"{name} cannot be asked from the web; use the command line")
+        _check_value(name, value, table)
+    return given
+
+
+def asked_names(table: Mapping[str, Option], always: tuple[str, ...] = ALWAYS) -> tuple[str, ...]:
+    """The options of a table that a visitor may give, those beside it first."""
+    return (*always, *(name for name in table if may_be_asked(name, table)))
+
+
+def may_be_asked(name: str, table: Mapping[str, Option]) -> bool:
+    """Whether an option cannot name a file: it is listed, or its kind allows no free text."""
+    if name in FILES:
+        return False
+    option = table.get(name)
+    if option is None or option.kind is Kind.TEXT:
+        return name in TEXTS
+    if option.kind is Kind.NAMES and option.section != "axis":
+        return name in LISTS
+    return True
+
+
+def _check_value(name: str, value: object, table: Mapping[str, Option]) -> None:
+    """Raise InvalidSpec for what no option is: objects, lists of anything but texts, endless texts."""
+    is_list = isinstance(value, list)
+    items = value if isinstance(value, list) else [value]
+    if is_list and (name not in table or table[name].kind is not Kind.NAMES):
+        raise InvalidSpec(f"{name} must be one value, not a list")
+    if name in ALWAYS and not isinstance(value, str):
+        raise InvalidSpec(f"{name} must be a text")
+    if len(items) > LONGEST_VALUE:
+        raise InvalidSpec(f"{name} lists {len(items)} values; give at most {LONGEST_VALUE}")
+    for item in items:
+        if not isinstance(item, (str, bool, int, float)) or (is_list and not isinstance(item, str)):
+            raise InvalidSpec(f"{name} must be a text, a number, true or false, or a list of texts")
+        if len(str(item)) > LONGEST_VALUE:
+            raise InvalidSpec(f"{name} has more than {LONGEST_VALUE} characters")
+
+
+def resolver(sources: Sources) -> Resolve:
+    """What turns the name of a model into the model: the catalogue, then hubs where there are any."""
+
+    def resolve(text: str) -> Checkpoint:
+        try:
+            return Checkpoint(model=load_model(text))
+        except UnknownName as unknown:
+            if hub_of(text) is None:
+                raise (_not_a_name(text) if _looks_like_path(text) else unknown) from None
+        return _from_hub(text, sources)
+
+    return resolve
+
+
+def hub_of(text: str) -> str | None:
+    """The hub that a text is an id of; None where it is none."""
+    if not HUB_ID.fullmatch(text) or text.partition("@")[2].startswith("."):
+        return None
+    scheme, colon, _ = text.rpartition(":")
+    return next(hub for hub, before in HUBS.items() if scheme + colon in before)
+
+
+def _from_hub(text: str, sources: Sources) -> Checkpoint:
+    hub = hub_of(text)
+    if hub not in sources.hubs:
+        raise InvalidSpec(
+            f"{text[:120]} is in no catalogue, and no hub is asked here; name a model of the catalogue, or give "
+            f"params, layers and hidden (vramcast web --hub {hub} answers for ids of that hub)"
+        )
+    from vramcast.sources.hub import checkpoint_from_hub
+
+    return checkpoint_from_hub(text)
+
+
+def _looks_like_path(text: str) -> bool:
+    return any(mark in text for mark in ("/", "\\", "\0")) or text.endswith((".json", ".gguf", ".safetensors", ".sh"))
+
+
+def _not_a_name(text: str) -> InvalidSpec:
+    return InvalidSpec(
+        f"{text[:80]!r} looks like a path or an address: a question from the web names no file and no address; name a "
+        "model of the catalogue, or give params, layers and hidden"
+    )

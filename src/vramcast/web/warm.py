@@ -1,0 +1,26 @@
+"""Imports what questions need, so that processes forked from here answer their first one at once."""
+
+import gc
+
+import vramcast.api
+import vramcast.doctor.failures.read
+import vramcast.emit.write
+import vramcast.estimate.serving
+import vramcast.estimate.training
+import vramcast.report.document
+import vramcast.report.plan_document
+import vramcast.report.replay_page
+import vramcast.report.written
+import vramcast.search.serving
+import vramcast.sources.snapshots
+import vramcast.web.routes.catalogue
+import vramcast.web.routes.options
+import vramcast.web.routes.plan
+import vramcast.web.routes.serve
+import vramcast.web.routes.train
+import vramcast.web.service  # noqa: F401
+from vramcast.estimate.loop import LOOP
+
+LOOP.load()
+gc.collect()
+gc.freeze()  # no collection of a process looks through all this again

@@ -1,0 +1,86 @@
+"""The page's measured cases are what the program prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from truth.page import COLUMNS, PAGE, TRACED, address, document, text_of
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth")
+FILES = ("training.jsonl", "megatron_b200.jsonl", "kernels.jsonl", "inference.jsonl", "vision_nvidia_smi.jsonl")
+SAMPLED = 120
+"""Rows predicted anew; all of them take half a minute."""
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(PAGE.read_text(encoding="utf-8"))
+    return found
+
+
+def unpacked(packed: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = [dict(zip(packed["columns"], case, strict=True)) for case in packed["cases"]]
+    lists = packed["lists"]
+    return [
+        {name: lists[name][value] if name in lists and value >= 0 else value for name, value in row.items()}
+        for row in rows
+    ]
+
+
+def test_sampled_cases_are_predicted_as_the_page_says(shipped: dict[str, Any], tmp_path: Path) -> None:
+    if not all((FOLDER / name).is_file() for name in FILES):
+        pytest.skip("the measured runs are not here")
+    chosen = random.Random(7)
+    stated = {json.dumps(row, sort_keys=True) for row in unpacked(shipped)}
+    for name in FILES:
+        lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
+        part = tmp_path / name
+        part.write_text("\n".join(chosen.sample(lines, min(len(lines), SAMPLED // len(FILES)))))
+        for row in unpacked(json.loads(text_of(document([part])))):
+            assert json.dumps(row, sort_keys=True) in stated, f"{name}: {row}; run python -m truth.page"
+
+
+def test_every_row_of_every_file_is_there(shipped: dict[str, Any]) -> None:
+    if not all((FOLDER / name).is_file() for name in FILES):
+        pytest.skip("the measured runs are not here")
+    lines = sum(len((FOLDER / name).read_text(encoding="utf-8").split("\n")) - 1 for name in FILES)
+    assert len(shipped["cases"]) >= lines  # a row may measure several levels
+
+
+def test_the_file_is_compact_and_says_nothing_twice(shipped: dict[str, Any]) -> None:
+    assert shipped["columns"] == list(COLUMNS)
+    assert PAGE.stat().st_size < 500_000
+    for name, texts in shipped["lists"].items():
+        assert len({json.dumps(text) for text in texts}) == len(texts), name
+
+
+def test_rows_of_another_program_say_which(tmp_path: Path) -> None:
+    row = {"source": "a study (some/repository x.csv)", "model": "timm/x", "gpu": "A100", "measured_peak_mib": 7685.0}
+    (tmp_path / "vision_nvidia_smi.jsonl").write_text(json.dumps(row) + "\n")
+    (case,) = unpacked(json.loads(text_of(document([tmp_path / "vision_nvidia_smi.jsonl"]))))
+    assert case["refused"] == TRACED["vision_nvidia_smi.jsonl"]
+    assert case["measured"] == 7685 << 20
+    assert case["source"] == ["a study (some/repository x.csv)", "https://github.com/some/repository"]
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("https://github.com/a/b/issues/7 comment", "https://github.com/a/b/issues/7"),
+        ("github.com/a/b @58eb52c0 docs/x.md", "https://github.com/a/b/tree/58eb52c0"),
+        ("github.com/a/b refs/pull/205 @a95ae28 x.log", "https://github.com/a/b/tree/a95ae28"),
+        ("a/b@58eb52c0:docs/x.md", "https://github.com/a/b/tree/58eb52c0"),
+        ("a/b:docs/x.md", "https://github.com/a/b"),
+        ("a study (a/b docs/x.md, Apache-2.0)", "https://github.com/a/b"),
+        ("a/b", ""), ("somebody's blog", ""), ("javascript:alert(1)", ""),
+    ],
+)
+def test_addresses_of_sources_are_those_of_their_repositories(text: str, url: str) -> None:
+    assert address(text) == url

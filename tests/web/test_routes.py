@@ -1,0 +1,422 @@
+"""What each route answers beside plans: texts, recordings, files, forms, words, measured cases."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+import vramcast
+from tests.web.asking import SERVE, TRAIN, get, post, refused
+from vramcast.question.options import OPTIONS
+from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.report.messages import MESSAGES
+from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH
+from vramcast.web.routes.accuracy import cases_of
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+    "GPU 0 has a total capacity of 79.19 GiB of which 1.00 GiB is free."
+)
+
+NARROW = {"engine": "pytorch", "micro-batch": "1", "recompute": "none", "global-batch": 8}
+
+
+def recording() -> bytes:
+    return (EXAMPLES / "fragmented.pickle").read_bytes()
+
+
+def test_a_text_is_diagnosed_and_never_taken_for_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert post("oom", {"text": OOM}).document["findings"][0]["family"] == "torch-cuda"
+    monkeypatch.chdir(tmp_path)
+    Path("train.log").write_text(OOM)
+    for text in ("train.log", str(tmp_path / "train.log"), "-", ""):
+        said = post("oom", {"text": text})
+        assert (said.status, said.document["findings"]) == (200, [])
+
+
+def test_a_text_with_its_job_says_what_the_job_needs() -> None:
+    said = post("oom", {"text": OOM, "job": {"model": "qwen3-8b", "gpus": "rtx-4090"}})
+    assert any("23.64 GiB" in why for why in said.document["findings"][0]["why"])
+    served = post("oom", {"text": OOM, "job": {"model": "qwen3-32b", "gpus": "rtx-4090", "engine": "vllm"}})
+    assert any(why.startswith("serve:") for why in served.document["findings"][0]["why"])
+
+
+def test_jobs_of_texts_name_no_files() -> None:
+    assert "names no file" in refused("oom", {"text": OOM, "job": TRAIN | {"model": "/etc/passwd"}})
+    assert "names no file" in refused("oom", {"text": OOM, "job": TRAIN | {"prices": "x.csv"}})
+    assert "must be an object" in refused("oom", {"text": OOM, "job": "job.toml"})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"text": 7}, "must be a text"),
+        ({"checks": "yes"}, "true or false"),
+        ({"file": "x"}, "unknown key"),
+        ({"lang": "fr"}, "en, zh"),
+    ],
+)
+def test_bodies_of_texts_are_read_strictly(change: dict[str, Any], words: str) -> None:
+    assert words in refused("oom", {"text": OOM} | change)
+
+
+def test_a_text_of_more_than_a_log_is_refused() -> None:
+    said = post("oom", {"text": "x" * (LARGEST_TEXT + 1)})
+    assert said.status == 413
+
+
+def test_sentences_of_a_diagnosis_come_in_the_language_asked_for() -> None:
+    english, chinese = post("oom", {"text": OOM}), post("oom", {"text": OOM, "lang": "zh"})
+    assert english.document["findings"][0]["class"] == chinese.document["findings"][0]["class"]
+    assert (
+        not english.document["findings"][0]["text"].isascii() or not chinese.document["findings"][0]["text"].isascii()
+    )
+    assert english.document["findings"][0]["text"] != chinese.document["findings"][0]["text"]
+
+
+def test_a_recording_is_replayed_and_diagnosed() -> None:
+    said = post("replay", recording(), query="leaks=1&all-confs=1&name=mine.pickle&top=3&device=0")
+    assert said.document["snapshot"] == "mine.pickle"
+    (device,) = said.document["devices"]
+    assert device["variants"] and device["leaks"] is not None and len(device["peak"]["blocks"]) <= 3
+    assert (
+        post("replay", gzip.compress(recording())).document["devices"][0]["peak"]
+        == post("replay", recording()).document["devices"][0]["peak"]
+    )
+    assert post("oom", recording(), query="snapshot=1").document["findings"][0]["class"] == "fragmented"
+
+
+JOB = {"model": "llama-3.2-1b", "gpus": "rtx-4090", "micro-batch": "8"}
+
+
+def test_a_recording_is_diagnosed_with_the_job_that_failed(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in JOB.items()), encoding="utf-8")
+    alone = post("oom", recording()).document["findings"][0]
+    given = post("oom", recording(), query=urlencode({"job": json.dumps(JOB)})).document["findings"][0]
+    known = vramcast.diagnose(EXAMPLES / "fragmented.pickle", file=file)
+    expected = json.loads(known.to_json())["findings"][0]
+    assert given["fixes"] == expected["fixes"]
+    assert given["fixes"] != alone["fixes"]
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ("model = 3", "must be an object"),
+        ("[1]", "must be an object"),
+        ('{"model": "a", "model": "b"}', "must be an object"),
+        (json.dumps(JOB | {"model": "/etc/passwd"}), "names no file"),
+        (json.dumps(JOB | {"tp": "no"}), "tp="),
+    ],
+)
+def test_the_job_of_a_recording_is_held_to_what_a_visitor_may_ask(job: str, words: str) -> None:
+    assert words in refused("oom", recording(), query=urlencode({"job": job}))
+
+
+def test_the_job_of_a_recording_is_as_long_as_an_address_may_be() -> None:
+    said = post("oom", recording(), query=urlencode({"job": json.dumps({"model": "x" * LONGEST_PATH})}))
+    assert said.status == 414
+
+
+@pytest.mark.parametrize(
+    ("path", "title"), [("oom", "# Why memory ran out: mine.pickle"), ("replay", "# Memory recording: mine.pickle")]
+)
+def test_a_recording_comes_to_a_report_in_a_language(path: str, title: str) -> None:
+    assert post(path, recording(), query="format=md&name=mine.pickle").document.startswith(title)
+    page = post(path, recording(), query="format=html&lang=zh&name=%3C%2Ftitle%3E%3Cscript%3Ealert(1)").document
+    assert page.startswith("<!doctype html>") and 'lang="zh"' in page
+    assert "<script>alert" not in page
+
+
+def test_the_page_of_a_recording_holds_its_name_as_text() -> None:
+    said = post("replay", recording(), query="format=html&lang=zh&name=%3C%2Fscript%3E%3Cscript%3Ealert(1)")
+    assert said.status == 200
+    assert said.document.startswith("<!doctype html>")
+    assert "<script>alert" not in said.document
+    assert 'lang="zh"' in said.document
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("hacked"),))
+
+
+@pytest.mark.parametrize(
+    ("body", "query"),
+    [
+        (b"", ""),
+        (b"hello", ""),
+        (b"\x80\x04", ""),
+        (pickle.dumps(Hostile()), ""),
+        (pickle.dumps({"device_traces": 7}), ""),
+        (b'{"segments": ' + b"[" * 50_000, ""),
+        (gzip.compress(bytes(1 << 20)), ""),
+        (b"PK\x03\x04junk", ""),
+        (b"ok", "top=0"),
+        (b"ok", "top=99999"),
+        (b"ok", "device=-1"),
+        (b"ok", "format=exe"),
+        (b"ok", "capacity=lots"),
+        (recording(), "device=7"),
+        (recording(), "alloc-conf=nonsense"),
+    ],
+)
+def test_hostile_recordings_and_settings_end_in_a_sentence(
+    body: bytes, query: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused("replay", body, query=query)
+    assert not Path("hacked").exists()
+
+
+def test_a_recording_that_unpacks_to_more_than_its_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vramcast.web.routes import replay
+
+    monkeypatch.setattr(replay, "LARGEST_UNPACKED", 1 << 10)
+    assert "unpacked it has more than 1,024 bytes" in refused("replay", gzip.compress(recording()))
+
+
+def test_files_of_a_plan_are_those_of_the_command_line(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from vramcast.cli.main import group
+
+    CliRunner().invoke(
+        group,
+        ["train", "qwen3-8b", "--gpus", "8xh100", "--engine", "deepspeed", "--write", str(tmp_path / "out")],
+        standalone_mode=False,
+    )
+    asked = {"command": "train", "question": {"model": "qwen3-8b", "gpus": "8xh100", "engine": "deepspeed"}}
+    files = {file["name"]: file["text"] for file in post("files", asked).document["files"]}
+    assert files == {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    chosen = post("files", asked | {"formats": ["deepspeed"]}).document["files"]
+    assert {file["name"] for file in chosen} == {"ds_config.json", "README.md"}
+
+
+def test_files_of_searches_and_servers() -> None:
+    served = post("files", {"command": "serve", "question": SERVE})
+    assert any(file["name"] == "serve.sh" for file in served.document["files"])
+    found = post("files", {"command": "plan serve", "question": {"model": "qwen3-0.6b", "on": "l4", "concurrency": 2}})
+    assert "serve.sh" in {file["name"] for file in found.document["files"]}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"command": "rm", "question": TRAIN}, "is not known"),
+        ({"command": "train", "question": "x"}, "must be an object"),
+        ({"command": "train", "question": TRAIN, "formats": "deepspeed"}, "list of names"),
+        ({"command": "train", "question": TRAIN, "formats": ["../../etc"]}, "unknown format"),
+        ({"command": "train", "question": TRAIN | {"model": "/etc/passwd"}}, "names no file"),
+        ({"command": "serve", "question": SERVE | {"find": "fewest-gpus"}}, "without find"),
+        ({"command": "serve", "question": {"model": "sdxl", "gpus": "l4"}}, "no configuration files"),
+        ({"command": "train", "question": TRAIN, "directory": "/tmp"}, "unknown key"),
+        (
+            {"command": "plan train", "question": {"model": "llama-3.1-8b", "on": "l4", **NARROW}},
+            "nothing that was looked",
+        ),
+    ],
+)
+def test_files_that_cannot_be_written_are_refused(body: dict[str, Any], words: str) -> None:
+    assert words in refused("files", body)
+
+
+@pytest.mark.parametrize(("name", "table"), [("train", OPTIONS), ("serve", SERVE_OPTIONS)])
+def test_forms_have_every_option_that_may_be_asked_once(name: str, table: dict[str, Any]) -> None:
+    rows = get(f"options/{name}", "lang=zh").document["options"]
+    names = [row["name"] for row in rows]
+    assert names[:1] == ["model"]
+    assert set(names) == {"model", "gpus", *table} - {"calibration", "prices", "hardware"}
+    assert len(set(names)) == len(names)
+    groups = [row["group"] for row in rows]
+    assert [group for index, group in enumerate(groups) if index == 0 or groups[index - 1] != group] == list(
+        dict.fromkeys(groups)
+    )
+    assert "advanced" not in groups  # every option has its place
+
+
+def test_forms_of_searches_have_a_place_for_every_option() -> None:
+    for name in ("plan-train", "plan-serve"):
+        rows = get(f"options/{name}").document["options"]
+        assert {"on", "goal"} <= {row["name"] for row in rows}
+        assert "advanced" not in {row["group"] for row in rows}
+
+
+def test_a_default_of_a_form_changes_nothing() -> None:
+    usual = post("train", TRAIN).document
+    for row in get("options/train").document["options"]:
+        if (
+            row.get("default") not in (None, [])
+            and row["name"] not in ("objective", "peft")
+            and row["group"] == "workload"
+        ):
+            assert post("train", TRAIN | {row["name"]: row["default"]}).document["peak"] == usual["peak"], row
+
+
+def test_changes_can_be_applied_as_they_stand() -> None:
+    question = {"model": "llama-3.1-8b", "gpus": "8xa100-sxm4-40gb", "seq-len": "16k"}
+    changes = post("train", question).document["changes"]
+    assert any(change["fits"] for change in changes) and len(changes) > 3
+    for change in changes:
+        after = post("train", question | change["apply"]).document
+        assert after["fits"] == change["fits"], change
+        if change["fits"]:  # of others it is the least that they need
+            assert after["needed_bytes"] == pytest.approx(change["device_bytes"], rel=0.01), change
+    served = {"model": "llama-3.1-70b", "gpus": "h100"}
+    for change in post("serve", served).document["changes"]:
+        assert post("serve", served | change["apply"]).document["fits"] == change["fits"], change
+
+
+def test_plans_of_a_search_can_be_asked_as_they_stand() -> None:
+    question = {"model": "llama-3.2-1b", "on": "2xl40s", "engine": "pytorch", "seq-len": 2048, "global-batch": 8}
+    found = post("plan/train", question).document
+    assert found["plans"]
+    for plan, options in list(zip(found["plans"], found["options"], strict=True))[:3]:
+        alone = post("train", {"model": "llama-3.2-1b", "seq-len": 2048, **options}).document
+        assert alone["peak"] == plan["peak"]
+
+
+def test_words_are_those_of_reports() -> None:
+    english, chinese = get("words").document["words"], get("words", "lang=zh").document["words"]
+    assert english.keys() == chinese.keys()
+    assert chinese["category.weights"] == MESSAGES["category.weights"]["zh"]
+    assert all("{" not in text for text in english.values())
+
+
+def test_catalogues_can_be_searched() -> None:
+    assert [row["name"] for row in get("models", "query=qwen3-8b").document["models"]] == ["qwen3-8b"]
+    assert {"h100-sxm-80gb"} <= {row["name"] for row in get("gpus", "query=h100").document["gpus"]}
+    assert all("aws:" in row["name"] for row in get("instances", "query=aws:p5").document["instances"])
+    assert get("models", "query=no-such-thing").document["models"] == []
+
+
+def test_measured_cases_say_what_was_measured_predicted_and_where() -> None:
+    found = get("accuracy").document
+    assert len(found["cases"]) > 2000
+    predicted = [case for case in found["cases"] if "predicted" in case]
+    assert len(predicted) > 1000
+    for case in predicted:
+        if case["measured"]:
+            assert case["error"] == pytest.approx(case["predicted"] / case["measured"] - 1, abs=1e-4)
+        assert "refused" not in case
+    assert all(case["refused"] for case in found["cases"] if "predicted" not in case)
+    assert all(case["source"] for case in found["cases"])
+    assert sum("url" in case for case in found["cases"]) > 0.95 * len(found["cases"])
+
+
+def test_cases_are_unpacked_by_their_columns() -> None:
+    packed = {
+        "schema": 1,
+        "columns": ["group", "name", "measured", "predicted", "source", "refused"],
+        "lists": {"group": ["g"], "source": [["somebody's blog"]], "refused": ["too few fields"]},
+        "groups": [],
+        "cases": [[0, "a", 2.0, 3.0, 0, -1], [0, "b", None, None, 0, 0]],
+    }
+    assert cases_of(json.dumps(packed).encode())["cases"] == [
+        {"group": "g", "name": "a", "measured": 2.0, "predicted": 3.0, "source": "somebody's blog", "error": 0.5},
+        {"group": "g", "name": "b", "source": "somebody's blog", "refused": "too few fields"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "question"),
+    [
+        ("train", TRAIN),
+        ("serve", SERVE),
+        ("plan train", {"model": "llama-3.2-1b", "on": "l40s", **NARROW}),
+        ("plan serve", {"model": "qwen3-0.6b", "on": "l4", "concurrency": 2}),
+        ("oom", {"text": OOM}),
+    ],
+)
+def test_a_report_is_a_file_in_a_language(command: str, question: dict[str, Any]) -> None:
+    asked = {"command": command, "question": question}
+    page = post("report", asked | {"lang": "zh"})
+    assert page.status == 200
+    assert page.document.startswith("<!doctype html>") and 'lang="zh"' in page.document
+    text = post("report", asked | {"format": "md"})
+    assert text.document.startswith("# ")
+    if command != "oom":
+        assert f"vramcast {command} {question['model']}" in text.document
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"command": "trace", "question": {}}, "is not known"),
+        ({"command": "train", "question": TRAIN, "format": "pdf"}, "is not known"),
+        ({"command": "train", "question": TRAIN, "lang": "fr"}, "is not known"),
+        ({"command": "train", "question": TRAIN | {"prices": "x"}}, "names no file"),
+        ({"command": "oom", "question": {"text": OOM, "job": {"model": "/etc/passwd", "gpus": "l4"}}}, "names no file"),
+    ],
+)
+def test_reports_that_cannot_be_made_are_refused(body: dict[str, Any], words: str) -> None:
+    assert words in refused("report", body)
+
+
+def test_what_a_visitor_says_is_text_in_a_report() -> None:
+    question = {"text": OOM + " <script>alert(1)</script> <img src=x onerror=alert(1)>"}
+    page = post("report", {"command": "oom", "question": question}).document
+    assert "<script>alert" not in page and "<img src=x" not in page
+    named = {"command": "train", "question": TRAIN | {"alloc-conf": "max_split_size_mb:<b>128"}}
+    said = post("report", named)
+    assert said.status == 422 or "<b>128" not in said.document
+
+
+def test_help_comes_in_the_language_asked_for() -> None:
+    from vramcast.report.option_messages import HELP_ZH, SEVERAL
+
+    said = set()
+    for name in ("train", "serve", "plan-train", "plan-serve"):
+        english, chinese = (get(f"options/{name}", f"lang={lang}").document["options"] for lang in ("en", "zh"))
+        for one, other in zip(english, chinese, strict=True):
+            assert {**one, "help": ""} == {**other, "help": ""}
+            said.add(one["help"].partition(SEVERAL)[0])
+    assert said == set(HELP_ZH)
+
+
+def test_changes_to_a_plan_that_a_search_found_are_not_for_its_question() -> None:
+    question = {"model": "llama-3.1-70b", "gpus": "rtx-4090", "find": "longest-context"}
+    reply = post("serve", question).document
+    assert not reply["fits"]
+    assert reply["changes"]
+    assert not any("apply" in change for change in reply["changes"])
+
+
+def test_a_browser_without_numpy_is_sent_to_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    search = {"model": "llama-3.2-1b", "on": "l40s"}
+    assert "pip install" in refused("plan/train", search)
+    monkeypatch.setattr(sys, "platform", "emscripten")
+    said = refused("plan/train", search)
+    assert said == "a search over training plans needs NumPy, which this page does not have; ask the command line"
+    assert "命令行" in post("plan/train", search, query="lang=zh").document["said"]
+
+
+@pytest.mark.parametrize(
+    ("command", "question"),
+    [
+        ("train", {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "seq-len": "16k"}),
+        ("serve", {"model": "llama-3.1-70b", "gpus": "h100-sxm-80gb", "context": "32k", "concurrency": "64"}),
+    ],
+)
+def test_a_change_that_fits_is_as_close_as_the_plan_it_makes(command: str, question: dict[str, Any]) -> None:
+    fitting = [change for change in post(command, question).document["changes"] if change["fits"]]
+    applied = [post(command, question | change["apply"]).document for change in fitting]
+    assert [change["high_bytes"] for change in fitting] == [plan["peak"]["interval_bytes"][1] for plan in applied]
+    assert any(plan["peak"]["interval_bytes"][1] > plan["capacity_bytes"] for plan in applied)
+
+
+def test_one_name_of_a_category_is_spelt_as_engines_spell_it() -> None:
+    names = get("words").document["words"]
+    assert [names[f"category.{name}"] for name in ("kv cache", "cuda graphs", "lora slots")] == [
+        "KV cache", "CUDA graphs", "LoRA slots",
+    ]

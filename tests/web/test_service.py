@@ -1,0 +1,246 @@
+"""The service: routes, what it refuses before any route is asked, and replies that are those of the command line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.web.asking import SERVE, TRAIN, get, post
+from vramcast.cli.main import group
+from vramcast.web import service
+from vramcast.web.exchange import JSON
+from vramcast.web.limits import LARGEST_QUESTION, LARGEST_SNAPSHOT
+from vramcast.web.service import ROUTES, answered
+
+AS_JSON = {"content-type": JSON}
+
+
+def printed(*arguments: str) -> Any:
+    """What the command line prints with --json."""
+    result = CliRunner().invoke(group, [*arguments, "--json"], standalone_mode=False)
+    assert result.exception is None, result.exception
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("path", "question", "arguments"),
+    [
+        (
+            "train",
+            TRAIN | {"seq-len": "8k", "compile": True},
+            ("train", "llama-3.2-1b", "--gpus", "h100", "--seq-len", "8k", "--compile"),
+        ),
+        (
+            "train",
+            {"params": "7B", "layers": 32, "hidden": 4096, "gpus": "a100-sxm4-80gb"},
+            ("train", "--params", "7B", "--layers", "32", "--hidden", "4096", "--gpus", "a100-sxm4-80gb"),
+        ),
+        ("serve", SERVE, ("serve", "qwen3-0.6b", "--gpus", "l4", "--context", "4k")),
+        (
+            "serve",
+            {"model": "sdxl", "gpus": "rtx-4090", "tiling": True},
+            ("serve", "sdxl", "--gpus", "rtx-4090", "--tiling"),
+        ),
+        (
+            "plan/train",
+            {"model": "llama-3.2-1b", "on": ["2xl40s", "a10"], "engine": "pytorch"},
+            ("plan", "train", "llama-3.2-1b", "--on", "2xl40s", "--on", "a10", "--engine", "pytorch"),
+        ),
+        (
+            "plan/train",
+            {"model": "llama-3.2-1b", "on": "2xl40s", "find": "largest-batch"},
+            ("plan", "train", "llama-3.2-1b", "--on", "2xl40s", "--find", "largest-batch"),
+        ),
+        (
+            "plan/serve",
+            {"model": "qwen3-0.6b", "on": "l4", "concurrency": 4},
+            ("plan", "serve", "qwen3-0.6b", "--on", "l4", "--concurrency", "4"),
+        ),
+    ],
+)
+def test_replies_are_what_the_command_line_prints(path: str, question: Any, arguments: tuple[str, ...]) -> None:
+    said = post(path, question)
+    assert said.status == 200, said.document
+    assert said.document == printed(*arguments)
+
+
+@pytest.mark.parametrize("path", ["models", "gpus", "instances"])
+def test_catalogues_are_what_the_command_line_prints(path: str) -> None:
+    assert get(path).document == printed(path)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "name"),
+    [
+        ("GET", "/api/nothing", {}, 404, "UnknownPath"),
+        ("GET", "/train", {}, 404, "UnknownPath"),
+        ("GET", "/api/", {}, 404, "UnknownPath"),
+        ("GET", "/api/../train", {}, 404, "UnknownPath"),
+        ("POST", "/api/train/", AS_JSON, 404, "UnknownPath"),
+        ("GET", "/api/train", {}, 405, "WrongMethod"),
+        ("OPTIONS", "/api/train", {}, 405, "WrongMethod"),
+        ("DELETE", "/api/models", {}, 405, "WrongMethod"),
+        ("POST", "/api/train", {}, 415, "WrongType"),
+        ("POST", "/api/train", {"content-type": "text/plain"}, 415, "WrongType"),
+        ("POST", "/api/train", {"content-type": "application/x-www-form-urlencoded"}, 415, "WrongType"),
+        ("POST", "/api/replay", AS_JSON, 415, "WrongType"),
+        ("POST", "/api/train", AS_JSON | {"content-encoding": "gzip"}, 415, "WrongEncoding"),
+    ],
+)
+def test_requests_that_no_route_takes_are_refused(
+    method: str, path: str, headers: dict[str, str], status: int, name: str
+) -> None:
+    reply = answered(method, path, "", headers, b"")
+    assert (reply.status, json.loads(reply.body)["error"]) == (status, name)
+    assert (dict(reply.headers).get("allow") is not None) == (status == 405)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[]", "a list"),
+        (b"null", "null"),
+        (b'"train"', "a text"),
+        (b"7", "a number"),
+        (b"\xff\xfe{}", "not UTF-8"),
+        (b'{"gpus": NaN}', "NaN"),
+        (b'{"gpus": Infinity}', "Infinity"),
+        (b'{"tp": 1, "tp": 2}', "twice"),
+        (b"[" * 100_000, "too deep"),
+        (b'{"tp": ' + b"9" * 5000 + b"}", "not JSON"),
+        (b'{"gpus": "\xed\xa0\x80"}', "not UTF-8"),
+    ],
+)
+def test_bodies_that_are_no_object_of_json_are_refused(body: bytes, words: str) -> None:
+    reply = answered("POST", "/api/train", "", AS_JSON, body)
+    assert reply.status == 400
+    assert words in json.loads(reply.body)["message"]
+
+
+@pytest.mark.parametrize(
+    ("value", "option"),
+    [
+        (10**400, "seq-len"),
+        (1e308, "micro-batch"),
+        (-1, "tp"),
+        (0, "tp"),
+        (10**18, "seq-len"),
+        (True, "tp"),
+        ({}, "tp"),
+        ([[]], "lora-targets"),
+        ([1], "lora-targets"),
+        ([{}], "engine-option"),
+        ("\0", "gpus"),
+        ("x" * 5000, "gpus"),
+        (["h100"], "gpus"),
+        (8, "gpus"),
+        (["a"] * 5000, "recompute-modules"),
+        ("\ud800", "gpus"),
+        ({"a": 1}, "model"),
+    ],
+)
+def test_values_that_no_option_takes_are_refused_in_a_sentence(value: Any, option: str) -> None:
+    said = post("train", TRAIN | {option: value})
+    assert said.status == 422, said
+    assert said.document["error"] in ("InvalidSpec", "UnknownName", "Unsupported")
+
+
+def test_bodies_are_bounded_route_by_route() -> None:
+    too_much = b'{"model": "' + b"x" * LARGEST_QUESTION + b'"}'
+    assert answered("POST", "/api/train", "", AS_JSON, too_much).status == 413
+    assert answered("GET", "/api/models", "", {}, b"anything").status == 413
+    recording = {"content-type": "application/octet-stream"}
+    reply = answered("POST", "/api/replay", "", recording, bytes(LARGEST_SNAPSHOT + 1))
+    assert reply.status == 413
+    assert "vramcast replay" in json.loads(reply.body)["message"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["lang", "lang=en&lang=zh", "unheard=1", "lang=%ff", "&".join(f"a{i}=1" for i in range(99)), "lang=" + "x" * 4096],
+)
+def test_addresses_that_cannot_be_read_are_refused(query: str) -> None:
+    reply = answered("GET", "/api/words", query)
+    assert 400 <= reply.status < 500
+    assert json.loads(reply.body)["message"]
+
+
+def test_our_own_mistake_says_a_reference_and_nothing_of_its_cause(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(route: object) -> Any:
+        raise KeyError("secret of the server")
+
+    monkeypatch.setattr(service, "_function", broken)
+    with caplog.at_level(logging.ERROR):
+        said = post("train", TRAIN)
+    assert said.status == 500
+    assert "secret" not in json.dumps(said.document)
+    reference = said.document["message"].rpartition("reference ")[2].rstrip(")")
+    assert reference in caplog.text
+    assert "secret of the server" in caplog.text
+
+
+def test_a_question_larger_than_can_be_answered_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (RecursionError, MemoryError, OverflowError):
+
+        def endless(route: object, error: type[BaseException] = error) -> Any:
+            raise error
+
+        monkeypatch.setattr(service, "_function", endless)
+        assert post("train", TRAIN).document == {
+            "error": "InvalidSpec",
+            "message": "the question is larger than can be answered",
+        }
+
+
+def test_head_is_answered_like_get() -> None:
+    reply, same = answered("HEAD", "/api/version"), answered("GET", "/api/version")
+    assert reply == same
+
+
+def test_questions_asked_at_once_do_not_influence_each_other() -> None:
+    questions = [
+        ("train", TRAIN | {"seq-len": 1024 * (1 + number % 4), "micro-batch": 1 + number % 3}) for number in range(12)
+    ] + [("serve", SERVE | {"concurrency": 1 + number}) for number in range(4)]
+    alone = [post(path, question) for path, question in questions]
+    with ThreadPoolExecutor(8) as threads:
+        together = list(threads.map(lambda asked: post(*asked), questions))
+    assert together == alone
+    assert len({json.dumps(said.document["peak"]) for said in alone[:12]}) == 12
+
+
+def test_every_route_answers_something_other_than_a_bug() -> None:
+    for name, route in ROUTES.items():
+        if route.method == "GET":
+            assert get(name).status == 200, name
+        else:
+            for kind in route.takes:
+                assert answered("POST", f"/api/{name}", "", {"content-type": kind}, b"{}").status in (200, 422), name
+
+
+def test_the_service_imports_nothing_that_only_a_server_has() -> None:
+    import subprocess
+
+    program = (
+        "import sys\n"
+        "from vramcast.web.service import answered\n"
+        "assert answered('POST', '/api/train', '', {'content-type': 'application/json'},"
+        ' b\'{"model": "llama-3.2-1b", "gpus": "h100"}\').status == 200\n'
+        "print([name for name in ('starlette', 'uvicorn', 'pebble', 'multiprocessing', 'click', 'rich', 'torch')"
+        " if name in sys.modules])"
+    )
+    source = Path(service.__file__).parents[2]
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(source)}
+    )
+    assert found.stdout.strip() == "[]"

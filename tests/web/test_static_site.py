@@ -1,0 +1,120 @@
+"""The static site: everything a browser needs, nothing it does not, and one sentence for what cannot be used."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from vramcast.errors import InvalidSpec, SourceError
+from vramcast.web import static_site
+from vramcast.web.policy import content_policy
+from vramcast.web.static_site import RUNTIME, build, runtime_in
+
+WHEEL = "msgspec-0.22.0-cp314-cp314-pyemscripten_2026_0_wasm32.whl"
+LOCK = {"info": {"abi_version": "2026_0", "arch": "wasm32", "python": "3.14.2"}}
+
+
+@pytest.fixture
+def pyodide(tmp_path: Path) -> Path:
+    """A folder with the names of Pyodide's files."""
+    folder = tmp_path / "package"
+    folder.mkdir()
+    for name in RUNTIME:
+        (folder / name).write_text(json.dumps(LOCK) if name.endswith(".json") else name, encoding="utf-8")
+    return folder
+
+
+def wheel(folder: Path, name: str = WHEEL, inside: str = "msgspec/__init__.py") -> Path:
+    with zipfile.ZipFile(folder / name, "w") as packed:
+        packed.writestr(inside, "")
+    return folder / name
+
+
+def test_the_site_holds_the_page_python_and_the_core(tmp_path: Path, pyodide: Path) -> None:
+    site = build(tmp_path / "site", pyodide=pyodide, wheels=[wheel(tmp_path)])
+    there = {path.relative_to(site.directory).as_posix() for path in site.directory.rglob("*") if path.is_file()}
+    assert {"index.html", "pyodide.js", "pyodide_worker.js", "core.zip"} <= there
+    assert {f"pyodide/{name}" for name in RUNTIME} <= there
+    core = set(zipfile.ZipFile(site.directory / "core.zip").namelist())
+    assert {"vramcast/web/service.py", "vramcast/py.typed", "yaml/__init__.py", "msgspec/__init__.py"} <= core
+    assert not [name for name in core if "/tracing/" in name or name.endswith((".pyc", ".so", "web/server.py"))]
+
+
+def test_the_page_asks_its_worker_and_loads_nothing_from_elsewhere(tmp_path: Path, pyodide: Path) -> None:
+    site = build(tmp_path / "site", pyodide=pyodide, wheels=[wheel(tmp_path)])
+    index = (site.directory / "index.html").read_text(encoding="utf-8")
+    assert '<meta name="vramcast-backend" content="pyodide">' in index
+    assert content_policy(in_browser=True) in index
+    assert "unsafe-eval" not in content_policy()
+    assert "frame-ancestors 'none'" in content_policy()
+    assert "default-src 'none'" in index and "http" not in content_policy(in_browser=True)
+
+
+def test_equal_inputs_make_equal_sites(tmp_path: Path, pyodide: Path) -> None:
+    archives = [
+        (build(tmp_path / name, pyodide=pyodide, wheels=[wheel(tmp_path)]).directory / "core.zip").read_bytes()
+        for name in ("one", "two")
+    ]
+    assert archives[0] == archives[1]
+
+
+def test_numpy_makes_it_search(tmp_path: Path, pyodide: Path) -> None:
+    numpy = wheel(tmp_path, WHEEL.replace("msgspec-0.22.0", "numpy-2.4.6"), "numpy/__init__.py")
+    assert not build(tmp_path / "plain", pyodide=pyodide, wheels=[wheel(tmp_path)]).searches
+    assert build(tmp_path / "searching", pyodide=pyodide, wheels=[wheel(tmp_path), numpy]).searches
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path, pyodide: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work", encoding="utf-8")
+    with pytest.raises(InvalidSpec, match="not an empty folder"):
+        build(tmp_path / "mine", pyodide=pyodide, wheels=[wheel(tmp_path)])
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("numpy-2.4.6-cp311-cp311-manylinux_2_17_x86_64.whl", "pyemscripten_2026_0_wasm32"),
+        ("numpy.tar.gz", "is no wheel"),
+    ],
+)
+def test_a_wheel_for_another_machine_is_refused(tmp_path: Path, pyodide: Path, name: str, why: str) -> None:
+    with pytest.raises(InvalidSpec, match=why):
+        build(tmp_path / "site", pyodide=pyodide, wheels=[wheel(tmp_path, name)])
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_broken_wheel_leaves_no_half_site(tmp_path: Path, pyodide: Path) -> None:
+    (tmp_path / WHEEL).write_bytes(b"not a zip")
+    with pytest.raises(SourceError, match="cannot be unpacked"):
+        build(tmp_path / "site", pyodide=pyodide, wheels=[tmp_path / WHEEL])
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_folder_without_pyodide_is_said(tmp_path: Path, pyodide: Path) -> None:
+    (pyodide / "pyodide.asm.wasm").unlink()
+    with pytest.raises(SourceError, match=r"lacks pyodide\.asm\.wasm"):
+        runtime_in(pyodide)
+    (pyodide / "pyodide.asm.wasm").touch()
+    (pyodide / "pyodide-lock.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(SourceError, match="does not say"):
+        runtime_in(pyodide)
+
+
+def test_without_npm_one_sentence_says_what_to_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static_site.shutil, "which", lambda name: None)
+    with pytest.raises(SourceError, match="give --pyodide FOLDER"):
+        build(tmp_path / "site")
+
+
+def test_what_cannot_be_fetched_is_one_sentence(
+    tmp_path: Path, pyodide: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*command: object, **how: object) -> None:
+        raise static_site.subprocess.CalledProcessError(1, "pip", stderr="ERROR: no network\n")
+
+    monkeypatch.setattr(static_site.subprocess, "run", refused)
+    with pytest.raises(SourceError, match=r"msgspec for Pyodide could not be fetched \(ERROR: no network\)"):
+        build(tmp_path / "site", pyodide=pyodide)

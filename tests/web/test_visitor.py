@@ -1,0 +1,170 @@
+"""What a visitor may name: no file, no address, no code, whatever the option."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.web.asking import SERVE, TRAIN, post, refused
+from vramcast.domain.checkpoint import Checkpoint
+from vramcast.question.options import OPTIONS, Kind
+from vramcast.question.plan_options import PLAN_OPTIONS
+from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
+from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.sources import hub
+from vramcast.web import visitor
+from vramcast.web.exchange import Sources
+from vramcast.web.visitor import FILES, LISTS, TEXTS, asked_names, hub_of
+
+QUESTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "train": (OPTIONS, TRAIN),
+    "serve": (SERVE_OPTIONS, SERVE),
+    "plan/train": (PLAN_OPTIONS, {"model": "llama-3.2-1b", "on": "l4", "techniques": True, "engine": "pytorch"}),
+    "plan/serve": (PLAN_SERVE_OPTIONS, {"model": "qwen3-0.6b", "on": "l4", "concurrency": 1}),
+}
+EVERY_OPTION = [
+    (path, name) for path, (table, question) in QUESTIONS.items() for name in dict.fromkeys((*question, *table))
+]
+BAIT = "bait.toml"
+
+
+@pytest.fixture
+def no_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with a file that must not be opened, and no network."""
+    bait = tmp_path / BAIT
+    bait.write_text('[clusters.mybox]\ngpu = "h100-sxm-80gb"\ngpus_per_node = 8\n')
+    monkeypatch.chdir(tmp_path)
+    real_open, real_io, real_os = builtins.open, io.open, os.open
+
+    def watched(real: Any) -> Any:
+        def opened(file: Any, *rest: Any, **more: Any) -> Any:
+            assert BAIT not in str(file) and "passwd" not in str(file), f"{file} was opened"
+            return real(file, *rest, **more)
+
+        return opened
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the network was asked")
+
+    for place, name, real in ((builtins, "open", real_open), (io, "open", real_io), (os, "open", real_os)):
+        monkeypatch.setattr(place, name, watched(real))
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return bait
+
+
+@pytest.mark.parametrize(("path", "name"), EVERY_OPTION)
+def test_no_option_opens_a_file_or_asks_the_network(path: str, name: str, no_way_out: Path) -> None:
+    question = QUESTIONS[path][1]
+    for text in (str(no_way_out), BAIT, "/etc/passwd", "http://127.0.0.1:9/x", "file:///etc/passwd", "os:system"):
+        for value in (text, [text], f"x={text}"):
+            said = post(path, question | {name: value})
+            assert said.status in (200, 422), said
+            assert "mybox" not in str(said.document)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_options_that_name_files_are_refused_by_name(name: str) -> None:
+    for path, (table, question) in QUESTIONS.items():
+        if name in table:
+            assert "a question from the web names no file" in refused(path, question | {name: "x.toml"})
+
+
+def test_every_option_of_free_text_is_allowed_or_refused_on_purpose() -> None:
+    texts = {
+        name
+        for table, _ in QUESTIONS.values()
+        for name, option in table.items()
+        if option.kind is Kind.TEXT or (option.kind is Kind.NAMES and option.section != "axis")
+    }
+    assert texts <= TEXTS | LISTS | set(FILES)
+    assert set(FILES) <= texts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/etc/passwd",
+        "./model",
+        "../x/config.json",
+        "config.json",
+        "model.gguf",
+        "run.sh",
+        "C:\\models\\x",
+        "a/b/c",
+        "https://huggingface.co/Qwen/Qwen3-8B",
+        "http://169.254.169.254/latest/meta-data",
+        "file:///etc/passwd",
+        "a\0b/c",
+    ],
+)
+@pytest.mark.parametrize("hubs", [frozenset(), frozenset(("huggingface",))])
+def test_models_by_path_or_address_are_refused(text: str, hubs: frozenset[str], no_way_out: Path) -> None:
+    for path, question in (("train", TRAIN), ("serve", SERVE)):
+        assert "names no file" in refused(path, question | {"model": text}, sources=Sources(hubs))
+
+
+def test_a_hub_is_asked_only_where_the_server_was_started_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def found(text: str) -> Checkpoint:
+        from vramcast.catalogue.models import load_model
+
+        asked.append(text)
+        return Checkpoint(model=load_model("qwen3-0.6b"))
+
+    monkeypatch.setattr(hub, "checkpoint_from_hub", found)
+    question = TRAIN | {"model": "Somebody/Model"}
+    assert "vramcast web --hub huggingface" in refused("train", question)
+    assert "--hub huggingface" in refused("train", question, sources=Sources(frozenset(("modelscope",))))
+    assert asked == []
+    assert post("train", question, sources=Sources(frozenset(("huggingface",)))).status == 200
+    question["model"] = "modelscope:Somebody/Model"
+    assert "--hub modelscope" in refused("train", question, sources=Sources(frozenset(("huggingface",))))
+    assert post("train", question, sources=Sources(frozenset(("modelscope",)))).status == 200
+    assert asked == ["Somebody/Model", "modelscope:Somebody/Model"]
+
+
+def test_a_draft_model_is_found_as_the_model_is(no_way_out: Path) -> None:
+    assert "names no file" in refused("serve", SERVE | {"draft": "/etc/passwd"})
+    assert "--hub huggingface" in refused("serve", SERVE | {"draft": "Somebody/Model"})
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Qwen/Qwen3-8B", "huggingface"),
+        ("hf:Qwen/Qwen3-8B@main", "huggingface"),
+        ("modelscope:Qwen/Qwen3-8B", "modelscope"),
+        ("Qwen/Qwen3-8B@../..", None),
+        ("Qwen/Qwen3-8B@.git", None),
+        ("../Qwen", None),
+        ("qwen3-8b", None),
+        ("a/b/c", None),
+        ("https://huggingface.co/Qwen/Qwen3-8B", None),
+    ],
+)
+def test_ids_of_hubs_are_told_from_paths(text: str, named: str | None) -> None:
+    assert hub_of(text) == named
+
+
+def test_unknown_options_name_only_those_that_may_be_asked() -> None:
+    said = refused("train", TRAIN | {"hardwar": "x"})
+    assert "hardware" not in said
+    assert "hardware" not in asked_names(OPTIONS)
+    assert "unknown option" in refused("plan/train", QUESTIONS["plan/train"][1] | {"gpus": "h100"})
+
+
+def test_an_option_that_becomes_a_file_tomorrow_is_refused() -> None:
+    from vramcast.question.options import Option
+
+    table = {"notes": Option("job", "notes", Kind.TEXT, "a file of notes")}
+    assert not visitor.may_be_asked("notes", table)
+    with pytest.raises(Exception, match="cannot be asked from the web"):
+        visitor.options_of({"notes": "x"}, table)
