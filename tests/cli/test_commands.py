@@ -16,7 +16,7 @@ MEGATRON = ["--engine", "megatron", "--seq-len", "2k"]
 
 
 def vramcast(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=180, check=False)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -165,5 +165,5 @@ def test_a_question_imports_nothing_heavy() -> None:
         "heavy |= {'vramcast.question.configs.readers', 'vramcast.engines.megatron', 'vramcast.sources.logs'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr

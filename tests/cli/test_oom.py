@@ -135,11 +135,11 @@ def test_any_text_has_an_answer_in_both_languages(text: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["a" * 1000, MESSAGE, "{" * 500, "CUDA out of memory. " * 40, "\x00\x01"])
-def test_no_megabyte_takes_more_than_a_second_beyond_reading_it(line: str) -> None:
+def test_the_cost_of_a_text_grows_with_its_length_only(line: str) -> None:
     text = (line + "\n") * (4_000_000 // (len(line) + 1))
     began = time.process_time()
     vramcast.diagnose(text)
-    assert time.process_time() - began < 4
+    assert time.process_time() - began < 30  # quadratic reading takes minutes
 
 
 def test_a_loss_that_is_nan_is_something_found_without_a_failure() -> None:

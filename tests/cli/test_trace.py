@@ -18,24 +18,26 @@ LINEAR = ["torch.nn:Linear", "--arg", "in_features=1024", "--arg", "out_features
 
 def vramcast(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "vramcast", *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "vramcast", *arguments], capture_output=True, text=True, timeout=180, check=False
     )
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
 
 
 @needs_torch
 def test_the_answer_comes_first_and_files_hold_the_run(tmp_path: Path) -> None:
-    page, snapshot = tmp_path / "run.html", tmp_path / "run.pickle"
+    page, snapshot, report = tmp_path / "run.html", tmp_path / "run.pickle", tmp_path / "run.md"
     done = vramcast(
-        "trace", *LINEAR, "--gpu", "t4", "--lang", "en", "--html", str(page), "--snapshot", str(snapshot)
+        "trace", *LINEAR, "--gpu", "t4", "--lang", "en", "--html", str(page), "--snapshot", str(snapshot),
+        "--report", str(report),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("fits: ")
     assert "By source line at that peak" in done.stdout
     assert "<html" in page.read_text()
+    assert done.stdout.splitlines()[0] in report.read_text() and LINEAR[0] in report.read_text()
     found = read_snapshot(snapshot)
     assert {"weights", "optimizer"} <= set(found.labels)
     again = vramcast("replay", str(snapshot), "--json")

@@ -18,7 +18,7 @@ TRAIN = [
 
 def test_the_snapshot_replays_to_the_reserved_bytes_of_the_answer(tmp_path: Path) -> None:
     path = tmp_path / "run.pickle"
-    done = subprocess.run([*TRAIN, str(path)], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*TRAIN, str(path)], capture_output=True, text=True, timeout=180, check=True)
     snapshot = read_snapshot(path)
     replayed = replay(snapshot, snapshot.devices[0])
     phases = json.loads(done.stdout)["ranks"][0]["phases"].values()
@@ -28,6 +28,6 @@ def test_the_snapshot_replays_to_the_reserved_bytes_of_the_answer(tmp_path: Path
 
 
 def test_a_snapshot_that_cannot_be_written_is_said_in_one_sentence(tmp_path: Path) -> None:
-    done = subprocess.run([*TRAIN, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*TRAIN, str(tmp_path)], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 5
     assert done.stderr.count("\n") == 1

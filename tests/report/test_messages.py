@@ -19,6 +19,8 @@ from vramcast.report.failure_numbers import FAILURE_NUMBERS
 from vramcast.report.messages import LANGUAGES, MESSAGES, language_of, rare_messages
 from vramcast.report.replay_messages import REPLAY_MESSAGES
 from vramcast.report.trace_messages import TRACE_MESSAGES
+from vramcast.report.watch_messages import WATCH_MESSAGES
+from vramcast.report.written.words import REPORT_MESSAGES
 
 
 def placeholders(text: str) -> set[str]:
@@ -48,7 +50,10 @@ def test_rules_fixes_and_checks_of_failures_have_words() -> None:
     keys |= {f"{kind}.{name}" for name in (*ORDER, *FOLLOWING) for kind in ("means", "short")}
     assert keys <= set(rare_messages())
     assert not set(rare_messages()) & set(MESSAGES)
-    tables = (FAILURE_ACTIONS, FAILURE_MESSAGES, FAILURE_NUMBERS, REPLAY_MESSAGES, TRACE_MESSAGES)
+    tables = (
+        FAILURE_ACTIONS, FAILURE_MESSAGES, FAILURE_NUMBERS, REPLAY_MESSAGES, TRACE_MESSAGES, WATCH_MESSAGES,
+        REPORT_MESSAGES,
+    )
     assert len(rare_messages()) == sum(map(len, tables))
 
 

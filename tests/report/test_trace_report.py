@@ -53,6 +53,18 @@ def test_the_verdict_comes_first_and_what_the_interval_rests_on_is_said() -> Non
     assert "device 3.00 GiB to 5.00 GiB: smallest and largest CUDA context seen on Turing" in text
 
 
+@pytest.mark.parametrize(("language", "highest", "steady"), [
+    ("en", "highest, after the last step: ", "steady step: "), ("zh", "最高点，最后一步之后：", "稳定步："),
+])
+def test_where_another_moment_needs_more_than_the_steady_step_both_are_named(language, highest, steady) -> None:
+    after = Peak(allocated_bytes=3 * GIB, reserved_bytes=5 * GIB, device_bytes=6 * GIB)
+    rank = replace(RANK, phases=RANK.phases | {"after": after})
+    first, *levels = render(replace(ANSWER, ranks=(rank,)), Words(language)).splitlines()[:4]
+    assert "6.00 GiB" in first and levels[0].startswith(f"  {highest}") and levels[0].endswith("6.00 GiB")
+    assert levels[1].startswith(f"  {steady}") and levels[1].endswith("4.00 GiB")
+    assert levels[2].startswith(f"  {steady}") and "3.00 GiB" in levels[2]
+
+
 def test_modules_that_differ_in_numbers_are_one_row() -> None:
     text = render(ANSWER, Words("en"))
     assert "layers.*.mlp" in text and "layers.0.mlp" not in text

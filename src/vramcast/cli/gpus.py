@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import click
-import msgspec
 
-from vramcast.cli.shared import json_option, language_option, words_of
+from vramcast.cli.shared import json_option, language_option
+from vramcast.report.messages import words_here
 
 SORTS = ("memory", "bandwidth", "bf16", "name")
 
@@ -33,9 +33,9 @@ def command(
     """
     from vramcast.catalogue.gpus import filter_gpus, gpu_names, load_gpu, named_gpus, search_gpus
     from vramcast.errors import UnknownName
-    from vramcast.report.gpus import comparison, details, gpu_table
+    from vramcast.report.gpus import comparison, details, gpu_document, gpu_table
 
-    words = words_of(lang)
+    words = words_here(lang)
     filtered = vendor is not None or generation is not None or min_memory is not None or sort is not None
     cards = () if filtered else named_gpus(names)
     exact = bool(cards)
@@ -48,10 +48,7 @@ def command(
             load_gpu(name)
         raise UnknownName.of("GPU", " ".join(names) or "of that kind", gpu_names())
     if as_json:
-        plain = [
-            {name: value for name, value in msgspec.to_builtins(card).items() if value is not None} for card in cards
-        ]
-        click.echo(json.dumps({"schema": 1, "gpus": plain}, indent=1))
+        click.echo(json.dumps({"schema": 1, "gpus": [gpu_document(card) for card in cards]}, indent=1))
     elif not exact:
         click.echo(gpu_table(cards, words), nl=False)
     else:

@@ -7,8 +7,9 @@ from datetime import date
 
 import click
 
-from vramcast.cli.shared import json_option, language_option, words_of
+from vramcast.cli.shared import json_option, language_option
 from vramcast.errors import UnknownName
+from vramcast.report.messages import words_here
 
 SORTS = ("price", "price-per-gpu", "memory", "gpus", "name")
 
@@ -57,7 +58,7 @@ def command(
 
             load_instance(names[0])
         raise UnknownName("no machine of the catalogue is so; loosen a filter, or give --hardware FILE for your own")
-    words = words_of(lang)
+    words = words_here(lang)
     if as_json:
         plain = machine_documents(found)
         click.echo(json.dumps({"schema": 1, "instances": plain}, indent=1, ensure_ascii=False))

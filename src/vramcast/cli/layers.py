@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vramcast.cli.shared import json_option, language_option, words_of
+from vramcast.cli.shared import json_option, language_option
 from vramcast.domain.job import AttentionKernel
 from vramcast.question.options import parse_count
+from vramcast.report.messages import words_here
 from vramcast.units import format_bytes
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def command(
     if as_json:
         click.echo(json.dumps({"schema": 1, "parameters": total, "layers": [_plain(row) for row in rows]}, indent=1))
         return 0
-    _print(rows, words_of(lang))
-    click.echo(f"{words_of(lang)('parameters')}: {total:,}")
+    _print(rows, words_here(lang))
+    click.echo(f"{words_here(lang)('parameters')}: {total:,}")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import pairwise
 from typing import Final
 
 import click
@@ -20,6 +21,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "sweep": ("vramcast.cli.sweep", "thousands of questions from a file, resumable, on one machine or a Ray cluster"),
     "oom": ("vramcast.cli.oom", "why memory ran out, by any text or snapshot, and what would help"),
     "trace": ("vramcast.cli.trace", "any module or script, unmodified, on a simulated GPU"),
+    "web": ("vramcast.cli.web", "a page in the browser, and the same as a JSON API"),
+    "watch": ("vramcast.cli.watch", "live GPUs and who holds their memory: recorded, exported, beside the prediction"),
+    "calibrate": ("vramcast.cli.calibrate", "a recorded run beside its prediction; later answers learn from it"),
     "layers": ("vramcast.cli.layers", "parameters and memory of a model, layer by layer"),
     "models": ("vramcast.cli.models", "the catalogue of models"),
     "gpus": ("vramcast.cli.gpus", "the catalogue of GPUs"),
@@ -50,7 +54,7 @@ def main() -> None:
     try:
         code = group.main(standalone_mode=False)
     except VramcastError as error:
-        click.echo(f"{type(error).__name__}: {error}", err=True)
+        _say(type(error).__name__, str(error))
         code = error.exit_code
     except click.UsageError as error:
         error.show()
@@ -62,14 +66,24 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except (RecursionError, MemoryError, OverflowError):
-        click.echo("InvalidSpec: the question is larger than can be answered", err=True)
+        _say("InvalidSpec", "the question is larger than can be answered")
         code = 2
     except Exception as error:
         if "VRAMCAST_DEBUG" in os.environ:
             raise
-        click.echo(
-            f"InternalError: {type(error).__name__}: {error}; this is a bug of vramcast, please report it with the "
-            "command you ran (VRAMCAST_DEBUG=1 shows where)", err=True,
-        )
+        _say("InternalError", (
+            f"{type(error).__name__}: {error}; this is a bug of vramcast, please report it with the command you ran "
+            "(VRAMCAST_DEBUG=1 shows where)"
+        ))
         code = EXIT_INTERNAL
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(kind: str, sentence: str) -> None:
+    """An error on standard error, in the language that the command was asked in: it may have failed before it knew."""
+    from vramcast.report.messages import LANGUAGES, words_here
+
+    given = [value for option, value in pairwise(sys.argv) if option == "--lang"]
+    given += [text.removeprefix("--lang=") for text in sys.argv if text.startswith("--lang=")]
+    words = words_here(next((language for language in given if language in LANGUAGES), None))
+    click.echo(f"{kind}: {words.said(sentence)}", err=True)

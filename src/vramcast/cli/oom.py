@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from vramcast.cli.shared import coloured, json_option, language_option, words_of
+from vramcast.cli.shared import Reporting, coloured, json_option, language_option, report_option
 from vramcast.errors import InvalidSpec
+from vramcast.report.messages import words_here
 
 EXIT_NOTHING_FOUND = 1
 
@@ -24,10 +25,12 @@ EXIT_NOTHING_FOUND = 1
     help="a torch.cuda.memory snapshot of the process that failed: allocator settings proved by replay",
 )
 @click.option("--checks", is_flag=True, help="all stability and compatibility checks, computed for the job where given")
+@report_option
 @json_option
 @language_option
 def command(
-    text: Path | None, job_file: Path | None, snapshot: Path | None, checks: bool, as_json: bool, lang: str | None
+    text: Path | None, job_file: Path | None, snapshot: Path | None, checks: bool, report: Path | None, as_json: bool,
+    lang: str | None,
 ) -> int:
     """Why memory ran out: the cause, how sure that is, what each number means, and what to change.
 
@@ -47,9 +50,10 @@ def command(
     only_checks = checks and text is None and snapshot is None
     if text is None and not only_checks and snapshot is None and _nothing_piped():
         raise InvalidSpec("no text: give a FILE, or pipe one in: python train.py 2>&1 | vramcast oom")
+    reporting = Reporting(report, "oom").checked()
     source = None if only_checks or (text is None and snapshot is not None) else text or Path("-")
     found = diagnosis_of(source, job_file=job_file, snapshot=snapshot, every_check=checks)
-    words = words_of(lang)
+    words = words_here(lang)
     if as_json:
         from vramcast.report.failure import to_json
 
@@ -61,6 +65,8 @@ def command(
     if not found.findings and not as_json and not only_checks and (checks or not found.checks):
         recorded = snapshot is not None or (source is not None and is_snapshot(source))
         click.echo(words("failure.no_event" if recorded else "failure.none", name=found.name))
+    given = {"model": None if text is None else str(text), "snapshot": snapshot, "checks": checks or None}
+    reporting.write(found, words, as_json=as_json, asked=given, file=job_file)
     told = found.findings or only_checks or (found.checks and not checks)
     return 0 if told else EXIT_NOTHING_FOUND
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from vramcast.cli.shared import (
+    Reporting,
     Writing,
     check_picture,
     coloured,
@@ -16,11 +17,12 @@ from vramcast.cli.shared import (
     json_option,
     language_option,
     question_options,
+    report_option,
     searched,
-    words_of,
     write_options,
 )
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
+from vramcast.report.messages import words_here
 
 EXIT_DOES_NOT_FIT = 1
 
@@ -35,6 +37,7 @@ EXIT_DOES_NOT_FIT = 1
 @click.option(
     "--picture", type=click.Path(path_type=Path), help="write cost against speed as a picture: FILE.svg or FILE.html"
 )
+@report_option
 @write_options
 @json_option
 @language_option
@@ -44,6 +47,7 @@ def command(
     configs: tuple[Path, ...],
     from_format: str | None,
     picture: Path | None,
+    report: Path | None,
     directory: Path | None,
     formats: tuple[str, ...],
     force: bool,
@@ -66,10 +70,12 @@ def command(
 
     given = {"model": model} | given_options(values)
     writing = Writing(directory, formats, force).checked()
+    reporting = Reporting(report, "plan serve").checked()
     check_picture(picture)
     result, job = planned_serving(given, file=job_file, configs=Configs(configs, from_format))
     text = searched(result, picture, as_json=as_json, explain=False, lang=lang)
     click.echo(text if as_json else coloured(text, fits=bool(result.plans)), nl=as_json)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file, configs=configs)
     if job is not None:
-        writing.write(job, result.plans[0], words_of(lang), as_json=as_json)
+        writing.write(job, result.plans[0], words_here(lang), as_json=as_json)
     return 0 if result.plans else EXIT_DOES_NOT_FIT

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vramcast.cli.shared import (
+    Reporting,
     Writing,
     check_picture,
     coloured,
@@ -17,13 +18,14 @@ from vramcast.cli.shared import (
     json_option,
     language_option,
     question_options,
+    report_option,
     searched,
-    words_of,
     write_options,
 )
 from vramcast.cli.waiting import waiting
 from vramcast.errors import InvalidSpec
 from vramcast.question.plan_options import PLAN_OPTIONS
+from vramcast.report.messages import words_here
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
@@ -42,6 +44,7 @@ EXIT_DOES_NOT_FIT = 1
     "--picture", type=click.Path(path_type=Path), help="write cost against speed as a picture: FILE.svg or FILE.html"
 )
 @click.option("--explain", is_flag=True, help="every technique with when to use it and what it needs")
+@report_option
 @write_options
 @json_option
 @language_option
@@ -52,6 +55,7 @@ def command(
     from_format: str | None,
     picture: Path | None,
     explain: bool,
+    report: Path | None,
     directory: Path | None,
     formats: tuple[str, ...],
     force: bool,
@@ -78,8 +82,9 @@ def command(
 
     given = {"model": model} | given_options(values)
     writing = Writing(directory, formats, force).checked()
+    reporting = Reporting(report, "plan train").checked()
     check_picture(picture)
-    with waiting(words_of(lang)) as progress:
+    with waiting(words_here(lang)) as progress:
         result, job = planned_training(
             given, file=job_file, configs=Configs(configs, from_format), progress=progress, before=writing.possible
         )
@@ -91,9 +96,10 @@ def command(
             raise InvalidSpec("--picture shows a search, not the answer of --find; leave out one of them")
         text, fits = _found(result, as_json=as_json, explain=explain, lang=lang), _is_found(result)
     click.echo(text if as_json else coloured(text, fits=fits), nl=as_json)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file, configs=configs)
     if job is not None:
         best = result.plans[0] if isinstance(result, PlanAnswer) else result
-        writing.write(job, best, words_of(lang), as_json=as_json)
+        writing.write(job, best, words_here(lang), as_json=as_json)
     return 0 if fits else EXIT_DOES_NOT_FIT
 
 
@@ -105,7 +111,7 @@ def _found(result: Answer, *, as_json: bool, explain: bool, lang: str | None) ->
         return to_json(result, today=date.today())
     from vramcast.report.text import render
 
-    return render(result, words_of(lang), explain=explain, today=date.today())
+    return render(result, words_here(lang), explain=explain, today=date.today())
 
 
 def _is_found(result: Answer) -> bool:

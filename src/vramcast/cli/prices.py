@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from vramcast.cli.shared import json_option, language_option, words_of
+from vramcast.cli.shared import json_option, language_option
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.report.messages import words_here
 
 EXIT_NOT_UPDATED = 5
 
@@ -74,7 +75,7 @@ def show(
     if as_json:
         click.echo(json.dumps({"schema": 1, "prices": price_documents(rows, today)}, indent=1, ensure_ascii=False))
     else:
-        click.echo(price_table(rows, words_of(lang), today), nl=False)
+        click.echo(price_table(rows, words_here(lang), today), nl=False)
     return 0
 
 
@@ -105,7 +106,7 @@ def update(
         ]
         click.echo(json.dumps({"schema": 1, "file": str(user_file()), "updated": plain}, indent=1, ensure_ascii=False))
     else:
-        click.echo(update_report(outcomes, words_of(lang), path=str(user_file())), nl=False)
+        click.echo(update_report(outcomes, words_here(lang), path=str(user_file())), nl=False)
     return EXIT_NOT_UPDATED if any(outcome.failure for outcome in outcomes) else 0
 
 

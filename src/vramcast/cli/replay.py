@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from vramcast.cli.shared import json_option, language_option, words_of
+from vramcast.cli.shared import Reporting, json_option, language_option, report_option
 from vramcast.errors import SourceError
+from vramcast.report.messages import words_here
 
 FILE = click.Path(path_type=Path)
 
@@ -27,12 +28,13 @@ FILE = click.Path(path_type=Path)
 @click.option("--html", type=FILE, metavar="FILE", help="write everything as one page with a timeline to look into")
 @click.option("--perfetto", type=FILE, metavar="FILE", help="write the memory as counters for Perfetto and Chrome")
 @click.option("--write-snapshot", type=FILE, metavar="FILE", help="write it as a snapshot that torch's viewers open")
+@report_option
 @json_option
 @language_option
 def command(
     snapshot: Path, against: Path | None, device: int | None, confs: tuple[str, ...], all_confs: bool,
     capacity: str | None, leaks: bool, top: int, html: Path | None, perfetto: Path | None,
-    write_snapshot: Path | None, as_json: bool, lang: str | None,
+    write_snapshot: Path | None, report: Path | None, as_json: bool, lang: str | None,
 ) -> int:
     """What a memory recording shows: its peak and who held it, holes, leaks, and what other settings would have done.
 
@@ -48,11 +50,12 @@ def command(
 
     for path in (html, perfetto, write_snapshot):
         _check_folder(path)
+    reporting = Reporting(report, "replay").checked()
     found = replay(
         snapshot, against=against, device=device, alloc_conf=confs, all_confs=all_confs, capacity=capacity,
         leaks=leaks, top=top,
     )
-    words = words_of(lang)
+    words = words_here(lang)
     click.echo(found.to_json() if as_json else found.text(words), nl=as_json)
     recording = found.devices[0].snapshot
     if html is not None:
@@ -65,6 +68,11 @@ def command(
         from vramcast.emit.memory_snapshot import write_snapshot as as_snapshot
 
         _write(write_snapshot, as_snapshot(recording))
+    given = {
+        "model": str(snapshot), "against": against, "device": device, "alloc-conf": confs, "capacity": capacity,
+        "all-confs": all_confs or None, "leaks": leaks or None,
+    }
+    reporting.write(found, words, as_json=as_json, asked=given)
     for path in (html, perfetto, write_snapshot):
         if path is not None:
             click.echo(words("replay.written", path=path), err=as_json)

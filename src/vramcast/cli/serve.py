@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from vramcast.cli.shared import (
+    Reporting,
     Writing,
     coloured,
     from_options,
@@ -16,11 +17,12 @@ from vramcast.cli.shared import (
     json_option,
     language_option,
     question_options,
-    words_of,
+    report_option,
     write_options,
 )
 from vramcast.errors import InvalidSpec
 from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.report.messages import words_here
 
 EXIT_DOES_NOT_FIT = 1
 
@@ -45,6 +47,7 @@ EXIT_DOES_NOT_FIT = 1
 @click.option(
     "--save-calibration", type=click.Path(path_type=Path), help="with --reconcile: write what --calibration reads"
 )
+@report_option
 @write_options
 @json_option
 @language_option
@@ -59,6 +62,7 @@ def command(
     explain: bool,
     log: Path | None,
     save_calibration: Path | None,
+    report: Path | None,
     directory: Path | None,
     formats: tuple[str, ...],
     force: bool,
@@ -80,8 +84,11 @@ def command(
     """
     given = {"model": model, "gpus": gpus} | given_options(values)
     writing = Writing(directory, formats, force).checked()
+    reporting = Reporting(report, "serve").checked()
     if directory is not None and (log is not None or "find" in given):
         raise InvalidSpec("--write writes the plan that the options say; give it without --find and --reconcile")
+    if report is not None and log is not None:
+        raise InvalidSpec("--report writes the answer to a question, not a comparison; give it without --reconcile")
     if log is not None:
         if "find" in given:
             raise InvalidSpec("--find looks for a plan, --reconcile compares the one of a log; give one of them")
@@ -90,7 +97,7 @@ def command(
         raise InvalidSpec("--save-calibration needs --reconcile LOG: it saves what a log teaches")
     from vramcast.api import noted, serve_answer, serve_job_of
 
-    said = None
+    asked, said = given, None
     if configs:
         from vramcast.question.configs.merged import with_configs
 
@@ -110,10 +117,11 @@ def command(
     else:
         from vramcast.report.text import render
 
-        text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain, today=today)
+        text = render(result, words_here(lang), all_ranks=all_ranks, explain=explain, today=today)
         click.echo(coloured(text, fits=result.fits), nl=False)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=asked, file=job_file, configs=configs)
     if directory is not None:
-        writing.write(serve_job_of(given, file=job_file), result, words_of(lang), as_json=as_json)
+        writing.write(serve_job_of(given, file=job_file), result, words_here(lang), as_json=as_json)
     return 0 if result.fits else EXIT_DOES_NOT_FIT
 
 
@@ -131,6 +139,6 @@ def _reconciled(
     else:
         from vramcast.report.reconciliation import render
 
-        text = render(found, words_of(lang), saved=str(saved) if saved is not None else None)
+        text = render(found, words_here(lang), saved=str(saved) if saved is not None else None)
         click.echo(coloured(text, fits=found.largest is None), nl=False)
     return 0 if found.answer.fits else EXIT_DOES_NOT_FIT

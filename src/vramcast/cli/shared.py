@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 
 from vramcast.errors import InvalidSpec
 from vramcast.question.options import Kind, Option
-from vramcast.report.messages import LANGUAGES, Words, language_of
+from vramcast.report.messages import LANGUAGES, Words, words_here
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
@@ -46,6 +45,41 @@ def write_options(command: Command) -> Command:
     )(command)
 
 
+def report_option(command: Command) -> Command:
+    """`--report`."""
+    return click.option(
+        "--report", type=click.Path(path_type=Path), metavar="FILE",
+        help="write the whole answer as one file to keep or send: FILE.html or FILE.md",
+    )(command)
+
+
+class Reporting(NamedTuple):
+    """Where a report goes, and what it reports on."""
+
+    path: Path | None
+    command: str
+
+    def checked(self) -> Reporting:
+        """The same; a file that could not be written after the work is refused before it."""
+        if self.path is not None:
+            from vramcast.report.written import check_report
+
+            check_report(self.path)
+        return self
+
+    def write(self, answer: object, words: Words, *, as_json: bool, asked: Mapping[str, Any], **files: Any) -> None:
+        """Write the report with the command that asks for it, and say so; beside JSON on standard error."""
+        if self.path is None:
+            return
+        from vramcast.question.whole_command import question_command
+        from vramcast.report.written import report_of, write_report
+
+        command = question_command(self.command, asked, **files)
+        kind = self.path.suffix.removeprefix(".")
+        write_report(self.path, report_of(self.command, answer, kind, words.language, asked=command))
+        click.echo(words("replay.written", path=self.path), err=as_json)
+
+
 class Writing(NamedTuple):
     """Where files go, and which."""
 
@@ -76,13 +110,7 @@ class Writing(NamedTuple):
         names = ", ".join(path.name for path in written.files)
         click.echo(words("written", directory=self.directory, names=names), err=as_json)
         for note in written.notes:
-            click.echo(f"  {note}", err=as_json)
-
-
-def words_of(language: str | None) -> Words:
-    """The messages of the chosen language or of the locale."""
-    locale = os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG") or ""
-    return Words(language or language_of(locale))
+            click.echo(f"  {words.said(note)}", err=as_json)
 
 
 def question_options(table: Mapping[str, Option]) -> Callable[[Command], Command]:
@@ -142,11 +170,11 @@ def searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explain
     if picture is not None:
         from vramcast.report.picture import write_picture
 
-        write_picture(picture, result.front, words_of(lang))
+        write_picture(picture, result.front, words_here(lang))
     if as_json:
         from vramcast.report.plan_document import to_json
 
         return to_json(result, today=date.today())
     from vramcast.report.plan import render
 
-    return render(result, words_of(lang), explain=explain, today=date.today())
+    return render(result, words_here(lang), explain=explain, today=date.today())

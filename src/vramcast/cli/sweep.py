@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from vramcast.cli.shared import language_option, words_of
+from vramcast.cli.shared import language_option
 from vramcast.errors import InvalidSpec
+from vramcast.report.messages import words_here
 
 
 @click.command("sweep")
@@ -52,7 +53,7 @@ def command(
     from vramcast.sweeps.progress import BarProgress, PlainProgress
     from vramcast.sweeps.run import sweep
 
-    words = words_of(lang)
+    words = words_here(lang)
     progress = None if quiet else (BarProgress if sys.stderr.isatty() else PlainProgress)(words)
     if limit is not None:
         how["limit"] = limit

@@ -8,9 +8,18 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from vramcast.cli.shared import coloured, given_options, json_option, language_option, question_options, words_of
+from vramcast.cli.shared import (
+    Reporting,
+    coloured,
+    given_options,
+    json_option,
+    language_option,
+    question_options,
+    report_option,
+)
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.tracing import TRACE_OPTIONS, is_script
+from vramcast.report.messages import words_here
 
 EXIT_DOES_NOT_FIT = 1
 FILE = click.Path(path_type=Path)
@@ -32,11 +41,12 @@ VIEWS = ("category", "module", "line", "operator")
     "--snapshot", type=FILE, metavar="FILE",
     help="write the run as a memory snapshot, which memory_viz and `vramcast replay` open",
 )
+@report_option
 @json_option
 @language_option
 def command(
     target: str, script_arguments: tuple[str, ...], arguments: tuple[str, ...], views: tuple[str, ...], explain: bool,
-    html: Path | None, snapshot: Path | None, as_json: bool, lang: str | None, **values: Any,
+    html: Path | None, snapshot: Path | None, report: Path | None, as_json: bool, lang: str | None, **values: Any,
 ) -> int:
     """The memory of any PyTorch code, unmodified: it runs on tensors without data that answer as those of a card.
 
@@ -54,6 +64,7 @@ def command(
 
     for path in (html, snapshot):
         _check_folder(path)
+    reporting = Reporting(report, "trace").checked()
     if script_arguments and not is_script(target):
         raise InvalidSpec(f"{target} is no script, so nothing may stand behind it; for a factory give --arg")
     if arguments and is_script(target):
@@ -62,7 +73,7 @@ def command(
     if snapshot is not None:
         answer = replace(traced.answer, timeline=str(snapshot))
         traced = replace(traced, answer=answer)
-    found, words = trace_result(traced), words_of(lang)
+    found, words = trace_result(traced), words_here(lang)
     if as_json:
         click.echo(found.to_json())
     else:
@@ -72,6 +83,8 @@ def command(
         found.write_html(html, words.language)
     if snapshot is not None:
         found.save(snapshot)
+    given = {"model": target} | given_options(values) | {"arg": arguments}
+    reporting.write(found, words, as_json=as_json, asked=given, behind=script_arguments)
     for path in (html, snapshot):
         if path is not None:
             click.echo(words("replay.written", path=path), err=as_json)

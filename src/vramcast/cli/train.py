@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from vramcast.cli.shared import (
+    Reporting,
     Writing,
     coloured,
     from_options,
@@ -16,10 +17,11 @@ from vramcast.cli.shared import (
     json_option,
     language_option,
     question_options,
-    words_of,
+    report_option,
     write_options,
 )
 from vramcast.question.options import OPTIONS
+from vramcast.report.messages import words_here
 
 EXIT_DOES_NOT_FIT = 1
 
@@ -42,6 +44,7 @@ EXIT_DOES_NOT_FIT = 1
     "--snapshot", type=click.Path(path_type=Path), metavar="FILE",
     help="write the run of the fullest rank as a memory snapshot, which memory_viz and `vramcast replay` open",
 )
+@report_option
 @write_options
 @json_option
 @language_option
@@ -55,6 +58,7 @@ def command(
     all_ranks: bool,
     explain: bool,
     snapshot: Path | None,
+    report: Path | None,
     directory: Path | None,
     formats: tuple[str, ...],
     force: bool,
@@ -77,7 +81,8 @@ def command(
 
     given = {"model": model, "gpus": gpus} | given_options(values)
     writing = Writing(directory, formats, force).checked()
-    said = None
+    reporting = Reporting(report, "train").checked()
+    asked, said = given, None
     if configs:
         from vramcast.question.configs.merged import with_configs
 
@@ -96,12 +101,13 @@ def command(
     else:
         from vramcast.report.text import render
 
-        text = render(result, words_of(lang), all_ranks=all_ranks, explain=explain, today=today)
+        text = render(result, words_here(lang), all_ranks=all_ranks, explain=explain, today=today)
         click.echo(coloured(text, fits=result.fits), nl=False)
     if snapshot is not None:
         from vramcast.emit.memory_snapshot import save_snapshot
         from vramcast.estimate.training import recorded
 
         save_snapshot(recorded(job), snapshot)
-    writing.write(job, result, words_of(lang), as_json=as_json)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=asked, file=job_file, configs=configs)
+    writing.write(job, result, words_here(lang), as_json=as_json)
     return 0 if result.fits else EXIT_DOES_NOT_FIT

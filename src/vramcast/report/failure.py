@@ -65,11 +65,17 @@ def _group(group: list[Finding], found: Diagnosis, words: Words) -> Iterator[str
     if len(group) > 1:
         yield ""
         yield words("failure.others", count=len(group))
-        rows = [[words("failure.line"), *(words(f"short.{name}") for name in COMPARED)]]
-        rows += [[str(finding.statement.line), *(_compared(finding, name) for name in COMPARED)] for finding in group]
-        told = [column for column in zip(*rows, strict=True) if any(column[1:])]
-        lines = table([tuple(row) for row in zip(*told, strict=True)], right=frozenset(range(len(told))))
+        cells = compared_cells(group, words)
+        lines = table(cells, right=frozenset(range(len(cells[0]))))
         yield from (f"  {line}" for line in lines.splitlines())
+
+
+def compared_cells(group: list[Finding], words: Words) -> list[tuple[str, ...]]:
+    """Where the failures of a group stand and what tells them apart, the head first; all are figures."""
+    rows = [[words("failure.line"), *(words(f"short.{name}") for name in COMPARED)]]
+    rows += [[str(finding.statement.line), *(_compared(finding, name) for name in COMPARED)] for finding in group]
+    told = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return [tuple(row) for row in zip(*told, strict=True)]
 
 
 def _compared(finding: Finding, name: str) -> str:
@@ -79,19 +85,25 @@ def _compared(finding: Finding, name: str) -> str:
 
 def _finding(finding: Finding, found: Diagnosis, words: Words) -> Iterator[str]:
     yield headline(finding, words)
+    yield from (f"  {line}" for line in whereabouts(finding, found, words))
+    yield from _section("why", (f"- {sentence(remark, words)}" for remark in finding.why), words)
+    yield from _section("failure.card", _picture(finding, words), words)
+    numbers = table(cells, right=frozenset({1})).splitlines() if (cells := number_cells(finding, words)) else ()
+    yield from _section("failure.numbers", iter(numbers), words)
+    yield from _section("failure.fixes", _fixes(finding.fixes, words), words)
+
+
+def whereabouts(finding: Finding, found: Diagnosis, words: Words) -> Iterator[str]:
+    """Where a failure stands, in whose wording, how often."""
     statement = finding.statement
     is_event = statement.family == "torch-snapshot"  # `vramcast replay` counts events from 0
     place, line = ("failure.event", f"{statement.line - 1:,}") if is_event else ("failure.where", statement.line)
     wording = statement.wording or "-"
-    yield "  " + words(place, name=found.name, line=line, family=statement.family, wording=wording)
+    yield words(place, name=found.name, line=line, family=statement.family, wording=wording)
     if statement.versions:
-        yield "  " + words("failure.versions", versions=statement.versions)
+        yield words("failure.versions", versions=statement.versions)
     if statement.repeats > 1:
-        yield "  " + words("failure.repeats", count=statement.repeats)
-    yield from _section("why", (f"- {sentence(remark, words)}" for remark in finding.why), words)
-    yield from _section("failure.card", _picture(finding, words), words)
-    yield from _section("failure.numbers", _numbers(finding, words), words)
-    yield from _section("failure.fixes", _fixes(finding.fixes, words), words)
+        yield words("failure.repeats", count=statement.repeats)
 
 
 def _section(title: str, lines: Iterator[str], words: Words) -> Iterator[str]:
@@ -146,12 +158,20 @@ def _sizes(finding: Finding) -> dict[str, int]:
     return known
 
 
-def _picture(finding: Finding, words: Words) -> Iterator[str]:
-    """A bar of the card, and who is who; nothing where the figures do not add up to a card."""
+def holders(finding: Finding) -> tuple[int, list[tuple[str, str, int]]]:
+    """The card's size, and name, mark and size of who holds it; none where the figures do not add up to a card."""
     sizes = _sizes(finding)
-    total = sizes.get("total")
+    total = sizes.get("total", 0)
     shown = [(name, mark, sizes[name]) for name, mark in HOLDERS if sizes.get(name)]
     if not total or len(shown) < 2 or sum(size for _, _, size in shown) > 1.02 * total:
+        return total, []
+    return total, shown
+
+
+def _picture(finding: Finding, words: Words) -> Iterator[str]:
+    """A bar of the card, and who is who."""
+    total, shown = holders(finding)
+    if not shown:
         return
     bar = "".join(mark * max(1, round(BAR * size / total)) for _, mark, size in shown)
     yield f"[{bar}] {format_bytes(total)}"
@@ -159,21 +179,25 @@ def _picture(finding: Finding, words: Words) -> Iterator[str]:
     yield from table(rows, right=frozenset({2, 3})).splitlines()
 
 
-def _numbers(finding: Finding, words: Words) -> Iterator[str]:
-    rows = [
+def number_cells(finding: Finding, words: Words) -> list[tuple[str, ...]]:
+    """Every number of a failure: name, value, what it means."""
+    return [
         (words(f"short.{name}"), remark.values.get("value", ""), sentence(remark, words))
         for name, remark in finding.meaning
     ]
-    if rows:
-        yield from table(rows, right=frozenset({1})).splitlines()
 
 
 def _fixes(fixes: tuple[Fix, ...], words: Words) -> Iterator[str]:
     for number, fix in enumerate(fixes, 1):
-        gains = words("failure.comma").join(_gains(fix, words))
-        yield f"{number}. {sentence(fix.action, words)}" + (words("failure.gain", gain=gains) if gains else "")
+        yield f"{number}. {fix_sentence(fix, words)}"
         if fix.setting:
             yield f"   {fix.setting}"
+
+
+def fix_sentence(fix: Fix, words: Words) -> str:
+    """What to change, and what that brings as far as it was computed."""
+    gains = words("failure.comma").join(_gains(fix, words))
+    return sentence(fix.action, words) + (words("failure.gain", gain=gains) if gains else "")
 
 
 def _gains(fix: Fix, words: Words) -> Iterator[str]:
@@ -188,15 +212,17 @@ def _gains(fix: Fix, words: Words) -> Iterator[str]:
         yield said if told else words("failure.shown", said=said, by=words(f"failure.by.{fix.shown_by}"))
 
 
-def diagnosis_document(found: Diagnosis) -> dict[str, Any]:
-    """Plain data: what is unknown is absent."""
-    english = Words("en")
+ENGLISH: Final = Words("en")
+
+
+def diagnosis_document(found: Diagnosis, words: Words = ENGLISH) -> dict[str, Any]:
+    """Plain data: what is unknown is absent; sentences are in a language."""
     plain: dict[str, Any] = {
         "schema": SCHEMA, "name": found.name, "lines": found.lines,
-        "findings": [_plain(finding, english) for finding in found.findings],
+        "findings": [_plain(finding, words) for finding in found.findings],
     }
     if found.checks:
-        plain["checks"] = [{"check": check.key, "text": sentence(check, english)} for check in found.checks]
+        plain["checks"] = [{"check": check.key, "text": sentence(check, words)} for check in found.checks]
     if found.left_out:
         plain["left_out"] = found.left_out
     return plain | ({"cut": True} if found.cut else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import to_builtins
 
@@ -54,6 +55,11 @@ def details(card: Gpu) -> str:
     """Every field of a card with its source."""
     facts = to_builtins(card).items()
     return table([(name, _fact(name, value)) for name, value in facts if value is not None])
+
+
+def gpu_document(card: Gpu) -> dict[str, Any]:
+    """Plain data of a card: what is unknown is absent."""
+    return {name: value for name, value in to_builtins(card).items() if value is not None}
 
 
 def _teraflops(value: float | None, dtype: str) -> str:

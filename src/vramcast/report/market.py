@@ -75,7 +75,7 @@ def _facts(machine: Machine, words: Words, today: date) -> dict[str, str]:
         words("age"): _when(price, today)[1],
         words("checked"): row.checked if row else "",
         words("confidence"): row.confidence if row else "",
-        words("note"): _shortened(row.note) if row else "",
+        words("note"): _shortened(words.said(row.note)) if row else "",
     }
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from vramcast.report.calibration_messages import CALIBRATION_MESSAGES, HOOK_MESSAGES
 from vramcast.report.log_messages import LOG_MESSAGES
 from vramcast.report.market_messages import MARKET_MESSAGES
 from vramcast.report.plan_messages import PLAN_MESSAGES
 
+if TYPE_CHECKING:
+    from vramcast.domain.answer import Answer
+    from vramcast.domain.planning import PlanAnswer
+
 LANGUAGES: Final = ("en", "zh")
+
+AnswerT = TypeVar("AnswerT", bound="Answer | PlanAnswer")
 
 MESSAGES: Final[dict[str, dict[str, str]]] = {
     "fits": {
@@ -192,9 +200,9 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "category.communication": {"en": "communication", "zh": "通信"},
     "category.workspaces": {"en": "workspaces and context", "zh": "工作区与上下文"},
     "category.inputs": {"en": "inputs", "zh": "输入"},
-    "category.kv cache": {"en": "kv cache", "zh": "KV 缓存"},
-    "category.cuda graphs": {"en": "cuda graphs", "zh": "CUDA 图"},
-    "category.lora slots": {"en": "lora slots", "zh": "LoRA 槽位"},
+    "category.kv cache": {"en": "KV cache", "zh": "KV 缓存"},
+    "category.cuda graphs": {"en": "CUDA graphs", "zh": "CUDA 图"},
+    "category.lora slots": {"en": "LoRA slots", "zh": "LoRA 槽位"},
     "category.draft model": {"en": "draft model", "zh": "草稿模型"},
     "category.encoder cache": {"en": "encoder cache", "zh": "编码器缓存"},
     "category.allocator": {"en": "reserved, not allocated", "zh": "已保留未分配"},
@@ -221,6 +229,8 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     },
     "written": {"en": "written to {directory}: {names}", "zh": "已写入 {directory}：{names}"},
     **LOG_MESSAGES,
+    **HOOK_MESSAGES,
+    **CALIBRATION_MESSAGES,
     **MARKET_MESSAGES,
     **PLAN_MESSAGES,
 }
@@ -229,14 +239,19 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
 
 @cache
 def rare_messages() -> dict[str, dict[str, str]]:
-    """The messages of reports on failures, recordings and traces: many, and no other report needs them at its start."""
+    """The messages of reports on failures, recordings, traces, live GPUs and as files: others need none of them."""
     from vramcast.report.failure_actions import FAILURE_ACTIONS
     from vramcast.report.failure_messages import FAILURE_MESSAGES
     from vramcast.report.failure_numbers import FAILURE_NUMBERS
     from vramcast.report.replay_messages import REPLAY_MESSAGES
     from vramcast.report.trace_messages import TRACE_MESSAGES
+    from vramcast.report.watch_messages import WATCH_MESSAGES
+    from vramcast.report.written.words import REPORT_MESSAGES
 
-    return {**FAILURE_ACTIONS, **FAILURE_MESSAGES, **FAILURE_NUMBERS, **REPLAY_MESSAGES, **TRACE_MESSAGES}
+    return {
+        **FAILURE_ACTIONS, **FAILURE_MESSAGES, **FAILURE_NUMBERS, **REPLAY_MESSAGES, **REPORT_MESSAGES,
+        **TRACE_MESSAGES, **WATCH_MESSAGES,
+    }
 
 
 class Words:
@@ -249,6 +264,28 @@ class Words:
         """The text of `key` with its placeholders filled in."""
         texts = MESSAGES[key] if key in MESSAGES else rare_messages()[key]
         return texts[self.language].format(**values)
+
+    def spoken(self, answer: AnswerT) -> AnswerT:
+        """An answer, or that of a search, with all that the layers below say in it in this language."""
+        if self.language == "en":
+            return answer
+        from vramcast.report.spoken import spoken
+
+        return spoken(answer, self)
+
+    def said(self, sentence: str) -> str:
+        """A sentence of a layer below, which speaks English; in English where it has no other form."""
+        if self.language == "en":
+            return sentence
+        from vramcast.report.chinese import in_chinese
+
+        return in_chinese(sentence)
+
+
+def words_here(language: str | None = None) -> Words:
+    """The messages of a language, or of the locale of this process where none is chosen."""
+    locale = os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG") or ""
+    return Words(language or language_of(locale))
 
 
 def language_of(locale: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
-from typing import Final
+from typing import Final, NamedTuple
 
 from vramcast.domain.answer import Answer, ServeAnswer
 from vramcast.domain.planning import Decision, Goal, MissedLimit, PlanAnswer, Technique
@@ -27,12 +27,13 @@ GIVES_BACK: Final = "*"
 
 def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: date | None = None) -> str:
     """The whole report; `today` is what the age of a price counts from."""
+    answer = words.spoken(answer)
     sections: list[tuple[str, Iterable[str]]] = [
-        ("", _winner(answer, words, today)),
+        ("", winner(answer, words, today)),
         ("plan.table", _plans(answer, words)),
-        (_reasons_key(answer), _reasons(answer, words)),
-        (f"plan.nearest{_lack(answer)}", _nearest(answer, words)),
-        ("plan.decisions", _decisions(answer.decisions, words, engine=_engine(answer))),
+        (reasons_key(answer), reasons_of(answer, words)),
+        (f"plan.nearest{lack(answer)}", nearest(answer, words)),
+        ("plan.decisions", decisions_of(answer.decisions, words, engine=engine_of(answer))),
         ("plan.techniques", _techniques(answer, words, explain=explain)),
         ("plan.picture", scatter(answer.front, words)),
         ("assumed", (f"  - {text}" for text in answer.assumptions)),
@@ -46,7 +47,7 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _lack(answer: PlanAnswer) -> str:
+def lack(answer: PlanAnswer) -> str:
     """Ending of the messages about the nearest plan: it may have room, and miss a limit or have no known speed."""
     nearest = answer.nearest_failing
     if answer.plans or nearest is None or not nearest.fits:
@@ -55,12 +56,12 @@ def _lack(answer: PlanAnswer) -> str:
     return ".limit" if timed else ".untimed"
 
 
-def _reasons_key(answer: PlanAnswer) -> str:
+def reasons_key(answer: PlanAnswer) -> str:
     """What the reasons are reasons for."""
-    return "plan.reasons" if answer.plans else f"plan.why_none{_lack(answer)}"
+    return "plan.reasons" if answer.plans else f"plan.why_none{lack(answer)}"
 
 
-def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[str]:
+def winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[str]:
     """One line that says which plan, one that says what it comes to; nothing where nothing was searched."""
     if not answer.num_plans:
         return
@@ -70,14 +71,14 @@ def _winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[st
             yield words("plan.limits_missed", count=count, fitting=f"{answer.num_in_memory:,}")
             yield from _missed(answer.missed, words)
         else:
-            yield words(f"plan.nothing_fits{_lack(answer)}", count=count)
+            yield words(f"plan.nothing_fits{lack(answer)}", count=count)
         return
     best = answer.plans[0]
     goal = answer.question["goal"]
     unpriced = goal == "cheapest" and best.cost is None
     label = _labels(answer, words)[0]
     yield words("plan.best", goal=words("goal.gpu-hours" if unpriced else f"goal.{goal}"), label=label)
-    yield "  " + ", ".join(summary(best, words))
+    yield "  " + words("plan.comma").join(summary(best, words))
     yield from (f"  {line}" for line in _cautions(best, words))
     if best.cost is not None:
         yield f"  {dated(best.cost.price, words, today)}"
@@ -162,32 +163,46 @@ def _plans(answer: PlanAnswer, words: Words) -> Iterator[str]:
     """The ranked plans; options that all of them have stand above the table."""
     if not answer.plans:
         return
+    above, cells, right, below = plan_cells(answer, words)
+    yield from (f"  {line}" for line in (*above, *table(cells, right=right).splitlines(), *below))
+
+
+class PlanCells(NamedTuple):
+    """The table of ranked plans."""
+
+    above: tuple[str, ...]  # what holds for all of them
+    cells: list[tuple[str, ...]]  # the head first
+    right: frozenset[int]  # columns of figures
+    below: tuple[str, ...]
+
+
+def plan_cells(answer: PlanAnswer, words: Words) -> PlanCells:
+    """A row for each plan; what nothing is known of has no column."""
     shared, own = split_labels(answer.labels)
     fleets = [label.removeprefix(text) for label, text in zip(_labels(answer, words), answer.labels, strict=True)]
-    if shared and len(answer.labels) > 1:
-        yield "  " + words("plan.shared", options=shared)
-    least = answer.question.get("goal") == Goal.LEAST_MEMORY.value and isinstance(answer.plans[0], ServeAnswer)
-    if least:
-        yield "  " + words("plan.measure")
     served = isinstance(answer.plans[0], ServeAnswer)
-    head = (
+    least = answer.question.get("goal") == Goal.LEAST_MEMORY.value and served
+    above = [words("plan.shared", options=shared)] if shared and len(answer.labels) > 1 else []
+    above += [words("plan.measure")] if least else []
+    marks = [_gives_back(plan) for plan in answer.plans]
+    blank = " " if any(marks) else ""  # figures stay below each other
+    rows = [_plan_head(words, served=served)]
+    for rank, (text, fleet, plan, marked) in enumerate(zip(own, fleets, answer.plans, marks, strict=True), 1):
+        rows.append(_row(rank, text + fleet, plan, GIVES_BACK if marked else blank, load=least))
+    kept = [index for index in range(len(rows[0])) if index < 3 or any(row[index] for row in rows[1:])]
+    cells = [tuple(row[index] for index in kept) for row in rows]
+    below = [words("plan.gives_back", mark=GIVES_BACK)] if any(marks) else []
+    below += [words("plan.alike")] if not served and answer.num_fitting > len(answer.plans) else []
+    return PlanCells(tuple(above), cells, frozenset(range(2, len(kept))) | {0}, tuple(below))
+
+
+def _plan_head(words: Words, *, served: bool) -> tuple[str, ...]:
+    return (
         "", words("plan"), words("plan.memory"), words("plan.needed"), words("plan.needed_each"), words("plan.step_s"),
         words("plan.first_token"), words("plan.users_each"),
         words("plan.rate_of_all" if served else "tokens_per_s"),
         words("plan.price_generated" if served else "plan.price"),
     )
-    marks = [_gives_back(plan) for plan in answer.plans]
-    blank = " " if any(marks) else ""  # figures stay below each other
-    rows: list[tuple[str, ...]] = [head]
-    for rank, (text, fleet, plan, marked) in enumerate(zip(own, fleets, answer.plans, marks, strict=True), 1):
-        rows.append(_row(rank, text + fleet, plan, GIVES_BACK if marked else blank, load=least))
-    kept = [index for index in range(len(head)) if index < 3 or any(row[index] for row in rows[1:])]
-    cells = [tuple(row[index] for index in kept) for row in rows]
-    yield from (f"  {line}" for line in table(cells, right=frozenset(range(2, len(kept))) | {0}).splitlines())
-    if any(marks):
-        yield "  " + words("plan.gives_back", mark=GIVES_BACK)
-    if not served and answer.num_fitting > len(answer.plans):
-        yield "  " + words("plan.alike")
 
 
 def _gives_back(plan: Answer) -> bool:
@@ -227,31 +242,32 @@ def split_labels(labels: tuple[str, ...]) -> tuple[str, list[str]]:
     return " ".join(shared), [" ".join(part for part in own if part not in shared) or "-" for own in parts]
 
 
-def _reasons(answer: PlanAnswer, words: Words) -> Iterator[str]:
+def reasons_of(answer: PlanAnswer, words: Words) -> Iterator[str]:
+    """Why the winner wins, or what the nearest one lacks, a line each."""
     yield from (f"  - {reason_words(reason, str(answer.question['goal']), words)}" for reason in answer.reasons)
 
 
-def _nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
+def nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
     """The plan that misses by least, and what would make it fit."""
     if answer.nearest_failing is None:
         return
     yield f"  {answer.nearest_label}"
-    yield "  " + ", ".join(summary(answer.nearest_failing, words))
+    yield "  " + words("plan.comma").join(summary(answer.nearest_failing, words))
     change = answer.change
     if change is not None:
         size = format_bytes(change.device_bytes)
         cost = cost_words(change, words)
-        yield "  " + words(f"plan.change{_lack(answer)}", change=change.change, size=size, cost=cost)
+        yield "  " + words(f"plan.change{lack(answer)}", change=change.change, size=size, cost=cost)
 
 
-def _engine(answer: PlanAnswer) -> str | None:
+def engine_of(answer: PlanAnswer) -> str | None:
     """The engine that the answer is about: the winner's, or the only one asked for."""
     asked = answer.plans[0].question["engine"] if answer.plans else answer.question.get("engine")
     named = [asked] if isinstance(asked, str) else asked
     return named[0] if named and len(named) == 1 else None
 
 
-def _decisions(decisions: tuple[Decision, ...], words: Words, *, engine: str | None) -> Iterator[str]:
+def decisions_of(decisions: tuple[Decision, ...], words: Words, *, engine: str | None) -> Iterator[str]:
     """Question, finding with its figures, and what follows; figures of another engine under its name."""
     for number, decision in enumerate(decisions, 1):
         question, finding, action = decision_words(decision, words)
@@ -265,18 +281,8 @@ def _techniques(answer: PlanAnswer, words: Words, *, explain: bool) -> Iterator[
     shown = [row for row in techniques if explain or abs(_share(row)) >= SHOWN_TECHNIQUES]
     if not shown:
         return
-    keys = ("technique", "plan.memory", "plan.saves", "plan.slower", "plan.verdict", "plan.against", "plan.options")
-    head = (words(keys[0]), words(keys[1]), words(keys[2]), "", *(words(key) for key in keys[3:]))
-    rows = [head, *(_technique_row(row, words) for row in shown)]
-    alike = {row.against for row in shown} <= {"", _engine(answer)}
-    kept = [
-        index for index in range(len(head))
-        if index in (3, 5) or (any(row[index] for row in rows[1:]) and not (alike and index == AGAINST))
-    ]
-    lines = table(
-        [tuple(row[index] for index in kept) for row in rows],
-        right=frozenset(place for place, index in enumerate(kept) if index in (1, 2, 3, 4)),
-    ).splitlines()
+    cells, right = technique_cells(shown, answer, words)
+    lines = table(cells, right=right).splitlines()
     yield f"  {lines[0]}"
     for row, line in zip(shown, lines[1:], strict=True):
         yield f"  {line}"
@@ -285,6 +291,22 @@ def _techniques(answer: PlanAnswer, words: Words, *, explain: bool) -> Iterator[
             yield "      " + words("plan.when", when=when, needs=needs)
     if len(shown) < len(techniques):
         yield "  " + words("plan.more_techniques", count=len(techniques) - len(shown))
+
+
+def technique_cells(
+    techniques: Sequence[Technique], answer: PlanAnswer, words: Words
+) -> tuple[list[tuple[str, ...]], frozenset[int]]:
+    """Head and rows, and which columns are figures."""
+    keys = ("technique", "plan.memory", "plan.saves", "plan.slower", "plan.verdict", "plan.against", "plan.options")
+    head = (words(keys[0]), words(keys[1]), words(keys[2]), "", *(words(key) for key in keys[3:]))
+    rows = [head, *(_technique_row(row, words) for row in techniques)]
+    alike = {row.against for row in techniques} <= {"", engine_of(answer)}
+    kept = [
+        index for index in range(len(head))
+        if index in (3, 5) or (any(row[index] for row in rows[1:]) and not (alike and index == AGAINST))
+    ]
+    right = frozenset(place for place, index in enumerate(kept) if index in (1, 2, 3, 4))
+    return [tuple(row[index] for index in kept) for row in rows], right
 
 
 def _technique_row(row: Technique, words: Words) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.counts": {"en": "{plans} plans looked at, {fitting} fit", "zh": "共比较 {plans} 个方案，{fitting} 个放得下"},
     "plan.command": {"en": "run: {command}", "zh": "命令：{command}"},
     "plan.replica": {"en": "each replica: {command}", "zh": "每个副本的命令：{command}"},
+    "plan.comma": {"en": ", ", "zh": "，"},
     "plan.fits": {"en": "fits {needed} of {capacity} per GPU", "zh": "放得下：每卡 {needed}，可用 {capacity}"},
     "plan.not": {"en": "{needed} needed, {capacity} usable per GPU", "zh": "每卡需要 {needed}，可用 {capacity}"},
     "plan.step": {"en": "step {seconds}", "zh": "每步 {seconds}"},

@@ -44,7 +44,7 @@ def render(found: Sequence[Examined], words: Words, *, top: int) -> str:
         lines += [*device_lines(examined, words, top=top, several=len(found) > 1), ""]
     remarks = found[0].snapshot.remarks if found else ()
     if remarks:
-        lines += [words("replay.notes"), *(f"  - {plain(text)}" for text in remarks), ""]
+        lines += [words("replay.notes"), *(f"  - {plain(words.said(text))}" for text in remarks), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -77,7 +77,7 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "replay.since": {"en": "since event {event}", "zh": "自第 {event} 个事件"},
     "replay.age": {"en": "{age} old", "zh": "已存在 {age}"},
     "replay.before": {"en": "since before the recording", "zh": "录制前已存在"},
-    "replay.category.kv cache": {"en": "kv cache", "zh": "KV 缓存"},
+    "replay.category.kv cache": {"en": "KV cache", "zh": "KV 缓存"},
     "replay.category.weights": {"en": "weights", "zh": "权重"},
     "replay.category.gradients": {"en": "gradients", "zh": "梯度"},
     "replay.category.optimizer": {"en": "optimizer states", "zh": "优化器状态"},

@@ -121,7 +121,7 @@ def page_data(
         "words": _words(words),
         "devices": devices,
         "stacks": {stack: _frames(table[stack]) for stack in used if 0 < stack < len(table)},
-        "remarks": [plain(text) for text in (found[0].snapshot.remarks if found else ())],
+        "remarks": [plain(words.said(text)) for text in (found[0].snapshot.remarks if found else ())],
     }
 
 

@@ -20,7 +20,6 @@ from vramcast.domain.answer import (
     Tried,
 )
 from vramcast.report.messages import Words
-from vramcast.report.plan_messages import COSTS_ZH
 from vramcast.report.price import cost_lines, run_length
 from vramcast.units import format_bytes, format_seconds
 
@@ -34,6 +33,7 @@ def render(
     answer: Answer, words: Words, *, all_ranks: bool = False, explain: bool = False, today: date | None = None
 ) -> str:
     """The whole report; `today` is what the age of a price counts from."""
+    answer = words.spoken(answer)
     found = answer.found
     lines = [*search(found, words), *verdict(answer, words, today=today), ""]
     if found is not None:
@@ -45,7 +45,7 @@ def render(
         lines += [words("phases"), *phases(rank, words), ""]
     if isinstance(answer, ServeAnswer) and answer.capacity is not None and len(answer.capacity.tokens_by_count) > 1:
         counts = answer.capacity.tokens_by_count
-        lines += [words("token_counts"), *(f"  {name:<32}{count:>14,}" for name, count in counts.items()), ""]
+        lines += [words("token_counts"), *(f"  {left(name, 32)}{count:>14,}" for name, count in counts.items()), ""]
     if explain and isinstance(answer, ServeAnswer) and answer.speed is not None:
         lines += [words("where_time_goes"), *where_time_goes(answer.speed, words), ""]
     if explain and answer.time is not None:
@@ -65,13 +65,13 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
     if answer.fits:
         yield words("fits", **shown)
     elif isinstance(answer, ServeAnswer) and answer.shortfall and needed <= capacity:
-        yield words("load_does_not_fit", reason=answer.shortfall)
+        yield words("load_does_not_fit", reason=words.said(answer.shortfall))
     elif answer.host is not None and not answer.host.fits and needed <= capacity:
         yield words("host_does_not_fit", places="; ".join(host(answer.host, words, short=True)), **shown)
     else:
         yield words("does_not_fit", **shown, excess=format_bytes(needed - capacity))
         largest = answer.fullest.ledger[0]
-        yield "  " + words("largest", path=largest.path, size=format_bytes(largest.num_bytes))
+        yield "  " + words("largest", path=path_of(largest, words), size=format_bytes(largest.num_bytes))
     if answer.fullest.needed_bytes > answer.peak.device_bytes:
         yield words("phase_decides", phase=words(f"phase.{answer.fullest.highest_phase}"))
     low, high = answer.interval_bytes
@@ -104,6 +104,13 @@ def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Itera
     yield from (f"  {line}" for line in costs)
 
 
+def path_of(entry: LedgerEntry, words: Words) -> str:
+    """Category and name of an entry."""
+    if words.language == "en":
+        return entry.path
+    return entry.path.replace(entry.category, words(f"category.{entry.category}"), 1)
+
+
 def host(need: HostNeed, words: Words, *, short: bool = False) -> Iterator[str]:
     """What each place beside the cards must hold; `short`: only those that hold too little."""
     for place, needed, there in need.places:
@@ -130,16 +137,21 @@ def search(found: Found | None, words: Words) -> Iterator[str]:
 
 def tried(found: Found, words: Words) -> Iterator[str]:
     """A row for every plan next to the result, then the nearest that fails. What nothing is known of has no column."""
+    cells, right = tried_cells(found, words)
+    yield from (f"  {line}" for line in table(cells, right=right).splitlines())
+    if found.nearest_failing is not None and found.what is not None and not found.tried[0].parameters:
+        yield "  " + words("nearest_failing", what=found.nearest_failing.what)
+
+
+def tried_cells(found: Found, words: Words) -> tuple[list[tuple[str, ...]], frozenset[int]]:
+    """The head and the rows of the plans next to the result, and which columns are figures."""
     keys = ("plan", "", "kv_tokens", "sequences", "plan.memory", "found.parameters", "found.model", "tokens_per_s")
     head = (*(words(key) if key else "" for key in keys), words("why_not"))
     serving = any(one.kv_tokens is not None for one in found.tried)
     rows = [head, *(_tried_row(one, words, serving=serving) for one in found.tried)]
     kept = [index for index in range(len(head)) if index == 1 or any(row[index] for row in rows[1:])]
     right = frozenset(place for place, index in enumerate(kept) if index in (2, 3, 4, 5, 7))
-    cells = [tuple(row[index] for index in kept) for row in rows]
-    yield from (f"  {line}" for line in table(cells, right=right).splitlines())
-    if found.nearest_failing is not None and found.what is not None and not found.tried[0].parameters:
-        yield "  " + words("nearest_failing", what=found.nearest_failing.what)
+    return [tuple(row[index] for index in kept) for row in rows], right
 
 
 def _tried_row(one: Tried, words: Words, *, serving: bool) -> tuple[str, ...]:
@@ -158,7 +170,13 @@ def _tried_row(one: Tried, words: Words, *, serving: bool) -> tuple[str, ...]:
 
 def serving(answer: ServeAnswer, words: Words) -> Iterator[str]:
     """What the cache holds, and how fast it goes."""
-    asked, capacity, speed = answer.question["requests"], answer.capacity, answer.speed
+    yield from cache(answer, words)
+    yield from rates(answer.speed, words)
+
+
+def cache(answer: ServeAnswer, words: Words) -> Iterator[str]:
+    """What the cache holds; nothing where the engine has none."""
+    asked, capacity = answer.question["requests"], answer.capacity
     if capacity is not None:
         yield words(
             "capacity",
@@ -169,6 +187,10 @@ def serving(answer: ServeAnswer, words: Words) -> Iterator[str]:
         yield words("longest_context", sequences=asked["concurrency"], longest=f"{capacity.longest_context:,}")
         if capacity.safe_fraction is not None:
             yield words("safe_fraction", fraction=f"{capacity.safe_fraction:.2f}")
+
+
+def rates(speed: Speed | None, words: Words) -> Iterator[str]:
+    """How fast both phases go, as far as that is known."""
     if speed is not None:
         yield words(
             "speed_prefill",
@@ -218,7 +240,7 @@ def step_time(time: StepTime, words: Words) -> str:
 def where_step_goes(time: StepTime, words: Words) -> Iterator[str]:
     """Parts of a step, largest first; they add up to it. Then what the rates rest on."""
     for cause, seconds in sorted(time.seconds.items(), key=lambda item: -item[1]):
-        yield f"  {words(f'cause.{cause}'):<{NAME_WIDTH}}{format_seconds(seconds):>12}{seconds / time.step_s:>6.0%}"
+        yield f"  {left(words(f'cause.{cause}'))}{format_seconds(seconds):>12}{seconds / time.step_s:>6.0%}"
     yield from (f"  {words('source')}: {text}" for text in time.sources)
 
 
@@ -231,9 +253,9 @@ def ledger(rank: RankAnswer, words: Words, *, explain: bool) -> Iterator[str]:
         size = sum(entry.num_bytes for entry in entries)
         if not size:
             continue
-        yield f"  {words(f'category.{category}'):<{NAME_WIDTH}}{format_bytes(size):>12}"
+        yield f"  {left(words(f'category.{category}'))}{format_bytes(size):>12}"
         yield from _explained(entries, words) if explain else _shortened(entries, words)
-    yield f"  {words('total'):<{NAME_WIDTH}}{format_bytes(rank.peak.device_bytes):>12}"
+    yield f"  {left(words('total'))}{format_bytes(rank.peak.device_bytes):>12}"
 
 
 def _shortened(entries: list[LedgerEntry], words: Words) -> Iterator[str]:
@@ -242,19 +264,19 @@ def _shortened(entries: list[LedgerEntry], words: Words) -> Iterator[str]:
     if len(entries) == 1 and entries[0].category == "allocator":
         return
     for entry in shown:
-        yield f"    {_name(entry):<{NAME_WIDTH - 2}}{format_bytes(entry.num_bytes):>12}"
+        yield f"    {left(_name(entry), NAME_WIDTH - 2)}{format_bytes(entry.num_bytes):>12}"
     if rest:
         size = format_bytes(sum(entry.num_bytes for entry in rest))
-        yield f"    {words('others', count=len(rest)):<{NAME_WIDTH - 2}}{size:>12}"
+        yield f"    {left(words('others', count=len(rest)), NAME_WIDTH - 2)}{size:>12}"
 
 
 def _explained(entries: list[LedgerEntry], words: Words) -> Iterator[str]:
     for entry in sorted(entries, key=lambda entry: -entry.num_bytes):
-        yield f"    {_name(entry):<{NAME_WIDTH - 2}}{format_bytes(entry.num_bytes):>12}"
+        yield f"    {left(_name(entry), NAME_WIDTH - 2)}{format_bytes(entry.num_bytes):>12}"
         if entry.formula:
             times = f"{entry.count} x ({entry.formula})" if entry.count != 1 else entry.formula
             yield f"      {words('formula')}: {times} = {entry.num_bytes:,} B"
-        yield f"      {words('basis')}: {entry.basis}" + (
+        yield f"      {words('basis')}: {words.said(entry.basis)}" + (
             f"; {words('source')}: {entry.source}" if entry.source else ""
         )
 
@@ -270,13 +292,15 @@ def phases(rank: RankAnswer, words: Words) -> Iterator[str]:
     """One line per phase with the three levels."""
     if not rank.peak.reserved_bytes:  # an engine with an allocator of its own
         yield from (
-            f"  {words(f'phase.{name}'):<16}{format_bytes(peak.device_bytes):>14}" for name, peak in rank.phases.items()
+            f"  {left(words(f'phase.{name}'), 16)}{format_bytes(peak.device_bytes):>14}"
+            for name, peak in rank.phases.items()
         )
         return
-    yield f"  {'':<16}{words('allocated'):>14}{words('reserved'):>14}{words('device'):>14}"
+    head = (words(key) for key in ("allocated", "reserved", "device"))
+    yield f"  {'':<16}" + "".join(" " * (14 - _width(name)) + name for name in head)
     for name, peak in rank.phases.items():
         values = (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes)
-        yield f"  {words(f'phase.{name}'):<16}" + "".join(f"{format_bytes(value):>14}" for value in values)
+        yield f"  {left(words(f'phase.{name}'), 16)}" + "".join(f"{format_bytes(value):>14}" for value in values)
 
 
 def changes(answer: Answer, words: Words) -> Iterator[str]:
@@ -284,23 +308,31 @@ def changes(answer: Answer, words: Words) -> Iterator[str]:
     if not any(change.fits for change in answer.changes):
         yield "  " + words("no_change")
     for change in answer.changes:
-        mark = words("change_fits") if change.fits else words("change_fails")
-        size = format_bytes(change.device_bytes) if change.fits else f"> {format_bytes(change.device_bytes)}"
-        if change.concurrency:
-            size = words("holds", sequences=f"{change.concurrency:,.1f}")
-        yield f"  {change.change:<52}{size:>13}  {mark:<8} {cost_words(change, words)}".rstrip()
+        name, size, mark, cost = change_cells(change, words)
+        yield f"  {left(name, 52)}{size:>13}  {left(mark, 8)} {cost}".rstrip()
+
+
+def change_cells(change: Change, words: Words) -> tuple[str, str, str, str]:
+    """A change, what it leads to, whether that fits, and what it costs."""
+    mark = words("change_fits") if change.fits else words("change_fails")
+    size = format_bytes(change.device_bytes) if change.fits else f"> {format_bytes(change.device_bytes)}"
+    if change.concurrency:
+        size = words("holds", sequences=f"{change.concurrency:,.1f}")
+    return change.change, size, mark, cost_words(change, words)
 
 
 def cost_words(change: Change, words: Words) -> str:
     """What a change costs, the time in figures where it is known."""
     cost = change.cost
-    if words.language != "en":
-        head, mark, beside = cost.partition("; ")  # what it takes of main memory stands behind
-        cost = COSTS_ZH.get(cost) or COSTS_ZH.get(head, head) + mark.replace("; ", "；") + beside
     if change.slowdown is None:
         return cost
     key = "change.slower" if change.slowdown >= 0 else "change.faster"
     return words(key, cost=cost, share=f"{abs(change.slowdown):.0%}")
+
+
+def left(text: str, columns: int = NAME_WIDTH) -> str:
+    """A text with blanks behind it, as many as fill so many columns of a terminal."""
+    return text + " " * (columns - _width(text))
 
 
 def _width(text: str) -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from vramcast.domain.answer import Peak
 from vramcast.domain.traced import Holding, TraceAnswer, TraceFailure, UnknownOperator
 from vramcast.report.braille import chart
 from vramcast.report.messages import Words
@@ -34,6 +35,7 @@ def render(answer: TraceAnswer, words: Words, *, views: Sequence[str] = (), expl
         views: "category", "module", "line", "operator": how to cut the peak; by default the first three
         explain: every entry of the ledger with its basis and source
     """
+    answer = words.spoken(answer)
     lines = [*opening(answer, words), ""]
     for title, part in sections(answer, words, views=views, explain=explain):
         lines += [title, *part, ""]
@@ -84,22 +86,24 @@ def verdict(answer: TraceAnswer, words: Words) -> Iterator[str]:
     yield words(key, needed=format_bytes(rank.needed_bytes), capacity=format_bytes(answer.capacity_bytes))
     if answer.failure is not None:
         yield from (f"  {line}" for line in _failed(answer.failure, words))
-    peak = answer.peak
-    sizes = {"allocated": format_bytes(peak.allocated_bytes), "reserved": format_bytes(peak.reserved_bytes)}
-    if "gpu" in asked:
-        yield "  " + words("trace.levels", **sizes, device=format_bytes(peak.device_bytes))
-    else:
-        yield "  " + words("trace.host_level", allocated=sizes["allocated"])
+    key, peak, step = "trace.levels" if "gpu" in asked else "trace.host_level", answer.peak, ""
+    if rank.needed_bytes > peak.device_bytes:  # another moment decides: each size says whose it is
+        phase, step = words(f"phase.{rank.highest_phase}"), words("trace.steady")
+        yield "  " + words("trace.highest", phase=phase) + _levels(rank.phases[rank.highest_phase], key, words)
+    yield f"  {step}{_levels(peak, key, words)}"
     if answer.interval_basis:
         low, high = (format_bytes(size) for size in answer.interval_bytes)
-        yield "  " + words("trace.interval", low=low, high=high, basis=answer.interval_basis)
+        yield f"  {step}" + words("trace.interval", low=low, high=high, basis=answer.interval_basis)
     if rank.gives_back_cache:
         yield "  " + words("trace.cache")
-    if rank.needed_bytes > peak.device_bytes:
-        yield words("phase_decides", phase=words(f"phase.{rank.highest_phase}"))
     yield "  " + _what(answer, words)
     if answer.stopped:
         yield "  " + words("trace.stopped", why=plain(answer.stopped))
+
+
+def _levels(peak: Peak, key: str, words: Words) -> str:
+    sizes = (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes)
+    return words(key, **dict(zip(("allocated", "reserved", "device"), map(format_bytes, sizes), strict=True)))
 
 
 def _what(answer: TraceAnswer, words: Words) -> str:
@@ -156,7 +160,7 @@ def _changes(answer: TraceAnswer, words: Words) -> Iterator[str]:
 
 def _holders(holdings: Sequence[Holding], answer: TraceAnswer, words: Words) -> Iterator[str]:
     total = answer.peak.allocated_bytes or 1
-    holdings = _merged(holdings)
+    holdings = merged(holdings)
     rows = [
         (plain(one.name)[:66] or words("trace.unnamed"), format_bytes(one.num_bytes), share(one.num_bytes / total),
          words("trace.blocks", count=f"{one.count:,}"))
@@ -168,7 +172,7 @@ def _holders(holdings: Sequence[Holding], answer: TraceAnswer, words: Words) -> 
         yield "  " + words("trace.more", count=f"{len(holdings) - LIST:,}")
 
 
-def _merged(holdings: Sequence[Holding]) -> list[Holding]:
+def merged(holdings: Sequence[Holding]) -> list[Holding]:
     """Those whose names differ in numbers alone are one: "layers.*.mlp"."""
     groups: dict[str, list[Holding]] = {}
     for one in holdings:

@@ -15,6 +15,8 @@ TRACE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "已分配 {allocated}，已保留 {reserved}，设备占用 {device}",
     },
     "trace.host_level": {"en": "allocated {allocated} of main memory", "zh": "占用内存 {allocated}"},
+    "trace.highest": {"en": "highest, {phase}: ", "zh": "最高点，{phase}："},
+    "trace.steady": {"en": "steady step: ", "zh": "稳定步："},
     "trace.interval": {"en": "device {low} to {high}: {basis}", "zh": "设备占用 {low} 至 {high}：{basis}"},
     "trace.cache": {
         "en": "within the card only because cached memory is given back to the driver, which takes time",

@@ -1,34 +1,40 @@
-"""A traced run as a Python object that shows itself: text at a prompt, a table in a notebook, JSON, files."""
+"""A traced run as a Python object that shows itself: text at a prompt, a picture in a notebook, JSON, files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from vramcast.domain.answer import LedgerEntry
 from vramcast.domain.snapshot import Snapshot
 from vramcast.domain.traced import Holding, TraceAnswer
-from vramcast.report.messages import Words
+from vramcast.report.messages import Words, words_here
+from vramcast.report.notebook import Shown
 from vramcast.report.replay_words import plain
 from vramcast.report.trace import opening, render, sections, verdict
 from vramcast.report.trace_document import to_json
-from vramcast.units import format_bytes
 
-SHOWN_ENTRIES = 20
+if TYPE_CHECKING:
+    from vramcast.report.written.parts import Report
 
 
-class ShownTrace(TraceAnswer, frozen=True):
+class ShownTrace(TraceAnswer, Shown, frozen=True):
     """An answer with its recording and its representations."""
 
     snapshot: Snapshot | None = None
 
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """What is in the peak of the last step."""
+        return self.fullest.ledger
+
     def __str__(self) -> str:
-        return self.text(Words("en"))
+        return self.text(words_here())
 
     def __repr__(self) -> str:
         """Short: columns of a million events are no answer at a prompt."""
-        return f"<{type(self).__name__} {next(verdict(self, Words('en')))}>"
+        return f"<{type(self).__name__} {next(verdict(self, words_here()))}>"
 
     def text(self, words: Words, **options: Any) -> str:
         """The report in a language; options are those of `report.trace.render`."""
@@ -49,26 +55,19 @@ class ShownTrace(TraceAnswer, frozen=True):
         if self.snapshot is None:
             return
         words = Words(language)
+        said = words.spoken(self)
         lead = Lead(
-            title=words("trace.page.title", name=self.snapshot.name), lines=tuple(opening(self, words)),
-            sections=[one for one in sections(self, words, views=("category",)) if one[0] != words("trace.course")],
+            title=words("trace.page.title", name=self.snapshot.name), lines=tuple(opening(said, words)),
+            sections=[one for one in sections(said, words, views=("category",)) if one[0] != words("trace.course")],
             modules=_rows(self.holdings.by_module), places=_rows(self.holdings.by_line),
         )
         found = [examine(self.snapshot, device, Asked()) for device in self.snapshot.devices]
         write_page(Path(path), found, words, top=Asked().top, lead=lead)
 
-    def _repr_html_(self) -> str:
-        words = Words("en")
-        lines = "".join(f"<div>{escape(line)}</div>" for line in verdict(self, words))
-        entries = self.fullest.ledger[:SHOWN_ENTRIES]
-        largest = max(1, *(entry.num_bytes for entry in entries), 1)
-        rows = "".join(
-            f"<tr><td style='text-align:left'>{escape(entry.path)}</td><td>{format_bytes(entry.num_bytes)}</td>"
-            f"<td>{entry.count}</td><td style='text-align:left'><div style='background:#4c78a8;height:0.8em;"
-            f"width:{max(1, round(160 * entry.num_bytes / largest))}px'></div></td></tr>"
-            for entry in entries
-        )
-        return f"<div><b>{lines}</b><table><tbody>{rows}</tbody></table></div>"
+    def _brief(self, words: Words) -> Report:
+        from vramcast.report.written.brief import trace_brief
+
+        return trace_brief(self, words)
 
 
 def _rows(holdings: Iterable[Holding]) -> tuple[tuple[str, int, int], ...]:

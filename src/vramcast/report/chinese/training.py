@@ -1,0 +1,96 @@
+"""What answers about training assume and warn of, in Chinese."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TRAINING_ZH: Final[dict[str, str]] = {
+    "{precision} with a loss scale: {gpu} has no bf16 tensor cores":
+        "{precision}，使用损失缩放：{gpu} 没有 bf16 张量核心",
+    "fits only because the allocator gives cached memory back when the card is full: expect retries and slow steps; "
+    "--alloc-conf expandable_segments:True avoids most of it":
+        "仅因显存占满时分配器归还缓存才放得下：可能重试并变慢；--alloc-conf expandable_segments:True 可基本避免",
+    "{precision} on {gpu}, which has no bf16 tensor cores: it is emulated, timed as fp32; {instead}":
+        "{gpu} 没有 bf16 张量核心，{precision} 只能模拟执行，按 fp32 计时；可改用 {instead}",
+    "{engine} has no fp16; --engine deepspeed has": "--engine deepspeed（{engine} 不支持 fp16）",
+    "seq-len={length} is longer than the {context} positions {model} was trained with":
+        "seq-len={length} 超过 {model} 训练时的 {context} 个位置",
+    "DeepSpeed keeps 16-bit weights and an fp32 copy of what learns":
+        "DeepSpeed 保存 16 位权重，可训练部分另有 fp32 副本",
+    "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
+        "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
+    "fused kernels with in-place backward": "融合内核，反向就地进行",
+    "every expert receives the same number of tokens": "每个专家收到的 token 数相同",
+    "every micro-batch is as long as the longest sample": "每个微批都与最长的样本一样长",
+    "gradients of later micro-batches are added to those of the first and freed":
+        "后续微批的梯度累加到第一个微批的梯度上，随后释放",
+    "torch.compile fuses norms, activations, rotary embedding and the loss; the rest as in eager mode":
+        "torch.compile 融合归一化、激活函数、旋转位置编码与损失，其余与 eager 模式相同",
+    "attention runs in full: transformers has no fused kernel for {kinds}":
+        "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
+    "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",
+    "no step time: {reason}": "无法给出每步时间：{reason}",
+    "objective={objective} is not timed; pretrain and sft are": "objective={objective} 不计时；仅 pretrain 和 sft 计时",
+    "models of several stacks are not timed, and {model} has {count}": "多塔模型不计时，而 {model} 有 {count} 个",
+    "the catalogue has no bandwidth or no {dtype} rate of {gpu}": "目录中没有 {gpu} 的显存带宽或 {dtype} 算力",
+    "{model} projects queries and outputs in two steps, which is not timed where operators run one by one; "
+    "use --engine megatron":
+        "{model} 的 Q 与输出分两步投影，逐算子执行时不计时；请用 --engine megatron",
+    "network of {rate} Gb/s RDMA for each card; the question names none":
+        "每卡按 {rate} Gb/s RDMA 网络计算；问题中没有给出网络",
+    "as measured, instead of {formula}": "按实测值，而不是 {formula}",
+    "calibrated by {source}": "由 {source} 校准",
+    "calibrated by {source}: {name} {now} GiB instead of {before} GiB":
+        "由 {source} 校准：{name} 为 {now} GiB，而不是 {before} GiB",
+    "calibrated by {source}: {name} {now} MiB instead of {before} MiB":
+        "由 {source} 校准：{name} 为 {now} MiB，而不是 {before} MiB",
+    "calibrated by {source}: {changed} instead of {before}": "由 {source} 校准：{changed}，而不是 {before}",
+    "calibrated by {source}: activations in proportion to a run with {facts}":
+        "由 {source} 校准：激活按 {facts} 那次运行的比例推算",
+    "calibration {source} is ignored: {mismatch}": "忽略校准 {source}：{mismatch}",
+    "calibration {source}: {name} was measured with {facts} and is ignored here":
+        "校准 {source}：{name} 是在 {facts} 下测得的，此处忽略",
+    "calibration {source}: {engine} is not corrected for {category} here":
+        "校准 {source}：{engine} 的 {category} 在此未作修正",
+    "it was measured with {there}, not {here}": "它是用 {there} 测得的，不是 {here}",
+    "it was measured on {there}, not {here}": "它是在 {there} 上测得的，不是 {here}",
+    "it holds for {engine} {oldest} to {newest}, not {version}":
+        "它适用于 {engine} {oldest} 至 {newest}，不含 {version}",
+    "at least {needed} of main memory in each machine, not checked": "每台机器至少需要内存 {needed}，未作检查",
+    "at least {needed} of main memory in each machine of {there}": "每台机器至少需要内存 {needed}，共有 {there}",
+    "at least {needed} of local disks in each machine, not checked": "每台机器至少需要本地盘 {needed}，未作检查",
+    "at least {needed} of local disks in each machine of {there}": "每台机器至少需要本地盘 {needed}，共有 {there}",
+    "{place}: at least {needed} needed in each machine, {there} there":
+        "{place}：每台机器至少需要 {needed}，只有 {there}",
+    "main memory": "内存",
+    "local disks": "本地盘",
+    # roles of ranks, and how a number came to be
+    "all": "所有进程",
+    "first stage": "第一级",
+    "middle stage": "中间级",
+    "last stage": "最后一级",
+    "stage {number:w} of {count:w}": "第 {number}/{count} 级",
+    "card {number:w}": "卡 {number}",
+    "formula": "公式",
+    "traced": "追踪",
+    "measured": "实测",
+    "fitted": "拟合",
+    "assumed": "假设",
+    # models read from numbers and checkpoints
+    "described by numbers: taken as a decoder with RMSNorm, rotary embedding and gated MLP, head untied":
+        "按数字描述：视为带 RMSNorm、旋转位置编码与门控 MLP 的解码器，输出层不共享",
+    "feed-forward width chosen so that the parameters add up": "前馈层宽度按总参数量推算",
+    "every one of {heads} heads has keys and values of its own; --kv-heads says otherwise":
+        "{heads} 个头各有自己的 K 和 V；可用 --kv-heads 指定",
+    "vocabulary of {size} assumed": "假设词表大小为 {size}",
+    "checkpoint stores packed weights ({dtypes}); its elements were not compared":
+        "检查点保存的是打包权重（{dtypes}）；未比较元素数",
+    "checkpoint also stores {extras} ({count} elements)": "检查点另外保存 {extras}（{count} 个元素）",
+    "checkpoint holds {found} elements where the config gives {expected} ({share} %)":
+        "检查点有 {found} 个元素，而配置对应 {expected} 个（{share} %）",
+    "predicted: times count events, they are not microseconds": "预测值：时间按事件计数，不是微秒",
+    "the first {left} of {all} events are left out, as max_entries does":
+        "省略最早的 {left} 个事件（共 {all} 个），与 max_entries 相同",
+    "memory runs out: the recording ends there": "显存耗尽：记录到此为止",
+}
+"""Template -> the same in Chinese. Gaps hold values; several templates of one sentence are its variants."""

@@ -1,0 +1,112 @@
+"""Answers to many questions are Chinese from top to bottom, and English ones are untouched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import asdict
+
+import vramcast
+from tests.report.chinese.test_sentences import COMMANDS, ENGLISH
+from vramcast.catalogue.models import model_names
+from vramcast.domain.answer import Answer, ServeAnswer
+from vramcast.errors import VramcastError
+from vramcast.report.messages import Words
+from vramcast.report.text import render
+
+ZH = Words("zh")
+
+TRAINING = [
+    {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "seq_len": 8192},
+    {"model": "llama-3.1-8b", "gpus": "8xa100-sxm4-80gb", "engine": "megatron", "tp": 2, "pp": 2, "seq_len": 32768},
+    {"model": "deepseek-v3", "gpus": "16x8xh800-sxm-80gb", "engine": "megatron", "tp": 2, "pp": 8, "ep": 8},
+    {"model": "qwen3-8b", "gpus": "8xv100-sxm2-32gb", "engine": "deepspeed", "zero": 3, "offload_optimizer": "cpu"},
+    {"model": "gpt2", "gpus": "t4", "precision": "bf16", "seq_len": 4096},
+    {"model": "t5-base", "gpus": "h100", "engine": "huggingface"},
+    {"model": "qwen3-8b", "gpus": "l4", "peft": "lora", "engine": "huggingface", "base_weights": "nf4"},
+    {"model": "qwen2.5-vl-7b", "gpus": "2xa100-pcie-80gb", "engine": "pytorch"},
+    {"model": "mixtral-8x7b", "gpus": "aws:p4d.24xlarge", "engine": "torchtitan", "shards": "everything"},
+    {"model": "qwen3-8b", "gpus": "l40s", "peft": "lora", "engine": "unsloth", "base_weights": "nf4"},
+    {"model": None, "gpus": "h100", "params": "3B", "layers": 24, "hidden": 3072, "compile": True},
+]
+SERVING = [
+    {"model": "qwen3-8b", "gpus": "l4", "context": 32768, "concurrency": 32, "engine": "vllm"},
+    {"model": "qwen3-32b", "gpus": "2xh100-sxm-80gb", "engine": "vllm@0.9", "tp": 2, "draft": "eagle3"},
+    {"model": "gpt-oss-20b", "gpus": "h100", "engine": "sglang", "context": 262144, "concurrency": 200},
+    {"model": "llama-3.1-8b", "gpus": "l40s", "engine": "tensorrt-llm"},
+    {"model": "gemma-3-27b", "gpus": "rtx-4090", "engine": "llama.cpp", "weights": "q4_k_m"},
+    {"model": "bert-base", "gpus": "t4", "engine": "transformers"},
+    {"model": "deepseek-v3", "gpus": "8xmi300x", "engine": "vllm", "tp": 8},
+    {"model": "flux.1-dev", "gpus": "rtx-4090", "engine": "diffusers", "weights": "nf4"},
+    {"model": "flux.1-dev", "gpus": "rtx-4090", "engine": "stable-diffusion.cpp", "weights": "q8_0"},
+    {"model": "llama-3.1-70b", "gpus": "l40s", "context": 32768, "concurrency": 4, "find": "fewest-gpus"},
+    {"model": "qwen3-30b-a3b", "gpus": "h100", "find": "smallest-gpu", "engine": "sglang"},
+]
+QUESTIONS = [("train", one) for one in TRAINING] + [("serve", one) for one in SERVING]
+GENERATED = [
+    (command, {"model": model, "gpus": gpus, "engine": engine} | ({"context": 4096} if command == "serve" else {}))
+    for command, engines in (("train", ("pytorch", "megatron", "deepspeed", "torchtitan")),
+                             ("serve", ("vllm", "sglang", "transformers")))
+    for number, engine in enumerate(engines)
+    for model, gpus in zip(sorted(model_names())[number::41], ("8xh200-sxm-141gb", "4xl20", "8xb200", "v100-32gb",
+                                                               "2xa10", "8xh20-96gb") * 5, strict=False)
+]
+
+
+def texts_of(answer: Answer) -> Iterator[str]:
+    """What an answer says in words."""
+    yield from (*answer.assumptions, *answer.warnings)
+    for rank in answer.ranks:
+        yield rank.role
+        for entry in rank.ledger:
+            yield from (entry.path.partition("/")[2].replace("/", "; "), entry.formula)
+    yield from (change.cost for change in answer.changes)
+    if answer.found is not None:
+        yield from (one.reason for one in answer.found.tried)
+    if answer.time is not None:
+        yield from (*answer.time.sources, *answer.time.assumptions)
+    if isinstance(answer, ServeAnswer):
+        yield answer.shortfall
+        yield from answer.startup
+        if answer.speed is not None:
+            yield from answer.speed.sources
+        if answer.capacity is not None:
+            yield from answer.capacity.tokens_by_count
+
+
+def left_in_english(text: str) -> re.Match[str] | None:
+    return ENGLISH.search(COMMANDS.sub("", text))
+
+
+@pytest.mark.parametrize(("command", "question"), QUESTIONS + GENERATED, ids=str)
+def test_an_answer_says_nothing_in_english(command: str, question: dict[str, object]) -> None:
+    try:
+        answer: Answer = getattr(vramcast, command)(**question)
+    except VramcastError as error:
+        assert not left_in_english(ZH.said(str(error))), ZH.said(str(error))
+        return
+    before = asdict(answer)
+    spoken = ZH.spoken(answer)
+    assert [text for text in texts_of(spoken) if left_in_english(text)] == []
+    assert asdict(answer) == before
+    assert Words("en").spoken(answer) is answer
+    assert render(answer, ZH) == render(spoken, ZH)  # once in Chinese, it stays so
+
+
+def test_what_describes_an_entry_is_chinese_and_what_names_a_tensor_is_not() -> None:
+    text = render(vramcast.train("llama-3.1-8b", gpus="8xh100-sxm-80gb", engine="megatron", tp=2), ZH, explain=True)
+    assert "CUDA 上下文与库映像" in text and "NCCL 通信器" in text and "大块内余量" in text
+    assert "mlp.up" in text and "exp_avg" in text
+    assert "CUDA context" not in text
+
+
+def test_figures_are_the_same_in_both_languages() -> None:
+    answer = vramcast.serve("qwen3-8b", gpus="l4", context=32768, concurrency=32)
+    spoken = ZH.spoken(answer)
+    assert [entry.num_bytes for entry in spoken.ranks[0].ledger] == [e.num_bytes for e in answer.ranks[0].ledger]
+    assert [entry.category for entry in spoken.ranks[0].ledger] == [e.category for e in answer.ranks[0].ledger]
+    assert list(spoken.startup.values()) == list(answer.startup.values())
+    assert spoken.capacity is not None and answer.capacity is not None
+    assert spoken.capacity.kv_tokens == answer.capacity.kv_tokens
