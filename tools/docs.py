@@ -1,6 +1,7 @@
 """Regenerate what the documents show: `python -m tools.docs [--check]`.
 
-In README.md and docs/*.md, every console block that starts with `$ vramcast` shows the real output of that command.
+In README.md and docs/*.md, every console block that starts with `$ vramcast` shows the real output of that command,
+and every `<!-- report LINES: vramcast ... -->` the beginning of the report that it writes.
 With --check nothing is written, and a difference is an error. Where a command needs a library that is not installed
 (PyTorch), its output stays as it is.
 """
@@ -15,6 +16,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -26,7 +28,10 @@ FORMATS: Final = re.compile(r"<!-- (?P<what>formats|example) -->\n.*?<!-- /(?P=w
 SERVING_ACCURACY: Final = re.compile(r"<!-- serving accuracy -->\n.*?<!-- /serving accuracy -->", re.S)
 OPTIONS: Final = re.compile(r"<!-- allocator options -->\n.*?<!-- /allocator options -->", re.S)
 FAILURES: Final = re.compile(r"<!-- failure (?P<what>families|figures|facts) -->\n.*?<!-- /failure (?P=what) -->", re.S)
+WATCH: Final = re.compile(r"<!-- watch (?P<what>metrics|schema) -->\n.*?<!-- /watch (?P=what) -->", re.S)
+WEB: Final = re.compile(r"<!-- web (?P<what>routes|example) -->\n.*?<!-- /web (?P=what) -->", re.S)
 STEP_TIMES: Final = re.compile(r"<!-- step times -->\n.*?<!-- /step times -->", re.S)
+REPORT: Final = re.compile(r"<!-- report (?P<lines>\d+): (?P<command>vramcast [^\n]*) -->\n.*?<!-- /report -->", re.S)
 TRUTH_FILES: Final = ("megatron_b200.jsonl", "training.jsonl", "kernels.jsonl")
 SERVING_FILE: Final = "inference.jsonl"
 SERVING: Final[tuple[tuple[str, str, str], ...]] = (
@@ -59,10 +64,13 @@ def documents() -> list[Path]:
 
 def regenerated(text: str) -> str:
     """The document with every command's present output; `lines=N` keeps the first N lines of it."""
-    text = ACCURACY.sub(_fresh_accuracy, BLOCK.sub(_fresh_block, text))
-    text = OPTIONS.sub(_fresh_options, FORMATS.sub(_fresh_formats, text))
-    text = FAILURES.sub(_fresh_failures, text)
-    return STEP_TIMES.sub(_fresh_step_times, SERVING_ACCURACY.sub(_fresh_serving_accuracy, text))
+    for pattern, fresh in (
+        (BLOCK, _fresh_block), (ACCURACY, _fresh_accuracy), (SERVING_ACCURACY, _fresh_serving_accuracy),
+        (STEP_TIMES, _fresh_step_times), (FORMATS, _fresh_formats), (OPTIONS, _fresh_options),
+        (FAILURES, _fresh_failures), (WATCH, _fresh_watch), (REPORT, _fresh_report), (WEB, _fresh_web),
+    ):
+        text = pattern.sub(fresh, text)
+    return text
 
 
 def _fresh_formats(match: re.Match[str]) -> str:
@@ -91,6 +99,32 @@ def _fresh_failures(match: re.Match[str]) -> str:
 
     tables = {"families": failures.families_table, "figures": failures.figures_table, "facts": failures.facts_table}
     return f"<!-- failure {match['what']} -->\n{tables[match['what']]()}<!-- /failure {match['what']} -->"
+
+
+def _fresh_watch(match: re.Match[str]) -> str:
+    """What `vramcast watch` exports and records."""
+    from tools import watch
+
+    tables = {"metrics": watch.metrics_table, "schema": watch.schema_table}
+    return f"<!-- watch {match['what']} -->\n{tables[match['what']]()}<!-- /watch {match['what']} -->"
+
+
+def _fresh_web(match: re.Match[str]) -> str:
+    """The routes of the JSON API, and a question with its reply."""
+    from tools import web
+
+    texts = {"routes": web.routes_table, "example": web.example}
+    return f"<!-- web {match['what']} -->\n{texts[match['what']]()}<!-- /web {match['what']} -->"
+
+
+def _fresh_report(match: re.Match[str]) -> str:
+    """The first lines of the report that a command writes as Markdown; the date stands at its end."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "report.md"
+        output_of(f"{match['command']} --report {path}")
+        lines = path.read_text(encoding="utf-8").splitlines()[: int(match["lines"])]
+    shown = "\n".join(("````markdown", *lines, "````"))
+    return f"<!-- report {match['lines']}: {match['command']} -->\n{shown}\n<!-- /report -->"
 
 
 def _fresh_accuracy(match: re.Match[str]) -> str:

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from vramcast.api import diagnose, plan, reconcile, replay, serve, train
     from vramcast.api.tracing import assert_fits, simulate, trace
     from vramcast.sweeps.run import sweep
+    from vramcast.watch.calibrate import calibrate
+    from vramcast.watch.hook import record_memory
 
 __all__ = [
-    "__version__", "assert_fits", "diagnose", "plan", "reconcile", "replay", "serve", "simulate", "sweep", "trace",
-    "train",
+    "__version__", "assert_fits", "calibrate", "diagnose", "plan", "reconcile", "record_memory", "replay", "serve",
+    "simulate", "sweep", "trace", "train",
 ]
 
 
@@ -30,4 +32,12 @@ def __getattr__(name: str) -> Any:
         from vramcast.sweeps.run import sweep
 
         return sweep
+    if name == "record_memory":
+        from vramcast.watch.hook import record_memory
+
+        return record_memory
+    if name == "calibrate":
+        from vramcast.watch.calibrate import calibrate
+
+        return calibrate
     raise AttributeError(f"module 'vramcast' has no attribute {name!r}")

@@ -224,6 +224,6 @@ def test_the_pytorch_script_trains_a_small_model_on_cpu(key: str, tmp_path: Path
         ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False, env=environment
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]

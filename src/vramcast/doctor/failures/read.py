@@ -63,12 +63,12 @@ def diagnosed(
     recorded = None if snapshot is None else _recorded(snapshot)
     given = Given(job=job, snapshot=recorded, every_check=every_check)
     if source is None:
-        return _of_snapshot(recorded, given) if recorded is not None else diagnosis("-", Told(), given)
-    return _of_text(source if path is None else path, given)
+        return diagnosed_recording(recorded, given) if recorded is not None else diagnosis("-", Told(), given)
+    return diagnosed_text(source if path is None else path, given)
 
 
-def _of_text(source: str | Path, given: Given) -> Diagnosis:
-    """The diagnosis of a text, or of the file or stream that holds it."""
+def diagnosed_text(source: str | Path, given: Given) -> Diagnosis:
+    """The diagnosis of a text, or of the file that a path names; a text is never taken for a path."""
     from vramcast.doctor.failures.facts import facts_of, words_of
     from vramcast.sources.failures import read_failures
 
@@ -117,7 +117,8 @@ def _of_stream(stream: IO[bytes], name: str) -> tuple[Failures, frozenset[str]]:
         return read_failure_file(stream), words_of(head.decode(encoding, "replace"))
 
 
-def _of_snapshot(snapshot: Snapshot, given: Given) -> Diagnosis:
+def diagnosed_recording(snapshot: Snapshot, given: Given) -> Diagnosis:
+    """The diagnosis of a recording alone."""
     from vramcast.doctor.failures.recording import statements_of
 
     return diagnosis(snapshot.name, Told(statements=statements_of(snapshot)), given)

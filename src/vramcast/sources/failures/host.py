@@ -4,6 +4,7 @@
 [slurm] SchedMD/slurm src/plugins/task/cgroup, src/slurmd/slurmstepd
 [ray] ray-project/ray memory monitor; its "GB" are 2^30 bytes
 [numpy] numpy/numpy numpy/_core/_exceptions.py `_ArrayMemoryError`
+[shell] what bash (jobs.c `notify_of_job_status`) and zsh print of a child that signal 9 ended
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ KILLED: Final = (
     Wording("gunicorn", "was sent SIGKILL! Perhaps out of memory?", before=r"\(pid:<pid>\)"),
     Wording("executor", "A worker process managed by the executor was unexpectedly terminated"),
     Wording("pool", "A process in the process pool was terminated abruptly"),
+    Wording("shell", ": line ", r"[0-9]{1,7}: {1,8}<pid> {1,8}Killed {1,40}\S"),
+    Wording("shell", "]+ Killed ", r" {0,40}\S"),
+    Wording("shell", "zsh: killed ", r" {0,40}\S"),
 )
 """Ended by signal 9: nearly always by an out-of-memory killer, but a text that says no more does not prove it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from vramcast.domain.snapshot import Snapshot, Trace
 from vramcast.errors import SourceError
 from vramcast.sources.snapshots.limits import LARGEST_BYTES
 from vramcast.sources.snapshots.pickles import Items, PickleReader
-from vramcast.sources.snapshots.streams import Source, opened
+from vramcast.sources.snapshots.streams import Source, opened, source_of
 from vramcast.sources.snapshots.tables import Damaged, Tables, rows
 from vramcast.sources.snapshots.torch_form import torch_snapshot
 
@@ -28,12 +29,29 @@ def read_snapshot(path: Path, *, limit_bytes: int = LARGEST_BYTES) -> Snapshot:
     Raises: SourceError when it is no such recording, damaged, hostile or larger
     """
     with opened(path, limit_bytes=limit_bytes) as source:
-        try:
-            return _read(source)
-        except Damaged as problem:
-            raise SourceError(f"{source.name}: {problem}") from None
-        except RecursionError:
-            raise SourceError(f"{source.name}: containers lie too deep in one another; no recording does") from None
+        return _recording(source)
+
+
+def snapshot_of(data: bytes, *, name: str, limit_bytes: int = LARGEST_BYTES) -> Snapshot:
+    """The recording that some bytes hold, as `read_snapshot` reads a file of them.
+
+    Args:
+        data: the bytes, as they are or packed
+        name: what sentences call it
+        limit_bytes: the most that they may hold unpacked [bytes]
+
+    Raises: SourceError when they hold no such recording, a damaged, hostile or larger one
+    """
+    return _recording(source_of(BytesIO(data), name=name, limit_bytes=limit_bytes))
+
+
+def _recording(source: Source) -> Snapshot:
+    try:
+        return _read(source)
+    except Damaged as problem:
+        raise SourceError(f"{source.name}: {problem}") from None
+    except RecursionError:
+        raise SourceError(f"{source.name}: containers lie too deep in one another; no recording does") from None
 
 
 def _read(source: Source) -> Snapshot:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 from vramcast.errors import SourceError
 from vramcast.sources.snapshots.limits import FREE_RATIO_BYTES, LARGEST_RATIO
@@ -89,22 +89,32 @@ def opened(path: Path, *, limit_bytes: int) -> Iterator[Source]:
         reason = error.strerror or error
         raise SourceError(f"{path.name}: cannot be read: {reason}; give the path of a recording") from None
     with file:
-        stream: Readable = file
-        packed: int | None = None
-        try:
-            head = file.read(4)
-            file.seek(0)
-            for _ in range(DEEPEST_PACKING):
-                unpacked = _unpacked(stream, head, path.name)
-                if unpacked is stream:
-                    break
-                stream, packed = unpacked, path.stat().st_size
-                source = Source(stream, name=path.name, limit_bytes=limit_bytes, packed_bytes=packed)
-                head = source.peek(4)
-                stream = source
-        except (OSError, zipfile.BadZipFile) as error:
-            raise SourceError(f"{path.name}: cannot be read: {error}; give the path of a recording") from None
-        yield Source(stream, name=path.name, limit_bytes=limit_bytes, packed_bytes=packed)
+        yield source_of(file, name=path.name, limit_bytes=limit_bytes)
+
+
+def source_of(file: BinaryIO, *, name: str, limit_bytes: int) -> Source:
+    """The recording in an open file, as it is or packed.
+
+    Raises: SourceError
+    """
+    stream: Readable = file
+    packed: int | None = None
+    try:
+        size = file.seek(0, 2)
+        file.seek(0)
+        head = file.read(4)
+        file.seek(0)
+        for _ in range(DEEPEST_PACKING):
+            unpacked = _unpacked(stream, head, name)
+            if unpacked is stream:
+                break
+            stream, packed = unpacked, size
+            source = Source(stream, name=name, limit_bytes=limit_bytes, packed_bytes=packed)
+            head = source.peek(4)
+            stream = source
+    except (OSError, zipfile.BadZipFile) as error:
+        raise SourceError(f"{name}: cannot be read: {error}; give the path of a recording") from None
+    return Source(stream, name=name, limit_bytes=limit_bytes, packed_bytes=packed)
 
 
 def _unpacked(stream: Any, head: bytes, name: str) -> Readable:
