@@ -187,6 +187,12 @@ def test_a_missing_file_or_run_is_said(tmp_path: Path) -> None:
         read_run(recorded(tmp_path / "run.sqlite"), 7)
 
 
+def test_reading_leaves_nothing_beside_the_recording(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "run.sqlite")
+    assert read_run(path).gpus == (SAMPLE,)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_recording_in_a_folder_without_permission_is_read(tmp_path: Path) -> None:
     path = recorded(tmp_path / "run.sqlite")
     path.chmod(stat.S_IRUSR)

@@ -139,8 +139,8 @@ def opened(path: Path, *, make: bool = False) -> sqlite3.Connection:
 
 def _address(path: Path, *, make: bool) -> str:
     mode = "mode=rwc" if make else "mode=ro"
-    if not make and not Path(f"{path}-wal").exists() and not os.access(path.parent, os.W_OK):
-        mode += "&immutable=1"  # reading a log that does not exist would make it, which the folder forbids
+    if not make and not Path(f"{path}-wal").exists():
+        mode += "&immutable=1"  # nobody writes; SQLite would make a log to read it, and leave it beside the recording
     return f"file:{quote(os.fspath(path.absolute()))}?{mode}"
 
 

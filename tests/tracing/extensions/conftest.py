@@ -1,11 +1,13 @@
 """Libraries without their compiled modules: enough of them that a simulation takes them for installed."""
 
 import sys
+from functools import partial
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.tracing.allocated import allocated  # noqa: E402
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 
@@ -48,15 +50,4 @@ def session():
 @pytest.fixture
 def taken(session):
     """Gives a function: what a piece of work allocates beyond what it was prepared with, as (bytes, name)."""
-
-    def count(prepare):
-        with session.active():
-            run = prepare()
-            start = len(session.device.tape.blocks)
-            kept = run()
-            blocks = session.device.tape.blocks[start:]
-            del kept
-        assert not session.simulation.unseen
-        return [(block.num_bytes, block.name) for block in blocks]
-
-    return count
+    return partial(allocated, session)

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.tracing.allocated import allocated  # noqa: E402
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 from vramcast.units import MIB  # noqa: E402
@@ -15,15 +16,7 @@ STARTS = (0, 100, 300, 700)
 
 
 def taken(prepare, card="a100-sxm4-80gb"):
-    session = Session(load_gpu(card))
-    with session.active():
-        run = prepare()
-        start = len(session.device.tape.blocks)
-        kept = run()
-        blocks = session.device.tape.blocks[start:]
-        del kept
-    assert not session.simulation.unseen
-    return [(block.num_bytes, block.name) for block in blocks]
+    return allocated(Session(load_gpu(card)), prepare)
 
 
 def heads(*sizes, dtype=torch.bfloat16):

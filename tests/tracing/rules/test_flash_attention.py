@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.tracing.allocated import allocated  # noqa: E402
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 from vramcast.units import MIB  # noqa: E402
@@ -44,15 +45,7 @@ def operators():
 
 
 def taken(work):
-    session = Session(load_gpu("a100-sxm4-80gb"))
-    with session.active():
-        run = work()
-        start = len(session.device.tape.blocks)
-        kept = run()
-        blocks = session.device.tape.blocks[start:]
-        del kept
-    assert not session.simulation.unseen
-    return [(block.num_bytes, block.name) for block in blocks]
+    return allocated(Session(load_gpu("a100-sxm4-80gb")), work)
 
 
 def heads(batch, tokens, count, width):

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -65,6 +66,14 @@ def server() -> Iterator[str]:
 
 
 Opened = Callable[..., Any]
+
+
+def comes_to(page: Any, read: Callable[[], Any], expected: Any) -> None:
+    """Reads until it is as expected: replies to what was typed on the way may still be shown before the last one."""
+    until = time.monotonic() + PATIENCE_MS / 1000
+    while (found := read()) != expected and time.monotonic() < until:
+        page.wait_for_timeout(20)
+    assert found == expected
 
 
 @pytest.fixture

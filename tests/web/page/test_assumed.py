@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Opened
+from .conftest import Opened, comes_to
 from .test_answers import SERVE, asked, view
 from .test_plan import SERVE as SEARCH
 from .test_plan import search, searched
@@ -26,7 +26,7 @@ def test_a_deployment_says_its_lengths_weights_and_fraction(opened: Opened, loca
     }
     page.locator("[name=memory-fraction]").fill("0.8")
     page.locator("[name=memory-fraction]").fill("")
-    assert placeholders(page, "memory-fraction") == {"memory-fraction": "0.9"}
+    comes_to(page, lambda: placeholders(page, "memory-fraction"), {"memory-fraction": "0.9"})
 
 
 def test_a_share_that_nobody_asked_is_written_short(opened: Opened) -> None:

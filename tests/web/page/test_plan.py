@@ -92,6 +92,7 @@ def test_the_picture_has_every_plan_and_a_point_chosen_by_keyboard_marks_its_row
     page = search(opened, "serve", SERVE)
     expected = searched("serve", SERVE)
     labels = set(expected["labels"]) | {point["what"] for point in expected["front"]}
+    page.wait_for_selector(".plan-point")  # drawn once its place has a width
     points = page.locator(".plan-point")
     assert {point.get_attribute("data-label") for point in points.all()} == labels
     best = page.locator(".plan-point.best").first
