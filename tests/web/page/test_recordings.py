@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -211,6 +212,17 @@ def test_the_timeline_stacks_the_kinds_of_memory_as_the_report_does(opened: Open
     assert drawn[lowest] / drawn["slack"] == pytest.approx(share, abs=0.01)
     assert page.evaluate("document.getElementById('marks') !== null")
     assert page.locator(".chart ~ .legend .swatch").count() == len(drawn)
+
+
+def test_labels_of_the_peak_and_of_failures_do_not_cover_each_other_on_a_phone(opened: Opened) -> None:
+    page = shown(opened, "crash.pickle.gz", viewport={"width": 390, "height": 844})
+    page.wait_for_selector(".timeline .mark text")
+    boxes = page.locator(".timeline .mark text").evaluate_all(
+        "(texts) => texts.map((text) => { const { x, y, width, height } = text.getBBox();"
+        " return [x, y, x + width, y + height]; })")
+    assert len(boxes) > 1
+    for (left, top, right, bottom), (other, above, end, below) in combinations(boxes, 2):
+        assert right < other or end < left or bottom <= above or below <= top
 
 
 def test_settings_and_leaks_are_looked_for_at_a_wish_and_stand_in_the_address(opened: Opened) -> None:

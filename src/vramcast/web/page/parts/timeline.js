@@ -12,6 +12,9 @@ const BESIDE = 12; // points on each side of a place that is looked at closely
 const LEAST = 8; // points that are shown at least
 const PAGE = 10; // points of a large step
 const SLACK = "slack";
+const ROWS = 3; // of labels above the picture; marks beyond them are lines alone
+const ROW = 15;
+const LETTER = 13; // the widest of labels
 const UNITS = [2 ** 40, 2 ** 30, 2 ** 20, 2 ** 10, 1];
 
 /** Round sizes up to the most, in its own unit. */
@@ -44,18 +47,36 @@ function areas(kinds, drawnTo) {
   }).reverse();
 }
 
+/** Marks with the place of their labels: those that would cover each other stand one above the other. */
+function labelled(marks, x, width) {
+  const taken = [];
+  return marks.map((mark) => {
+    const at = x(mark.event);
+    const before = at > width / 2;
+    const wide = LETTER * mark.text.length;
+    const [from, to] = before ? [at - wide, at] : [at, at + wide];
+    const free = taken.findIndex((row) => row.every(([left, right]) => to < left || from > right));
+    const row = free < 0 ? taken.push([]) - 1 : free;
+    taken[row].push([from, to]);
+    return { ...mark, at, row, anchor: before ? "end" : "start" };
+  });
+}
+
 /** The picture between two points of the recording. */
 function picture({ points, kinds, range: [first, last], end, marks, t, at, label, keys, moved }, width) {
-  const box = { left: 78, right: width - 14, top: 28, bottom: HEIGHT - 42 };
   const shown = points.slice(first, last + 1);
   const [low, high] = [shown[0].event, points[last + 1]?.event ?? end];
   const most = 1.06 * Math.max(...shown.map(({ allocated_bytes: size, reserved_bytes: held }) => Math.max(size, held)),
     1);
-  const x = scaleOf({ low, high, from: box.left, to: box.right });
+  const [left, right] = [78, width - 14];
+  const x = scaleOf({ low, high, from: left, to: right });
+  const inside = ({ event }) => event >= low && event <= high;
+  const named = labelled(marks.filter(inside), x, width);
+  const rows = Math.min(ROWS, Math.max(1, ...named.map(({ row }) => row + 1)));
+  const box = { left, right, top: 13 + ROW * rows, bottom: HEIGHT - 42 };
   const y = scaleOf({ low: 0, high: most, from: box.bottom, to: box.top });
   const drawnTo = (value) => `${steps(shown, x, y, value, high)}V${y(0)}H${x(low)}Z`;
   const events = ticksBetween(low, high, Math.max(2, width / 130)).filter(Number.isInteger);
-  const inside = ({ event }) => event >= low && event <= high;
   const cursor = svg("line", { class: "cursor", y1: box.top, y2: box.bottom, x1: x(points[at].event),
     x2: x(points[at].event) });
   const node = svg("svg", {
@@ -67,9 +88,9 @@ function picture({ points, kinds, range: [first, last], end, marks, t, at, label
     up: { values: sizes(most), write: (value) => bytes(value, 1), name: t("memory") } }),
   areas(kinds, drawnTo),
   svg("path", { class: "reserved-line", d: steps(shown, x, y, (point) => point.reserved_bytes, high) }),
-  marks.filter(inside).map(({ event, kind, text }) => svg("g", { class: `mark ${kind}` },
-    svg("line", { x1: x(event), x2: x(event), y1: box.top, y2: box.bottom }),
-    svg("text", { x: x(event), y: box.top - 6, "text-anchor": x(event) > width / 2 ? "end" : "start" }, text))),
+  named.map(({ at: place, row, anchor, kind, text }) => svg("g", { class: `mark ${kind}` },
+    svg("line", { x1: place, x2: place, y1: box.top, y2: box.bottom }),
+    row < ROWS ? svg("text", { x: place, y: box.top - 6 - ROW * row, "text-anchor": anchor }, text) : null)),
       cursor);
   node.addEventListener("pointermove", (event) => {
     const place = event.clientX - node.getBoundingClientRect().left;
