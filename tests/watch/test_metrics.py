@@ -60,7 +60,7 @@ def free_port() -> int:
 
 
 def asked(address: str) -> str:
-    with urllib.request.urlopen(address, timeout=5) as answer:
+    with urllib.request.urlopen(address, timeout=SOON_S) as answer:
         text: str = answer.read().decode()
     return text
 
