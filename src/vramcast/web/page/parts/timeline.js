@@ -11,6 +11,9 @@ const HEIGHT = 300;
 const BESIDE = 12; // points on each side of a place that is looked at closely
 const LEAST = 8; // points that are shown at least
 const PAGE = 10; // points of a large step
+const NAME = 60; // of the width in which two names may meet
+const BESIDE_LINE = 6; // of a name above its line
+const ABOVE = 20; // of one that stands above another
 const SLACK = "slack";
 const UNITS = [2 ** 40, 2 ** 30, 2 ** 20, 2 ** 10, 1];
 
@@ -44,6 +47,14 @@ function areas(kinds, drawnTo) {
   }).reverse();
 }
 
+/** The name of a mark, above that of an earlier one close by; of those close by with the same name the first has it. */
+function nameOf({ event, text }, earlier, x, { top, middle }) {
+  const near = earlier.filter((other) => Math.abs(x(other.event) - x(event)) < NAME);
+  if (near.some((other) => other.text === text)) return null;
+  const place = { x: x(event), y: top - (near.length ? ABOVE : BESIDE_LINE) };
+  return svg("text", { ...place, "text-anchor": x(event) > middle ? "end" : "start" }, text);
+}
+
 /** The picture between two points of the recording. */
 function picture({ points, kinds, range: [first, last], end, marks, t, at, label, keys, moved }, width) {
   const box = { left: 78, right: width - 14, top: 28, bottom: HEIGHT - 42 };
@@ -67,10 +78,9 @@ function picture({ points, kinds, range: [first, last], end, marks, t, at, label
     up: { values: sizes(most), write: (value) => bytes(value, 1), name: t("memory") } }),
   areas(kinds, drawnTo),
   svg("path", { class: "reserved-line", d: steps(shown, x, y, (point) => point.reserved_bytes, high) }),
-  marks.filter(inside).map(({ event, kind, text }) => svg("g", { class: `mark ${kind}` },
-    svg("line", { x1: x(event), x2: x(event), y1: box.top, y2: box.bottom }),
-    svg("text", { x: x(event), y: box.top - 6, "text-anchor": x(event) > width / 2 ? "end" : "start" }, text))),
-      cursor);
+  marks.filter(inside).map((mark, index, all) => svg("g", { class: `mark ${mark.kind}` },
+    svg("line", { x1: x(mark.event), x2: x(mark.event), y1: box.top, y2: box.bottom }),
+    nameOf(mark, all.slice(0, index), x, { top: box.top, middle: width / 2 }))), cursor);
   node.addEventListener("pointermove", (event) => {
     const place = event.clientX - node.getBoundingClientRect().left;
     const near = shown.reduce((best, point, index) => (x(point.event) <= place ? index : best), 0);
