@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.allocator import Settings
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
+from vramcast.errors import InvalidSpec
 from vramcast.estimate.timeline import simulate, simulated_in_full
 
 SIZES = (1, 3 << 20, 12 << 20)
@@ -50,3 +52,10 @@ def test_which_tensor_is_freed_decides_the_marks() -> None:
         for freed in (large, small)
     ]
     assert [mark.reserved_bytes >> 20 for mark in marks] == [96, 160]
+
+
+def test_a_tensor_beyond_every_card_is_refused_as_a_question() -> None:
+    huge = Tensor(name="t", num_bytes=1 << 46, category=Category.ACTIVATIONS)
+    for _ in range(2):  # simulated, then remembered
+        with pytest.raises(InvalidSpec, match="larger than can be answered"):
+            simulate({Phase.STEP: (Alloc(huge),)}, alloc_conf="expandable_segments:True")

@@ -268,6 +268,17 @@ def test_rows_of_csv(machine: Machine) -> None:
     assert len(lines) == 5 and sum(line.startswith("time_s") for line in lines) == 1
 
 
+def test_a_file_of_something_else_gets_no_rows(machine: Machine) -> None:
+    machine.has(H100)
+    path = machine.folder / "notes.txt"
+    path.write_text("keep me")
+    ended = machine.watch("--once", "--csv", "notes.txt")
+    assert ended.returncode == 5 and path.read_text() == "keep me"
+    assert ended.stderr == (
+        "SourceError: notes.txt does not begin with the columns of this CSV, and is left as it is; give another file\n"
+    )
+
+
 def test_growth_and_want_of_room_are_alerts(machine: Machine) -> None:
     machine.has(H100, "process 1 30000 100 -1 90 C", "process 2 1000 0 -1 0 C")
     ended = machine.watch(

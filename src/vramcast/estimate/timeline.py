@@ -10,7 +10,7 @@ from vramcast.allocator.codes import Run
 from vramcast.allocator.gaps import BeyondAddresses, Gaps, OutOfCapacity
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Program, Tensor, events
-from vramcast.errors import OutOfMemory
+from vramcast.errors import InvalidSpec, OutOfMemory
 from vramcast.estimate.loop import LOOP
 from vramcast.estimate.script import Script, digest, play
 
@@ -46,7 +46,7 @@ def simulate(
         script: of the phases, where they are read already
 
     Returns: the high-water marks of each phase [bytes]
-    Raises: OutOfMemory when a request cannot be served within the capacity
+    Raises: OutOfMemory when a request cannot be served within the capacity, InvalidSpec where no card could be so large
     """
     run = (script or Script(phases)).run
     # Many questions of a search or sweep differ in cards or ranks alone, and their ranks do the same to memory.
@@ -57,6 +57,8 @@ def simulate(
             del _known[next(iter(_known))]
         _known[key] = marks
     found = _known[key]
+    if found is None and capacity_bytes is None:  # one tensor alone is larger than the range that a process reserves
+        raise InvalidSpec("the question is larger than can be answered")
     if found is None:
         raise OutOfMemory("a request cannot be served within the capacity")
     return dict(zip(phases, found, strict=True))

@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 from vramcast.domain.observation import GpuSample, Reading
@@ -23,6 +24,8 @@ COLUMNS: Final = (
 )
 """`processes`: `PID=bytes` of each, the largest first, with blanks between them."""
 
+HEADER: Final = f"{','.join(COLUMNS)}\n".encode()
+
 
 class CsvTable:
     """Rows into a file, or onto standard output for "-". A file that is there is gone on with."""
@@ -36,7 +39,27 @@ class CsvTable:
                 self._number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             except OSError as error:
                 raise SourceError(f"cannot write {path}: {error.strerror}") from None
-            self._begun = os.fstat(self._number).st_size > 0
+            self._begun = self._goes_on()
+
+    def _goes_on(self) -> bool:
+        """Whether the file has rows already: those of a file of something else would be spoiled by ours.
+
+        Raises: SourceError where it holds anything but these columns
+        """
+        path = Path(self.name)
+        if not path.is_file() or not path.stat().st_size:  # a pipe or a device has no beginning
+            return False
+        try:
+            with path.open("rb") as file:
+                first = file.read(len(HEADER))
+        except OSError as error:
+            raise SourceError(f"cannot write {self.name}: {error.strerror}") from None
+        if first != HEADER:
+            self.close()
+            raise SourceError(
+                f"{self.name} does not begin with the columns of this CSV, and is left as it is; give another file"
+            )
+        return True
 
     def write(self, reading: Reading, following: Following) -> None:
         """A row for each card; a row that was cut short by a failure is taken back."""

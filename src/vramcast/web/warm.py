@@ -17,10 +17,11 @@ import vramcast.web.routes.catalogue
 import vramcast.web.routes.options
 import vramcast.web.routes.plan
 import vramcast.web.routes.serve
-import vramcast.web.routes.train
-import vramcast.web.service  # noqa: F401
+import vramcast.web.routes.train  # noqa: F401
 from vramcast.estimate.loop import LOOP
+from vramcast.web.service import answered
 
 LOOP.load()
+answered("GET", "/api/models", "query=", {}, b"")  # what every page asks first takes seconds on a busy machine once
 gc.collect()
 gc.freeze()  # no collection of a process looks through all this again

@@ -273,6 +273,21 @@ def test_what_is_no_recording_is_refused_in_a_sentence(opened: Opened, tmp_path:
     assert not page.locator(".error-box").count()
 
 
+@pytest.mark.parametrize(("view", "answer"), [("#/replay", ".verdict"), ("#/oom", ".finding")])
+def test_a_refused_file_is_not_shown_with_the_answer_of_the_one_before(
+    opened: Opened, tmp_path: Path, view: str, answer: str
+) -> None:
+    page = opened(view, wait=FORM)
+    page.set_input_files("input[type=file]", str(EXAMPLES / "fragmented.pickle"))
+    page.wait_for_selector(answer)
+    path = tmp_path / "other.json"
+    path.write_text('{"a": 1}')
+    page.set_input_files("input[type=file]", str(path))
+    page.wait_for_selector(".error-box")
+    assert page.locator(answer).count() == 0
+    assert not page.get_by_role("button", name="Report (HTML)").is_visible()
+
+
 def test_a_file_is_dropped(opened: Opened) -> None:
     page = opened("#/oom", wait=FORM)
     transfer = page.evaluate_handle(

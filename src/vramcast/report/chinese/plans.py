@@ -19,6 +19,7 @@ PLANS_ZH: Final[dict[str, str]] = {
     "pure bf16": "纯 bf16",
     "optimizer on the CPU": "优化器放到 CPU",
     "weights and optimizer on the CPU": "权重和优化器放到 CPU",
+    "activations on the CPU": "激活放到 CPU",
     "no price is known: costs are GPU-hours": "价格未知：费用以 GPU 小时计",
     "left out: {reason}": "未纳入：{reason}",
     "left out for want of a price: {names}": "因没有价格未纳入：{names}",
@@ -29,7 +30,7 @@ PLANS_ZH: Final[dict[str, str]] = {
         "未纳入：{count} 种机器，与更便宜的机器卡型和互连相同",
     "{count} pipelines of {engine}, read one by one; --engine {again} looks at them":
         "{engine} 的 {count} 种流水线需逐一计算；--engine {again} 会查看它们",
-    "not in the table of techniques: {reason}": "不在技术表中：{reason}",
+    "not in the table of techniques: {technique}: {reason}": "不在技术表中：{technique}：{reason}",
     "engines looked at: {engines}; --engine names others": "查看的框架：{engines}；可用 --engine 指定其他框架",
     "global batch of {samples} samples; --global-batch says otherwise":
         "全局批大小为 {samples} 个样本；可用 --global-batch 指定",

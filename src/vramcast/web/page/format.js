@@ -6,10 +6,18 @@ const UNITS = [
   ["KiB", 2 ** 10],
 ];
 
+/** A size in decimals. Many lie in the middle of two (2.125 MiB): then the even one, as the command line prints it. */
+function decimals(value, digits) {
+  const scaled = value * 10 ** digits;
+  const isExact = Number.isInteger(value * 2 ** (digits + 1)); // other middles are none in binary
+  if (!isExact || Math.abs(scaled % 1) !== 0.5) return value.toFixed(digits);
+  return ((2 * Math.round(scaled / 2)) / 10 ** digits).toFixed(digits);
+}
+
 /** 35.38 GiB; `digits` behind the point. */
 export function bytes(value, digits = 2) {
   for (const [unit, factor] of UNITS)
-    if (Math.abs(value) >= factor) return `${(value / factor).toFixed(digits)} ${unit}`;
+    if (Math.abs(value) >= factor) return `${decimals(value / factor, digits)} ${unit}`;
   return `${value} B`;
 }
 

@@ -120,6 +120,8 @@ TOOLS_ZH: Final[dict[str, str]] = {
     "{file} holds no run yet": "{file} 还没有运行记录",
     "{file} holds no run {run}; its runs: {runs}": "{file} 没有运行 {run}；其中有：{runs}",
     "cannot write {file}: {reason}": "无法写入 {file}：{reason}",
+    "{file} does not begin with the columns of this CSV, and is left as it is; give another file":
+        "{file} 开头不是此 CSV 的列名，保持原样；请换文件",
     # sweeps
     "{file}: {option} and {other} are one option; give one of them": "{file}：{option} 与 {other} 是同一选项；只给其一",
     "workers={count} must be 1 or more": "workers={count} 至少为 1",

@@ -179,6 +179,9 @@ class Failures {
       this.#refuse(error);
       return;
     }
+    kept.answer = null; // that of another file would stand beside this one's name
+    this.#at.take.hidden = true;
+    refill(this.#at.body);
     await this.#asked();
   }
 

@@ -76,12 +76,21 @@ class Replay {
 
   #taken(file) {
     kept = { ...kept, file, device: 0 };
+    this.#clear();
     this.#again();
   }
 
   #query(more = {}) {
     const given = [...TEXTS, ...MARKS].map((option) => [option, kept.options[option]]).filter(([, value]) => value);
     return new URLSearchParams({ ...Object.fromEntries(given), name: kept.file.name, ...more });
+  }
+
+  /** What is shown is of another file, and would stand below this one's name. */
+  #clear() {
+    kept = { ...kept, answer: null };
+    refill(this.#at.body);
+    refill(this.#at.whole);
+    this.#at.take.hidden = true;
   }
 
   /** Reads the file; its size is looked at before anything of it is read. */
@@ -92,10 +101,7 @@ class Replay {
     this.#at.name.textContent = t("replay.file", { name: file.name, size: bytes(file.size, 1) });
     if (file.size <= LARGEST_RECORDING) return this.#asked();
     this.#under?.abort();
-    kept = { ...kept, answer: null };
-    refill(this.#at.body);
-    refill(this.#at.whole);
-    this.#at.take.hidden = true;
+    this.#clear();
     const sizes = { name: file.name, size: bytes(file.size, 1), most: bytes(LARGEST_RECORDING, 0) };
     return this.#refuse(t("upload.large", sizes), `vramcast replay ${argument(file.name)}`);
   }

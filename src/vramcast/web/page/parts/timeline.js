@@ -12,7 +12,6 @@ const BESIDE = 12; // points on each side of a place that is looked at closely
 const LEAST = 8; // points that are shown at least
 const PAGE = 10; // points of a large step
 const SLACK = "slack";
-const ROWS = 3; // of labels above the picture; marks beyond them are lines alone
 const ROW = 15;
 const LETTER = 13; // the widest of labels
 const UNITS = [2 ** 40, 2 ** 30, 2 ** 20, 2 ** 10, 1];
@@ -47,18 +46,19 @@ function areas(kinds, drawnTo) {
   }).reverse();
 }
 
-/** Marks with the place of their labels: those that would cover each other stand one above the other. */
+/** Marks with their labels: one that would cover another stands above it, or is left out where it says the same. */
 function labelled(marks, x, width) {
-  const taken = [];
-  return marks.map((mark) => {
-    const at = x(mark.event);
+  const labels = [];
+  return marks.map(({ event, kind, text }) => {
+    const at = x(event);
     const before = at > width / 2;
-    const wide = LETTER * mark.text.length;
-    const [from, to] = before ? [at - wide, at] : [at, at + wide];
-    const free = taken.findIndex((row) => row.every(([left, right]) => to < left || from > right));
-    const row = free < 0 ? taken.push([]) - 1 : free;
-    taken[row].push([from, to]);
-    return { ...mark, at, row, anchor: before ? "end" : "start" };
+    const wide = LETTER * text.length;
+    const [left, right] = before ? [at - wide, at] : [at, at + wide];
+    const covered = labels.filter((label) => right >= label.left && left <= label.right);
+    if (covered.some((label) => label.text === text)) return { at, kind };
+    const label = { text, left, right, row: covered.some(({ row }) => row === 0) ? 1 : 0, anchor: before ? "end" : "start" };
+    labels.push(label);
+    return { at, kind, label };
   });
 }
 
@@ -72,7 +72,7 @@ function picture({ points, kinds, range: [first, last], end, marks, t, at, label
   const x = scaleOf({ low, high, from: left, to: right });
   const inside = ({ event }) => event >= low && event <= high;
   const named = labelled(marks.filter(inside), x, width);
-  const rows = Math.min(ROWS, Math.max(1, ...named.map(({ row }) => row + 1)));
+  const rows = 1 + Math.max(0, ...named.map(({ label }) => label?.row ?? 0));
   const box = { left, right, top: 13 + ROW * rows, bottom: HEIGHT - 42 };
   const y = scaleOf({ low: 0, high: most, from: box.bottom, to: box.top });
   const drawnTo = (value) => `${steps(shown, x, y, value, high)}V${y(0)}H${x(low)}Z`;
@@ -88,9 +88,9 @@ function picture({ points, kinds, range: [first, last], end, marks, t, at, label
     up: { values: sizes(most), write: (value) => bytes(value, 1), name: t("memory") } }),
   areas(kinds, drawnTo),
   svg("path", { class: "reserved-line", d: steps(shown, x, y, (point) => point.reserved_bytes, high) }),
-  named.map(({ at: place, row, anchor, kind, text }) => svg("g", { class: `mark ${kind}` },
+  named.map(({ at: place, kind, label }) => svg("g", { class: `mark ${kind}` },
     svg("line", { x1: place, x2: place, y1: box.top, y2: box.bottom }),
-    row < ROWS ? svg("text", { x: place, y: box.top - 6 - ROW * row, "text-anchor": anchor }, text) : null)),
+    label && svg("text", { x: place, y: box.top - 6 - ROW * label.row, "text-anchor": label.anchor }, label.text))),
       cursor);
   node.addEventListener("pointermove", (event) => {
     const place = event.clientX - node.getBoundingClientRect().left;
