@@ -127,7 +127,21 @@ def momentum(parameters):
     return torch.optim.SGD(parameters, 0.1, momentum=0.9)
 
 
+def averaged():
+    """Weights beside which a copy follows, as `copy.deepcopy` makes it, counters of batches among them."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU())
+    follower = torch.optim.swa_utils.AveragedModel(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64)).sum().backward()
+        optimizer.step()
+        follower.update_parameters(model)
+    return model, follower, optimizer
+
+
 RUNS = {
+    "averaged weights": averaged,
     "perceptron, AdamW": training(perceptron, rows, torch.optim.AdamW),
     "perceptron, SGD": training(perceptron, rows, lambda parameters: torch.optim.SGD(parameters, 0.1)),
     "attention by hand": training(Language, tokens, momentum),
@@ -174,7 +188,18 @@ def sparse(make_optimizer):
     return run
 
 
+def bags():
+    embedding = nn.EmbeddingBag(1000, 64, mode="sum", sparse=True)
+    optimizer = torch.optim.SparseAdam(embedding.parameters())
+    for _ in range(2):
+        embedding(torch.arange(500), torch.arange(0, 500, 5)).pow(2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return embedding, optimizer
+
+
 SPARSE = {
+    "bags": bags,
     "SparseAdam": sparse(torch.optim.SparseAdam),
     "SGD": sparse(lambda parameters: torch.optim.SGD(parameters, 0.1)),
     "Adagrad": sparse(torch.optim.Adagrad),

@@ -78,9 +78,15 @@ def embedding_bag(call: Call) -> Any:
     return out, bag_of_index, sizes, largest
 
 
-def bag_backward(call: Call) -> Any:
-    """Rows of a sparse gradient, or sums of rows [bag `_embedding_bag_backward`]."""
-    grad, indices, offsets, bags, sizes, largest, rows, counts, mode, is_sparse, weights, *rest = call.args
+def bag_backward(call: Call, bags: torch.Tensor | None = None) -> Any:
+    """Rows of a sparse gradient, or sums of rows [bag `_embedding_bag_backward`].
+
+    Args:
+        call: of the operator
+        bags: that of every index; by default those that forward told
+    """
+    grad, indices, offsets, told, sizes, largest, rows, counts, mode, is_sparse, weights, *rest = call.args
+    bags = told if bags is None else bags
     with call.simulation:
         if is_sparse:
             return torch.ops.aten._embedding_bag_sparse_backward(
