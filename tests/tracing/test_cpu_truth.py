@@ -172,6 +172,16 @@ OPERATORS = {
     "squared error": operator(F.mse_loss, 1),
     "smooth absolute error": operator(F.smooth_l1_loss, 1),
     "cross entropy of pairs": operator(lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()), 1),
+    "rolled windows": operator(lambda x: torch.roll(x.view(16, 16, 300), (3, 5), (0, 1))),
+    "rolled": operator(lambda x: torch.roll(x.t(), 7) * torch.roll(x.t(), (1, 2), (1, 0))),
+    "mean of scattered": operator(
+        lambda x: torch.zeros(64, 300).scatter_reduce(
+            0, torch.arange(256).remainder(64)[:, None].expand(-1, 300), x, "mean"
+        )
+    ),
+    "mean of indexed": operator(
+        lambda x: x.detach().new_zeros(64, 300).index_reduce_(0, torch.arange(256) % 64, x.detach(), "mean") * x[:64]
+    ),
     "mixed types": operator(lambda x: (x * torch.ones(256, 300, dtype=torch.bfloat16)).sum() * (x > 0).sum()),
     "quotient of integers": operator(lambda x: x * (torch.ones(256, 300, dtype=torch.int32) / torch.ones(300).int())),
 }

@@ -215,8 +215,7 @@ PLAIN: Final = frozenset({
     "aten._embedding_bag_per_sample_weights_backward",
     "aten.as_strided_scatter", "aten.diagonal_backward", "aten.diagonal_scatter", "aten.embedding_renorm_",
     "aten.gather", "aten.index", "aten.index_add", "aten.index_add_", "aten.index_copy", "aten.index_copy_",
-    "aten.index_fill", "aten.index_fill_", "aten.index_reduce", "aten.index_reduce_", "aten.index_select",
-    "aten.masked_fill", "aten.masked_fill_", "aten.scatter", "aten.scatter_", "aten.scatter_add",
-    "aten.scatter_add_", "aten.scatter_reduce", "aten.scatter_reduce_", "aten.select_backward",
+    "aten.index_fill", "aten.index_fill_", "aten.index_select", "aten.masked_fill", "aten.masked_fill_",
+    "aten.scatter", "aten.scatter_", "aten.scatter_add", "aten.scatter_add_", "aten.select_backward",
     "aten.select_scatter", "aten.slice_backward", "aten.slice_scatter", "aten.take",
 })

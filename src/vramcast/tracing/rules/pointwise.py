@@ -50,14 +50,14 @@ FACTORIES: Final = (
 SHAPE: Final = (
     "_stack _unsafe_view alias_copy as_strided_ as_strided_copy cat channel_shuffle clone constant_pad_nd "
     "contiguous copy_ _to_copy cross diag_embed diagonal_copy expand_copy flip glu im2col col2im linalg_cross "
-    "narrow_copy permute_copy pixel_shuffle pixel_unshuffle repeat repeat_interleave resize_ resize_as_ roll "
+    "narrow_copy permute_copy pixel_shuffle pixel_unshuffle repeat repeat_interleave resize_ resize_as_ "
     "set_ squeeze_copy stack t_copy trace transpose_copy tril triu unbind_copy unfold_backward unfold_copy "
     "unsqueeze_copy view_copy unsafe_chunk pad_sequence reflection_pad1d reflection_pad2d reflection_pad3d "
     "replication_pad1d replication_pad2d replication_pad3d native_channel_shuffle split_with_sizes_copy"
 )
 OTHER: Final = (
     "_assert_async _assert_scalar _assert_tensor_metadata _has_compatible_shallow_copy_type _local_scalar_dense "
-    "_conj _conj_physical _neg_view detach_ is_pinned isin item lift lift_fresh record_stream requires_grad_ "
+    "_conj _conj_physical _neg_view detach_ is_pinned item lift lift_fresh record_stream requires_grad_ "
     "rrelu_with_noise"
 )
 PLAIN: Final = frozenset(
