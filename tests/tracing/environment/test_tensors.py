@@ -420,6 +420,20 @@ def test_what_would_end_a_loop_early_does_not_come_true(session):
         assert len(turns) == 4
 
 
+def test_a_search_that_notes_whether_it_has_finished_has_not(session):
+    with session.active():
+        turns, is_finished = 0, False
+        while not is_finished and turns < 4:
+            turns += 1
+            is_finished = not (unknown(4).amax() > 2).any() & ~(unknown(4) == 2).all()
+        assert turns == 4
+        turns, finished = 0, False
+        while not finished and turns < 4:
+            turns += 1
+            finished = bool((unknown(4) == 2).all())
+        assert turns == 4
+
+
 def test_what_torch_checks_holds(session):
     with session.active():
         torch._check_tensor_all(unknown(4096, 64) >= 0)
