@@ -182,6 +182,9 @@ OPERATORS = {
     "mean of indexed": operator(
         lambda x: x.detach().new_zeros(64, 300).index_reduce_(0, torch.arange(256) % 64, x.detach(), "mean") * x[:64]
     ),
+    "sorted in one row": operator(lambda x: x.view(-1).sort(stable=True)[0]),
+    "sorted": operator(lambda x: x.sort(0)[0]),
+    "quantile": operator(lambda x: x.quantile(0.9)),
     "mixed types": operator(lambda x: (x * torch.ones(256, 300, dtype=torch.bfloat16)).sum() * (x > 0).sum()),
     "quotient of integers": operator(lambda x: x * (torch.ones(256, 300, dtype=torch.int32) / torch.ones(300).int())),
 }
