@@ -127,7 +127,21 @@ def momentum(parameters):
     return torch.optim.SGD(parameters, 0.1, momentum=0.9)
 
 
+def averaged():
+    """Weights beside which a copy follows, as `copy.deepcopy` makes it, counters of batches among them."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU())
+    follower = torch.optim.swa_utils.AveragedModel(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64)).sum().backward()
+        optimizer.step()
+        follower.update_parameters(model)
+    return model, follower, optimizer
+
+
 RUNS = {
+    "averaged weights": averaged,
     "perceptron, AdamW": training(perceptron, rows, torch.optim.AdamW),
     "perceptron, SGD": training(perceptron, rows, lambda parameters: torch.optim.SGD(parameters, 0.1)),
     "attention by hand": training(Language, tokens, momentum),
@@ -158,6 +172,19 @@ OPERATORS = {
     "squared error": operator(F.mse_loss, 1),
     "smooth absolute error": operator(F.smooth_l1_loss, 1),
     "cross entropy of pairs": operator(lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()), 1),
+    "rolled windows": operator(lambda x: torch.roll(x.view(16, 16, 300), (3, 5), (0, 1))),
+    "rolled": operator(lambda x: torch.roll(x.t(), 7) * torch.roll(x.t(), (1, 2), (1, 0))),
+    "mean of scattered": operator(
+        lambda x: torch.zeros(64, 300).scatter_reduce(
+            0, torch.arange(256).remainder(64)[:, None].expand(-1, 300), x, "mean"
+        )
+    ),
+    "mean of indexed": operator(
+        lambda x: x.detach().new_zeros(64, 300).index_reduce_(0, torch.arange(256) % 64, x.detach(), "mean") * x[:64]
+    ),
+    "sorted in one row": operator(lambda x: x.view(-1).sort(stable=True)[0]),
+    "sorted": operator(lambda x: x.sort(0)[0]),
+    "quantile": operator(lambda x: x.quantile(0.9)),
     "mixed types": operator(lambda x: (x * torch.ones(256, 300, dtype=torch.bfloat16)).sum() * (x > 0).sum()),
     "quotient of integers": operator(lambda x: x * (torch.ones(256, 300, dtype=torch.int32) / torch.ones(300).int())),
 }
@@ -174,7 +201,18 @@ def sparse(make_optimizer):
     return run
 
 
+def bags():
+    embedding = nn.EmbeddingBag(1000, 64, mode="sum", sparse=True)
+    optimizer = torch.optim.SparseAdam(embedding.parameters())
+    for _ in range(2):
+        embedding(torch.arange(500), torch.arange(0, 500, 5)).pow(2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return embedding, optimizer
+
+
 SPARSE = {
+    "bags": bags,
     "SparseAdam": sparse(torch.optim.SparseAdam),
     "SGD": sparse(lambda parameters: torch.optim.SGD(parameters, 0.1)),
     "Adagrad": sparse(torch.optim.Adagrad),

@@ -45,3 +45,21 @@ def test_chosen_elements_have_known_places_spread_evenly():
 def test_small_tensors_of_a_simulated_host_can_be_read():
     with Session(None).active():
         assert torch.arange(3).tolist() == [0, 1, 2] and (torch.arange(3) + 1).max().item() == 3
+
+
+def test_a_truth_value_that_decides_is_enough():
+    with Session(load_gpu("a100-sxm4-80gb")).active():
+        unknown = torch.empty(8, device="cuda") > 0
+        yes, no = torch.ones(8, dtype=torch.bool, device="cuda"), torch.zeros(1, dtype=torch.bool, device="cuda")
+        assert (unknown | yes).all().item() is True
+        assert torch.logical_or(yes, unknown).all().item() is True
+        assert (no & unknown).tolist() == [False] * 8
+        assert torch.logical_and(unknown, no).any().item() is False
+
+
+def test_a_truth_value_that_does_not_decide_tells_nothing():
+    session = Session(load_gpu("a100-sxm4-80gb"))
+    with session.active():
+        unknown, no = torch.empty(8, device="cuda") > 0, torch.zeros(8, dtype=torch.bool, device="cuda")
+        assert session.simulation.values.of(unknown | no) is None
+        assert session.simulation.values.of(unknown & no.logical_not()) is None

@@ -75,7 +75,7 @@ class Holders:
         for parameter in parameters:
             name = self._names.get(parameter, "")
             self._note(parameter, Kind.WEIGHT, name)
-            if parameter.grad is not None:
+            if parameter.is_leaf and parameter.grad is not None:  # of others torch warns
                 self._note(parameter.grad, Kind.GRADIENT, name)
 
     def after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:

@@ -26,7 +26,7 @@ from vramcast.tracing.operators import Operator
 from vramcast.tracing.origins import Origins
 from vramcast.tracing.placement import Placement, mismatch
 from vramcast.tracing.unknowns import Unknowns
-from vramcast.tracing.values import DRAWN_ON_HOST, RANDOM_FACTORIES, Values
+from vramcast.tracing.values import ABSORBING, DRAWN_ON_HOST, RANDOM_FACTORIES, Values
 from vramcast.tracing.wording import as_on_host
 
 _fake_mode: Final = torch._C._get_dispatch_mode
@@ -131,6 +131,8 @@ class Simulation(TorchDispatchMode):
     def _run(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], device: Device) -> Any:
         """Run on meta tensors, let the rule say what CUDA allocates, keep known values known."""
         known = self._known(operator, args, kwargs, device)
+        if known is None and operator.name in ABSORBING:
+            known = self.values.absorbed(operator, args)
         if known is not None and not isinstance(known, (torch.Tensor, tuple, list)):
             return known
         if known is None and operator.asks and self.unknowns.answers(operator, args):

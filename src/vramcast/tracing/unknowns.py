@@ -42,6 +42,8 @@ POSITIVE: Final = frozenset({"aten.ge", "aten.gt", "aten.ne"})
 and norms are positive."""
 BREAKS: Final = re.compile(r"if\s+(?P<negated>not\b)?.*:\s*break\b")
 """A line that ends its loop early, as when every sequence is finished: the longest run takes the most memory."""
+FINISHES: Final = re.compile(r"\w*(?<!un)finished\w*\s*=(?!=)\s*(?P<negated>not\b)?")
+"""A line that notes whether its loop is over, as a search with beams does: it is not yet."""
 NEVER_ASSERTED: Final = frozenset({"aten.isnan", "aten.isinf"})
 """Makers of truth values that are false whoever asks."""
 SUMS: Final = frozenset({"aten.sum", "aten.count_nonzero"})
@@ -355,9 +357,9 @@ INDICES: Final[dict[str, Callable[[tuple[Any, ...], dict[str, Any], Any], Suppos
 
 def _holds(maker: str, place: Place) -> bool:
     """Whether a truth value is true on the normal path: what a script asserts is, what ends its loop is not."""
-    breaks = BREAKS.match(place.source)
-    if breaks is not None:
-        return breaks["negated"] is not None
+    ends = BREAKS.match(place.source) or FINISHES.match(place.source)
+    if ends is not None:
+        return ends["negated"] is not None
     if maker not in NEVER_ASSERTED and place.source.startswith("assert "):
         return not place.source.startswith("assert not ")
     return maker in HOLD

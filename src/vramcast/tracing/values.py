@@ -29,6 +29,10 @@ UNWRITTEN: Final = frozenset({("aten._amp_foreach_non_finite_check_and_unscale_"
 """Operator and argument that keeps its value: whether a gradient overflowed. On the normal path none does."""
 OVERWRITING: Final = frozenset({"aten.copy_", "aten.zero_", "aten.fill_"})
 """Operators after which nothing is left of what their first tensor held."""
+ABSORBING: Final = {
+    "aten.bitwise_and": False, "aten.bitwise_or": True, "aten.logical_and": False, "aten.logical_or": True,
+}
+"""Operators on truth values -> which of them decides the result, whatever the other is."""
 HOST: Final = torch.device("cpu")
 
 
@@ -110,6 +114,19 @@ class Values:
             return operator.func(*known_args, **known)
         except (RuntimeError, NotImplementedError):
             return None  # no CPU kernel: nothing is known then
+
+    def absorbed(self, operator: Operator, args: tuple[Any, ...]) -> torch.Tensor | None:
+        """True or anything is true, false and anything is false; None where the values that are known do not decide."""
+        decides, pair = ABSORBING[operator.name], args[:2]
+        if not all(isinstance(arg, torch.Tensor) and arg.dtype is torch.bool for arg in pair):
+            return None
+        size = torch.broadcast_shapes(*(arg.size() for arg in pair))
+        if size.numel() > LARGEST_KNOWN_INTEGERS:
+            return None
+        known = (self.of(arg) for arg in pair)
+        if any(one is not None and bool((one == decides).all()) for one in known):
+            return torch.full(size, decides)
+        return None
 
     def keep(self, known: Any, out: Any) -> None:
         """The results' twins."""

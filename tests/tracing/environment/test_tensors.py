@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 
 import pytest
 
@@ -418,6 +419,40 @@ def test_what_would_end_a_loop_early_does_not_come_true(session):
                 break
             turns.append(turn)
         assert len(turns) == 4
+
+
+def test_a_search_that_notes_whether_it_has_finished_has_not(session):
+    with session.active():
+        turns, is_finished = 0, False
+        while not is_finished and turns < 4:
+            turns += 1
+            is_finished = not (unknown(4).amax() > 2).any() & ~(unknown(4) == 2).all()
+        assert turns == 4
+        turns, finished = 0, False
+        while not finished and turns < 4:
+            turns += 1
+            finished = bool((unknown(4) == 2).all())
+        assert turns == 4
+
+
+def test_weights_updated_by_hand_are_called_without_a_warning(session):
+    with session.active(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = nn.Linear(8, 4).cuda()
+        weights = dict(model.named_parameters())
+        x = torch.randn(2, 8, device="cuda")
+        loss = torch.func.functional_call(model, weights, (x,)).sum()
+        slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+        updated = {name: one - 0.1 * slope for (name, one), slope in zip(weights.items(), slopes, strict=True)}
+        torch.func.functional_call(model, updated, (x,)).sum().backward()
+        assert model.weight.grad.shape == (4, 8)
+
+
+def test_packed_bits_are_shifted(session):
+    with session.active():
+        packed = torch.empty(64, 64, dtype=torch.uint8, device="cuda")
+        assert ((packed >> 4) | (packed << 4)).shape == (64, 64)
+    assert not session.simulation.unseen
 
 
 def test_what_torch_checks_holds(session):

@@ -39,3 +39,37 @@ def test_where_lengths_are_unknown_targets_fill_their_room():
     session = blocks_of(lambda: loss_of(torch.empty(BATCH, dtype=torch.long, device="cuda")).backward())
     assert alphas(session) == BATCH * STEPS * (2 * 20 + 1) * 4
     assert any("20 labels" in each.what for each in session.assumptions)
+
+
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_lengths_on_the_host_are_read_as_numbers(zero_infinity):
+    def step():
+        scores = torch.randn(STEPS, BATCH, LABELS, device="cuda", requires_grad=True)
+        targets = torch.ones(BATCH, 20, dtype=torch.long, device="cuda")
+        loss = torch.nn.CTCLoss(zero_infinity=zero_infinity)
+        loss(scores.log_softmax(-1), targets, torch.full((BATCH,), STEPS), torch.tensor([3, 7, 5, 2])).backward()
+        assert scores.grad.shape == scores.shape
+
+    session = blocks_of(step)
+    assert alphas(session) == BATCH * STEPS * (2 * 7 + 1) * 4
+    assert not session.simulation.unseen
+
+
+def test_targets_on_the_host_are_moved_to_the_card():
+    def step():
+        scores = torch.randn(STEPS, BATCH, LABELS, device="cuda", requires_grad=True)
+        targets = torch.randint(1, LABELS, (17,))
+        lengths = torch.tensor([3, 7, 5, 2])
+        torch.nn.functional.ctc_loss(scores.log_softmax(-1), targets, torch.full((BATCH,), STEPS), lengths).backward()
+
+    assert alphas(blocks_of(step)) == BATCH * STEPS * (2 * 7 + 1) * 4
+
+
+def test_lengths_on_the_host_are_read_in_inference_mode_too():
+    def step():
+        with torch.inference_mode():
+            scores = torch.randn(STEPS, BATCH, LABELS, device="cuda")
+            lengths = torch.full((BATCH,), STEPS), torch.tensor([3, 7, 5, 2])
+            torch.nn.functional.ctc_loss(scores, torch.ones(BATCH, 20, dtype=torch.long, device="cuda"), *lengths)
+
+    assert alphas(blocks_of(step)) == BATCH * STEPS * (2 * 7 + 1) * 4

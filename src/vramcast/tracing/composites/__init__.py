@@ -34,7 +34,7 @@ COMPOSITES: Final[Mapping[str, Composite]] = {
     **recurrent.COMPOSITES, **softmax.COMPOSITES,
 }
 """Overload ("scaled_dot_product_attention", "softmax.int") -> what makes its kernel."""
-BACKWARD_ONLY: Final = frozenset((*losses.COMPOSITES, *formulas.COMPOSITES, *formulas.HOST_COMPOSITES))
+BACKWARD_ONLY: Final = frozenset((*losses.BACKWARD_ONLY, *formulas.COMPOSITES, *formulas.HOST_COMPOSITES))
 """Those that differ in backward only, and call the operator itself."""
 KERNELS: Final[Mapping[str, Callable[..., Any]]] = fused.KERNELS
 """Operators that CUDA has a kernel of while meta tensors take them apart: what their outputs look like."""

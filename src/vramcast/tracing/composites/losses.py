@@ -1,8 +1,11 @@
-"""binary_cross_entropy_with_logits: backward writes into the sigmoid that it just made.
+"""Losses of which torch goes another way for tensors like subclasses, as meta tensors are.
 
-For tensors like subclasses, as meta tensors are, autograd's formula makes a new tensor a step.
+binary_cross_entropy_with_logits: backward writes into the sigmoid that it just made, and makes no new tensor a step.
+ctc_loss: lengths in tensors, on the host or on the card, are read and handed on as numbers.
+
 [formula] pytorch torch/csrc/autograd/FunctionsManual.cpp `binary_cross_entropy_with_logits_backward` and
 `..._target_backward`; the same operators in the same order are seen on the CPU
+[ctc] pytorch aten/src/ATen/native/LossCTC.cpp `ctc_loss`: "Fast path (which accesses data_ptr)"
 """
 
 from __future__ import annotations
@@ -12,10 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from vramcast.tracing.composites.apart import apart
+
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
 
 MEAN: Final = 1  # at::Reduction
+OF_NUMBERS: Final = torch.ops.aten.ctc_loss.IntList
+OF_TENSORS: Final = torch.ops.aten.ctc_loss.Tensor
 OPERATOR: Final = torch.ops.aten.binary_cross_entropy_with_logits.default
 
 
@@ -83,4 +90,26 @@ def binary_cross_entropy_with_logits(_simulation: Simulation) -> Callable[..., t
     return run
 
 
-COMPOSITES: Final[Mapping[str, Any]] = {"binary_cross_entropy_with_logits": binary_cross_entropy_with_logits}
+def ctc_loss(simulation: Simulation) -> Callable[..., torch.Tensor]:
+    """[ctc]"""
+    values = simulation.values
+
+    def run(
+        log_probs: torch.Tensor, targets: torch.Tensor, steps: torch.Tensor, lengths: torch.Tensor, blank: int = 0,
+        reduction: int = MEAN, zero_infinity: bool = False,
+    ) -> torch.Tensor:
+        known = [values.of(tensor) for tensor in (steps, lengths)]
+        if any(each is None for each in known):  # the way on the card, which needs no values
+            given = [tensor.to(log_probs.device) for tensor in (steps, lengths)]
+            return apart(OF_TENSORS, log_probs, targets, *given, blank, reduction, zero_infinity)
+        numbers = [each.tolist() for each in known if each is not None]
+        result: torch.Tensor = OF_NUMBERS(log_probs, targets, *numbers, blank, reduction, zero_infinity)
+        return result
+
+    return run
+
+
+COMPOSITES: Final[Mapping[str, Any]] = {
+    "binary_cross_entropy_with_logits": binary_cross_entropy_with_logits, "ctc_loss.Tensor": ctc_loss,
+}
+BACKWARD_ONLY: Final = ("binary_cross_entropy_with_logits",)

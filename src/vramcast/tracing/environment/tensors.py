@@ -244,20 +244,22 @@ def _is_place(value: Any, here: torch.device) -> bool:
 def _patch_storages(patches: Patches, simulation: Simulation) -> None:
     """Storages that are resized and copied without a tensor around them."""
     resize, clone = torch._C.StorageBase.resize_, torch.UntypedStorage.clone
-    residents = simulation.memory.residents
+    memory, residents = simulation.memory, simulation.memory.residents
 
     def resized(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         resize(self, size)
-        simulation.memory.resize(self, "storage.resize_")
+        memory.resize(self, "storage.resize_")
         return self
 
     def cloned(self: torch.UntypedStorage) -> torch.UntypedStorage:
         resident = residents.get(self._cdata)
-        if resident is None:
+        if resident is None and (memory.host not in memory.devices or self.device.type != "cpu"):
             return clone(self)
-        copy = torch.empty(self.nbytes(), dtype=torch.uint8, device=resident.device.torch_device).untyped_storage()
-        if resident.twin is not None and copy._cdata in residents:
-            residents[copy._cdata].twin = resident.twin.clone()
+        device, values = (memory.host, self) if resident is None else (resident.device, resident.twin)
+        copy = torch.empty(self.nbytes(), dtype=torch.uint8, device=device.torch_device).untyped_storage()
+        if values is not None and copy._cdata in residents:
+            with torch._C._DisableTorchDispatch():  # where the host is simulated, the copy would be, too
+                residents[copy._cdata].twin = clone(values)
         return copy
 
     patches.set(torch.UntypedStorage, "resize_", resized)

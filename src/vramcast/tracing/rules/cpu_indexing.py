@@ -56,12 +56,13 @@ def embedding_bag(call: Call) -> Any:
 
 def bag_backward(call: Call) -> Any:
     """The bag of every index, where forward did not tell; then rows or sums of rows [bag]."""
-    bags = call.args[3]
+    indices, bags = call.args[1], call.args[3]
     if not bags.numel() and call.args[8] != MAX:
-        count = call.args[1].numel() + 1
+        count = indices.numel() + 1
         call.scratch(count * INT64, "bag of every index")
         call.release(call.scratch(count * INT64, "running sum"))
-    return indexing.bag_backward(call)
+        bags = torch.empty_like(indices, device="meta")
+    return indexing.bag_backward(call, bags)
 
 
 def dense_bag_backward(call: Call) -> Any:

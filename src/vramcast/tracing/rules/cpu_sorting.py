@@ -1,5 +1,6 @@
 """What sorting and selecting take on the CPU: copies of the rows, their order.
 
+[sort] pytorch aten/src/ATen/native/cpu/SortingKernel.cpp `_fill_indices`
 [kth] pytorch aten/src/ATen/native/Sorting.cpp `kthvalue_out_impl_cpu`
 [median] the same file: `median_with_indices_impl`
 [unique] pytorch aten/src/ATen/native/Unique.cpp `unique_cpu_sorted_template`
@@ -21,6 +22,15 @@ from vramcast.tracing.rules.layouts import num_bytes
 INT64: Final = 8
 GRAIN: Final = 32_768
 """Elements from which on a loop is shared by threads: at::internal::GRAIN_SIZE."""
+
+
+def sorted_along(call: Call) -> Any:
+    """The positions along the dimension, which are copied into the indices [sort]."""
+    out = call.run()
+    x = call.args[0]
+    if x.dim():
+        call.scratch(x.size(call.arg(1, "dim", -1)) * INT64, "positions")
+    return out
 
 
 def kth_value(call: Call) -> Any:
@@ -68,5 +78,6 @@ def masked_select(call: Call) -> None:
 SIZED: Final[Mapping[str, Callable[[Call], None]]] = {"aten._unique2": unique, "aten.masked_select": masked_select}
 """Of operators whose result is as large as their data say: what the CPU takes before it makes the result."""
 RULES: Final[Mapping[str, Rule]] = {
+    "aten.sort": sorted_along,
     "aten.kthvalue": kth_value, "aten.median.dim": median, "aten.nanmedian.dim": median,
 }

@@ -78,9 +78,15 @@ def embedding_bag(call: Call) -> Any:
     return out, bag_of_index, sizes, largest
 
 
-def bag_backward(call: Call) -> Any:
-    """Rows of a sparse gradient, or sums of rows [bag `_embedding_bag_backward`]."""
-    grad, indices, offsets, bags, sizes, largest, rows, counts, mode, is_sparse, weights, *rest = call.args
+def bag_backward(call: Call, bags: torch.Tensor | None = None) -> Any:
+    """Rows of a sparse gradient, or sums of rows [bag `_embedding_bag_backward`].
+
+    Args:
+        call: of the operator
+        bags: that of every index; by default those that forward told
+    """
+    grad, indices, offsets, told, sizes, largest, rows, counts, mode, is_sparse, weights, *rest = call.args
+    bags = told if bags is None else bags
     with call.simulation:
         if is_sparse:
             return torch.ops.aten._embedding_bag_sparse_backward(
@@ -209,8 +215,7 @@ PLAIN: Final = frozenset({
     "aten._embedding_bag_per_sample_weights_backward",
     "aten.as_strided_scatter", "aten.diagonal_backward", "aten.diagonal_scatter", "aten.embedding_renorm_",
     "aten.gather", "aten.index", "aten.index_add", "aten.index_add_", "aten.index_copy", "aten.index_copy_",
-    "aten.index_fill", "aten.index_fill_", "aten.index_reduce", "aten.index_reduce_", "aten.index_select",
-    "aten.masked_fill", "aten.masked_fill_", "aten.scatter", "aten.scatter_", "aten.scatter_add",
-    "aten.scatter_add_", "aten.scatter_reduce", "aten.scatter_reduce_", "aten.select_backward",
+    "aten.index_fill", "aten.index_fill_", "aten.index_select", "aten.masked_fill", "aten.masked_fill_",
+    "aten.scatter", "aten.scatter_", "aten.scatter_add", "aten.scatter_add_", "aten.select_backward",
     "aten.select_scatter", "aten.slice_backward", "aten.slice_scatter", "aten.take",
 })

@@ -27,7 +27,7 @@ BINARY: Final = (
     "add addcdiv addcmul atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor complex "
     "copysign div eq equal floor_divide fmax fmin fmod gcd ge gt heaviside hypot igamma igammac isclose lcm le lerp "
     "logaddexp logaddexp2 logical_and logical_or logical_xor lt maximum minimum mul ne nextafter polar pow "
-    "remainder rsub special_xlog1py special_zeta sub true_divide where xlogy"
+    "remainder rsub special_xlog1py special_zeta sub true_divide where xlogy __lshift__ __rshift__"
 )
 SPECIAL: Final = (
     "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 chebyshev_polynomial_t chebyshev_polynomial_u "
@@ -50,15 +50,15 @@ FACTORIES: Final = (
 SHAPE: Final = (
     "_stack _unsafe_view alias_copy as_strided_ as_strided_copy cat channel_shuffle clone constant_pad_nd "
     "contiguous copy_ _to_copy cross diag_embed diagonal_copy expand_copy flip glu im2col col2im linalg_cross "
-    "narrow_copy permute_copy pixel_shuffle pixel_unshuffle repeat repeat_interleave resize_ resize_as_ roll "
+    "narrow_copy permute_copy pixel_shuffle pixel_unshuffle repeat repeat_interleave resize_ resize_as_ "
     "set_ squeeze_copy stack t_copy trace transpose_copy tril triu unbind_copy unfold_backward unfold_copy "
     "unsqueeze_copy view_copy unsafe_chunk pad_sequence reflection_pad1d reflection_pad2d reflection_pad3d "
     "replication_pad1d replication_pad2d replication_pad3d native_channel_shuffle split_with_sizes_copy"
 )
 OTHER: Final = (
-    "_assert_async _assert_scalar _assert_tensor_metadata _has_compatible_shallow_copy_type _local_scalar_dense "
-    "_conj _conj_physical _neg_view detach_ is_pinned isin item lift lift_fresh record_stream requires_grad_ "
-    "rrelu_with_noise"
+    "__ilshift__ __irshift__ _assert_async _assert_scalar _assert_tensor_metadata _conj _conj_physical "
+    "_has_compatible_shallow_copy_type _local_scalar_dense _neg_view detach_ is_pinned item lift lift_fresh "
+    "record_stream requires_grad_ rrelu_with_noise"
 )
 PLAIN: Final = frozenset(
     f"aten.{name}"

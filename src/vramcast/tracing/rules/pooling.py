@@ -18,12 +18,16 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.layouts import num_bytes
 from vramcast.tracing.rules.memory_formats import CONTIGUOUS, suggested
 
+IN_SPACE: Final = 5
+"""Dimensions of volumes: sample, channel, depth, height, width."""
 READS_ITS_LAYOUT: Final = (
     "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
     "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_nearest2d_backward",
-    "upsample_bilinear2d", "upsample_bilinear2d_backward",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact2d_backward", "upsample_bilinear2d",
+    "upsample_bilinear2d_backward",
 )
 """Contiguous and channels last are read as they are, anything else is copied."""
 READS_CONTIGUOUS: Final = (
@@ -32,19 +36,21 @@ READS_CONTIGUOUS: Final = (
     "adaptive_max_pool3d", "adaptive_max_pool3d_backward", "im2col", "col2im", "reflection_pad1d", "reflection_pad2d",
     "reflection_pad3d", "reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward",
     "replication_pad1d", "replication_pad2d", "replication_pad3d", "replication_pad1d_backward",
-    "replication_pad2d_backward", "replication_pad3d_backward",
+    "replication_pad2d_backward", "replication_pad3d_backward", "upsample_nearest1d", "upsample_nearest1d_backward",
+    "_upsample_nearest_exact1d", "_upsample_nearest_exact1d_backward", "upsample_linear1d_backward",
+    "upsample_bicubic2d_backward", "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward",
+    "upsample_nearest3d_backward", "_upsample_nearest_exact3d_backward", "upsample_trilinear3d_backward",
 )
+WRITES_CONTIGUOUS: Final = (
+    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "upsample_nearest3d", "_upsample_nearest_exact3d",
+)
+"""A result that lies otherwise is copied from a contiguous one."""
 PLAIN: Final = frozenset(
     f"aten.{name}" for name in (
-        "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "_upsample_bilinear2d_aa",
-        "_upsample_bilinear2d_aa_backward", "_upsample_nearest_exact1d", "_upsample_nearest_exact1d_backward",
-        "_upsample_nearest_exact2d", "_upsample_nearest_exact2d_backward", "_upsample_nearest_exact3d",
-        "_upsample_nearest_exact3d_backward", "channel_shuffle", "constant_pad_nd", "fractional_max_pool2d",
-        "fractional_max_pool2d_backward", "fractional_max_pool3d", "fractional_max_pool3d_backward",
-        "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d", "grid_sampler_3d_backward", "pixel_shuffle",
-        "pixel_unshuffle", "upsample_bicubic2d", "upsample_bicubic2d_backward", "upsample_linear1d",
-        "upsample_linear1d_backward", "upsample_nearest1d", "upsample_nearest1d_backward", "upsample_nearest3d",
-        "upsample_nearest3d_backward", "upsample_trilinear3d", "upsample_trilinear3d_backward",
+        "channel_shuffle", "constant_pad_nd", "fractional_max_pool2d", "fractional_max_pool2d_backward",
+        "fractional_max_pool3d", "fractional_max_pool3d_backward", "grid_sampler_2d", "grid_sampler_2d_backward",
+        "grid_sampler_3d", "grid_sampler_3d_backward", "pixel_shuffle", "pixel_unshuffle", "upsample_bicubic2d",
+        "upsample_linear1d", "upsample_trilinear3d",
     )
 )
 """Kernels that read any strides."""
@@ -56,8 +62,19 @@ def in_its_layout(call: Call) -> Any:
 
 
 def contiguous(call: Call) -> Any:
-    """[most] [columns]"""
+    """[most] [columns] [upsample]: of a gradient, which a concatenation's backward hands on as a slice, too"""
     return _after_copies(call, CONTIGUOUS)
+
+
+def written_contiguous(call: Call) -> Any:
+    """[upsample] `output_c`"""
+    out = call.run()
+    x = call.args[0]
+    if x.dim() == IN_SPACE and not x.is_contiguous():
+        call.scratch(num_bytes(x), "contiguous copy")
+    if not out.is_contiguous():
+        call.scratch(num_bytes(out), "contiguous result")
+    return out
 
 
 def unpooled(call: Call) -> Any:
@@ -82,10 +99,15 @@ def _after_copies(call: Call, layout: torch.memory_format) -> Any:
 
 def _tensors(call: Call) -> list[torch.Tensor]:
     """Images among the arguments; of a backward: gradient, then input."""
-    found = [arg for arg in call.args if isinstance(arg, torch.Tensor) and arg.is_floating_point()]
+    found = [arg for arg in call.args if isinstance(arg, torch.Tensor) and _has_kernel(call, arg.dtype)]
     if not found:
         raise NotImplementedError(f'"{call.name.partition(".")[2]}" not implemented for {call.args[0].dtype} on CUDA')
     return found
+
+
+def _has_kernel(call: Call, dtype: torch.dtype) -> bool:
+    """Masks of bytes are resampled to the nearest."""
+    return dtype.is_floating_point or dtype.is_complex or (dtype is torch.uint8 and "nearest" in call.name)
 
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -93,4 +115,5 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten.max_unpool3d": unpooled,
     **{f"aten.{name}": in_its_layout for name in READS_ITS_LAYOUT},
     **{f"aten.{name}": contiguous for name in READS_CONTIGUOUS},
+    **{f"aten.{name}": written_contiguous for name in WRITES_CONTIGUOUS},
 }

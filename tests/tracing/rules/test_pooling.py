@@ -1,0 +1,62 @@
+"""Resampling copies what its kernels read or write contiguous."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch._dynamo")
+
+from torch.nn import functional as F  # noqa: E402
+
+from tests.tracing.allocated import allocated  # noqa: E402
+from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.tracing.session import Session  # noqa: E402
+
+SIZES = {1: (2, 8, 32), 2: (2, 8, 16, 16), 3: (2, 8, 8, 8, 8)}
+
+
+@pytest.fixture
+def session():
+    return Session(load_gpu("a100-sxm-80gb"))
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "mode", "options"),
+    [
+        (1, "linear", {}), (1, "nearest", {}), (1, "nearest-exact", {}), (2, "bicubic", {}), (2, "nearest-exact", {}),
+        (2, "bicubic", {"antialias": True}), (2, "bilinear", {"antialias": True}), (3, "trilinear", {}),
+        (3, "nearest", {}), (3, "nearest-exact", {}),
+    ],
+)
+def test_gradient_of_a_concatenation_is_copied_before_resampling_it(session, dimensions, mode, options):
+    sizes = SIZES[dimensions]
+
+    def prepare():
+        x = torch.randn(*sizes, device="cuda", requires_grad=True)
+        up = F.interpolate(x, scale_factor=2, mode=mode, **options)
+        gradient = torch.randn(2, 16, *up.shape[2:], device="cuda")[:, :8]
+        return lambda: torch.autograd.grad(up, x, gradient)
+
+    elements = 2 * 8
+    for size in sizes[2:]:
+        elements *= size
+    assert allocated(session, prepare) == [
+        (4 * elements, ""), (4 * elements * 2**dimensions, "contiguous copy"),
+    ]
+
+
+@pytest.mark.parametrize(("layout", "dimensions", "mode", "options"), [
+    (torch.channels_last, 2, "bicubic", {"antialias": True}), (torch.channels_last_3d, 3, "nearest", {}),
+])
+def test_result_in_channels_last_is_copied_from_a_contiguous_one(session, layout, dimensions, mode, options):
+    def prepare():
+        x = torch.randn(*SIZES[dimensions], device="cuda").to(memory_format=layout)
+        return lambda: F.interpolate(x, scale_factor=2, mode=mode, **options)
+
+    names = [name for _, name in allocated(session, prepare)]
+    assert names == ["", *(["contiguous copy"] if dimensions == 3 else []), "contiguous result"]
+
+
+def test_masks_of_bytes_are_resampled_to_the_nearest(session):
+    with session.active():
+        mask = torch.zeros(2, 1, 8, 8, dtype=torch.uint8, device="cuda")
+        assert F.interpolate(mask, scale_factor=2, mode="nearest").dtype is torch.uint8
