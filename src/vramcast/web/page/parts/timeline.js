@@ -56,7 +56,8 @@ function labelled(marks, x, width) {
     const [left, right] = before ? [at - wide, at] : [at, at + wide];
     const covered = labels.filter((label) => right >= label.left && left <= label.right);
     if (covered.some((label) => label.text === text)) return { at, kind };
-    const label = { text, left, right, row: covered.some(({ row }) => row === 0) ? 1 : 0, anchor: before ? "end" : "start" };
+    const row = covered.some((label) => label.row === 0) ? 1 : 0;
+    const label = { text, left, right, row, anchor: before ? "end" : "start" };
     labels.push(label);
     return { at, kind, label };
   });
