@@ -152,6 +152,8 @@ def test_a_script_that_never_ends_meets_its_time_limit():
     ("def f(:\n  pass", InvalidSpec, r"script.py:1: the script itself failed with SyntaxError"),
     ("raise SystemExit(3)", InvalidSpec, r"script.py exited with 3$"),
     ("import deepspeed", Unsupported, r"script.py:1: the script needs DeepSpeed, which is not installed and cannot"),
+    ("class PipeliningMetadataError(Exception): ...\n\nraise PipeliningMetadataError", Unsupported,
+     r"script.py:3: stages of a pipeline ask each other .* give PipelineStage input_args"),
     ("from vramcast.errors import Unsupported\nraise Unsupported('not known')", Unsupported, "^not known$"),
 ])
 def test_a_script_that_fails_is_one_sentence_with_its_line(own_folder, monkeypatch, text, kind, message):

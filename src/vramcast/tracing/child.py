@@ -61,6 +61,10 @@ NO_DEEPSPEED: Final = (
     "the script needs DeepSpeed, which {why}cannot be simulated; trace it with FSDP or DDP, or ask `vramcast train "
     "MODEL --engine deepspeed`"
 )
+NO_NEIGHBOURS: Final = (
+    "stages of a pipeline ask each other which tensors they send, and one simulated rank has nobody to ask; give "
+    "PipelineStage input_args and output_args of one micro-batch, torch.empty(..., device='meta', requires_grad=True)"
+)
 
 
 class Enough(BaseException):
@@ -332,6 +336,8 @@ def _failed(error: BaseException) -> tuple[type[VramcastError], str]:
     is_missing = isinstance(error, ImportError) and "deepspeed" in str(error).lower()
     if is_missing or any(DEEPSPEED in Path(frame.filename).parts for frame in frames):
         return Unsupported, NO_DEEPSPEED.format(why="is not installed and " if is_missing else "")
+    if type(error).__name__ == "PipeliningMetadataError":  # of torch.distributed.pipelining, which few scripts import
+        return Unsupported, NO_NEIGHBOURS
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     hint = ITS_PYTHON.format(missing) if missing in ASKING else ""
     said = f"{type(error).__name__}: {words_of(error)}{hint}"
