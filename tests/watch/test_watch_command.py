@@ -256,6 +256,14 @@ def test_a_port_in_use_is_said_before_anything_else(machine: Machine) -> None:
     assert ended.returncode == 5 and "Address already in use; give another port" in ended.stderr
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_of_another_machine_is_told_from_a_port_in_use(machine: Machine, host: str) -> None:
+    pytest.importorskip("prometheus_client")
+    machine.has(H100)
+    ended = machine.watch("--once", "--prometheus", f"{host}:9400")
+    assert ended.returncode == 5 and ended.stderr.endswith("give an address of this machine\n")
+
+
 def test_rows_of_csv(machine: Machine) -> None:
     machine.has(H100, "process 1 30000 0 -1 90 C", H100)
     rows = list(csv.DictReader(io.StringIO(machine.watch(*few(2), "--csv", "-").stdout)))

@@ -7,6 +7,7 @@ in one whose pid is "other", so that the number of series stays bounded. Command
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 NEEDS: Final = "--prometheus needs prometheus_client: pip install 'vramcast[watch]'"
 LOOPBACK: Final = "127.0.0.1"
+PORTS_FAULT: Final = (errno.EADDRINUSE, errno.EACCES)
+"""Of an address that cannot be served; others lie with the host."""
 MOST_PROCESSES: Final = 64
 """Processes of one card with series of their own."""
 CARD: Final = ("gpu", "uuid")
@@ -109,7 +112,10 @@ class Exporter:
             self._thread: threading.Thread
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:
-            raise SourceError(f"cannot serve metrics on {host}:{port}: {error.strerror}; give another port") from None
+            there, why = f"{host}:{port}", error.strerror
+            if error.errno in PORTS_FAULT:
+                raise SourceError(f"cannot serve metrics on {there}: {why}; give another port") from None
+            raise SourceError(f"cannot serve metrics on {there}: {why}; give an address of this machine") from None
 
     def write(self, reading: Reading, following: Following) -> None:
         """What is scraped from now on: made here, so that no scrape sees half a reading."""

@@ -134,6 +134,18 @@ def test_a_page_that_is_left_while_it_works_is_not_disturbed(opened: Opened) -> 
     assert not page.locator(".working").count()
 
 
+def test_a_page_that_could_not_be_shown_is_tried_again_by_its_button(opened: Opened) -> None:
+    page = opened("#/accuracy", wait=".points")
+    busy = {"status": 503, "content_type": "application/json", "body": '{"error": "Busy", "message": "no time"}'}
+    page.route("**/api/gpus*", lambda route: route.fulfill(**busy))
+    page.get_by_role("link", name="GPUs", exact=True).click()
+    page.wait_for_selector("#main [role=alert]")
+    assert page.locator("#main [role=alert]").inner_text() == "The page cannot be shown: no time"
+    page.unroute("**/api/gpus*")
+    page.get_by_role("button", name="Try again").click()
+    page.wait_for_selector(".page-gpus .data")
+
+
 def test_a_phone_shows_the_name_of_the_page_among_those_of_the_others(opened: Opened) -> None:
     page = opened("#/accuracy", wait=".data tbody tr", viewport=PHONE)
     place = page.locator("nav [aria-current]").bounding_box()

@@ -4,6 +4,7 @@ import { LOCAL, askOnce, speakIn } from "./backend.js";
 import { h, refill } from "./dom.js";
 import { parsed, written } from "./hash.js";
 import { PAGES } from "./pages.js";
+import { button } from "./parts/part.js";
 import { reportWords } from "./report_words.js";
 import { LANGUAGES, THEMES, language, remember, theme, wear } from "./settings.js";
 import { speaker } from "./words.js";
@@ -114,7 +115,8 @@ async function opened(page, route) {
     root.replaceChildren();
     state.shown = await module.show(root, { t, language: state.language, named, go, say }, route);
   } catch (error) {
-    refill(root, h("p", { class: "error", role: "alert" }, t("failed", { message: error.message })));
+    const again = button(t("try_again"), () => opened(page, route), { class: "apply" });
+    refill(root, h("p", { class: "error", role: "alert" }, t("failed", { message: error.message })), again);
   }
 }
 

@@ -107,8 +107,10 @@ TOOLS_ZH: Final[dict[str, str]] = {
         "--prometheus {text} 必须是 [HOST]:PORT，例如 :9400 或 0.0.0.0:9400",
     "--prometheus needs prometheus_client: pip install 'vramcast[watch]'":
         "--prometheus 需要 prometheus_client：pip install 'vramcast[watch]'",
-    "cannot serve metrics on {host}:{port}: {reason}; give another port":
-        "无法在 {host}:{port} 提供指标：{reason}；请换端口",
+    "cannot serve metrics on {address}: {reason}; give another port":
+        "无法在 {address} 提供指标：{reason}；请换端口",
+    "cannot serve metrics on {address}: {reason}; give an address of this machine":
+        "无法在 {address} 提供指标：{reason}；请用本机地址",
     "no recording {file}; `vramcast watch --record {again}` makes one":
         "没有记录 {file}；`vramcast watch --record {again}` 可生成",
     "cannot use {file} as a recording: {reason}": "无法把 {file} 用作记录：{reason}",

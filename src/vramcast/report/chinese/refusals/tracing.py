@@ -105,7 +105,8 @@ NOT_TRACED_ZH: Final[dict[str, str]] = {
         "{file} 在 {limit} s 后仍在运行：{far}；请增大 --time-limit 或给更短的参数",
     "stages of a pipeline ask each other which tensors they send, and one simulated rank has nobody to ask; give "
     "PipelineStage input_args and output_args of one micro-batch, torch.empty(..., device='meta', requires_grad=True)":
-        "流水线各阶段互相询问所发送的张量，而单个模拟的 rank 无处可问；请给 PipelineStage 一个微批次的 input_args 与 output_args："
+        "流水线各阶段互相询问所发送的张量，而单个模拟的 rank 无处可问；"
+        "请给 PipelineStage 一个微批次的 input_args 与 output_args："
         "torch.empty(..., device='meta', requires_grad=True)",
     "the script needs DeepSpeed, which cannot be simulated; trace it with FSDP or DDP, or ask `vramcast train MODEL "
     "--engine deepspeed`":

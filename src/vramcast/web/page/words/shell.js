@@ -21,6 +21,7 @@ export const SHELL_WORDS = {
     zh: "vramcast {version}。在浏览器内计算，不发送任何数据。",
   },
   "api": { en: "JSON API", zh: "JSON 接口" },
+  "try_again": { en: "Try again", zh: "重试" },
   "failed": { en: "The page cannot be shown: {message}", zh: "无法显示页面：{message}" },
   "starting": {
     en: "Starting Python in this browser; the first answer takes some seconds",
