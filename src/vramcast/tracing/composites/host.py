@@ -59,5 +59,5 @@ def _fits(
 COMPOSITES: Final[Mapping[str, Any]] = {
     "scaled_dot_product_attention": attention, **eigenvalues.COMPOSITES, **encoder_layers.COMPOSITES,
     **formulas.COMPOSITES, **formulas.HOST_COMPOSITES, **host_recurrent.COMPOSITES, **linear.COMPOSITES,
-    **losses.COMPOSITES,
+    **losses.HOST_COMPOSITES,
 }

@@ -1,7 +1,7 @@
 """Losses of which torch goes another way for tensors like subclasses, as meta tensors are.
 
 binary_cross_entropy_with_logits: backward writes into the sigmoid that it just made, and makes no new tensor a step.
-ctc_loss: lengths in tensors, on the host or on the card, are read and handed on as numbers.
+ctc_loss: lengths in tensors, on the host or on the card, are read and handed on as numbers to the card's kernel.
 
 [formula] pytorch torch/csrc/autograd/FunctionsManual.cpp `binary_cross_entropy_with_logits_backward` and
 `..._target_backward`; the same operators in the same order are seen on the CPU
@@ -109,7 +109,6 @@ def ctc_loss(simulation: Simulation) -> Callable[..., torch.Tensor]:
     return run
 
 
-COMPOSITES: Final[Mapping[str, Any]] = {
-    "binary_cross_entropy_with_logits": binary_cross_entropy_with_logits, "ctc_loss.Tensor": ctc_loss,
-}
-BACKWARD_ONLY: Final = ("binary_cross_entropy_with_logits",)
+HOST_COMPOSITES: Final[Mapping[str, Any]] = {"binary_cross_entropy_with_logits": binary_cross_entropy_with_logits}
+COMPOSITES: Final[Mapping[str, Any]] = {**HOST_COMPOSITES, "ctc_loss.Tensor": ctc_loss}
+BACKWARD_ONLY: Final = tuple(HOST_COMPOSITES)
