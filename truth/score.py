@@ -97,7 +97,7 @@ def score_file(path: Path, *, only: list[str] | None = None) -> Iterator[Scored]
                 continue
             row = _parsed(line, path, number)
             if only is None or group_of(row, path.name) in only:
-                yield from score_row(row, file=path.name, number=number)
+                yield from score_row(row, file=path.name, number=number, folder=path.parent)
 
 
 def _parsed(line: str, path: Path, number: int) -> Row:
@@ -110,15 +110,15 @@ def _parsed(line: str, path: Path, number: int) -> Row:
     return row
 
 
-def score_row(row: Row, *, file: str, number: int) -> list[Scored]:
-    """One row; a refusal is one item without a prediction."""
+def score_row(row: Row, *, file: str, number: int, folder: Path = Path()) -> list[Scored]:
+    """One row of a file that lies in a folder; a refusal is one item without a prediction."""
     mark = "scope" if row.get("scope") else "suspect" if row.get("suspect") else ""
 
     def scored(level: str, prediction: Prediction | None, refused: str | None = None) -> Scored:
         return Scored(
             file,
             group_of(row, file),
-            str(row.get("spec_quality", "")),
+            str(row.get("spec_quality", row.get("quality", ""))),
             mark,
             level,
             number,
@@ -132,7 +132,7 @@ def score_row(row: Row, *, file: str, number: int) -> list[Scored]:
     try:
         group = group_of(row, file)
         engine = engine_of(row, group)
-        return [scored(item.level, with_interval(item, engine, group)) for item in adapter(row)(row)]
+        return [scored(item.level, with_interval(item, engine, group)) for item in adapter(row, folder)(row)]
     except (Refused, VramcastError) as reason:
         return [scored(level_of(row), None, str(reason))]
     except Exception as bug:  # one row's bug must not hide the other rows; it is counted and named
@@ -170,6 +170,8 @@ def group_of(row: Row, file: str) -> str:
 
 def level_of(row: Row) -> str:
     """The level a refused row would have been scored at, from what it says it measured."""
+    if "ask" in row:
+        return str(row["measured"]["quantity"])
     if "quantity" in row:
         return str(row["quantity"])
     metric = str(row.get("metric") or row.get("measure_kind") or "").lower()
@@ -180,6 +182,8 @@ def level_of(row: Row) -> str:
 
 def label_of(row: Row) -> str:
     """A few words to recognise a row by."""
+    if "ask" in row:
+        return str(row["id"])[:110]
     if "kernel" in row:
         return f"{row['kernel']}/{row['provider']} {row['mode']} {row['x_name']}={row['x_value']} {row['gpu']}"
     parts = (row.get("model"), row.get("gpu"), row.get("peft"), row.get("seq_len"), row.get("micro_batch"))

@@ -73,3 +73,33 @@ def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_percentiles_interpolate() -> None:
     assert percentile([0.0, 1.0], 0.95) == pytest.approx(0.95)
     assert percentile([3.0], 0.95) == 3.0
+
+
+ASKED = {
+    "id": "somebody/one", "group": "somebody", "task": "train", "quality": "A",
+    "ask": {"model": "llama-3.2-1b", "gpus": "1xh100-sxm-80gb", "options": {"engine": "pytorch", "seq-len": 512}},
+    "measured": {"quantity": "max_allocated", "value": 20.0, "unit": "GiB"},
+}
+
+
+def test_a_row_with_its_question_is_asked_as_the_command_line_asks_it() -> None:
+    from vramcast import train
+
+    (item,) = score_row(ASKED, file="x.jsonl", number=1)
+    phases = train("llama-3.2-1b", gpus="1xh100-sxm-80gb", engine="pytorch", seq_len=512).fullest.phases
+    assert item.prediction is not None
+    assert item.prediction.predicted == max(peak.allocated_bytes for peak in phases.values())
+    assert (item.level, item.grade, item.prediction.measured) == ("allocated", "A", 20 * 2**30)
+
+
+def test_a_run_that_died_is_held_against_the_verdict() -> None:
+    died = ASKED | {"measured": {"quantity": "oom", "value": 1, "unit": ""}}
+    (item,) = score_row(died, file="x.jsonl", number=1)
+    assert item.prediction is not None
+    assert (item.level, item.prediction.predicted, item.prediction.measured) == ("fits", 1.0, 0.0)
+
+
+def test_a_row_may_name_a_model_beside_its_file(tmp_path: Path) -> None:
+    row = ASKED | {"ask": ASKED["ask"] | {"model": "recipe_configs/none.json"}}  # type: ignore[operator]
+    (item,) = score_row(row, file="x.jsonl", number=1, folder=tmp_path)
+    assert str(tmp_path) in (item.refused or "")

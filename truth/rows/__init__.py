@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 from truth.contract import Prediction, Refused
@@ -49,15 +51,23 @@ def harness_of(group: str) -> str:
 
 def engine_of(row: dict[str, Any], group: str) -> str | None:
     """The engine that predicts the rows of a known group; None for others and for single operators."""
+    if "ask" in row:
+        return str(row["ask"]["options"].get("engine", "")) or None
     name = engine_module(row) if "quantity" in row else BY_GROUP.get(group) or GROUPS_WITHOUT_NAME.get(group)
     return None if name is None else ENGINES.get(name, name)
 
 
-def adapter(row: dict[str, Any]) -> Adapter:
+def adapter(row: dict[str, Any], folder: Path) -> Adapter:
     """The adapter of one row.
+
+    Args:
+        row: the row
+        folder: where its file lies: rows may name files beside it
 
     Raises: Refused when no adapter knows rows of that kind.
     """
+    if "ask" in row:
+        return partial(import_module("truth.rows.asked").predict, folder=folder)
     name = _module_name(row)
     predict: Adapter = import_module(f"truth.rows.{name}").predict
     return predict
