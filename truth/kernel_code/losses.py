@@ -233,6 +233,6 @@ def grpo(case: Case) -> Run:
 
 
 __all__ = [
-    "cross_entropy", "distillation", "fused_linear_cross_entropy", "fused_linear_jsd", "grpo", "jsd", "kl_div", "preference", "sparsemax",
-    "tvd",
+    "cross_entropy", "distillation", "fused_linear_cross_entropy", "fused_linear_jsd", "grpo", "jsd", "kl_div",
+    "preference", "sparsemax", "tvd",
 ]

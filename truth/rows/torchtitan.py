@@ -79,8 +79,8 @@ def job_of(row: dict[str, Any]) -> Job:
 
 
 def _plan(row: dict[str, Any], parallel: dict[str, Any]) -> Plan:
-    recompute = str(row.get("recompute") or "selective").lower()
-    mode = Recompute.FULL if recompute.startswith("full") else Recompute.SELECTIVE
+    recompute = str(row.get("recompute") or "selective").lower().split()[0]
+    mode = {"full": Recompute.FULL, "none": Recompute.NONE}.get(recompute, Recompute.SELECTIVE)
     compiled = "torch.compile" in row["framework"]
     notes = str(row.get("notes", "")).lower().replace(" ", "")
     chunks = 2 if "interleaved1f1b" in notes else 1
