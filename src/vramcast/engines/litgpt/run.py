@@ -55,7 +55,6 @@ class Setting(NamedTuple):
     tuning: Tuning
     ranks: int  # FSDP ranks
     stable_embedding: bool = False  # quantised runs: a learning embedding with a norm of its own
-    longest_first: bool = False  # later micro-batches are shorter: the first one alone counts
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -84,7 +83,6 @@ def _setting(job: Job) -> Setting:
     return Setting(
         job, Tokens(job.workload.micro_batch, job.workload.seq_len), tuning, job.data_parallel,
         stable_embedding=tuning.stored in QUANTISED and tuning.method == "lora" and version >= STABLE_EMBEDDING_SINCE,
-        longest_first=bool(job.engine_options.get("longest_first", False)),
     )
 
 
@@ -293,11 +291,11 @@ def _phases(setting: Setting) -> Mapping[Phase, Program]:
     step = step_program(held, rule, kernel=setting.job.plan.optimizer_kernel or "foreach")
     zeroed = tuple(Loop(times, (Free(tensor),)) for tensor, times in built.gradients)
     first = (*_workspaces(), *_micro_batch(setting, built, begins=True))
-    phases = {Phase.LOAD: weight_program(held), Phase.FIRST_STEP: first}
-    if not setting.longest_first:
-        phases[Phase.FIRST_STEP] += (*others, *state_program(held, rule), *step, *zeroed)
-        phases[Phase.STEP] = (*_micro_batch(setting, built), *others, *step, *zeroed)
-    return phases
+    return {
+        Phase.LOAD: weight_program(held),
+        Phase.FIRST_STEP: (*first, *others, *state_program(held, rule), *step, *zeroed),
+        Phase.STEP: (*_micro_batch(setting, built), *others, *step, *zeroed),
+    }
 
 
 def _workspaces() -> Program:
