@@ -17,6 +17,7 @@ from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.model import MLP, Attention, Layer, Norm
 from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor, live_at_end
 from vramcast.domain.rank import RankProgram
+from vramcast.domain.version import date_text
 from vramcast.engines.litgpt.layer import WIDTH, Tokens, Tuning, block, linear, norm
 from vramcast.errors import Unsupported
 from vramcast.operators.graph import Graph, Value
@@ -79,7 +80,7 @@ def _setting(job: Job) -> Setting:
     tuning = _tuning(job)
     if job.data_parallel > 1 and tuning.stored in QUANTISED:
         raise Unsupported("litgpt cannot train quantised models on several GPUs; use one GPU")
-    version = str(job.engine_options.get("version", "")) or "9999"
+    version = date_text(job.engine_version or ()) or str(job.engine_options.get("version", "")) or "9999"
     return Setting(
         job, Tokens(job.workload.micro_batch, job.workload.seq_len), tuning, job.data_parallel,
         stable_embedding=tuning.stored in QUANTISED and tuning.method == "lora" and version >= STABLE_EMBEDDING_SINCE,
