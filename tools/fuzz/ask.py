@@ -21,12 +21,12 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer, RankAnswer, ServeAnswer
 from vramcast.domain.checkpoint import Checkpoint
-from vramcast.domain.job import AttentionKernel
+from vramcast.domain.job import AttentionKernel, require_count
 from vramcast.domain.planning import PlanAnswer
 from vramcast.errors import VramcastError
 from vramcast.estimate.layers import layer_rows
 from vramcast.estimate.training import answer as train_answer
-from vramcast.question.option_text import options_in
+from vramcast.question.option_text import applied_in, options_in
 from vramcast.question.options import OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report import document, plan, plan_document, text
@@ -109,7 +109,8 @@ class Examination:
     def layers(self, options: Options) -> None:
         model = load_model(options["model"])
         rows = layer_rows(
-            model, batch=options.get("batch", 1), seq_len=options.get("seq-len", 1024),
+            model, batch=require_count("batch", options.get("batch", 1)),
+            seq_len=require_count("seq-len", options.get("seq-len", 1024)),
             dtype_bytes=int(options.get("dtype-bytes", 2)),
             attention=AttentionKernel(options.get("attention", "flash")),
         )
@@ -130,7 +131,7 @@ class Examination:
         """Every change, asked for."""
         table = SERVE_OPTIONS if isinstance(answer, ServeAnswer) else OPTIONS
         for change in answer.changes:
-            applied = options_in(change.change, table)
+            applied = applied_in(change.change, table)
             if applied is None:
                 self._fault(f"change {change.change!r} cannot be read as options")
                 continue
