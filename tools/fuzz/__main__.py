@@ -43,10 +43,9 @@ def main() -> int:
         drawn: Question | None = question(random, asked.command)
         for _ in range(TRIES):
             assert drawn is not None
-            before = time.process_time()
             found = Examination(drawn, every_form=place % EVERY_FORM == 0)
-            seconds = time.process_time() - before
-            tally["questions"] += max(1, found.num_answers)
+            seconds = found.seconds
+            tally["questions"] += found.num_answers
             tally[f"{drawn.command} {'refused' if found.refusal else 'answered'}"] += 1
             slowest = sorted([*slowest, (round(seconds, 2), place)])[-8:]
             limit = SEARCH.seconds if drawn.command.startswith("plan") or "find" in drawn.options else QUICK.seconds
@@ -94,7 +93,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", type=int, help="only this place")
     parser.add_argument("--command", choices=TABLES, help="only questions of this command")
     parser.add_argument("--minutes", type=float, help="stop after so long")
-    parser.add_argument("--slow", type=float, default=1.0, help="a question is a fault from so often the web's limit on")
+    parser.add_argument("--slow", type=float, default=1.0, help="how often the web's limit of time is a fault")
     parser.add_argument("--shown", type=int, default=3, help="faults of a kind that are printed")
     parser.add_argument("--all", action="store_true", help="print every fault")
     parser.add_argument("--compiled", action="store_true", help="play the allocator compiled (extra `fast`)")

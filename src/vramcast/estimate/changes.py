@@ -54,11 +54,10 @@ def _relieved(job: Job, measure: Measure) -> Iterator[Change]:
     kept = with_plan(job, offload_optimizer="none", offload_parameters="none")
     times = max((ceil_div(needed, there) for _, needed, there in need.places if there), default=1)
     more = replace(job, cluster=replace(job.cluster, num_nodes=job.cluster.num_nodes * times))
-    for changed, cost in ((kept, "states stay on the cards"), (more, f"{times} times the GPUs")):
-        if (changed := rebatched(changed)) is None:
-            continue
-        found = attempted(partial(measure, changed))
-        if found is not None:
+    for relieved, cost in ((kept, "states stay on the cards"), (more, f"{times} times the GPUs")):
+        changed = rebatched(relieved)
+        found = None if changed is None else attempted(partial(measure, changed))
+        if changed is not None and found is not None:
             yield _change(job, changed, found, cost)
 
 

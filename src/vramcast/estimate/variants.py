@@ -93,8 +93,9 @@ def options_between(before: Job, after: Job) -> str:
         words.append(f"--gpus {after.cluster.name}")
     if after.engine != before.engine:
         words.append(f"--engine {after.engine}")
-        if all(job.plan.precision is sixteen_bits(job.engine, job.cluster.gpu) for job in (before, after)):
-            before = with_plan(before, precision=after.plan.precision)
+        if not all(job.plan.precision is sixteen_bits(job.engine, job.cluster.gpu) for job in (before, after)):
+            words.append(_option("precision", after.plan.precision))
+        before = with_plan(before, precision=after.plan.precision)
     for old, new, usual in ((before.plan, after.plan, Plan()), (before.workload, after.workload, Workload())):
         was, default = asdict(old), asdict(usual)
         words += [
