@@ -176,7 +176,7 @@ def _accumulate(program: Program, live: dict[Tensor, int], times: int, bodies: d
 class _Use(NamedTuple):
     """What a piece of program does to the number of live instances of each tensor."""
 
-    net: dict[Tensor, int]
+    net: dict[Tensor, int]  # of those that it changes
     lowest: dict[Tensor, int]  # of those that fall below what was there before, how far
 
 
@@ -191,24 +191,34 @@ def _use(program: Program, bodies: dict[int, _Use]) -> _Use:
     lowest: dict[Tensor, int] = {}
     count_of = net.get
     for node in program:
+        times = 1
+        if isinstance(node, Loop):
+            if node.count <= 0 or not node.body:
+                continue
+            if len(node.body) > 1 or isinstance(node.body[0], Loop):
+                _repeat(node, net, lowest, bodies)
+                continue
+            times, node = node.count, node.body[0]  # the commonest loop: a tensor of every layer
         if isinstance(node, Alloc):
-            net[node.tensor] = count_of(node.tensor, 0) + 1
-        elif isinstance(node, Free):
-            net[node.tensor] = count = count_of(node.tensor, 0) - 1
+            net[node.tensor] = count_of(node.tensor, 0) + times
+        else:
+            net[node.tensor] = count = count_of(node.tensor, 0) - times
             if count < 0:
                 lowest[node.tensor] = min(count, lowest.get(node.tensor, 0))
-        elif node.count > 0:
-            inner = bodies.get(id(node.body))
-            if inner is None:
-                inner = bodies[id(node.body)] = _use(node.body, bodies)
-            for tensor, below in inner.lowest.items():  # the lowest point lies in the first round or in the last one
-                last = min(0, (node.count - 1) * inner.net[tensor])
-                count = count_of(tensor, 0) + last + below
-                if count < 0:
-                    lowest[tensor] = min(count, lowest.get(tensor, 0))
-            for tensor, more in inner.net.items():
-                net[tensor] = count_of(tensor, 0) + more * node.count
-    return _Use(net, lowest)
+    return _Use({tensor: count for tensor, count in net.items() if count}, lowest)
+
+
+def _repeat(loop: Loop, net: dict[Tensor, int], lowest: dict[Tensor, int], bodies: dict[int, _Use]) -> None:
+    """Adds what a loop does: the lowest point lies in its first round or in its last one."""
+    inner = bodies.get(id(loop.body))
+    if inner is None:
+        inner = bodies[id(loop.body)] = _use(loop.body, bodies)
+    for tensor, below in inner.lowest.items():
+        count = net.get(tensor, 0) + min(0, (loop.count - 1) * inner.net.get(tensor, 0)) + below
+        if count < 0:
+            lowest[tensor] = min(count, lowest.get(tensor, 0))
+    for tensor, more in inner.net.items():
+        net[tensor] = net.get(tensor, 0) + more * loop.count
 
 
 def events(program: Program, *, steady_repeats: int = STEADY_REPEATS) -> list[tuple[Tensor, bool]]:
