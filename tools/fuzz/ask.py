@@ -12,27 +12,34 @@ import shlex
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import product
 from math import isclose, isfinite
 from random import Random
 from typing import Any, Final, TypeVar
 
 from tools.fuzz.draw import TABLES, Question, question, without
-from vramcast.api.jobs import job_of, serve_answer
+from vramcast.api.jobs import job_of, serve_answer, serve_job_of
 from vramcast.api.planning import planned_serving, planned_training
 from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer, RankAnswer, ServeAnswer
 from vramcast.domain.checkpoint import Checkpoint
-from vramcast.domain.job import AttentionKernel, require_count
+from vramcast.domain.job import AttentionKernel, Job, require_count
 from vramcast.domain.planning import PlanAnswer
+from vramcast.domain.serving import PipelineJob, ServeJob
+from vramcast.emit.write import EMITTERS, files_of
 from vramcast.errors import VramcastError
 from vramcast.estimate.layers import layer_rows
 from vramcast.estimate.training import answer as train_answer
+from vramcast.estimate.training import recorded
 from vramcast.question.option_text import applied_in, options_in
 from vramcast.question.options import OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report import document, plan, plan_document, text
 from vramcast.report.messages import LANGUAGES, Words
+from vramcast.report.written.made import FORMATS, report_of
 
 TRIES: Final = 9
 """A question that is refused is asked again with an option less, so often in all."""
@@ -90,12 +97,18 @@ class Examination:
         answer = self._timed(train, options)
         self._answer(answer)
         self._changes(options, answer, train)
+        if self._every_form:
+            job = job_of(options, resolve=resolve)
+            self._files(job, answer)
+            self._refused_or(lambda: recorded(job))
 
     def serve(self, options: Options) -> None:
         answer = self._timed(serve, options)
         self._answer(answer)
         if answer.found is None:
             self._changes(options, answer, serve)
+            if self._every_form:
+                self._files(serve_job_of(options, resolve=resolve), answer)
         else:
             self._tried(options, answer, serve)
 
@@ -186,6 +199,7 @@ class Examination:
             self._answer(one)
         json.loads(plan_document.to_json(planned))
         if self._every_form:
+            self._reports(planned)
             for language in LANGUAGES:
                 plan.render(planned, Words(language), explain=True)
         if planned.plans and planned.command:
@@ -230,8 +244,23 @@ class Examination:
             self._hold(min(amounts) >= 0 and isfinite(answer.capacity.concurrency), f"capacity {amounts}")
         json.loads(document.to_json(answer))
         if self._every_form:
+            self._reports(answer)
             for language in LANGUAGES:
                 text.render(answer, Words(language), all_ranks=True, explain=True)
+
+    def _reports(self, answer: Answer | PlanAnswer) -> None:
+        command = self.question.command if isinstance(answer, PlanAnswer) else self.question.command.split()[-1]
+        for form, language in product(FORMATS, LANGUAGES):
+            self._hold(bool(report_of(command, answer, form, language)), f"no {form} report in {language}")
+
+    def _files(self, job: Job | ServeJob | PipelineJob, answer: Answer) -> None:
+        """What --write writes, in every format."""
+        for name in EMITTERS:
+            self._refused_or(partial(files_of, job, (name,), answer=answer))
+
+    def _refused_or(self, act: Callable[[], object]) -> None:
+        with suppress(VramcastError):
+            act()
 
     def _rank(self, rank: RankAnswer) -> None:
         total = sum(entry.num_bytes for entry in rank.ledger)

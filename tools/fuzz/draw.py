@@ -101,7 +101,7 @@ TABLES: Final[dict[str, Mapping[str, Option]]] = {
 }
 """Command -> what can be asked of it."""
 
-WEIGHTS: Final[dict[str, float]] = {"train": 60, "serve": 30, "plan train": 3, "plan serve": 2, "layers": 5}
+WEIGHTS: Final[dict[str, float]] = {"train": 60, "serve": 30, "plan train": 1, "plan serve": 2, "layers": 5}
 """How often each is drawn."""
 
 
