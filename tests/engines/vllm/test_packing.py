@@ -20,8 +20,8 @@ from vramcast.units import GIB
 def job(model: str, version: tuple[int, ...], *, gpu: str = "h100-sxm-80gb", **plan: object) -> ServeJob:
     """A deployment on cards of a kind."""
     return ServeJob(
-        model=load_model(model), requests=Requests(context=8192), plan=ServePlan(**plan), engine="vllm", version=version,
-        cluster=Cluster(gpu=load_gpu(gpu), gpus_per_node=8),
+        model=load_model(model), requests=Requests(context=8192), plan=ServePlan(**plan), engine="vllm",
+        version=version, cluster=Cluster(gpu=load_gpu(gpu), gpus_per_node=8),
     )
 
 
