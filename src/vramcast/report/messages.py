@@ -149,6 +149,8 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "bound.compute": {"en": "compute", "zh": "算力"},
     "bound.memory": {"en": "memory", "zh": "显存带宽"},
     "bound.communication": {"en": "communication", "zh": "通信"},
+    "bound.main_memory": {"en": "main memory", "zh": "内存带宽"},
+    "cause.main_memory": {"en": "reading and computing on the host", "zh": "在主机上读取与计算"},
     "bound.launch": {"en": "launch", "zh": "内核启动"},
     "cause.weights": {"en": "reading weights", "zh": "读权重"},
     "cause.cache": {"en": "reading the cache", "zh": "读缓存"},
