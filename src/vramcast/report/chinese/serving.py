@@ -73,7 +73,7 @@ SERVING_ZH: Final[dict[str, str]] = {
     "encoder-decoder models are not timed": "编码器-解码器模型不计时",
     "the host is taken for {machine}: {cores} cores that read {rate} GB/s; --engine-option host-bandwidth=GB/s and "
     "threads=N say otherwise":
-        "主机假定为{machine}：{cores} 核，读内存 {rate} GB/s；--engine-option host-bandwidth=GB/s 与 threads=N 可另行指定",
+        "主机假定为{machine}：{cores} 核，读内存 {rate} GB/s；可用 --engine-option host-bandwidth=GB/s、threads=N 指定",
     "a desktop with two channels of DDR5-5600": "双通道 DDR5-5600 台式机",
     "a workstation with eight channels of DDR5-5200": "八通道 DDR5-5200 工作站",
     "one Xeon of the fourth generation": "一颗第四代至强",
