@@ -26,8 +26,8 @@ def project(
     """
     out_features, in_features = shape
     learns = not sizes.frozen or sizes.trains(path)
-    if sizes.stored in QUANTISED and not learns:
-        y = _unpacked(graph, path, x, tokens=tokens, shape=shape, sizes=sizes)
+    if sizes.packs(path) and not learns:
+        y = _unpacked(graph, path, x, tokens=tokens, shape=shape, sizes=sizes, copies=copies if sizes.stacked else 1)
     else:
         dense = Dense(out_features, in_features, bias, learns, copies=copies)
         y = linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics)
@@ -42,10 +42,13 @@ def project(
 
 
 def _unpacked(
-    graph: Graph, path: str, x: Value, *, tokens: int, shape: tuple[int, int], sizes: Sizes
+    graph: Graph, path: str, x: Value, *, tokens: int, shape: tuple[int, int], sizes: Sizes, copies: int
 ) -> Value:
-    """A product with a weight that is unpacked forward and again backward, and saved where its product says so."""
-    storage, elements = QUANTISED[sizes.stored], shape[0] * shape[1]
+    """A product with a weight that is unpacked forward and again backward, and saved where its product says so.
+
+    `copies` weights of the shape are unpacked at once.
+    """
+    storage, elements = QUANTISED[sizes.stored], shape[0] * shape[1] * copies
     size = tokens * shape[0] * sizes.numerics.compute
     y = graph.value(path, size, gradient_bytes=size if x.gradient_bytes else 0)
     found = storage.unpacked_bytes(elements) + storage.beside_bytes(tokens * shape[1], tokens * shape[0])
@@ -56,9 +59,9 @@ def _unpacked(
     if not storage.weight_saved:
         return graph.call(
             "quantised_linear", [x], [y], temporaries=tensors, backward_temporaries=tensors,
-            flops=2 * tokens * elements,
+            flops=2 * tokens * shape[0] * shape[1],
         )
     graph.call("unpack", [x], [], temporaries=tensors[1:], differentiable=False)
     weight = graph.value(f"{path}.unpacked", tensors[0].num_bytes, gradient_bytes=0)
     kept = [weight] if x.gradient_bytes else []
-    return graph.call("quantised_linear", [x], [y], extra=kept, flops=2 * tokens * elements)
+    return graph.call("quantised_linear", [x], [y], extra=kept, flops=2 * tokens * shape[0] * shape[1])

@@ -9,11 +9,12 @@ from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import Model, Stack
+from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
-from vramcast.engines.eager.recipe import Recipe, Tower
-from vramcast.engines.transformers.versions import has_fused_attention
+from vramcast.engines.eager.recipe import IN_MEMORY, Recipe, Tower
+from vramcast.engines.transformers.versions import NEWEST, has_fused_attention, left_sentences, left_whole
 from vramcast.errors import UnknownName, Unsupported
 from vramcast.operators.linear import NUMERICS, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
@@ -137,7 +138,24 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         trained=NORM_WEIGHTS if peft is not None and peft.method == "ln" else (),
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=peft.base if peft is not None else "full",
+        left_whole=_left_whole(job),
     )
+
+
+def transformers_version(job: Job) -> Version:
+    """The release of transformers whose model code runs; the newest known where the question names none."""
+    return (job.engine_version if job.engine == "huggingface" else None) or NEWEST
+
+
+def _left_whole(job: Job) -> tuple[str, ...]:
+    """How the paths of those matrices begin that stay as they are where bitsandbytes packs the base."""
+    packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
+    return left_whole(job.model.family, transformers_version(job)) if packed else ()
+
+
+def packing_sentences(job: Job) -> tuple[str, ...]:
+    """What stays in 16 bits of a packed base."""
+    return tuple(left_sentences(job.model, _left_whole(job), transformers_version(job)))
 
 
 def attention_of(job: Job) -> AttentionKernel:

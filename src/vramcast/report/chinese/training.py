@@ -23,6 +23,11 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "DeepSpeed 保存 16 位权重，可训练部分另有 fp32 副本",
     "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
         "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
+    "experts are not packed: transformers {version} stacks them in one parameter, and bitsandbytes converts linear "
+    "layers only":
+        "专家没有被压缩：transformers {version} 把它们堆叠为一个参数，而 bitsandbytes 只转换线性层",
+    "no layer is packed: {family} has linear layers of its own, which transformers {version} passes by":
+        "没有层被压缩：{family} 使用自己的线性层类，transformers {version} 不转换它们",
     "fused kernels with in-place backward": "融合内核，反向就地进行",
     "every expert receives the same number of tokens": "每个专家收到的 token 数相同",
     "every micro-batch is as long as the longest sample": "每个微批都与最长的样本一样长",
