@@ -16,7 +16,6 @@ from vramcast.operators.norm import Norm as NormSpec
 from vramcast.operators.norm import layer_norm, rms_norm
 from vramcast.operators.rope import rope as _rope
 
-
 FP32 = 4
 
 
