@@ -22,6 +22,7 @@ class Eager(Noun, frozen=True):
     shifted_loss: bool = False  # model code that shifts its logits
     foreach_temporaries: Annotated[int, Meta(ge=0, le=16)] = 0  # lists that the optimizer's step makes
     gradient_as_bucket_view: bool = False  # DDP's buckets are the gradients
+    beta: Annotated[float, Meta(ge=0, le=1000)] = 0.0  # weight of GRPO's KL term; without it there is no reference
 
 
 class Zero(Eager, frozen=True):
@@ -41,6 +42,8 @@ class HuggingFace(Zero, frozen=True):
     """The Trainer, with or without DeepSpeed."""
 
     deepspeed: bool = False
+    trl: str = ""  # TRL's release, 0.24
+    prepare_kbit: Literal["trl", "peft", "none"] = "trl"  # who prepares a packed base for training
 
 
 class Colossal(Eager, frozen=True):

@@ -2,8 +2,8 @@
 
 Symbols:  T tokens   I in features   O out features
 [autograd] pytorch tools/autograd/derivatives.yaml `addmm`, `mm`: the weight gradient needs x, the input gradient W.
-[autocast] pytorch aten/src/ATen/autocast_mode.cpp `cached_cast`: fp32 leaf weights that require a gradient are cast once
-per autocast context and the copy is cached; everything else is cast at every call.
+[autocast] pytorch aten/src/ATen/autocast_mode.cpp `cached_cast`: fp32 leaf weights that require a gradient are cast
+once per autocast context and the copy is cached; everything else is cast at every call.
 """
 
 from __future__ import annotations
