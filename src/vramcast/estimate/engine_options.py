@@ -42,7 +42,7 @@ class HuggingFace(Zero, frozen=True):
     """The Trainer, with or without DeepSpeed."""
 
     deepspeed: bool = False
-    trl: str = ""  # TRL's release, 0.24
+    trl: str | int = ""  # TRL's release, 0.24
     prepare_kbit: Literal["trl", "peft", "none"] = "trl"  # who prepares a packed base for training
 
 
@@ -91,6 +91,6 @@ def check_options(job: Job) -> None:
         if name not in known.__struct_fields__:
             raise UnknownName.of(f"engine option of {job.engine}", name, known.__struct_fields__)
     try:
-        msgspec.convert(job.engine_options, known)
+        msgspec.convert(job.engine_options, known, strict=False)  # 0.04 is a version to some, a number to others
     except msgspec.ValidationError as error:
         raise InvalidSpec(f"engine option of {job.engine}: {error}") from error
