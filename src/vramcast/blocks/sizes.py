@@ -41,6 +41,8 @@ class Sizes(NamedTuple):
     frozen: bool = False  # no weight of the block learns, but those `trained` names
     trained: tuple[str, ...] = ()  # paths that learn although the block is frozen
     adapter: Adapter | None = None
+    norm_weights: int | None = None  # bytes of an element of a norm's weight; None: as the other weights
+    wide_layer_norms: bool = False  # autocast runs LayerNorm in fp32 although the stream is 16 bits wide
     stored: str = "full"  # key of QUANTISED: how frozen linear weights are stored
     left_whole: tuple[str, ...] = ()  # how the paths of those begin that are not
     stacked: bool = False  # packed experts are one tensor, unpacked all together

@@ -19,6 +19,7 @@ from vramcast.engines.eager.question import (
     stepping_of,
     text_only,
 )
+from vramcast.engines.eager.trl import reference_sentences
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -33,7 +34,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
 
 def one_role(job: Job, phases: Mapping[Phase, Program], *assumptions: str) -> RankProgram:
     """All ranks do the same."""
-    found = list(assumptions)
+    found = [*assumptions, *reference_sentences(job)]
     if job.plan.compile:
         found.append("torch.compile fuses norms, activations, rotary embedding and the loss; the rest as in eager mode")
     if job.workload.grad_accum > 1:

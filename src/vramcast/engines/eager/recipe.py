@@ -54,7 +54,7 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
         parameter, path = owned.parameter, owned.parameter.path
         learns = recipe.learns(path) and parameter.trainable
         in_layer = ".layers." in owned.owner
-        width = sizes.numerics.weight
+        width = (sizes.norm_weights if parameter.kind == "norm" else None) or sizes.numerics.weight
         weight = Weight(owned.owner, path, parameter.shape, owned.repeats, width, learns, source=WEIGHTS_SOURCE)
         if not learns and sizes.packs(path) and _packed(parameter, sizes, in_layer=in_layer):
             found += _quantised(weight, sizes.stored)
