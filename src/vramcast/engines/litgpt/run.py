@@ -17,6 +17,7 @@ from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.model import MLP, Attention, Layer, Norm
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
 from vramcast.domain.rank import RankProgram
+from vramcast.domain.version import date_text
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.litgpt.layer import WIDTH, Tokens, Tuning, block, linear, norm
 from vramcast.errors import Unsupported
@@ -56,7 +57,6 @@ class Setting(NamedTuple):
     tuning: Tuning
     ranks: int  # FSDP ranks
     stable_embedding: bool = False  # quantised runs: a learning embedding with a norm of its own
-    longest_first: bool = False  # later micro-batches are shorter: the first one alone counts
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -81,11 +81,10 @@ def _setting(job: Job) -> Setting:
     tuning = _tuning(job)
     if job.data_parallel > 1 and tuning.stored in QUANTISED:
         raise Unsupported("litgpt cannot train quantised models on several GPUs; use one GPU")
-    version = str(job.engine_options.get("version", "")) or "9999"
+    version = date_text(job.engine_version or ()) or str(job.engine_options.get("version", "")) or "9999"
     return Setting(
         job, Tokens(job.workload.micro_batch, job.workload.seq_len), tuning, job.data_parallel,
         stable_embedding=tuning.stored in QUANTISED and tuning.method == "lora" and version >= STABLE_EMBEDDING_SINCE,
-        longest_first=bool(job.engine_options.get("longest_first", False)),
     )
 
 
@@ -294,11 +293,11 @@ def _phases(setting: Setting) -> Mapping[Phase, Program]:
     step = step_program(held, rule, kernel=setting.job.plan.optimizer_kernel or "foreach")
     zeroed = tuple(Loop(times, (Free(tensor),)) for tensor, times in built.gradients)
     first = (*blas_workspaces(setting.job), *_micro_batch(setting, built, begins=True))
-    phases = {Phase.LOAD: weight_program(held), Phase.FIRST_STEP: first}
-    if not setting.longest_first:
-        phases[Phase.FIRST_STEP] += (*others, *state_program(held, rule), *step, *zeroed)
-        phases[Phase.STEP] = (*_micro_batch(setting, built), *others, *step, *zeroed)
-    return phases
+    return {
+        Phase.LOAD: weight_program(held),
+        Phase.FIRST_STEP: (*first, *others, *state_program(held, rule), *step, *zeroed),
+        Phase.STEP: (*_micro_batch(setting, built), *others, *step, *zeroed),
+    }
 
 
 def _inputs(setting: Setting) -> tuple[Tensor, ...]:
