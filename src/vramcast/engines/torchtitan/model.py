@@ -22,10 +22,8 @@ from vramcast.operators.graph import Graph, Operator, Value
 from vramcast.operators.linear import cast
 from vramcast.operators.loss import Vocabulary, cross_entropy
 
-PRODUCTS: Final = ("linear", "grouped_linear", "quantised_linear")
-KEPT_KERNELS: Final = (
-    "flash_attention", "efficient_attention", "cudnn_attention", "reduce_scatter", "all_to_all", "topk",
-)
+PRODUCTS: Final = ("linear", "quantised_linear")
+KEPT_KERNELS: Final = ("flash_attention", "efficient_attention", "cudnn_attention", "reduce_scatter")
 """Operators whose outputs selective recomputation keeps, besides every second product [titan `_save_list`]."""
 LOSS_CHUNKS: Final = 8
 """ChunkedCELoss.Config.num_chunks."""
@@ -43,6 +41,8 @@ class Choices(NamedTuple):
     context_ranks: int = 1
     expert_ranks: int = 1
     fused_qkv: bool = False
+    keeps_exchanges: bool = False  # selective recomputation keeps what all-to-alls bring
+    graph: bool = False  # the graph trainer, whose policy keeps batches of products
 
 
 def layer(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
@@ -69,17 +69,25 @@ def _policy(graph: Graph, choices: Choices) -> Callable[[Operator], bool]:
     Eager checkpointing keeps the output of the last product although nothing of backward reads it; the compiler's
     partitioner does not.
     """
-    products = [operator for operator in graph.operators if operator.name in PRODUCTS]
+    products = [operator for operator in graph.operators if operator.name in PRODUCTS and not _is_grouped(operator)]
     kept = {
         id(operator)
         for index, operator in zip(_places(products, fused=choices.fused_qkv), products, strict=True)
         if choices.every_product or index % 2 == 0
     }
-    kept |= {id(operator) for operator in graph.operators if operator.name in (*KEPT_KERNELS, "abs")}
+    kernels = (*KEPT_KERNELS, "abs", *(("all_to_all",) if choices.keeps_exchanges else ()))
+    kept |= {id(operator) for operator in graph.operators if operator.name in kernels}
+    if choices.graph:
+        kept |= {id(operator) for operator in graph.operators if operator.name == "bmm"}
     if choices.needed_only:
         last = max((i for i, operator in enumerate(graph.operators) if operator.name in PRODUCTS), default=0)
         kept -= {id(operator) for operator in graph.operators[last:]}
     return lambda operator: id(operator) in kept
+
+
+def _is_grouped(operator: Operator) -> bool:
+    """Whether it is a grouped product of experts, which is not on the policy's list [titan `_save_list`]."""
+    return any("moe.experts" in value.name for value in operator.outputs)
 
 
 def _places(products: list[Operator], *, fused: bool) -> list[int]:
