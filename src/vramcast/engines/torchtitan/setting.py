@@ -94,6 +94,16 @@ def read(job: Job) -> Setting:
     )
 
 
+def assumptions(job: Job) -> tuple[str, ...]:
+    """Whose loss is counted where nobody names a version."""
+    if job.engine_version is not None or "version" in job.engine_options or job.plan.loss is not None:
+        return ()
+    return (
+        "torchtitan of today: head and loss run chunk by chunk, since 2026-05; before, all logits were made, in fp32: "
+        "--engine torchtitan@2026-04 counts them",
+    )
+
+
 def _micro_batches(job: Job, known: Facts) -> tuple[int, int]:
     """Pipeline micro-batches and samples of each."""
     batch, plan = job.workload.micro_batch, job.plan

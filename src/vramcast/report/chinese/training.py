@@ -23,6 +23,13 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "DeepSpeed 保存 16 位权重，可训练部分另有 fp32 副本",
     "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
         "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
+    "torchtune 0.7: head and loss run chunk by chunk; before, all logits were made first: --engine torchtune@0.6 "
+    "counts them":
+        "torchtune 0.7：输出层和损失逐块计算；此前先算出全部 logits：--engine torchtune@0.6 按此计算",
+    "torchtitan of today: head and loss run chunk by chunk, since 2026-05; before, all logits were made, in fp32: "
+    "--engine torchtitan@2026-04 counts them":
+        "按当前的 torchtitan：自 2026-05 起输出层和损失逐块计算；此前先算出全部 fp32 logits："
+        "--engine torchtitan@2026-04 按此计算",
     "experts are not packed: transformers {version} stacks them in one parameter, and bitsandbytes converts linear "
     "layers only":
         "专家没有被压缩：transformers {version} 把它们堆叠为一个参数，而 bitsandbytes 只转换线性层",
