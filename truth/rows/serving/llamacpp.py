@@ -38,7 +38,7 @@ LISTED: Final = (0.9, 1.1)
 """Share of its file that a complete list of buffers has: mapped files are listed whole beside what cards copied; of a
 file in parts some rows keep the last line."""
 
-UNIFORM: Final = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5}
+UNIFORM: Final = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q6_k": 6.5625}
 """Bits of a weight of files that hold nothing smaller."""
 
 DEFAULT_BUILDS: Final = {"ik_llama.cpp": 3750, "llama.cpp": 5600}
