@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from vramcast.domain.job import Job, Loss, Precision, Shards
+from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.blas import blas_workspaces
-from vramcast.engines.eager.question import packing_sentences, recipe_of
+from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of
+from vramcast.engines.eager.releases import causal_loss, software
 from vramcast.engines.eager.zero import Zero, zero_phases
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
@@ -26,10 +27,9 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         raise Unsupported(
             f"{job.workload.objective} is not modelled for --engine {job.engine} with ZeRO; use --engine pytorch"
         )
-    loss = None
-    if job.engine_options.get("shifted_loss") and job.plan.loss in (None, Loss.EAGER):
-        loss = "shifted"
-    recipe = recipe_of(job, loss=loss)
+    causal = causal_loss(job)
+    loss = loss_of(job, autocast=False, causal=causal)
+    recipe = recipe_of(job, loss=loss)._replace(returns_fp32=causal.returns_fp32 and loss is not None)
     width = 4 if job.plan.precision in (Precision.FP32, Precision.TF32) else 2
     # DeepSpeed casts the whole model, adapters too, and runs it without autocast
     adapter = recipe.sizes.adapter
@@ -68,5 +68,5 @@ def settings(job: Job, width: int) -> Zero:
         gradient_width=4 if options.get("grad_accum_dtype") == "fp32" else width,
         offload_optimizer=plan.offload_optimizer != "none",
         offload_parameters=plan.offload_parameters != "none",
-        workspaces=blas_workspaces(job),
+        workspaces=blas_workspaces(job, torch=software(job).torch),
     )

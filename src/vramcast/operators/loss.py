@@ -66,7 +66,7 @@ def _torch(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
 
 
 def _huggingface(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[hf] since 4.47: the labels are shifted, the logits only upcast; the caller holds the upcast ones."""
+    """[hf] since 4.49: the labels are padded, the logits only upcast; the caller holds the upcast ones."""
     upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
     loss = _torch(graph, upcast, spec)
     graph.hold(upcast)
@@ -74,7 +74,7 @@ def _huggingface(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
 
 
 def _huggingface_shifted(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[hf] until 4.46: `logits[..., :-1, :].contiguous()` copies the upcast logits."""
+    """[hf] until 4.48: `logits[..., :-1, :].contiguous()` copies the upcast logits of several samples."""
     upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
     shifted = aten.unary(graph, upcast, num_bytes=spec.fp32_bytes, name="logits.shifted")
     loss = _torch(graph, shifted, spec)

@@ -50,7 +50,10 @@ def blocks(recipe: Recipe) -> Blocks:
     main = _layers(model.main, sizes, recipe)
     first = embedding(model, sizes, learns=recipe.learns("embedding.tokens"))
     learns = recipe.learns("embedding.tokens" if model.tied else "head.output")
-    last = head(model, sizes, learns=learns, loss=recipe.loss, outputs_fp32=recipe.outputs_fp32)
+    last = head(
+        model, sizes, learns=learns, loss=recipe.loss, returns_fp32=recipe.returns_fp32,
+        outputs_fp32=recipe.outputs_fp32,
+    )
     return Blocks(towers, chained(first, main.hidden), main, chained(last, main.hidden))
 
 

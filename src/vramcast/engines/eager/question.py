@@ -14,6 +14,13 @@ from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
 from vramcast.engines.eager.recipe import IN_MEMORY, Recipe, Tower
+from vramcast.engines.eager.releases import (
+    TWO_LISTS_UNTIL,
+    CausalLoss,
+    optimizer_kernel,
+    reentrant,
+    software,
+)
 from vramcast.engines.transformers.versions import NEWEST, has_fused_attention, left_sentences, left_whole
 from vramcast.errors import UnknownName, Unsupported
 from vramcast.operators.linear import NUMERICS, Numerics
@@ -52,7 +59,8 @@ def refuse_splits(job: Job) -> None:
                 f"{name}={getattr(plan, name)} is not modelled for --engine {job.engine}; "
                 f"use --engine megatron, or {name}=1"
             )
-    if plan.virtual_stages > 1 or plan.shard_group is not None:
+    groups = plan.shard_group is not None and plan.shards is not Shards.EVERYTHING
+    if plan.virtual_stages > 1 or groups:
         raise Unsupported(
             f"virtual stages and shard groups are not modelled for --engine {job.engine}; use --engine megatron for "
             "the former, --engine torchtitan for the latter"
@@ -71,7 +79,8 @@ def refuse_splits(job: Job) -> None:
 
 
 def recipe_of(
-    job: Job, *, loss: str | None = None, outputs_fp32: bool = False, variants: str = "eager", autocast: bool = False
+    job: Job, *, loss: str | None = None, outputs_fp32: bool = False, variants: str = "eager", autocast: bool = False,
+    narrow: bool = False,
 ) -> Recipe:
     """The model's forward and backward as the job asks for it.
 
@@ -81,6 +90,7 @@ def recipe_of(
         outputs_fp32: the trainer converts returned logits to fp32
         variants: which forms of norm, activation and rotary embedding: "eager", "compiled", "liger"
         autocast: the trainer's own autocast, under which a frozen base is loaded in 16 bits
+        narrow: weights have 16 bits while they compute, whatever their masters have
 
     Raises: Unsupported for what eager engines cannot be asked
     """
@@ -90,7 +100,7 @@ def recipe_of(
     if loss is None and chosen not in LOSSES:
         raise Unsupported(f"--loss {chosen} is not modelled for --engine {job.engine}; use --loss fused_linear")
     numerics = NUMERICS[plan.precision]
-    if peft is not None and autocast:
+    if narrow or (peft is not None and autocast):
         numerics = Numerics(2, 2, 2, 2)
     variants = "compiled" if plan.compile else variants
     sizes = _sizes(job, numerics, variants, autocast=autocast or numerics.autocast)
@@ -108,7 +118,7 @@ def recipe_of(
         loss=loss or LOSSES[chosen],
         outputs_fp32=outputs_fp32,
         recompute=plan.recompute is Recompute.FULL,
-        reentrant=bool(job.engine_options.get("reentrant", False)),
+        reentrant=reentrant(job),
         recompute_layers=plan.recompute_layers,
         learning=_learning(peft),
         virtual_elements=_virtual_elements(job),
@@ -242,10 +252,6 @@ def _learning(peft: Peft | None) -> tuple[str, ...]:
 def stepping_of(job: Job) -> Stepping:
     """Optimizer, accumulation and replicas of a job whose ranks keep everything."""
     plan = job.plan
-    rule = optimizer(plan.optimizer)
-    lists = job.engine_options.get("foreach_temporaries")
-    if isinstance(lists, int):
-        rule = rule._replace(foreach_temporaries=lists)
     if plan.precision in (Precision.MIXED_BF16, Precision.MIXED_FP16):
         raise Unsupported(
             f"precision {plan.precision} keeps an fp32 copy in the optimizer, which --engine {job.engine} does not; "
@@ -253,14 +259,39 @@ def stepping_of(job: Job) -> Stepping:
         )
     if plan.offload_optimizer != "none" or plan.offload_parameters != "none":
         raise Unsupported(f"offload is not modelled for --engine {job.engine}; use --engine deepspeed")
+    bucket_views = bool(job.engine_options.get("gradient_as_bucket_view", False))
+    return sharded_stepping_of(job)._replace(replicas=job.data_parallel, bucket_views=bucket_views)
+
+
+def sharded_stepping_of(job: Job) -> Stepping:
+    """Optimizer and accumulation, whoever holds what is stepped."""
+    rule, torch = optimizer(job.plan.optimizer), software(job).torch
+    if torch < TWO_LISTS_UNTIL and job.plan.optimizer in ("adam", "adamw"):
+        rule = rule._replace(foreach_temporaries=2)
     return Stepping(
-        rule,
-        kernel=plan.optimizer_kernel or "foreach",
-        grad_accum=job.workload.grad_accum,
-        replicas=job.data_parallel,
-        bucket_views=bool(job.engine_options.get("gradient_as_bucket_view", False)),
-        workspaces=blas_workspaces(job),
+        rule, kernel=optimizer_kernel(job), grad_accum=job.workload.grad_accum,
+        workspaces=blas_workspaces(job, torch=torch),
     )
+
+
+def loss_of(job: Job, *, autocast: bool, causal: CausalLoss) -> str | None:
+    """Key of the loss tables where the loss is PyTorch's own; None: what the plan says.
+
+    One sample's logits are contiguous without their last position, and not copied.
+
+    Args:
+        job: the question
+        autocast: cross_entropy runs in fp32
+        causal: what is between logits and loss
+    """
+    if job.plan.loss not in (None, Loss.EAGER) or (job.plan.compile and job.plan.loss is None):
+        return None
+    copies = causal.copies and (job.workload.micro_batch > 1 or job.workload.objective in ("dpo", "reward"))
+    if causal.upcasts:
+        return "huggingface_shifted" if copies else "eager"
+    if autocast:
+        return "shifted_autocast" if copies else "eager"
+    return "shifted" if copies else "torch"
 
 
 def text_only(job: Job) -> bool:
@@ -270,6 +301,12 @@ def text_only(job: Job) -> bool:
         stack.vision is not None and not (stack.vision.positions or stack.positions or job.workload.image_size)
         for stack in towers
     )
+
+
+def refuse_unsharded(job: Job) -> None:
+    """Raises: Unsupported for a choice that only a run with sharded weights has."""
+    if not job.plan.reshard_after_forward:
+        raise Unsupported(f"reshard-after-forward=False is not modelled for engine {job.engine}; leave it out")
 
 
 def refuse_shards(job: Job, plan: Plan) -> None:
