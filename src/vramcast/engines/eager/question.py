@@ -8,7 +8,7 @@ from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
-from vramcast.domain.model import Model, Norm, Stack
+from vramcast.domain.model import Model, MoE, Norm, Stack
 from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.models import cache_width
@@ -21,7 +21,7 @@ from vramcast.engines.eager.releases import (
     reentrant,
     software,
 )
-from vramcast.engines.transformers.versions import NEWEST, has_fused_attention, left_sentences, left_whole
+from vramcast.engines.transformers.versions import NEWEST, behaviour, has_fused_attention, left_sentences, left_whole
 from vramcast.errors import UnknownName, Unsupported
 from vramcast.operators.linear import NUMERICS, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
@@ -134,6 +134,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
     batch = workload.micro_batch * (2 if workload.objective in ("dpo", "reward") else 1)
     seq_len = workload.seq_len + virtual + (workload.completion_len if workload.objective in ("ppo", "grpo") else 0)
     padded = bool(job.engine_options.get("padded", False))
+    loops = bool(expert_counts(model)) and runs_experts_in_a_loop(job)
     return Sizes(
         batch=batch,
         seq_len=seq_len,
@@ -154,7 +155,24 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=peft.base if peft is not None else "full",
         left_whole=_left_whole(job),
+        expert_loop=loops,
+        expert_turns=min(MOST_TURNS, max(expert_counts(model), default=1)) if loops else 1,
     )
+
+
+MOST_TURNS: Final = 16
+"""Turns of a loop over experts that are told apart: more experts take their turns together [count]."""
+
+
+def expert_counts(model: Model) -> tuple[int, ...]:
+    """Routed experts of every kind of layer that has some."""
+    channels = (layer.channel for layer in model.main.layers)
+    return tuple(channel.num_experts for channel in channels if isinstance(channel, MoE))
+
+
+def runs_experts_in_a_loop(job: Job) -> bool:
+    """Whether the model code of the job's release of transformers does."""
+    return behaviour(job.model.family, transformers_version(job), flash=False).expert_loop
 
 
 def transformers_version(job: Job) -> Version:
@@ -275,7 +293,7 @@ def sharded_stepping_of(job: Job) -> Stepping:
 
 
 def loss_of(job: Job, *, autocast: bool, causal: CausalLoss) -> str | None:
-    """Key of the loss tables where the loss is PyTorch's own; None: what the plan says.
+    """Key of the loss tables where the loss is one of logits that model code has prepared; None: what the plan says.
 
     One sample's logits are contiguous without their last position, and not copied.
 
@@ -284,9 +302,11 @@ def loss_of(job: Job, *, autocast: bool, causal: CausalLoss) -> str | None:
         autocast: cross_entropy runs in fp32
         causal: what is between logits and loss
     """
-    if job.plan.loss not in (None, Loss.EAGER) or (job.plan.compile and job.plan.loss is None):
+    if job.plan.loss not in (None, Loss.EAGER, Loss.FUSED) or (job.plan.compile and job.plan.loss is None):
         return None
     copies = causal.copies and (job.workload.micro_batch > 1 or job.workload.objective in ("dpo", "reward"))
+    if job.plan.loss is Loss.FUSED:
+        return "liger" + "_upcast" * causal.upcasts + "_shifted" * copies
     if causal.upcasts:
         return "huggingface_shifted" if copies else "eager"
     if autocast:
