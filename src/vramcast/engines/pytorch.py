@@ -34,32 +34,38 @@ from vramcast.engines.eager.trl import reference_sentences
 from vramcast.errors import InvalidSpec, Unsupported
 
 MIXED: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16)
+FULL: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
 FP32: Final = 4
 HALF: Final = 2
+OWN_TYPE: Final = (
+    "the loss takes logits in their own 16 bits; where transformers' model code computes it, it makes them fp32: "
+    "--engine-option model_loss=true"
+)
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
     """The one role of data-parallel ranks.
 
     `engine_options`: "reentrant" checkpoints, "padded" batches, "shifted_loss" for model code that shifts its logits,
-    "upcast_logits" before the loss, "gradient_as_bucket_view" (bool), "backward_prefetch" ("pre", "none").
+    "model_loss" computed by transformers' model code (bool), "gradient_as_bucket_view" (bool), "backward_prefetch"
+    ("pre", "none").
 
     Raises: Unsupported for model parallelism, partial sharding and offload, with the engine that would work
     """
     mixed, who = job.plan.precision in MIXED, sharder(job)
-    upcasts = bool(job.engine_options.get("upcast_logits", False))
     autocast = job.plan.precision in (Precision.AMP_BF16, Precision.AMP_FP16)
-    own = CausalLoss(returns_fp32=upcasts, upcasts=upcasts, copies=False)
-    causal = causal_loss(job) if job.engine_options.get("shifted_loss") else own
+    models = job.engine_options.get("model_loss", False) or job.engine_options.get("shifted_loss", False)
+    causal = causal_loss(job) if models else CausalLoss(returns_fp32=False, upcasts=False, copies=False)
     loss = loss_of(job, autocast=autocast, causal=causal)
+    said = (*packing_sentences(job), *((OWN_TYPE,) if loss == "torch" and job.plan.precision not in FULL else ()))
     recipe = recipe_of(job, loss=loss, narrow=mixed)
     recipe = recipe._replace(returns_fp32=causal.returns_fp32 and loss is not None)
     if who in ("fsdp1", "fsdp2"):
         sharding = sharding_of(job, who)._replace(master=FP32, compute=HALF) if mixed else sharding_of(job, who)
-        return (sharded_role(job, recipe, sharding, *packing_sentences(job)),)
+        return (sharded_role(job, recipe, sharding, *said),)
     refuse_unsharded(job)
     refuse_shards(job, job.plan)
-    return (one_role(job, all_phases(job, recipe, stepping_of(job)), *packing_sentences(job)),)
+    return (one_role(job, all_phases(job, recipe, stepping_of(job)), *said),)
 
 
 def sharding_of(job: Job, by: Sharder) -> Sharding:

@@ -27,7 +27,7 @@ class Eager(Noun, frozen=True):
 class PyTorch(Eager, frozen=True):
     """A plain loop."""
 
-    upcast_logits: bool = False  # logits are fp32 before the loss
+    model_loss: bool = False  # transformers' model code computes the loss
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
 
 
