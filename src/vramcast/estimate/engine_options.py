@@ -50,6 +50,7 @@ class HuggingFace(Zero, frozen=True):
     deepspeed: bool = False
     torch: str | int = ""  # its release, 2.8
     accelerate: str | int = ""  # its release, 1.10
+    liger: bool | str = False  # Liger's kernels: all, or those named, rope+rms_norm
     autocast: bool = False  # bf16 or fp16 of the Trainer over weights of 16 bits
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
     trl: str | int = ""  # TRL's release, 0.24

@@ -44,7 +44,7 @@ class Engine(NamedTuple):
 ENGINES: Final[dict[str, Engine]] = {
     "pytorch": Engine("vramcast.engines.pytorch", (2, 0), (2, 13), "PyTorch"),
     "huggingface": Engine("vramcast.engines.huggingface", (4, 30), (5, 23), "transformers"),
-    "deepspeed": Engine("vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed", by_version=False),
+    "deepspeed": Engine("vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed"),
     "colossalai": Engine("vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", by_version=False),
     "unsloth": Engine("vramcast.engines.unsloth", (2024,), (2026, 10), "Unsloth"),
     "torchtitan": Engine("vramcast.engines.torchtitan", (2024,), (2026, 7), "torchtitan, by the date of the checkout"),

@@ -19,6 +19,7 @@ from vramcast.engines.eager.releases import (
     CausalLoss,
     optimizer_kernel,
     reentrant,
+    repeats_keys,
     software,
 )
 from vramcast.engines.transformers.versions import (
@@ -163,7 +164,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         fp32_softmax=model.main.causal,
         copies_scores=plan.precision in COMPUTES_IN_BF16,
         masked=padded and attention_of(job) is not AttentionKernel.EAGER,
-        grouped=not padded,
+        grouped=not padded and not repeats_keys(job),
         keys=seq_len + prefix if prefix else None,
         hidden_dropout=model.hidden_dropout,
         attention_dropout=model.attention_dropout,

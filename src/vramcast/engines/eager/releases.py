@@ -15,14 +15,20 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from vramcast.domain.job import Job, Plan, Shards
+from vramcast.domain.job import AttentionKernel, Job, Plan, Shards
 from vramcast.domain.version import Version, read_version
-from vramcast.engines.transformers.versions import NEWEST, REMOTE, behaviour, family_of
+from vramcast.engines.transformers.versions import (
+    ALWAYS,
+    GROUPED_SDPA_SINCE,
+    NEVER,
+    NEWEST,
+    REMOTE,
+    behaviour,
+    family_of,
+)
 from vramcast.errors import InvalidSpec
 
 Sharder = Literal["fsdp1", "fsdp2", "deepspeed"]
-
-NEVER: Final[Version] = (1 << 30,)
 
 NEWEST_TORCH: Final[Version] = (2, 13)
 
@@ -48,7 +54,6 @@ PADS_LABELS_SINCE: Final[Version] = (4, 49)
 """The labels are padded; before, all logits but the last were copied [loss]."""
 FSDP2_SINCE: Final[Version] = (5, 10)
 """`fsdp_config["version"]` is 2 by default [args]."""
-FUSED_ATTENTION_SINCE: Final[Version] = (4, 36)
 
 SHIFTS_UNTIL: Final[Version] = (4, 45)
 """Every family's code shifts its logits itself until then."""
@@ -62,6 +67,12 @@ CENTRAL_LOSS_SINCE: Final[dict[str, Version]] = {
     ),
 }
 """First release whose model code calls [loss], which upcasts the logits; 4.46 for every other family."""
+
+REPEATS_KEYS_UNTIL: Final[dict[str, Version]] = {
+    **dict.fromkeys(("mistral", "mixtral", "phi3", "qwen2", "starcoder2"), (4, 48)),
+    **dict.fromkeys(("jamba", "phimoe", "qwen2_moe"), (4, 53)),
+}
+"""First release that hands grouped keys and values to flash-attn as they are; every other family always did."""
 
 TWO_LISTS_UNTIL: Final[Version] = (2, 1)
 """foreach Adam made the denominators beside the square roots before [adam]."""
@@ -148,6 +159,15 @@ def causal_loss(job: Job) -> CausalLoss:
     if family not in REMOTE and release >= CENTRAL_LOSS_SINCE.get(family, (4, 46)):
         return CausalLoss(returned, True, release < PADS_LABELS_SINCE)
     return CausalLoss(returned, returned, True)
+
+
+def repeats_keys(job: Job) -> bool:
+    """Whether keys and values are copied for every query head: before PyTorch's kernels for long, before flash-attn in
+    some families' code."""
+    release = software(job).transformers
+    if job.plan.attention is AttentionKernel.FLASH:
+        return release < REPEATS_KEYS_UNTIL.get(family_of(job.model.family), ALWAYS)
+    return release < GROUPED_SDPA_SINCE
 
 
 def sharder(job: Job) -> Sharder | None:
