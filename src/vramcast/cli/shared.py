@@ -153,16 +153,6 @@ def coloured(text: str, *, fits: bool) -> str:
     return click.style(first, fg="green" if fits else "red", bold=True) + newline + rest
 
 
-def from_options(command: Command) -> Command:
-    """`--from FILE` and `--from-format`."""
-    command = click.option("--from-format", help="whose --from is, where not recognised: deepspeed, vllm ...")(command)
-    return click.option(
-        "--from", "configs", type=click.Path(path_type=Path), multiple=True,
-        help="a configuration of another tool: ds_config.json, accelerate.yaml, Megatron or vLLM arguments "
-             "(repeatable); options win over it",
-    )(command)
-
-
 def searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explain: bool, lang: str | None) -> str:
     """The answer of a search as text or JSON, its picture written."""
     from datetime import date

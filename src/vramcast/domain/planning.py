@@ -186,5 +186,6 @@ class PlanAnswer(Noun, frozen=True):
     front: tuple[Point, ...] = ()
     decisions: tuple[Decision, ...] = ()
     techniques: tuple[Technique, ...] = ()
+    ignored: tuple[str, ...] = ()  # what of the files of a question the answer is without
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

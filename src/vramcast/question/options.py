@@ -78,6 +78,15 @@ MARKET_OPTIONS: Final[dict[str, Option]] = {
 }
 """What machines cost, and which there are beside those of the catalogue."""
 
+CONFIG_OPTIONS: Final[dict[str, Option]] = {
+    "from": Option("config", "paths", Kind.NAMES, "a configuration of another tool: ds_config.json, accelerate.yaml, "
+                   "Megatron or vLLM arguments (repeatable); options win over it"),
+    "from-format": Option("config", "format_name", Kind.TEXT, "whose --from is, where it is not recognised: vllm ..."),
+    "ignore-unread": Option("config", "ignore_unread", Kind.FLAG, "leave out what of --from is not understood, and say "
+                            "so, instead of refusing it"),
+}
+"""Files of other tools that a question starts from, and how they are read."""
+
 OPTIONS: Final[dict[str, Option]] = {
     "engine": _choice(
         "job",
@@ -146,6 +155,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "alloc-conf": Option("job", "alloc_conf", Kind.TEXT, "PYTORCH_CUDA_ALLOC_CONF"),
     "calibration": Option("job", "calibration", Kind.TEXT, "a file that `vramcast calibrate --save` wrote"),
     "engine-option": Option("job", "engine_options", Kind.NAMES, "key=value for the engine (repeatable)"),
+    **CONFIG_OPTIONS,
     **MARKET_OPTIONS,
     **MODEL_OPTIONS,
 }
@@ -235,5 +245,6 @@ def _parse_number(name: str, value: object) -> float:
 
 
 __all__ = [
-    "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "parse", "parse_amount", "parse_count",
+    "CONFIG_OPTIONS", "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "parse", "parse_amount",
+    "parse_count",
 ]

@@ -71,7 +71,7 @@ def serve_command(job: ServeJob, options: Mapping[str, Any], model: str | None, 
 
 
 def question_command(
-    command: str, options: Mapping[str, Any], *, file: str | Path | None = None, configs: Iterable[str | Path] = (),
+    command: str, options: Mapping[str, Any], *, file: str | Path | None = None,
     behind: Iterable[str] = (),
 ) -> str:
     """What is typed to ask a question.
@@ -80,7 +80,6 @@ def question_command(
         command: "train", "plan serve" ...
         options: by their names on the command line; what stands without a name is "model"; None: not given
         file: a job file beneath them
-        configs: files of other tools beneath them
         behind: what stands behind "--"
 
     >>> question_command("train", {"model": "llama-3.1-8b", "gpus": "h100", "seq-len": 8192, "compile": False})
@@ -89,7 +88,7 @@ def question_command(
     model = options.get("model")
     name = model.name if isinstance(model, Model) else model
     words = ["vramcast", *command.split(), *([str(name)] if name is not None else [])]
-    for option, value in {**options, "file": file, "from": tuple(configs)}.items():
+    for option, value in {**options, "file": file}.items():
         if option == "model" or value in (None, ""):
             continue
         for one in value if isinstance(value, (list, tuple)) else (value,):
