@@ -18,8 +18,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     """The one role of data-parallel ranks.
 
     `engine_options`: "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
-    "sub_group_size", "stage3_max_reuse_distance" (elements; the first three also "auto"), "overlap_comm" (bool), "auto" (bool: the HF Trainer's
-    sizes from the width of the model), "grad_accum_dtype" ("fp32").
+    "sub_group_size", "stage3_max_reuse_distance" (elements; the first three also "auto"), "overlap_comm"
+    (bool), "auto" (bool: the HF Trainer's sizes from the width of the model), "grad_accum_dtype" ("fp32").
 
     Raises: Unsupported for model parallelism and several models
     """

@@ -245,6 +245,6 @@ def _parse_number(name: str, value: object) -> float:
 
 
 __all__ = [
-    "CONFIG_OPTIONS", "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "parse", "parse_amount",
-    "parse_count",
+    "CONFIG_OPTIONS", "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "parse",
+    "parse_amount", "parse_count",
 ]

@@ -132,7 +132,7 @@ def test_what_is_not_read_of_a_script_is_named(tmp_path: Path) -> None:
 
 
 def test_a_degree_that_the_script_does_not_set_is_asked_for(tmp_path: Path) -> None:
-    path = written(tmp_path, "run.sh", LAUNCHER.replace("--pipeline-model-parallel-size 1", "--pipeline-model-parallel-size $PP"))
+    path = written(tmp_path, "run.sh", LAUNCHER.replace("-model-parallel-size 1", "-model-parallel-size $PP"))
     said = refusal(read_files([path], command="train"))
     assert "run.sh: --pipeline-model-parallel-size: ${PP} is not set in the file" in said
 

@@ -49,7 +49,8 @@ def test_the_command_of_a_script_s_network_names_the_script(tmp_path: Path) -> N
 
 
 def test_a_script_without_a_network_is_no_model(tmp_path: Path) -> None:
-    path = written(tmp_path, "run.sh", "torchrun pretrain_gpt.py --micro-batch-size 1 --seq-length 8 --tensor-model-parallel-size 2\n")
+    script = "torchrun pretrain_gpt.py --micro-batch-size 1 --seq-length 8 --tensor-model-parallel-size 2\n"
+    path = written(tmp_path, "run.sh", script)
     with pytest.raises(SourceError, match="no network"):
         vramcast.train(str(path), gpus="8xh100-sxm-80gb")
 

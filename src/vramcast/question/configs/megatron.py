@@ -153,8 +153,8 @@ def _network(values: Watched, family: str, name: str) -> dict[str, Any]:
     if "--vocab-size" not in values and "--padded-vocab-size" not in values:
         tokenizer = str(values.get("--tokenizer-type", "a tokenizer"))
         if tokenizer not in BY_TOKENIZER and family == "gpt":
-            values.cannot("--vocab-size", f"is not given, and the vocabulary of {tokenizer[:40]} is not known here; add "
-                          "it to the arguments, or name the model")
+            why = f"is not given, and the vocabulary of {tokenizer[:40]} is not known here; add it, or name the model"
+            values.cannot("--vocab-size", why)
     found = msgspec.structs.replace(model_of(values, family), name=name)
     for unused, instead in UNUSED.items():
         if instead in values:

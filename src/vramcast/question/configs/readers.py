@@ -78,7 +78,6 @@ def read_files(paths: Iterable[str | Path], *, command: str, format_name: str | 
         batch |= found.batch
     if options.get("engine") == "deepspeed":  # 16-bit weights and fp32 copies where others run autocast
         options["precision"] = str(options.get("precision", "mixed-bf16")).replace("amp-", "mixed-")
-    apart = [found.format for _, _, found in read]
     return Given(
         options, batch,
         (
@@ -87,15 +86,17 @@ def read_files(paths: Iterable[str | Path], *, command: str, format_name: str | 
         ),
         {option: f"{name} {text}" for name, _, found in read for option, text in found.auto.items()},
         tuple((name, one) for place, (name, _, found) in enumerate(read) for one in found.unread
-              if one.file not in apart[:place] + apart[place + 1 :] and one.option not in _said_by(read[:place] + read[place + 1 :])),
+              if not _is_said(one, read[:place] + read[place + 1 :])),
         {name: found.ranks for name, _, found in read if found.ranks is not None},
     )
 
 
-def _said_by(read: list[tuple[str, str, Reading]]) -> set[str]:
-    """The options that readings of other files give."""
-    return {option for _, _, found in read for option in (
-        *found.options, *(OPTIONS_OF_BATCH[kind] for kind in found.batch))}
+def _is_said(one: Unread, others: list[tuple[str, str, Reading]]) -> bool:
+    """Whether other files say what one leaves open."""
+    return any(
+        one.file == found.format or one.option in (*found.options, *(OPTIONS_OF_BATCH[kind] for kind in found.batch))
+        for _, _, found in others
+    )
 
 
 def settled(given: Given, named: Iterable[str], *, ignore_unread: bool) -> Given:

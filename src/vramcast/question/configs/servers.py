@@ -61,7 +61,8 @@ OFF: Final = ("", "auto", -1)
 
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "enable_chunked_prefill": (True,), "async_scheduling": (True,), "optimization_level": (2, 3),
-    "runner": ("auto", "generate"), "task": ("auto", "generate"), "model_impl": ("auto", "vllm"), "cpu_offload_gb": (0, 0.0),
+    "runner": ("auto", "generate"), "task": ("auto", "generate"), "model_impl": ("auto", "vllm"),
+    "cpu_offload_gb": (0, 0.0),
     "load_format": ("auto", "safetensors", "pt", "npcache", "dummy", "bitsandbytes", "runai_streamer", "mistral"),
     "prefill_context_parallel_size": (1,), "mamba_cache_mode": ("none",), "performance_mode": ("balanced",),
     "attention_backend": ("auto",), "enable_sleep_mode": (False,),
@@ -151,7 +152,8 @@ def _read(config: Config, server: Server) -> Reading:
     options |= {"model": models[0]} if models else {}
     if "config" in values:
         values.cannot("config", ELSEWHERE, file="vllm")
-    options |= _stored(values) | _adapters(values, server) | (_vllm(values) if server is VLLM else _sglang(values, options))
+    options |= _stored(values) | _adapters(values, server)
+    options |= _vllm(values) if server is VLLM else _sglang(values)
     for name, usual in USUAL.items():
         values.only(name, *usual)
     unread = [*command.unread, *place, *values.unread(), *unread_environment(command.variables, allocator=False)]
@@ -341,7 +343,7 @@ def _draft(values: Watched) -> dict[str, Any]:
     return {"draft": kind, "draft-tokens": tokens}
 
 
-def _sglang(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
+def _sglang(values: Watched) -> dict[str, Any]:
     """Degrees as SGLang counts them: groups that attend apart are inside --tp, copies are beside it."""
     found: dict[str, Any] = {}
     tp, copies = values.count("tp_size") or 1, values.count("dp_size") or 1
@@ -372,8 +374,10 @@ def _sglang(values: Watched, options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-SGLANG_OPTIONS: Final = ("cuda_graph_max_bs", "max_total_tokens", "swa_full_tokens_ratio", "mamba_full_memory_ratio", "max_mamba_cache_size",
-                         "disable_hybrid_swa_memory")
+SGLANG_OPTIONS: Final = (
+    "cuda_graph_max_bs", "max_total_tokens", "swa_full_tokens_ratio", "mamba_full_memory_ratio", "max_mamba_cache_size",
+    "disable_hybrid_swa_memory",
+)
 """Arguments that are engine options here under the same names."""
 
 
