@@ -160,19 +160,17 @@ def _transformers(model: Any) -> Described | None:
     takes = inspect.signature(model.forward).parameters
     text = _text_config(config)
     high = {"input_ids": max(1, getattr(text, "vocab_size", 2) - 1)}
-    label = Input(dims=(BATCH, SEQUENCE), dtype="int64", name="labels")
+    ids, label = (Input(dims=(BATCH, SEQUENCE), dtype="int64", name=name) for name in ("input_ids", "labels"))
     labels = (label,) if "labels" in takes else ()
     if "pixel_values" in takes and all(hasattr(model, f"get_{kind}_features") for kind in ("text", "image")):
-        ids = Input(dims=(BATCH, SEQUENCE), dtype="int64", name="input_ids")
         return Described((ids, _pixels(getattr(config, "vision_config", config))), high=high)
     if main == "input_ids":
-        ids = (Input(dims=(BATCH, SEQUENCE), dtype="int64", name="input_ids"),)
         if getattr(config, "is_encoder_decoder", False):
             decoder = Input(dims=(BATCH, SEQUENCE), dtype="int64", name="decoder_input_ids")
-            return Described((*ids, *(labels or (decoder,))), labels=("labels",), high=high)
+            return Described((ids, *(labels or (decoder,))), labels=("labels",), high=high)
         if "ForSequenceClassification" in type(model).__name__:
             labels = (Input(dims=(BATCH,), dtype="int64", name="labels"),)
-        return Described((*ids, *labels), labels=("labels",), high=high)
+        return Described((ids, *labels), labels=("labels",), high=high)
     if main == "pixel_values":
         image = _pixels(config)
         classes = "ForImageClassification" in type(model).__name__

@@ -94,9 +94,8 @@ class Workers:
             reply: Reply = await waited
             return reply
         except OverTime:
-            raise Refused(
-                OVERTIME, "TooLong", f"no answer within {self._limit.seconds:g} s; ask for less, or use the command line"
-            ) from None
+            message = f"no answer within {self._limit.seconds:g} s; ask for less, or use the command line"
+            raise Refused(OVERTIME, "TooLong", message) from None
         except (ProcessExpired, BrokenProcessPool):
             raise Refused(
                 503, "Ended", "the process that answered has ended, which large questions do; ask for less", RETRY_AFTER
