@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from vramcast.domain.job import Job, Loss, Precision, Shards
 from vramcast.domain.rank import RankProgram
-from vramcast.engines.eager.question import hopper, recipe_of
+from vramcast.engines.blas import blas_workspaces
+from vramcast.engines.eager.question import recipe_of
 from vramcast.engines.eager.zero import Zero, zero_phases
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
@@ -66,5 +67,5 @@ def settings(job: Job, width: int) -> Zero:
         gradient_width=4 if options.get("grad_accum_dtype") == "fp32" else width,
         offload_optimizer=plan.offload_optimizer != "none",
         offload_parameters=plan.offload_parameters != "none",
-        hopper=hopper(job),
+        workspaces=blas_workspaces(job),
     )

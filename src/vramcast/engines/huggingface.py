@@ -15,6 +15,7 @@ from vramcast.engines import deepspeed
 from vramcast.engines.eager.models import all_phases
 from vramcast.engines.eager.question import recipe_of, stepping_of
 from vramcast.engines.pytorch import one_role
+from vramcast.errors import Unsupported
 
 AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
 
@@ -28,6 +29,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     Raises: Unsupported for model parallelism and what DeepSpeed is not asked for
     """
     if job.engine_options.get("deepspeed") or (job.plan.shards is not Shards.NOTHING and job.data_parallel > 1):
+        if job.plan.sharded_by in ("fsdp1", "fsdp2"):
+            raise Unsupported(f"sharded-by={job.plan.sharded_by} is not modelled for engine huggingface; leave it out")
         return deepspeed.ranks(job)
     autocast = job.plan.precision in AUTOCAST
     loss = None

@@ -64,7 +64,6 @@ class Litgpt(Noun, frozen=True):
     """litgpt."""
 
     version: str = ""  # date of the checkout
-    longest_first: bool = False
     adapter_version: Literal[1, 2] = 1
     tie_embeddings: bool = False
 

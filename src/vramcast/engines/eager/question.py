@@ -9,6 +9,7 @@ from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import Model, Stack
+from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
 from vramcast.engines.eager.recipe import Recipe, Tower
@@ -223,7 +224,7 @@ def stepping_of(job: Job) -> Stepping:
         grad_accum=job.workload.grad_accum,
         replicas=job.data_parallel,
         bucket_views=bool(job.engine_options.get("gradient_as_bucket_view", False)),
-        hopper=hopper(job),
+        workspaces=blas_workspaces(job),
     )
 
 
@@ -234,12 +235,6 @@ def text_only(job: Job) -> bool:
         stack.vision is not None and not (stack.vision.positions or stack.positions or job.workload.image_size)
         for stack in towers
     )
-
-
-def hopper(job: Job) -> bool:
-    """Whether cuBLAS takes the larger workspaces of compute capability 9 and later."""
-    sm = job.cluster.gpu.sm
-    return sm is not None and sm >= 90
 
 
 def refuse_shards(job: Job, plan: Plan) -> None:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards, share
 from vramcast.domain.model import Attention, MultiLatentAttention
+from vramcast.domain.version import date_text
 from vramcast.engines.torchtitan.facts import Facts, facts
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Sharing
@@ -76,7 +77,7 @@ def read(job: Job) -> Setting:
     """
     check(job)
     plan, options = job.plan, job.engine_options
-    known = facts(str(options.get("version", "")))
+    known = facts(date_text(job.engine_version or ()) or str(options.get("version", "")))
     micro_batches, samples = _micro_batches(job, known)
     data = job.data_parallel
     divided = data * plan.cp if plan.shards is not Shards.NOTHING else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from vramcast.blocks.sizes import Sizes, norm_variant
+from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Head, Model, Stack
 from vramcast.domain.serving import ServeJob, Version
@@ -70,7 +71,7 @@ class Settings(NamedTuple):
     images: int
     image_size: int | None
     padded: bool
-    hopper: bool
+    workspace: int  # of cuBLAS [bytes]
     source: int = 0  # positions of an encoder that every layer reads
 
     @property
@@ -117,7 +118,7 @@ def settings_of(job: ServeJob) -> Settings:
         images=requests.images,
         image_size=requests.image_size,
         padded=bool(job.engine_options.get("padded", False)),
-        hopper=(job.cluster.gpu.sm or 0) >= 90,
+        workspace=workspace_bytes(job.cluster.gpu.compute_capability),
         source=source_len(model, prompt),
     )
 
