@@ -10,7 +10,6 @@ from vramcast.blocks.projection import project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import share
 from vramcast.domain.model import MLP
-from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 
 
@@ -44,7 +43,7 @@ def mlp_block(
             graph, f"{owner}.gate_up", x, tokens=tokens, shape=(2 * inner, hidden), sizes=sizes, bias=spec.bias,
             copies=copies,
         )
-        product = _gated_halves(graph, owner, both, kind=spec.activation, elements=elements)
+        product = _gated_halves(graph, owner, both, kind=spec.activation, elements=elements, sizes=sizes)
     elif spec.gated:
         gate = project(
             graph, f"{owner}.gate", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
@@ -53,21 +52,19 @@ def mlp_block(
             graph, owner, gate, kind=spec.activation, elements=elements, sizes=sizes, up=up
         )
     else:
-        product = parts.activation(
-            graph, owner, up(), kind=spec.activation, elements=elements, autocast=sizes.numerics.autocast
-        )
+        product = parts.activation(graph, owner, up(), kind=spec.activation, elements=elements, sizes=sizes)
     shape = (hidden, inner)
     return project(
         graph, f"{owner}.down", product, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
     )
 
 
-def _gated_halves(graph: Graph, owner: str, both: Value, *, kind: str, elements: int) -> Value:
+def _gated_halves(graph: Graph, owner: str, both: Value, *, kind: str, elements: int, sizes: Sizes) -> Value:
     """act(gate) * up of two halves that variables hold until the product exists [HF] models/phi3, models/glm4."""
     gate, up = (graph.view(both, f"{both.name}.{half}", gradient_bytes=both.gradient_bytes // 2) for half in "01")
     gate.num_bytes = up.num_bytes = both.num_bytes // 2
     graph.call("chunk", [both], [gate, up])
-    activated = parts.activation(graph, owner, gate, kind=kind, elements=elements)
-    product = aten.multiply(graph, activated, up, num_bytes=up.num_bytes, name=f"{owner}.product")
+    activated = parts.activation(graph, owner, gate, kind=kind, elements=elements, sizes=sizes)
+    product = parts.product(graph, f"{owner}.product", activated, up)
     graph.hold(gate, up)
     return product

@@ -51,6 +51,10 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line; no traceback reaches the user."""
+    if "VRAMCAST_DEBUG" in os.environ:
+        from vramcast.estimate.proposals import BUGS
+
+        BUGS.are_raised = True
     try:
         code = group.main(standalone_mode=False)
     except VramcastError as error:

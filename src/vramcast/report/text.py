@@ -327,7 +327,7 @@ def changes(answer: Answer, words: Words) -> Iterator[str]:
 def change_cells(change: Change, words: Words) -> tuple[str, str, str, str]:
     """A change, what it leads to, whether that fits, and what it costs."""
     mark = words("change_fits") if change.fits else words("change_fails")
-    size = format_bytes(change.device_bytes) if change.fits else f"> {format_bytes(change.device_bytes)}"
+    size = format_bytes(change.device_bytes)
     if change.concurrency:
         size = words("holds", sequences=f"{change.concurrency:,.1f}")
     return change.change, size, mark, cost_words(change, words)

@@ -14,7 +14,7 @@ from vramcast.domain.version import date_text
 from vramcast.engines.torchtitan.facts import Facts, facts
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Sharing
-from vramcast.errors import Unsupported
+from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.operators.linear import Numerics
 from vramcast.parallel.fsdp import (
     Fsdp,
@@ -110,6 +110,7 @@ def _sizes(job: Job, known: Facts, samples: int) -> Sizes:
     plan = job.plan
     kernel = plan.attention if plan.attention is not AttentionKernel.EAGER else AttentionKernel.FLASH
     length = share("cp", job.workload.seq_len, plan.cp, what="seq_len")
+    _refuse_uneven(job, known, samples)
     return Sizes(
         batch=samples, seq_len=length, hidden=job.model.hidden, numerics=BF16, attention=kernel,
         norm="compiled" if plan.compile else ("torch" if known.fused_norm else "huggingface"),
@@ -118,6 +119,23 @@ def _sizes(job: Job, known: Facts, samples: int) -> Sizes:
         grouped=known.grouped_attention, tp=plan.tp,
         sequence_parallel=plan.tp > 1,
     )
+
+
+def _refuse_uneven(job: Job, known: Facts, samples: int) -> None:
+    """Raise InvalidSpec where sequence and context parallelism would not divide the positions evenly.
+
+    [titan] trainer.py "must be divisible by ..."; before 2025-06-23 such a run failed in its rotary embedding (#1306)
+    """
+    plan, length = job.plan, job.workload.seq_len
+    halves = 2 if plan.cp > 1 or known.pairs_positions else 1
+    divisor = plan.tp * plan.cp * halves
+    tokens = length * samples if known.folds_batch else length
+    if tokens % divisor:
+        below = length // divisor * divisor
+        raise InvalidSpec(
+            f"torchtitan divides positions evenly over tp={plan.tp} and cp={plan.cp}, by {divisor}; seq-len={length} "
+            f"does not divide so, use {below or divisor} or {below + divisor}"
+        )
 
 
 def _graph_trainer(job: Job) -> bool:

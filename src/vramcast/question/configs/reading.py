@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.errors import SourceError
 from vramcast.question.configs.shell import Script, read_script
 
@@ -81,29 +82,15 @@ def _table(path: Path, text: str) -> Mapping[str, Any] | None:
         if path.suffix == ".json" or text.lstrip().startswith("{"):
             found = json.loads(text)
         elif path.suffix in (".yaml", ".yml"):
-            found = _yaml(path, text)
+            found = parse_yaml(text)
         else:
             return None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, NoDocument) as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
         raise SourceError(f"{path}: not {kind}: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found) or _deep(found) > DEEPEST:
         raise SourceError(f"{path}: must be a table of names and values, at most {DEEPEST} deep")
     return found
-
-
-def _yaml(path: Path, text: str) -> Any:
-    import yaml
-
-    try:
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise SourceError(f"{path}: aliases are not allowed in a configuration")
-        return yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:  # its own text quotes the line, which may hold a secret
-        place = f" at line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
-        raise ValueError(f"{re.sub(r'[^ ]*[/!][^ ]*', '...', str(error.problem or error.context))}{place}") from None
-    except yaml.YAMLError:
-        raise ValueError("characters that no YAML has") from None
 
 
 def _deep(value: Any, level: int = 0) -> int:

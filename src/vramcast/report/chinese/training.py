@@ -42,6 +42,7 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "{model} 的 Q 与输出分两步投影，逐算子执行时不计时；请用 --engine megatron",
     "network of {rate} Gb/s RDMA for each card; the question names none":
         "每卡按 {rate} Gb/s RDMA 网络计算；问题中没有给出网络",
+    "samples are padded to {length} tokens, which tp={tp} divides": "样本补齐到 {length} 个 token，以便被 tp={tp} 整除",
     "as measured, instead of {formula}": "按实测值，而不是 {formula}",
     "calibrated by {source}": "由 {source} 校准",
     "calibrated by {source}: {name} {now} GiB instead of {before} GiB":

@@ -246,6 +246,11 @@ ASKING_ZH: Final[dict[str, str]] = {
     "{field}={value} of {model} must be a table": "{model} 的 {field}={value} 必须是一张表",
     "{field}={value} of {model} does not divide {other}={size}": "{model} 的 {field}={value} 不能整除 {other}={size}",
     "{field}={value} of {model} must be an integer": "{model} 的 {field}={value} 必须是整数",
+    "{field}={value} of {model} is no activation function of transformers, whose names are lower-case; use {name:w}":
+        "{model} 的 {field}={value} 不是 transformers 的激活函数，其名称均为小写；请用 {name}",
+    "{field}={value} of {model} is no activation function of transformers, whose names are lower-case; "
+    "use one of {names}":
+        "{model} 的 {field}={value} 不是 transformers 的激活函数，其名称均为小写；请从 {names} 中选择",
     "{field}={value} of {model} must be between {least} and {most}":
         "{model} 的 {field}={value} 必须在 {least} 与 {most} 之间",
     "{field}={value} of {model} must be at least 1": "{model} 的 {field}={value} 至少为 1",

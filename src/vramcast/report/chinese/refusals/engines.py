@@ -98,6 +98,9 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "last_stage_layers",
     "stage_layers={text} does not place {layers} layers on pp={pp} x virtual_stages={stages} stages":
         "stage_layers={text} 没有把 {layers} 层放到 pp={pp} x virtual_stages={stages} 级上",
+    "torchtitan divides positions evenly over tp={tp} and cp={cp}, by {divisor}; seq-len={length} does not divide so, "
+    "use {below} or {above}":
+        "torchtitan 按 tp={tp}、cp={cp} 均分位置，须能被 {divisor} 整除；seq-len={length} 不能，请用 {below} 或 {above}",
     "torchtitan version {text} is no date; use a year and month, as in 2025-02":
         "torchtitan 版本 {text} 不是日期；请用年月，例如 2025-02",
     "{chunks} pipeline chunks are more than {layers} layers and two ends; use fewer stages":

@@ -52,10 +52,8 @@ function outcome({ fits, concurrency, device_bytes: size }, answer) {
   return { value: size, before: answer.needed_bytes, limit: answer.capacity_bytes, fits };
 }
 
-function after({ fits, concurrency, device_bytes }, t) {
-  if (concurrency) return t("holds", { sequences: rounded(concurrency) });
-  const size = bytes(device_bytes, 1);
-  return fits ? size : t("at_least", { size });
+function after({ concurrency, device_bytes }, t) {
+  return concurrency ? t("holds", { sequences: rounded(concurrency) }) : bytes(device_bytes, 1);
 }
 
 const BADGES = { fits: ["good", "fits"], fits_closely: ["close", "fits_closely"], does_not_fit: ["bad", "not_yet"] };
