@@ -162,7 +162,6 @@ def test_sizes_left_to_the_trainer_are_said(tmp_path: Path) -> None:
         ("ds.json", {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "yes"}}, "bf16.enabled: 'yes'"),
         ("a.json", {"num_train_epochs": 1, "bf16": "yes"}, "bf16: 'yes'"),
         ("a.json", {"finetuning_type": "freeze"}, "freeze is not modelled"),
-        ("a.json", {"finetuning_type": "lora", "lora_target": "q_proj,wqkv"}, "wqkv"),
         ("a.json", {"finetuning_type": "lora", "quantization_bit": 3}, "quantization_bit: '3'"),
         ("a.json", {"num_train_epochs": 1, "fsdp": "full_shard half"}, "'half'"),
         ("a.json", {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "SOME"}}, "'SOME'"),

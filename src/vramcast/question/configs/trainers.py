@@ -20,11 +20,6 @@ OPTIMIZERS: Final = {
     "lion_32bit": ("lion", None), "adagrad": ("adagrad", None), "rmsprop": ("rmsprop", None),
 }
 
-LORA_TARGETS: Final = {
-    "q_proj": "attention.q", "k_proj": "attention.k", "v_proj": "attention.v", "o_proj": "attention.o",
-    "gate_proj": "mlp.gate", "up_proj": "mlp.up", "down_proj": "mlp.down",
-}
-
 FSDP: Final = {
     "FULL_SHARD": "everything", "SHARD_GRAD_OP": "optimizer+gradients", "NO_SHARD": "nothing",
     "HYBRID_SHARD": "everything", "1": "everything", "2": "optimizer+gradients", "3": "nothing", "4": "everything",
@@ -136,11 +131,7 @@ def _adapters(values: Watched) -> dict[str, Any]:
     if (rank := values.count("lora_rank")) is not None:
         found["lora-rank"] = rank
     targets = values.get("lora_target", "all")
-    listed = [name.strip() for name in map(str, targets if isinstance(targets, list) else str(targets).split(","))]
-    named = [LORA_TARGETS[name] for name in listed if name in LORA_TARGETS]
-    if strange := [name for name in listed if name not in LORA_TARGETS and name != "all"]:
-        values.refuse("lora_target", ",".join(strange), f"one of all, {', '.join(LORA_TARGETS)}")
-    found["lora-targets"] = ",".join(named or LORA_TARGETS.values())
+    found["lora-targets"] = tuple(map(str, targets)) if isinstance(targets, list) else str(targets)
     bits = values.one_of("quantization_bit", BITS)
     return found | ({"base-weights": bits} if bits else {})
 
