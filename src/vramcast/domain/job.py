@@ -106,13 +106,17 @@ class Peft(Noun, frozen=True):
 
     method: str = "lora"  # key of operators.lora.ADAPTERS, or "prefix", "prompt", "ln", "adapter", "ia3", "bitfit"
     rank: int = 8
-    targets: tuple[str, ...] = ("attention.q", "attention.v")  # Parameter.path names
-    modules_to_save: tuple[str, ...] = ()  # trained whole: "embedding", "head"
+    targets: tuple[str, ...] = ("attention.q", "attention.v")  # words of blocks.parameters.targets
+    modules_to_save: tuple[str, ...] = ()  # trained whole: "embedding", "head", "classifier"
     virtual_tokens: int = 0  # prefix and prompt tuning
     dropout: float = 0.0
     base: Literal["full", "nf4", "nf4-dq", "int8", "gptq-int4", "awq-int4"] = "full"  # storage of frozen weights
     adapter_dtype: str = "fp32"
     trainable_parameters: int | None = None  # known from a run: overrides the count by rank and targets
+
+
+WITHOUT_TARGETS: Final = ("prefix", "prompt", "ln", "adapter")
+"""PEFT methods that name no weights to adapt."""
 
 
 class Plan(Noun, frozen=True):

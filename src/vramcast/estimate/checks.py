@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from math import gcd
 from typing import Final
 
-from vramcast.domain.job import Job, Plan, Precision, Shards
+from vramcast.blocks.parameters.targets import check_targets
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Shards
 from vramcast.domain.model import MLP, Attention, Layer, MoE, MultiLatentAttention
 from vramcast.errors import InvalidSpec, Unsupported
 
@@ -60,6 +61,8 @@ def check(job: Job) -> None:
 
         check_options(job)
     plan, model = job.plan, job.model
+    if plan.peft is not None and plan.peft.method not in WITHOUT_TARGETS:
+        check_targets(model, plan.peft.targets)
     layers = [run.layer for run in model.main.runs]
     _divides("tp", plan.tp, list(_tensor_parallel_sizes(layers)), model.name)
     key_values = [layer.mixer.num_kv_heads for layer in layers if isinstance(layer.mixer, Attention)]

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute, Shards
-from vramcast.estimate.variants import FULL_PRECISION, sixteen_bits, with_plan, with_workload
+from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
+from vramcast.estimate.variants import FULL_PRECISION, adapters_of, sixteen_bits, with_plan, with_workload
 from vramcast.units import ceil_div
 
 Apply = Callable[[Job], Job | None]
@@ -147,7 +147,7 @@ def _sequence_parallel(job: Job) -> Job | None:
 
 
 def _lora(base: Literal["full", "nf4-dq"]) -> Apply:
-    return lambda job: None if job.plan.peft else with_plan(job, peft=Peft(rank=16, base=base))
+    return lambda job: None if job.plan.peft else with_plan(job, peft=adapters_of(job.model, base))
 
 
 def _expandable(job: Job) -> Job | None:

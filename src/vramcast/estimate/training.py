@@ -12,7 +12,7 @@ import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, Change, RankAnswer, StepTime
-from vramcast.domain.job import Job
+from vramcast.domain.job import WITHOUT_TARGETS, Job
 from vramcast.domain.program import extent, sizes
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version, named, newer, version_text
@@ -107,7 +107,10 @@ def _offered(job: Job, ranks: list[RankAnswer], time: StepTime | None) -> tuple[
 
 
 def _recipe(job: Job) -> Iterator[str]:
-    """Why a card computes in fp16."""
+    """What is adapted, and why a card computes in fp16."""
+    peft = job.plan.peft
+    if peft is not None and peft.method not in WITHOUT_TARGETS:
+        yield f"adapters of rank {peft.rank} on {', '.join(peft.targets)}"
     if job.plan.precision in FP16_RECIPES and not job.cluster.gpu.has_bf16:
         yield f"{job.plan.precision} with a loss scale: {job.cluster.gpu.name} has no bf16 tensor cores"
 

@@ -51,6 +51,8 @@ SUFFIXES: Final = {"k": 1024, "m": 1024**2}
 AMOUNT: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kmbt]?)", re.ASCII)
 AMOUNTS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 LARGEST_AMOUNT: Final = 10**18
+COMMAS: Final = re.compile(r",(?![^({[]*[)}\]])")
+"""Commas between names, not those inside brackets: of a regular expression, of a list."""
 
 
 def _choice(section: str, field: str, help_: str, choices: Any) -> Option:
@@ -140,11 +142,15 @@ OPTIONS: Final[dict[str, Option]] = {
         "peft",
         "method",
         "parameter-efficient fine-tuning",
-        ("lora", "dora", "prefix", "prompt", "adapter", "ia3", "bitfit"),
+        ("lora", "dora", "prefix", "prompt", "adapter", "ia3"),
     ),
     "lora-rank": Option("peft", "rank", Kind.COUNT, "rank of the adapters"),
-    "lora-targets": Option("peft", "targets", Kind.NAMES, "adapted weights: attention.q, mlp.up ..."),
-    "modules-to-save": Option("peft", "modules_to_save", Kind.NAMES, "trained whole beside adapters: embedding, head"),
+    "lora-targets": Option(
+        "peft", "targets", Kind.NAMES, "adapted weights: all-linear, q_proj, attention.q ..., or a regular expression"
+    ),
+    "modules-to-save": Option(
+        "peft", "modules_to_save", Kind.NAMES, "trained whole beside adapters: embedding, lm_head ..."
+    ),
     "virtual-tokens": Option("peft", "virtual_tokens", Kind.COUNT, "prefix and prompt tuning"),
     "lora-dropout": Option("peft", "dropout", Kind.NUMBER, "dropout before the adapters"),
     "base-weights": _choice(
@@ -231,7 +237,7 @@ def _parse_names(name: str, value: object) -> tuple[str, ...]:
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
         raise InvalidSpec(f"{name} must be a list of names")
-    return tuple(part.strip() for item in items for part in item.split(",") if part.strip())
+    return tuple(part.strip() for item in items for part in COMMAS.split(item) if part.strip())
 
 
 def _parse_number(name: str, value: object) -> float:

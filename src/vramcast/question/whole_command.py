@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vramcast.domain.job import Job, Peft, Plan, Workload
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Workload
 from vramcast.domain.model import Model
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.domain.version import named
@@ -43,7 +43,9 @@ def train_command(job: Job, options: Mapping[str, Any], model: str | None) -> st
         *_differing(replace(job.plan, peft=None), Plan(), OPTIONS, "plan", always=shards),
     ]
     if job.plan.peft is not None:
-        words += ["--peft", job.plan.peft.method, *_differing(job.plan.peft, Peft(), OPTIONS, "peft")]
+        peft = job.plan.peft
+        named = () if peft.method in WITHOUT_TARGETS else ("lora-targets",)
+        words += ["--peft", peft.method, *_differing(peft, Peft(), OPTIONS, "peft", always=named)]
     words += [*_engine_options(job.engine_options), *(["--alloc-conf", job.alloc_conf] if job.alloc_conf else [])]
     words += _passed_on(options, OPTIONS, also=("tokens",))
     return shlex.join(words)

@@ -75,6 +75,22 @@ ASKING_ZH: Final[dict[str, str]] = {
     "layers={layers}: {model} has {there}; use at most that many":
         "layers={layers}：{model} 只有 {there} 层；请不超过该数",
     "--{option} needs --peft, for example --peft lora": "--{option} 需要 --peft，例如 --peft lora",
+    "no weight of {model} is called {word}; it has {known}": "{model} 没有名为 {word} 的权重；它有 {known}",
+    "no module of {model} that is trained whole is called {word}; it has {known}":
+        "{model} 没有名为 {word}、可整体训练的模块；它有 {known}",
+    "lora-targets={pattern} is no regular expression: {reason}": "lora-targets={pattern} 不是正则表达式：{reason}",
+    "lora-targets={pattern} matches no whole module name of {model}":
+        "lora-targets={pattern} 不匹配 {model} 的任何完整模块名",
+    "lora-targets={pattern} matches no whole module name of {model}, such as {example}":
+        "lora-targets={pattern} 不匹配 {model} 的任何完整模块名，例如 {example}",
+    "PEFT adapts no out_proj of {family}; leave it out of --lora-targets":
+        "PEFT 不适配 {family} 的 out_proj；请从 --lora-targets 中去掉",
+    "transformers 5 holds {one} and {other} of the experts in one tensor, and PEFT adapts both or neither; name both":
+        "transformers 5 把专家的 {one} 与 {other} 放在同一张量中，PEFT 要么都适配要么都不适配；请两个都写",
+    "--peft {method} adapts nothing of {model} by itself; give --lora-targets: {known}":
+        "--peft {method} 不会自行适配 {model} 的任何权重；请给出 --lora-targets：{known}",
+    "--peft {method} adapts no weights that exist; leave out --lora-targets":
+        "--peft {method} 不适配已有的权重；请去掉 --lora-targets",
     "engine-option={text} must be written key=value": "engine-option={text} 必须写成 key=value",
     "sequences of {needed} tokens ({parts}) are longer than {context}; shorten them, or give --context {again}":
         "序列 {needed} 个 token（{parts}）超过 {context}；请缩短，或给出 --context {again}",

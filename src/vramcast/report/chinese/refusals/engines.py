@@ -62,6 +62,18 @@ ENGINES_ZH: Final[dict[str, str]] = {
     "litgpt cannot train quantised models on several GPUs; use one GPU": "litgpt 不能在多卡上训练量化模型；请用单卡",
     "litgpt has no {method}; use lora or adapter": "litgpt 没有 {method}；请用 lora 或 adapter",
     "litgpt cannot adapt {targets}; use {known}": "litgpt 不能适配 {targets}；请用 {known}",
+    "litgpt adapts the whole MLP or nothing of it; add {paths} to --lora-targets":
+        "litgpt 要么适配整个 MLP 要么完全不适配；请把 {paths} 加入 --lora-targets",
+    "--peft {method} adapts no weight of {model}; name some with --lora-targets":
+        "--peft {method} 未适配 {model} 的任何权重；请用 --lora-targets 指定",
+    "adapters on {path} are not modelled for --engine {engine}; leave it out of --lora-targets":
+        "--engine {engine} 未建模 {path} 上的适配器；请从 --lora-targets 中去掉",
+    "--loss {loss} never runs the head that --lora-targets names; use --loss eager":
+        "--loss {loss} 不会运行 --lora-targets 所指的输出层；请用 --loss eager",
+    "PEFT adapts stacked experts by lora alone, not by {method}; leave {path} out":
+        "PEFT 只能用 lora 适配堆叠的专家，不能用 {method}；请去掉 {path}",
+    "PEFT adapts stacked experts without dropout; leave out {path}, or use --lora-dropout 0":
+        "PEFT 适配堆叠的专家时不支持 dropout；请去掉 {path}，或用 --lora-dropout 0",
     "litgpt is modelled for dense attention models; use --engine pytorch or megatron":
         "litgpt 只建模稠密注意力模型；请用 --engine pytorch 或 megatron",
     "{model}: megatron models text decoders and encoder-decoders; use engine pytorch":
