@@ -16,6 +16,7 @@ from vramcast.domain.model import Head, Run
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import formats_of
+from vramcast.engines.transformers.versions import left_whole
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.states.storage import FORMATS
 from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
@@ -166,6 +167,7 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
         tp=tp,
         ep=tp * plan.dp if plan.expert_parallel else 1,
         dcp=plan.dcp,
+        left_whole=left_whole(job.model.family, job.version) if job.engine == "transformers" else None,
     )
 
 

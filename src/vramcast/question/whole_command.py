@@ -44,8 +44,8 @@ def train_command(job: Job, options: Mapping[str, Any], model: str | None) -> st
     ]
     if job.plan.peft is not None:
         peft = job.plan.peft
-        named = () if peft.method in WITHOUT_TARGETS else ("lora-targets",)
-        words += ["--peft", peft.method, *_differing(peft, Peft(), OPTIONS, "peft", always=named)]
+        targets = () if peft.method in WITHOUT_TARGETS else ("lora-targets",)
+        words += ["--peft", peft.method, *_differing(peft, Peft(), OPTIONS, "peft", always=targets)]
     words += [*_engine_options(job.engine_options), *(["--alloc-conf", job.alloc_conf] if job.alloc_conf else [])]
     words += _passed_on(options, OPTIONS, also=("tokens",))
     return shlex.join(words)

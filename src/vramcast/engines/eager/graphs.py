@@ -23,6 +23,7 @@ class Layers(NamedTuple):
     graphs: tuple[tuple[int, Graph], ...]
     hidden: Tensor
     gradient: Tensor
+    runs: tuple[int, ...] = ()  # which run of equal layers each graph is of
 
 
 class Blocks(NamedTuple):
@@ -60,12 +61,12 @@ def _layers(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
         name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner=stack.name,
         formula=hidden.formula, source=hidden.source,
     )
-    found, first = [], 0
-    for index, count, again in run_parts(stack, recipe):
+    found, first, divided = [], 0, tuple(run_parts(stack, recipe))
+    for index, count, again in divided:
         here = recipe.at(stack, sizes, first, first + count - 1)
         found.append((count, _layer(stack.runs[index], here, hidden, recipe, again)))
         first += count
-    return Layers(tuple(found), hidden, gradient)
+    return Layers(tuple(found), hidden, gradient, tuple(index for index, _, _ in divided))
 
 
 def run_parts(stack: Stack, recipe: Recipe) -> Iterator[tuple[int, int, bool]]:

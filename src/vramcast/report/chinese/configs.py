@@ -43,7 +43,8 @@ CONFIGS_ZH: Final[dict[str, str]] = {
     "{value} is not set in the file": "{value} 在文件中未设定",
     "is filled in by a template": "由模板填入",
     "stands in a branch of the script that only a run takes": "位于只有运行时才确定的分支",
-    "stands in the file with {count} different commands; keep one of them": "文件中有 {count} 条不同的命令；请只保留一条",
+    "stands in the file with {count} different commands; keep one of them":
+        "文件中有 {count} 条不同的命令；请只保留一条",
     "is no argument of a command that is understood": "不是可理解的命令的参数",
     "a whole number from 1 up": "不小于 1 的整数",
     "a number from 0 up": "不小于 0 的数",
@@ -94,7 +95,8 @@ CONFIGS_ZH: Final[dict[str, str]] = {
     "{template} is of a model with towers that stay frozen, which is not modelled":
         "{template} 是带有冻结视觉塔的模型，未建模",
     "trains on the host, where no GPU memory is taken": "在主机上训练，不占显存",
-    "is left to the run beside {copies} copies; give --shard-group": "有 {copies} 份副本时留给运行时；请给出 --shard-group",
+    "is left to the run beside {copies} copies; give --shard-group":
+        "有 {copies} 份副本时留给运行时；请给出 --shard-group",
     "is not Python that can be read": "不是可读取的 Python",
     "stands in the file {count} times; keep the function that --config names":
         "文件中出现 {count} 次；请只保留 --config 所指的函数",
@@ -108,7 +110,8 @@ CONFIGS_ZH: Final[dict[str, str]] = {
     "{algorithm} is not modelled without speculative_num_steps, which depends on the network; give --draft and "
     "--draft-tokens":
         "未给出取决于网络的 speculative_num_steps 时未建模 {algorithm}；请给出 --draft 与 --draft-tokens",
-    "is named in {count} versions; give --engine {engine}@VERSION": "写明了 {count} 个版本；请给出 --engine {engine}@版本",
+    "is named in {count} versions; give --engine {engine}@VERSION":
+        "写明了 {count} 个版本；请给出 --engine {engine}@版本",
     "does not say which {engine} is in it; give --engine {again}@VERSION":
         "没有说明其中的 {engine} 版本；请给出 --engine {again}@版本",
     "elastic (Flextron) training is not modelled": "未建模弹性（Flextron）训练",

@@ -24,6 +24,20 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
         "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
     "adapters of rank {rank} on {paths}": "秩为 {rank} 的适配器位于 {paths}",
+    "experts are not packed: transformers {version} stacks them in one parameter, and bitsandbytes converts linear "
+    "layers only":
+        "专家没有被压缩：transformers {version} 把它们堆叠为一个参数，而 bitsandbytes 只转换线性层",
+    "no layer is packed: {family} has linear layers of its own, which transformers {version} passes by":
+        "没有层被压缩：{family} 使用自己的线性层类，transformers {version} 不转换它们",
+    "prepare_model_for_kbit_training: what is not packed is fp32, and so are hidden states":
+        "prepare_model_for_kbit_training：未压缩的权重为 fp32，隐藏状态也是",
+    "TRL {version} prepares packed models: what is not packed is fp32, and so are hidden states":
+        "TRL {version} 会准备压缩模型：未压缩的权重为 fp32，隐藏状态也是",
+    "TRL {version} prepares packed models: norms are fp32, and so are hidden states":
+        "TRL {version} 会准备压缩模型：归一化权重为 fp32，隐藏状态也是",
+    "GRPO with beta={beta}: a reference model is asked, too": "GRPO 的 beta={beta}：还要运行参考模型",
+    "GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one":
+        "GRPO 的 beta=0（TRL 自 0.19 起的默认值）：没有参考模型；需要时用 --engine-option beta=0.04",
     "fused kernels with in-place backward": "融合内核，反向就地进行",
     "every expert receives the same number of tokens": "每个专家收到的 token 数相同",
     "every micro-batch is as long as the longest sample": "每个微批都与最长的样本一样长",

@@ -80,6 +80,7 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "{model}：megatron 只建模文本解码器与编码器-解码器；请用引擎 pytorch",
     "pipeline stages of encoder-decoders are not modelled for megatron; use pp=1":
         "megatron 未建模编码器-解码器的流水线级；请用 pp=1",
+    "engine option trl={text} must be a release, as in trl=0.24": "引擎选项 trl={text} 必须是发布版本，例如 trl=0.24",
     "torch={text} must be a release such as 2.13": "torch={text} 必须是发布版本，例如 2.13",
     "moments={dtype} needs precision_aware=true": "moments={dtype} 需要 precision_aware=true",
     "PEFT is not modelled for megatron; use engine huggingface or unsloth":
