@@ -127,7 +127,8 @@ def _scores(spec: Attention, sizes: Sizes, *, heads: int, kv_heads: int, source:
         dropout=sizes.attention_dropout,
         masked=sizes.masked or biased,
         additions=int(biased),
-        fp32_softmax=sizes.fp32_softmax,
+        fp32_softmax=sizes.fp32_softmax and not spec.sinks,
+        sinks=spec.sinks,
         copies=sizes.copies_scores,
         grouped=sizes.grouped and not sizes.masked,
     )

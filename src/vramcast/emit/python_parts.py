@@ -10,7 +10,9 @@ from vramcast.domain.model import Head
 from vramcast.emit.files import Order
 from vramcast.emit.model_names import hub_id
 from vramcast.emit.shell import commented
+from vramcast.engines.eager.question import transformers_version
 from vramcast.engines.eager.trl import prepared_weights
+from vramcast.engines.transformers.versions import attention_kernels
 from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved
 
@@ -26,6 +28,9 @@ COMPUTE_DTYPES: Final = {
     Precision.MIXED_FP16: "float16",
 }
 """What is computed in where it is not the weights' dtype."""
+
+HUB_KERNELS: Final = {"gpt_oss": "kernels-community/vllm-flash-attn3", "mimo_v2_flash": "flash_attention_4"}
+"""Family -> the implementation that it is compatible with."""
 
 AUTO_CLASSES: Final = {
     Head.LM: "AutoModelForCausalLM", Head.MLM: "AutoModelForMaskedLM",
@@ -68,8 +73,12 @@ def auto_class(job: Job) -> str:
 
 
 def attention_of(order: Order) -> str:
-    """`attn_implementation` of transformers: its own code, or PyTorch's kernels."""
-    return "eager" if order.ask("attention") == AttentionKernel.EAGER else "sdpa"
+    """`attn_implementation` of transformers: its own code, PyTorch's kernels, or those that run families those cannot."""
+    kernel, family = AttentionKernel(order.ask("attention")), order.job.model.family
+    if kernel is AttentionKernel.EAGER:
+        return "eager"
+    fused = attention_kernels(family, transformers_version(order.job))[0] is not AttentionKernel.EAGER
+    return "sdpa" if fused else HUB_KERNELS.get(family, "flash_attention_2")
 
 
 def kernel_lines(order: Order) -> str:

@@ -12,7 +12,7 @@ from vramcast.domain.program import Program
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.eager.models import all_phases
 from vramcast.engines.eager.question import (
-    attention_of,
+    attention_sentences,
     packing_sentences,
     recipe_of,
     refuse_shards,
@@ -39,8 +39,7 @@ def one_role(job: Job, phases: Mapping[Phase, Program], *assumptions: str) -> Ra
         found.append("torch.compile fuses norms, activations, rotary embedding and the loss; the rest as in eager mode")
     if job.workload.grad_accum > 1:
         found.append("gradients of later micro-batches are added to those of the first and freed")
-    if attention_of(job) is not job.plan.attention:
-        found.append(f"attention runs in full: transformers has no fused kernel for {job.model.family}")
+    found += attention_sentences(job)
     if text_only(job):
         found.append("batches of text only: the vision tower needs --image-size")
     return RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=tuple(found))

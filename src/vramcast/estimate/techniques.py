@@ -54,7 +54,7 @@ def _recompute(kind: Recompute) -> Apply:
 
 
 def _flash_for_eager(job: Job) -> Job | None:
-    known = (AttentionKernel.EAGER, AttentionKernel.FLASH)
+    known = (None, AttentionKernel.EAGER, AttentionKernel.FLASH)
     return with_plan(job, attention=AttentionKernel.FLASH) if job.plan.attention in known else None
 
 

@@ -17,7 +17,14 @@ from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
-from vramcast.engines.transformers.versions import NEWEST, has_fused_attention, left_sentences, left_whole
+from vramcast.engines.transformers.versions import (
+    FLASH_NEEDS,
+    NEWEST,
+    attention_kernels,
+    family_of,
+    left_sentences,
+    left_whole,
+)
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.operators.linear import NUMERICS, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
@@ -37,6 +44,14 @@ WITHOUT_ADAPTER: Final = ("prefix", "prompt", "ln")
 """PEFT methods that add no correction to linear layers."""
 
 FP32: Final = 4
+
+COMPUTES_IN_BF16: Final = (Precision.AMP_BF16, Precision.MIXED_BF16, Precision.BF16)
+
+RUNS_TRANSFORMERS: Final = ("pytorch", "huggingface", "deepspeed", "colossalai", "unsloth")
+"""Engines that run transformers' model code."""
+
+OWN_ATTENTION: Final = ("unsloth",)
+"""Those with kernels of their own where transformers runs attention in full unasked [unsloth_zoo flex_attention]."""
 
 SAVED_MODULES: Final[dict[str, str]] = {
     "embedding": "embedding.tokens", "head": "head.output", "classifier": "head.classifier",
@@ -147,6 +162,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         activation=variants,
         rope=variants,
         fp32_softmax=model.main.causal,
+        copies_scores=plan.precision in COMPUTES_IN_BF16,
         masked=padded and attention_of(job) is not AttentionKernel.EAGER,
         grouped=not padded,
         keys=seq_len + prefix if prefix else None,
@@ -189,8 +205,37 @@ def _under_autocast(sizes: Sizes, model: Model) -> Sizes:
 
 
 def attention_of(job: Job) -> AttentionKernel:
-    """The plan's kernel, where the family's code can call it."""
-    return job.plan.attention if has_fused_attention(job.model.family) else AttentionKernel.EAGER
+    """The kernel that a job's attention runs: asked for, or its engine's own.
+
+    Raises: Unsupported for a kernel that the family's code in transformers cannot call
+    """
+    asked, family = job.plan.attention, job.model.family
+    if job.engine not in RUNS_TRANSFORMERS:
+        return asked or AttentionKernel.FLASH
+    kernels = attention_kernels(family, transformers_version(job))
+    if asked is None:
+        flex = job.engine in OWN_ATTENTION and AttentionKernel.FLASH in kernels
+        return AttentionKernel.FLASH if flex else kernels[0]
+    if asked not in kernels:
+        names = " or ".join(sorted(kernels))
+        raise Unsupported(f"attention={asked} is none that transformers has for {family}; use {names}")
+    needed, sm = FLASH_NEEDS.get(family_of(family), 0), job.cluster.gpu.sm or 0
+    if asked is AttentionKernel.FLASH and sm < needed:
+        raise Unsupported(
+            f"attention=flash of {family} needs compute capability {needed / 10}, which {job.cluster.gpu.name} has "
+            "not; use eager"
+        )
+    return asked
+
+
+def attention_sentences(job: Job) -> tuple[str, ...]:
+    """What somebody should know who expects fused attention, and gets what transformers runs unasked."""
+    family = job.model.family
+    if job.plan.attention is not None or attention_of(job) is not AttentionKernel.EAGER:
+        return ()
+    if AttentionKernel.FLASH in attention_kernels(family, transformers_version(job)):
+        return (f"attention runs in full, as transformers runs {family} unasked; --attention flash for fused kernels",)
+    return (f"attention runs in full: transformers has no fused kernel for {family}",)
 
 
 def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:

@@ -45,6 +45,12 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "后续微批的梯度累加到第一个微批的梯度上，随后释放",
     "torch.compile fuses norms, activations, rotary embedding and the loss; the rest as in eager mode":
         "torch.compile 融合归一化、激活函数、旋转位置编码与损失，其余与 eager 模式相同",
+    "attention runs in full, as transformers runs {family} unasked; --attention flash for fused kernels":
+        "注意力按完整形式计算，这是 transformers 对 {family} 的默认方式；--attention flash 使用融合内核",
+    "attention=flash of {family} needs compute capability {needed}, which {gpu} has not; use eager":
+        "{family} 的 attention=flash 需要计算能力 {needed}，{gpu} 不具备；请用 eager",
+    "attention={kernel} is none that transformers has for {family}; use {names}":
+        "transformers 对 {family} 没有 attention={kernel}；请用 {names}",
     "attention runs in full: transformers has no fused kernel for {kinds}":
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",
