@@ -154,6 +154,9 @@ class Plan(Noun, frozen=True):
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "cp", "ep", "virtual_stages"):
             require_count(name, getattr(self, name))
+        for name in ("etp", "shard_group", "first_stage_layers", "last_stage_layers"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
 
     @property
     def model_parallel(self) -> int:
@@ -184,6 +187,7 @@ class Job(Noun, frozen=True):
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF
     env: dict[str, str] = {}  # memory-relevant environment (CUBLAS_WORKSPACE_CONFIG ...)
     run_tokens: int | None = None  # of the whole run, where the question names it
+    global_batch: int | None = None  # samples of an optimizer step, where the question names them: grad_accum follows
     calibration: Calibration | None = None  # what a measured run taught
 
     @property
