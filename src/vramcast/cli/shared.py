@@ -72,11 +72,12 @@ class Reporting(NamedTuple):
         if self.path is None:
             return
         from vramcast.question.whole_command import question_command
-        from vramcast.report.written import report_of, write_report
+        from vramcast.report.written import report_of
+        from vramcast.sources.whole_files import write_whole
 
         command = question_command(self.command, asked, **files)
         kind = self.path.suffix.removeprefix(".")
-        write_report(self.path, report_of(self.command, answer, kind, words.language, asked=command))
+        write_whole(self.path, report_of(self.command, answer, kind, words.language, asked=command))
         click.echo(words("replay.written", path=self.path), err=as_json)
 
 

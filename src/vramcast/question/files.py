@@ -9,6 +9,7 @@ from typing import Any, Final
 from vramcast.catalogue.documents import NoDocument, parse_toml, parse_yaml
 from vramcast.errors import SourceError, UnknownName
 from vramcast.question.options import OPTIONS, Option
+from vramcast.sources.whole_files import write_whole
 
 LARGEST_FILE: Final = 1 << 20
 """A job file is a few lines; more is a mistake or an attack [bytes]."""
@@ -68,10 +69,7 @@ def write_lines(path: Path, values: Mapping[str, Any], tables: Mapping[str, Mapp
     lines = [f"{name} = {_literal(value)}" for name, value in values.items() if value is not None]
     for title, table in tables.items():
         lines += ["", f"[{title}]", *(f"{name} = {_literal(value)}" for name, value in table.items())]
-    try:
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def _literal(value: Any) -> str:

@@ -54,7 +54,8 @@ class Tables:
         """Take from what may be held at once."""
         self.room -= amount
         if self.room < 0:
-            raise Damaged(f"it holds more than {self.most_values:,} values beside its events; no allocator writes that many")
+            most = f"{self.most_values:,}"
+            raise Damaged(f"it holds more than {most} values beside its events; no allocator writes that many")
 
     def count_events(self, count: int) -> None:
         """So many events were added to columns."""

@@ -20,7 +20,11 @@ FILES_ZH: Final[dict[str, str]] = {
     "Is a directory": "是一个目录",
     "{file}: No such file or directory; name a folder that is there": "{file}：没有这个目录；请指定已存在的目录",
     "{file}: is a folder; name a file in it": "{file}：是目录；请指定其中的文件",
-    "{file}: {reason}; name a file that can be written": "{file}：{reason}；请指定可写的文件",
+    "{file}: {reason}; name another place, or make room": "{file}：{reason}；请换一个位置，或腾出空间",
+    "{file}: cannot be written ({reason}); name another place, or make room":
+        "{file}：无法写入（{reason}）；请换一个位置，或腾出空间",
+    "the output cannot be written: {reason}; make room, or send it elsewhere":
+        "无法写出输出：{reason}；请腾出空间，或输出到别处",
     "{file}: line {line}: {reason}": "{file}：第 {line} 行：{reason}",
     "{file}: line 1: column {name} stands twice": "{file}：第 1 行：列 {name} 重复",
     "{file}: line {line}: {cells} cells for {columns} columns": "{file}：第 {line} 行：{cells} 个单元格对 {columns} 列",
