@@ -123,6 +123,7 @@ def question_of(
     """
     from vramcast.question.configs.paths import OPTIONS as ABOUT_FILES
     from vramcast.question.configs.paths import configs_in
+    from vramcast.question.options import over
 
     merged: dict[str, Any] = {}
     if file is not None:
@@ -146,7 +147,7 @@ def question_of(
 
         merged, said = with_configs(named, configs, command=command, beneath=beneath)
     else:
-        merged = beneath | named
+        merged = over(named, beneath)
     assumptions, ignored = (said.assumptions, said.ignored) if said is not None else ((), ())
     return _with_network(merged, configs, assumptions, ignored)
 

@@ -132,7 +132,11 @@ def _with_command(planned: Planned, options: Mapping[str, Any]) -> Planned:
     named = options.get("model")
     if named is None and options.get("params") is None:
         named = job.model.name  # of an inverse question that looked for it
-    command = train_command(job, options, named)
+    try:
+        command, said = train_command(job, options, named), tuple[str, ...]()
+    except Unsupported as reason:
+        command, said = "", (str(reason),)
+    answer = replace(answer, assumptions=(*answer.assumptions, *said))
     if found is None:
         return planned._replace(answer=replace(answer, command=command))
     return planned._replace(answer=replace(answer, found=replace(found, command=command)))
@@ -169,7 +173,9 @@ def _searched(asked: PlanQuestion, progress: Callable[[int], None] | None) -> Pl
         found = unsearched(asked.space, asked.goal)
     found = explained(found, asked.space, asked.limits, cluster_of_best(asked.space, found))
     found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
-    return Planned(found, job_behind(asked.space, found.plans[0]) if found.plans else None)
+    if not found.plans:
+        return Planned(found, None)
+    return Planned(found, replace(job_behind(asked.space, found.plans[0]), run_tokens=asked.limits.run_tokens))
 
 
 def _require_numpy() -> None:
@@ -201,7 +207,10 @@ def planned_serving(
     asked = build_plan_serving(given.options, resolve=resolve or given.resolve)
     found, job = search(asked.space, asked.limits, asked.goal, top=asked.top)
     if job is not None and not isinstance(given.model, Model):
-        found = replace(found, command=serve_command(job, given.options, given.model, found.labels[0]))
+        try:
+            found = replace(found, command=serve_command(job, given.options, given.model, found.labels[0]))
+        except Unsupported as reason:
+            found = replace(found, assumptions=(*found.assumptions, str(reason)))
     found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
     return given.noted(found), job
 

@@ -95,10 +95,9 @@ def command(
 
     result = serve_answer(given, file=job_file)
     if save is not None:
-        from vramcast.question.files import read_job, write_job
+        from vramcast.question.files import save_job
 
-        before = read_job(job_file, SERVE_OPTIONS) if job_file else {}
-        write_job(save, before | {name: value for name, value in given.items() if value is not None})
+        save_job(save, given, file=job_file, table=SERVE_OPTIONS)
     today = date.today()
     if as_json:
         from vramcast.report.document import to_json

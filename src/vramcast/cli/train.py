@@ -79,9 +79,10 @@ def command(
     reporting = Reporting(report, "train").checked()
     job, result = train_answer(given, file=job_file)
     if save is not None:
-        from vramcast.question.files import read_job, write_job
+        from vramcast.question.files import save_job
+        from vramcast.question.options import OPTIONS
 
-        write_job(save, (read_job(job_file) if job_file else {}) | {k: v for k, v in given.items() if v is not None})
+        save_job(save, given, file=job_file, table=OPTIONS)
     today = date.today()
     if as_json:
         from vramcast.report.document import to_json

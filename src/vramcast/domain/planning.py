@@ -82,6 +82,7 @@ class ServeSpace(Noun, frozen=True):
 
     job: ServeJob  # model and load; concurrency is that of all replicas together
     machines: tuple[Cluster, ...]  # one of each kind
+    most: dict[str, int] = {}  # machines that there are, by name; of others as many as the load needs
     engines: tuple[tuple[str, Version], ...] = (("vllm", (0, 19)),)
     weights: tuple[str | None, ...] = (None,)  # None: as the checkpoint stores them
     kv_dtypes: tuple[str, ...] = ("auto",)

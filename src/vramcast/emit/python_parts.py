@@ -73,7 +73,7 @@ def auto_class(job: Job) -> str:
 
 
 def attention_of(order: Order) -> str:
-    """`attn_implementation` of transformers: its own code, PyTorch's kernels, or those of families that they cannot run."""
+    """`attn_implementation` of transformers: its own code, PyTorch's kernels, or those that run what neither can."""
     kernel, family = AttentionKernel(order.ask("attention")), order.job.model.family
     if kernel is AttentionKernel.EAGER:
         return "eager"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from vramcast.catalogue.documents import NoDocument, parse_toml, parse_yaml
 from vramcast.errors import SourceError, UnknownName
-from vramcast.question.options import OPTIONS, Option
+from vramcast.question.options import OPTIONS, Option, over
 from vramcast.sources.whole_files import write_whole
 
 LARGEST_FILE: Final = 1 << 20
@@ -52,16 +52,33 @@ def read_document(path: Path, *, largest: int) -> tuple[Any, bytes]:
         raise SourceError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise SourceError(f"{path}: not a text file") from None
-    is_toml = path.suffix.lower() == ".toml"
+    is_toml = _is_toml(path)
     try:
         return parse_toml(text) if is_toml else parse_yaml(text, most_tokens=largest // BYTES_PER_TOKEN), content
     except NoDocument as error:
         raise SourceError(f"{path}: not {'TOML' if is_toml else 'YAML'}: {error}") from None
 
 
-def write_job(path: Path, options: Mapping[str, Any]) -> None:
-    """Save the options as TOML that reads back to the same question."""
-    write_lines(path, options, {})
+def save_job(path: Path, options: Mapping[str, Any], *, file: Path | None, table: Mapping[str, Option]) -> None:
+    """Save options, over those of a job file, so that they read back to the same question.
+
+    Args:
+        path: a name that ends in .toml is written as TOML, any other as YAML: as `read_job` reads it
+        options: as given by name; those that are None are left out
+        file: the job file beneath them
+        table: the options of the command
+    """
+    named = {name: value for name, value in options.items() if value is not None}
+    asked = over(named, read_job(file, table) if file is not None else {})
+    if _is_toml(path):
+        write_lines(path, asked, {})
+    else:
+        # TOML quotes and lists as YAML does
+        write_whole(path, "".join(f"{name}: {_literal(value)}\n" for name, value in asked.items()))
+
+
+def _is_toml(path: Path) -> bool:
+    return path.suffix.lower() == ".toml"
 
 
 def write_lines(path: Path, values: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> None:

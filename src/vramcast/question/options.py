@@ -47,6 +47,9 @@ ENGINES: Final = (
 )
 SHARDERS: Final = ("fsdp1", "fsdp2", "deepspeed")
 ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
+SAME: Final = (frozenset(("zero", "shards")), frozenset(("global-batch", "grad-accum")))
+"""Options of which one says the other."""
+
 SUFFIXES: Final = {"k": 1024, "m": 1024**2}
 AMOUNT: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kmbt]?)", re.ASCII)
 AMOUNTS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -168,6 +171,16 @@ OPTIONS: Final[dict[str, Option]] = {
 """Name as users write it -> where it goes. `gpus` and `model` are the two that are always there."""
 
 
+def over(named: Mapping[str, Any], beneath: Mapping[str, Any]) -> dict[str, Any]:
+    """Options over others: each wins over itself, and over what says the same in another way.
+
+    >>> over({"shards": "nothing"}, {"zero": 3, "tp": 2})
+    {'tp': 2, 'shards': 'nothing'}
+    """
+    said = {name for pair in SAME if pair & named.keys() for name in pair}
+    return {name: value for name, value in beneath.items() if name not in said} | dict(named)
+
+
 def parse_count(name: str, value: object) -> int:
     """A whole number; '8k' is 8192, '1M' 1048576.
 
@@ -251,6 +264,6 @@ def _parse_number(name: str, value: object) -> float:
 
 
 __all__ = [
-    "CONFIG_OPTIONS", "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "parse",
+    "CONFIG_OPTIONS", "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "over", "parse",
     "parse_amount", "parse_count",
 ]

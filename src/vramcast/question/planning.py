@@ -356,6 +356,6 @@ def job_of(space: Space, answer: Answer) -> Job:
         cluster=_cluster_of(space, answer),
         engine=engine,
         engine_version=version,
-        engine_options=space.engine_options,
+        engine_options=asked.get("engine_options", {}),
         alloc_conf=asked.get("alloc_conf", ""),
     )

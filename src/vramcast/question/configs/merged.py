@@ -13,12 +13,9 @@ from vramcast.errors import SourceError
 from vramcast.question.build import market_of
 from vramcast.question.configs.paths import Configs
 from vramcast.question.configs.readers import Given, as_options, left_open, read_files, settled, solved
-from vramcast.question.options import MARKET_OPTIONS, parse_count
+from vramcast.question.options import MARKET_OPTIONS, over, parse_count
 
 SERVERS: Final = ("vllm", "sglang")
-
-SAME: Final = (("zero", "shards"), ("global-batch", "grad-accum"))
-"""Options of which one says the other."""
 
 
 def with_configs(
@@ -37,8 +34,7 @@ def with_configs(
     """
     given = read_files(configs.paths, command=command, format_name=configs.format_name)
     named = {name: value for name, value in options.items() if value is not None}
-    merged = {name: value for name, value in given.options.items() if not _said_otherwise(name, named)}
-    merged = {**(beneath or {}), **merged, **named}
+    merged = over(named, over(given.options, beneath or {}))
     if "gpus" in merged:
         given, ranks = _on_cluster(given, merged)
         merged = solved(merged, given.batch, ranks, named)
@@ -64,11 +60,6 @@ def _on_cluster(given: Given, options: Mapping[str, Any]) -> tuple[Given, int]:
     if "tp" in given.options and taken < count and set(SERVERS) & {str(options.get("engine")).partition("@")[0]}:
         others = (*others, f"its command takes {taken} of the {count} GPUs")
     return given._replace(ignored=(*given.ignored, *others)), ranks
-
-
-def _said_otherwise(name: str, named: Mapping[str, Any]) -> bool:
-    """Whether another option that was named says what a file's option says."""
-    return any(name in pair and named.keys() & set(pair) for pair in SAME)
 
 
 def script_network(path: Path, *, ignore_unread: bool) -> tuple[Model, tuple[str, ...]]:
