@@ -32,8 +32,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     """The one role of data-parallel ranks.
 
     `engine_options`: "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
-    "sub_group_size", "stage3_max_reuse_distance" (elements), "overlap_comm" (bool), "auto" (bool: the HF Trainer's
-    sizes from the width of the model), "grad_accum_dtype" ("fp32").
+    "sub_group_size", "stage3_max_reuse_distance" (elements; the first three also "auto"), "overlap_comm"
+    (bool), "auto" (bool: the HF Trainer's sizes from the width of the model), "grad_accum_dtype" ("fp32").
 
     Raises: Unsupported for model parallelism and several models
     """
@@ -65,16 +65,21 @@ def _check_masters(job: Job) -> None:
         raise Unsupported("DeepSpeed keeps masters in fp16 on the host only; add --offload-optimizer cpu")
 
 
+FILLED_IN: Final = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+"""Sizes that the Trainer makes of the width of the model where they are "auto" [HF]."""
+
+
 def settings(job: Job, width: int) -> Zero:
     """ZeRO's settings: DeepSpeed's defaults, the Trainer's "auto" sizes, then what the job names."""
     plan, options, hidden = job.plan, job.engine_options, job.model.hidden
     automatic = bool(options.get("auto", job.engine == "huggingface")) and plan.shards is Shards.EVERYTHING
-    defaults = (500_000_000, 50_000_000, 100_000)
-    if automatic:
-        defaults = (hidden * hidden, 9 * hidden * hidden // 10, 10 * hidden)
+    filled_in = (hidden * hidden, 9 * hidden * hidden // 10, 10 * hidden)
+    defaults = filled_in if automatic else (500_000_000, 50_000_000, 100_000)
+    by_name = dict(zip(FILLED_IN, filled_in, strict=True))
 
     def count(name: str, default: int) -> int:
-        return int(options.get(name, default))
+        value = options.get(name, default)
+        return by_name.get(name, default) if value == "auto" else int(value)
 
     return Zero(
         shards=plan.shards if plan.shards is not Shards.NOTHING else Shards.OPTIMIZER,

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from math import gcd
 from typing import Final
 
-from vramcast.domain.job import Job, Plan, Precision, Shards
-from vramcast.domain.model import MLP, Attention, Layer, MoE, MultiLatentAttention
+from vramcast.blocks.parameters.targets import check_targets
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Shards
+from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
 from vramcast.errors import InvalidSpec, Unsupported
 
 LARGEST_SUGGESTED = 128
@@ -60,6 +61,8 @@ def check(job: Job) -> None:
 
         check_options(job)
     plan, model = job.plan, job.model
+    if plan.peft is not None and plan.peft.method not in WITHOUT_TARGETS:
+        check_targets(model, plan.peft.targets)
     layers = [run.layer for run in model.main.runs]
     _divides("tp", plan.tp, list(_tensor_parallel_sizes(layers)), model.name)
     key_values = [layer.mixer.num_kv_heads for layer in layers if isinstance(layer.mixer, Attention)]
@@ -108,6 +111,10 @@ def refuse_ignored(job: Job) -> None:
     if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
+        )
+    if job.engine in PRETRAINERS and model.head not in (Head.LM, Head.MLM):
+        raise Unsupported(
+            f"{job.engine} trains language models, and {model.name} predicts no tokens; use --engine pytorch"
         )
     if job.engine == "litgpt" and plan.precision is not Precision.BF16:
         raise Unsupported(f"precision={plan.precision} is not modelled for engine litgpt; use bf16 (bf16-true)")

@@ -63,8 +63,9 @@ HELP_ZH: Final[dict[str, str]] = {
     "saved activations off the GPU": "保存的激活移出显卡",
     "parameter-efficient fine-tuning": "参数高效微调",
     "rank of the adapters": "适配器的秩",
-    "adapted weights: attention.q, mlp.up ...": "适配的权重：attention.q、mlp.up 等",
-    "trained whole beside adapters: embedding, head": "适配器之外完整训练的部分：embedding、head",
+    "adapted weights: all-linear, q_proj, attention.q ..., or a regular expression":
+        "适配的权重：all-linear、q_proj、attention.q 等，或正则表达式",
+    "trained whole beside adapters: embedding, lm_head ...": "适配器之外完整训练的部分：embedding、lm_head 等",
     "dropout before the adapters": "适配器前的 dropout",
     "prefix and prompt tuning": "前缀与提示微调的虚拟 token 数",
     "storage of the frozen weights": "冻结权重的存储格式",

@@ -172,7 +172,7 @@ def passes(
 
 def _added_to_the_heads(recipe: Recipe, embedding: Graph, gradients: list[Gradient]) -> tuple[Tensor, ...]:
     """The embedding's gradient of a table that is the head, too: autograd adds it to the head's and frees it."""
-    if not recipe.model.tied:
+    if not recipe.model.tied or recipe.sizes.frozen:
         return ()
     kept = {gradient.tensor for gradient in gradients}
     of_head = {tensor.num_bytes for tensor in kept if tensor.name == "head.output.weight_gradient"}

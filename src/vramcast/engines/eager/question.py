@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.blocks.ends import LINEAR
-from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
+from vramcast.blocks.projection import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import Model, MoE, Norm, Stack
@@ -13,7 +16,7 @@ from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
-from vramcast.engines.eager.recipe import IN_MEMORY, Recipe, Tower
+from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
 from vramcast.engines.eager.releases import (
     TWO_LISTS_UNTIL,
     CausalLoss,
@@ -31,7 +34,7 @@ from vramcast.engines.transformers.versions import (
     left_sentences,
     left_whole,
 )
-from vramcast.errors import UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.operators.linear import NUMERICS, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
@@ -59,7 +62,14 @@ RUNS_TRANSFORMERS: Final = ("pytorch", "huggingface", "deepspeed", "colossalai",
 OWN_ATTENTION: Final = ("unsloth",)
 """Those with kernels of their own where transformers runs attention in full unasked [unsloth_zoo flex_attention]."""
 
-SAVED_MODULES: Final[dict[str, str]] = {"embedding": "embedding.tokens", "head": "head.output"}
+SAVED_MODULES: Final[dict[str, str]] = {
+    "embedding": "embedding.tokens", "head": "head.output", "classifier": "head.classifier",
+}
+
+NOT_PROJECTED: Final = (
+    "attention.position_", "compressor.", "hyper.", "indexer.", "mamba.x", "mamba.dt", "per_layer.",
+)
+"""Weights that the graphs of layers multiply inside a kernel, or not at all."""
 
 NORM_WEIGHTS: Final = ("mixer_norm", "channel_norm", "final_norm")
 
@@ -120,8 +130,10 @@ def recipe_of(
     if narrow or (peft is not None and autocast):
         numerics = Numerics(2, 2, 2, 2)
     variants = "compiled" if plan.compile else variants
+    adapted = () if peft is None or peft.method in WITHOUT_ADAPTER else places_of(job.model, peft.targets)
+    model = replace(job.model, stacks=tuple(runs_apart(stack, adapted) for stack in job.model.stacks))
     sizes = _sizes(job, numerics, variants, autocast=autocast or numerics.autocast)
-    found = (_tower(job, stack, sizes) for stack in job.model.stacks[:-1])
+    found = (_tower(job, stack, sizes) for stack in model.stacks[:-1])
     towers = tuple(tower for tower in found if tower is not None)
     if towers and any(layer.cross_attention for layer in job.model.main.layers):
         decoder_len = job.workload.decoder_seq_len or sizes.seq_len
@@ -129,7 +141,7 @@ def recipe_of(
     if autocast and peft is not None:
         sizes = _under_autocast(sizes, job.model)
     return Recipe(
-        job.model,
+        model,
         sizes,
         towers,
         loss=loss or LOSSES[chosen],
@@ -140,6 +152,7 @@ def recipe_of(
         learning=_learning(peft),
         virtual_elements=_virtual_elements(job),
         copies_learning=peft is not None and bool(peft.modules_to_save),
+        adapted=adapted,
     )
 
 
@@ -284,13 +297,44 @@ def _adapter(job: Job, *, compute: int | None) -> Adapter | None:
         return None
     if peft.method not in ADAPTERS:
         raise UnknownName.of("PEFT method", peft.method, (*ADAPTERS, *WITHOUT_ADAPTER))
-    width = DTYPE_BITS[peft.adapter_dtype] // 8
+    width, main = DTYPE_BITS[peft.adapter_dtype] // 8, job.model.main
+    places = places_of(job.model, peft.targets)
+    if not places:
+        raise InvalidSpec(f"--peft {peft.method} adapts no weight of {job.model.name}; name some with --lora-targets")
+    stacked = job.engine != "unsloth" and peft.method == "lora"
+    _refuse_unmodelled(job, peft, places, stacked=stacked)
+    paths = within((place._replace(first=0, last=LAST) for place in places), main.name, 0, LAST)
     options: tuple[tuple[str, float], ...] = ()
     if peft.trainable_parameters is not None:
-        owned = named_parameters(job.model)
-        layers = sum(found.repeats for found in owned if found.parameter.path in peft.targets)
-        options = (("elements", peft.trainable_parameters / max(1, layers)),)
-    return Adapter(peft.method, peft.rank, peft.targets, width, compute or width, peft.dropout, options)
+        options = (("elements", peft.trainable_parameters / max(1, _adapted_layers(job.model, places))),)
+    return Adapter(peft.method, peft.rank, paths, width, compute or width, peft.dropout, options, stacked)
+
+
+def _adapted_layers(model: Model, places: tuple[Place, ...]) -> int:
+    """Products that are corrected, layer by layer [count]."""
+    return sum(
+        has(matrices(layer, stack.hidden), path)
+        for stack in model.stacks for index, layer in enumerate(stack.layers)
+        for path in within(places, stack.name, index, index)
+    )
+
+
+def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, stacked: bool) -> None:
+    """Raise Unsupported for weights whose adapters are not in the program, InvalidSpec for what PEFT cannot adapt."""
+    for place in places:
+        path = place.path
+        if path == "embedding.tokens" or any(path.startswith(name) for name in NOT_PROJECTED):
+            raise Unsupported(
+                f"adapters on {path} are not modelled for --engine {job.engine}; leave it out of --lora-targets"
+            )
+        if path == HEAD and job.plan.loss is Loss.FUSED_LINEAR:
+            raise Unsupported(f"--loss {job.plan.loss} never runs the head that --lora-targets names; use --loss eager")
+        if not path.startswith(EXPERTS):
+            continue
+        if job.engine != "unsloth" and peft.method != "lora":
+            raise InvalidSpec(f"PEFT adapts stacked experts by lora alone, not by {peft.method}; leave {path} out")
+        if stacked and peft.dropout:
+            raise InvalidSpec(f"PEFT adapts stacked experts without dropout; leave out {path}, or use --lora-dropout 0")
 
 
 def _virtual_elements(job: Job) -> int:
