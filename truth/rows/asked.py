@@ -41,16 +41,20 @@ EXPRESSED: Final[dict[str, dict[str, str]]] = {
     "FSDP1 with flat parameters": {"sharded-by": "fsdp1"},
     "bf16 weights under autocast": {"engine-option": "autocast=true"},
     "fused kernels (LoRA": {"engine-option": "liger=rope+rms_norm"},
+    "samples have varying lengths": {"min-seq-len": "1"},
+    "varying lengths up to": {"min-seq-len": "1"},
 }
 """How a line of `unexpressed` begins -> what says it today."""
 
-SETTINGS: Final[tuple[tuple[str, str, dict[str, str]], ...]] = (
+SETTINGS: Final[tuple[tuple[str, str, dict[str, str | None]], ...]] = (
     ("framework_config", "accelerated-peft", {"engine-option": "prepare_kbit=none"}),
     ("framework_config", "accelerated-peft-bnb", {"base-weights": "nf4-dq"}),
     ("framework_config", "baseline-peft-bnb", {"base-weights": "nf4-dq"}),
+    ("tuner_params", "packing=True", {"min-seq-len": None}),
 )
-"""A setting of a row's own tool, how its value begins, and what that means: fms-acceleration quantises constants too,
-and prepares packed models its own way [plugins/accelerated-peft framework_plugin_bnb.py]."""
+"""A setting of a row's own tool, what its value holds, and what that means; None: nothing is said. fms-acceleration
+quantises constants too, and prepares packed models its own way [plugins/accelerated-peft framework_plugin_bnb.py]; what
+is packed has one length."""
 
 FOLDER: Final = "recipe_configs/"
 """Where a row's model is a file of its own beside the rows."""
@@ -93,9 +97,9 @@ def said(row: Row) -> dict[str, Any]:
     release = RELEASES[engine].search(row.get("framework", "")) if engine in RELEASES else None
     if release is not None:
         options["engine"] = f"{engine}@{release[1]}"
-    words = [EXPRESSED[key] for text in ask.get("unexpressed", ()) for key in EXPRESSED if text.startswith(key)]
+    words: list[Any] = [EXPRESSED[key] for text in ask.get("unexpressed", ()) for key in EXPRESSED if text.startswith(key)]
     values = row.get("config", {}).get("values", {})
-    words += [meant for name, value, meant in SETTINGS if str(values.get(name) or "").startswith(value)]
+    words += [meant for name, value, meant in SETTINGS if value in str(values.get(name) or "")]
     for meant in words:
         for name, value in meant.items():
             options[name] = [*options.get(name, ()), value] if name == "engine-option" else value

@@ -9,6 +9,7 @@ from typing import Final
 from vramcast.blocks.parameters.targets import check_targets
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
+from vramcast.engines.eager.releases import ZERO_OPTIONS, sharder
 from vramcast.errors import InvalidSpec, Unsupported
 
 LARGEST_SUGGESTED = 128
@@ -21,8 +22,6 @@ _FSDP_TRAINERS: Final = (
     "first_stage_layers", "last_stage_layers",
 )
 UNUSED: Final[dict[str, tuple[str, ...]]] = {
-    "pytorch": (),
-    "huggingface": (),
     "unsloth": _DATA_PARALLEL,
     "deepspeed": (*_DATA_PARALLEL, "optimizer_kernel"),
     "colossalai": (*_DATA_PARALLEL, "optimizer_kernel", "loss"),
@@ -36,6 +35,9 @@ UNUSED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Fields of the plan that an engine does not look at. Their defaults are fine, anything else is refused."""
 
+UNUSED_SHARDED: Final[dict[str | None, tuple[str, ...]]] = {None: _DATA_PARALLEL, "deepspeed": UNUSED["deepspeed"]}
+"""The same of engines that leave sharding to others, by who does it."""
+
 SHARDERS: Final[dict[str, tuple[str, ...]]] = {
     "pytorch": ("fsdp1", "fsdp2"),
     "huggingface": ("fsdp1", "fsdp2", "deepspeed"),
@@ -45,6 +47,12 @@ SHARDERS: Final[dict[str, tuple[str, ...]]] = {
     "litgpt": ("fsdp1",),
 }
 """Engine -> what may do its sharding; the others' is their own."""
+
+OF_SHARDERS: Final = {**dict.fromkeys(("deepspeed", *ZERO_OPTIONS), "deepspeed"), "backward_prefetch": "fsdp1"}
+"""Engine option -> the sharder that reads it."""
+
+TRAINERS: Final = ("pytorch", "huggingface")
+"""Engines that leave sharding to others."""
 
 PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
 """Engines whose programs hold one model and its loss."""
@@ -60,6 +68,8 @@ def check(job: Job) -> None:
         from vramcast.estimate.engine_options import check_options  # most jobs have none
 
         check_options(job)
+        if job.engine in TRAINERS:
+            _check_sharders_options(job)
     plan, model = job.plan, job.model
     if plan.peft is not None and plan.peft.method not in WITHOUT_TARGETS:
         check_targets(model, plan.peft.targets)
@@ -103,11 +113,12 @@ def _check_expert_group(job: Job) -> None:
 def refuse_ignored(job: Job) -> None:
     """Raise Unsupported for a choice that the job's engine would not look at: nothing is ignored in silence."""
     plan, workload, model = job.plan, job.workload, job.model
-    for name in UNUSED.get(job.engine, ()):
-        if getattr(plan, name) != getattr(DEFAULT_PLAN, name):
-            option = name.replace("_", "-")
-            raise Unsupported(f"{option}={getattr(plan, name)} is not modelled for engine {job.engine}; leave it out")
     _check_sharder(job)
+    who = sharder(job) if job.engine in TRAINERS else None
+    for name in UNUSED_SHARDED.get(who, ()) if job.engine in TRAINERS else UNUSED.get(job.engine, ()):
+        if getattr(plan, name) != getattr(DEFAULT_PLAN, name):
+            asked, by = f"{name.replace('_', '-')}={getattr(plan, name)}", f" sharded by {who}" if who else ""
+            raise Unsupported(f"{asked} is not modelled for engine {job.engine}{by}; leave it out")
     if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
@@ -135,15 +146,23 @@ def refuse_ignored(job: Job) -> None:
 
 
 def _check_sharder(job: Job) -> None:
-    sharder, known = job.plan.sharded_by, SHARDERS.get(job.engine, ())
-    if sharder is None:
+    asked, known = job.plan.sharded_by, SHARDERS.get(job.engine, ())
+    if asked is None:
         return
     if not known:
-        raise Unsupported(f"sharded-by={sharder} is not modelled for engine {job.engine}; leave it out")
-    if sharder not in known:
-        raise Unsupported(f"sharded-by={sharder} is not how engine {job.engine} shards; use {', '.join(known)}")
+        raise Unsupported(f"sharded-by={asked} is not modelled for engine {job.engine}; leave it out")
+    if asked not in known:
+        raise Unsupported(f"sharded-by={asked} is not how engine {job.engine} shards; use {', '.join(known)}")
     if job.plan.shards is Shards.NOTHING:
-        raise InvalidSpec(f"sharded-by={sharder} says who shards, and nothing is sharded; add --shards everything")
+        raise InvalidSpec(f"sharded-by={asked} says who shards, and nothing is sharded; add --shards everything")
+
+
+def _check_sharders_options(job: Job) -> None:
+    """Raise InvalidSpec for an engine option that is of another sharder than the job's."""
+    who = sharder(job)
+    for name, owner in OF_SHARDERS.items():
+        if job.engine_options.get(name) and who != owner:
+            raise InvalidSpec(f"engine option {name} is for --sharded-by {owner}; leave it out")
 
 
 def _tensor_parallel_sizes(layers: list[Layer]) -> Sizes:

@@ -10,7 +10,17 @@ from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
 from vramcast.blocks.projection import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
-from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
+from vramcast.domain.job import (
+    WITHOUT_TARGETS,
+    AttentionKernel,
+    Job,
+    Loss,
+    Peft,
+    Plan,
+    Precision,
+    Recompute,
+    Shards,
+)
 from vramcast.domain.model import Model, MoE, Norm, Stack
 from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
@@ -295,6 +305,8 @@ def _adapter(job: Job, *, compute: int | None) -> Adapter | None:
     peft = job.plan.peft
     if peft is None or peft.method in WITHOUT_ADAPTER:
         return None
+    if peft.method in WITHOUT_TARGETS:
+        raise Unsupported(f"--peft {peft.method} is LLaMA-Adapter as litgpt has it; use --engine litgpt, or --peft lora")
     if peft.method not in ADAPTERS:
         raise UnknownName.of("PEFT method", peft.method, (*ADAPTERS, *WITHOUT_ADAPTER))
     width, main = DTYPE_BITS[peft.adapter_dtype] // 8, job.model.main

@@ -125,6 +125,10 @@ ASKING_ZH: Final[dict[str, str]] = {
         "sharded-by={sharder} 指定由谁切分，但没有切分任何内容；请加上 --shards everything",
     "--find {goal} compares engines as they are today; leave out the version of {engine}":
         "--find {goal} 比较各引擎的当前版本；请去掉 {engine} 的版本",
+    "{name}={value} is not modelled for engine {engine} sharded by {sharder}; leave it out":
+        "{engine} 由 {sharder} 分片时未建模 {name}={value}；请去掉",
+    "engine option {name} is for --sharded-by {sharder}; leave it out":
+        "引擎选项 {name} 只用于 --sharded-by {sharder}；请去掉",
     "{name}={value} is not modelled for engine {engine}; leave it out": "{engine} 未建模 {name}={value}；请去掉",
     "precision={precision} is not modelled for engine litgpt; use bf16 (bf16-true)":
         "litgpt 未建模 precision={precision}；请用 bf16（bf16-true）",

@@ -64,6 +64,8 @@ ENGINES_ZH: Final[dict[str, str]] = {
     "litgpt cannot adapt {targets}; use {known}": "litgpt 不能适配 {targets}；请用 {known}",
     "litgpt adapts the whole MLP or nothing of it; add {paths} to --lora-targets":
         "litgpt 要么适配整个 MLP 要么完全不适配；请把 {paths} 加入 --lora-targets",
+    "--peft {method} is LLaMA-Adapter as litgpt has it; use --engine litgpt, or --peft lora":
+        "--peft {method} 是 litgpt 的 LLaMA-Adapter；请用 --engine litgpt，或 --peft lora",
     "--peft {method} adapts no weight of {model}; name some with --lora-targets":
         "--peft {method} 未适配 {model} 的任何权重；请用 --lora-targets 指定",
     "adapters on {path} are not modelled for --engine {engine}; leave it out of --lora-targets":
