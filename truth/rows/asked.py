@@ -97,8 +97,8 @@ def said(row: Row) -> dict[str, Any]:
     release = RELEASES[engine].search(row.get("framework", "")) if engine in RELEASES else None
     if release is not None:
         options["engine"] = f"{engine}@{release[1]}"
-    words: list[Any] = [EXPRESSED[key] for text in ask.get("unexpressed", ()) for key in EXPRESSED if text.startswith(key)]
-    values = row.get("config", {}).get("values", {})
+    unsaid, values = ask.get("unexpressed", ()), row.get("config", {}).get("values", {})
+    words: list[Any] = [EXPRESSED[key] for text in unsaid for key in EXPRESSED if text.startswith(key)]
     words += [meant for name, value, meant in SETTINGS if value in str(values.get(name) or "")]
     for meant in words:
         for name, value in meant.items():

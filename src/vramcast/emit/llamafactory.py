@@ -15,6 +15,7 @@ from vramcast.emit.lines import Line, Table
 from vramcast.emit.model_names import hub_id
 from vramcast.emit.transformers import OPTIMIZERS
 from vramcast.emit.yaml_text import yaml_text
+from vramcast.engines.eager.releases import reentrant
 from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved
 
@@ -66,7 +67,7 @@ def _model(order: Order) -> Table:
         lines.append(Line("disable_gradient_checkpointing", True, "LLaMA-Factory recomputes unless told not to"))
     else:
         lines += [Line("disable_gradient_checkpointing", False, "layers keep only their input"),
-                  Line("use_reentrant_gc", bool(ask("option.reentrant", False)), "the variant that was computed")]
+                  Line("use_reentrant_gc", reentrant(order.job), "the variant that was computed")]
     if plan.loss in (Loss.FUSED, Loss.FUSED_LINEAR) and order.job.engine != "unsloth":
         if plan.loss is Loss.FUSED:
             raise Unsupported("LLaMA-Factory's Liger kernels fuse the head with its loss; use --loss fused_linear")

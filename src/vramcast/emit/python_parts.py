@@ -11,6 +11,7 @@ from vramcast.emit.files import Order
 from vramcast.emit.model_names import hub_id
 from vramcast.emit.shell import commented
 from vramcast.engines.eager.question import transformers_version
+from vramcast.engines.eager.releases import sharder
 from vramcast.engines.eager.trl import prepared_weights
 from vramcast.engines.transformers.versions import attention_kernels
 from vramcast.errors import Unsupported
@@ -109,6 +110,8 @@ def build_model_lines(order: Order, *, dtype: str) -> str:
     ]
     if base in BASES:
         stored = BASES[base].replace(", bnb_4bit_use", ",\n            bnb_4bit_use")
+        if sharder(job) in ("fsdp1", "fsdp2"):
+            stored += f",\n            bnb_4bit_quant_storage=torch.{dtype}"  # FSDP shards numbers of one type
         lines += [f"        # frozen weights: {base}", f"        quantization_config=BitsAndBytesConfig({stored}),"]
     lines += ["    )", *_adapter_lines(order), "    return model"]
     return "\n".join(lines) + "\n"

@@ -9,7 +9,7 @@ from typing import Final
 from vramcast.blocks.parameters.targets import check_targets
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
-from vramcast.engines.eager.releases import ZERO_OPTIONS, sharder
+from vramcast.engines.eager.releases import TRAINERS, ZERO_OPTIONS, sharder
 from vramcast.errors import InvalidSpec, Unsupported
 
 LARGEST_SUGGESTED = 128
@@ -50,9 +50,6 @@ SHARDERS: Final[dict[str, tuple[str, ...]]] = {
 
 OF_SHARDERS: Final = {**dict.fromkeys(("deepspeed", *ZERO_OPTIONS), "deepspeed"), "backward_prefetch": "fsdp1"}
 """Engine option -> the sharder that reads it."""
-
-TRAINERS: Final = ("pytorch", "huggingface")
-"""Engines that leave sharding to others."""
 
 PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
 """Engines whose programs hold one model and its loss."""

@@ -64,7 +64,8 @@ def with_lengths(job: Job, build: Build) -> tuple[RankProgram, ...]:
     built = (build(replace(job, workload=replace(workload, seq_len=length, min_seq_len=None))) for length in lengths)
     said = (
         f"samples of {workload.min_seq_len} to {workload.seq_len} tokens: {len(lengths)} steps of different lengths "
-        "fill the allocator; the order they come in is chance, and what is reserved depends on it; time is the longest's"
+        "fill the allocator; the order they come in is chance, and what is reserved depends on it; time is the "
+        "longest's"
     )
     return tuple(_joined(programs, said) for programs in zip(*built, strict=True))
 

@@ -181,7 +181,6 @@ def test_sizes_left_to_the_trainer_are_asked_for(tmp_path: Path) -> None:
         ("a.json", {"finetuning_type": "lora", "deepspeed": "ds.json"}, "deepspeed: is a file of its own"),
         ("a.json", {"num_train_epochs": 1, "auto_find_batch_size": True}, "--micro-batch"),
         ("a.json", {"per_device_train_batch_size": 2, "eval_strategy": "steps"}, "per_device_eval_batch_size"),
-        ("a.json", {"num_train_epochs": 1, "use_liger_kernel": True}, "use_liger_kernel"),
         ("a.json", {"num_train_epochs": 1, "optim": "adamw_apex_fused"}, "'adamw_apex_fused'"),
         ("a.json", {"num_train_epochs": 1, "fsdp": "full_shard half"}, "'half'"),
         ("a.json", {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "SOME"}}, "'SOME'"),

@@ -306,7 +306,9 @@ def _adapter(job: Job, *, compute: int | None) -> Adapter | None:
     if peft is None or peft.method in WITHOUT_ADAPTER:
         return None
     if peft.method in WITHOUT_TARGETS:
-        raise Unsupported(f"--peft {peft.method} is LLaMA-Adapter as litgpt has it; use --engine litgpt, or --peft lora")
+        raise Unsupported(
+            f"--peft {peft.method} is LLaMA-Adapter as litgpt has it; use --engine litgpt, or --peft lora"
+        )
     if peft.method not in ADAPTERS:
         raise UnknownName.of("PEFT method", peft.method, (*ADAPTERS, *WITHOUT_ADAPTER))
     width, main = DTYPE_BITS[peft.adapter_dtype] // 8, job.model.main

@@ -28,6 +28,9 @@ from vramcast.engines.transformers.versions import (
 )
 from vramcast.errors import InvalidSpec
 
+TRAINERS: Final = ("pytorch", "huggingface")
+"""Engines that leave sharding to others."""
+
 Sharder = Literal["fsdp1", "fsdp2", "deepspeed"]
 
 NEWEST_TORCH: Final[Version] = (2, 13)
@@ -173,10 +176,10 @@ def repeats_keys(job: Job) -> bool:
 def sharder(job: Job) -> Sharder | None:
     """Who shards a job of the Trainer or of a plain loop: as the plan says, else by default; None: nobody.
 
-    ZeRO 1 and 2, offload, and settings of DeepSpeed need DeepSpeed.
+    ZeRO 1 and 2, offload, and settings of DeepSpeed need DeepSpeed. Of other engines: what the plan says.
     """
     plan = job.plan
-    if plan.sharded_by is not None:
+    if plan.sharded_by is not None or job.engine not in TRAINERS:
         return plan.sharded_by
     if job.engine == "huggingface" and (job.engine_options.get("deepspeed") or _needs_deepspeed(job)):
         return "deepspeed"

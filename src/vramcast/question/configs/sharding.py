@@ -19,6 +19,9 @@ STRATEGIES: Final = {
 WRAPPED: Final = ("TRANSFORMER_BASED_WRAP",)
 """One unit a layer: what is modelled."""
 
+PREFETCHES: Final = {"BACKWARD_PRE": "pre", "NO_PREFETCH": "none"}
+"""The latter where nothing is said [acc]."""
+
 OF_ONE: Final = ("use_orig_params", "sync_module_states", "forward_prefetch", "backward_prefetch", "sharding_strategy",
                  "limit_all_gathers")
 """Names that say nothing to FSDP 2."""
@@ -55,8 +58,10 @@ def fsdp_options(
             fsdp.get(key(name))
     else:
         for name, usual in (("forward_prefetch", (False, "false")), ("use_orig_params", (True, "true")),
-                            ("backward_prefetch", ("BACKWARD_PRE",)), ("limit_all_gathers", (True, "true"))):
+                            ("limit_all_gathers", (True, "true"))):
             fsdp.only(key(name), *usual)
+        prefetch = fsdp.one_of(key("backward_prefetch"), PREFETCHES, option="engine-option")
+        found |= {"engine-option": (f"backward_prefetch={prefetch or 'none'}",)} if prefetch != "pre" else {}
     if offload or fsdp.flag(key("offload_params")) or fsdp.flag(key("cpu_offload")):
         found |= {"offload-optimizer": "cpu", "offload-parameters": "cpu"}
     if fsdp.flag(key("activation_checkpointing")):
@@ -64,7 +69,7 @@ def fsdp_options(
     if fsdp.flag(key("activation_checkpointing_offload")):
         fsdp.cannot(key("activation_checkpointing_offload"))
     return found if found.get("shards") != "nothing" else {
-        name: value for name, value in found.items() if name != "sharded-by"
+        name: value for name, value in found.items() if name not in ("sharded-by", "engine-option")
     }
 
 

@@ -68,17 +68,20 @@ def read_trainer(config: Config) -> Reading:
     values = Watched(config.table or {}, ARGUMENTS)
     precision = precision_of(values)
     weak = precision if precision == {"precision": "fp32"} else {}
-    options = {"engine": "huggingface", **recompute_of(values), **liger_of(values)} | ({} if weak else precision)
+    layers, liger = recompute_of(values), liger_of(values)
+    options = {"engine": "huggingface", **layers, **liger} | ({} if weak else precision)
     if model := values.text("model_name_or_path"):
         options["model"] = model
     lengths = [size for name in LENGTHS if (size := values.count(name)) is not None]
     options |= {"seq-len": lengths[-1]} if lengths else {}
     read = arguments_of(values, config.name)
+    pairs = tuple(pair for part in (layers, liger, read.options) for pair in part.get("engine-option", ()))
     auto = {} if lengths else {"seq-len": "says no length of the samples"}
     whole = "full training is assumed where no --peft is given: TrainingArguments say nothing of adapters"
     notes = (*read.notes, whole)
+    found = read.options | options if "deepspeed" in values else options | read.options
     return Reading(
-        "transformers", read.options | options if "deepspeed" in values else options | read.options, weak, read.batch,
+        "transformers", found | ({"engine-option": pairs} if pairs else {}), weak, read.batch,
         (*values.unread(), *read.unread), notes, auto,
     )
 
@@ -173,13 +176,11 @@ def liger_of(values: Watched, name: str = "use_liger_kernel") -> dict[str, Any]:
     switches = {kernel: chosen.flag(kernel) for kernel in (*LIGER, "cross_entropy", "fused_linear_cross_entropy")}
     if not values.flag(name):
         return {}
-    if any(switches[kernel] is not False for kernel in LIGER[:3]):
-        values.cannot(name, "replaces norms, activations and rotary embeddings too, which is not modelled; "
-                      "liger_kernel_config can leave it to the loss")
-        return {}
+    kernels = [kernel for kernel in LIGER[:3] if switches[kernel] is not False]
+    found: dict[str, Any] = {"engine-option": (f"liger={'+'.join(kernels)}",)} if kernels else {}
     if switches["fused_linear_cross_entropy"] is not False and not switches["cross_entropy"]:
-        return {"loss": "fused_linear"}
-    return {"loss": "fused"} if switches["cross_entropy"] else {}
+        return {**found, "loss": "fused_linear"}
+    return {**found, "loss": "fused"} if switches["cross_entropy"] else found
 
 
 def optimizer_of(values: Watched) -> dict[str, Any]:
