@@ -25,6 +25,9 @@ MIXED: Final = {
 }
 """What autocast or FSDP's policy computes in; pure recipes compute in the weights' own dtype."""
 
+OVER_NARROW: Final = {**MIXED, Precision.BF16: "bf16", Precision.FP16: "fp16"}
+"""The same of a Trainer that is told bf16 or fp16 over weights of 16 bits."""
+
 FSDP1_STRATEGIES: Final = {
     Shards.NOTHING: "NO_SHARD", Shards.OPTIMIZER_AND_GRADIENTS: "SHARD_GRAD_OP", Shards.EVERYTHING: "FULL_SHARD",
 }
@@ -94,7 +97,8 @@ def _precision(order: Order, kind: str) -> list[Line]:
         return []  # the DeepSpeed file says it, and Accelerate refuses to hear it twice
     why = f"{precision.value}: " + ("computed in 16 bits over fp32 weights" if precision in MIXED else
                                     "the weights' own dtype computes")
-    return [Line("mixed_precision", MIXED.get(precision, "no"), why)]
+    computed = OVER_NARROW if order.ask("option.autocast", False) else MIXED
+    return [Line("mixed_precision", computed.get(precision, "no"), why)]
 
 
 def _deepspeed(order: Order) -> Table:

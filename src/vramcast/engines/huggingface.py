@@ -124,6 +124,15 @@ def _sharded(job: Job, who: Sharder) -> RankProgram:
         split_root=found.accelerate >= SPLITS_ROOT_SINCE,
         hooks_hold=older and reentrant(job) and job.plan.recompute is Recompute.FULL,
     )
-    by = "" if job.plan.sharded_by else f": {who} is the default of {named('transformers', found.transformers)}"
-    said = (f"Accelerate shards, not DeepSpeed{by}; --sharded-by says otherwise",)
-    return sharded_role(job, _recipe(job, narrow=mixed), sharding, *said, *packing_sentences(job), *_loaded(job))
+    said = (*_said_sharder(job, who), *packing_sentences(job), *_loaded(job))
+    return sharded_role(job, _recipe(job, narrow=mixed), sharding, *said)
+
+
+def _said_sharder(job: Job, who: Sharder) -> tuple[str, ...]:
+    """Who shards, where nobody said."""
+    if job.plan.sharded_by is not None:
+        return ()
+    release = named("transformers", software(job).transformers)
+    return (
+        f"Accelerate shards, not DeepSpeed: {who} is the default of {release}; --sharded-by says otherwise",
+    )

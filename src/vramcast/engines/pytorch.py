@@ -95,7 +95,7 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
 
 def sharded_role(job: Job, recipe: Recipe, sharding: Sharding, *assumptions: str) -> RankProgram:
     """All ranks do the same, each with its share."""
-    said = [*assumptions, f"{NAMES[sharding.by]}: {UNITS[sharding.by]}"]
+    said = [*assumptions, UNITS[sharding.by]]
     if recipe.sizes.adapter is not None and sharding.by == "fsdp1":
         said.append("every adapter is a unit of its own, as PEFT's fsdp_auto_wrap_policy wraps them")
     if job.plan.peft is not None and recipe.sizes.packs(""):
@@ -108,9 +108,9 @@ def sharded_role(job: Job, recipe: Recipe, sharding: Sharding, *assumptions: str
     return RankProgram(role=found.role, count=found.count, phases=phases, assumptions=kept)
 
 
-NAMES: Final = {"fsdp1": "FullyShardedDataParallel (FSDP1)", "fsdp2": "fully_shard (FSDP2)"}
 UNITS: Final = {
-    "fsdp1": "a flat weight for every layer, one for all the rest", "fsdp2": "a unit for every layer",
+    "fsdp1": "FullyShardedDataParallel (FSDP1): a flat weight for every layer, one for all the rest",
+    "fsdp2": "fully_shard (FSDP2): a unit for every layer",
 }
 
 

@@ -113,9 +113,13 @@ def refuse_ignored(job: Job) -> None:
     _check_sharder(job)
     who = sharder(job) if job.engine in TRAINERS else None
     for name in UNUSED_SHARDED.get(who, ()) if job.engine in TRAINERS else UNUSED.get(job.engine, ()):
-        if getattr(plan, name) != getattr(DEFAULT_PLAN, name):
-            asked, by = f"{name.replace('_', '-')}={getattr(plan, name)}", f" sharded by {who}" if who else ""
-            raise Unsupported(f"{asked} is not modelled for engine {job.engine}{by}; leave it out")
+        if (asked := getattr(plan, name)) != getattr(DEFAULT_PLAN, name):
+            option = name.replace("_", "-")
+            if who is None:
+                raise Unsupported(f"{option}={asked} is not modelled for engine {job.engine}; leave it out")
+            raise Unsupported(
+                f"{option}={asked} is not modelled for engine {job.engine} sharded by {who}; leave it out"
+            )
     if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"

@@ -64,6 +64,21 @@ ENGINES_ZH: Final[dict[str, str]] = {
     "litgpt cannot adapt {targets}; use {known}": "litgpt 不能适配 {targets}；请用 {known}",
     "litgpt adapts the whole MLP or nothing of it; add {paths} to --lora-targets":
         "litgpt 要么适配整个 MLP 要么完全不适配；请把 {paths} 加入 --lora-targets",
+    "DeepSpeed keeps masters in bf16 since 0.18.3; use --precision mixed-bf16":
+        "DeepSpeed 自 0.18.3 起才以 bf16 保存主权重；请用 --precision mixed-bf16",
+    "DeepSpeed keeps masters in fp16 on the host only; add --offload-optimizer cpu":
+        "DeepSpeed 只能在主机上以 fp16 保存主权重；请加上 --offload-optimizer cpu",
+    "engine option {name}={text} must be a release, as in {example}": "引擎选项 {name}={text} 必须是发布版本，例如 {example}",
+    "{sharder} cannot shard optimizer states alone; use --shards everything, or --engine deepspeed":
+        "{sharder} 不能只分片优化器状态；请用 --shards everything，或 --engine deepspeed",
+    "FSDP offloads to the host only; use --offload-parameters cpu, or --engine deepspeed":
+        "FSDP 只能卸载到主机；请用 --offload-parameters cpu，或 --engine deepspeed",
+    "FSDP offloads weights and optimizer together; add --offload-parameters cpu":
+        "FSDP 把权重与优化器一起卸载；请加上 --offload-parameters cpu",
+    "FSDP cannot shard bitsandbytes' 8-bit weights; use --base-weights nf4, or --shards nothing":
+        "FSDP 不能分片 bitsandbytes 的 8 位权重；请用 --base-weights nf4，或 --shards nothing",
+    "the PyTorch script shares copies under FSDP2 only; use --sharded-by fsdp2":
+        "PyTorch 脚本只在 FSDP2 下共享副本；请用 --sharded-by fsdp2",
     "--peft {method} is LLaMA-Adapter as litgpt has it; use --engine litgpt, or --peft lora":
         "--peft {method} 是 litgpt 的 LLaMA-Adapter；请用 --engine litgpt，或 --peft lora",
     "--peft {method} adapts no weight of {model}; name some with --lora-targets":
