@@ -184,6 +184,8 @@ PYTORCH: dict[str, Job] = {
     "ddp": training("qwen3-0.6b", "2xh100", engine="pytorch", precision="amp-fp16", grad_accum=2),
     "fsdp2": training("qwen3-0.6b", "2xh100", engine="torchtitan", recompute="full"),
     "hsdp": training("qwen3-0.6b", "2xh100", engine="torchtitan", shard_group=1, loss="eager"),
+    "fsdp1": training("qwen3-0.6b", "2xh100", engine="pytorch", zero="3", sharded_by="fsdp1", recompute="full"),
+    "autocast": training("qwen3-0.6b", "2xh100", engine="pytorch", zero="3", sharded_by="fsdp2"),
 }
 
 TOY = """

@@ -161,6 +161,7 @@ class Answer(Noun, frozen=True):
     capacity_bytes: int
     ranks: tuple[RankAnswer, ...]
     num_parameters: int
+    ignored: tuple[str, ...] = ()  # what of the files of a question the answer is without
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()

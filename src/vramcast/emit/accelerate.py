@@ -14,6 +14,7 @@ from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.yaml_text import yaml_text
+from vramcast.engines.eager.releases import sharder
 from vramcast.errors import Unsupported
 
 NAME: Final = "accelerate.yaml"
@@ -24,9 +25,14 @@ MIXED: Final = {
 }
 """What autocast or FSDP's policy computes in; pure recipes compute in the weights' own dtype."""
 
+OVER_NARROW: Final = {**MIXED, Precision.BF16: "bf16", Precision.FP16: "fp16"}
+"""The same of a Trainer that is told bf16 or fp16 over weights of 16 bits."""
+
 FSDP1_STRATEGIES: Final = {
     Shards.NOTHING: "NO_SHARD", Shards.OPTIMIZER_AND_GRADIENTS: "SHARD_GRAD_OP", Shards.EVERYTHING: "FULL_SHARD",
 }
+
+PREFETCHES: Final = {"pre": "BACKWARD_PRE", "none": "NO_PREFETCH"}
 
 WHOLE_MODELS: Final = ("pp", "ep")
 """Degrees that nothing in this file can split by."""
@@ -39,7 +45,7 @@ def write(order: Order) -> tuple[File, ...]:
         return _written(order, "DEEPSPEED", _deepspeed(order))
     if job.plan.shards is Shards.NOTHING or job.cluster.count == 1:
         return _written(order, "NO" if job.cluster.count == 1 else "MULTI_GPU", ())
-    return write_fsdp1(order) if job.engine == "litgpt" else write_fsdp2(order)
+    return write_fsdp1(order) if job.engine == "litgpt" or sharder(job) == "fsdp1" else write_fsdp2(order)
 
 
 def write_fsdp2(order: Order) -> tuple[File, ...]:
@@ -91,7 +97,8 @@ def _precision(order: Order, kind: str) -> list[Line]:
         return []  # the DeepSpeed file says it, and Accelerate refuses to hear it twice
     why = f"{precision.value}: " + ("computed in 16 bits over fp32 weights" if precision in MIXED else
                                     "the weights' own dtype computes")
-    return [Line("mixed_precision", MIXED.get(precision, "no"), why)]
+    computed = OVER_NARROW if order.ask("option.autocast", False) else MIXED
+    return [Line("mixed_precision", computed.get(precision, "no"), why)]
 
 
 def _deepspeed(order: Order) -> Table:
@@ -107,10 +114,11 @@ def _deepspeed(order: Order) -> Table:
 
 def _fsdp2(order: Order) -> Table:
     ask, plan = order.ask, order.job.plan
-    if Shards(ask("shards")) is not Shards.EVERYTHING:
+    if Shards(ask("shards")) not in FSDP1_STRATEGIES:
         raise Unsupported(f"FSDP2 shards weights, gradients and states together, not {plan.shards} only; use --shards "
                           "everything")
-    reshard = ask("reshard_after_forward")
+    reshard = ask("reshard_after_forward") and plan.shards is Shards.EVERYTHING
+    ask.also("sharded_by")
     lines = [
         Line("fsdp_version", 2, "fully_shard"),
         Line("fsdp_reshard_after_forward", reshard,
@@ -147,6 +155,7 @@ def _mesh(order: Order) -> Table:
 
 def _fsdp1(order: Order) -> Table:
     ask, plan = order.ask, order.job.plan
+    ask.also("sharded_by")
     strategy = FSDP1_STRATEGIES.get(Shards(ask("shards")))
     if strategy is None or plan.tp * plan.cp > 1:
         raise Unsupported(f"FSDP1 has no shards={plan.shards} with tp={plan.tp}, cp={plan.cp}; use --shards everything "
@@ -162,7 +171,8 @@ def _fsdp1(order: Order) -> Table:
         Line("fsdp_version", 1, "flat parameters"),
         Line("fsdp_sharding_strategy", strategy, f"{plan.shards.value} is split"),
         Line("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit per layer, as computed"),
-        Line("fsdp_backward_prefetch", "BACKWARD_PRE", "the next layer is gathered while this one computes"),
+        Line("fsdp_backward_prefetch", PREFETCHES[ask("option.backward_prefetch", "pre")],
+             "whether the next layer is gathered while this one computes"),
         *_offload_and_recompute(order),
         Line("fsdp_use_orig_params", True, "the optimizer sees every weight"),
         Line("fsdp_sync_module_states", True, "rank 0 sends its weights to the others"),
@@ -178,7 +188,8 @@ def _offload_and_recompute(order: Order) -> list[Line]:
     if "nvme" in devices:
         raise Unsupported("FSDP offloads to the host only; use --offload-optimizer cpu, or --engine deepspeed")
     offload = "cpu" in devices
-    recompute = ask("recompute")
+    # the Trainer's own arguments say it, and it refuses to hear it twice
+    recompute = "none" if order.job.engine == "huggingface" else ask("recompute")
     if recompute == "selective":
         raise Unsupported("Accelerate recomputes whole layers only; use --recompute full")
     return [

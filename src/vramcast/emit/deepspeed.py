@@ -12,6 +12,7 @@ from vramcast.domain.job import Job, Shards
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.lines import Line, Table, plain, reasons
 from vramcast.engines.deepspeed import settings as zero_settings
+from vramcast.engines.eager.releases import sharder
 from vramcast.errors import Unsupported
 
 NAME: Final = "ds_config.json"
@@ -31,6 +32,11 @@ LEARNING_RATE: Final = 1e-5
 SIXTEEN_BITS: Final = {"amp-bf16": "bf16", "mixed-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16",
                        "mixed-fp16": "fp16", "fp16": "fp16"}
 
+PURE: Final = {
+    "bf16": ("bf16_master_weights_and_grads", "bf16_optimizer_states"), "fp16": ("fp16_master_weights_and_grads",),
+}
+"""Precision without anything in fp32 -> what says so."""
+
 NVME: Final = "/local_nvme"
 
 
@@ -43,17 +49,15 @@ def write(order: Order) -> tuple[File, ...]:
         return ()
     table = (*_batch(order), *_precision(order), _zero(order), *_optimizer(order), *_rest(order))
     text = json.dumps(plain(table), indent=2) + "\n"
-    order.ask.also("optimizer_kernel")  # DeepSpeed's own fused step, whatever is asked
+    order.ask.also("optimizer_kernel", "sharded_by")  # DeepSpeed's own fused step, whatever is asked
     notes = _notes(order)
     parts = (Part("deepspeed", "config"),)
     return (File(NAME, text, parts, frozenset(order.ask.said), notes, tuple(reasons(table))),)
 
 
 def is_used(job: Job) -> bool:
-    """Whether the engine answers with DeepSpeed: its own always, the Trainer where the plan shards."""
-    sharded = job.plan.shards is not Shards.NOTHING and job.data_parallel > 1
-    trainer = job.engine == "huggingface" and (sharded or bool(job.engine_options.get("deepspeed")))
-    return job.engine == "deepspeed" or trainer
+    """Whether the engine answers with DeepSpeed: its own always, the Trainer where DeepSpeed shards."""
+    return job.engine == "deepspeed" or (job.engine == "huggingface" and sharder(job) == "deepspeed")
 
 
 def _batch(order: Order) -> Table:
@@ -73,6 +77,9 @@ def _precision(order: Order) -> Table:
     width = SIXTEEN_BITS.get(precision)
     if width is None:
         return ()
+    if precision in PURE:
+        why = f"{precision}: {width} weights, activations, gradients and optimizer states"
+        return (Line(width, (Line("enabled", True, why), *(Line(name, True) for name in PURE[precision]))),)
     why = f"{precision}: {width} weights and activations, an fp32 copy in the optimizer"
     return (Line(width, (Line("enabled", True, why),)),)
 
@@ -162,7 +169,7 @@ def _rest(order: Order) -> Table:
 def _notes(order: Order) -> tuple[str, ...]:
     found = []
     precision = order.ask("precision")
-    if precision in ("bf16", "fp16", "amp-bf16", "amp-fp16"):
+    if precision in ("amp-bf16", "amp-fp16"):
         found.append(f"{NAME}: with --precision {precision} DeepSpeed keeps an fp32 copy too; so the plan was computed")
     if order.job.plan.shards is Shards.NOTHING and order.job.data_parallel > 1:
         found.append(f"{NAME}: the plan was computed with ZeRO 1, which is what DeepSpeed's 16-bit optimizers do least")

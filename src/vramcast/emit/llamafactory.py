@@ -12,10 +12,12 @@ from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
 from vramcast.emit.lines import Line, Table
-from vramcast.emit.model_names import hub_id, module_names
+from vramcast.emit.model_names import hub_id
 from vramcast.emit.transformers import OPTIMIZERS
 from vramcast.emit.yaml_text import yaml_text
+from vramcast.engines.eager.releases import reentrant
 from vramcast.errors import Unsupported
+from vramcast.families.module_names import names_of, names_saved
 
 NAME: Final = "llamafactory.yaml"
 
@@ -59,13 +61,13 @@ def _model(order: Order) -> Table:
     ask, plan = order.ask, order.job.plan
     lines = [
         Line("model_name_or_path", hub_id(order.job.model)),
-        Line("flash_attn", KERNELS[AttentionKernel(ask("attention"))], f"attention kernel: {plan.attention.value}"),
+        Line("flash_attn", KERNELS[AttentionKernel(ask("attention"))], f"attention kernel: {ask('attention')}"),
     ]
     if ask("recompute") == Recompute.NONE:
         lines.append(Line("disable_gradient_checkpointing", True, "LLaMA-Factory recomputes unless told not to"))
     else:
         lines += [Line("disable_gradient_checkpointing", False, "layers keep only their input"),
-                  Line("use_reentrant_gc", bool(ask("option.reentrant", False)), "the variant that was computed")]
+                  Line("use_reentrant_gc", reentrant(order.job), "the variant that was computed")]
     if plan.loss in (Loss.FUSED, Loss.FUSED_LINEAR) and order.job.engine != "unsloth":
         if plan.loss is Loss.FUSED:
             raise Unsupported("LLaMA-Factory's Liger kernels fuse the head with its loss; use --loss fused_linear")
@@ -107,12 +109,19 @@ def _method(order: Order) -> Table:
         Line("lora_rank", rank),
         Line("lora_alpha", 2 * rank, "not part of the plan"),
         Line("lora_dropout", ask("peft.dropout")),
-        Line("lora_target", ",".join(module_names(job.model, ask("peft.targets"))), "the adapted matrices"),
+        Line("lora_target", ",".join(_modules(order)), "the adapted matrices"),
     ]
     if method == "dora":
         lines.append(Line("use_dora", True, "direction and magnitude apart"))
-    saved = module_names(job.model, ask("peft.modules_to_save"))
+    saved = names_saved(job.model, ask("peft.modules_to_save"))
     return (*lines, *([Line("additional_target", ",".join(saved), "learn whole beside adapters")] if saved else []))
+
+
+def _modules(order: Order) -> tuple[str, ...]:
+    named = names_of(order.job.model, order.ask("peft.targets"))
+    if named.parameters:
+        raise Unsupported(f"LLaMA-Factory names no stacked experts: leave {named.parameters[0]} out of --lora-targets")
+    return named.modules
 
 
 def _pure(order: Order) -> Table:

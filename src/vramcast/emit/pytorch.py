@@ -1,6 +1,7 @@
-"""A plain PyTorch training script: autocast, recomputation, DDP or FSDP2.
+"""A plain PyTorch training script: autocast, recomputation, DDP or FSDP.
 
-[FSDP2] torch.distributed.fsdp.fully_shard; [SDPA] torch.nn.attention.sdpa_kernel
+[FSDP1] torch.distributed.fsdp.FullyShardedDataParallel; [FSDP2] torch.distributed.fsdp.fully_shard
+[SDPA] torch.nn.attention.sdpa_kernel
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from vramcast.emit.python_parts import (
     model_id,
     optimizer_lines,
 )
+from vramcast.engines.eager.releases import sharder
 from vramcast.errors import Unsupported
 
 SCRIPT: Final = "train.py"
@@ -52,7 +54,7 @@ def _check(order: Order) -> None:
     plan = job.plan
     if plan.tp * plan.pp * plan.cp * plan.ep > 1:
         raise Unsupported("the PyTorch script splits over data-parallel ranks only; use tp=pp=cp=ep=1")
-    if plan.shards not in (Shards.NOTHING, Shards.EVERYTHING):
+    if plan.shards is Shards.OPTIMIZER:
         raise Unsupported(f"PyTorch's FSDP2 does not shard {plan.shards} only; use --shards everything")
     if plan.precision is Precision.FP8:
         raise Unsupported("the PyTorch script has no fp8; use --format torchtitan or megatron")
@@ -66,7 +68,7 @@ def _check(order: Order) -> None:
 
 def fully_sharded(order: Order) -> bool:
     """Whether weights, gradients and states are split."""
-    return bool(order.ask("shards") == Shards.EVERYTHING and order.job.cluster.count > 1)
+    return bool(order.ask("shards") != Shards.NOTHING and order.job.cluster.count > 1)
 
 
 def loss_of(order: Order) -> Loss:
@@ -136,7 +138,7 @@ def _recomputed(order: Order) -> int | None:
 
 def _autocast(order: Order, precision: Precision) -> str:
     dtype = COMPUTE_DTYPES.get(precision)
-    if dtype is None or fully_sharded(order):
+    if dtype is None or (fully_sharded(order) and _policy(order, precision)):
         return "contextlib.nullcontext()"
     return f"torch.autocast(device, dtype=torch.{dtype})"
 
@@ -145,7 +147,27 @@ def _spread(order: Order, precision: Precision) -> str:
     if order.job.cluster.count == 1:
         order.ask.also("shards")
         return "    return model  # one GPU\n"
-    return _fsdp_lines(order, precision) if fully_sharded(order) else _ddp_lines(order)
+    order.ask.also("sharded_by")
+    if not fully_sharded(order):
+        return _ddp_lines(order)
+    return _fsdp1_lines(order, precision) if sharder(order.job) == "fsdp1" else _fsdp_lines(order, precision)
+
+
+def _policy(order: Order, precision: Precision) -> str:
+    """What is computed in other types than the weights are kept in, but for autocast."""
+    compute = COMPUTE_DTYPES.get(precision)
+    if order.job.engine == "pytorch":
+        return f"param_dtype=torch.{compute}" if precision in (Precision.MIXED_BF16, Precision.MIXED_FP16) else ""
+    return f"param_dtype=torch.{compute}, reduce_dtype=torch.float32" if compute else ""
+
+
+def _reshards(order: Order) -> bool:
+    """Whether gathered weights are freed after forward."""
+    return bool(order.ask("reshard_after_forward")) and order.ask("shards") == Shards.EVERYTHING
+
+
+def _offloads(order: Order) -> bool:
+    return "cpu" in (order.ask("offload_optimizer"), order.ask("offload_parameters"))
 
 
 def _ddp_lines(order: Order) -> str:
@@ -159,14 +181,8 @@ def _ddp_lines(order: Order) -> str:
 
 
 def _fsdp_lines(order: Order, precision: Precision) -> str:
-    ask = order.ask
-    offload = "cpu" in (ask("offload_optimizer"), ask("offload_parameters"))
-    compute = COMPUTE_DTYPES.get(precision)
-    policy = (
-        f"MixedPrecisionPolicy(param_dtype=torch.{compute}, reduce_dtype=torch.float32)" if compute
-        else "MixedPrecisionPolicy()"
-    )
-    group = ask("shard_group")
+    policy = f"MixedPrecisionPolicy({_policy(order, precision)})"
+    group = order.ask("shard_group")
     mesh = (
         f'    mesh = init_device_mesh(device, (ranks // {group}, {group}), mesh_dim_names=("copies", "pieces"))\n'
         if group else '    mesh = init_device_mesh(device, (ranks,), mesh_dim_names=("pieces",))\n'
@@ -176,10 +192,35 @@ def _fsdp_lines(order: Order, precision: Precision) -> str:
         "    from torch.distributed.device_mesh import init_device_mesh\n"
         "    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard\n\n"
         f"    ranks = distributed.get_world_size()\n{mesh}"
-        f"    options = dict(mesh=mesh, mp_policy={policy}, reshard_after_forward={ask('reshard_after_forward')},\n"
-        f"                   offload_policy={'CPUOffloadPolicy()' if offload else 'OffloadPolicy()'})\n"
+        f"    options = dict(mesh=mesh, mp_policy={policy}, reshard_after_forward={_reshards(order)},\n"
+        f"                   offload_policy={'CPUOffloadPolicy()' if _offloads(order) else 'OffloadPolicy()'})\n"
         "    for layer in layers_of(model):\n        fully_shard(layer, **options)\n"
         "    return fully_shard(model, **options)\n"
+    )
+
+
+def _fsdp1_lines(order: Order, precision: Precision) -> str:
+    """Every layer a unit; adapters, which learn while what is around them does not, are units of their own."""
+    if order.ask("shard_group") is not None:
+        raise Unsupported("the PyTorch script shares copies under FSDP2 only; use --sharded-by fsdp2")
+    policy = _policy(order, precision)
+    prefetch = order.ask("option.backward_prefetch", "pre") == "pre"
+    return (
+        "    if not distributed.is_initialized():\n        return model\n"
+        "    from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, FullyShardedDataParallel\n"
+        "    from torch.distributed.fsdp import MixedPrecision, ShardingStrategy\n"
+        "    from torch.distributed.fsdp.wrap import CustomPolicy\n\n"
+        "    layers = {id(layer) for layer in layers_of(model)}\n\n"
+        "    def apart(module):\n"
+        "        learns = [weight.requires_grad for weight in module.parameters(recurse=False)]\n"
+        f"        return id(module) in layers or ({order.job.plan.peft is not None} and any(learns))\n\n"
+        "    return FullyShardedDataParallel(\n"
+        "        model, auto_wrap_policy=CustomPolicy(apart), use_orig_params=True,\n"
+        f"        sharding_strategy=ShardingStrategy.{'FULL_SHARD' if _reshards(order) else 'SHARD_GRAD_OP'},\n"
+        f"        mixed_precision={f'MixedPrecision({policy})' if policy else None},\n"
+        f"        backward_prefetch={'BackwardPrefetch.BACKWARD_PRE' if prefetch else None},\n"
+        f"        cpu_offload=CPUOffload(offload_params={_offloads(order)}),\n"
+        "        device_id=torch.cuda.current_device() if device == \"cuda\" else torch.device(device),\n    )\n"
     )
 
 

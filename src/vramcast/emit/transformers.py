@@ -21,6 +21,8 @@ from vramcast.emit.python_parts import (
     model_id,
 )
 from vramcast.emit.yaml_text import yaml_text
+from vramcast.engines.eager.releases import optimizer_kernel, reentrant
+from vramcast.engines.huggingface import LIGER, liger_kernels
 from vramcast.errors import Unsupported
 
 NAME: Final = "training_args.yaml"
@@ -37,6 +39,12 @@ OPTIMIZERS: Final[dict[str, tuple[str, str]]] = {
     "schedulefree-sgd": ("schedule_free_sgd", ""),
 }
 """Optimizer -> `optim` and `optim_args`."""
+
+ADAMW: Final = {
+    (None, "foreach"): "adamw_torch", (None, "fused"): "adamw_torch_fused", (None, "loop"): "adamw_hf",
+    ("foreach", "foreach"): "adamw_torch", ("fused", "fused"): "adamw_torch_fused",
+}
+"""Kernel that was asked for, kernel that was computed -> `optim` of AdamW."""
 
 LOW_RANK: Final = ("galore", "apollo")
 """Optimizers that project the matrices of named modules."""
@@ -104,9 +112,13 @@ def precision_lines(order: Order) -> list[Line]:
     if precision is Precision.FP8:
         raise Unsupported("the Trainer has no fp8 of its own; use --engine megatron or torchtitan")
     width = COMPUTE_DTYPES.get(precision)
-    if zero and precision in (Precision.BF16, Precision.FP16):
+    over = order.ask("option.autocast", False)
+    if (zero or over) and precision in (Precision.BF16, Precision.FP16):
         width = WEIGHT_DTYPES[precision]
-    why = f"{precision.value}: {'16-bit weights under DeepSpeed' if zero else 'autocast over fp32 weights'}"
+    why = (
+        f"{precision.value}: "
+        f"{'16-bit weights under DeepSpeed' if zero else f'autocast over {16 if over else 32}-bit weights'}"
+    )
     lines = [Line({"bfloat16": "bf16", "float16": "fp16"}[width], True, why)] if width else []
     if precision is Precision.TF32:
         lines.append(Line("tf32", True, "matrix products of fp32 tensors run in TF32"))
@@ -120,23 +132,25 @@ def recompute_lines(order: Order) -> list[Line]:
         raise Unsupported("the Trainer recomputes whole layers only; use --recompute full")
     if recompute is Recompute.NONE:
         return [Line("gradient_checkpointing", False, "layers keep what backward needs")]
-    reentrant = bool(order.ask("option.reentrant", False))
+    order.ask.also("option.reentrant")
+    variant = Line("use_reentrant", reentrant(order.job), "the variant that was computed")
     return [
         Line("gradient_checkpointing", True, "layers keep only their input and run again in backward"),
-        Line("gradient_checkpointing_kwargs", (Line("use_reentrant", reentrant, "the variant that was computed"),)),
+        Line("gradient_checkpointing_kwargs", (variant,)),
     ]
 
 
 def _optimizer(order: Order) -> list[Line]:
     name, _, rank = str(order.ask("optimizer")).partition(":")
-    kernel = order.ask("optimizer_kernel")
+    asked = order.ask("optimizer_kernel")
     if deepspeed.is_used(order.job) and name in deepspeed.OPTIMIZERS:
         return []  # the DeepSpeed file builds it
     if name not in OPTIMIZERS:
         raise Unsupported(f"the Trainer has no optimizer {name}; use {', '.join(OPTIMIZERS)}")
     optim, arguments = OPTIMIZERS[name]
-    if optim == "adamw_torch" and kernel == "fused":
-        optim = "adamw_torch_fused"
+    kernel = asked or optimizer_kernel(order.job)
+    if optim == "adamw_torch" and (asked, kernel) in ADAMW:
+        optim = ADAMW[asked, kernel]
     elif kernel in ("fused", "loop"):
         raise Unsupported(f"the Trainer does not choose the kernel of {name}; leave --optimizer-kernel out")
     lines = [Line("optim", optim, f"{name}, as planned")]
@@ -148,18 +162,16 @@ def _optimizer(order: Order) -> list[Line]:
 
 def _loss(order: Order) -> list[Line]:
     loss = order.ask("loss")
-    if loss in (None, Loss.EAGER):
-        return []
-    if loss not in LIGER_LOSSES:
-        if loss == Loss.COMPILED and order.job.plan.compile:
-            return []
+    order.ask.also("option.liger")
+    compiled = loss == Loss.COMPILED and order.job.plan.compile
+    if loss not in (None, Loss.EAGER, *LIGER_LOSSES) and not compiled:
         raise Unsupported(f"the Trainer has no loss {loss}; use eager, fused or fused_linear, or --engine pytorch")
-    switches = tuple(
-        Line(name, name == LIGER_LOSSES[Loss(loss)])
-        for name in ("cross_entropy", "fused_linear_cross_entropy", "rms_norm", "swiglu", "rope")
-    )
-    return [Line("use_liger_kernel", True, "one kernel computes the loss"),
-            Line("liger_kernel_config", switches, "only the loss: the rest was computed as PyTorch's own")]
+    kernels = (*liger_kernels(order.job), LIGER_LOSSES.get(loss, ""))
+    switches = tuple(Line(name, name in kernels) for name in (*LIGER, "cross_entropy"))
+    if not any(line.value for line in switches):
+        return []
+    return [Line("use_liger_kernel", True, "kernels of Liger, as computed"),
+            Line("liger_kernel_config", switches, "the others were computed as PyTorch's own")]
 
 
 def weights_dtype(order: Order) -> str:

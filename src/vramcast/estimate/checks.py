@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from math import gcd
 from typing import Final
 
-from vramcast.domain.job import Job, Plan, Precision, Shards
+from vramcast.blocks.parameters.targets import check_targets
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
+from vramcast.engines.eager.releases import TRAINERS, ZERO_OPTIONS, sharder
 from vramcast.errors import InvalidSpec, Unsupported
 
 LARGEST_SUGGESTED = 128
@@ -20,8 +22,6 @@ _FSDP_TRAINERS: Final = (
     "first_stage_layers", "last_stage_layers",
 )
 UNUSED: Final[dict[str, tuple[str, ...]]] = {
-    "pytorch": _DATA_PARALLEL,
-    "huggingface": _DATA_PARALLEL,
     "unsloth": _DATA_PARALLEL,
     "deepspeed": (*_DATA_PARALLEL, "optimizer_kernel"),
     "colossalai": (*_DATA_PARALLEL, "optimizer_kernel", "loss"),
@@ -35,6 +35,9 @@ UNUSED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Fields of the plan that an engine does not look at. Their defaults are fine, anything else is refused."""
 
+UNUSED_SHARDED: Final[dict[str | None, tuple[str, ...]]] = {None: _DATA_PARALLEL, "deepspeed": UNUSED["deepspeed"]}
+"""The same of engines that leave sharding to others, by who does it."""
+
 SHARDERS: Final[dict[str, tuple[str, ...]]] = {
     "pytorch": ("fsdp1", "fsdp2"),
     "huggingface": ("fsdp1", "fsdp2", "deepspeed"),
@@ -44,6 +47,9 @@ SHARDERS: Final[dict[str, tuple[str, ...]]] = {
     "litgpt": ("fsdp1",),
 }
 """Engine -> what may do its sharding; the others' is their own."""
+
+OF_SHARDERS: Final = {**dict.fromkeys(("deepspeed", *ZERO_OPTIONS), "deepspeed"), "backward_prefetch": "fsdp1"}
+"""Engine option -> the sharder that reads it."""
 
 PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
 """Engines whose programs hold one model and its loss."""
@@ -59,7 +65,11 @@ def check(job: Job) -> None:
         from vramcast.estimate.engine_options import check_options  # most jobs have none
 
         check_options(job)
+        if job.engine in TRAINERS:
+            _check_sharders_options(job)
     plan, model = job.plan, job.model
+    if plan.peft is not None and plan.peft.method not in WITHOUT_TARGETS:
+        check_targets(model, plan.peft.targets)
     layers = [run.layer for run in model.main.runs]
     _divides("tp", plan.tp, list(_tensor_parallel_sizes(layers)), model.name)
     key_values = [layer.mixer.num_kv_heads for layer in layers if isinstance(layer.mixer, Attention)]
@@ -100,11 +110,16 @@ def _check_expert_group(job: Job) -> None:
 def refuse_ignored(job: Job) -> None:
     """Raise Unsupported for a choice that the job's engine would not look at: nothing is ignored in silence."""
     plan, workload, model = job.plan, job.workload, job.model
-    for name in UNUSED.get(job.engine, ()):
-        if getattr(plan, name) != getattr(DEFAULT_PLAN, name):
-            option = name.replace("_", "-")
-            raise Unsupported(f"{option}={getattr(plan, name)} is not modelled for engine {job.engine}; leave it out")
     _check_sharder(job)
+    who = sharder(job) if job.engine in TRAINERS else None
+    for name in UNUSED_SHARDED.get(who, ()) if job.engine in TRAINERS else UNUSED.get(job.engine, ()):
+        if (asked := getattr(plan, name)) != getattr(DEFAULT_PLAN, name):
+            option = name.replace("_", "-")
+            if who is None:
+                raise Unsupported(f"{option}={asked} is not modelled for engine {job.engine}; leave it out")
+            raise Unsupported(
+                f"{option}={asked} is not modelled for engine {job.engine} sharded by {who}; leave it out"
+            )
     if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
@@ -132,15 +147,23 @@ def refuse_ignored(job: Job) -> None:
 
 
 def _check_sharder(job: Job) -> None:
-    sharder, known = job.plan.sharded_by, SHARDERS.get(job.engine, ())
-    if sharder is None:
+    asked, known = job.plan.sharded_by, SHARDERS.get(job.engine, ())
+    if asked is None:
         return
     if not known:
-        raise Unsupported(f"sharded-by={sharder} is not modelled for engine {job.engine}; leave it out")
-    if sharder not in known:
-        raise Unsupported(f"sharded-by={sharder} is not how engine {job.engine} shards; use {', '.join(known)}")
+        raise Unsupported(f"sharded-by={asked} is not modelled for engine {job.engine}; leave it out")
+    if asked not in known:
+        raise Unsupported(f"sharded-by={asked} is not how engine {job.engine} shards; use {', '.join(known)}")
     if job.plan.shards is Shards.NOTHING:
-        raise InvalidSpec(f"sharded-by={sharder} says who shards, and nothing is sharded; add --shards everything")
+        raise InvalidSpec(f"sharded-by={asked} says who shards, and nothing is sharded; add --shards everything")
+
+
+def _check_sharders_options(job: Job) -> None:
+    """Raise InvalidSpec for an engine option that is of another sharder than the job's."""
+    who = sharder(job)
+    for name, owner in OF_SHARDERS.items():
+        if job.engine_options.get(name) and who != owner:
+            raise InvalidSpec(f"engine option {name} is for --sharded-by {owner}; leave it out")
 
 
 def _tensor_parallel_sizes(layers: list[Layer]) -> Sizes:

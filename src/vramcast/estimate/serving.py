@@ -222,7 +222,7 @@ def capacity_of(
 ) -> Capacity | None:
     """What the caches of all ranks hold together: the rank with the least decides, every data-parallel copy counts.
 
-    A pipeline has none.
+    A pipeline has none. Stages whose layers keep nothing of a sequence hold any number of them.
 
     Args:
         job: the question
@@ -232,7 +232,8 @@ def capacity_of(
     """
     if isinstance(job, PipelineJob):
         return None
-    caches = [rank.cache for rank in deployment.ranks if rank.cache is not None]
+    there = (rank.cache for rank in deployment.ranks)
+    caches = [cache for cache in there if cache is not None and cache.sequence_bytes(job.context)]
     if not caches:
         return None
     tightest = min(caches, key=lambda cache: cache.num_bytes / cache.sequence_bytes(job.context))

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute, Shards
-from vramcast.estimate.variants import FULL_PRECISION, sixteen_bits, with_plan, with_workload
+from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
+from vramcast.estimate.variants import FULL_PRECISION, adapters_of, sixteen_bits, with_plan, with_workload
 from vramcast.units import ceil_div
 
 Apply = Callable[[Job], Job | None]
@@ -54,7 +54,7 @@ def _recompute(kind: Recompute) -> Apply:
 
 
 def _flash_for_eager(job: Job) -> Job | None:
-    known = (AttentionKernel.EAGER, AttentionKernel.FLASH)
+    known = (None, AttentionKernel.EAGER, AttentionKernel.FLASH)
     return with_plan(job, attention=AttentionKernel.FLASH) if job.plan.attention in known else None
 
 
@@ -89,8 +89,8 @@ def _sixteen_bits(job: Job) -> Job | None:
 
 
 def _pure_bf16(job: Job) -> Job | None:
-    """Where the card has bf16; DeepSpeed and Colossal-AI keep an fp32 copy whatever they are told."""
-    keeps = job.engine in ("deepspeed", "colossalai") or not job.cluster.gpu.has_bf16
+    """Where the card has bf16; Colossal-AI keeps an fp32 copy whatever it is told."""
+    keeps = job.engine == "colossalai" or not job.cluster.gpu.has_bf16
     return None if keeps else with_plan(job, precision=Precision.BF16)
 
 
@@ -153,7 +153,7 @@ def _sequence_parallel(job: Job) -> Job | None:
 
 
 def _lora(base: Literal["full", "nf4-dq"]) -> Apply:
-    return lambda job: None if job.plan.peft else with_plan(job, peft=Peft(rank=16, base=base))
+    return lambda job: None if job.plan.peft else with_plan(job, peft=adapters_of(job.model, base))
 
 
 def _expandable(job: Job) -> Job | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec.structs import asdict, replace
 
+from vramcast.blocks.parameters.targets import usual_targets
 from vramcast.domain.device import Gpu
-from vramcast.domain.job import Job, Peft, Plan, Precision, Workload
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Workload
+from vramcast.domain.model import Model
 
 FULL_PRECISION: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
 
@@ -38,6 +40,11 @@ PEFT_OPTIONS: Final = {
 def with_plan(job: Job, **changes: Any) -> Job:
     """The job with fields of its plan changed."""
     return replace(job, plan=replace(job.plan, **changes))
+
+
+def adapters_of(model: Model, base: Literal["full", "nf4-dq"]) -> Peft:
+    """LoRA of rank 16 on what is adapted where nobody says."""
+    return Peft(rank=16, base=base, targets=usual_targets(model))
 
 
 def with_workload(job: Job, **changes: Any) -> Job:
@@ -111,14 +118,14 @@ def options_between(before: Job, after: Job) -> str:
 
 
 def _peft_options(peft: Peft | None) -> list[str]:
-    """The method, and what of its details differs from the usual."""
+    """The method, what is adapted, which depends on the model where nobody says, and what differs from the usual."""
     if peft is None:
         return []
     usual = asdict(Peft())
     return [
         _option(PEFT_OPTIONS.get(field, field), value)
         for field, value in asdict(peft).items()
-        if field == "method" or value != usual[field]
+        if field == "method" or value != usual[field] or (field == "targets" and peft.method not in WITHOUT_TARGETS)
     ]
 
 

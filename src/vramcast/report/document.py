@@ -47,6 +47,8 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
         "warnings": list(answer.warnings),
         "changes": [change_document(change, _table(answer)) for change in answer.changes],
     }
+    if answer.ignored:
+        plain["ignored"] = list(answer.ignored)
     if answer.time is not None:
         plain["time"] = _present(answer.time)
     if isinstance(answer, ServeAnswer):

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from vramcast.blocks.ends import boundary, chained, embedding, head
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
-from vramcast.domain.model import Run, Stack
+from vramcast.domain.job import AttentionKernel
+from vramcast.domain.model import Attention, Run, Stack
 from vramcast.domain.program import Category, Tensor
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph
@@ -49,8 +50,12 @@ def blocks(recipe: Recipe) -> Blocks:
     towers = tuple(_layers(tower.stack, tower.sizes, recipe) for tower in recipe.towers)
     main = _layers(model.main, sizes, recipe)
     first = embedding(model, sizes, learns=recipe.learns("embedding.tokens"))
-    learns = recipe.learns("embedding.tokens" if model.tied else "head.output")
-    last = head(model, sizes, learns=learns, loss=recipe.loss, outputs_fp32=recipe.outputs_fp32)
+    # PEFT trains a copy of the head, which is tied to nothing
+    learns = recipe.learns("embedding.tokens" if model.tied and not sizes.frozen else "head.output")
+    last = head(
+        model, sizes, learns=learns, loss=recipe.loss, returns_fp32=recipe.returns_fp32,
+        outputs_fp32=recipe.outputs_fp32,
+    )
     return Blocks(towers, chained(first, main.hidden), main, chained(last, main.hidden))
 
 
@@ -60,8 +65,11 @@ def _layers(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
         name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner=stack.name,
         formula=hidden.formula, source=hidden.source,
     )
-    divided = tuple(run_parts(stack, recipe))
-    found = [(count, _layer(stack.runs[index], sizes, hidden, recipe, again)) for index, count, again in divided]
+    found, first, divided = [], 0, tuple(run_parts(stack, recipe))
+    for index, count, again in divided:
+        here = recipe.at(stack, sizes, first, first + count - 1)
+        found.append((count, _layer(stack.runs[index], here, hidden, recipe, again)))
+        first += count
     return Layers(tuple(found), hidden, gradient, tuple(index for index, _, _ in divided))
 
 
@@ -93,6 +101,11 @@ def input_tensors(recipe: Recipe) -> tuple[Tensor, ...]:
     if dim and not stack.positions:
         rotary = sizes.seq_len * dim * width
         found += [_input(name, rotary, "rotary", f"{sizes.seq_len} x {dim} x {width} B") for name in ("cos", "sin")]
+    if sizes.attention is AttentionKernel.EAGER and stack.causal:
+        kinds = len({layer.mixer.window for layer in stack.layers if isinstance(layer.mixer, Attention)})
+        mask = sizes.batch * sizes.seq_len * sizes.seq_len * sizes.numerics.compute
+        formula = f"{sizes.batch} x {sizes.seq_len} x {sizes.seq_len} x {sizes.numerics.compute} B"
+        found += [_input("attention mask", mask, "batch", formula)] * kinds
     if sizes.masked:
         mask = sizes.batch * sizes.seq_len * sizes.seq_len
         found.append(_input("causal mask", mask, "batch", f"{sizes.batch} x {sizes.seq_len} x {sizes.seq_len} x 1 B"))

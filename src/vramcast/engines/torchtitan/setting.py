@@ -118,11 +118,10 @@ def _micro_batches(job: Job, known: Facts) -> tuple[int, int]:
 
 def _sizes(job: Job, known: Facts, samples: int) -> Sizes:
     plan = job.plan
-    kernel = plan.attention if plan.attention is not AttentionKernel.EAGER else AttentionKernel.FLASH
     length = share("cp", job.workload.seq_len, plan.cp, what="seq_len")
     _refuse_uneven(job, known, samples)
     return Sizes(
-        batch=samples, seq_len=length, hidden=job.model.hidden, numerics=BF16, attention=kernel,
+        batch=samples, seq_len=length, hidden=job.model.hidden, numerics=BF16, attention=AttentionKernel.FLASH,
         norm="compiled" if plan.compile else ("torch" if known.fused_norm else "huggingface"),
         activation="compiled" if plan.compile else "eager",
         rope="compiled" if plan.compile else "complex",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from vramcast.blocks.parameters import named_parameters
+from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Model
 from vramcast.domain.version import Version, version_text
 
@@ -87,6 +88,18 @@ SDPA_SINCE: Final[dict[str, Version]] = {
 """First release whose default is `scaled_dot_product_attention`; 4.36 for every other family. Qwen's own code takes
 flash-attn where it is installed."""
 
+SDPA_UNTIL: Final[dict[str, Version]] = {"gemma2": (5, 19)}
+"""First release without `_supports_sdpa` again: 5.18 has it, 5.23 has not."""
+
+FLASH_SINCE: Final[dict[str, Version]] = {
+    "gpt_oss": (4, 55),  # attn_implementation="kernels-community/vllm-flash-attn3", which knows sinks
+    "mimo_v2_flash": (5, 14), **dict.fromkeys(("gptj", "gpt_neo"), (4, 35)),
+}
+"""First release in which kernels of flash-attn or of the kernels hub run a family that PyTorch's do not."""
+
+FLASH_NEEDS: Final[dict[str, int]] = {"gpt_oss": 90, "mimo_v2_flash": 90}
+"""Compute capability of the kernels that know sinks [`_compatible_flash_implementations`: FlashAttention 3 and 4]."""
+
 REMOTE: Final = ("qwen", "baichuan", "chatglm", "internlm", "internlm2", "internlm3", "minicpm", "aquila")
 """Families whose code lies beside the checkpoint: tuples as caches."""
 
@@ -151,13 +164,18 @@ def family_of(family: str) -> str:
     return family.removesuffix("_text")
 
 
-def has_fused_attention(family: str) -> bool:
-    """Whether any release runs the family's attention by PyTorch's fused kernels.
+def attention_kernels(family: str, version: Version) -> tuple[AttentionKernel, ...]:
+    """The kernels that a family's code can run, the one it runs unasked first.
 
-    >>> has_fused_attention("llama"), has_fused_attention("bloom")
-    (True, False)
+    >>> [str(kernel) for kernel in attention_kernels("gpt_oss", (5, 0))]
+    ['eager', 'flash']
     """
-    return SDPA_SINCE.get(family_of(family), ALWAYS) != NEVER
+    name = family_of(family)
+    since = SDPA_SINCE.get(name, (4, 36))
+    if since <= version < SDPA_UNTIL.get(name, NEVER):
+        return (AttentionKernel.FLASH, AttentionKernel.EFFICIENT, AttentionKernel.CUDNN, AttentionKernel.EAGER)
+    flash = FLASH_SINCE.get(name, NEVER if since == NEVER else ALWAYS)
+    return (AttentionKernel.EAGER, AttentionKernel.FLASH) if version >= flash else (AttentionKernel.EAGER,)
 
 
 def left_whole(family: str, version: Version) -> tuple[str, ...]:
@@ -214,7 +232,7 @@ def behaviour(family: str, version: Version, *, flash: bool) -> Behaviour:
         keeps_logits=version < COPIED_LOGITS_SINCE,
         whole_cache=remote or version < CACHE_OBJECTS_SINCE,
         rotary_tables=version < ROTARY_TABLES_UNTIL.get(name, ALWAYS),
-        sdpa=version >= SDPA_SINCE.get(name, (4, 36)),
+        sdpa=attention_kernels(name, version)[0] is not AttentionKernel.EAGER,
         repeats_keys=not grouped or remote,
         fused_gate=name in FUSED_GATE,
         stacks_prompt=name in STACKED_PROMPT,

@@ -30,6 +30,7 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "--engine torchtitan@2026-04 counts them":
         "按当前的 torchtitan：自 2026-05 起输出层和损失逐块计算；此前先算出全部 fp32 logits："
         "--engine torchtitan@2026-04 按此计算",
+    "adapters of rank {rank} on {paths}": "秩为 {rank} 的适配器位于 {paths}",
     "experts are not packed: transformers {version} stacks them in one parameter, and bitsandbytes converts linear "
     "layers only":
         "专家没有被压缩：transformers {version} 把它们堆叠为一个参数，而 bitsandbytes 只转换线性层",
@@ -51,6 +52,30 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "后续微批的梯度累加到第一个微批的梯度上，随后释放",
     "torch.compile fuses norms, activations, rotary embedding and the loss; the rest as in eager mode":
         "torch.compile 融合归一化、激活函数、旋转位置编码与损失，其余与 eager 模式相同",
+    "attention runs in full, as transformers runs {family} unasked; --attention flash for fused kernels":
+        "注意力按完整形式计算，这是 transformers 对 {family} 的默认方式；--attention flash 使用融合内核",
+    "attention=flash of {family} needs compute capability {needed}, which {gpu} has not; use eager":
+        "{family} 的 attention=flash 需要计算能力 {needed}，{gpu} 不具备；请用 eager",
+    "attention={kernel} is none that transformers has for {family}; use {names}":
+        "transformers 对 {family} 没有 attention={kernel}；请用 {names}",
+    "every adapter is a unit of its own, as PEFT's fsdp_auto_wrap_policy wraps them":
+        "每个适配器自成一个单元，与 PEFT 的 fsdp_auto_wrap_policy 一致",
+    "packed weights are stored as 16-bit numbers, so that they can be sharded; block constants are not":
+        "压缩的权重以 16 位数存储，因而可以分片；各块的常数不分片",
+    "gradients of the micro-batches before the last add up unsharded (no_sync)":
+        "最后一个微批之前的梯度不分片地累加（no_sync）",
+    "Accelerate shards, not DeepSpeed: {sharder} is the default of {release}; --sharded-by says otherwise":
+        "由 Accelerate 而不是 DeepSpeed 分片：{sharder} 是 {release} 的默认；可用 --sharded-by 改变",
+    "FullyShardedDataParallel (FSDP1): a flat weight for every layer, one for all the rest":
+        "FullyShardedDataParallel（FSDP1）：每层一个展平的权重，其余合为一个",
+    "fully_shard (FSDP2): a unit for every layer": "fully_shard（FSDP2）：每层一个单元",
+    "the loss takes logits in their own 16 bits; where transformers' model code computes it, it makes them fp32: "
+    "--engine-option model_loss=true":
+        "损失直接使用 16 位的 logits；若由 transformers 的模型代码计算损失，则会转为 fp32：--engine-option model_loss=true",
+    "samples of {shortest} to {longest} tokens: {count} steps of different lengths fill the allocator; the order they "
+    "come in is chance, and what is reserved depends on it; time is the longest's":
+        "样本长度为 {shortest} 到 {longest} 个 token：用 {count} 个长度不同的步填充分配器；其先后顺序是随机的，"
+        "保留显存取决于此；时间按最长的步计",
     "attention runs in full: transformers has no fused kernel for {kinds}":
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",

@@ -62,6 +62,35 @@ ENGINES_ZH: Final[dict[str, str]] = {
     "litgpt cannot train quantised models on several GPUs; use one GPU": "litgpt 不能在多卡上训练量化模型；请用单卡",
     "litgpt has no {method}; use lora or adapter": "litgpt 没有 {method}；请用 lora 或 adapter",
     "litgpt cannot adapt {targets}; use {known}": "litgpt 不能适配 {targets}；请用 {known}",
+    "litgpt adapts the whole MLP or nothing of it; add {paths} to --lora-targets":
+        "litgpt 要么适配整个 MLP 要么完全不适配；请把 {paths} 加入 --lora-targets",
+    "DeepSpeed keeps masters in bf16 since 0.18.3; use --precision mixed-bf16":
+        "DeepSpeed 自 0.18.3 起才以 bf16 保存主权重；请用 --precision mixed-bf16",
+    "DeepSpeed keeps masters in fp16 on the host only; add --offload-optimizer cpu":
+        "DeepSpeed 只能在主机上以 fp16 保存主权重；请加上 --offload-optimizer cpu",
+    "engine option {name}={text} must be a release, as in {example}": "引擎选项 {name}={text} 必须是发布版本，例如 {example}",
+    "{sharder} cannot shard optimizer states alone; use --shards everything, or --engine deepspeed":
+        "{sharder} 不能只分片优化器状态；请用 --shards everything，或 --engine deepspeed",
+    "FSDP offloads to the host only; use --offload-parameters cpu, or --engine deepspeed":
+        "FSDP 只能卸载到主机；请用 --offload-parameters cpu，或 --engine deepspeed",
+    "FSDP offloads weights and optimizer together; add --offload-parameters cpu":
+        "FSDP 把权重与优化器一起卸载；请加上 --offload-parameters cpu",
+    "FSDP cannot shard bitsandbytes' 8-bit weights; use --base-weights nf4, or --shards nothing":
+        "FSDP 不能分片 bitsandbytes 的 8 位权重；请用 --base-weights nf4，或 --shards nothing",
+    "the PyTorch script shares copies under FSDP2 only; use --sharded-by fsdp2":
+        "PyTorch 脚本只在 FSDP2 下共享副本；请用 --sharded-by fsdp2",
+    "--peft {method} is LLaMA-Adapter as litgpt has it; use --engine litgpt, or --peft lora":
+        "--peft {method} 是 litgpt 的 LLaMA-Adapter；请用 --engine litgpt，或 --peft lora",
+    "--peft {method} adapts no weight of {model}; name some with --lora-targets":
+        "--peft {method} 未适配 {model} 的任何权重；请用 --lora-targets 指定",
+    "adapters on {path} are not modelled for --engine {engine}; leave it out of --lora-targets":
+        "--engine {engine} 未建模 {path} 上的适配器；请从 --lora-targets 中去掉",
+    "--loss {loss} never runs the head that --lora-targets names; use --loss eager":
+        "--loss {loss} 不会运行 --lora-targets 所指的输出层；请用 --loss eager",
+    "PEFT adapts stacked experts by lora alone, not by {method}; leave {path} out":
+        "PEFT 只能用 lora 适配堆叠的专家，不能用 {method}；请去掉 {path}",
+    "PEFT adapts stacked experts without dropout; leave out {path}, or use --lora-dropout 0":
+        "PEFT 适配堆叠的专家时不支持 dropout；请去掉 {path}，或用 --lora-dropout 0",
     "litgpt is modelled for dense attention models; use --engine pytorch or megatron":
         "litgpt 只建模稠密注意力模型；请用 --engine pytorch 或 megatron",
     "{model}: megatron models text decoders and encoder-decoders; use engine pytorch":
