@@ -72,7 +72,7 @@ def auto_class(job: Job) -> str:
 
 
 def attention_of(order: Order) -> str:
-    """`attn_implementation` of transformers: its own code, PyTorch's kernels, or those that run families those cannot."""
+    """`attn_implementation` of transformers: its own code, PyTorch's kernels, or what runs families those cannot."""
     kernel, family = AttentionKernel(order.ask("attention")), order.job.model.family
     if kernel is AttentionKernel.EAGER:
         return "eager"

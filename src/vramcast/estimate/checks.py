@@ -9,6 +9,7 @@ from typing import Final
 from vramcast.domain.job import Job, Plan, Precision, Shards
 from vramcast.domain.model import MLP, Attention, Layer, MoE, MultiLatentAttention
 from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.states.optimizers import optimizer
 
 LARGEST_SUGGESTED = 128
 
@@ -44,6 +45,9 @@ SHARDERS: Final[dict[str, tuple[str, ...]]] = {
     "litgpt": ("fsdp1",),
 }
 """Engine -> what may do its sharding; the others' is their own."""
+
+FLAT_PARTITIONS: Final = ("deepspeed", "colossalai")
+"""Engines that give an optimizer flat pieces of many weights; DeepSpeed partitions those of Muon apart."""
 
 PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
 """Engines whose programs hold one model and its loss."""
@@ -105,6 +109,7 @@ def refuse_ignored(job: Job) -> None:
             option = name.replace("_", "-")
             raise Unsupported(f"{option}={getattr(plan, name)} is not modelled for engine {job.engine}; leave it out")
     _check_sharder(job)
+    _check_optimizer(job)
     if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
@@ -125,6 +130,27 @@ def refuse_ignored(job: Job) -> None:
         raise InvalidSpec(f"{model.name} has no encoder beside its decoder; leave decoder-seq-len out")
     if workload.completion_len and workload.objective not in ("ppo", "grpo"):
         raise InvalidSpec(f"completion-len needs objective ppo or grpo, not {workload.objective}")
+
+
+def _check_optimizer(job: Job) -> None:
+    """Raises Unsupported where an engine cannot step as the optimizer does."""
+    name, engine = job.plan.optimizer, job.engine
+    rule = optimizer(name)
+    alone = job.data_parallel == 1 and not job.engine_options.get("deepspeed")
+    if rule.gradients_in_backward and not (engine in ("pytorch", "huggingface") and alone):
+        raise Unsupported(
+            f"optimizer={name} updates weights inside backward, which is modelled for one GPU with engine pytorch or "
+            "huggingface; use adafactor"
+        )
+    if rule.gradients_in_backward and job.workload.grad_accum > 1:
+        raise InvalidSpec(f"optimizer={name} updates weights inside backward; use --grad-accum 1")
+    sharded = job.plan.shards is not Shards.NOTHING and job.data_parallel > 1
+    flat = engine in FLAT_PARTITIONS or (engine == "huggingface" and sharded)
+    if flat and rule.matrix_rule and not (rule.orthogonalises and engine != "colossalai"):
+        raise Unsupported(
+            f"optimizer={name} needs the shapes of weights, which engine {engine} flattens into partitions; use "
+            "adamw, or engine pytorch"
+        )
 
 
 def _check_sharder(job: Job) -> None:

@@ -47,6 +47,10 @@ COMPUTES_IN_BF16: Final = (Precision.AMP_BF16, Precision.MIXED_BF16, Precision.B
 RUNS_TRANSFORMERS: Final = ("pytorch", "huggingface", "deepspeed", "colossalai", "unsloth")
 """Engines that run transformers' model code."""
 
+TRAINERS: Final = ("huggingface", "unsloth")
+"""Engines whose Trainer keeps 32-bit states of embeddings beside 8-bit ones of everything else [transformers trainer.py
+`create_optimizer`: `register_module_override(module, "weight", {"optim_bits": 32})`]."""
+
 OWN_ATTENTION: Final = ("unsloth",)
 """Those with kernels of their own where transformers runs attention in full unasked [unsloth_zoo flex_attention]."""
 
@@ -288,6 +292,8 @@ def stepping_of(job: Job) -> Stepping:
     """Optimizer, accumulation and replicas of a job whose ranks keep everything."""
     plan = job.plan
     rule = optimizer(plan.optimizer)
+    if job.engine in TRAINERS and rule.in_fp32:
+        rule = rule._replace(wide_embeddings=True)
     lists = job.engine_options.get("foreach_temporaries")
     if isinstance(lists, int):
         rule = rule._replace(foreach_temporaries=lists)
