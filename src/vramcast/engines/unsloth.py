@@ -11,17 +11,19 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Job, Loss, Recompute
+from vramcast.domain.job import Job, Loss, Precision, Recompute
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
 from vramcast.engines.eager.models import all_phases
+from vramcast.engines.eager.offload import Offloaded
 from vramcast.engines.eager.question import recipe_of, refuse_shards, stepping_of
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.engines.pytorch import one_role
 from vramcast.engines.transformers.versions import left_sentences, left_whole
+from vramcast.engines.unsloth_loss import WHOLE, with_loss
 from vramcast.errors import Unsupported
 
-NEWEST: Final[Version] = (2026, 10)
+NEWEST: Final[Version] = (2026, 10, 9)
 
 TRANSFORMERS: Final[tuple[tuple[Version, Version], ...]] = (
     ((2026, 10), (5, 17)), ((2026, 4), (5, 5)), ((2026, 3), (5, 2)), ((0,), (4, 57)),
@@ -30,6 +32,15 @@ TRANSFORMERS: Final[tuple[tuple[Version, Version], ...]] = (
 
 PACKS_EXPERTS_SINCE: Final[Version] = (2026, 6, 2)
 """[Zoo] moe_utils_bnb4bit.py is in the wheel of this release, and not in 2026.6.1's."""
+
+SHORTEST_OFFLOADED: Final = 512
+"""Below, offloading takes longer than it saves [unsloth models/_utils.py `apply_unsloth_gradient_checkpointing`]."""
+
+DOUBLE_BUFFERS_SINCE: Final[Version] = (2026, 5, 1)
+"""[unsloth_zoo 510d987f, 2026-05-04]"""
+
+AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
+"""Accelerate converts returned logits to fp32."""
 
 FOUR_BITS: Final = ("nf4", "nf4-dq")
 
@@ -47,9 +58,27 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         plan = replace(plan, recompute=Recompute.FULL)
     asked = replace(job, plan=plan)
     recipe = _packing(asked, recipe_of(asked, variants="liger", autocast=True))
+    if job.plan.loss is None:
+        recipe = with_loss(asked, recipe, job.engine_version or NEWEST)
+    recipe = recipe._replace(outputs_fp32=recipe.loss == WHOLE and job.plan.precision in AUTOCAST)
     said = left_sentences(job.model, recipe.sizes.left_whole, transformers_of(job))
-    phases = all_phases(asked, recipe, stepping_of(asked))
-    return (one_role(asked, phases, "fused kernels with in-place backward", *said),)
+    around = _offloaded(asked, recipe)
+    phases = all_phases(asked, recipe, stepping_of(asked)._replace(around=around))
+    notes = ["fused kernels with in-place backward", *said]
+    if around is not None:
+        notes.append(
+            "inputs of recomputed layers wait on the host; --engine-option offload_checkpoints=false keeps them"
+        )
+    return (one_role(asked, phases, *notes),)
+
+
+def _offloaded(job: Job, recipe: Recipe) -> Offloaded | None:
+    """`use_gradient_checkpointing="unsloth"`, which is the default, and plain checkpoints of short sequences."""
+    asked = job.engine_options.get("offload_checkpoints", recipe.sizes.seq_len >= SHORTEST_OFFLOADED)
+    if not (recipe.recompute and asked):
+        return None
+    buffers = 2 if (job.engine_version or NEWEST) >= DOUBLE_BUFFERS_SINCE else 1
+    return Offloaded(recipe.model.main.name, recipe.sizes.residual_bytes, buffers)
 
 
 def transformers_of(job: Job) -> Version:

@@ -25,6 +25,12 @@ class Eager(Noun, frozen=True):
     beta: Annotated[float, Meta(ge=0, le=1000)] = 0.0  # weight of GRPO's KL term; without it there is no reference
 
 
+class Unsloth(Eager, frozen=True):
+    """Unsloth."""
+
+    offload_checkpoints: bool = True  # inputs of recomputed layers wait on the host
+
+
 class Zero(Eager, frozen=True):
     """DeepSpeed's `zero_optimization`, sizes in elements."""
 
@@ -72,7 +78,7 @@ class Litgpt(Noun, frozen=True):
 
 
 OPTIONS: Final[dict[str, type[Noun]]] = {
-    "pytorch": Eager, "huggingface": HuggingFace, "unsloth": Eager, "deepspeed": Zero, "colossalai": Colossal,
+    "pytorch": Eager, "huggingface": HuggingFace, "unsloth": Unsloth, "deepspeed": Zero, "colossalai": Colossal,
     "torchtitan": Torchtitan, "torchtune": Eager, "litgpt": Litgpt,
 }
 """Engine -> its options; the defaults here are not read, the engines have their own. Megatron's are read by itself."""

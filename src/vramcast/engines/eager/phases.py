@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Category, Loop, Node, Program, Tensor
 from vramcast.engines.eager.graphs import Blocks, blocks
-from vramcast.engines.eager.passes import free_gradients, inference, passes
+from vramcast.engines.eager.passes import Around, free_gradients, inference, passes
 from vramcast.engines.eager.recipe import Recipe, weights
 from vramcast.operators.lowering import WeightGradients
 from vramcast.states.optimizers import FP32, OptimizerRule
@@ -28,6 +28,7 @@ class Stepping(NamedTuple):
     replicas: int = 1  # DDP ranks
     bucket_views: bool = False  # gradient_as_bucket_view
     workspaces: Program = ()  # of cuBLAS
+    around: Around | None = None  # what happens around the parts of a micro-batch
 
 
 def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()) -> Mapping[Phase, Program]:
@@ -74,10 +75,10 @@ def _steps(recipe: Recipe, stepping: Stepping, held: tuple[Weight, ...], built: 
     """Micro-batches, optimizer, zero_grad(set_to_none=True): any step, and the first, which makes the states."""
     transient = stepping.optimizer.gradients_in_backward or (stepping.bucket_views and stepping.replicas > 1)
     policy = WeightGradients.TRANSIENT if transient else WeightGradients.KEPT
-    first = passes(recipe, policy=policy, built=built)
+    first = passes(recipe, policy=policy, built=built, around=stepping.around)
     micro_batches: list[Node] = [*first.micro_batch]
     if stepping.grad_accum > 1:
-        later = passes(recipe, policy=WeightGradients.TRANSIENT, built=built)
+        later = passes(recipe, policy=WeightGradients.TRANSIENT, built=built, around=stepping.around)
         micro_batches.append(Loop(stepping.grad_accum - 1, later.micro_batch, label="micro-batches"))
     update = () if stepping.optimizer.gradients_in_backward else stepped(held, stepping)
     end = (*update, *free_gradients(first.gradients))

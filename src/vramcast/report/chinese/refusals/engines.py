@@ -68,8 +68,8 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "{model}：megatron 只建模文本解码器与编码器-解码器；请用引擎 pytorch",
     "pipeline stages of encoder-decoders are not modelled for megatron; use pp=1":
         "megatron 未建模编码器-解码器的流水线级；请用 pp=1",
-    "optimizer={name} updates weights inside backward, which is modelled for one GPU with engine pytorch or huggingface; "
-    "use adafactor":
+    "optimizer={name} updates weights inside backward, which is modelled for one GPU with engine pytorch or "
+    "huggingface; use adafactor":
         "optimizer={name} 在反向传播中更新权重，只对单卡的 pytorch 或 huggingface 引擎建模；请用 adafactor",
     "optimizer={name} updates weights inside backward; use --grad-accum 1":
         "optimizer={name} 在反向传播中更新权重；请用 --grad-accum 1",
