@@ -6,6 +6,7 @@ import re
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.emit.plans import constants, files, notes, training, values
 from vramcast.emit.files import PLACEHOLDER
@@ -91,8 +92,9 @@ def test_adapters_over_a_quantised_base_are_in_the_script(base: str, wanted: tup
 
 
 def test_modules_of_an_unknown_family_are_refused_by_name() -> None:
-    job = training("mpt-7b", "a100", engine="huggingface", peft="lora")
-    assert "module names of family mpt are not known" in notes(job)
+    job = training("llama-3.2-1b", "a100", engine="huggingface", peft="lora")
+    stranger = replace(job, model=replace(job.model, family="home-made"))
+    assert "module names of family home-made are not known" in notes(stranger)
 
 
 def test_llamafactory_says_the_stage_and_what_it_would_do_unasked() -> None:

@@ -6,9 +6,10 @@ import re
 from typing import Any, Final
 
 from truth.contract import Refused
-from truth.rows.huggingface import PROJECTIONS, method_of
-from truth.rows.litgpt import TARGETS
+from truth.rows.huggingface import method_of
 from vramcast.domain.job import Peft
+from vramcast.domain.model import Model
+from vramcast.families.module_names import modules_of, targets, usual_words
 from vramcast.operators.lora import ADAPTERS
 
 BASES: Final[tuple[tuple[str, str], ...]] = (
@@ -26,11 +27,14 @@ SIXTEEN_BITS: Final = re.compile(r"litgpt|lit-gpt|torchtune|colossal|deepspeed")
 METHODS: Final = (*(name for name in ADAPTERS if name != "lora" and len(name) > 2), "lora")
 """The general word last: "adalora" is no LoRA."""
 
+LITGPT: Final = ("query", "key", "value", "projection", "mlp", "head")
+"""Its own names of what is adapted [litgpt lora.py `Config.lora_query` ...]."""
+
 DEFAULT_RANK: Final = 8
 """`LoraConfig.r` [peft/tuners/lora/config.py]."""
 
 
-def peft_of(row: dict[str, Any]) -> Peft | None:
+def peft_of(row: dict[str, Any], model: Model) -> Peft | None:
     """The adapter of a row; None where all weights learn.
 
     Raises: Refused where the words name no known adapter
@@ -41,7 +45,7 @@ def peft_of(row: dict[str, Any]) -> Peft | None:
         return None
     if text.startswith("{"):
         try:
-            return method_of(row)
+            return method_of(row, model)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refused(f"adapter {text[:60]!r} is not a PEFT config: {error!r}") from None
     framework = str(row.get("framework", "")).lower()
@@ -55,20 +59,19 @@ def peft_of(row: dict[str, Any]) -> Peft | None:
     return Peft(
         method=method,
         rank=int(rank[1]) if rank else DEFAULT_RANK,
-        targets=_targets(lower, framework),
+        targets=targets(model, _words(lower, framework, model)),
         modules_to_save=("embedding", "head") if "embedding" in lower else (),
         adapter_dtype="bf16" if sixteen else "fp32",
         base=_base(row),  # type: ignore[arg-type]
     )
 
 
-def _targets(text: str, framework: str) -> tuple[str, ...]:
-    named = [path for word, path in PROJECTIONS.items() if word in text]
-    named += [path for word, paths in TARGETS.items() if re.search(rf"'{word}'", text) for path in paths]
-    if named:
-        return tuple(dict.fromkeys(named))
+def _words(text: str, framework: str, model: Model) -> tuple[str, ...]:
+    """The modules that a row names: those of the model's code anywhere in the text, litgpt's between quotes."""
+    named = [module.last for module in modules_of(model) if len(module.last) > 3 and module.last in text]
+    named += re.findall(rf"'({'|'.join(LITGPT)})'", text)
     narrow = QUERIES_AND_VALUES.search(f"{framework} {text}") and not re.search(r"\ball\b", text)
-    return ("attention.q", "attention.v") if narrow else tuple(PROJECTIONS.values())
+    return tuple(dict.fromkeys(named)) or (usual_words(model) if narrow else ("all-linear",))
 
 
 def _base(row: dict[str, Any]) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from truth.contract import Prediction, Refused
-from truth.rows.huggingface import PROJECTIONS, cluster, highest
+from truth.rows.huggingface import cluster, highest
 from vramcast.catalogue.models import load_model
 from vramcast.domain.job import Job, Peft, Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.model import Model
 from vramcast.estimate.training import answer
+from vramcast.families.module_names import targets
 from vramcast.units import GIB
 
 Row = dict[str, Any]
@@ -37,8 +39,9 @@ def job_of(row: Row) -> Job:
     kind = next((name for name in TRAINERS if name in framework), None)
     if kind is None:
         raise Refused(f"trainer of {framework} is not modelled: it holds several models")
+    model = load_model(_model(str(row["model"])))
     return Job(
-        model=load_model(_model(str(row["model"]))),
+        model=model,
         workload=Workload(seq_len=row["seq_len"], micro_batch=row["micro_batch"], objective="sft"),
         plan=Plan(
             precision=Precision.MIXED_BF16,
@@ -46,7 +49,7 @@ def job_of(row: Row) -> Job:
             recompute=Recompute.FULL if "checkpoint" in str(row.get("recompute")) else Recompute.NONE,
             offload_optimizer="cpu" if "cpu" in zero else "none",
             optimizer="adamw",
-            peft=_adapter(str(row.get("peft", "none"))),
+            peft=_adapter(str(row.get("peft", "none")), model),
         ),
         cluster=cluster(row),
         engine="colossalai",
@@ -61,8 +64,8 @@ def _model(text: str) -> str:
     raise Refused(f"unknown model {text}")
 
 
-def _adapter(text: str) -> Peft | None:
+def _adapter(text: str, model: Model) -> Peft | None:
     rank = re.search(r"r=(\d+)", text)
     if rank is None:
         return None
-    return Peft(rank=int(rank[1]), targets=tuple(PROJECTIONS.values()), adapter_dtype="bf16")
+    return Peft(rank=int(rank[1]), targets=targets(model, ("all-linear",)), adapter_dtype="bf16")

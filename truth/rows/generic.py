@@ -173,7 +173,7 @@ def job_of(row: Row) -> Job:
     seq_len, batch = number(row, "seq_len"), number(row, "micro_batch")
     stated = row.get("params_b")
     model = model_of(str(row.get("model", "")), stated if isinstance(stated, (int, float)) and stated > 0 else None)
-    peft, (shards, offload), half = peft_of(row), shards_of(row), precision_of(row, framework)
+    peft, (shards, offload), half = peft_of(row, model), shards_of(row), precision_of(row, framework)
     engine = engine_of(framework.engine, shards, peft, gpus, half)
     data = max(1, gpus // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
     plan = Plan(

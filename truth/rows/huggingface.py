@@ -13,26 +13,30 @@ from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.model import Model
 from vramcast.errors import UnknownName
 from vramcast.estimate.step_time import step_time
 from vramcast.estimate.training import answer
+from vramcast.families.module_names import targets, usual_words
 from vramcast.units import GB, GIB
 
 Row = dict[str, Any]
-
-PROJECTIONS: Final = {
-    "q_proj": "attention.q", "k_proj": "attention.k", "v_proj": "attention.v", "o_proj": "attention.out",
-    "gate_proj": "mlp.gate", "up_proj": "mlp.up", "down_proj": "mlp.down",
-}
-"""Module names of LLaMA-like models in transformers."""
 
 SAME_MEMORY: Final = {
     "p": "prompt", "multitask-prompt": "prompt", "cpt": "prompt", "trainable-tokens": "prompt", "cartridge": "prefix",
 }
 """Methods that hold what another one holds: virtual tokens before the sequence, or cached keys and values."""
 
-QWEN_TARGETS: Final = tuple(PROJECTIONS.values())
-"""finetune.py's default targets c_attn, c_proj, w1, w2 are all projections of a layer."""
+OTHER_TARGETS: Final[dict[str, tuple[str, ...]]] = {
+    "prefix": (), "prompt": (), "ln": (), "adaption-prompt": ("attention.out",),
+}
+"""Methods whose `target_modules` are no linear layers, or are not read."""
+
+QWEN_TARGETS: Final = ("c_attn", "c_proj", "w1", "w2")
+"""finetune.py `LoraArguments.lora_target_modules`."""
+
+QWEN_TRANSFORMERS: Final = (4, 32)
+"""requirements.txt: transformers==4.32.0; the README profiles with torch 2.0, as is current with it."""
 
 QWEN_RANK: Final = 64
 QWEN_BUCKET: Final = 200_000_000
@@ -90,7 +94,7 @@ def qwen_job(row: Row) -> Job:
     adapted, quantised = str(row["peft"]), "Q-LoRA" in str(row["peft"])
     several, whole = int(row["n_gpus"]) > 1, adapted == "none"
     zero = quantised or several
-    options: dict[str, str | int | float | bool] = {"shifted_loss": True, "reentrant": True, "foreach_temporaries": 2}
+    options: dict[str, str | int | float | bool] = {}
     everything = row.get("zero") == "ZeRO-3" or (several and whole)
     shards = Shards.NOTHING
     if zero:
@@ -98,20 +102,21 @@ def qwen_job(row: Row) -> Job:
         options |= {"deepspeed": True, "auto": everything}
         if not everything:
             options["reduce_bucket_size"] = QWEN_BUCKET
-    peft = None
+    peft, model = None, load_model(str(row["model"]).lower())
     if not whole:
         saved = ("embedding", "head") if "embedding" in adapted else ()
         peft = Peft(
-            rank=QWEN_RANK, targets=QWEN_TARGETS, modules_to_save=saved, dropout=0.05,
+            rank=QWEN_RANK, targets=targets(model, QWEN_TARGETS), modules_to_save=saved, dropout=0.05,
             base="gptq-int4" if quantised else "full",
         )
     precision = Precision.MIXED_BF16 if zero else Precision.AMP_BF16
     return Job(
-        model=load_model(str(row["model"]).lower()),
+        model=model,
         workload=Workload(seq_len=row["seq_len"], micro_batch=row["micro_batch"], grad_accum=row["grad_accum"]),
         plan=Plan(precision=precision, recompute=Recompute.FULL, shards=shards, peft=peft),
         cluster=cluster(row),
         engine="huggingface",
+        engine_version=QWEN_TRANSFORMERS,
         engine_options=options,
     )
 
@@ -125,34 +130,31 @@ def peft_job(row: Row) -> Job:
     """A plain loop over padded batches without autocast: bf16 base, fp32 adapters."""
     if not isinstance(row.get("seq_len"), int) or not row.get("peft"):
         raise Refused("sequence length or adapter not stated")
+    model = load_model(str(row["model"]).split("/")[-1].lower())
     return Job(
-        model=load_model(str(row["model"]).split("/")[-1].lower()),
+        model=model,
         workload=Workload(seq_len=row["seq_len"], micro_batch=row["micro_batch"], objective="sft"),
-        plan=Plan(precision=Precision.BF16, peft=method_of(row)),
+        plan=Plan(precision=Precision.BF16, peft=method_of(row, model)),
         cluster=cluster(row),
         engine="pytorch",
-        engine_options={"padded": True},
+        engine_options={"padded": True, "model_loss": True},
     )
 
 
-def method_of(row: Row) -> Peft | None:
+def method_of(row: Row, model: Model) -> Peft | None:
     """The adapter a row's JSON describes; None for training everything."""
     if row["peft"] in ("none", "full"):
         return None
     config = json.loads(row["peft"])
     kind = str(config["peft_type"]).lower().replace("_tuning", "").replace("_", "-")
-    targets = config.get("target_modules") or []
-    names = [targets] if isinstance(targets, str) else targets
-    paths = tuple(PROJECTIONS[name] for name in names if name in PROJECTIONS)
-    if kind == "adaption-prompt":
-        paths = ("attention.out",)
-    if config.get("use_dora"):
-        kind = "dora"
-    kind = SAME_MEMORY.get(kind, kind)
+    kind = "dora" if config.get("use_dora") else SAME_MEMORY.get(kind, kind)
+    words, paths = config.get("target_modules") or usual_words(model), OTHER_TARGETS.get(kind)
+    if paths is None:
+        paths = targets(model, [words] if isinstance(words, str) else words)
     return Peft(
         method=kind,
         rank=int(config.get("r") or config.get("rank") or 8),
-        targets=paths or ("attention.q", "attention.v"),
+        targets=paths,
         virtual_tokens=int(config.get("num_virtual_tokens") or 0),
         trainable_parameters=row.get("trainable_params"),
     )

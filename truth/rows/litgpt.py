@@ -12,7 +12,9 @@ from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Peft, Plan, Precision, Shards, Workload
+from vramcast.domain.model import Model
 from vramcast.estimate.training import answer
+from vramcast.families.module_names import targets
 from vramcast.units import GIB
 
 MODELS: Final = {
@@ -29,11 +31,6 @@ MODELS: Final = {
 """Catalogue names of models that rows call otherwise."""
 
 GPUS: Final = {"A100-SXM4-40GB": "a100-sxm4-40gb", "A10G-24GB": "a10g"}
-
-TARGETS: Final = {
-    "query": ("attention.q",), "key": ("attention.k",), "value": ("attention.v",), "projection": ("attention.out",),
-    "mlp": ("mlp.gate", "mlp.up", "mlp.down"), "head": ("head.output",),
-}
 
 
 def predict(row: dict[str, Any]) -> list[Prediction]:
@@ -59,7 +56,8 @@ def _check_states(job: Job, row: dict[str, Any]) -> None:
 def job_of(row: dict[str, Any]) -> Job:
     """The question of a row."""
     name = row["model"].lower()
-    peft = _peft(row)
+    model = load_model(MODELS.get(name, name))
+    peft = _peft(row, model)
     count = row["n_gpus"]
     if peft is not None and count > 1 and "repeat 1-GPU value" in row.get("notes", ""):
         count = 1
@@ -70,7 +68,7 @@ def job_of(row: dict[str, Any]) -> Job:
     if not batch or not row.get("seq_len"):
         raise Refused("the row does not say batch size and sequence length")
     return Job(
-        model=load_model(MODELS.get(name, name)),
+        model=model,
         workload=Workload(seq_len=row["seq_len"], micro_batch=batch, grad_accum=_accumulation(row, count)),
         plan=Plan(
             precision=Precision.BF16, peft=peft, shards=Shards.EVERYTHING if count > 1 else Shards.NOTHING,
@@ -104,7 +102,7 @@ def _is_second_adapter(row: dict[str, Any]) -> bool:
     return int(found[1].replace(",", "")) > 1.5 * prompts
 
 
-def _peft(row: dict[str, Any]) -> Peft | None:
+def _peft(row: dict[str, Any], model: Model) -> Peft | None:
     text = str(row.get("peft") or "none")
     if text == "none":
         return None
@@ -116,5 +114,5 @@ def _peft(row: dict[str, Any]) -> Peft | None:
     rank = re.search(r"r=(\d+)", text)
     return Peft(
         method="lora", rank=int(rank[1]) if rank else 8, dropout=0.05, base=base, adapter_dtype="bf16",
-        targets=tuple(path for word in named for path in TARGETS[word]),
+        targets=targets(model, named, engine="litgpt"),
     )

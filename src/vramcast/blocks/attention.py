@@ -7,7 +7,7 @@ Symbols:  T tokens   H hidden   A heads   G key/value heads   D head width
 from __future__ import annotations
 
 from vramcast.blocks import parts
-from vramcast.blocks.projection import project
+from vramcast.blocks.projection import adapter_of, project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import share
 from vramcast.domain.model import Attention
@@ -64,6 +64,9 @@ def _projections(
     heads, kv_heads = _local_heads(spec, sizes)
     tokens = sizes.tokens
     q_rows = heads * spec.head_dim * (2 if spec.output_gate else 1)
+    if source is None and adapter_of(sizes, f"{owner}.qkv") is not None:
+        rows = (q_rows, kv_heads * spec.head_dim, kv_heads * (spec.v_head_dim or spec.head_dim))
+        return _from_one(graph, x, rows, spec=spec, sizes=sizes, owner=owner)
     q = project(graph, f"{owner}.q", x, tokens=tokens, shape=(q_rows, sizes.hidden), sizes=sizes, bias=spec.qkv_bias)
     states, reads, width = x, tokens, sizes.hidden
     if source is not None:
@@ -72,6 +75,22 @@ def _projections(
     k = project(graph, f"{owner}.k", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
     shape = (kv_heads * (spec.v_head_dim or spec.head_dim), width)
     v = project(graph, f"{owner}.v", states, tokens=reads, shape=shape, sizes=sizes, bias=spec.qkv_bias)
+    return q, k, v
+
+
+def _from_one(
+    graph: Graph, x: Value, rows: tuple[int, int, int], *, spec: Attention, sizes: Sizes, owner: str
+) -> tuple[Value, Value, Value]:
+    """Queries, keys and values as slices of one product, which one adapter corrects."""
+    shape = (sum(rows), sizes.hidden)
+    whole = project(graph, f"{owner}.qkv", x, tokens=sizes.tokens, shape=shape, sizes=sizes, bias=spec.qkv_bias)
+    found = []
+    for name, count in zip("qkv", rows, strict=True):
+        size = whole.num_bytes // sum(rows) * count
+        part = graph.view(whole, f"{owner}.{name}", gradient_bytes=size if whole.gradient_bytes else 0)
+        part.num_bytes = size
+        found.append(graph.call("slice", [whole], [part]))
+    q, k, v = found
     return q, k, v
 
 

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from vramcast.blocks import parts
-from vramcast.blocks.projection import project
+from vramcast.blocks.projection import adapter_of, project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import share
 from vramcast.domain.model import MLP
-from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 
 
@@ -39,12 +38,18 @@ def mlp_block(
             graph, f"{owner}.up", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
         )
 
-    if spec.gated and sizes.fused_gate:
+    if spec.gated and (sizes.fused_gate or adapter_of(sizes, f"{owner}.gate_up") is not None):
         both = project(
             graph, f"{owner}.gate_up", x, tokens=tokens, shape=(2 * inner, hidden), sizes=sizes, bias=spec.bias,
             copies=copies,
         )
-        product = _gated_halves(graph, owner, both, kind=spec.activation, elements=elements)
+        gate, half = _halves(graph, both)
+        if sizes.fused_gate:
+            product = _gated_halves(graph, owner, gate, half, kind=spec.activation, elements=elements, sizes=sizes)
+        else:
+            product = parts.gated_activation(
+                graph, owner, gate, kind=spec.activation, elements=elements, sizes=sizes, up=lambda: half
+            )
     elif spec.gated:
         gate = project(
             graph, f"{owner}.gate", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
@@ -53,21 +58,24 @@ def mlp_block(
             graph, owner, gate, kind=spec.activation, elements=elements, sizes=sizes, up=up
         )
     else:
-        product = parts.activation(
-            graph, owner, up(), kind=spec.activation, elements=elements, autocast=sizes.numerics.autocast
-        )
+        product = parts.activation(graph, owner, up(), kind=spec.activation, elements=elements, sizes=sizes)
     shape = (hidden, inner)
     return project(
         graph, f"{owner}.down", product, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
     )
 
 
-def _gated_halves(graph: Graph, owner: str, both: Value, *, kind: str, elements: int) -> Value:
-    """act(gate) * up of two halves that variables hold until the product exists [HF] models/phi3, models/glm4."""
+def _halves(graph: Graph, both: Value) -> tuple[Value, Value]:
+    """Gate and up in the storage of one product."""
     gate, up = (graph.view(both, f"{both.name}.{half}", gradient_bytes=both.gradient_bytes // 2) for half in "01")
     gate.num_bytes = up.num_bytes = both.num_bytes // 2
     graph.call("chunk", [both], [gate, up])
-    activated = parts.activation(graph, owner, gate, kind=kind, elements=elements)
-    product = aten.multiply(graph, activated, up, num_bytes=up.num_bytes, name=f"{owner}.product")
+    return gate, up
+
+
+def _gated_halves(graph: Graph, owner: str, gate: Value, up: Value, *, kind: str, elements: int, sizes: Sizes) -> Value:
+    """act(gate) * up of two halves that variables hold until the product exists [HF] models/phi3, models/glm4."""
+    activated = parts.activation(graph, owner, gate, kind=kind, elements=elements, sizes=sizes)
+    product = parts.product(graph, f"{owner}.product", activated, up)
     graph.hold(gate, up)
     return product

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import Norm
 from vramcast.operators import aten
-from vramcast.operators.activation import Gate
+from vramcast.operators.activation import FUSED, Gate
 from vramcast.operators.activation import activation as _activation
 from vramcast.operators.activation import gated_activation as _gated_activation
 from vramcast.operators.graph import Graph, Value
@@ -65,13 +65,12 @@ def rope(
     )
 
 
-def activation(
-    graph: Graph, owner: str, x: Value, *, kind: str, elements: int, autocast: bool = False
-) -> Value:
-    """act(x)."""
+def activation(graph: Graph, owner: str, x: Value, *, kind: str, elements: int, sizes: Sizes) -> Value:
+    """act(x): torch.compile makes one kernel of what is several operators in eager code."""
     return _activation(
-        graph, x, elements=elements, itemsize=x.num_bytes // elements, variant=kind, name=f"{owner}.act",
-        autocast=autocast,
+        graph, x, elements=elements, itemsize=x.num_bytes // elements,
+        variant=FUSED if sizes.activation == "compiled" else kind, name=f"{owner}.act",
+        autocast=sizes.numerics.autocast, trainable=not sizes.frozen,
     )
 
 
@@ -81,9 +80,16 @@ def gated_activation(
     """act(gate) * up, where eager code projects `up` after the activation has run."""
     item = gate.num_bytes // elements
     if sizes.activation in ("eager", "huggingface", "torch"):
-        activated = activation(graph, owner, gate, kind=kind, elements=elements)
-        return aten.multiply(graph, activated, up(), num_bytes=elements * item, name=f"{owner}.product")
+        activated = activation(graph, owner, gate, kind=kind, elements=elements, sizes=sizes)
+        return product(graph, f"{owner}.product", activated, up())
     return _gated_activation(graph, gate, up(), Gate(elements, item, kind, owner), sizes.activation)
+
+
+def product(graph: Graph, name: str, a: Value, b: Value) -> Value:
+    """a * b of as many elements, as wide as the wider one."""
+    size = max(a.num_bytes, b.num_bytes)
+    a, b = (aten.promote(graph, value, num_bytes=size) for value in (a, b))
+    return aten.multiply(graph, a, b, num_bytes=size, name=name)
 
 
 def output_gate(graph: Graph, name: str, x: Value, scores: Value) -> Value:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from vramcast.blocks.parameters.targets import JOINED, has, matrices, parts_of
 from vramcast.blocks.sizes import Sizes
+from vramcast.domain.model import Layer
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import Dense, cast, linear
 from vramcast.operators.quantised import QUANTISED
+
+if TYPE_CHECKING:
+    from vramcast.operators.lora import Adapter
+
+EXPERTS: Final = "moe.experts."
+"""Paths of weights that every expert has one of."""
 
 
 def project(
@@ -16,7 +27,7 @@ def project(
 
     Args:
         graph: the block under construction
-        path: of the weight in its layer, "attention.q"
+        path: of the weight in its layer, "attention.q", or of several that one product makes, "attention.qkv"
         x: input, (tokens, shape[1])
         tokens: rows of x [tokens]
         shape: local (out, in) features
@@ -25,23 +36,53 @@ def project(
         copies: weights of that shape in one grouped product
     """
     out_features, in_features = shape
-    learns = not sizes.frozen or sizes.trains(path)
-    if sizes.packs(path) and not learns:
+    learns, adapter = not sizes.frozen or sizes.trains(path), adapter_of(sizes, path)
+    packed = sizes.packs(path) and not learns
+    if adapter is not None and adapter.stacked and path.startswith(EXPERTS) and not packed:
+        from vramcast.operators.lora import Target, folded
+
+        target = Target(path, tokens, out_features, in_features, sizes.numerics.compute, copies)
+        return folded(graph, x, target, adapter)
+    if packed:
         y = _unpacked(graph, path, x, tokens=tokens, shape=shape, sizes=sizes, copies=copies if sizes.stacked else 1)
     else:
         dense = Dense(out_features, in_features, bias, learns, copies=copies)
         y = linear(graph, path, x, tokens=tokens, dense=dense, numerics=sizes.numerics)
-    adapter = sizes.adapter
-    if adapter is None or path not in adapter.targets:
+    if adapter is None:
         return y
     from vramcast.operators.lora import ADAPTERS, Target  # 3 ms that most questions never need
 
-    storage = QUANTISED[sizes.stored] if sizes.packs(path) and not learns else None
-    target = Target(path, tokens, out_features, in_features, y.num_bytes // (tokens * out_features))
-    if storage is not None:
+    target = Target(path, tokens, out_features, in_features, y.num_bytes // (tokens * out_features), copies)
+    if packed:
+        storage = QUANTISED[sizes.stored]
         target = target._replace(packed=storage.follows_input, cloned=storage.cloned)
     y.gradient_bytes = y.num_bytes
     return ADAPTERS[adapter.method].forward(graph, x, y, target, adapter)
+
+
+def adapter_of(sizes: Sizes, path: str) -> Adapter | None:
+    """What corrects the product called `path`; None: nothing.
+
+    Stacked experts whose gate and up are named apart get one correction of both, of twice the rank [PEFT
+    src/peft/utils/transformers_weight_conversion.py `_convert_peft_config_moe`].
+    """
+    adapter = sizes.adapter
+    if adapter is None or path in adapter.targets:
+        return adapter
+    parts = JOINED.get(path, ())
+    if adapter.stacked and path.startswith(EXPERTS) and parts and all(part in adapter.targets for part in parts):
+        return adapter._replace(rank=adapter.rank * len(parts))
+    return None
+
+
+def corrected(sizes: Sizes, layer: Layer, hidden: int) -> Iterator[tuple[str, Adapter]]:
+    """The products of a layer that adapters correct, those of several weights first."""
+    paths, claimed = matrices(layer, hidden), set[str]()
+    for path in (*JOINED, *paths):
+        adapter, parts = adapter_of(sizes, path), parts_of(path)
+        if adapter is not None and has(paths, path) and claimed.isdisjoint(parts):
+            claimed.update(parts)
+            yield path, adapter
 
 
 def _unpacked(

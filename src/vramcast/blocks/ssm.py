@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from vramcast.blocks.parameters.targets import parts_of
 from vramcast.blocks.projection import project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import share
@@ -71,19 +72,45 @@ def _linear_attention(graph: Graph, x: Value, spec: LinearAttention, sizes: Size
     heads_k = share("tp", spec.num_k_heads, sizes.tp, what="key heads")
     key, value = heads_k * spec.k_head_dim, heads_v * spec.v_head_dim
     rows = 2 * key + value + JOINED[spec.variant](value, heads_v)
-    mixed = project(graph, "linear_attention.in", x, tokens=sizes.tokens, shape=(rows, sizes.hidden), sizes=sizes)
     element = sizes.numerics.compute
+    mixed, beside = _projected(graph, x, spec, sizes, rows=rows, heads=(heads_k, heads_v))
     convolved = _saved_step(graph, mixed, "linear_attention.convolved", sizes.tokens * (2 * key + value) * element)
     # the triangular factors of every chunk, and the state between chunks
     states = sizes.tokens * heads_v * CHUNK * element
     states += sizes.batch * ceil_div(sizes.seq_len, CHUNK) * heads_v * spec.k_head_dim * spec.v_head_dim * element
-    gate, decay = mixed, None
+    gate, decay = beside, None
     if spec.variant == "kimi_delta":
         decay = _narrowed(graph, x, "linear_attention.decay", width=spec.v_head_dim, rows=key, sizes=sizes)
         gate = _narrowed(graph, x, "linear_attention.gate", width=spec.v_head_dim, rows=value, sizes=sizes)
     out = _scan(graph, "linear_attention", convolved, gate, inner=value, states=states, sizes=sizes, decay=decay)
     shape = (sizes.hidden, value)
     return project(graph, "linear_attention.out", out, tokens=sizes.tokens, shape=shape, sizes=sizes)
+
+
+def _projected(
+    graph: Graph, x: Value, spec: LinearAttention, sizes: Sizes, *, rows: int, heads: tuple[int, int]
+) -> tuple[Value, Value]:
+    """What the convolution reads and what the gate reads: one product, or those that adapters correct apart."""
+    owner, tokens = "linear_attention", sizes.tokens
+    key, value = heads[0] * spec.k_head_dim, heads[1] * spec.v_head_dim
+    widths = {"q": key, "k": key, "v": value, "gate": value, "beta": heads[1], "decay": heads[1]}
+    names = {"gated_delta": ("gate", "beta", "decay"), "kimi_delta": ("beta",), "lightning": ("gate",)}
+    weights = tuple(f"{owner}.{name}" for name in ("q", "k", "v", *names[spec.variant]))
+    targets = sizes.adapter.targets if sizes.adapter is not None else ()
+    joined = [path for path in targets if any(part in weights for part in parts_of(path))]
+    if not joined:
+        mixed = project(graph, f"{owner}.in", x, tokens=tokens, shape=(rows, sizes.hidden), sizes=sizes)
+        return mixed, mixed
+    paths = [*joined, *(path for path in weights if not any(path in parts_of(other) for other in joined))]
+    made = {
+        path: project(
+            graph, path, x, tokens=tokens, sizes=sizes,
+            shape=(sum(widths[part.rpartition(".")[2]] for part in parts_of(path)), sizes.hidden),
+        )
+        for path in paths
+    }
+    reads = {part: found for path, found in made.items() for part in parts_of(path)}
+    return reads[f"{owner}.v"], reads.get(f"{owner}.gate", reads[f"{owner}.v"])
 
 
 def _narrowed(graph: Graph, x: Value, path: str, *, width: int, rows: int, sizes: Sizes) -> Value:

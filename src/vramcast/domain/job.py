@@ -82,7 +82,8 @@ class Phase(StrEnum):
 class Workload(Noun, frozen=True):
     """One optimizer step's data."""
 
-    seq_len: int = 4096  # positions per sample [tokens]
+    seq_len: int = 4096  # positions per sample, of the longest where they differ [tokens]
+    min_seq_len: int | None = None  # of the shortest sample, where their lengths differ [tokens]
     micro_batch: int = 1  # samples per forward on one data-parallel rank [count]
     grad_accum: int = 1  # micro-batches per optimizer step [count]
     decoder_seq_len: int | None = None  # encoder-decoder models: positions of the decoder
@@ -92,8 +93,8 @@ class Workload(Noun, frozen=True):
     completion_len: int = 0  # generated tokens per sample (ppo, grpo, evaluation with generation)
 
     def __post_init__(self) -> None:
-        for name in ("seq_len", "micro_batch", "grad_accum", "images"):
-            require_count(name, getattr(self, name))
+        counts = ("seq_len", "min_seq_len", "micro_batch", "grad_accum", "images", "decoder_seq_len", "image_size")
+        require_counts(self, *counts, zero=("completion_len",))
 
     @property
     def tokens(self) -> int:
@@ -106,13 +107,25 @@ class Peft(Noun, frozen=True):
 
     method: str = "lora"  # key of operators.lora.ADAPTERS, or "prefix", "prompt", "ln", "adapter", "ia3", "bitfit"
     rank: int = 8
-    targets: tuple[str, ...] = ("attention.q", "attention.v")  # Parameter.path names
-    modules_to_save: tuple[str, ...] = ()  # trained whole: "embedding", "head"
+    targets: tuple[str, ...] = ("attention.q", "attention.v")  # words of blocks.parameters.targets
+    modules_to_save: tuple[str, ...] = ()  # trained whole: "embedding", "head", "classifier"
     virtual_tokens: int = 0  # prefix and prompt tuning
     dropout: float = 0.0
     base: Literal["full", "nf4", "nf4-dq", "int8", "gptq-int4", "awq-int4"] = "full"  # storage of frozen weights
     adapter_dtype: str = "fp32"
     trainable_parameters: int | None = None  # known from a run: overrides the count by rank and targets
+
+    def __post_init__(self) -> None:
+        require_counts(self, "rank", zero=("virtual_tokens", "trainable_parameters"))
+        if not 0 <= self.dropout < 1:
+            raise InvalidSpec(f"lora-dropout={self.dropout:g} must be from 0 up to, but not, 1")
+
+
+OPTIONAL_COUNTS: Final = ("etp", "first_stage_layers", "last_stage_layers", "shard_group", "recompute_layers")
+
+
+WITHOUT_TARGETS: Final = ("prefix", "prompt", "ln", "adapter")
+"""PEFT methods that name no weights to adapt."""
 
 
 class Plan(Noun, frozen=True):
@@ -148,8 +161,7 @@ class Plan(Noun, frozen=True):
     peft: Peft | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "cp", "ep", "virtual_stages"):
-            require_count(name, getattr(self, name))
+        require_counts(self, "tp", "pp", "cp", "ep", "virtual_stages", *OPTIONAL_COUNTS)
 
     @property
     def model_parallel(self) -> int:
@@ -180,6 +192,7 @@ class Job(Noun, frozen=True):
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF
     env: dict[str, str] = {}  # memory-relevant environment (CUBLAS_WORKSPACE_CONFIG ...)
     run_tokens: int | None = None  # of the whole run, where the question names it
+    global_batch: int | None = None  # samples of an optimizer step, where the question names them: grad_accum follows
     calibration: Calibration | None = None  # what a measured run taught
 
     @property
@@ -188,10 +201,30 @@ class Job(Noun, frozen=True):
         return self.plan.data_parallel(self.cluster.count)
 
 
-def require_count(name: str, value: object) -> int:
-    """`value` as a positive count, or one sentence that says why not."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
-        raise InvalidSpec(f"{name}={value!r} must be a whole number from 1 to {LARGEST_COUNT}")
+def require_counts(noun: Noun, *names: str, zero: tuple[str, ...] = ()) -> None:
+    """Fields of a noun as counts; None leaves a choice open.
+
+    Args:
+        noun: whose fields
+        names: those that count from 1
+        zero: those that count from 0
+
+    Raises: InvalidSpec as `require_count` does
+    """
+    for name in names:
+        value = getattr(noun, name)
+        if value is not None:
+            require_count(name.replace("_", "-"), value)
+    for name in zero:
+        value = getattr(noun, name)
+        if value is not None:
+            require_count(name.replace("_", "-"), value, least=0)
+
+
+def require_count(name: str, value: object, *, least: int = 1) -> int:
+    """`value` as a count, or one sentence that says why not."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
+        raise InvalidSpec(f"{name}={value!r} must be a whole number from {least} to {LARGEST_COUNT}")
     return value
 
 
@@ -204,4 +237,4 @@ def share(name: str, size: int, ranks: int, *, what: str) -> int:
 
 
 __all__ = ["AttentionKernel", "Job", "Loss", "Peft", "Phase", "Plan", "Precision", "Recompute", "Shards", "Workload",
-           "ceil_div", "require_count", "share"]
+           "ceil_div", "require_count", "require_counts", "share"]

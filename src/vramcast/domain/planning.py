@@ -82,6 +82,7 @@ class ServeSpace(Noun, frozen=True):
 
     job: ServeJob  # model and load; concurrency is that of all replicas together
     machines: tuple[Cluster, ...]  # one of each kind
+    most: dict[str, int] = {}  # machines that there are, by name; of others as many as the load needs
     engines: tuple[tuple[str, Version], ...] = (("vllm", (0, 19)),)
     weights: tuple[str | None, ...] = (None,)  # None: as the checkpoint stores them
     kv_dtypes: tuple[str, ...] = ("auto",)
@@ -186,5 +187,6 @@ class PlanAnswer(Noun, frozen=True):
     front: tuple[Point, ...] = ()
     decisions: tuple[Decision, ...] = ()
     techniques: tuple[Technique, ...] = ()
+    ignored: tuple[str, ...] = ()  # what of the files of a question the answer is without
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -12,10 +12,11 @@ from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
 from vramcast.emit.lines import Line, Table
-from vramcast.emit.model_names import hub_id, module_names
+from vramcast.emit.model_names import hub_id
 from vramcast.emit.transformers import OPTIMIZERS
 from vramcast.emit.yaml_text import yaml_text
 from vramcast.errors import Unsupported
+from vramcast.families.module_names import names_of, names_saved
 
 NAME: Final = "llamafactory.yaml"
 
@@ -107,12 +108,19 @@ def _method(order: Order) -> Table:
         Line("lora_rank", rank),
         Line("lora_alpha", 2 * rank, "not part of the plan"),
         Line("lora_dropout", ask("peft.dropout")),
-        Line("lora_target", ",".join(module_names(job.model, ask("peft.targets"))), "the adapted matrices"),
+        Line("lora_target", ",".join(_modules(order)), "the adapted matrices"),
     ]
     if method == "dora":
         lines.append(Line("use_dora", True, "direction and magnitude apart"))
-    saved = module_names(job.model, ask("peft.modules_to_save"))
+    saved = names_saved(job.model, ask("peft.modules_to_save"))
     return (*lines, *([Line("additional_target", ",".join(saved), "learn whole beside adapters")] if saved else []))
+
+
+def _modules(order: Order) -> tuple[str, ...]:
+    named = names_of(order.job.model, order.ask("peft.targets"))
+    if named.parameters:
+        raise Unsupported(f"LLaMA-Factory names no stacked experts: leave {named.parameters[0]} out of --lora-targets")
+    return named.modules
 
 
 def _pure(order: Order) -> Table:

@@ -8,12 +8,13 @@ from typing import Any, Final
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision
 from vramcast.domain.model import Head
 from vramcast.emit.files import Order
-from vramcast.emit.model_names import hub_id, module_names
+from vramcast.emit.model_names import hub_id
 from vramcast.emit.shell import commented
 from vramcast.engines.eager.question import transformers_version
 from vramcast.engines.eager.trl import prepared_weights
 from vramcast.engines.transformers.versions import attention_kernels
 from vramcast.errors import Unsupported
+from vramcast.families.module_names import names_of, names_saved
 
 WEIGHT_DTYPES: Final = {
     Precision.FP64: "float64", Precision.FP32: "float32", Precision.TF32: "float32", Precision.AMP_BF16: "float32",
@@ -72,7 +73,7 @@ def auto_class(job: Job) -> str:
 
 
 def attention_of(order: Order) -> str:
-    """`attn_implementation` of transformers: its own code, PyTorch's kernels, or what runs families those cannot."""
+    """`attn_implementation` of transformers: its own code, PyTorch's kernels, or those that run what neither can."""
     kernel, family = AttentionKernel(order.ask("attention")), order.job.model.family
     if kernel is AttentionKernel.EAGER:
         return "eager"
@@ -154,12 +155,13 @@ def _adapter_call(order: Order, method: str) -> tuple[str, str]:
         name = "PrefixTuningConfig" if method == "prefix" else "PromptTuningConfig"
         ask.also("peft.rank", "peft.targets")
         return f"{name}(task_type={task}, num_virtual_tokens={ask('peft.virtual_tokens')})", name
-    targets = module_names(model, ask("peft.targets"))
-    saved = module_names(model, ask("peft.modules_to_save"))
-    extra = f", modules_to_save={saved!r}" if saved else ""
+    named, saved = names_of(model, ask("peft.targets")), names_saved(model, ask("peft.modules_to_save"))
+    targets = list(named.modules)
+    extra = f", modules_to_save={list(saved)!r}" if saved else ""
+    extra += f", target_parameters={list(named.parameters)!r}" if named.parameters else ""
     if method == "ia3":
         ask.also("peft.rank", "peft.dropout")
-        feed = [name for name in targets if name in module_names(model, ("mlp.down",))]
+        feed = [name for name in targets if name in names_of(model, ("mlp.down",)).modules]
         call = f"IA3Config(task_type={task}, target_modules={targets!r}, feedforward_modules={feed!r}{extra})"
         return call, "IA3Config"
     rank = ask("peft.rank")

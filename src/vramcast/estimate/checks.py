@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from math import gcd
 from typing import Final
 
-from vramcast.domain.job import Job, Plan, Precision, Shards
-from vramcast.domain.model import MLP, Attention, Layer, MoE, MultiLatentAttention
+from vramcast.blocks.parameters.targets import check_targets
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Shards
+from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
+from vramcast.engines.eager.releases import ZERO_OPTIONS, sharder
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.states.optimizers import optimizer
 
@@ -21,8 +23,6 @@ _FSDP_TRAINERS: Final = (
     "first_stage_layers", "last_stage_layers",
 )
 UNUSED: Final[dict[str, tuple[str, ...]]] = {
-    "pytorch": _DATA_PARALLEL,
-    "huggingface": _DATA_PARALLEL,
     "unsloth": _DATA_PARALLEL,
     "deepspeed": (*_DATA_PARALLEL, "optimizer_kernel"),
     "colossalai": (*_DATA_PARALLEL, "optimizer_kernel", "loss"),
@@ -36,6 +36,9 @@ UNUSED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Fields of the plan that an engine does not look at. Their defaults are fine, anything else is refused."""
 
+UNUSED_SHARDED: Final[dict[str | None, tuple[str, ...]]] = {None: _DATA_PARALLEL, "deepspeed": UNUSED["deepspeed"]}
+"""The same of engines that leave sharding to others, by who does it."""
+
 SHARDERS: Final[dict[str, tuple[str, ...]]] = {
     "pytorch": ("fsdp1", "fsdp2"),
     "huggingface": ("fsdp1", "fsdp2", "deepspeed"),
@@ -46,8 +49,14 @@ SHARDERS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Engine -> what may do its sharding; the others' is their own."""
 
-FLAT_PARTITIONS: Final = ("deepspeed", "colossalai")
-"""Engines that give an optimizer flat pieces of many weights; DeepSpeed partitions those of Muon apart."""
+FLAT_PARTITIONS: Final = ("deepspeed", "colossalai", "fsdp1")
+"""What gives an optimizer flat pieces of many weights; DeepSpeed partitions those of Muon apart."""
+
+OF_SHARDERS: Final = {**dict.fromkeys(("deepspeed", *ZERO_OPTIONS), "deepspeed"), "backward_prefetch": "fsdp1"}
+"""Engine option -> the sharder that reads it."""
+
+TRAINERS: Final = ("pytorch", "huggingface")
+"""Engines that leave sharding to others."""
 
 PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
 """Engines whose programs hold one model and its loss."""
@@ -63,7 +72,11 @@ def check(job: Job) -> None:
         from vramcast.estimate.engine_options import check_options  # most jobs have none
 
         check_options(job)
+        if job.engine in TRAINERS:
+            _check_sharders_options(job)
     plan, model = job.plan, job.model
+    if plan.peft is not None and plan.peft.method not in WITHOUT_TARGETS:
+        check_targets(model, plan.peft.targets)
     layers = [run.layer for run in model.main.runs]
     _divides("tp", plan.tp, list(_tensor_parallel_sizes(layers)), model.name)
     key_values = [layer.mixer.num_kv_heads for layer in layers if isinstance(layer.mixer, Attention)]
@@ -104,15 +117,20 @@ def _check_expert_group(job: Job) -> None:
 def refuse_ignored(job: Job) -> None:
     """Raise Unsupported for a choice that the job's engine would not look at: nothing is ignored in silence."""
     plan, workload, model = job.plan, job.workload, job.model
-    for name in UNUSED.get(job.engine, ()):
-        if getattr(plan, name) != getattr(DEFAULT_PLAN, name):
-            option = name.replace("_", "-")
-            raise Unsupported(f"{option}={getattr(plan, name)} is not modelled for engine {job.engine}; leave it out")
     _check_sharder(job)
     _check_optimizer(job)
+    who = sharder(job) if job.engine in TRAINERS else None
+    for name in UNUSED_SHARDED.get(who, ()) if job.engine in TRAINERS else UNUSED.get(job.engine, ()):
+        if getattr(plan, name) != getattr(DEFAULT_PLAN, name):
+            asked, by = f"{name.replace('_', '-')}={getattr(plan, name)}", f" sharded by {who}" if who else ""
+            raise Unsupported(f"{asked} is not modelled for engine {job.engine}{by}; leave it out")
     if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
+        )
+    if job.engine in PRETRAINERS and model.head not in (Head.LM, Head.MLM):
+        raise Unsupported(
+            f"{job.engine} trains language models, and {model.name} predicts no tokens; use --engine pytorch"
         )
     if job.engine == "litgpt" and plan.precision is not Precision.BF16:
         raise Unsupported(f"precision={plan.precision} is not modelled for engine litgpt; use bf16 (bf16-true)")
@@ -136,7 +154,8 @@ def _check_optimizer(job: Job) -> None:
     """Raises Unsupported where an engine cannot step as the optimizer does."""
     name, engine = job.plan.optimizer, job.engine
     rule = optimizer(name)
-    alone = job.data_parallel == 1 and not job.engine_options.get("deepspeed")
+    who = _sharded_by(job)
+    alone = job.data_parallel == 1 and who is None
     if rule.gradients_in_backward and not (engine in ("pytorch", "huggingface") and alone):
         raise Unsupported(
             f"optimizer={name} updates weights inside backward, which is modelled for one GPU with engine pytorch or "
@@ -144,25 +163,41 @@ def _check_optimizer(job: Job) -> None:
         )
     if rule.gradients_in_backward and job.workload.grad_accum > 1:
         raise InvalidSpec(f"optimizer={name} updates weights inside backward; use --grad-accum 1")
-    sharded = job.plan.shards is not Shards.NOTHING and job.data_parallel > 1
-    flat = engine in FLAT_PARTITIONS or (engine == "huggingface" and sharded)
-    if flat and rule.matrix_rule and not (rule.orthogonalises and engine != "colossalai"):
+    if who in FLAT_PARTITIONS and rule.matrix_rule and not (rule.orthogonalises and who == "deepspeed"):
         raise Unsupported(
-            f"optimizer={name} needs the shapes of weights, which engine {engine} flattens into partitions; use "
-            "adamw, or engine pytorch"
+            f"optimizer={name} needs the shapes of weights, which {who} flattens into partitions; use adamw, or engine "
+            "pytorch with --sharded-by fsdp2"
         )
 
 
+def _sharded_by(job: Job) -> str | None:
+    """What shards the job's weights; None: nobody, or the engine in its own way."""
+    if job.engine in TRAINERS:
+        return sharder(job)
+    if job.engine in FLAT_PARTITIONS:
+        return job.engine
+    sharded = job.plan.shards is not Shards.NOTHING and job.data_parallel > 1
+    return SHARDERS.get(job.engine, (None,))[0] if sharded else None
+
+
 def _check_sharder(job: Job) -> None:
-    sharder, known = job.plan.sharded_by, SHARDERS.get(job.engine, ())
-    if sharder is None:
+    asked, known = job.plan.sharded_by, SHARDERS.get(job.engine, ())
+    if asked is None:
         return
     if not known:
-        raise Unsupported(f"sharded-by={sharder} is not modelled for engine {job.engine}; leave it out")
-    if sharder not in known:
-        raise Unsupported(f"sharded-by={sharder} is not how engine {job.engine} shards; use {', '.join(known)}")
+        raise Unsupported(f"sharded-by={asked} is not modelled for engine {job.engine}; leave it out")
+    if asked not in known:
+        raise Unsupported(f"sharded-by={asked} is not how engine {job.engine} shards; use {', '.join(known)}")
     if job.plan.shards is Shards.NOTHING:
-        raise InvalidSpec(f"sharded-by={sharder} says who shards, and nothing is sharded; add --shards everything")
+        raise InvalidSpec(f"sharded-by={asked} says who shards, and nothing is sharded; add --shards everything")
+
+
+def _check_sharders_options(job: Job) -> None:
+    """Raise InvalidSpec for an engine option that is of another sharder than the job's."""
+    who = sharder(job)
+    for name, owner in OF_SHARDERS.items():
+        if job.engine_options.get(name) and who != owner:
+            raise InvalidSpec(f"engine option {name} is for --sharded-by {owner}; leave it out")
 
 
 def _tensor_parallel_sizes(layers: list[Layer]) -> Sizes:

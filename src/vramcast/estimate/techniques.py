@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute, Shards
-from vramcast.estimate.variants import FULL_PRECISION, sixteen_bits, with_plan, with_workload
+from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards
+from vramcast.estimate.variants import FULL_PRECISION, adapters_of, sixteen_bits, with_plan, with_workload
 from vramcast.units import ceil_div
 
 Apply = Callable[[Job], Job | None]
@@ -89,8 +89,8 @@ def _sixteen_bits(job: Job) -> Job | None:
 
 
 def _pure_bf16(job: Job) -> Job | None:
-    """Where the card has bf16; DeepSpeed and Colossal-AI keep an fp32 copy whatever they are told."""
-    keeps = job.engine in ("deepspeed", "colossalai") or not job.cluster.gpu.has_bf16
+    """Where the card has bf16; Colossal-AI keeps an fp32 copy whatever it is told."""
+    keeps = job.engine == "colossalai" or not job.cluster.gpu.has_bf16
     return None if keeps else with_plan(job, precision=Precision.BF16)
 
 
@@ -122,12 +122,18 @@ def _micro_batch(smaller: Callable[[int], int]) -> Apply:
     return apply
 
 
+def _divided(job: Job, **degrees: Any) -> Job:
+    """The model over more ranks; where that leaves no copies there is nobody to share states with."""
+    divided = with_plan(job, **degrees)
+    return with_plan(divided, shards=Shards.NOTHING) if divided.data_parallel * divided.plan.cp == 1 else divided
+
+
 def _double(name: str) -> Apply:
     def apply(job: Job) -> Job | None:
         degree = getattr(job.plan, name) * 2
         if job.data_parallel % 2 or degree > job.cluster.count:
             return None
-        return with_plan(job, **{name: degree})
+        return _divided(job, **{name: degree})
 
     return apply
 
@@ -137,17 +143,17 @@ def _whole_machine(job: Job) -> Job | None:
     degree = job.cluster.gpus_per_node
     if degree <= 2 * job.plan.tp or job.data_parallel * job.plan.tp % degree:
         return None
-    return with_plan(job, tp=degree)
+    return _divided(job, tp=degree)
 
 
 def _sequence_parallel(job: Job) -> Job | None:
     if job.plan.tp == 1 and job.data_parallel % 2:
         return None
-    return with_plan(job, tp=max(2, job.plan.tp), sequence_parallel=True)
+    return _divided(job, tp=max(2, job.plan.tp), sequence_parallel=True)
 
 
 def _lora(base: Literal["full", "nf4-dq"]) -> Apply:
-    return lambda job: None if job.plan.peft else with_plan(job, peft=Peft(rank=16, base=base))
+    return lambda job: None if job.plan.peft else with_plan(job, peft=adapters_of(job.model, base))
 
 
 def _expandable(job: Job) -> Job | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec.structs import asdict, replace
 
+from vramcast.blocks.parameters.targets import usual_targets
 from vramcast.domain.device import Gpu
-from vramcast.domain.job import Job, Peft, Plan, Precision, Workload
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Workload
+from vramcast.domain.model import Model
 
 FULL_PRECISION: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
 
@@ -40,6 +42,11 @@ def with_plan(job: Job, **changes: Any) -> Job:
     return replace(job, plan=replace(job.plan, **changes))
 
 
+def adapters_of(model: Model, base: Literal["full", "nf4-dq"]) -> Peft:
+    """LoRA of rank 16 on what is adapted where nobody says."""
+    return Peft(rank=16, base=base, targets=usual_targets(model))
+
+
 def with_workload(job: Job, **changes: Any) -> Job:
     """The job with fields of its workload changed."""
     return replace(job, workload=replace(job.workload, **changes))
@@ -64,6 +71,14 @@ def recipes(asked: Iterable[Precision | None], engine: str, gpu: Gpu) -> tuple[P
     return native or tuple(found)
 
 
+def rebatched(job: Job) -> Job | None:
+    """The job with as many micro-batches as its question's global batch takes; None where that does not divide."""
+    if job.global_batch is None:
+        return job
+    grad_accum, rest = divmod(job.global_batch, job.data_parallel * job.workload.micro_batch)
+    return None if rest else with_workload(job, grad_accum=grad_accum)
+
+
 def on_engine(job: Job, engine: str) -> Job:
     """The same question to another engine, in that engine's own 16-bit recipe."""
     if engine == job.engine:
@@ -77,21 +92,23 @@ def on_engine(job: Job, engine: str) -> Job:
 def options_between(before: Job, after: Job) -> str:
     """The options that turn one job into another, as the command line writes them.
 
-    Another engine's own 16-bit recipe is its default, and not written.
+    Another engine's own 16-bit recipe is its default, and not written where the first engine's own was asked for; nor
+    are micro-batches that follow from the global batch of the question.
     """
-    words = []
+    words, derived = [], ("peft",) if after.global_batch is None else ("peft", "grad_accum")
     if after.cluster.name != before.cluster.name:
         words.append(f"--gpus {after.cluster.name}")
     if after.engine != before.engine:
         words.append(f"--engine {after.engine}")
-        if after.plan.precision is sixteen_bits(after.engine, after.cluster.gpu):
-            before = with_plan(before, precision=after.plan.precision)
+        if not all(job.plan.precision is sixteen_bits(job.engine, job.cluster.gpu) for job in (before, after)):
+            words.append(_option("precision", after.plan.precision))
+        before = with_plan(before, precision=after.plan.precision)
     for old, new, usual in ((before.plan, after.plan, Plan()), (before.workload, after.workload, Workload())):
         was, default = asdict(old), asdict(usual)
         words += [
             _option(field, default[field] if value is None else value)
             for field, value in asdict(new).items()
-            if field != "peft" and value != was[field]
+            if field not in derived and value != was[field]
         ]
     if after.plan.peft != before.plan.peft:
         words += _peft_options(after.plan.peft)
@@ -101,14 +118,14 @@ def options_between(before: Job, after: Job) -> str:
 
 
 def _peft_options(peft: Peft | None) -> list[str]:
-    """The method, and what of its details differs from the usual."""
+    """The method, what is adapted, which depends on the model where nobody says, and what differs from the usual."""
     if peft is None:
         return []
     usual = asdict(Peft())
     return [
         _option(PEFT_OPTIONS.get(field, field), value)
         for field, value in asdict(peft).items()
-        if field == "method" or value != usual[field]
+        if field == "method" or value != usual[field] or (field == "targets" and peft.method not in WITHOUT_TARGETS)
     ]
 
 

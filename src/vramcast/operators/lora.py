@@ -25,11 +25,12 @@ class Adapter(NamedTuple):
 
     method: str  # key of ADAPTERS
     rank: int
-    targets: tuple[str, ...]  # paths, "attention.q"
+    targets: tuple[str, ...]  # paths within one layer, "attention.q"
     width: int = 4  # bytes of an adapter weight: PEFT keeps them in fp32
     compute: int = 4  # bytes of what its products read and write
     dropout: float = 0.0
     options: tuple[tuple[str, float], ...] = ()  # what else the method needs
+    stacked: bool = False  # experts are corrected as one tensor, before their product
 
     def option(self, name: str, default: float = 0.0) -> float:
         """One of the method's own numbers."""
@@ -53,31 +54,29 @@ class Target(NamedTuple):
     out_features: int
     in_features: int
     width: int  # of the frozen layer's output and weight [bytes]
+    copies: int = 1  # layers of that shape in one product, each with a correction of its own
     packed: bool = False  # bitsandbytes' layer, whose adapter PEFT writes for itself
     cloned: bool = False
 
     @property
     def elements(self) -> int:
-        """O I."""
-        return self.out_features * self.in_features
+        """O I of all copies."""
+        return self.copies * self.out_features * self.in_features
 
 
 def product(
-    graph: Graph, name: str, x: Value, *, tokens: int, shape: tuple[int, int], adapter: Adapter, trainable: bool = True
+    graph: Graph, name: str, x: Value, *, tokens: int, shape: tuple[int, int], adapter: Adapter, copies: int = 1
 ) -> Value:
-    """x W^T with a small weight of (O, I) elements of the adapter's width."""
+    """x W^T with small weights of (O, I) elements of the adapter's width."""
     out_features, in_features = shape
-    y = graph.value(name, tokens * out_features * adapter.compute)
-    gradients = []
-    if trainable:
-        size = out_features * in_features * adapter.width
-        gradients = [graph.tensor(f"{name}.weight_gradient", size, Category.GRADIENTS)]
+    y, size = graph.value(name, tokens * out_features * adapter.compute), copies * out_features * in_features
+    gradients = [graph.tensor(f"{name}.weight_gradient", size * adapter.width, Category.GRADIENTS)]
     extra = []
     if adapter.compute != adapter.width:
         # autocast's copy of the fp32 weight
-        extra = [graph.value(f"{name}.weight_cast", out_features * in_features * adapter.compute, gradient_bytes=0)]
+        extra = [graph.value(f"{name}.weight_cast", size * adapter.compute, gradient_bytes=0)]
     return graph.call(
-        "linear", [x], [y], saved=[x] if trainable else [], extra=extra, weight_gradients=gradients,
+        "linear", [x], [y], saved=[x], extra=extra, weight_gradients=gradients,
         flops=2 * tokens * out_features * in_features,
     )
 
@@ -87,7 +86,7 @@ def lora(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) 
 
     Over a packed layer the input is left to autocast where it runs, and the base may be cloned [PEFT4].
     """
-    t, path = target.tokens, target.path
+    t, path, copies = target.tokens, target.path, target.copies
     elements = t * target.in_features
     autocast = adapter.compute != adapter.width
     width = x.num_bytes // elements if target.packed and autocast else adapter.width
@@ -100,8 +99,9 @@ def lora(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) 
         mask = graph.value(f"{path}.lora_mask", elements, gradient_bytes=0)
         graph.call("dropout", [wide], [dropped], extra=[mask])
     dropped = cast(graph, dropped, elements=elements, to_bytes=adapter.compute, name=f"{path}.lora_autocast")
-    a = product(graph, f"{path}.lora_A", dropped, tokens=t, shape=(adapter.rank, target.in_features), adapter=adapter)
-    b = product(graph, f"{path}.lora_B", a, tokens=t, shape=(target.out_features, adapter.rank), adapter=adapter)
+    shapes = (adapter.rank, target.in_features), (target.out_features, adapter.rank)
+    a = product(graph, f"{path}.lora_A", dropped, tokens=t, shape=shapes[0], adapter=adapter, copies=copies)
+    b = product(graph, f"{path}.lora_B", a, tokens=t, shape=shapes[1], adapter=adapter, copies=copies)
     scaled = aten.unary(graph, b, num_bytes=b.num_bytes, name=f"{path}.lora_scaled")
     if target.packed and not autocast:
         scaled = cast(
@@ -110,6 +110,25 @@ def lora(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) 
     total = aten.add(graph, base, scaled, num_bytes=max(base.num_bytes, scaled.num_bytes), name=f"{path}.lora_sum")
     graph.hold(wide)
     return cast(graph, total, elements=t * target.out_features, to_bytes=target.width, name=f"{path}.adapted")
+
+
+def folded(graph: Graph, x: Value, target: Target, adapter: Adapter) -> Value:
+    """x (W + s B A)^T: stacked experts are corrected whole, in a copy that lives until backward.
+
+    Source: [PEFT] `ParamWrapper.get_delta_factors`, `_LoraFactorsProxy.forward`: A and B in the dtype of W, baddbmm
+    """
+    path, t, compute = target.path, target.tokens, target.width
+    count = target.copies * adapter.rank * (target.in_features + target.out_features)
+    factors = graph.value(f"{path}.lora_factors", count * compute)
+    gradients = [graph.tensor(f"{path}.lora.weight_gradient", count * adapter.width, Category.GRADIENTS)]
+    graph.call("cast", [], [factors], weight_gradients=gradients)
+    whole = graph.value(f"{path}.folded", target.elements * compute)
+    graph.call("baddbmm", [factors], [whole], saved=[factors], flops=2 * adapter.rank * target.elements)
+    x = cast(graph, x, elements=t * target.in_features, to_bytes=compute, name=f"{path}.input")
+    y = graph.value(path, t * target.out_features * compute)
+    return graph.call(
+        "linear", [x, whole], [y], saved=[x, whole], flops=2 * t * target.out_features * target.in_features
+    )
 
 
 def _lora_weights(rows: int, columns: int, adapter: Adapter) -> tuple[AdapterWeight, ...]:

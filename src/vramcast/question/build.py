@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import Job, Peft, Plan, Precision, Shards, Workload, require_count
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Shards, Workload, require_count
 from vramcast.domain.model import Model, Run
 from vramcast.domain.version import Version, check_version
 from vramcast.errors import InvalidSpec, UnknownName
@@ -55,16 +57,18 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     engine, version = training_engine(values.get("engine", "pytorch" if cluster.count == 1 else "torchtitan"))
     plan = _plan(values, engine, cluster)
     workload = _workload(values, plan, cluster.count)
+    model = checkpoint_of(given.get("model"), values, resolve, OPTIONS).model
     return Job(
-        model=checkpoint_of(given.get("model"), values, resolve, OPTIONS).model,
+        model=model,
         workload=workload,
-        plan=plan,
+        plan=replace(plan, peft=peft_of(values, model, engine)),
         cluster=cluster,
         engine=engine,
         engine_version=version,
         engine_options=engine_options(values.get("engine-option", ())),
         alloc_conf=values.get("alloc-conf", ""),
         run_tokens=values.get("tokens"),
+        global_batch=values.get("global-batch"),
         calibration=calibration_of(values.get("calibration")),
     )
 
@@ -124,12 +128,34 @@ def section(values: Mapping[str, Any], name: str, table: Mapping[str, Option] = 
     return {table[option].field: value for option, value in values.items() if table[option].section == name}
 
 
+def peft_of(
+    values: Mapping[str, Any], model: Model, engine: str, table: Mapping[str, Option] = OPTIONS
+) -> Peft | None:
+    """What trains beside frozen weights, the user's words for weights as our paths.
+
+    Raises: UnknownName for a word that names no weight of the model
+    """
+    if "peft" not in values:
+        return None
+    from vramcast.families.module_names import saved_modules, targets, usual_words  # most questions have no adapters
+
+    fields = section(values, "peft", table)
+    if fields["method"] in WITHOUT_TARGETS:
+        if "targets" in fields:
+            raise InvalidSpec(f"--peft {fields['method']} adapts no weights that exist; leave out --lora-targets")
+    else:
+        words = fields.get("targets")
+        words = words if words is not None else usual_words(model, fields["method"], engine=engine)
+        fields["targets"] = targets(model, words, engine=engine)
+    if fields.get("modules_to_save"):
+        fields["modules_to_save"] = saved_modules(model, fields["modules_to_save"])
+    return converted(Peft, fields)
+
+
 def _plan(values: Mapping[str, Any], engine: str, cluster: Cluster) -> Plan:
     fields: dict[str, Any] = {**ENGINE_DEFAULTS.get(engine, {}), **section(values, "plan")}
     if "precision" not in values and not cluster.gpu.has_bf16 and engine in IN_FP16:
         fields["precision"] = IN_FP16[engine]
-    if "peft" in values:
-        fields["peft"] = Peft(**section(values, "peft"))
     plan = converted(Plan, fields)
     if plan.data_parallel(cluster.count) * plan.cp == 1 and not {"shards", "zero"} & set(values):
         plan = converted(Plan, {**fields, "shards": Shards.NOTHING})  # nobody to split with
@@ -139,6 +165,11 @@ def _plan(values: Mapping[str, Any], engine: str, cluster: Cluster) -> Plan:
 def _workload(values: Mapping[str, Any], plan: Plan, num_gpus: int) -> Workload:
     fields = section(values, "workload")
     workload = converted(Workload, fields)
+    if (workload.min_seq_len or 0) > workload.seq_len:
+        raise InvalidSpec(
+            f"min-seq-len={workload.min_seq_len} is longer than seq-len={workload.seq_len}, which is the longest "
+            "sample's; use a smaller one"
+        )
     if "global-batch" not in values:
         return workload
     per_step = plan.data_parallel(num_gpus) * workload.micro_batch
@@ -196,8 +227,6 @@ def checkpoint_of(name: object, values: Mapping[str, Any], resolve: Resolve, tab
 
 def cut_to_layers(model: Model, layers: int) -> Model:
     """The model with only the first `layers` layers of its main stack."""
-    from msgspec.structs import replace
-
     if layers > model.num_layers:
         raise InvalidSpec(f"layers={layers}: {model.name} has {model.num_layers}; use at most that many")
     runs: list[Run] = []

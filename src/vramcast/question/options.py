@@ -47,10 +47,15 @@ ENGINES: Final = (
 )
 SHARDERS: Final = ("fsdp1", "fsdp2", "deepspeed")
 ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
+SAME: Final = (frozenset(("zero", "shards")), frozenset(("global-batch", "grad-accum")))
+"""Options of which one says the other."""
+
 SUFFIXES: Final = {"k": 1024, "m": 1024**2}
 AMOUNT: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kmbt]?)", re.ASCII)
 AMOUNTS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 LARGEST_AMOUNT: Final = 10**18
+COMMAS: Final = re.compile(r",(?![^({[]*[)}\]])")
+"""Commas between names, not those inside brackets: of a regular expression, of a list."""
 
 
 def _choice(section: str, field: str, help_: str, choices: Any) -> Option:
@@ -78,6 +83,15 @@ MARKET_OPTIONS: Final[dict[str, Option]] = {
 }
 """What machines cost, and which there are beside those of the catalogue."""
 
+CONFIG_OPTIONS: Final[dict[str, Option]] = {
+    "from": Option("config", "paths", Kind.NAMES, "a configuration of another tool: ds_config.json, accelerate.yaml, "
+                   "Megatron or vLLM arguments (repeatable); options win over it"),
+    "from-format": Option("config", "format_name", Kind.TEXT, "whose --from is, where it is not recognised: vllm ..."),
+    "ignore-unread": Option("config", "ignore_unread", Kind.FLAG, "leave out what of --from is not understood, and say "
+                            "so, instead of refusing it"),
+}
+"""Files of other tools that a question starts from, and how they are read."""
+
 OPTIONS: Final[dict[str, Option]] = {
     "engine": _choice(
         "job",
@@ -87,6 +101,8 @@ OPTIONS: Final[dict[str, Option]] = {
         ENGINES,
     )._replace(versioned=True),
     "seq-len": Option("workload", "seq_len", Kind.COUNT, "positions per sample (8k = 8192)"),
+    "min-seq-len": Option("workload", "min_seq_len", Kind.COUNT, "samples differ in length: positions of the shortest; "
+                          "--seq-len is the longest"),
     "micro-batch": Option("workload", "micro_batch", Kind.COUNT, "samples per forward on one data-parallel rank"),
     "grad-accum": Option("workload", "grad_accum", Kind.COUNT, "micro-batches per optimizer step"),
     "global-batch": Option("job", "global_batch", Kind.COUNT, "samples per optimizer step; sets --grad-accum"),
@@ -131,11 +147,15 @@ OPTIONS: Final[dict[str, Option]] = {
         "peft",
         "method",
         "parameter-efficient fine-tuning",
-        ("lora", "dora", "prefix", "prompt", "adapter", "ia3", "bitfit"),
+        ("lora", "dora", "prefix", "prompt", "adapter", "ia3"),
     ),
     "lora-rank": Option("peft", "rank", Kind.COUNT, "rank of the adapters"),
-    "lora-targets": Option("peft", "targets", Kind.NAMES, "adapted weights: attention.q, mlp.up ..."),
-    "modules-to-save": Option("peft", "modules_to_save", Kind.NAMES, "trained whole beside adapters: embedding, head"),
+    "lora-targets": Option(
+        "peft", "targets", Kind.NAMES, "adapted weights: all-linear, q_proj, attention.q ..., or a regular expression"
+    ),
+    "modules-to-save": Option(
+        "peft", "modules_to_save", Kind.NAMES, "trained whole beside adapters: embedding, lm_head ..."
+    ),
     "virtual-tokens": Option("peft", "virtual_tokens", Kind.COUNT, "prefix and prompt tuning"),
     "lora-dropout": Option("peft", "dropout", Kind.NUMBER, "dropout before the adapters"),
     "base-weights": _choice(
@@ -146,10 +166,21 @@ OPTIONS: Final[dict[str, Option]] = {
     "alloc-conf": Option("job", "alloc_conf", Kind.TEXT, "PYTORCH_CUDA_ALLOC_CONF"),
     "calibration": Option("job", "calibration", Kind.TEXT, "a file that `vramcast calibrate --save` wrote"),
     "engine-option": Option("job", "engine_options", Kind.NAMES, "key=value for the engine (repeatable)"),
+    **CONFIG_OPTIONS,
     **MARKET_OPTIONS,
     **MODEL_OPTIONS,
 }
 """Name as users write it -> where it goes. `gpus` and `model` are the two that are always there."""
+
+
+def over(named: Mapping[str, Any], beneath: Mapping[str, Any]) -> dict[str, Any]:
+    """Options over others: each wins over itself, and over what says the same in another way.
+
+    >>> over({"shards": "nothing"}, {"zero": 3, "tp": 2})
+    {'tp': 2, 'shards': 'nothing'}
+    """
+    said = {name for pair in SAME if pair & named.keys() for name in pair}
+    return {name: value for name, value in beneath.items() if name not in said} | dict(named)
 
 
 def parse_count(name: str, value: object) -> int:
@@ -221,7 +252,7 @@ def _parse_names(name: str, value: object) -> tuple[str, ...]:
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
         raise InvalidSpec(f"{name} must be a list of names")
-    return tuple(part.strip() for item in items for part in item.split(",") if part.strip())
+    return tuple(part.strip() for item in items for part in COMMAS.split(item) if part.strip())
 
 
 def _parse_number(name: str, value: object) -> float:
@@ -235,5 +266,6 @@ def _parse_number(name: str, value: object) -> float:
 
 
 __all__ = [
-    "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "parse", "parse_amount", "parse_count",
+    "CONFIG_OPTIONS", "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "over", "parse",
+    "parse_amount", "parse_count",
 ]

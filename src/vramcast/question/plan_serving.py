@@ -86,10 +86,11 @@ def build_plan_serving(options: Mapping[str, object], *, resolve: Resolve) -> Se
     weights = values.get("weights") or DEFAULT_WEIGHTS
     if "weights" not in values:
         assumed.append("weights as stored and in fp8; --weights stored,awq-int4 looks at other formats")
-    machines = _machines(values)
+    machines, most = _machines(values)
     space = ServeSpace(
         job=_sized(_job(given, options.get("model"), engines[0], resolve), assumed),
         machines=machines,
+        most=most,
         engines=tuple(dict.fromkeys(map(parse_engine, engines))),
         weights=tuple(dict.fromkeys(map(_format, weights))),
         kv_dtypes=tuple(values.get("kv-dtype", ("auto",))),
@@ -132,11 +133,17 @@ PLAN_SEARCH: Final = ("price", "spot", "region", "currency", "prices", "hardware
 """Options of the market: they price the machines of --on, not the stand-in."""
 
 
-def _machines(values: Mapping[str, Any]) -> tuple[Cluster, ...]:
+def _machines(values: Mapping[str, Any]) -> tuple[tuple[Cluster, ...], dict[str, int]]:
+    """One machine of each kind, and how many there are of those that are counted: 4x8xh100, a cluster of one's own."""
     if not values.get("on"):
         raise InvalidSpec("on what? give --on, for example --on 8xh100-sxm-80gb --on aws:g6e.12xlarge")
     found = offers(",".join(values["on"]), market_of(values, PLAN_SERVE_OPTIONS))
-    return tuple({offer.machine.name: offer.machine for offer in found}.values())
+    machines = {offer.machine.name: offer.machine for offer in found}
+    most = {
+        offer.machine.name: max(offer.counts) for offer in found
+        if offer.counts and (max(offer.counts) > 1 or offer.machine.instance is not None)
+    }
+    return tuple(machines.values()), most
 
 
 def _differs(machine: Cluster) -> bool:

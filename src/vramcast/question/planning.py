@@ -11,7 +11,7 @@ from vramcast.catalogue.clusters import cluster_of
 from vramcast.catalogue.offers import offers
 from vramcast.domain.answer import Answer
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import Job, Peft, Plan, Precision, Recompute, Shards, Workload, require_count
+from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, Workload, require_count
 from vramcast.domain.model import Model
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
 from vramcast.errors import InvalidSpec, UnknownName
@@ -24,6 +24,7 @@ from vramcast.question.build import (
     converted,
     engine_options,
     market_of,
+    peft_of,
     refuse_peft_details,
     section,
     training_engine,
@@ -211,8 +212,7 @@ def _space(
     values: Mapping[str, Any], model: Model, clusters: tuple[Cluster, ...], engines: tuple[str, ...], batch: int
 ) -> Space:
     fixed: dict[str, Any] = section(values, "plan", PLAN_OPTIONS)
-    if "peft" in values:
-        fixed["peft"] = Peft(**section(values, "peft", PLAN_OPTIONS))
+    fixed["peft"] = peft_of(values, model, engines[0] if len(engines) == 1 else "", PLAN_OPTIONS)
     axes: dict[str, Any] = {"named_engines": engines} if "engine" in values else {}
     axes |= {field: kind for name, field in AXES.items() if (kind := values.get(name)) and name != "engine"}
     axes.setdefault("precisions", (None,))
@@ -356,6 +356,6 @@ def job_of(space: Space, answer: Answer) -> Job:
         cluster=_cluster_of(space, answer),
         engine=engine,
         engine_version=version,
-        engine_options=space.engine_options,
+        engine_options=asked.get("engine_options", {}),
         alloc_conf=asked.get("alloc_conf", ""),
     )

@@ -19,6 +19,8 @@ HELP_ZH: Final[dict[str, str]] = {
     "[NODESx]COUNTxGPU, [COUNTx]INSTANCE: 8xh100-sxm-80gb, aws:p5.48xlarge":
         "[机器数x]卡数x卡型，或 [台数x]实例：8xh100-sxm-80gb、aws:p5.48xlarge",
     "positions per sample (8k = 8192)": "每个样本的长度（8k = 8192）",
+    "samples differ in length: positions of the shortest; --seq-len is the longest":
+        "样本长度不一：最短样本的长度；--seq-len 为最长样本的长度",
     "samples per forward on one data-parallel rank": "每个数据并行进程一次前向的样本数",
     "samples per optimizer step; sets --grad-accum": "每次优化器更新的样本总数；据此设定梯度累积",
     "micro-batches per optimizer step": "每次优化器更新的微批数（梯度累积）",
@@ -63,8 +65,9 @@ HELP_ZH: Final[dict[str, str]] = {
     "saved activations off the GPU": "保存的激活移出显卡",
     "parameter-efficient fine-tuning": "参数高效微调",
     "rank of the adapters": "适配器的秩",
-    "adapted weights: attention.q, mlp.up ...": "适配的权重：attention.q、mlp.up 等",
-    "trained whole beside adapters: embedding, head": "适配器之外完整训练的部分：embedding、head",
+    "adapted weights: all-linear, q_proj, attention.q ..., or a regular expression":
+        "适配的权重：all-linear、q_proj、attention.q 等，或正则表达式",
+    "trained whole beside adapters: embedding, lm_head ...": "适配器之外完整训练的部分：embedding、lm_head 等",
     "dropout before the adapters": "适配器前的 dropout",
     "prefix and prompt tuning": "前缀与提示微调的虚拟 token 数",
     "storage of the frozen weights": "冻结权重的存储格式",

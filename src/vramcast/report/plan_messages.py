@@ -158,12 +158,12 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "reason.no-speed": {"en": "its speed is not known", "zh": "速度未知"},
     "reason.memory": {"en": "more memory is needed than the card has", "zh": "所需显存超过单卡容量"},
     "reason.load-gpus": {
-        "en": "the load takes {value} GPUs, --max-gpus allows {limit}",
-        "zh": "该负载需要 {value} 张卡，--max-gpus 只允许 {limit} 张",
+        "en": "the load takes {value} GPUs, --on and --max-gpus allow {limit}",
+        "zh": "该负载需要 {value} 张卡，--on 与 --max-gpus 只允许 {limit} 张",
     },
     "reason.replica-gpus": {
-        "en": "one replica takes {value} GPUs, --max-gpus allows {limit}",
-        "zh": "一个副本需要 {value} 张卡，--max-gpus 只允许 {limit} 张",
+        "en": "one replica takes {value} GPUs, --on and --max-gpus allow {limit}",
+        "zh": "一个副本需要 {value} 张卡，--on 与 --max-gpus 只允许 {limit} 张",
     },
     "worse.fastest.share": {"en": "is {share} slower", "zh": "慢 {share}"},
     "worse.fastest.times": {"en": "is {times} times as slow", "zh": "耗时为 {times} 倍"},
@@ -204,7 +204,7 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.behind": {"en": "another is faster and cheaper", "zh": "另有更快且更便宜的方案"},
     "technique": {"en": "technique", "zh": "技术"},
     "decision.fits_yes": {"en": "yes: {needed} of {capacity}", "zh": "能：{needed}，可用 {capacity}"},
-    "decision.fits_no": {"en": "no: at least {needed} of {capacity}", "zh": "不能：至少 {needed}，可用 {capacity}"},
+    "decision.fits_no": {"en": "no: {needed} of {capacity}", "zh": "不能：需要 {needed}，可用 {capacity}"},
     "decision.size_yes": {
         "en": "yes: {needed} of states, {capacity} usable",
         "zh": "超过：状态共 {needed}，单卡可用 {capacity}",

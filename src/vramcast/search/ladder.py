@@ -7,8 +7,8 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Job, Peft, Precision, Recompute, Shards
-from vramcast.estimate.variants import on_engine, with_plan
+from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.estimate.variants import adapters_of, on_engine, with_plan
 
 Build = Callable[[Job], Job | None]
 """The job with a set of techniques instead of its own; None where it does not apply."""
@@ -96,7 +96,7 @@ def adapters(base: Literal["full", "nf4-dq"]) -> Build:
     def build(job: Job) -> Job | None:
         if job.plan.peft is not None:
             return None
-        return with_plan(on_engine(recomputed(job), "huggingface"), peft=Peft(rank=16, base=base))
+        return with_plan(on_engine(recomputed(job), "huggingface"), peft=adapters_of(job.model, base))
 
     return build
 

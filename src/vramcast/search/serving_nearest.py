@@ -14,7 +14,7 @@ from vramcast.domain.planning import Limits, Reason
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import VramcastError
 from vramcast.estimate.serving import Verdict, answer, verdict
-from vramcast.search.serving_replicas import NO_SPEED, Replica, missed, nearness, with_users
+from vramcast.search.serving_replicas import NO_SPEED, Replica, missed, most_machines, nearness, with_users
 from vramcast.units import ceil_div
 
 NOT_OPTIONS: Final = ("--gpus", "--tp", "--concurrency")
@@ -26,7 +26,20 @@ class Attempt(NamedTuple):
 
     replica: Replica
     machine: Cluster
-    gpus: int | None = None  # that carry the load, where only the limit on their number forbids them
+    limits: Limits  # that it was held against
+    there_are: int | None = None  # of its machines; None: as many as it takes
+    machines: int | None = None  # that carry the load, where only the limit on their number forbids them
+
+    @property
+    def most(self) -> int | None:
+        """Machines that it may have; None: any number."""
+        return most_machines(self.machine, self.limits, self.there_are)
+
+    @property
+    def most_gpus(self) -> int:
+        """The same in cards, as the tighter of both limits says it."""
+        there_are = self.there_are and self.there_are * self.machine.gpus_per_node
+        return min(number for number in (self.limits.max_gpus, there_are) if number is not None)
 
 
 class Nearest(NamedTuple):
@@ -39,51 +52,57 @@ class Nearest(NamedTuple):
     change: Change | None
 
 
-def nearest(attempts: Iterable[Attempt], users: int, limits: Limits) -> Nearest | None:
+def nearest(attempts: Iterable[Attempt], users: int) -> Nearest | None:
     """The attempt that misses by least, with what it lacks.
 
     Args:
         attempts: every replica that was looked at and carries nothing
         users: at once, over all replicas
-        limits: what they were held against
     """
     attempts = tuple(attempts)
-    too_many = [(attempt.gpus, index) for index, attempt in enumerate(attempts) if attempt.gpus is not None]
+    too_many = [
+        (attempt.machines * attempt.machine.gpus_per_node, index)
+        for index, attempt in enumerate(attempts) if attempt.machines is not None
+    ]
     if too_many:
         gpus, index = min(too_many)
-        return _too_many(attempts[index], gpus, limits)
+        return _too_many(attempts[index], gpus)
     best: tuple[tuple[bool, float, bool], Attempt, ServeJob, Verdict] | None = None
     for attempt in attempts:
-        job = with_users(attempt.replica.job, share_of(attempt, users, limits))
+        job = with_users(attempt.replica.job, share_of(attempt, users))
         try:
             found = verdict(job)
         except VramcastError:
             continue
-        within = limits.max_gpus is None or job.cluster.count <= limits.max_gpus
-        rank = (within, nearness(job, found, limits), found.fits)
+        within = attempt.most is None or job.cluster.num_nodes <= attempt.most
+        rank = (within, nearness(job, found, attempt.limits), found.fits)
         if best is None or rank > best[0]:
             best = (rank, attempt, job, found)
-    return None if best is None else _missing(best[1], best[2], best[3], limits)
+    return None if best is None else _missing(best[1], best[2], best[3])
 
 
-def share_of(attempt: Attempt, users: int, limits: Limits) -> int:
+def share_of(attempt: Attempt, users: int) -> int:
     """Users that each replica must have at least, where as many as are allowed carry the load."""
-    if limits.max_gpus is None:
+    if attempt.most is None:
         return 1
     cluster, machine = attempt.replica.job.cluster, attempt.machine
-    groups = limits.max_gpus // (machine.gpus_per_node * cluster.num_nodes)
+    groups = attempt.most // cluster.num_nodes
     replicas = groups * max(1, machine.gpus_per_node // cluster.gpus_per_node)
     return ceil_div(users, replicas) if replicas else 1
 
 
-def _too_many(attempt: Attempt, gpus: int, limits: Limits) -> Nearest:
+def _too_many(attempt: Attempt, gpus: int) -> Nearest:
     """More cards would do."""
     job, machine = attempt.replica.job, attempt.machine
-    found = _answered(job, machine, with_changes=False)
-    change = Change(
-        change=f"--max-gpus {gpus}", device_bytes=found.fullest.needed_bytes, fits=True, cost="more hardware"
-    )
-    reason = Reason(kind="load-gpus", value=gpus, limit=limits.max_gpus or 0)
+    found, most = _answered(job, machine, with_changes=False), attempt.limits.max_gpus
+    number, words = attempt.machines or 0, []
+    if attempt.there_are is not None and number > attempt.there_are:
+        words.append(f"--on {replace(machine, num_nodes=number).name}")
+    if most is not None and gpus > most:
+        words.append(f"--max-gpus {gpus}")
+    needed = found.fullest.needed_bytes
+    change = Change(change=" ".join(words), device_bytes=needed, fits=True, cost="more hardware")
+    reason = Reason(kind="load-gpus", value=gpus, limit=attempt.most_gpus)
     return Nearest(found, job, machine, (reason,), change)
 
 
@@ -93,12 +112,12 @@ def _answered(job: ServeJob, machine: Cluster, *, with_changes: bool) -> ServeAn
     return found if job.cluster.gpus_per_node == machine.gpus_per_node else replace(found, cost=None)
 
 
-def _missing(attempt: Attempt, job: ServeJob, found: Verdict, limits: Limits) -> Nearest:
+def _missing(attempt: Attempt, job: ServeJob, found: Verdict) -> Nearest:
     """A limit on speed, or the memory."""
-    machine = attempt.machine
+    machine, limits = attempt.machine, attempt.limits
     failing = _answered(job, machine, with_changes=True)
-    if limits.max_gpus is not None and job.cluster.count > limits.max_gpus:
-        reason = Reason(kind="replica-gpus", value=job.cluster.count, limit=limits.max_gpus)
+    if attempt.most is not None and job.cluster.num_nodes > attempt.most:
+        reason = Reason(kind="replica-gpus", value=job.cluster.count, limit=attempt.most_gpus)
         return Nearest(failing, job, machine, (reason,), None)
     if found.fits:
         return Nearest(failing, job, machine, tuple(missed(job, limits)) or (NO_SPEED,), _relaxed(failing, limits))

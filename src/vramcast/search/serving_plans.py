@@ -26,7 +26,15 @@ from vramcast.estimate.speed import timed
 from vramcast.search.candidates import SPLITTING, STORED, divisible
 from vramcast.search.hardware import dtype_on, has_kernel, runs_on
 from vramcast.search.serving_nearest import Attempt, nearest
-from vramcast.search.serving_replicas import Deployment, Replica, options_of, per_user, replica_of, with_users
+from vramcast.search.serving_replicas import (
+    Deployment,
+    Replica,
+    most_machines,
+    options_of,
+    per_user,
+    replica_of,
+    with_users,
+)
 from vramcast.search.training.market import beats, cheapest_of_alike, comparable
 from vramcast.states.storage import FORMATS
 from vramcast.units import ceil_div
@@ -47,17 +55,18 @@ def search(space: ServeSpace, limits: Limits, goal: Goal, *, top: int = 10) -> t
     Raises: InvalidSpec where the space holds no possible deployment at all
     """
     compared, warnings = comparable(space.machines, limits, goal)
-    machines, left = cheapest_of_alike(compared, offload=False)
+    counted = [machine for machine in compared if machine.name in space.most]
+    machines, left = cheapest_of_alike([machine for machine in compared if machine not in counted], offload=False)
     looked = _Search(space, limits, goal)
     found = sorted(
-        looked.deployments(machines),
+        looked.deployments((*counted, *machines)),
         key=lambda plan: (plan.value, plan.then, _rate(plan.machine, plan.machines), plan.job.plan.num_ranks),
     )
     if not looked.replicas:
         raise InvalidSpec(looked.nothing_possible())
     best = found[:top]
     plans = tuple(map(_answered, best))
-    near = None if best else nearest(looked.attempts, space.job.requests.concurrency, limits)
+    near = None if best else nearest(looked.attempts, space.job.requests.concurrency)
     cautions = dict.fromkeys(text for plan in (*plans, *([near.answer] if near else ())) for text in plan.warnings)
     found_answer = PlanAnswer(
         question=_question(space, limits, goal),
@@ -95,11 +104,15 @@ class _Search:
                 replica = self._replica(job)
                 if replica is None:
                     continue
-                found = self._deployed(replica, machine) if replica.users else Attempt(replica, machine)
+                found = self._deployed(replica, machine) if replica.users else self._attempt(replica, machine)
                 if isinstance(found, Deployment):
                     yield found
                 else:
                     self.attempts.append(found)
+
+    def _attempt(self, replica: Replica, machine: Cluster, machines: int | None = None) -> Attempt:
+        """What carries nothing."""
+        return Attempt(replica, machine, self.limits, self.space.most.get(machine.name), machines)
 
     def _jobs(self, machine: Cluster) -> Iterator[ServeJob]:
         gpu = machine.gpu
@@ -128,7 +141,8 @@ class _Search:
                 yield from self._split(job, _part(machine, tp * pp), tp, pp)
         if splitting and self._weights_bytes(job, cards) > machine.gpu.visible_bytes:
             for nodes in SPANNED:
-                yield from self._split(job, replace(machine, num_nodes=nodes), cards, nodes)
+                if nodes <= self.space.most.get(machine.name, nodes):
+                    yield from self._split(job, replace(machine, num_nodes=nodes), cards, nodes)
 
     def _split(self, job: ServeJob, cluster: Cluster, tp: int, pp: int) -> Iterator[ServeJob]:
         given = (self.space.tp, tp), (self.space.pp, pp)
@@ -166,17 +180,17 @@ class _Search:
         each = _on_one(machine, replica.job.cluster)
         fewest = ceil_div(users, replica.users)
         groups = ceil_div(fewest, each)  # of machines that hold replicas together
-        most, gpus = self.limits.max_gpus, machine.gpus_per_node * spanned
-        if most is not None and groups * gpus > most:
-            return Attempt(replica, machine, groups * gpus)
+        most = most_machines(machine, self.limits, self.space.most.get(machine.name))
+        if most is not None and groups * spanned > most:
+            return self._attempt(replica, machine, groups * spanned)
         if most is not None and self.goal is Goal.FASTEST:
-            groups = min(most // gpus, ceil_div(users, each))
+            groups = min(most // spanned, ceil_div(users, each))
         replicas = fewest if self.goal is Goal.LEAST_MEMORY else min(users, groups * each)
         job = with_users(replica.job, ceil_div(users, replicas))
         own = per_user(job)
         if own is None:
             self.untimed[machine.gpu.name] = None
-            return Attempt(replica, machine)
+            return self._attempt(replica, machine)
         plan = Deployment(job, machine, groups * spanned, replicas, users, own * users, 0.0, 0.0)
         value, then = self._value(plan)
         return plan._replace(value=value, then=then)

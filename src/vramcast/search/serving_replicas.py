@@ -36,6 +36,12 @@ class Deployment(NamedTuple):
     then: float  # what decides between equal values
 
 
+def most_machines(machine: Cluster, limits: Limits, there_are: int | None) -> int | None:
+    """How many machines of a kind there may be; None: as many as are needed."""
+    known = (limits.max_gpus and limits.max_gpus // machine.gpus_per_node, there_are)
+    return min((number for number in known if number is not None), default=None)
+
+
 def with_users(job: ServeJob, users: int) -> ServeJob:
     """The same deployment with another number of users at once."""
     return replace(job, requests=replace(job.requests, concurrency=users))

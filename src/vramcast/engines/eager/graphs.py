@@ -50,8 +50,12 @@ def blocks(recipe: Recipe) -> Blocks:
     towers = tuple(_layers(tower.stack, tower.sizes, recipe) for tower in recipe.towers)
     main = _layers(model.main, sizes, recipe)
     first = embedding(model, sizes, learns=recipe.learns("embedding.tokens"))
-    learns = recipe.learns("embedding.tokens" if model.tied else "head.output")
-    last = head(model, sizes, learns=learns, loss=recipe.loss, outputs_fp32=recipe.outputs_fp32)
+    # PEFT trains a copy of the head, which is tied to nothing
+    learns = recipe.learns("embedding.tokens" if model.tied and not sizes.frozen else "head.output")
+    last = head(
+        model, sizes, learns=learns, loss=recipe.loss, returns_fp32=recipe.returns_fp32,
+        outputs_fp32=recipe.outputs_fp32,
+    )
     return Blocks(towers, chained(first, main.hidden), main, chained(last, main.hidden))
 
 
@@ -61,8 +65,11 @@ def _layers(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
         name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner=stack.name,
         formula=hidden.formula, source=hidden.source,
     )
-    divided = tuple(run_parts(stack, recipe))
-    found = [(count, _layer(stack.runs[index], sizes, hidden, recipe, again)) for index, count, again in divided]
+    found, first, divided = [], 0, tuple(run_parts(stack, recipe))
+    for index, count, again in divided:
+        here = recipe.at(stack, sizes, first, first + count - 1)
+        found.append((count, _layer(stack.runs[index], here, hidden, recipe, again)))
+        first += count
     return Layers(tuple(found), hidden, gradient, tuple(index for index, _, _ in divided))
 
 

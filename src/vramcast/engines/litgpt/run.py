@@ -13,6 +13,7 @@ from math import prod
 from typing import Final, NamedTuple
 
 from vramcast.blocks.parameters import named_parameters
+from vramcast.blocks.parameters.targets import matrices
 from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.model import MLP, Attention, Layer, Norm
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
@@ -100,6 +101,10 @@ def _tuning(job: Job) -> Tuning:
     unknown = [path for path in peft.targets if path not in PATHS]
     if unknown:
         raise Unsupported(f"litgpt cannot adapt {unknown[0]!r}; use {', '.join(PATHS)}")
+    paths = {path for run in job.model.main.runs for path in matrices(run.layer, job.model.hidden)}
+    missing = [path for path in sorted(paths) if path.startswith("mlp.") and path not in peft.targets]
+    if missing and any(path.startswith("mlp.") for path in peft.targets):
+        raise Unsupported(f"litgpt adapts the whole MLP or nothing of it; add {', '.join(missing)} to --lora-targets")
     targets = tuple(dict.fromkeys(PATHS[path] for path in peft.targets))
     stored = peft.base if peft.base in ("nf4", "nf4-dq", "int8") else "full"
     return Tuning(method, peft.rank, targets, peft.dropout, stored)

@@ -23,6 +23,7 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "DeepSpeed 保存 16 位权重，可训练部分另有 fp32 副本",
     "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
         "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
+    "adapters of rank {rank} on {paths}": "秩为 {rank} 的适配器位于 {paths}",
     "experts are not packed: transformers {version} stacks them in one parameter, and bitsandbytes converts linear "
     "layers only":
         "专家没有被压缩：transformers {version} 把它们堆叠为一个参数，而 bitsandbytes 只转换线性层",
@@ -55,6 +56,10 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "{family} 的 attention=flash 需要计算能力 {needed}，{gpu} 不具备；请用 eager",
     "attention={kernel} is none that transformers has for {family}; use {names}":
         "transformers 对 {family} 没有 attention={kernel}；请用 {names}",
+    "samples of {shortest} to {longest} tokens: {count} steps of different lengths fill the allocator; the order they "
+    "come in is chance, and what is reserved depends on it; time is the longest's":
+        "样本长度为 {shortest} 到 {longest} 个 token：用 {count} 个长度不同的步填充分配器；其先后顺序是随机的，"
+        "保留显存取决于此；时间按最长的步计",
     "attention runs in full: transformers has no fused kernel for {kinds}":
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",
@@ -67,6 +72,7 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "{model} 的 Q 与输出分两步投影，逐算子执行时不计时；请用 --engine megatron",
     "network of {rate} Gb/s RDMA for each card; the question names none":
         "每卡按 {rate} Gb/s RDMA 网络计算；问题中没有给出网络",
+    "samples are padded to {length} tokens, which tp={tp} divides": "样本补齐到 {length} 个 token，以便被 tp={tp} 整除",
     "as measured, instead of {formula}": "按实测值，而不是 {formula}",
     "calibrated by {source}": "由 {source} 校准",
     "calibrated by {source}: {name} {now} GiB instead of {before} GiB":

@@ -33,7 +33,7 @@ WRITTEN: Final[tuple[tuple[str, Callable[[Job], object]], ...]] = (
 )
 """Options in the order in which people read a plan."""
 
-ALWAYS: Final = ("engine", "shards", "micro-batch", "grad-accum")
+ALWAYS: Final = ("engine", "shards", "precision", "micro-batch", "grad-accum")
 """Written whatever their value: engines and questions have defaults of their own."""
 
 _DEFAULT: Final = Plan()

@@ -195,7 +195,7 @@ class _Search:
     def answered(self, candidate: Candidate) -> Answer:
         """The answer of a plan for its fullest role, allocator included."""
         key = (id(candidate.job_at), candidate.place)
-        if key not in self._answers:
+        if not self._is_answered(candidate):
             self._answers[key] = answer(candidate.job, with_changes=False, every_role=False)
         return self._answers[key]
 
@@ -240,16 +240,25 @@ class _Search:
     def nearest_failing(self, fitting: list[Found]) -> Job | None:
         """Of the plans that would be better than the best, or of all where none fits, the one that misses by least."""
         limit = fitting[0].candidate.value if fitting else float("inf")
-        missing: list[tuple[float, Candidate]] = []
+        missing: list[tuple[float, int, Candidate]] = []  # at least how often over what there is would be needed
         for pool in self.pools:
-            missing += [(candidate.live_bytes / pool.capacity, candidate) for candidate in pool.failing]
+            tried = (candidate for candidate in pool.best if self._is_answered(candidate) and not self.fits(candidate))
             missing += [
-                (self.answered(candidate).fullest.needed_bytes / pool.capacity, candidate)
-                for candidate in pool.best
-                if (id(candidate.job_at), candidate.place) in self._answers and not self.fits(candidate)
+                (candidate.live_bytes / pool.capacity, pool.capacity, candidate)
+                for candidate in (*pool.failing, *tried) if candidate.value < limit
             ]
-        better = [item for item in missing if item[1].value < limit]
-        return min(better, key=lambda item: item[0])[1].job if better else None
+        nearest: Candidate | None = None
+        misses = float("inf")
+        for least, capacity, candidate in sorted(missing, key=lambda item: item[0]):
+            if least >= misses:
+                break  # none behind it can miss by less
+            found = self.answered(candidate).fullest.needed_bytes / capacity
+            if found < misses:
+                nearest, misses = candidate, found
+        return nearest.job if nearest is not None else None
+
+    def _is_answered(self, candidate: Candidate) -> bool:
+        return (id(candidate.job_at), candidate.place) in self._answers
 
     def change(self, job: Job, failing: Answer, *, alone: bool) -> Change | None:
         """The smallest change that makes a plan fit: one option of it, or where nothing fits more machines."""

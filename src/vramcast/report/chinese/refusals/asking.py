@@ -51,7 +51,6 @@ ASKING_ZH: Final[dict[str, str]] = {
     "{name}={value} must be a number from 0 up": "{name}={value} 必须是不小于 0 的数",
     "{name}={value} must be a size of memory, for example 24GiB, 80GB or 512MiB":
         "{name}={value} 必须是显存大小，例如 24GiB、80GB 或 512MiB",
-    "{name}={value} must be a whole number from 1 to {most}": "{name}={value} 必须是 1 到 {most} 的整数",
     "{name}={value} must be a whole number from {least} to {most}": "{name}={value} 必须是 {least} 到 {most} 的整数",
     "{name} must be a text of at most 1000 characters": "{name} 必须是不超过 1000 个字符的文本",
     "{name}={value} is not known; use {known}": "{name}={value} 未知；可用 {known}",
@@ -75,6 +74,22 @@ ASKING_ZH: Final[dict[str, str]] = {
     "layers={layers}: {model} has {there}; use at most that many":
         "layers={layers}：{model} 只有 {there} 层；请不超过该数",
     "--{option} needs --peft, for example --peft lora": "--{option} 需要 --peft，例如 --peft lora",
+    "no weight of {model} is called {word}; it has {known}": "{model} 没有名为 {word} 的权重；它有 {known}",
+    "no module of {model} that is trained whole is called {word}; it has {known}":
+        "{model} 没有名为 {word}、可整体训练的模块；它有 {known}",
+    "lora-targets={pattern} is no regular expression: {reason}": "lora-targets={pattern} 不是正则表达式：{reason}",
+    "lora-targets={pattern} matches no whole module name of {model}":
+        "lora-targets={pattern} 不匹配 {model} 的任何完整模块名",
+    "lora-targets={pattern} matches no whole module name of {model}, such as {example}":
+        "lora-targets={pattern} 不匹配 {model} 的任何完整模块名，例如 {example}",
+    "PEFT adapts no out_proj of {family}; leave it out of --lora-targets":
+        "PEFT 不适配 {family} 的 out_proj；请从 --lora-targets 中去掉",
+    "transformers 5 holds {one} and {other} of the experts in one tensor, and PEFT adapts both or neither; name both":
+        "transformers 5 把专家的 {one} 与 {other} 放在同一张量中，PEFT 要么都适配要么都不适配；请两个都写",
+    "--peft {method} adapts nothing of {model} by itself; give --lora-targets: {known}":
+        "--peft {method} 不会自行适配 {model} 的任何权重；请给出 --lora-targets：{known}",
+    "--peft {method} adapts no weights that exist; leave out --lora-targets":
+        "--peft {method} 不适配已有的权重；请去掉 --lora-targets",
     "engine-option={text} must be written key=value": "engine-option={text} 必须写成 key=value",
     "sequences of {needed} tokens ({parts}) are longer than {context}; shorten them, or give --context {again}":
         "序列 {needed} 个 token（{parts}）超过 {context}；请缩短，或给出 --context {again}",
@@ -110,6 +125,10 @@ ASKING_ZH: Final[dict[str, str]] = {
         "sharded-by={sharder} 指定由谁切分，但没有切分任何内容；请加上 --shards everything",
     "--find {goal} compares engines as they are today; leave out the version of {engine}":
         "--find {goal} 比较各引擎的当前版本；请去掉 {engine} 的版本",
+    "{name}={value} is not modelled for engine {engine} sharded by {sharder}; leave it out":
+        "{engine} 由 {sharder} 分片时未建模 {name}={value}；请去掉",
+    "engine option {name} is for --sharded-by {sharder}; leave it out":
+        "引擎选项 {name} 只用于 --sharded-by {sharder}；请去掉",
     "{name}={value} is not modelled for engine {engine}; leave it out": "{engine} 未建模 {name}={value}；请去掉",
     "precision={precision} is not modelled for engine litgpt; use bf16 (bf16-true)":
         "litgpt 未建模 precision={precision}；请用 bf16（bf16-true）",
@@ -119,6 +138,8 @@ ASKING_ZH: Final[dict[str, str]] = {
     "{model} reads no images; leave image-size and images out": "{model} 不接受图像；请去掉 image-size 与 images",
     "{model} has no encoder beside its decoder; leave decoder-seq-len out":
         "{model} 没有编码器；请去掉 decoder-seq-len",
+    "min-seq-len={shortest} is longer than seq-len={longest}, which is the longest sample's; use a smaller one":
+        "min-seq-len={shortest} 大于最长样本的长度 seq-len={longest}；请取更小的值",
     "completion-len needs objective ppo or grpo, not {objective}":
         "completion-len 需要 objective 为 ppo 或 grpo，而不是 {objective}",
     "engine option of {engine}: {reason}": "{engine} 的引擎选项：{reason}",
@@ -242,10 +263,16 @@ ASKING_ZH: Final[dict[str, str]] = {
         "params={params} 少于 {layers} 层 hidden={hidden} 的注意力与词嵌入所需；请减少层数或隐藏宽度",
     "params={params}, but the sizes given make {made}; leave out --ffn or correct --params":
         "params={params}，但给出的尺寸对应 {made}；请去掉 --ffn 或改正 --params",
+    "lora-dropout={value} must be from 0 up to, but not, 1": "lora-dropout={value} 必须不小于 0 且小于 1",
     "{field}={value} of {model} must be even": "{model} 的 {field}={value} 必须是偶数",
     "{field}={value} of {model} must be a table": "{model} 的 {field}={value} 必须是一张表",
     "{field}={value} of {model} does not divide {other}={size}": "{model} 的 {field}={value} 不能整除 {other}={size}",
     "{field}={value} of {model} must be an integer": "{model} 的 {field}={value} 必须是整数",
+    "{field}={value} of {model} is no activation function of transformers, whose names are lower-case; use {name:w}":
+        "{model} 的 {field}={value} 不是 transformers 的激活函数，其名称均为小写；请用 {name}",
+    "{field}={value} of {model} is no activation function of transformers, whose names are lower-case; "
+    "use one of {names}":
+        "{model} 的 {field}={value} 不是 transformers 的激活函数，其名称均为小写；请从 {names} 中选择",
     "{field}={value} of {model} must be between {least} and {most}":
         "{model} 的 {field}={value} 必须在 {least} 与 {most} 之间",
     "{field}={value} of {model} must be at least 1": "{model} 的 {field}={value} 至少为 1",

@@ -62,6 +62,20 @@ ENGINES_ZH: Final[dict[str, str]] = {
     "litgpt cannot train quantised models on several GPUs; use one GPU": "litgpt 不能在多卡上训练量化模型；请用单卡",
     "litgpt has no {method}; use lora or adapter": "litgpt 没有 {method}；请用 lora 或 adapter",
     "litgpt cannot adapt {targets}; use {known}": "litgpt 不能适配 {targets}；请用 {known}",
+    "litgpt adapts the whole MLP or nothing of it; add {paths} to --lora-targets":
+        "litgpt 要么适配整个 MLP 要么完全不适配；请把 {paths} 加入 --lora-targets",
+    "--peft {method} is LLaMA-Adapter as litgpt has it; use --engine litgpt, or --peft lora":
+        "--peft {method} 是 litgpt 的 LLaMA-Adapter；请用 --engine litgpt，或 --peft lora",
+    "--peft {method} adapts no weight of {model}; name some with --lora-targets":
+        "--peft {method} 未适配 {model} 的任何权重；请用 --lora-targets 指定",
+    "adapters on {path} are not modelled for --engine {engine}; leave it out of --lora-targets":
+        "--engine {engine} 未建模 {path} 上的适配器；请从 --lora-targets 中去掉",
+    "--loss {loss} never runs the head that --lora-targets names; use --loss eager":
+        "--loss {loss} 不会运行 --lora-targets 所指的输出层；请用 --loss eager",
+    "PEFT adapts stacked experts by lora alone, not by {method}; leave {path} out":
+        "PEFT 只能用 lora 适配堆叠的专家，不能用 {method}；请去掉 {path}",
+    "PEFT adapts stacked experts without dropout; leave out {path}, or use --lora-dropout 0":
+        "PEFT 适配堆叠的专家时不支持 dropout；请去掉 {path}，或用 --lora-dropout 0",
     "litgpt is modelled for dense attention models; use --engine pytorch or megatron":
         "litgpt 只建模稠密注意力模型；请用 --engine pytorch 或 megatron",
     "{model}: megatron models text decoders and encoder-decoders; use engine pytorch":
@@ -73,9 +87,10 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "optimizer={name} 在反向传播中更新权重，只对单卡的 pytorch 或 huggingface 引擎建模；请用 adafactor",
     "optimizer={name} updates weights inside backward; use --grad-accum 1":
         "optimizer={name} 在反向传播中更新权重；请用 --grad-accum 1",
-    "optimizer={name} needs the shapes of weights, which engine {engine} flattens into partitions; use adamw, or "
-    "engine pytorch":
-        "optimizer={name} 需要权重的形状，而引擎 {engine} 把权重展平为分区；请用 adamw，或改用引擎 pytorch",
+    "optimizer={name} needs the shapes of weights, which {who} flattens into partitions; use adamw, or engine "
+    "pytorch with --sharded-by fsdp2":
+        "optimizer={name} 需要权重的形状，而 {who} 把权重展平为分区；请用 adamw，"
+        "或改用引擎 pytorch 加 --sharded-by fsdp2",
     "engine option trl={text} must be a release, as in trl=0.24": "引擎选项 trl={text} 必须是发布版本，例如 trl=0.24",
     "{name}={text} must be a release such as 2.13": "{name}={text} 必须是发布版本，例如 2.13",
     "moments={dtype} needs precision_aware=true": "moments={dtype} 需要 precision_aware=true",
@@ -107,6 +122,9 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "last_stage_layers",
     "stage_layers={text} does not place {layers} layers on pp={pp} x virtual_stages={stages} stages":
         "stage_layers={text} 没有把 {layers} 层放到 pp={pp} x virtual_stages={stages} 级上",
+    "{engine} divides positions evenly over tp={tp} and cp={cp}, by {divisor}; {asked} does not divide so, "
+    "use {below} or {above}":
+        "{engine} 按 tp={tp}、cp={cp} 均分位置，须能被 {divisor} 整除；{asked} 不能，请用 {below} 或 {above}",
     "torchtitan version {text} is no date; use a year and month, as in 2025-02":
         "torchtitan 版本 {text} 不是日期；请用年月，例如 2025-02",
     "{chunks} pipeline chunks are more than {layers} layers and two ends; use fewer stages":
@@ -177,6 +195,10 @@ ENGINES_ZH: Final[dict[str, str]] = {
     "pp={pp} is more than the {layers} layers of {model}; use fewer stages":
         "pp={pp} 超过 {model} 的 {layers} 层；请减少级数",
     "pp={pp} is more than the {layers} layers; use at most {most}": "pp={pp} 超过 {layers} 层；最多用 {most}",
+    "{engine} trains language models, and {model} predicts no tokens; use --engine pytorch":
+        "{engine} 训练语言模型，而 {model} 不预测 token；请用 --engine pytorch",
+    "draft: {model} generates no tokens that a draft could propose; leave it out":
+        "draft：{model} 不生成 token，草稿模型无从提议；请去掉",
     "{model} reads an encoder in every layer; use engine transformers":
         "{model} 每层都读取编码器；请用引擎 transformers",
     "draft: {model} has no attention layer an EAGLE draft could be like; use ngram":

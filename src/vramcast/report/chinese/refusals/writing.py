@@ -85,6 +85,12 @@ WRITING_ZH: Final[dict[str, str]] = {
         "PAI-EAS 服务只写单机；请减少卡，或用 --format kubernetes",
     "{model} has no head that a training script could use; use a language model":
         "{model} 没有训练脚本可用的输出层；请用语言模型",
+    "the module names of family {family} are not known here; leave {word} out":
+        "{family} 系列的模块名未知；请去掉 {word}",
+    "{model}: {path} has no module of its own in all its layers; use {known}":
+        "{model}：{path} 没有在其所有层中单独对应的模块；请用 {known}",
+    "LLaMA-Factory names no stacked experts: leave {name} out of --lora-targets":
+        "LLaMA-Factory 无法指定堆叠的专家：请从 --lora-targets 中去掉 {name}",
     "the package peft has no {method}; use {known}": "peft 包没有 {method}；可用 {known}",
     "no code is known for optimizer={name}; use {known}": "没有 optimizer={name} 的代码；可用 {known}",
     "the PyTorch script splits over data-parallel ranks only; use tp=pp=cp=ep=1":

@@ -1,0 +1,501 @@
+"""What each family's code calls the modules that hold a model's weights, and which weights a user's word means.
+
+[PEFT] peft 0.21.2 src/peft/tuners/tuners_utils.py `check_target_module_exists`, `_maybe_include_all_linear_layers`;
+src/peft/utils/transformers_weight_conversion.py `_convert_peft_config_moe`, `_MOE_TARGET_MODULE_MAPPING`
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from vramcast.blocks.parameters.targets import (
+    Place,
+    has,
+    is_known,
+    matrices,
+    no_weight,
+    parts_of,
+    paths_outside,
+    paths_within,
+    place_of,
+    word_of,
+)
+from vramcast.domain.model import Layer, Model, Stack
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+
+FILE: Final = Path(__file__).with_name("module_names.toml")
+
+ALL_LINEAR: Final = "all-linear"
+
+ALL: Final = "all"
+"""LLaMA-Factory's word: linear layers outside of vision towers and their projectors, which it freezes, by the last part
+of their names [src/llamafactory/model/model_utils/misc.py `find_all_linear_modules`, visual.py]."""
+
+PATTERN: Final = re.compile(r"[*+?|()\[\]{}^$\\]")
+"""What no name of a module has: a word with one of these is a regular expression on whole names."""
+
+UNFUSED: Final[dict[str, dict[str, str]]] = {"unsloth": {"phi3": "llama"}}
+"""Engine -> family -> the family whose modules it makes of it [unsloth models/loader.py: Phi-3 becomes Mistral's]."""
+
+APART: Final = ("litgpt",)
+"""Engines that correct queries, keys and values apart although one product makes them."""
+
+WITHOUT_OUT: Final = ("falcon_mamba", "mamba", "mamba2", "nemotron_h")
+"""Families whose state space layers PEFT refuses to adapt behind the scan [`_check_lora_target_modules_mamba`]."""
+
+BESIDE: Final = " beside "
+"""Between a module's weight and another one that its layer must have."""
+
+MOST_KNOWN: Final = 256
+
+
+class Kind(StrEnum):
+    """What holds a weight."""
+
+    LINEAR = "linear"
+    PARAMETERS = "parameters"  # stacked experts
+    ROUTERS = "routers"
+    FORMER = "former"  # what transformers before 5 called it
+    OUTSIDE = "outside"  # a linear layer beside the layers
+    EMBEDDING = "embedding"
+
+
+class Module(NamedTuple):
+    """One module of a model's code, in all layers that have it."""
+
+    name: str  # "model.layers.#.self_attn.q_proj"
+    kind: Kind
+    path: str  # "attention.q"
+    stack: str  # empty: outside the layers
+    layers: tuple[int, ...] = ()
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        """Its whole name in every layer."""
+        if not self.stack:
+            yield self.name, 0
+        for index in self.layers:
+            yield self.name.replace("#", str(index), 1), index
+
+    @property
+    def last(self) -> str:
+        """The last part of its name that is no number."""
+        return next(part for part in reversed(self.name.split(".")) if not part.isdecimal())
+
+
+class Tables(NamedTuple):
+    """The file, by what it is asked for."""
+
+    sets: Mapping[str, Mapping[str, Mapping[str, str]]]
+    families: Mapping[str, Mapping[str, Any]]
+    converted: Mapping[str, Mapping[str, str]]  # family -> former name -> path
+    others: Mapping[str, tuple[str, ...]]
+
+
+@cache
+def _tables() -> Tables:
+    document = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    families = {name: row for row in document["families"] for name in row["names"].split()}
+    converted = {
+        name: {key: path for key, path in row.items() if key != "families"}
+        for row in document["converted"].values() for name in row["families"].split()
+    }
+    others = {name: tuple(paths) for name, paths in document["others"].items()}
+    return Tables(document["sets"], families, converted, others)
+
+
+def known_families() -> tuple[str, ...]:
+    """Families whose modules have names here."""
+    return tuple(_tables().families)
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def modules_of(model: Model, engine: str = "", *, former: bool = False) -> tuple[Module, ...]:
+    """The modules of a model's code that hold its weights; none where its family's names are not known.
+
+    Args:
+        model: the network
+        engine: a trainer may have other modules than transformers
+        former: as transformers before 5 had them
+    """
+    tables = _tables()
+    row = tables.families.get(UNFUSED.get(engine, {}).get(model.family, model.family))
+    if row is None:
+        return ()
+    outside = paths_outside(model)
+    kinds = {"matrix": Kind.OUTSIDE, "embedding": Kind.EMBEDDING}
+    found = [Module(name, kinds[outside[path]], path, "") for name, path in row["outside"].items() if path in outside]
+    for stack in model.stacks:
+        place = row.get(stack.name)
+        if place is not None:
+            found += _of_stack(stack, place["layers"], [tables.sets[name] for name in place["sets"]], former)
+    return tuple(found)
+
+
+def _of_stack(
+    stack: Stack, prefix: str, sets: list[Mapping[str, Mapping[str, str]]], former: bool
+) -> Iterator[Module]:
+    known: dict[Layer, set[tuple[Kind, str, str]]] = {}
+    for run in stack.runs:
+        if run.layer not in known:
+            known[run.layer] = set(_of_layer(matrices(run.layer, stack.hidden), sets, former))
+    layers = stack.layers
+    for kind, name, path in _rows(sets, former):
+        having = tuple(index for index, layer in enumerate(layers) if (kind, name, path) in known[layer])
+        if having:
+            yield Module(f"{prefix}.#.{name}", kind, path.partition(BESIDE)[0], stack.name, having)
+
+
+def _rows(sets: list[Mapping[str, Mapping[str, str]]], former: bool) -> Iterator[tuple[Kind, str, str]]:
+    """The rows of sets: experts and routers as this or the former transformers had them."""
+    for group in sets:
+        replaced = former and "former" in group
+        for kind, names in group.items():
+            for name, path in names.items():
+                if replaced and kind in (Kind.FORMER, Kind.ROUTERS):
+                    yield Kind.LINEAR, name, path
+                elif kind == Kind.FORMER:
+                    if "#" not in name:
+                        yield Kind.FORMER, name, path
+                elif not (replaced and kind == Kind.PARAMETERS):
+                    yield Kind(kind), name, path
+
+
+def _of_layer(
+    paths: tuple[str, ...], sets: list[Mapping[str, Mapping[str, str]]], former: bool
+) -> Iterator[tuple[Kind, str, str]]:
+    """The modules of one layer; of two that claim a weight the earlier has it, former names stand beside."""
+    claimed: set[str] = set()
+    for kind, name, value in _rows(sets, former):
+        path, _, beside = value.partition(BESIDE)
+        parts = parts_of(path)
+        there = has(paths, path) and (not beside or beside in paths)
+        if there and (kind is Kind.FORMER or claimed.isdisjoint(parts)):
+            claimed.update(() if kind is Kind.FORMER else parts)
+            yield kind, name, value
+
+
+Chosen = dict[tuple[str, str], set[int]]
+"""Stack and path -> layers; stack "" -> weights outside of them."""
+
+
+def targets(
+    model: Model, words: Iterable[str], *, engine: str = "", former: bool = False
+) -> tuple[str, ...]:
+    """The weights that words mean, as our paths.
+
+    Understood are PEFT's words (suffixes of module names of the family's code in transformers, `all-linear`, regular
+    expressions on whole module names, names of stacked expert parameters), names of Megatron-LM, torchtitan, torchtune
+    and litgpt, and our paths.
+
+    Args:
+        model: the network
+        words: of the user
+        engine: that trains it
+        former: its transformers is older than 5
+
+    Raises: UnknownName for a word that names no weight of the model; InvalidSpec for what PEFT refuses
+    """
+    modules = modules_of(model, engine, former=former)
+    converted = {} if former or engine in (*UNFUSED, *APART) else _tables().converted.get(model.family, {})
+    chosen: Chosen = {}
+    for word in _spelt_out(model, modules, words):
+        for one in _as_peft_converts(model, modules, word, converted) if converted else (word,):
+            for key, layers in _meant(model, modules, one, joins=engine not in APART).items():
+                chosen.setdefault(key, set()).update(layers)
+    if engine in APART:
+        chosen = {(stack, part): layers for (stack, path), layers in chosen.items() for part in parts_of(path)}
+    elif engine not in UNFUSED:
+        _refuse_as_peft(model, chosen, converted)
+    return tuple(_words(model, chosen))
+
+
+USUAL: Final = {"ia3": ("attention.k", "attention.v", "mlp.down")}
+"""Method -> weights whose modules PEFT adapts where nobody names any; of the others queries and values [PEFT
+src/peft/utils/constants.py `TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`, `..._IA3_TARGET_MODULES_MAPPING`]."""
+
+
+def usual_words(model: Model, method: str = "lora", *, engine: str = "") -> tuple[str, ...]:
+    """The modules that are adapted where the question names none.
+
+    Raises: InvalidSpec where the model has none of them
+    """
+    usual = USUAL.get(method, ("attention.q", "attention.v"))
+    main, modules = model.main.name, modules_of(model, engine)
+    row = _tables().families.get(model.family, {})
+    if "usual" in row and method not in USUAL:
+        return tuple(row["usual"])
+    found = (module.last for module in modules if module.kind is Kind.LINEAR and module.stack == main
+             and not set(usual).isdisjoint(parts_of(module.path)))
+    words = tuple(dict.fromkeys(found)) if modules else tuple(path for path in usual if is_known(model, Place(path)))
+    if not words:
+        names = ", ".join(_known_words(model, modules))
+        raise InvalidSpec(f"--peft {method} adapts nothing of {model.name} by itself; give --lora-targets: {names}")
+    return words
+
+
+SAVED: Final = {"embedding": "embedding.tokens", "head": "head.output", "classifier": "head.classifier"}
+"""Word for a module that is trained whole -> its weight."""
+
+
+def saved_modules(model: Model, words: Iterable[str]) -> tuple[str, ...]:
+    """The modules to be trained whole that words mean.
+
+    Raises: UnknownName for a word that names none that the model has
+    """
+    tables, there = _tables(), paths_outside(model)
+    row = tables.families.get(model.family, {"outside": {}})
+    names = {name: path for name, path in row["outside"].items() if path in there}
+    known = {word: path for word, path in SAVED.items() if path in there}
+    found = []
+    for word in words:
+        others = tables.others.get(word, (known.get(word, word),))
+        path = next((path for name, path in names.items() if f".{name}".endswith(f".{word}")), others[0])
+        saved = next((own for own, weight in known.items() if weight == path), None)
+        if saved is None:
+            offered = dict.fromkeys(name.rpartition(".")[2] for name, path in names.items() if path in known.values())
+            raise UnknownName(
+                f"no module of {model.name} that is trained whole is called {word[:80]!r}; "
+                f"it has {', '.join(offered or known)}"
+            )
+        found.append(saved)
+    return tuple(dict.fromkeys(found))
+
+
+def names_saved(model: Model, words: Iterable[str]) -> tuple[str, ...]:
+    """What the family's code calls modules to be trained whole: "embed_tokens" for "embedding".
+
+    Raises: Unsupported for a family whose modules have no names here
+    """
+    outside = {module.path: module.last for module in modules_of(model) if not module.stack}
+    found = []
+    for word in words:
+        if SAVED[word] not in outside:
+            raise Unsupported(f"the module names of family {model.family} are not known here; leave {word} out")
+        found.append(outside[SAVED[word]])
+    return tuple(found)
+
+
+class Names(NamedTuple):
+    """What PEFT's configuration calls adapted weights."""
+
+    modules: tuple[str, ...]  # target_modules
+    parameters: tuple[str, ...]  # target_parameters
+
+
+def names_of(model: Model, words: Iterable[str], *, engine: str = "") -> Names:
+    """What the family's code calls the modules behind our words, the shortest names that mean no others.
+
+    Raises: Unsupported for a family or a weight whose modules have no such names
+    """
+    modules = modules_of(model, engine)
+    if not modules:
+        raise Unsupported(
+            f"the module names of family {model.family} are not known here; adapt a model of family "
+            f"{', '.join(sorted(known_families())[:8])} ..., or leave --peft out"
+        )
+    chosen: Chosen = {}
+    for word in words:
+        for key, layers in _own(model, place_of(word, [stack.name for stack in model.stacks])).items():
+            chosen.setdefault(key, set()).update(layers)
+    converted = {path: name for name, path in _tables().converted.get(model.family, {}).items()}
+    named: dict[str, Kind] = {}
+    for stack, path in chosen:
+        if path in converted:
+            named[converted[path]] = Kind.LINEAR
+            continue
+        module = next((found for found in modules if (found.stack, found.path) == (stack, path)), None)
+        name = None if module is None else _shortest(modules, module, chosen)
+        if name is not None and any(f".{name}".endswith(f".{former}") for former in converted.values()):
+            name = None  # PEFT takes it for the experts'
+        if module is None or name is None:
+            whole = ", ".join(_known_words(model, modules))
+            raise Unsupported(f"{model.name}: {path!r} has no module of its own in all its layers; use {whole}")
+        named[name] = module.kind
+    of = Kind.PARAMETERS
+    return Names(
+        tuple(name for name, kind in named.items() if kind is not of),
+        tuple(name for name, kind in named.items() if kind is of),
+    )
+
+
+def _shortest(modules: tuple[Module, ...], module: Module, chosen: Chosen) -> str | None:
+    parts = module.name.split(".")
+    for count in range(1, len(parts) + 1):
+        ends = ".".join(parts[-count:])
+        if "#" in ends:
+            return None
+        if ends.isdecimal():
+            continue
+        found = _selected(modules, lambda name, ends=ends: f".{name}".endswith(f".{ends}"))  # type: ignore[misc]
+        if all(chosen.get(key) == layers for key, layers in found.items()):
+            return ends
+    return None
+
+
+def _spelt_out(model: Model, modules: tuple[Module, ...], words: Iterable[str]) -> Iterator[str]:
+    for word in words:
+        named = [module.last for module in modules if module.kind is Kind.LINEAR and module.stack == model.main.name]
+        if word.lower() == ALL and named:
+            yield from dict.fromkeys(named)
+        else:
+            yield ALL_LINEAR if word.lower() == ALL else word
+
+
+def _refuse_as_peft(model: Model, chosen: Chosen, converted: Mapping[str, str]) -> None:
+    if model.family in WITHOUT_OUT and any(path == "mamba.out" for _, path in chosen):
+        raise InvalidSpec(f"PEFT adapts no out_proj of {model.family}; leave it out of --lora-targets")
+    paths = {path for _, path in chosen}
+    named = {path: name for name, path in converted.items()}
+    halves = ("moe.experts.gate", "moe.experts.up")
+    if converted and len(paths.intersection(halves)) == 1:
+        raise InvalidSpec(
+            f"transformers 5 holds {named[halves[0]]} and {named[halves[1]]} of the experts in one tensor, and PEFT "
+            "adapts both or neither; name both"
+        )
+
+
+def _as_peft_converts(
+    model: Model, modules: tuple[Module, ...], word: str, converted: Mapping[str, str]
+) -> Iterator[str]:
+    """Names that experts had in transformers 4 are those of the stacked tensors now, and of no other layer.
+
+    Source: [PEFT] `_resolve_string_target_modules`, `_convert_peft_config_moe`
+    """
+    words = [word]
+    if word.lower() == ALL_LINEAR:
+        linear = _every_linear(model, modules)
+        words = [module.last for module in modules if (module.stack, module.path) in linear] + list(converted)
+    elif PATTERN.search(word):
+        fits = _compiled(word).fullmatch
+        whole = ((module, name) for module in modules for name, _ in module.names())
+        words = [module.last for module, name in whole if fits(name)]
+        stacked = (module for module in modules if module.kind is Kind.PARAMETERS)
+        containers = {name.rpartition(".")[0] for module in stacked for name, _ in module.names()}
+        words += [name for name in converted if any(fits(f"{container}.{name}") for container in containers)]
+    elif is_known(model, place_of(word, [stack.name for stack in model.stacks])):
+        words = [word]
+    for one in dict.fromkeys(words or [word]):
+        yield next((path for name, path in converted.items() if f".{one}".endswith(f".{name}")), one)
+
+
+def _meant(model: Model, modules: tuple[Module, ...], word: str, *, joins: bool = True) -> Chosen:
+    """What one word means; `joins`: a framework's name for one of a product's weights means the product."""
+    if word.lower() == ALL_LINEAR:
+        return _every_linear(model, modules)
+    if PATTERN.search(word):
+        return _matching(model, modules, word)
+    own = place_of(word, [stack.name for stack in model.stacks])
+    if is_known(model, own):
+        return _own(model, own)
+    ends = f".{word.removesuffix('.weight')}"
+    found = _selected(modules, lambda name: f".{name}".endswith(ends))
+    for path in () if found else _tables().others.get(word, ()):
+        for module in modules if joins else ():
+            if path in parts_of(module.path) and module.kind is not Kind.FORMER:
+                found.setdefault((module.stack, module.path), set()).update(module.layers)
+        if is_known(model, Place(path)) and not any(path in parts_of(joined) for _, joined in found):
+            found |= _own(model, Place(path))
+    if not found:
+        raise no_weight(model, word, _known_words(model, modules))
+    return found
+
+
+def _own(model: Model, place: Place) -> Chosen:
+    if word_of(place) in paths_outside(model):
+        return {("", word_of(place)): set()}
+    found: Chosen = {}
+    for stack in model.stacks:
+        if place.stack in ("", stack.name):
+            having = {
+                index for index, layer in enumerate(stack.layers)
+                if place.first <= index <= place.last and has(matrices(layer, stack.hidden), place.path)
+            }
+            if having:
+                found[stack.name, place.path] = having
+    return found
+
+
+def _every_linear(model: Model, modules: tuple[Module, ...]) -> Chosen:
+    """[PEFT] every torch.nn.Linear and Conv1D but the output embeddings; and the experts' names that PEFT converts."""
+    found: Chosen = {}
+    for module in modules:
+        linear = module.kind is Kind.LINEAR or (
+            module.kind is Kind.OUTSIDE and module.path not in ("head.output", "head.classifier")
+        )
+        if linear:
+            found.setdefault((module.stack, module.path), set()).update(module.layers)
+    if not modules:
+        for stack in model.stacks:
+            for path in paths_within(stack):
+                found |= _own(model, Place(path, stack.name))
+    return found
+
+
+def _matching(model: Model, modules: tuple[Module, ...], pattern: str) -> Chosen:
+    fits = _compiled(pattern).fullmatch
+    found = _selected(modules, lambda name: fits(name) is not None)
+    if not found:
+        example = next((name for module in modules if module.layers for name, _ in module.names()), "")
+        shown = f", such as {example}" if example else ""
+        raise InvalidSpec(f"lora-targets={pattern[:80]!r} matches no whole module name of {model.name}{shown}")
+    return found
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InvalidSpec(f"lora-targets={pattern[:80]!r} is no regular expression: {error}") from None
+
+
+def _selected(modules: tuple[Module, ...], fits: Callable[[str], bool]) -> Chosen:
+    found: Chosen = {}
+    for module in modules:
+        for name, index in module.names():
+            if fits(name.replace("#", "0")):  # an expert is like the others
+                found.setdefault((module.stack, module.path), set()).update((index,) if module.stack else ())
+    return found
+
+
+def _words(model: Model, chosen: Chosen) -> Iterator[str]:
+    """The fewest words for what was chosen: a path alone where every layer of every stack that has it is meant."""
+    paths: dict[str, dict[str, set[int]]] = {}
+    for (stack, path), layers in chosen.items():
+        if stack:
+            paths.setdefault(path, {})[stack] = layers
+    for path, stacks in paths.items():
+        everywhere = _own(model, Place(path))
+        if all(stacks.get(stack) == layers for (stack, _), layers in everywhere.items()):
+            yield path
+            continue
+        for stack, layers in stacks.items():
+            if layers == everywhere[stack, path]:
+                yield f"{stack}.{path}"
+            else:
+                yield from (word_of(Place(path, stack, first, last)) for first, last in _ranges(sorted(layers)))
+    yield from (path for stack, path in chosen if not stack)
+
+
+def _ranges(layers: list[int]) -> Iterator[tuple[int, int]]:
+    first = last = layers[0]
+    for index in layers[1:]:
+        if index > last + 1:
+            yield first, last
+            first = index
+        last = index
+    yield first, last
+
+
+def _known_words(model: Model, modules: tuple[Module, ...]) -> Iterator[str]:
+    """Names to offer: the code's, else ours."""
+    ours = (path for stack in reversed(model.stacks) for path in paths_within(stack))
+    ordered = sorted(modules, key=lambda module: module.stack != model.main.name)
+    inside = (module.last for module in ordered if module.kind in (Kind.LINEAR, Kind.PARAMETERS))
+    yield from dict.fromkeys(inside if modules else ours)
+    yield "or all-linear"
