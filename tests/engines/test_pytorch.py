@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from tests.peaks import live_at_peak
 from vramcast.catalogue.models import load_model
@@ -10,7 +13,8 @@ from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.job import AttentionKernel, Job, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.program import Category, Extent, extent, live_at_end
 from vramcast.engines import pytorch
-from vramcast.errors import Unsupported
+from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.estimate.training import answer
 from vramcast.units import GB, GIB
 
 CARD = Gpu(name="card", vendor="NVIDIA", arch="Ampere", compute_capability="8.0", visible_bytes=80 * GIB)
@@ -135,3 +139,29 @@ def test_sharding_is_refused_with_what_would_work() -> None:
 def test_an_fp32_copy_in_the_optimizer_is_refused_with_what_would_work() -> None:
     with pytest.raises(Unsupported, match="use amp-bf16"):
         pytorch.ranks(job(precision=Precision.MIXED_BF16))
+
+
+@pytest.mark.parametrize("name", ["lomo", "adalomo"])
+def test_gradients_that_die_in_backward_are_never_all_there(name: str) -> None:
+    gradients = 2 * 1_235_814_400
+    plain, fused = (pytorch.ranks(job(precision=Precision.BF16, optimizer=o))[0] for o in ("sgd", name))
+    peaks = [extent((*run.phases[Phase.LOAD], *run.phases[Phase.STEP])).peak for run in (plain, fused)]
+    assert extent(fused.phases[Phase.STEP]).net == 0
+    largest = 128_256 * 2048
+    assert peaks[1] < peaks[0] - gradients + 4 * 4 * largest
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"optimizer": "lomo", "grad_accum": 4}, "--grad-accum 1"),
+        ({"optimizer": "lomo", "gpus": 2}, "one GPU"),
+        ({"optimizer": "lomo", "engine": "deepspeed", "precision": Precision.MIXED_BF16}, "one GPU"),
+        ({"optimizer": "galore", "engine": "deepspeed", "precision": Precision.MIXED_BF16}, "flattens"),
+    ],
+)
+def test_an_engine_that_cannot_step_so_is_refused(changes: dict[str, Any], named: str) -> None:
+    engine = changes.pop("engine", "pytorch")
+    asked = replace(job(**{"precision": Precision.BF16, **changes}), engine=engine)
+    with pytest.raises((Unsupported, InvalidSpec), match=named):
+        answer(asked, with_changes=False)

@@ -52,11 +52,46 @@ def test_muon_leaves_vectors_to_adamw() -> None:
     assert optimizer("muon").state_bytes((64, 64)) == 4 * 4096
 
 
+EMBEDDING = Weight("embedding", "embedding.tokens", (32_000, 4096), kind="embedding")
+HEAD = Weight("head", "head.output", (32_000, 4096), kind="head")
+
+
+@pytest.mark.parametrize("name", ["muon", "galore", "apollo", "apollo-mini"])
+def test_embeddings_and_heads_are_adamws(name: str) -> None:
+    rule = optimizer(name)
+    for weight in (EMBEDDING, HEAD):
+        assert rule.state_tensors(weight.shape, kind=weight.kind) == optimizer("adamw").state_tensors(weight.shape)
+
+
+@pytest.mark.parametrize("name", ["shampoo", "soap", "adafactor", "came"])
+def test_others_treat_every_matrix_alike(name: str) -> None:
+    rule = optimizer(name)
+    assert rule.state_tensors((64, 64), kind="embedding") == rule.state_tensors((64, 64), kind="matrix")
+
+
+def test_muons_other_weights_are_stepped_by_an_optimizer_of_their_own() -> None:
+    weights = [EMBEDDING, MATRIX, HEAD]
+    assert extent(step_program(weights, optimizer("muon"))).peak == EMBEDDING.num_bytes + HEAD.num_bytes
+
+
+def test_a_trainers_8_bit_states_of_embeddings_have_32_bits() -> None:
+    rule = optimizer("adamw-8bit")._replace(wide_embeddings=True)
+    assert rule.state_bytes((4096, 4096)) == optimizer("adamw-8bit").state_bytes((4096, 4096))
+    held = sum(state.num_bytes for state in rule.state_tensors(EMBEDDING.shape, width=2, kind="embedding"))
+    assert held == 8 * EMBEDDING.elements
+
+
+def test_narrow_weights_are_stepped_in_fp32_where_the_code_says_so() -> None:
+    assert sum(optimizer("adafactor").temporaries((64, 64), width=4)) == 2 * 4 * 64 * 64
+    assert sum(optimizer("adafactor").temporaries((64, 64), width=2)) == 4 * 4 * 64 * 64
+
+
 def test_foreach_adamw_makes_a_copy_of_everything_and_fused_nothing() -> None:
     weights = [MATRIX, NORM]
     total = sum(weight.num_bytes * weight.repeats for weight in weights)
     assert extent(step_program(weights, optimizer("adamw"))).peak == total
-    assert extent(step_program(weights, optimizer("adamw"), kernel="loop")).peak == MATRIX.num_bytes
+    # the root and its quotient, and the denominator of the equal weight before
+    assert extent(step_program(weights, optimizer("adamw"), kernel="loop")).peak == 3 * MATRIX.num_bytes
     assert step_program(weights, optimizer("adamw"), kernel="fused") == ()
 
 

@@ -31,6 +31,7 @@ VERDICTS: Final = {"oom": False, "fits": True}
 UNITS: Final = {"B": 1, "MiB": MIB, "GiB": GIB, "GB": GB, "GB?": GB}
 
 RELEASES: Final = {
+    "unsloth": re.compile(r"unsloth (?:unknown, )?(\d+(?:\.\d+)*)"),
     "huggingface": re.compile(r"transformers ~?(\d+\.\d+(?:\.\d+)?)(?![\dx])"),
     "pytorch": re.compile(r"torch (\d+\.\d+)"),
 }

@@ -157,7 +157,9 @@ def _language_loss(
     tokens, vocab, numerics = sizes.tokens, model.vocab // sizes.tp, sizes.numerics
     if loss.startswith(LINEAR):
         x = cast(graph, x, elements=tokens * sizes.hidden, to_bytes=numerics.compute, name="head.input")
-        spec = LinearLoss(tokens, sizes.hidden, vocab, numerics.compute, trainable=learns)
+        spec = LinearLoss(
+            tokens, sizes.hidden, vocab, numerics.compute, trainable=learns, chunks=sizes.loss_chunks,
+        )
         return linear_cross_entropy(graph, x, spec, loss.removeprefix(LINEAR))
     whole = sizes._replace(stored="full", trained=(*sizes.trained, "head.output") if learns else sizes.trained)
     shape = (vocab, sizes.hidden)

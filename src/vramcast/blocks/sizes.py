@@ -55,6 +55,7 @@ class Sizes(NamedTuple):
     stored: str = "full"  # key of QUANTISED: how frozen linear weights are stored
     left_whole: tuple[str, ...] = ()  # how the paths of those begin that are not
     stacked: bool = False  # packed experts are one tensor, unpacked all together
+    loss_chunks: int = 1  # that a chunked loss takes the tokens in
     source_len: int = 0  # encoder positions that cross-attention reads [tokens]
     fused_qkv: bool = False  # one weight makes queries, keys and values
     fused_gate: bool = False  # gate and up are halves of one product, which lives as long as either

@@ -11,25 +11,55 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.domain.job import Job, Loss, Recompute
+from vramcast.domain.job import Job, Loss, Phase, Precision, Recompute
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
 from vramcast.engines.eager.models import all_phases
+from vramcast.engines.eager.offload import Offloaded
 from vramcast.engines.eager.question import recipe_of, refuse_shards, stepping_of
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.engines.pytorch import one_role
 from vramcast.engines.transformers.versions import left_sentences, left_whole
+from vramcast.engines.unsloth_loss import WHOLE, with_loss
 from vramcast.errors import Unsupported
+from vramcast.states.steps import Weight, weight_program
 
-NEWEST: Final[Version] = (2026, 10)
+NEWEST: Final[Version] = (2026, 10, 9)
 
 TRANSFORMERS: Final[tuple[tuple[Version, Version], ...]] = (
-    ((2026, 10), (5, 17)), ((2026, 4), (5, 5)), ((2026, 3), (5, 2)), ((0,), (4, 57)),
+    ((2026, 10), (5, 17)), ((2026, 4), (5, 5)), ((2026, 3), (5, 2)), ((2025, 1, 6), (4, 57)), ((0,), (4, 47)),
 )
-"""Since which release of Unsloth which transformers is the newest that it allows [unsloth_zoo's requirements]."""
+"""Since which release of Unsloth which transformers is the newest that it allows [unsloth_zoo's requirements], or that
+there was."""
+
+SHARES_TABLES_SINCE: Final[Version] = (4, 48)
+"""A model has one rotary table; before, every layer had its own [unsloth models/llama.py `IS_ATTENTION_REFACTOR`]."""
+
+TABLE_POSITIONS: Final = 4 * 8192
+"""Of a table at first, where the model has that many [unsloth models/llama.py `LlamaRotaryEmbedding`]."""
+
+TABLES: Final[dict[str, tuple[int, int]]] = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "cohere"), (TABLE_POSITIONS, 2)),
+    **dict.fromkeys(("gemma", "gemma2"), (TABLE_POSITIONS, 4)),
+    "phi3": (4096, 2),
+}
+"""Family -> most positions of a table, bytes of a number [unsloth models/llama.py; gemma.py
+`GemmaFixedRotaryEmbedding`; `LongRopeRotaryEmbedding`'s first table is of the original length]."""
 
 PACKS_EXPERTS_SINCE: Final[Version] = (2026, 6, 2)
 """[Zoo] moe_utils_bnb4bit.py is in the wheel of this release, and not in 2026.6.1's."""
+
+SHORTEST_OFFLOADED: Final = 512
+"""Below, offloading takes longer than it saves [unsloth models/_utils.py `apply_unsloth_gradient_checkpointing`]."""
+
+DYNAMIC_SINCE: Final[Version] = (2024, 12)
+"""Since then names of models lead to dynamic 4-bit checkpoints [unsloth models/mapper.py, 2024-12-04]."""
+
+DOUBLE_BUFFERS_SINCE: Final[Version] = (2026, 5, 1)
+"""[unsloth_zoo 510d987f, 2026-05-04]"""
+
+AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
+"""Accelerate converts returned logits to fp32."""
 
 FOUR_BITS: Final = ("nf4", "nf4-dq")
 
@@ -45,11 +75,46 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     plan = replace(job.plan, loss=job.plan.loss or Loss.FUSED_LINEAR)
     if job.plan.recompute is Recompute.SELECTIVE:
         plan = replace(plan, recompute=Recompute.FULL)
-    asked = replace(job, plan=plan)
+    asked, version = replace(job, plan=plan), job.engine_version or NEWEST
     recipe = _packing(asked, recipe_of(asked, variants="liger", autocast=True))
+    if job.plan.loss is None:
+        recipe = with_loss(asked, recipe, version)
+    recipe = recipe._replace(outputs_fp32=recipe.loss == WHOLE and job.plan.precision in AUTOCAST)
     said = left_sentences(job.model, recipe.sizes.left_whole, transformers_of(job))
-    phases = all_phases(asked, recipe, stepping_of(asked))
-    return (one_role(asked, phases, "fused kernels with in-place backward", *said),)
+    around = _offloaded(asked, recipe)
+    phases = dict(all_phases(asked, recipe, stepping_of(asked)._replace(around=around)))
+    phases[Phase.LOAD] += weight_program(_tables(job))
+    notes = ["fused kernels with in-place backward", *said]
+    if around is not None:
+        notes.append(
+            "inputs of recomputed layers wait on the host; --engine-option offload_checkpoints=false keeps them"
+        )
+    if job.plan.peft is not None and job.plan.peft.base in FOUR_BITS and version >= DYNAMIC_SINCE:
+        notes.append("every linear layer is packed; checkpoints named -unsloth-bnb-4bit keep some in 16 bits")
+    return (one_role(asked, phases, *notes),)
+
+
+def _tables(job: Job) -> tuple[Weight, ...]:
+    """Cosines and sines of every layer, where it has its own."""
+    model = job.model
+    if transformers_of(job) >= SHARES_TABLES_SINCE or model.family not in TABLES:
+        return ()
+    most, width = TABLES[model.family]
+    widest = max(getattr(layer.mixer, "head_dim", 0) for layer in model.main.layers)
+    shape = (max(min(most, model.context or most), job.workload.seq_len), widest)
+    return tuple(
+        Weight("rotary", name, shape, len(model.main.layers), width, learns=False, source="unsloth models/llama.py")
+        for name in ("cos_cached", "sin_cached")
+    )
+
+
+def _offloaded(job: Job, recipe: Recipe) -> Offloaded | None:
+    """`use_gradient_checkpointing="unsloth"`, which is the default, and plain checkpoints of short sequences."""
+    asked = job.engine_options.get("offload_checkpoints", recipe.sizes.seq_len >= SHORTEST_OFFLOADED)
+    if not (recipe.recompute and asked):
+        return None
+    buffers = 2 if (job.engine_version or NEWEST) >= DOUBLE_BUFFERS_SINCE else 1
+    return Offloaded(recipe.model.main.name, recipe.sizes.residual_bytes, buffers)
 
 
 def transformers_of(job: Job) -> Version:

@@ -11,6 +11,7 @@ from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
 from vramcast.engines.eager.releases import TRAINERS, ZERO_OPTIONS, sharder
 from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.states.optimizers import optimizer
 
 LARGEST_SUGGESTED = 128
 
@@ -47,6 +48,9 @@ SHARDERS: Final[dict[str, tuple[str, ...]]] = {
     "litgpt": ("fsdp1",),
 }
 """Engine -> what may do its sharding; the others' is their own."""
+
+FLAT_PARTITIONS: Final = ("deepspeed", "colossalai", "fsdp1")
+"""What gives an optimizer flat pieces of many weights; DeepSpeed partitions those of Muon apart."""
 
 OF_SHARDERS: Final = {**dict.fromkeys(("deepspeed", *ZERO_OPTIONS), "deepspeed"), "backward_prefetch": "fsdp1"}
 """Engine option -> the sharder that reads it."""
@@ -111,6 +115,7 @@ def refuse_ignored(job: Job) -> None:
     """Raise Unsupported for a choice that the job's engine would not look at: nothing is ignored in silence."""
     plan, workload, model = job.plan, job.workload, job.model
     _check_sharder(job)
+    _check_optimizer(job)
     who = sharder(job) if job.engine in TRAINERS else None
     for name in UNUSED_SHARDED.get(who, ()) if job.engine in TRAINERS else UNUSED.get(job.engine, ()):
         if (asked := getattr(plan, name)) != getattr(DEFAULT_PLAN, name):
@@ -144,6 +149,36 @@ def refuse_ignored(job: Job) -> None:
         raise InvalidSpec(f"{model.name} has no encoder beside its decoder; leave decoder-seq-len out")
     if workload.completion_len and workload.objective not in ("ppo", "grpo"):
         raise InvalidSpec(f"completion-len needs objective ppo or grpo, not {workload.objective}")
+
+
+def _check_optimizer(job: Job) -> None:
+    """Raises Unsupported where an engine cannot step as the optimizer does."""
+    name, engine = job.plan.optimizer, job.engine
+    rule = optimizer(name)
+    who = _sharded_by(job)
+    alone = job.data_parallel == 1 and who is None
+    if rule.gradients_in_backward and not (engine in ("pytorch", "huggingface") and alone):
+        raise Unsupported(
+            f"optimizer={name} updates weights inside backward, which is modelled for one GPU with engine pytorch or "
+            "huggingface; use adafactor"
+        )
+    if rule.gradients_in_backward and job.workload.grad_accum > 1:
+        raise InvalidSpec(f"optimizer={name} updates weights inside backward; use --grad-accum 1")
+    if who in FLAT_PARTITIONS and rule.matrix_rule and not (rule.orthogonalises and who == "deepspeed"):
+        raise Unsupported(
+            f"optimizer={name} needs the shapes of weights, which {who} flattens into partitions; use adamw, or engine "
+            "pytorch with --sharded-by fsdp2"
+        )
+
+
+def _sharded_by(job: Job) -> str | None:
+    """What shards the job's weights; None: nobody, or the engine in its own way."""
+    if job.engine in TRAINERS:
+        return sharder(job)
+    if job.engine in FLAT_PARTITIONS:
+        return job.engine
+    sharded = job.plan.shards is not Shards.NOTHING and job.data_parallel > 1
+    return SHARDERS.get(job.engine, (None,))[0] if sharded else None
 
 
 def _check_sharder(job: Job) -> None:

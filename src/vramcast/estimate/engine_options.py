@@ -24,6 +24,12 @@ class Eager(Noun, frozen=True):
     beta: Annotated[float, Meta(ge=0, le=1000)] = 0.0  # weight of GRPO's KL term; without it there is no reference
 
 
+class Unsloth(Eager, frozen=True):
+    """Unsloth."""
+
+    offload_checkpoints: bool = True  # inputs of recomputed layers wait on the host
+
+
 class PyTorch(Eager, frozen=True):
     """A plain loop."""
 
@@ -83,7 +89,7 @@ class Litgpt(Noun, frozen=True):
 
 
 OPTIONS: Final[dict[str, type[Noun]]] = {
-    "pytorch": PyTorch, "huggingface": HuggingFace, "unsloth": Eager, "deepspeed": Zero, "colossalai": Colossal,
+    "pytorch": PyTorch, "huggingface": HuggingFace, "unsloth": Unsloth, "deepspeed": Zero, "colossalai": Colossal,
     "torchtitan": Torchtitan, "torchtune": Eager, "litgpt": Litgpt,
 }
 """Engine -> its options; the defaults here are not read, the engines have their own. Megatron's are read by itself."""

@@ -6,6 +6,7 @@ Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a c
 [liger] Liger-Kernel src/liger_kernel/ops/cross_entropy.py, fused_linear_cross_entropy.py
 [megatron] Megatron-LM megatron/core/tensor_parallel/cross_entropy.py, megatron/core/fusions/fused_cross_entropy.py
 [te] TransformerEngine transformer_engine/pytorch/triton/cross_entropy.py: the fp32 gradient is made in forward
+[zoo] unsloth_zoo fused_losses/fused_linear.py, since 2026.10.9; fused_losses/cross_entropy_loss.py before
 [cce] Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009
 """
 
@@ -18,7 +19,7 @@ from vramcast.domain.program import Category
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import cast
-from vramcast.units import ceil_div
+from vramcast.units import GIB, MIB, ceil_div
 
 FP32: Final = 4
 INT64: Final = 8
@@ -220,6 +221,17 @@ def cross_entropy(graph: Graph, logits: Value, spec: Vocabulary, variant: str = 
     return CROSS_ENTROPY_VARIANTS[variant](graph, logits, spec)
 
 
+UNSLOTH_LEAST_LOGITS: Final = 512 * 151_936
+UNSLOTH_MOST_ROWS: Final = 4096
+UNSLOTH_TILE: Final = 256 * MIB
+UNSLOTH_BUFFER: Final = 2 * GIB
+"""[zoo] `_MIN_LOGITS`, `_MAX_ROWS`, `_BWD_TILE_BYTES`, `_CHUNK_GB`; the last two are less on a card that is full."""
+
+
+def _power_below(number: int) -> int:
+    return 1 << max(number, 1).bit_length() - 1
+
+
 class LinearLoss(NamedTuple):
     """Shape of an output projection fused with its cross entropy."""
 
@@ -229,7 +241,7 @@ class LinearLoss(NamedTuple):
     itemsize: int = 2  # of hidden states, weight and logits [bytes]
     accumulator_itemsize: int | None = None  # of the weight gradient's running sum; None: that of the weight
     trainable: bool = True
-    chunks: int = 8  # of the chunked variant
+    chunks: int = 1  # of [zoo] before 2026.10.9
 
     @property
     def hidden_bytes(self) -> int:
@@ -246,6 +258,13 @@ class LinearLoss(NamedTuple):
         """C = next_power_of_2(ceil(T / ceil(V / H))) [liger `fused_linear_cross_entropy_forward`]."""
         rows = ceil_div(self.tokens, ceil_div(self.vocabulary, self.hidden))
         return 1 << (rows - 1).bit_length()
+
+    @property
+    def unsloth_chunk_tokens(self) -> int:
+        """C = T H / V rounded down to a power of two, within bounds [zoo `fused_linear_rows`]."""
+        least = min(max(_power_below(UNSLOTH_LEAST_LOGITS // self.vocabulary), 512), UNSLOTH_MOST_ROWS)
+        rows = min(max(_power_below(self.tokens * self.hidden // self.vocabulary), least), UNSLOTH_MOST_ROWS)
+        return min(rows, UNSLOTH_BUFFER // (self.vocabulary * FP32), self.tokens)
 
 
 def _linear_liger(graph: Graph, x: Value, spec: LinearLoss) -> Value:
@@ -357,6 +376,37 @@ def _linear_cut(graph: Graph, x: Value, spec: LinearLoss) -> Value:
     )
 
 
+def _linear_unsloth(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """[zoo]: one fp32 buffer of logits for all chunks; the gradient overwrites it in 16 bits."""
+    return _unsloth_linear_loss(graph, x, spec, spec.unsloth_chunk_tokens * spec.vocabulary * FP32)
+
+
+def _linear_unsloth_tiled(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """[zoo] `_tiled_forward`: tiles of the vocabulary, for a head that does not learn."""
+    return _unsloth_linear_loss(graph, x, spec, min(UNSLOTH_TILE, spec.tokens * spec.vocabulary * FP32))
+
+
+def _linear_unsloth_chunks(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """[zoo] `accumulate_chunk`: torch.compile's kernel writes the gradient over the chunk's logits."""
+    logits = ceil_div(spec.tokens, spec.chunks) * spec.vocabulary * spec.itemsize
+    return _unsloth_linear_loss(graph, x, spec, logits, product=spec.trainable)
+
+
+def _unsloth_linear_loss(graph: Graph, x: Value, spec: LinearLoss, logits: int, *, product: bool = False) -> Value:
+    """Gradients are made in forward beside one buffer of `logits` bytes; backward scales them into others."""
+    saved = [graph.value("loss.grad_hidden", spec.hidden_bytes, gradient_bytes=0)]
+    gradients = []
+    if spec.trainable:
+        saved.append(graph.value("loss.grad_weight", spec.weight_bytes, gradient_bytes=0))
+        gradients.append(graph.tensor("grad.lm_head.weight", spec.weight_bytes, Category.GRADIENTS))
+    buffers = [graph.tensor("loss.logits_chunk", logits)]
+    if product:
+        buffers.append(graph.tensor("loss.grad_weight_chunk", spec.weight_bytes))
+    return graph.call(
+        "linear_cross_entropy", [x], [_scalar(graph)], extra=saved, temporaries=buffers, weight_gradients=gradients,
+    )
+
+
 LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLoss], Value]]] = {
     "eager": _linear_eager,
     "huggingface": _linear_eager,
@@ -364,6 +414,9 @@ LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLos
     "liger": _linear_liger,
     "liger_0.4.2": _linear_liger_upcast,
     "cut_cross_entropy": _linear_cut,
+    "unsloth": _linear_unsloth,
+    "unsloth_tiled": _linear_unsloth_tiled,
+    "unsloth_chunks": _linear_unsloth_chunks,
 }
 
 

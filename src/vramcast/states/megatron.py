@@ -4,6 +4,9 @@
 [DO] megatron/core/optimizer/distrib_optimizer.py: fp32 main parameters and moments of this rank's slice of the buffer.
 [PA] megatron/core/optimizer/optimizer_config.py `use_precision_aware_optimizer`, `store_param_remainders`: FusedAdam of
 TransformerEngine keeps the low 16 bits of the fp32 weights as int16 and reads bf16 gradients as they are.
+[TE] TransformerEngine transformer_engine/pytorch/optimizers/fused_adam.py `FusedAdam.step`, `get_unscaled_state`:
+moments that are not fp32 are copied to fp32, all of a parameter group before its kernel runs; bf16 ones are read as
+they are since 2.14 (`fuse_unscale`).
 [F16] megatron/core/optimizer/optimizer.py, Float16OptimizerWithFloat16Params: full fp32 copies, one per weight.
 """
 
@@ -30,6 +33,7 @@ class Weight(NamedTuple):
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     expert: bool = False
     matrix: bool = True  # two-dimensional and no embedding: what Muon orthogonalises
+    decays: bool = True  # of two dimensions or more: its parameter group has weight decay
 
 
 class StateRules(NamedTuple):
@@ -48,6 +52,7 @@ class StateRules(NamedTuple):
     on_gpu: bool = True  # states not offloaded to the host
     precision_aware: bool = False  # [PA]: 16-bit weights keep only the other 16 bits of fp32, gradients are not copied
     moment_bytes: int = 4  # per element of a moment
+    copies_moments: bool = False  # [TE]: to fp32, while a parameter group is stepped
 
 
 class States(NamedTuple):
@@ -56,6 +61,7 @@ class States(NamedTuple):
     load: tuple[Node, ...]  # weights, gradient buffers, fp32 main parameters
     first_step: tuple[Node, ...]  # moments, and fp32 gradients kept between steps
     num_elements: int
+    update: tuple[Node, ...] = ()  # what a step of the optimizer makes and frees
 
 
 def buffer_elements(weights: Iterable[Weight], *, ranks: int, distributed: bool) -> int:
@@ -83,16 +89,19 @@ def states(weights: Sequence[Weight], rules: StateRules) -> States:
     """All persistent tensors of one rank's weights."""
     load = _Load()
     first: list[Node] = []
+    update: list[Node] = []
     total = 0
     for expert in (False, True):
         group = [weight for weight in weights if weight.expert is expert]
         if group:
             ranks = rules.expert_ranks if expert else rules.dense_ranks
-            total += _group(group, rules, ranks, "experts" if expert else "dense", load, first)
-    return States(load.program(), tuple(first), total)
+            total += _group(group, rules, ranks, "experts" if expert else "dense", load, first, update)
+    return States(load.program(), tuple(first), total, tuple(update))
 
 
-def _group(group: list[Weight], rules: StateRules, ranks: int, label: str, load: _Load, first: list[Node]) -> int:
+def _group(
+    group: list[Weight], rules: StateRules, ranks: int, label: str, load: _Load, first: list[Node], update: list[Node]
+) -> int:
     elements = buffer_elements(group, ranks=ranks, distributed=rules.distributed)
     built = list(_grouped(group, rules.weight_bytes, Category.WEIGHTS, label, "weight"))
     load.model.extend(built)
@@ -107,7 +116,17 @@ def _group(group: list[Weight], rules: StateRules, ranks: int, label: str, load:
     shards = list(_slices(group, elements, ranks)) if rules.distributed else group
     if rules.on_gpu:
         _optimizer(shards, rules, label, load, first)
+        if rules.copies_moments:
+            update += _copied_moments(shards, rules, label)
     return elements
+
+
+def _copied_moments(shards: list[Weight], rules: StateRules, label: str) -> Iterator[Node]:
+    """fp32 copies of the moments of a parameter group [TE]: weights that decay, then those of one dimension."""
+    for decays in (True, False):
+        held = [weight for weight in shards if weight.decays is decays and not (rules.muon and weight.matrix)]
+        copies = list(_grouped(held, 4 * rules.moments, Category.TEMPORARIES, label, "fp32 moments"))
+        yield from (*copies, *_freed(copies))
 
 
 def _optimizer(shards: list[Weight], rules: StateRules, label: str, load: _Load, first: list[Node]) -> None:

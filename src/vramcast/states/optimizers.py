@@ -8,11 +8,15 @@ elements; weights below 4,096 elements keep fp32 states; paged states live in un
 [torchao] torchao optim/adam.py, subclass_8bit.py, subclass_4bit.py, cpu_offload.py
 [adafactor] Shazeer and Stern, arXiv:1804.04235; transformers optimization.py `Adafactor`
 [lion] Chen et al., arXiv:2302.06675   [lamb] You et al., arXiv:1904.00962   [came] Luo et al., arXiv:2307.02047
-[muon] Jordan et al., kellerjordan.github.io/posts/muon: momentum, and Newton-Schulz iterations in bf16
+[muon] Jordan et al., kellerjordan.github.io/posts/muon: momentum, and Newton-Schulz iterations in bf16; embedding, head
+and vectors are AdamW's in every implementation: torch optim/_muon.py, KellerJordan/Muon muon.py, MoonshotAI/Moonlight,
+deepspeed/__init__.py `set_optimizer_flags`, Megatron-LM core/optimizer/muon.py
 [shampoo] Gupta et al., arXiv:1802.09568; Shi et al., arXiv:2309.06497 (blocks of 1,024)
 [soap] Vyas et al., arXiv:2409.11321
 [galore] Zhao et al., arXiv:2403.03507   [apollo] Zhu et al., arXiv:2412.05270
-[lomo] Lv et al., arXiv:2306.09782; AdaLomo, arXiv:2310.10195: gradients die in backward
+[lomo] Lv et al., arXiv:2306.09782; AdaLomo, arXiv:2310.10195; lomo-optim 0.1.1 `fuse_update`: gradients die in backward
+States were held against what these packages keep: torch 2.13, bitsandbytes 0.50, torchao 0.18, galore-torch 1.0,
+apollo-torch 1.0.3, schedulefree 1.4, lion-pytorch 0.2, came-pytorch 0.1.3, lomo-optim 0.1.1, pytorch-optimizer 4.1.
 [schedulefree] Defazio et al., arXiv:2405.15682   [sophia] Liu et al., arXiv:2305.14342
 """
 
@@ -35,6 +39,8 @@ from vramcast.states.shapes import (
     rotations,
 )
 from vramcast.states.shapes import elements as count_elements
+
+FP32: Final = 4
 
 DEFAULT_RANK: Final = 128
 """Rank of GaLore's projection where none is given [galore, section 5]."""
@@ -60,30 +66,48 @@ class OptimizerRule(NamedTuple):
     states: tuple[State, ...]
     foreach_temporaries: int = 0  # copies of all gradients alive at once; 0 with `loops`: no foreach form
     loop_temporaries: int = 1  # copies of one gradient alive at once
+    carried: int = 0  # of those, what the loop's variables still hold while the next weight is stepped
+    wide_temporaries: int = 0  # copies in fp32 that a weight of 16 bits needs instead
     loops: bool = False  # steps one weight after the other, whatever is asked
     orthogonalises: bool = False  # Newton-Schulz temporaries beside the copies
-    matrix_rule: str = ""  # non-matrices (norms, biases, embeddings) follow this rule instead
+    matrix_rule: str = ""  # non-matrices (norms, biases) follow this rule instead
+    hidden_only: bool = False  # so do embeddings and heads
+    in_fp32: str = ""  # the same with states of 32 bits
+    wide_embeddings: bool = False  # which embeddings follow
     gradients_in_backward: bool = False  # each gradient is used and freed inside backward
     paged: bool = False  # states live in unified memory, outside the allocator
     fused: bool = True  # a fused kernel exists
     source: str = "[torch]"
     rank: int = DEFAULT_RANK
 
-    def state_tensors(self, shape: Shape, *, width: int = 4, matrix: bool | None = None) -> tuple[StateTensor, ...]:
+    def rule_of(self, shape: Shape, kind: str = "") -> OptimizerRule:
+        """The rule that a weight follows: this one, or another for what is no matrix to it.
+
+        Args:
+            shape: of the weight
+            kind: "embedding", "head", "matrix" ...; empty: what its dimensions say
+        """
+        if self.wide_embeddings and kind == "embedding":
+            return OPTIMIZERS[self.in_fp32]
+        other = len(shape) < 2 or (self.hidden_only and kind in ("embedding", "head"))
+        return OPTIMIZERS[self.matrix_rule] if self.matrix_rule and other else self
+
+    def state_tensors(self, shape: Shape, *, width: int = 4, kind: str = "") -> tuple[StateTensor, ...]:
         """States of one weight, in the order the first step makes them.
 
         Args:
             shape: of the weight, as this rank holds it
             width: bytes of one element of the weight
-            matrix: whether matrix rules apply; None: when it has two or more dimensions
+            kind: of the weight, as for `rule_of`
 
         >>> optimizer("adamw").state_tensors((4096, 4096), width=4)[0]
         StateTensor(name='exp_avg', num_bytes=67108864)
         """
         if self.paged:
             return ()
-        if self.matrix_rule and not (len(shape) > 1 if matrix is None else matrix):
-            return OPTIMIZERS[self.matrix_rule].state_tensors(shape, width=width)
+        rule = self.rule_of(shape, kind)
+        if rule is not self:
+            return rule.state_tensors(shape, width=width)
         made = ((state.name, state.num_bytes(shape, width, self.rank)) for state in self.states)
         return tuple(StateTensor(name, size) for name, size in made if size)
 
@@ -91,16 +115,21 @@ class OptimizerRule(NamedTuple):
         """Sum of the states of one weight [bytes]."""
         return sum(tensor.num_bytes for tensor in self.state_tensors(shape, width=width))
 
-    def temporaries(self, shape: Shape, *, width: int = 4, kernel: str = "foreach") -> tuple[int, ...]:
+    def temporaries(
+        self, shape: Shape, *, width: int = 4, kernel: str = "foreach", kind: str = ""
+    ) -> tuple[int, ...]:
         """Bytes of what the step makes of one weight: alive together with all other weights' under foreach,
         alone otherwise."""
-        size = count_elements(shape) * width
-        if self.matrix_rule and len(shape) < 2:
-            return OPTIMIZERS[self.matrix_rule].temporaries(shape, width=width, kernel=kernel)
+        rule = self.rule_of(shape, kind)
+        if rule is not self:
+            return rule.temporaries(shape, width=width, kernel=kernel)
         if kernel == "fused" and self.fused:
             return ()
-        copies = self.loop_temporaries if self.loops or kernel == "loop" else self.foreach_temporaries
-        made = [size] * copies
+        looped = self.loops or kernel == "loop"
+        copies = self.loop_temporaries if looped else self.foreach_temporaries
+        if looped and self.wide_temporaries and width < FP32:
+            copies, width = self.wide_temporaries, FP32
+        made = [count_elements(shape) * width] * copies
         if self.orthogonalises and len(shape) > 1:
             made += [2 * count_elements(shape)] * 2 + [2 * gram(shape)] * 2
         return tuple(made)
@@ -128,8 +157,8 @@ def _eight(name: str) -> tuple[State, State]:
 
 def _four(name: str) -> tuple[State, State]:
     return (
-        State(name, lambda shape, width, rank: four_bit(shape)[0]),
-        State(f"{name} block constants", lambda shape, width, rank: four_bit(shape)[1]),
+        State(name, lambda shape, width, rank: four_bit(shape, width)[0]),
+        State(f"{name} block constants", lambda shape, width, rank: four_bit(shape, width)[1]),
     )
 
 
@@ -158,44 +187,56 @@ def _rotation(name: str) -> State:
 OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
     "sgd": OptimizerRule((), loop_temporaries=0),
     "sgd-momentum": OptimizerRule((_same("momentum_buffer"),), loop_temporaries=0),
-    "rmsprop": OptimizerRule((_same("square_avg"),), foreach_temporaries=1, fused=False),
+    "rmsprop": OptimizerRule((_same("square_avg"),), foreach_temporaries=1, carried=1, fused=False),
     "rmsprop-momentum": OptimizerRule(
-        (_same("square_avg"), _same("momentum_buffer")), foreach_temporaries=1, fused=False,
+        (_same("square_avg"), _same("momentum_buffer")), foreach_temporaries=1, carried=1, fused=False,
     ),
-    "adagrad": OptimizerRule((_same("sum"),), foreach_temporaries=2),
+    "adagrad": OptimizerRule((_same("sum"),), foreach_temporaries=2, carried=1),
     "adadelta": OptimizerRule(
-        (_same("square_avg"), _same("acc_delta")), foreach_temporaries=2, loop_temporaries=2, fused=False,
+        (_same("square_avg"), _same("acc_delta")), foreach_temporaries=2, loop_temporaries=2, carried=1, fused=False,
     ),
-    "adam": OptimizerRule(_ADAM, foreach_temporaries=1),
-    "adamw": OptimizerRule(_ADAM, foreach_temporaries=1),
-    "adamw-amsgrad": OptimizerRule((*_ADAM, _same("max_exp_avg_sq")), foreach_temporaries=1),
+    "adam": OptimizerRule(_ADAM, foreach_temporaries=1, loop_temporaries=2, carried=1),
+    "adamw": OptimizerRule(_ADAM, foreach_temporaries=1, loop_temporaries=2, carried=1),
+    "adamw-amsgrad": OptimizerRule(
+        (*_ADAM, _same("max_exp_avg_sq")), foreach_temporaries=1, loop_temporaries=2, carried=1,
+    ),
     "adamax": OptimizerRule((_same("exp_avg"), _same("exp_inf")), foreach_temporaries=1, fused=False),
-    "nadam": OptimizerRule(_ADAM, foreach_temporaries=1, fused=False),
-    "radam": OptimizerRule(_ADAM, foreach_temporaries=2, loop_temporaries=2, fused=False),
+    "nadam": OptimizerRule(_ADAM, foreach_temporaries=1, loop_temporaries=2, carried=1, fused=False),
+    "radam": OptimizerRule(_ADAM, foreach_temporaries=1, loop_temporaries=2, fused=False),
     "adamw-fp32": OptimizerRule(
         (_fp32("exp_avg"), _fp32("exp_avg_sq")), loop_temporaries=0, loops=True, source="fused CPU/GPU Adam",
     ),
-    "adam-8bit": OptimizerRule((*_eight("state1"), *_eight("state2")), loop_temporaries=0, loops=True, source="[bnb]"),
-    "adamw-8bit": OptimizerRule((*_eight("state1"), *_eight("state2")), loop_temporaries=0, loops=True, source="[bnb]"),
-    "lion-8bit": OptimizerRule(_eight("state1"), loop_temporaries=0, loops=True, source="[bnb]"),
+    "lion-fp32": OptimizerRule((_fp32("exp_avg"),), loop_temporaries=0, loops=True, source="[bnb]"),
+    "adam-8bit": OptimizerRule(
+        (*_eight("state1"), *_eight("state2")), loop_temporaries=0, loops=True, in_fp32="adamw-fp32", source="[bnb]",
+    ),
+    "adamw-8bit": OptimizerRule(
+        (*_eight("state1"), *_eight("state2")), loop_temporaries=0, loops=True, in_fp32="adamw-fp32", source="[bnb]",
+    ),
+    "lion-8bit": OptimizerRule(
+        _eight("state1"), loop_temporaries=0, loops=True, in_fp32="lion-fp32", source="[bnb]",
+    ),
     "sgd-8bit": OptimizerRule(_eight("state1"), loop_temporaries=0, loops=True, source="[bnb]"),
     "adamw-4bit": OptimizerRule(
         (*_four("exp_avg"), *_four("exp_avg_sq")), loop_temporaries=2, loops=True, source="[torchao]",
     ),
-    "adafactor": OptimizerRule(_FACTORED, loop_temporaries=2, loops=True, source="[adafactor]"),
+    "adafactor": OptimizerRule(
+        _FACTORED, loop_temporaries=2, carried=1, wide_temporaries=4, loops=True, source="[adafactor]",
+    ),
     "came": OptimizerRule(
         (
-            _same("exp_avg"), *_FACTORED,
+            _fp32("exp_avg"), *_FACTORED,
             State("exp_avg_res_row", lambda shape, width, rank: factored(shape, vectors=False)[0]),
             State("exp_avg_res_col", lambda shape, width, rank: factored(shape, vectors=False)[1]),
         ),
-        loop_temporaries=3, loops=True, source="[came]",
+        loop_temporaries=4, carried=1, wide_temporaries=5, loops=True, source="[came]",
     ),
     "lion": OptimizerRule((_same("exp_avg"),), loop_temporaries=2, loops=True, source="[lion]"),
     "lamb": OptimizerRule(_ADAM, loop_temporaries=2, loops=True, source="[lamb]"),
     "lars": OptimizerRule((_same("momentum_buffer"),), loop_temporaries=1, loops=True, source="[lamb]"),
     "muon": OptimizerRule(
-        (_same("momentum_buffer"),), loops=True, orthogonalises=True, matrix_rule="adamw", fused=False, source="[muon]"
+        (_same("momentum_buffer"),), loops=True, orthogonalises=True, matrix_rule="adamw", hidden_only=True,
+        fused=False, source="[muon]",
     ),
     "shampoo": OptimizerRule(
         (_same("momentum_buffer"), _same("grafting_exp_avg_sq"), _blocked("factors"), _blocked("inverse roots")),
@@ -205,17 +246,23 @@ OPTIMIZERS: Final[dict[str, OptimizerRule]] = {
         (*_ADAM, _rotation("gram matrices"), _rotation("eigenvectors")),
         loop_temporaries=3, loops=True, matrix_rule="adamw", source="[soap]",
     ),
-    "galore": OptimizerRule(_LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", source="[galore]"),
+    "galore": OptimizerRule(
+        _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[galore]",
+    ),
     "apollo": OptimizerRule(
-        _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", source="[apollo]", rank=256,
+        _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[apollo]", rank=256,
     ),
     "apollo-mini": OptimizerRule(
-        _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", source="[apollo]", rank=1,
+        _LOW_RANK, loop_temporaries=1, loops=True, matrix_rule="adamw", hidden_only=True, source="[apollo]", rank=1,
     ),
-    "lomo": OptimizerRule((), loop_temporaries=0, loops=True, gradients_in_backward=True, source="[lomo]"),
-    "adalomo": OptimizerRule(_FACTORED, loop_temporaries=2, loops=True, gradients_in_backward=True, source="[lomo]"),
+    "lomo": OptimizerRule(
+        (), loop_temporaries=0, wide_temporaries=2, loops=True, gradients_in_backward=True, source="[lomo]",
+    ),
+    "adalomo": OptimizerRule(
+        _FACTORED, loop_temporaries=2, wide_temporaries=3, loops=True, gradients_in_backward=True, source="[lomo]",
+    ),
     "schedulefree-adamw": OptimizerRule(
-        (_same("z"), _same("exp_avg_sq")), foreach_temporaries=1, source="[schedulefree]",
+        (_same("z"), _same("exp_avg_sq")), foreach_temporaries=1, carried=1, source="[schedulefree]",
     ),
     "schedulefree-sgd": OptimizerRule((_same("z"),), source="[schedulefree]"),
     "sophia": OptimizerRule((_same("exp_avg"), _same("hessian")), loop_temporaries=1, loops=True, source="[sophia]"),

@@ -40,10 +40,10 @@ def eight_bit(shape: Shape) -> tuple[int, int]:
     return (4 * n, 0) if n < SMALLEST_8BIT else (n, 4 * ceil_div(n, BLOCK_8BIT))
 
 
-def four_bit(shape: Shape) -> tuple[int, int]:
-    """Two elements a byte and their constants [bytes]; small weights keep fp32."""
+def four_bit(shape: Shape, width: int = 4) -> tuple[int, int]:
+    """Two elements a byte and their constants [bytes]; states of small weights are as wide as these."""
     n = elements(shape)
-    return (4 * n, 0) if n < SMALLEST_8BIT else (ceil_div(n, 2), 4 * ceil_div(n, BLOCK_4BIT))
+    return (width * n, 0) if n < SMALLEST_8BIT else (ceil_div(n, 2), 4 * ceil_div(n, BLOCK_4BIT))
 
 
 def factored(shape: Shape, *, vectors: bool = True) -> tuple[int, int]:

@@ -6,9 +6,10 @@ that are DTensors or half precision are not copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from vramcast.domain.model import Parameter
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.states.optimizers import OptimizerRule
 from vramcast.states.shapes import Shape, elements
@@ -25,6 +26,7 @@ class Weight(NamedTuple):
     learns: bool = True
     gradient_width: int | None = None  # None: as `width`
     source: str = ""
+    kind: str = ""  # "embedding", "head", "matrix", "norm" ...; empty: not known
 
     @property
     def elements(self) -> int:
@@ -40,6 +42,11 @@ class Weight(NamedTuple):
     def gradient_bytes(self) -> int:
         """Of one tensor's gradient; 0 when it does not learn."""
         return self.elements * (self.gradient_width or self.width) if self.learns else 0
+
+
+def kind_of(parameter: Parameter) -> str:
+    """What an optimizer may tell apart: a parameter's kind, and "head" for the output projection."""
+    return "head" if parameter.kind == "matrix" and parameter.path.startswith("head.") else parameter.kind
 
 
 def repeat(count: int, *nodes: Node, label: str = "") -> Node:
@@ -73,7 +80,7 @@ def state_program(weights: Iterable[Weight], rule: OptimizerRule) -> Program:
                     owner=weight.owner, formula=f"of {' x '.join(map(str, weight.shape))}", source=rule.source,
                 )
             )
-            for state in rule.state_tensors(weight.shape, width=weight.width)
+            for state in rule.state_tensors(weight.shape, width=weight.width, kind=weight.kind)
         )
         if made:
             nodes.append(repeat(weight.repeats, *made, label=weight.path))
@@ -81,19 +88,38 @@ def state_program(weights: Iterable[Weight], rule: OptimizerRule) -> Program:
 
 
 def step_program(weights: Sequence[Weight], rule: OptimizerRule, *, kernel: str = "foreach") -> Program:
-    """Temporaries of one optimizer step: of all weights at once, or of the largest alone."""
-    learning = [weight for weight in weights if weight.learns]
-    made = [(weight, _temporaries(weight, rule, kernel)) for weight in learning]
+    """Temporaries of one optimizer step: of all weights at once, or of the largest alone.
+
+    Weights that follow another rule are stepped by an optimizer of their own, behind the others.
+    """
+    by_rule: dict[OptimizerRule, list[Weight]] = {}
+    for weight in weights:
+        if weight.learns:
+            by_rule.setdefault(rule.rule_of(weight.shape, weight.kind), []).append(weight)
+    return tuple(node for own, held in by_rule.items() for node in _stepped(held, own, kernel))
+
+
+def _stepped(weights: Sequence[Weight], rule: OptimizerRule, kernel: str) -> Program:
+    made = [(weight, _temporaries(weight, rule, kernel)) for weight in weights]
     if rule.steps_together(kernel):
         born = tuple(repeat(weight.repeats, *map(Alloc, tensors)) for weight, tensors in made if tensors)
         died = tuple(repeat(weight.repeats, *map(Free, tensors)) for weight, tensors in made if tensors)
         return born + died
-    largest = max((tensors for _, tensors in made), key=lambda tensors: sum(t.num_bytes for t in tensors), default=())
+    largest = max(_looped(made, rule), key=lambda tensors: sum(t.num_bytes for t in tensors), default=())
     return (*map(Alloc, largest), *map(Free, largest))
 
 
+def _looped(made: Sequence[tuple[Weight, tuple[Tensor, ...]]], rule: OptimizerRule) -> Iterator[tuple[Tensor, ...]]:
+    """Each weight's temporaries, and what variables hold of the weight before it: an equal one where it repeats."""
+    before: tuple[Tensor, ...] = ()
+    for weight, tensors in made:
+        yield tensors + (tensors if weight.repeats > 1 else before)[: rule.carried]
+        before = tensors
+
+
 def _temporaries(weight: Weight, rule: OptimizerRule, kernel: str) -> tuple[Tensor, ...]:
-    sizes = rule.temporaries(weight.shape, width=weight.gradient_width or weight.width, kernel=kernel)
+    width = weight.gradient_width or weight.width
+    sizes = rule.temporaries(weight.shape, width=width, kernel=kernel, kind=weight.kind)
     return tuple(
         Tensor(
             name=f"optimizer temporary {index} of {weight.path}", num_bytes=size, category=Category.TEMPORARIES,

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Category, Loop, Node, Program, Tensor
 from vramcast.engines.eager.graphs import Blocks, blocks
-from vramcast.engines.eager.passes import free_gradients, inference, passes
+from vramcast.engines.eager.passes import Around, free_gradients, inference, passes
 from vramcast.engines.eager.recipe import Recipe, weights
 from vramcast.operators.lowering import WeightGradients
-from vramcast.states.optimizers import OptimizerRule
+from vramcast.states.optimizers import FP32, OptimizerRule
 from vramcast.states.steps import Weight, state_program, step_program, weight_program
 from vramcast.units import MIB
 
@@ -28,6 +28,7 @@ class Stepping(NamedTuple):
     replicas: int = 1  # DDP ranks
     bucket_views: bool = False  # gradient_as_bucket_view
     workspaces: Program = ()  # of cuBLAS
+    around: Around | None = None  # what happens around the parts of a micro-batch
 
 
 def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()) -> Mapping[Phase, Program]:
@@ -42,6 +43,8 @@ def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()
     load = weight_program(held)
     buckets = _buckets(held, stepping)
     built = blocks(recipe)  # one phase ends before the next begins, so they may share their tensors
+    if stepping.optimizer.gradients_in_backward:
+        _update_in_backward(built, recipe.sizes.numerics.gradient, stepping.optimizer)
     step, first = _steps(recipe, stepping, held, built)
     return {
         Phase.LOAD: load,
@@ -70,15 +73,34 @@ def _buckets(held: tuple[Weight, ...], stepping: Stepping) -> Program:
 
 def _steps(recipe: Recipe, stepping: Stepping, held: tuple[Weight, ...], built: Blocks) -> tuple[Program, Program]:
     """Micro-batches, optimizer, zero_grad(set_to_none=True): any step, and the first, which makes the states."""
-    views = stepping.bucket_views and stepping.replicas > 1
-    policy = WeightGradients.TRANSIENT if views else WeightGradients.KEPT
-    first = passes(recipe, policy=policy, built=built)
+    transient = stepping.optimizer.gradients_in_backward or (stepping.bucket_views and stepping.replicas > 1)
+    policy = WeightGradients.TRANSIENT if transient else WeightGradients.KEPT
+    first = passes(recipe, policy=policy, built=built, around=stepping.around)
     micro_batches: list[Node] = [*first.micro_batch]
     if stepping.grad_accum > 1:
-        later = passes(recipe, policy=WeightGradients.TRANSIENT, built=built)
+        later = passes(recipe, policy=WeightGradients.TRANSIENT, built=built, around=stepping.around)
         micro_batches.append(Loop(stepping.grad_accum - 1, later.micro_batch, label="micro-batches"))
-    end = (*stepped(held, stepping), *free_gradients(first.gradients))
+    update = () if stepping.optimizer.gradients_in_backward else stepped(held, stepping)
+    end = (*update, *free_gradients(first.gradients))
     return (*micro_batches, *end), (*micro_batches, *state_program(held, stepping.optimizer), *end)
+
+
+def _update_in_backward(built: Blocks, width: int, rule: OptimizerRule) -> None:
+    """Each weight is stepped as soon as its gradient is there, beside it, and the gradient dies [lomo].
+
+    Args:
+        built: graphs, whose operators get the update's temporaries
+        width: of a gradient's element [bytes]
+        rule: the optimizer
+    """
+    for _, graph in built.counted():
+        for operator in graph.operators:
+            made = (*operator.weight_gradients, *(value.tensor for value in operator.saved_weight_gradients))
+            for tensor in made:
+                sizes = list(rule.temporaries((tensor.num_bytes // width,), width=width))
+                if sizes and width < FP32:  # its fp32 copy takes the gradient's place
+                    sizes[0] -= tensor.num_bytes
+                operator.backward_temporaries += tuple(graph.tensor(f"update of {operator.name}", n) for n in sizes)
 
 
 def stepped(held: tuple[Weight, ...], stepping: Stepping) -> Program:

@@ -69,6 +69,10 @@ COMPUTES_IN_BF16: Final = (Precision.AMP_BF16, Precision.MIXED_BF16, Precision.B
 RUNS_TRANSFORMERS: Final = ("pytorch", "huggingface", "deepspeed", "colossalai", "unsloth")
 """Engines that run transformers' model code."""
 
+TRAINERS: Final = ("huggingface", "unsloth")
+"""Engines whose Trainer keeps 32-bit states of embeddings beside 8-bit ones of everything else [transformers trainer.py
+`create_optimizer`: `register_module_override(module, "weight", {"optim_bits": 32})`]."""
+
 OWN_ATTENTION: Final = ("unsloth",)
 """Those with kernels of their own where transformers runs attention in full unasked [unsloth_zoo flex_attention]."""
 
@@ -391,6 +395,8 @@ def sharded_stepping_of(job: Job) -> Stepping:
     rule, torch = optimizer(job.plan.optimizer), software(job).torch
     if torch < TWO_LISTS_UNTIL and job.plan.optimizer in ("adam", "adamw"):
         rule = rule._replace(foreach_temporaries=2)
+    if job.engine in TRAINERS and rule.in_fp32:
+        rule = rule._replace(wide_embeddings=True)
     return Stepping(
         rule, kernel=optimizer_kernel(job), grad_accum=job.workload.grad_accum,
         workspaces=blas_workspaces(job, torch=torch),

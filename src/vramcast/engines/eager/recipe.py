@@ -11,7 +11,7 @@ from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import Model, Parameter, Stack
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
-from vramcast.states.steps import Weight
+from vramcast.states.steps import Weight, kind_of
 from vramcast.states.storage import BITSANDBYTES, bitsandbytes_converts, is_linear
 
 IN_MEMORY: Final = BITSANDBYTES | {"int8"}
@@ -68,7 +68,10 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
         learns = recipe.learns(path) and parameter.trainable
         in_layer = ".layers." in owned.owner
         width = (sizes.norm_weights if parameter.kind == "norm" else None) or sizes.numerics.weight
-        weight = Weight(owned.owner, path, parameter.shape, owned.repeats, width, learns, source=WEIGHTS_SOURCE)
+        weight = Weight(
+            owned.owner, path, parameter.shape, owned.repeats, width, learns, source=WEIGHTS_SOURCE,
+            kind=kind_of(parameter),
+        )
         if not learns and sizes.packs(path) and _packed(parameter, sizes, in_layer=in_layer):
             found += _quantised(weight, sizes.stored)
         elif learns and sizes.frozen and recipe.copies_learning:

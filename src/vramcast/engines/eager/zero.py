@@ -14,7 +14,7 @@ stage 3 then steps the partition itself
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from vramcast.domain.job import Phase, Shards
@@ -50,6 +50,7 @@ class Zero(NamedTuple):
     gradient_width: int = 2  # bytes of an accumulated gradient
     offload_optimizer: bool = False
     offload_parameters: bool = False
+    hidden: tuple[int, int] = (0, 1)  # of what learns, elements of hidden matrices, and all
     workspaces: Program = ()  # of cuBLAS
 
 
@@ -57,6 +58,7 @@ def zero_phases(recipe: Recipe, zero: Zero) -> Mapping[Phase, Program]:
     """Load, first step, step, evaluation of one rank under ZeRO 1, 2 or 3."""
     found = parts(recipe, leaves=False)
     held, constants = tuple(sharded(found)), weight_program(whole(found))
+    zero = zero._replace(hidden=_hidden_elements(held))
     everything = zero.shards is Shards.EVERYTHING
     load = (*constants, *(_partitioned_load(held, zero) if everything else _flat_load(held, zero)))
     step = _step(recipe, held, zero)
@@ -104,9 +106,26 @@ def _optimizer_nodes(partition: int, zero: Zero) -> list[Node]:
         nodes.append(Alloc(_tensor(name, partition * zero.master, Category.OPTIMIZER, formula)))
     gradient = _tensor("zero gradient", partition * zero.master, Category.TEMPORARIES)
     nodes.append(Alloc(gradient))
-    made = zero.optimizer.state_tensors((partition,), width=zero.master)
-    nodes += [Alloc(_tensor(state.name, state.num_bytes, Category.OPTIMIZER, formula)) for state in made]
+    nodes += [Alloc(_tensor(name, size, Category.OPTIMIZER, formula)) for name, size in _states(partition, zero)]
     return [*nodes, Free(gradient)]
+
+
+def _hidden_elements(held: tuple[Weight, ...]) -> tuple[int, int]:
+    learning = [weight for weight in held if weight.learns]
+    hidden = (w.elements * w.repeats for w in learning if len(w.shape) > 1 and w.kind not in ("embedding", "head"))
+    return sum(hidden), max(1, sum(weight.elements * weight.repeats for weight in learning))
+
+
+def _states(partition: int, zero: Zero) -> Iterator[tuple[str, int]]:
+    """States of a flat partition. Muon's hidden matrices are partitioned apart [DS] deepspeed/__init__.py
+    `set_optimizer_flags`: two dimensions or more, and no "embed" or "lm_head" in the name."""
+    rule = zero.optimizer
+    if not rule.hidden_only:
+        yield from rule.state_tensors((partition,), width=zero.master)
+        return
+    matrices = partition * zero.hidden[0] // zero.hidden[1]
+    yield from rule.state_tensors((matrices, 1), width=zero.master)
+    yield from rule.state_tensors((partition - matrices,), width=zero.master)
 
 
 def _flat_load(held: tuple[Weight, ...], zero: Zero) -> Program:

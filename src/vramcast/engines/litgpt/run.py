@@ -27,7 +27,7 @@ from vramcast.operators.lowering import Lowered, WeightGradients, lower
 from vramcast.operators.quantised import QUANTISED
 from vramcast.parallel.fsdp1 import FlatStage, FlatUnit, flat_backward, flat_forward, flat_reduce, flat_unit
 from vramcast.states.optimizers import optimizer
-from vramcast.states.steps import Weight, state_program, step_program, weight_program
+from vramcast.states.steps import Weight, kind_of, state_program, step_program, weight_program
 from vramcast.units import ceil_div
 
 CHUNK: Final = 128
@@ -236,7 +236,8 @@ def _weights(setting: Setting) -> tuple[Weight, ...]:
             for name, size in QUANTISED[tuning.stored].stored_bytes(parameter.elements):
                 found.append(Weight(owned.owner, f"{parameter.path}.{name}", (size,), owned.repeats, 1, learns=False))
         else:
-            found.append(Weight(owned.owner, parameter.path, parameter.shape, owned.repeats, WIDTH, learns))
+            kind = kind_of(parameter)
+            found.append(Weight(owned.owner, parameter.path, parameter.shape, owned.repeats, WIDTH, learns, kind=kind))
     if model.tied and not setting.job.engine_options.get("tie_embeddings", False):
         shape = (model.vocab, model.hidden)
         found += _head_copy(setting, shape)
@@ -249,7 +250,7 @@ def _head_copy(setting: Setting, shape: tuple[int, int]) -> list[Weight]:
     if tuning.stored in QUANTISED:
         parts = QUANTISED[tuning.stored].stored_bytes(prod(shape))
         return [Weight("head", f"lm_head.{name}", (size,), 1, 1, learns=False) for name, size in parts]
-    return [Weight("head", "lm_head", shape, 1, WIDTH, tuning.full)]
+    return [Weight("head", "lm_head", shape, 1, WIDTH, tuning.full, kind="head")]
 
 
 def _added(setting: Setting) -> Iterator[Weight]:

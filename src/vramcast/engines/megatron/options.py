@@ -5,7 +5,7 @@ Defaults are those of `megatron/training/arguments.py`; names follow its argumen
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -52,6 +52,7 @@ class Options(Noun, frozen=True):
     torch: str = "2.13"  # PyTorch release
     precision_aware: bool = False  # use-precision-aware-optimizer: moments and remainders in fewer bits
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"  # exp-avg-dtype and exp-avg-sq-dtype
+    te: str = ""  # TransformerEngine's release
     clip_grad: bool = True
     count_zeros: bool = False
     cuda_graphs: bool = False
@@ -61,8 +62,8 @@ class Options(Noun, frozen=True):
     cp_a2a: bool = False
 
 
-def release(text: str) -> tuple[int, int]:
-    """Major and minor number of a PyTorch release.
+def release(text: str, *, name: str = "torch") -> tuple[int, int]:
+    """Major and minor number of a release.
 
     >>> release("2.10.0a0")
     (2, 10)
@@ -70,8 +71,24 @@ def release(text: str) -> tuple[int, int]:
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdecimal() and minor.isdecimal() and len(text) < 40):
-        raise InvalidSpec(f"torch={text[:40]!r} must be a release such as 2.13")
+        raise InvalidSpec(f"{name}={text[:40]!r} must be a release such as 2.13")
     return int(major), int(minor)
+
+
+READS_BF16_MOMENTS: Final = (2, 14)
+"""First TransformerEngine whose FusedAdam steps bf16 moments as they are [fused_adam.py `fuse_unscale`]."""
+
+
+def copies_moments(options: Options) -> bool:
+    """Whether FusedAdam copies moments to fp32 to step them.
+
+    Where no TransformerEngine is named it does: runs of August 2026 in containers still showed the copies.
+
+    Raises: InvalidSpec for a release of TransformerEngine that is none
+    """
+    if options.moments != "bf16" or not options.te:
+        return options.moments != "fp32"
+    return release(options.te, name="te") < READS_BF16_MOMENTS
 
 
 def options_of(job: Job) -> Options:

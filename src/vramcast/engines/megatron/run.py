@@ -11,6 +11,7 @@ from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, 
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.megatron.chunk import ChunkBuilder, ChunkPrograms
 from vramcast.engines.megatron.context import Context
+from vramcast.engines.megatron.options import Options, copies_moments
 from vramcast.engines.megatron.stages import Chunk, chunks_of
 from vramcast.engines.megatron.weights import layer_weights, owned_weights
 from vramcast.engines.megatron.workspaces import buffers, inputs, workspaces
@@ -43,7 +44,7 @@ def _rank(
 ) -> RankProgram:
     held = states(weights_of(context, chunks, stage), state_rules(context))
     slots = slots_of(context.job, stage, context.options.interleave_group, context.options.overlap_moe_comm)
-    step = _step(context, slots, programs, chunks)
+    step = (*_step(context, slots, programs, chunks), *held.update)
     dummies = {key: tensor for chunk in chunks for key, tensor in builder.dummy_gradients(chunk).items()}
     lasting = [*workspaces(context, chunks), *buffers(context, chunks), *dummies.values()]
     first = (*_first_use(lasting, programs[0]), *step, *held.first_step)
@@ -51,7 +52,16 @@ def _rank(
         role=_role(stage, context.job.plan.pp),
         count=count,
         phases={Phase.LOAD: held.load, Phase.FIRST_STEP: first, Phase.STEP: step},
-        assumptions=ASSUMPTIONS if context.job.plan.ep > 1 else (),
+        assumptions=(*(ASSUMPTIONS if context.job.plan.ep > 1 else ()), *_said_of_moments(context.options)),
+    )
+
+
+def _said_of_moments(options: Options) -> tuple[str, ...]:
+    if options.moments == "fp32" or options.te or not copies_moments(options):
+        return ()
+    return (
+        "FusedAdam copies moments to fp32 while it steps them; bf16 ones no longer from TransformerEngine 2.14 on "
+        "(--engine-option te=2.14)",
     )
 
 
@@ -175,6 +185,7 @@ def state_rules(context: Context) -> StateRules:
         on_gpu=plan.offload_optimizer == "none",
         precision_aware=options.precision_aware,
         moment_bytes=tensor_bytes(1, options.moments),
+        copies_moments=copies_moments(options),
     )
 
 

@@ -52,5 +52,6 @@ def _local(parameters: Iterable[Parameter], layout: Layout, owner: str) -> Itera
         if path in packed:
             elements += packed[path].elements
         matrix = len(parameter.shape) >= 2 and parameter.kind != "embedding" and "output" not in path
-        packed[path] = Weight(owner, path, elements, 1, parameter.expert, matrix)
+        decays = len(parameter.shape) - int(parameter.expert) >= 2
+        packed[path] = Weight(owner, path, elements, 1, parameter.expert, matrix, decays)
     yield from packed.values()

@@ -17,7 +17,7 @@ from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import Lowered, WeightGradients, lower
 from vramcast.parallel.fsdp import Fsdp, Stage, Unit, unit
 from vramcast.parallel.layout import Layout
-from vramcast.states.steps import Weight
+from vramcast.states.steps import Weight, kind_of
 from vramcast.states.weights import local_shape, sharded_shape
 
 MOST_KNOWN: Final = 512
@@ -197,4 +197,7 @@ def _weights(owned: Sequence[Parameter], model: Model, sharing: Sharing, span: S
 def _weight(owner: str, parameter: Parameter, count: int, sharing: Sharing) -> Weight:
     ranks = (sharing.experts if parameter.expert else sharing.dense).ranks
     shape = sharded_shape(local_shape(parameter, sharing.layout), ranks)
-    return Weight(owner, parameter.path, shape, repeats=count, width=sharing.weight_width, learns=parameter.trainable)
+    return Weight(
+        owner, parameter.path, shape, repeats=count, width=sharing.weight_width, learns=parameter.trainable,
+        kind=kind_of(parameter),
+    )

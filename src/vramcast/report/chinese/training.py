@@ -45,6 +45,13 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "GRPO with beta={beta}: a reference model is asked, too": "GRPO 的 beta={beta}：还要运行参考模型",
     "GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one":
         "GRPO 的 beta=0（TRL 自 0.19 起的默认值）：没有参考模型；需要时用 --engine-option beta=0.04",
+    "FusedAdam copies moments to fp32 while it steps them; bf16 ones no longer from TransformerEngine 2.14 on "
+    "(--engine-option te=2.14)":
+        "FusedAdam 更新时把动量复制为 fp32；自 TransformerEngine 2.14 起 bf16 动量不再复制（--engine-option te=2.14）",
+    "inputs of recomputed layers wait on the host; --engine-option offload_checkpoints=false keeps them":
+        "重计算层的输入存放在主机内存；--engine-option offload_checkpoints=false 则保留在显存",
+    "every linear layer is packed; checkpoints named -unsloth-bnb-4bit keep some in 16 bits":
+        "所有线性层都按压缩计算；名为 -unsloth-bnb-4bit 的检查点把其中一些保留为 16 位",
     "fused kernels with in-place backward": "融合内核，反向就地进行",
     "every expert receives the same number of tokens": "每个专家收到的 token 数相同",
     "every micro-batch is as long as the longest sample": "每个微批都与最长的样本一样长",

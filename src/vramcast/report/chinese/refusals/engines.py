@@ -97,8 +97,17 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "{model}：megatron 只建模文本解码器与编码器-解码器；请用引擎 pytorch",
     "pipeline stages of encoder-decoders are not modelled for megatron; use pp=1":
         "megatron 未建模编码器-解码器的流水线级；请用 pp=1",
+    "optimizer={name} updates weights inside backward, which is modelled for one GPU with engine pytorch or "
+    "huggingface; use adafactor":
+        "optimizer={name} 在反向传播中更新权重，只对单卡的 pytorch 或 huggingface 引擎建模；请用 adafactor",
+    "optimizer={name} updates weights inside backward; use --grad-accum 1":
+        "optimizer={name} 在反向传播中更新权重；请用 --grad-accum 1",
+    "optimizer={name} needs the shapes of weights, which {who} flattens into partitions; use adamw, or engine "
+    "pytorch with --sharded-by fsdp2":
+        "optimizer={name} 需要权重的形状，而 {who} 把权重展平为分区；请用 adamw，"
+        "或改用引擎 pytorch 加 --sharded-by fsdp2",
     "engine option trl={text} must be a release, as in trl=0.24": "引擎选项 trl={text} 必须是发布版本，例如 trl=0.24",
-    "torch={text} must be a release such as 2.13": "torch={text} 必须是发布版本，例如 2.13",
+    "{name}={text} must be a release such as 2.13": "{name}={text} 必须是发布版本，例如 2.13",
     "moments={dtype} needs precision_aware=true": "moments={dtype} 需要 precision_aware=true",
     "PEFT is not modelled for megatron; use engine huggingface or unsloth":
         "megatron 未建模 PEFT；请用引擎 huggingface 或 unsloth",

@@ -1,0 +1,108 @@
+"""Unsloth: what waits on the host, which loss a release runs, tables of layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vramcast.api.jobs import job_of
+from vramcast.domain.job import Phase
+from vramcast.domain.program import events, extent, freed_unallocated, live_at_end
+from vramcast.domain.rank import RankProgram
+from vramcast.engines import unsloth
+from vramcast.units import MIB
+
+OPTIONS: dict[str, Any] = {
+    "model": "llama-3.1-8b", "gpus": "1xrtx-4090", "peft": "lora", "base-weights": "nf4", "precision": "amp-bf16",
+    "recompute": "full", "seq-len": 4096,
+}
+
+
+def rank(release: str = "", **options: Any) -> RankProgram:
+    named = {key.replace("_", "-"): value for key, value in options.items()}
+    engine = "unsloth" + f"@{release}" * bool(release)
+    (found,) = unsloth.ranks(job_of({**OPTIONS, "engine": engine, **named}))
+    return found
+
+
+def peak(found: RankProgram) -> int:
+    return extent(found.phases[Phase.STEP]).peak
+
+
+def test_only_two_inputs_of_layers_stay_on_the_card() -> None:
+    kept = rank(engine_option=["offload_checkpoints=false"])
+    hidden = 4096 * 4096 * 2
+    assert (peak(kept) - peak(rank())) // hidden in (28, 29, 30)  # of 33, less buffers
+    assert any(text.startswith("inputs of recomputed layers wait on the host") for text in rank().assumptions)
+    assert not any("wait on the host" in text for text in kept.assumptions)
+
+
+def test_short_sequences_and_kept_layers_stay() -> None:
+    for options in ({"seq_len": 511}, {"recompute": "none"}):
+        assert not any("wait on the host" in text for text in rank(**options).assumptions)
+
+
+@given(
+    seq_len=st.integers(1, 9000),
+    recompute=st.sampled_from([{}, {"recompute": "none"}, {"recompute-layers": 7}]),
+    release=st.sampled_from(["2024.8", "2024.12.4", "2025.8", "2025.12", "2026.8", "2026.9.9", ""]),
+    grad_accum=st.integers(1, 3),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_step_leaves_what_it_found(seq_len: int, recompute: dict[str, Any], release: str, grad_accum: int) -> None:
+    found = rank(release, seq_len=seq_len, grad_accum=grad_accum, **recompute)
+    step = found.phases[Phase.STEP]
+    assert not any(live_at_end(step).values())
+    assert freed_unallocated(step) is None
+
+
+@pytest.mark.parametrize(
+    ("release", "card", "tokens", "logits"),
+    [
+        ("2024.8", "1xrtx-4090", 4096, 4096 * 4),  # whole, and returned in fp32
+        ("2024.11.7", "1xrtx-4090", 4096, 0),
+        ("2024.11.7", "1xv100-sxm2-16gb", 4096, 4096 * 4),  # no cut cross entropy on it
+        ("2024.12.4", "1xrtx-4090", 1024, 1024 * 4),
+        ("2025.12", "1xrtx-4090", 4096, 4096 * 2),  # one chunk
+        ("2025.8.5", "1xrtx-4090", 8192, 2048 * 2),  # 4 GiB in fp32 for a budget of one
+        ("2026.9.3", "1xrtx-4090", 4096, 1024 * 2),
+        ("2026.10.9", "1xh200-sxm-141gb", 2048, 512 * 4),
+    ],
+)
+def test_releases_hold_so_many_bytes_for_a_word_of_the_vocabulary(
+    release: str, card: str, tokens: int, logits: int
+) -> None:
+    sizes = {
+        tensor.name: tensor.num_bytes
+        for tensor in _tensors(rank(release, gpus=card, seq_len=tokens))
+        if tensor.name in ("logits.returned_fp32", "loss.logits_chunk")
+    }
+    assert sum(sizes.values()) == 128_256 * logits, sorted(sizes)
+
+
+def _tensors(found: RankProgram) -> set[Any]:
+    return {tensor for tensor, _ in events(found.phases[Phase.STEP])}
+
+
+def test_a_frozen_head_on_a_small_card_is_tiled() -> None:
+    (buffer,) = [tensor for tensor in _tensors(rank(seq_len=8192)) if tensor.name == "loss.logits_chunk"]
+    assert buffer.num_bytes == 256 * MIB
+    learning = _tensors(rank(seq_len=8192, modules_to_save="head"))
+    (buffer,) = [tensor for tensor in learning if tensor.name == "loss.logits_chunk"]
+    assert buffer.num_bytes == 512 * 128_256 * 4
+
+
+def test_layers_had_rotary_tables_of_their_own() -> None:
+    def loaded(release: str) -> int:
+        return extent(rank(release).phases[Phase.LOAD]).net
+
+    assert loaded("2024.12.4") - loaded("2025.2") == 32 * 2 * 32_768 * 128 * 2
+
+
+def test_it_is_said_that_dynamic_checkpoints_are_larger() -> None:
+    said = [any("-unsloth-bnb-4bit" in text for text in rank(release).assumptions) for release in ("2024.8", "")]
+    assert said == [False, True]
+    assert not any("-unsloth-bnb-4bit" in text for text in rank(base_weights="full").assumptions)

@@ -1,0 +1,61 @@
+"""What torch's optimizers keep and make in a step, beside the rules that predict them."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vramcast.catalogue.gpus import load_gpu  # noqa: E402
+from vramcast.domain.program import extent  # noqa: E402
+from vramcast.states.optimizers import optimizer  # noqa: E402
+from vramcast.states.steps import Weight, step_program  # noqa: E402
+from vramcast.tracing.session import Session  # noqa: E402
+
+COUNT, SIDE = 4, 1024
+
+OPTIMIZERS = {
+    "sgd": lambda p, **how: torch.optim.SGD(p, lr=0.1, **how),
+    "sgd-momentum": lambda p, **how: torch.optim.SGD(p, lr=0.1, momentum=0.9, **how),
+    "rmsprop": torch.optim.RMSprop,
+    "rmsprop-momentum": lambda p, **how: torch.optim.RMSprop(p, momentum=0.9, **how),
+    "adagrad": torch.optim.Adagrad,
+    "adadelta": torch.optim.Adadelta,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adamw-amsgrad": lambda p, **how: torch.optim.AdamW(p, amsgrad=True, **how),
+    "adamax": torch.optim.Adamax,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "muon": lambda p, **how: torch.optim.Muon(p),
+}
+KERNELS = {"foreach": {"foreach": True}, "loop": {"foreach": False}, "fused": {"fused": True}}
+
+
+def stepped(name, kernel, dtype):
+    """Bytes of states, and of temporaries in a later step."""
+    with Session(load_gpu("h100-sxm-80gb")).active():
+        held = [torch.nn.Parameter(torch.zeros(SIDE, SIDE, device="cuda", dtype=dtype)) for _ in range(COUNT)]
+        for weight in held:
+            weight.grad = torch.zeros_like(weight)
+        held[0].detach() @ held[1].detach()  # cuBLAS takes its workspace
+        before = torch.cuda.memory_allocated()
+        steps = OPTIMIZERS[name](held, **KERNELS[kernel])
+        steps.step()
+        states = torch.cuda.memory_allocated() - before
+        steps.step()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        steps.step()
+        return states, torch.cuda.max_memory_allocated() - before
+
+
+@pytest.mark.parametrize("width", [4, 2])
+@pytest.mark.parametrize("kernel", sorted(KERNELS))
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_an_optimizer_keeps_and_makes_what_its_rule_says(name, kernel, width):
+    rule = optimizer(name)
+    if (kernel == "fused" and not rule.fused) or (name == "muon" and kernel != "loop"):
+        pytest.skip("torch has no such form")
+    states, made = stepped(name, kernel, torch.float32 if width == 4 else torch.bfloat16)
+    weight = Weight("layers", "weight", (SIDE, SIDE), repeats=COUNT, width=width, kind="matrix")
+    assert states == pytest.approx(COUNT * rule.state_bytes((SIDE, SIDE), width=width), abs=COUNT * 4096)
+    assert made == pytest.approx(extent(step_program([weight], rule, kernel=kernel)).peak, abs=1 << 20)
