@@ -97,7 +97,7 @@ def plan_of(arguments: Arguments) -> Plan:
     """Degrees, sharding, precision and recomputation."""
     pp = int(arguments.get("--pipeline-model-parallel-size", 1))
     granularity = arguments.get("--recompute-granularity")
-    modules = tuple(arguments.get("--recompute-modules") or ("core_attn",))
+    modules = tuple(arguments.get("--recompute-modules") or ())
     layers = arguments.get("--recompute-num-layers")
     if granularity == "full" and layers == 0:
         granularity = None
@@ -120,8 +120,8 @@ def plan_of(arguments: Arguments) -> Plan:
         shards=shards,
         precision=_precision(arguments),
         recompute=Recompute(granularity) if granularity else Recompute.NONE,
-        recompute_layers=layers if arguments.get("--recompute-method") == "block" else None,
-        recompute_modules=modules,
+        recompute_layers=layers if granularity == "full" and arguments.get("--recompute-method") == "block" else None,
+        recompute_modules=modules if granularity == "selective" else (),
         offload_activations=bool(arguments.get("--fine-grained-activation-offloading")),
     )
 
