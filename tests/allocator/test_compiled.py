@@ -18,6 +18,7 @@ from vramcast.allocator import compiled
 from vramcast.allocator.codes import Run, repeat
 from vramcast.allocator.compiled import marks
 from vramcast.allocator.gaps import BeyondAddresses, Gaps, OutOfCapacity
+from vramcast.domain.program import BrokenProgram
 from vramcast.errors import OutOfMemory
 from vramcast.units import GIB, MIB
 
@@ -141,3 +142,10 @@ def test_a_cache_folder_that_cannot_be_written_costs_time_alone(tmp_path: Path) 
     env = os.environ | {"NUMBA_CACHE_DIR": folder, "HOME": folder, "XDG_CACHE_HOME": folder}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
     assert done.stdout == "[(1024, 2097152)]\n", done.stderr
+
+
+@pytest.mark.parametrize("expands", [False, True])
+def test_a_run_that_frees_what_it_has_not_allocated_is_refused(expands: bool) -> None:
+    run = Run([(30 * MIB, ""), (512, "")], [(0, ~0, ~0, 1)], [0])
+    with pytest.raises(BrokenProgram):
+        marks(run, expands=expands, capacity_bytes=None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.peaks import live_at_peak
+from vramcast.domain.job import Phase
 from vramcast.domain.program import (
     Alloc,
+    BrokenProgram,
     Category,
     Extent,
     Free,
@@ -17,9 +20,11 @@ from vramcast.domain.program import (
     Tensor,
     events,
     extent,
+    freed_unallocated,
     live_at_end,
     total_bytes,
 )
+from vramcast.domain.rank import RankProgram
 
 
 def tensor(name: str, num_bytes: int) -> Tensor:
@@ -47,6 +52,15 @@ def unrolled(program: Program) -> list[Node]:
         else:
             flat.append(node)
     return flat
+
+
+def goes_below_zero(program: Program) -> bool:
+    live = dict.fromkeys(TENSORS, 0)
+    for node in unrolled(program):
+        live[node.tensor] += 1 if isinstance(node, Alloc) else -1
+        if live[node.tensor] < 0:
+            return True
+    return False
 
 
 def walk(program: Program) -> Extent:
@@ -85,3 +99,22 @@ def test_balanced_repeats_are_cut_in_the_timeline_and_growing_ones_are_not() -> 
     item = tensor("x", 512)
     assert len(list(events((Loop(100, (Alloc(item), Free(item))),)))) == 4
     assert len(list(events((Loop(100, (Alloc(item),)),)))) == 100
+
+
+@given(PROGRAMS)
+def test_a_tensor_that_is_freed_unallocated_is_found_without_unrolling(program: Program) -> None:
+    freed = freed_unallocated(program)
+    assert (freed is not None) == goes_below_zero(program)
+
+
+def test_a_rank_that_frees_what_it_has_not_allocated_is_not_built() -> None:
+    hidden, other = tensor("hidden states", 55_000_000), tensor("hidden states", 54_988_800)
+    step = (Loop(2, (Alloc(hidden),)), Loop(32, (Alloc(hidden), Free(other))))
+    with pytest.raises(BrokenProgram, match="all frees activations/hidden states of 54988800 bytes"):
+        RankProgram(role="all", count=8, phases={Phase.LOAD: (), Phase.STEP: step})
+
+
+def test_what_an_earlier_phase_allocated_may_be_freed() -> None:
+    weight = tensor("weight", 512)
+    phases = {Phase.LOAD: (Alloc(weight),), Phase.STEP: (Free(weight),)}
+    assert RankProgram(role="all", count=1, phases=phases).steady is Phase.STEP

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
+import vramcast
 from truth.rows.megatron import peaks, simumax_job
 from vramcast.api import job_of
 from vramcast.domain.job import Job
@@ -75,3 +78,21 @@ def test_recomputing_the_whole_moe_saves_more_than_any_part_of_it() -> None:
 def test_a_module_without_effect_is_refused(model: str, modules: str, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         _allocated(model, modules)
+
+@pytest.mark.parametrize(
+    ("asked", "works"),
+    [
+        ({"tp": 2, "seq_len": 4097}, False),
+        ({"tp": 2, "seq_len": 4097, "sequence_parallel": False}, True),
+        ({"cp": 2, "seq_len": 4098}, False),
+        ({"cp": 2, "tp": 2, "seq_len": 4100}, True),
+        ({"cp": 2, "tp": 4, "seq_len": 4100}, False),
+    ],
+)
+def test_positions_are_divided_evenly_or_the_plan_is_refused(asked: dict[str, Any], works: bool) -> None:
+    asked = {"gpus": "8xh200-sxm-141gb", "engine": "megatron", "layers": 2} | asked
+    if works:
+        vramcast.train("llama-3.1-8b", **asked)
+        return
+    with pytest.raises(InvalidSpec, match="megatron divides positions evenly"):
+        vramcast.train("llama-3.1-8b", **asked)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
+import vramcast
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.catalogue.models import load_model
 from vramcast.domain.job import Job, Phase, Plan, Precision, Recompute, Shards, Workload
@@ -106,3 +109,26 @@ def test_what_torchtitan_cannot_do_is_refused(plan: dict[str, object]) -> None:
 def test_degrees_that_leave_nothing_to_divide_over_are_named() -> None:
     with pytest.raises(Unsupported, match="tp=8 x pp=1"):
         ranks(job(tp=8, shards=Shards.EVERYTHING))
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        ({"seq_len": 4475, "micro_batch": 3}, True),
+        ({"seq_len": 4475, "micro_batch": 3, "tp": 2}, False),
+        ({"seq_len": 4475, "micro_batch": 2, "tp": 2}, True),  # one sequence of 8,950 tokens
+        ({"seq_len": 4475, "micro_batch": 2, "tp": 2, "engine_option": "version=2026-08-01"}, False),
+        ({"seq_len": 4098, "micro_batch": 1, "cp": 2}, False),
+        ({"seq_len": 4475, "engine_option": "version=2026-06-01"}, False),
+        ({"seq_len": 4475, "engine_option": "version=2025-07-01"}, True),
+    ],
+)
+def test_positions_that_parallelism_does_not_divide_are_refused_as_torchtitan_does(
+    asked: dict[str, Any], fits: bool
+) -> None:
+    asked = {"gpus": "8xh200-sxm-141gb", "engine": "torchtitan", "layers": 2} | asked
+    if fits:
+        vramcast.train("llama-3.1-8b", **asked)
+        return
+    with pytest.raises(InvalidSpec, match="torchtitan divides positions evenly"):
+        vramcast.train("llama-3.1-8b", **asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import vramcast
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.catalogue.models import load_model
 from vramcast.domain.job import Job, Phase, Plan, Precision, Recompute, Shards, Workload
@@ -31,3 +32,11 @@ def test_weights_and_states_are_sixteen_bits_over_all_ranks() -> None:
 def test_other_recipes_are_refused(plan: dict[str, object]) -> None:
     with pytest.raises(Unsupported, match="use "):
         ranks(job(**plan))
+
+
+def test_samples_are_padded_to_what_tensor_parallelism_divides() -> None:
+    asked = {"gpus": "8xh100-sxm-80gb", "engine": "torchtune", "layers": 2, "tp": 4}
+    odd, even = (vramcast.train("llama-3.1-8b", seq_len=length, **asked) for length in (4097, 4100))
+    assert odd.peak == even.peak
+    assert "samples are padded to 4100 tokens, which tp=4 divides" in odd.assumptions
+    assert not any("padded" in text for text in even.assumptions)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vramcast.api import job_of
 from vramcast.errors import VramcastError
-from vramcast.estimate.training import answer, device_bytes
+from vramcast.estimate.training import answer, needed_bytes
 
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b", "qwen3-30b-a3b", "opt-175b", "deepseek-v2-lite")
 
@@ -37,7 +37,7 @@ def test_the_roles_left_out_never_need_most(options: dict[str, object]) -> None:
         every = answer(job, with_changes=False)
     except VramcastError:
         assume(False)
-    assert device_bytes(job) == every.fullest.needed_bytes
+    assert needed_bytes(job) == every.fullest.needed_bytes
 
 
 def test_an_answer_of_the_fullest_role_alone_says_the_same_of_it() -> None:

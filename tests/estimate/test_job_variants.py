@@ -10,7 +10,7 @@ from msgspec.structs import fields
 from tests.search._options import job, read
 from vramcast.domain.job import Peft, Plan, Workload
 from vramcast.estimate.changes import single_changes
-from vramcast.estimate.training import needed_bytes
+from vramcast.estimate.training import need, needed_bytes
 from vramcast.estimate.variants import PEFT_OPTIONS, on_engine, options_between, with_plan
 from vramcast.question.options import OPTIONS
 
@@ -50,7 +50,7 @@ def test_another_engine_trains_in_its_own_recipe() -> None:
 def test_every_change_offered_to_a_failing_plan_leads_to_its_bytes(engine: str) -> None:
     asked = {"model": "llama-3.1-8b", "gpus": "4xa100-sxm4-40gb", "engine": engine, "micro_batch": 4, "seq_len": 4096}
     failing = with_plan(job(**asked, zero="0"))
-    found = single_changes(failing, needed_bytes(failing), measure=needed_bytes)
+    found = single_changes(failing, needed_bytes(failing), measure=need)
     assert found
     assert [change.fits for change in found] == sorted((change.fits for change in found), reverse=True)
     for change in found:

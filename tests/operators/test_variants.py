@@ -8,7 +8,7 @@ import pytest
 
 from vramcast.domain.program import extent, live_at_end
 from vramcast.operators import aten
-from vramcast.operators.activation import ACTIVATION_VARIANTS, GATED_VARIANTS, Gate, activation, gated_activation
+from vramcast.operators.activation import ACTIVATIONS, GATED_VARIANTS, Gate, activation, gated_activation
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.loss import (
     CROSS_ENTROPY_VARIANTS,
@@ -103,7 +103,7 @@ def test_gelu_written_out_is_fp32_from_its_power_on_under_autocast(autocast: boo
     assert saved(found) == half_states * STATES  # under autocast: an fp32 copy of x, half, and three that are fp32
 
 
-@pytest.mark.parametrize("variant", ACTIVATION_VARIANTS)
+@pytest.mark.parametrize("variant", [name for name in ACTIVATIONS if name != "linear"])
 def test_activations_return_a_gradient_of_the_size_of_their_input(variant: str) -> None:
     lowered = run(
         lambda graph, x: activation(graph, x, elements=ROWS * WIDTH, itemsize=BF16, variant=variant), STATES

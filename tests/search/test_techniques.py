@@ -12,7 +12,7 @@ from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Job
 from vramcast.errors import Unsupported
 from vramcast.estimate.techniques import TECHNIQUES
-from vramcast.estimate.training import device_bytes
+from vramcast.estimate.training import needed_bytes
 from vramcast.search.techniques import Table, techniques
 
 CASES: dict[str, dict[str, Any]] = {
@@ -42,7 +42,7 @@ def test_every_row_asked_again_by_its_own_options_gives_its_bytes(case: str) -> 
         if row.change.startswith("--engine"):
             asked.setdefault("shards", "nothing")
             asked.pop("zero", None)
-        found = device_bytes(job(**asked))
+        found = needed_bytes(job(**asked))
         assert found == row.device_bytes, row.change
         assert row.fits == (found <= job(**CASES[case]).cluster.gpu.visible_bytes)
 
@@ -65,10 +65,10 @@ def test_hybrid_sharding_is_for_several_machines() -> None:
 
 def test_what_a_job_has_already_is_compared_with_the_job_without_it() -> None:
     rows = {row.name: row for row in table("ddp").techniques}
-    asked = device_bytes(job(**CASES["ddp"]))
+    asked = needed_bytes(job(**CASES["ddp"]))
     flash = rows["flash attention"]
     assert flash.device_bytes == asked
-    assert flash.saves_bytes == device_bytes(job(**CASES["ddp"], attention="eager")) - asked > 0
+    assert flash.saves_bytes == needed_bytes(job(**CASES["ddp"], attention="eager")) - asked > 0
 
 
 def test_what_no_engine_has_is_named_with_the_reason() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 import vramcast
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.sweeps import run as running
-from vramcast.sweeps.journal import Journal
+from vramcast.sweeps.journal import Journal, record_of
 
 RUN = [sys.executable, "-m", "vramcast"]
 SECONDS = 60
@@ -288,6 +289,33 @@ def test_damaged_lines_of_a_journal_are_asked_again(many: Path, tmp_path: Path) 
     vramcast.sweep(many, out=out, workers=1)
     assert out.read_bytes() == before
     assert len(lines_of(journal)) == len(lines) + 2
+
+
+def test_a_digit_changed_in_a_journal_never_reaches_the_results(many: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    vramcast.sweep(many, out=out, workers=1)
+    before, journal = out.read_bytes(), tmp_path / "out.csv.journal"
+    lines = lines_of(journal)
+    digits = [match.start() for match in re.finditer(rb"\d", lines[7])]
+    for position in digits[:: max(1, len(digits) // 40)]:
+        damaged = bytearray(lines[7])
+        damaged[position] = ord("0") + (damaged[position] - ord("0") + 1) % 10
+        assert record_of(bytes(damaged)) is None
+        assert record_of(lines[7]) is not None
+    damaged = bytearray(lines[7])
+    place = lines[7].index(b"device_bytes") + 15
+    damaged[place] = ord("0") + (damaged[place] - ord("0") + 1) % 10
+    journal.write_bytes(b"".join([*lines[:7], bytes(damaged), *lines[8:]]))
+    vramcast.sweep(many, out=out, workers=1)
+    assert out.read_bytes() == before
+
+
+def test_a_journal_of_the_form_without_checksums_is_refused_as_such(many: Path, tmp_path: Path) -> None:
+    out, journal = tmp_path / "out.csv", tmp_path / "out.csv.journal"
+    vramcast.sweep(many, out=out, workers=1)
+    journal.write_bytes(journal.read_bytes().replace(b'{"journal":2', b'{"journal":1', 1))
+    with pytest.raises(SourceError, match="another form of journals"):
+        vramcast.sweep(many, out=out, workers=1)
 
 
 def test_two_sweeps_cannot_write_the_same_output(many: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.web.asking import TRAIN
 
 pytest.importorskip("pebble")
 
-from vramcast.web.exchange import CATALOGUE_ONLY, JSON, Refused
+from vramcast.web.exchange import CATALOGUE_ONLY, JSON, OVERTIME, Refused
 from vramcast.web.limits import GIB, MIB, Limit
 from vramcast.web.workers import WAITING_PER_WORKER, Question, Workers
 
@@ -50,7 +50,7 @@ def test_a_question_over_its_time_is_ended_and_the_next_one_answered(is_slow: bo
     async def test(workers: Workers) -> None:
         with pytest.raises(Refused, match=r"no answer within 8 s") as refused:
             await workers.answer(ENDLESS, never)
-        assert refused.value.status == 408
+        assert refused.value.status == OVERTIME
 
     with_workers(Limit(8, 2 * GIB, is_slow), test)  # a busy machine starts a process in seconds
 

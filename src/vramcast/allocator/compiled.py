@@ -16,6 +16,7 @@ from vramcast.allocator import linked
 from vramcast.allocator.codes import Request, Run, repeat
 from vramcast.allocator.expandable import UNKNOWN_DEVICE_BYTES
 from vramcast.allocator.gaps import SMALL, UNIT, BeyondAddresses, OutOfCapacity
+from vramcast.domain.program import BrokenProgram
 from vramcast.units import ceil_div
 
 NO_CAPACITY: Final = 1 << 60
@@ -31,7 +32,8 @@ def marks(run: Run, *, expands: bool, capacity_bytes: int | None) -> list[tuple[
         expands: expandable_segments:True
         capacity_bytes: what the driver can give; None: everything [bytes]
 
-    Raises: OutOfCapacity, or BeyondAddresses where only the full allocator can tell
+    Raises: OutOfCapacity, BeyondAddresses where only the full allocator can tell, BrokenProgram for a run that frees
+        what it has not allocated
     """
     bounds = np.cumsum([0, *map(len, run.bodies)])
     codes = np.fromiter(chain.from_iterable(run.bodies), np.int64, bounds[-1])
@@ -51,6 +53,8 @@ def marks(run: Run, *, expands: bool, capacity_bytes: int | None) -> list[tuple[
         raise OutOfCapacity
     if status == linked.BEYOND:
         raise BeyondAddresses
+    if status == linked.UNALLOCATED:
+        raise BrokenProgram("a run frees what it has not allocated")
     return found
 
 

@@ -35,7 +35,8 @@ DEEPEST: Final = 32
 """Loops within loops [count]."""
 
 LIVE, GAP, HOLE = range(3)
-FINE, OUT, BEYOND, CROWDED = range(4)  # how a run ends; CROWDED: in larger tables it may go on
+FINE, OUT, BEYOND, CROWDED, UNALLOCATED = range(5)
+"""How a run ends. CROWDED: in larger tables it may go on; UNALLOCATED: a block is freed that there is none of."""
 NONE: Final = -1
 
 # Columns. A row of eight fills a line of the cache.
@@ -427,6 +428,9 @@ def _allocate(t, request):
 @inlined
 def _free(t, request):
     row, totals = t.newest[request], t.totals
+    if row == NONE:  # compiled code would read and write before its tables
+        totals[STATUS] = UNALLOCATED
+        return
     t.newest[request] = t.blocks[row, BELOW]
     totals[ALIVE] -= 1
     totals[ALLOCATED] -= t.blocks[row, SIZE]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramcast.api.jobs import by_option, job_of, noted, serve_answer
+from vramcast.api.jobs import by_option, paths, serve_answer, train_answer
 from vramcast.domain.model import Model
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ def train(
         model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
         gpus: "8xh100-sxm-80gb", "2x8xa100-sxm-80gb", "t4"
         file: a job file; arguments given here win over it
-        from_: configuration files of other tools: a ds_config.json, Megatron's arguments ...; arguments win over them
+        from_: configuration files of other tools: a ds_config.json, Megatron's arguments ...; arguments win over them.
+            What they say and nobody here understands is refused by its name; ignore_unread=True leaves it out instead,
+            and `ignored` of the answer says it
         options: those of `vramcast train --help`, with underscores: seq_len=8192, micro_batch=2, tp=4
 
     Returns: the answer; it shows itself in a notebook
@@ -33,20 +35,14 @@ def train(
     >>> answer.fits
     True
     """
-    from vramcast.estimate.training import answer
     from vramcast.report.notebook import shown
 
-    given = {"model": model, "gpus": gpus} | by_option(options)
-    if from_:
-        from vramcast.question.configs.merged import with_configs
-
-        given, said = with_configs(given, [from_] if isinstance(from_, (str, Path)) else from_, command="train")
-        return shown(noted(answer(job_of(given, file=file)), said))
-    return shown(answer(job_of(given, file=file)))
+    return shown(train_answer({"model": model, "gpus": gpus, "from": paths(from_)} | by_option(options), file=file)[1])
 
 
 def serve(
-    model: str | Model | None = None, *, gpus: str | None = None, file: str | Path | None = None, **options: Any
+    model: str | Model | None = None, *, gpus: str | None = None, file: str | Path | None = None,
+    from_: str | Path | Sequence[str | Path] = (), **options: Any,
 ) -> ShownServeAnswer:
     """Memory, KV capacity and concurrency of one serving plan.
 
@@ -54,6 +50,7 @@ def serve(
         model: catalogue name, path, hub id, importable description, or None with params, layers and hidden
         gpus: "2xl40s", "8xh100-sxm-80gb", "t4"
         file: a job file; arguments given here win over it
+        from_: commands or configurations of vLLM or SGLang, as for `train`
         options: those of `vramcast serve --help`, with underscores: context=32768, concurrency=64, engine="vllm@0.19";
             find="smallest-gpu" and its kin answer an inverse question, `found` of the answer says what it came to
 
@@ -65,5 +62,5 @@ def serve(
     """
     from vramcast.report.notebook import shown_serving
 
-    given = {"model": model, "gpus": gpus} | by_option(options)
+    given = {"model": model, "gpus": gpus, "from": paths(from_)} | by_option(options)
     return shown_serving(serve_answer(given, file=file))

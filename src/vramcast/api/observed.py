@@ -50,7 +50,7 @@ def reconciliation_of(
     from vramcast.question.calibration import write_calibration
     from vramcast.question.serving_options import SERVE_OPTIONS
 
-    merged, _ = question_of(options, file, SERVE_OPTIONS)
+    merged = question_of(options, file, SERVE_OPTIONS, command="serve").options
     if save_calibration is not None and "calibration" in merged:
         raise InvalidSpec("--save-calibration compares with the plain prediction; leave out --calibration")
     found = reconciled(log, merged)

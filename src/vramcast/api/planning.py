@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from vramcast.api.jobs import by_option, job_of, question_of
+from vramcast.api.jobs import by_option, paths, question_of, train_answer
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
 from vramcast.errors import UnknownName, Unsupported, VramcastError
-from vramcast.question.configs.paths import NO_CONFIGS, Configs
 
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
     from vramcast.domain.planning import PlanAnswer
     from vramcast.domain.serving import ServeJob
     from vramcast.question.build import Resolve
-    from vramcast.question.configs.searched import ForSearch
     from vramcast.question.planning import PlanQuestion
     from vramcast.report.notebook import ShownAnswer, ShownPlanAnswer
 
@@ -48,9 +46,8 @@ def plan(
 
     if kind not in PLANNERS:
         raise UnknownName.of("kind of plan", kind, PLANNERS)
-    given = {"model": model, "on": on or None} | by_option(options)
-    configs = Configs((from_,) if isinstance(from_, (str, Path)) else tuple(from_))
-    result = PLANNERS[kind](given, file=file, configs=configs)
+    given = {"model": model, "on": on or None, "from": paths(from_)} | by_option(options)
+    result = PLANNERS[kind](given, file=file)
     return shown_plan(result) if isinstance(result, PlanAnswer) else shown(result)
 
 
@@ -64,15 +61,13 @@ class Planned(NamedTuple):
 SearchedT = TypeVar("SearchedT", bound="PlanAnswer | Answer")
 
 
-def plan_train_answer(
-    options: Mapping[str, Any], *, file: str | Path | None = None, configs: Configs = NO_CONFIGS
-) -> PlanAnswer | Answer:
+def plan_train_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> PlanAnswer | Answer:
     """The answer to a search for training plans on top of a job file, or to the inverse question it asks."""
-    return planned_training(options, file=file, configs=configs).answer
+    return planned_training(options, file=file).answer
 
 
 def planned_training(
-    options: Mapping[str, Any], *, file: str | Path | None = None, configs: Configs = NO_CONFIGS,
+    options: Mapping[str, Any], *, file: str | Path | None = None,
     progress: Callable[[int], None] | None = None, before: Callable[[Sequence[str]], None] | None = None,
     resolve: Resolve | None = None,
 ) -> Planned:
@@ -81,19 +76,15 @@ def planned_training(
     Args:
         options: as of `vramcast plan train`
         file: a job file
-        configs: configurations of other tools: what they train is taken, how they split it is searched
         progress: told how many plans were looked at
         before: told which engines will be looked at, before any work: what it raises ends it
         resolve: finds models in another way than usual
     """
-    from vramcast.question.configs.merged import model_named
     from vramcast.question.plan_options import PLAN_OPTIONS
     from vramcast.question.planning import build_planning, goal_of
 
-    said = _fixed_by(configs, options, "train")
-    options = said.options if said else options
-    merged, usual = question_of(options, file, PLAN_OPTIONS)
-    resolve = resolve or usual
+    given = question_of(options, file, PLAN_OPTIONS, command="train", search=True)
+    merged, resolve = given.options, resolve or given.resolve
     goal = goal_of(merged)
     if goal is not None:
         planned = _found(goal, merged, resolve, before)
@@ -102,47 +93,25 @@ def planned_training(
         if before is not None:
             before(asked.space.engines)
         planned = _searched(asked, progress)
-    planned = _with_command(planned, merged | model_named(options.get("model"), configs))
-    if said is None:
-        return planned
-    own = _own_plan(configs, options, planned.answer) if goal is None else ()
-    return planned._replace(answer=_noted(planned.answer, said, own))
+    planned = _with_command(planned, merged | {"model": given.model})
+    own = _own_plan(options, planned.answer) if goal is None else ()
+    noted = given._replace(assumptions=(*given.assumptions, *own)).noted(planned.answer)
+    return planned._replace(answer=noted)
 
 
-def _fixed_by(configs: Configs, options: Mapping[str, Any], command: str) -> ForSearch | None:
-    """The options with what configuration files fix of a search; None without files."""
-    if not configs.paths:
-        return None
-    from vramcast.question.configs.readers import read_files
-    from vramcast.question.configs.searched import for_search
-
-    return for_search(read_files(configs.paths, command=command, format_name=configs.format_name), options, command)
-
-
-def _noted(answer: SearchedT, said: ForSearch, own: tuple[str, ...] = ()) -> SearchedT:
-    """An answer with what configuration files said, and how their own plan does."""
-    return replace(
-        answer, assumptions=(*said.assumptions, *own, *answer.assumptions), warnings=(*said.warnings, *answer.warnings)
-    )
-
-
-def _own_plan(configs: Configs, options: Mapping[str, Any], found: PlanAnswer | Answer) -> tuple[str, ...]:
-    """The plan that the files have themselves, on the machines of the winner, in one line."""
+def _own_plan(options: Mapping[str, Any], found: PlanAnswer | Answer) -> tuple[str, ...]:
+    """The plan that files of other tools have themselves, on the machines of the winner, in one line."""
     from vramcast.domain.planning import PlanAnswer
-    from vramcast.estimate.training import answer
-    from vramcast.question.configs.merged import with_configs
     from vramcast.units import format_bytes, format_seconds
 
     best = (found.plans or (found.nearest_failing,))[0] if isinstance(found, PlanAnswer) else None
-    if best is None:
+    if best is None or not options.get("from"):
         return ()
     gpus = best.question["gpus"]
-    same = {name: value for name, value in options.items() if name in ("model", "seq-len", "hardware")}
+    same = ("model", "seq-len", "hardware", "from", "from-format", "ignore-unread")
     try:
-        merged, _ = with_configs(
-            same | {"gpus": gpus}, configs.paths, command="train", format_name=configs.format_name
-        )
-        own = answer(job_of(merged), with_changes=False, every_role=False)
+        _, own = train_answer({name: options[name] for name in same if name in options} | {"gpus": gpus},
+                              with_changes=False)
     except VramcastError as reason:
         return (f"the file's own plan is not possible on {gpus}: {reason}",)
     size = f"{format_bytes(own.fullest.needed_bytes)} of {format_bytes(own.capacity_bytes)} per GPU"
@@ -215,31 +184,26 @@ def _require_numpy() -> None:
         raise Unsupported("a search over training plans needs NumPy: pip install 'vramcast[search]'") from None
 
 
-def plan_serve_answer(
-    options: Mapping[str, Any], *, file: str | Path | None = None, configs: Configs = NO_CONFIGS
-) -> PlanAnswer:
+def plan_serve_answer(options: Mapping[str, Any], *, file: str | Path | None = None) -> PlanAnswer:
     """The answer to a search for deployments on top of a job file."""
-    return planned_serving(options, file=file, configs=configs)[0]
+    return planned_serving(options, file=file)[0]
 
 
 def planned_serving(
-    options: Mapping[str, Any], *, file: str | Path | None = None, configs: Configs = NO_CONFIGS,
-    resolve: Resolve | None = None,
+    options: Mapping[str, Any], *, file: str | Path | None = None, resolve: Resolve | None = None
 ) -> tuple[PlanAnswer, ServeJob | None]:
     """The same with one replica of the deployment it leads to; `resolve` finds models in another way than usual."""
     from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS, build_plan_serving
     from vramcast.question.whole_command import serve_command
     from vramcast.search.serving_plans import search
 
-    said = _fixed_by(configs, options, "serve")
-    options = said.options if said else options
-    merged, usual = question_of(options, file, PLAN_SERVE_OPTIONS)
-    asked = build_plan_serving(merged, resolve=resolve or usual)
+    given = question_of(options, file, PLAN_SERVE_OPTIONS, command="serve", search=True)
+    asked = build_plan_serving(given.options, resolve=resolve or given.resolve)
     found, job = search(asked.space, asked.limits, asked.goal, top=asked.top)
-    if job is not None and not isinstance(options.get("model"), Model):
-        found = replace(found, command=serve_command(job, merged, merged.get("model"), found.labels[0]))
+    if job is not None and not isinstance(given.model, Model):
+        found = replace(found, command=serve_command(job, given.options, given.model, found.labels[0]))
     found = replace(found, assumptions=(*found.assumptions, *asked.assumptions))
-    return found if said is None else _noted(found, said), job
+    return given.noted(found), job
 
 
 PLANNERS: Final[dict[str, Callable[..., PlanAnswer | Answer]]] = {

@@ -38,7 +38,8 @@ def attention_block(
     q, k = _norms(graph, q, k, spec=spec, elements=counts[:2], sizes=sizes)
     if spec.rope and source is None:
         q, k = parts.rope(
-            graph, q, k, q_elements=counts[0], k_elements=counts[1], sizes=sizes, fraction=spec.rope_fraction
+            graph, q, k, q_elements=counts[0], k_elements=counts[1], sizes=sizes, fraction=spec.rope_fraction,
+            width=k.num_bytes // counts[1],
         )
     scores = _scores(spec, sizes, heads=heads, kv_heads=kv_heads, source=source is not None)
     q, k, v = (
@@ -126,7 +127,8 @@ def _scores(spec: Attention, sizes: Sizes, *, heads: int, kv_heads: int, source:
         dropout=sizes.attention_dropout,
         masked=sizes.masked or biased,
         additions=int(biased),
-        fp32_softmax=sizes.fp32_softmax,
+        fp32_softmax=sizes.fp32_softmax and not spec.sinks,
+        sinks=spec.sinks,
         copies=sizes.copies_scores,
         grouped=sizes.grouped and not sizes.masked,
     )

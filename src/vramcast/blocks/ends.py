@@ -12,7 +12,7 @@ from typing import Final
 from vramcast.blocks import parts
 from vramcast.blocks.projection import project
 from vramcast.blocks.sizes import Sizes
-from vramcast.domain.model import Head, Model, Norm
+from vramcast.domain.model import MLP, Head, Model, Norm
 from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
@@ -85,7 +85,7 @@ def head(
     if final is not None:
         x = parts.norm(graph, "final_norm", x, kind=final, elements=elements, width=sizes.hidden, sizes=sizes)
     if model.head is Head.MLM:
-        x = _mlm(graph, x, sizes)
+        x = _mlm(graph, x, model, sizes)
     if model.head in (Head.LM, Head.MLM):
         graph.returns(_language_loss(graph, x, model, sizes, learns=learns, loss=loss, outputs_fp32=outputs_fp32))
     else:
@@ -115,7 +115,7 @@ def logits(
     normed, rows = x, sizes.batch * positions
     whole, shape = sizes._replace(stored="full"), (model.vocab, sizes.hidden)
     if model.head is Head.MLM:
-        x = _mlm(graph, x, sizes)
+        x = _mlm(graph, x, model, sizes)
     out = project(graph, "head.output", x, tokens=rows, shape=shape, sizes=whole, bias=model.head_bias)
     if model.logits_softcap:
         out = aten.unary(graph, out, num_bytes=out.num_bytes, name="logits.capped", saves="output")
@@ -128,11 +128,14 @@ def logits(
     return graph
 
 
-def _mlm(graph: Graph, x: Value, sizes: Sizes) -> Value:
-    """BERT's transform: dense, gelu, layer norm."""
-    tokens, h = sizes.tokens, sizes.hidden
+def _mlm(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
+    """BERT's transform: dense, activation (always gelu in RoBERTa's and ELECTRA's code), layer norm."""
+    tokens, h, channel = sizes.tokens, sizes.hidden, model.main.layers[0].channel
+    kind = "gelu"
+    if isinstance(channel, MLP) and model.family in ("bert", "distilbert", "deberta", "deberta-v2"):
+        kind = channel.activation
     x = project(graph, "head.dense", x, tokens=tokens, shape=(h, h), sizes=sizes, bias=True)
-    x = parts.activation(graph, "head", x, kind="gelu", elements=tokens * h)
+    x = parts.activation(graph, "head", x, kind=kind, elements=tokens * h, sizes=sizes)
     return parts.norm(graph, "head.norm", x, kind=Norm.LAYER, elements=tokens * h, width=h, sizes=sizes)
 
 

@@ -10,7 +10,6 @@ from vramcast.blocks.projection import adapter_of, project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import share
 from vramcast.domain.model import MLP
-from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 
 
@@ -46,7 +45,7 @@ def mlp_block(
         )
         gate, half = _halves(graph, both)
         if sizes.fused_gate:
-            product = _gated_halves(graph, owner, gate, half, kind=spec.activation, elements=elements)
+            product = _gated_halves(graph, owner, gate, half, kind=spec.activation, elements=elements, sizes=sizes)
         else:
             product = parts.gated_activation(
                 graph, owner, gate, kind=spec.activation, elements=elements, sizes=sizes, up=lambda: half
@@ -59,9 +58,7 @@ def mlp_block(
             graph, owner, gate, kind=spec.activation, elements=elements, sizes=sizes, up=up
         )
     else:
-        product = parts.activation(
-            graph, owner, up(), kind=spec.activation, elements=elements, autocast=sizes.numerics.autocast
-        )
+        product = parts.activation(graph, owner, up(), kind=spec.activation, elements=elements, sizes=sizes)
     shape = (hidden, inner)
     return project(
         graph, f"{owner}.down", product, tokens=tokens, shape=shape, sizes=sizes, bias=spec.bias, copies=copies
@@ -76,9 +73,9 @@ def _halves(graph: Graph, both: Value) -> tuple[Value, Value]:
     return gate, up
 
 
-def _gated_halves(graph: Graph, owner: str, gate: Value, up: Value, *, kind: str, elements: int) -> Value:
+def _gated_halves(graph: Graph, owner: str, gate: Value, up: Value, *, kind: str, elements: int, sizes: Sizes) -> Value:
     """act(gate) * up of two halves that variables hold until the product exists [HF] models/phi3, models/glm4."""
-    activated = parts.activation(graph, owner, gate, kind=kind, elements=elements)
-    product = aten.multiply(graph, activated, up, num_bytes=up.num_bytes, name=f"{owner}.product")
+    activated = parts.activation(graph, owner, gate, kind=kind, elements=elements, sizes=sizes)
+    product = parts.product(graph, f"{owner}.product", activated, up)
     graph.hold(gate, up)
     return product

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import Norm
 from vramcast.operators import aten
-from vramcast.operators.activation import Gate
+from vramcast.operators.activation import FUSED, Gate
 from vramcast.operators.activation import activation as _activation
 from vramcast.operators.activation import gated_activation as _gated_activation
 from vramcast.operators.graph import Graph, Value
@@ -15,6 +15,8 @@ from vramcast.operators.linear import cast
 from vramcast.operators.norm import Norm as NormSpec
 from vramcast.operators.norm import layer_norm, rms_norm
 from vramcast.operators.rope import rope as _rope
+
+FP32 = 4
 
 
 def norm(graph: Graph, name: str, x: Value, *, kind: Norm, elements: int, width: int, sizes: Sizes) -> Value:
@@ -29,9 +31,11 @@ def norm(graph: Graph, name: str, x: Value, *, kind: Norm, elements: int, width:
         width: elements one statistic covers
         sizes: element widths and whether the weight learns
     """
+    if sizes.wide_layer_norms and kind is not Norm.RMS:
+        x = cast(graph, x, elements=elements, to_bytes=FP32, name=f"{name}.input")
     spec = NormSpec(
         rows=elements // width, width=width, itemsize=x.num_bytes // elements,
-        weight_itemsize=sizes.numerics.weight,
+        weight_itemsize=sizes.norm_weights or sizes.numerics.weight,
         trainable=(not sizes.frozen or sizes.trains(f"{name}.weight")) and kind is not Norm.PLAIN, name=name,
     )
     if kind is Norm.RMS:
@@ -40,13 +44,16 @@ def norm(graph: Graph, name: str, x: Value, *, kind: Norm, elements: int, width:
 
 
 def rope(
-    graph: Graph, q: Value, k: Value, *, q_elements: int, k_elements: int, sizes: Sizes, fraction: float = 1.0
+    graph: Graph, q: Value, k: Value, *, q_elements: int, k_elements: int, sizes: Sizes, fraction: float = 1.0,
+    width: int = 0,
 ) -> tuple[Value, Value]:
     """Rotated queries and keys; with a fraction below 1 the rest is concatenated behind.
 
-    Under autocast cos and sin have the residual stream's width, so the products have it too.
+    Under autocast cos and sin have the residual stream's width, so the products have it too; `width` is of queries
+    and keys, where that may be more [bytes].
     """
-    width = sizes.numerics.residual if sizes.numerics.autocast else sizes.numerics.compute
+    tables = sizes.numerics.residual if sizes.numerics.autocast else sizes.numerics.compute
+    width = max(tables, width)
     whole = (q_elements * width, k_elements * width)
     part = tuple(round(size * fraction) for size in whole)
     out = _rope(graph, q, k, q_bytes=part[0], k_bytes=part[1], variant=sizes.rope)
@@ -58,13 +65,12 @@ def rope(
     )
 
 
-def activation(
-    graph: Graph, owner: str, x: Value, *, kind: str, elements: int, autocast: bool = False
-) -> Value:
-    """act(x)."""
+def activation(graph: Graph, owner: str, x: Value, *, kind: str, elements: int, sizes: Sizes) -> Value:
+    """act(x): torch.compile makes one kernel of what is several operators in eager code."""
     return _activation(
-        graph, x, elements=elements, itemsize=x.num_bytes // elements, variant=kind, name=f"{owner}.act",
-        autocast=autocast,
+        graph, x, elements=elements, itemsize=x.num_bytes // elements,
+        variant=FUSED if sizes.activation == "compiled" else kind, name=f"{owner}.act",
+        autocast=sizes.numerics.autocast, trainable=not sizes.frozen,
     )
 
 
@@ -74,9 +80,16 @@ def gated_activation(
     """act(gate) * up, where eager code projects `up` after the activation has run."""
     item = gate.num_bytes // elements
     if sizes.activation in ("eager", "huggingface", "torch"):
-        activated = activation(graph, owner, gate, kind=kind, elements=elements)
-        return aten.multiply(graph, activated, up(), num_bytes=elements * item, name=f"{owner}.product")
+        activated = activation(graph, owner, gate, kind=kind, elements=elements, sizes=sizes)
+        return product(graph, f"{owner}.product", activated, up())
     return _gated_activation(graph, gate, up(), Gate(elements, item, kind, owner), sizes.activation)
+
+
+def product(graph: Graph, name: str, a: Value, b: Value) -> Value:
+    """a * b of as many elements, as wide as the wider one."""
+    size = max(a.num_bytes, b.num_bytes)
+    a, b = (aten.promote(graph, value, num_bytes=size) for value in (a, b))
+    return aten.multiply(graph, a, b, num_bytes=size, name=name)
 
 
 def output_gate(graph: Graph, name: str, x: Value, scores: Value) -> Value:

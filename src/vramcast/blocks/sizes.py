@@ -41,7 +41,11 @@ class Sizes(NamedTuple):
     frozen: bool = False  # no weight of the block learns, but those `trained` names
     trained: tuple[str, ...] = ()  # paths that learn although the block is frozen
     adapter: Adapter | None = None
+    norm_weights: int | None = None  # bytes of an element of a norm's weight; None: as the other weights
+    wide_layer_norms: bool = False  # autocast runs LayerNorm in fp32 although the stream is 16 bits wide
     stored: str = "full"  # key of QUANTISED: how frozen linear weights are stored
+    left_whole: tuple[str, ...] = ()  # how the paths of those begin that are not
+    stacked: bool = False  # packed experts are one tensor, unpacked all together
     source_len: int = 0  # encoder positions that cross-attention reads [tokens]
     fused_qkv: bool = False  # one weight makes queries, keys and values
     fused_gate: bool = False  # gate and up are halves of one product, which lives as long as either
@@ -63,6 +67,10 @@ class Sizes(NamedTuple):
     def residual_bytes(self) -> int:
         """The residual stream of one rank [bytes]."""
         return self.residual_tokens * self.hidden * self.numerics.residual
+
+    def packs(self, path: str) -> bool:
+        """Whether a weight that does not learn is stored in few bits."""
+        return self.stored != "full" and not path.startswith(self.left_whole)
 
     def trains(self, path: str) -> bool:
         """Whether a weight of a frozen block learns."""

@@ -16,6 +16,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from vramcast.catalogue.documents import NoDocument, parse_toml
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.tables import DATE, read_text
 from vramcast.domain.device import Cluster, Network
@@ -73,13 +74,11 @@ def read_clusters(path: Path) -> dict[str, Cluster]:
 
     Raises: SourceError naming file and line
     """
-    import tomllib
-
     text = read_text(path)
     try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SourceError(f"{path}: not TOML: {str(error)[:200]}") from None
+        document = parse_toml(text)
+    except NoDocument as error:
+        raise SourceError(f"{path}: not TOML: {error}") from None
     tables = document.pop("clusters", None)
     if document:
         raise SourceError(f"{path}: line {_line(text, next(iter(document)))}: only [clusters.NAME] tables are read")

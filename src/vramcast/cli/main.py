@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from contextlib import suppress
 from itertools import pairwise
 from typing import Final
 
 import click
 
 from vramcast.cli.lazy import LazyGroup
-from vramcast.errors import VramcastError
+from vramcast.errors import SourceError, VramcastError
 from vramcast.version import __version__
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -34,6 +36,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 
 EXIT_INTERRUPTED: Final = 130
 EXIT_INTERNAL: Final = 70
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Why output cannot be written, where that is no bug: a full disk or quota, a limit of sizes, a device that failed."""
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -51,32 +55,53 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line; no traceback reaches the user."""
+    if "VRAMCAST_DEBUG" in os.environ:
+        from vramcast.estimate.proposals import BUGS
+
+        BUGS.are_raised = True
     try:
         code = group.main(standalone_mode=False)
+        sys.stdout.flush()  # what cannot be written is said here, not when Python ends
     except VramcastError as error:
         _say(type(error).__name__, str(error))
         code = error.exit_code
     except click.UsageError as error:
-        error.show()
+        with suppress(OSError):
+            error.show()
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         code = EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # the reader of our output has gone; what is still buffered must not complain at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output has gone
+        _drop_output()
         code = 0
+    except OSError as error:
+        if error.errno not in FULL:
+            code = _internal(error)
+        else:
+            _drop_output()
+            _say("SourceError", f"the output cannot be written: {error.strerror}; make room, or send it elsewhere")
+            code = SourceError.exit_code
     except (RecursionError, MemoryError, OverflowError):
         _say("InvalidSpec", "the question is larger than can be answered")
         code = 2
     except Exception as error:
-        if "VRAMCAST_DEBUG" in os.environ:
-            raise
-        _say("InternalError", (
-            f"{type(error).__name__}: {error}; this is a bug of vramcast, please report it with the command you ran "
-            "(VRAMCAST_DEBUG=1 shows where)"
-        ))
-        code = EXIT_INTERNAL
+        code = _internal(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _drop_output() -> None:
+    """What is still buffered must not complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _internal(error: Exception) -> int:
+    if "VRAMCAST_DEBUG" in os.environ:
+        raise error
+    _say("InternalError", (
+        f"{type(error).__name__}: {error}; this is a bug of vramcast, please report it with the command you ran "
+        "(VRAMCAST_DEBUG=1 shows where)"
+    ))
+    return EXIT_INTERNAL
 
 
 def _say(kind: str, sentence: str) -> None:
@@ -86,4 +111,5 @@ def _say(kind: str, sentence: str) -> None:
     given = [value for option, value in pairwise(sys.argv) if option == "--lang"]
     given += [text.removeprefix("--lang=") for text in sys.argv if text.startswith("--lang=")]
     words = words_here(next((language for language in given if language in LANGUAGES), None))
-    click.echo(f"{kind}: {words.said(sentence)}", err=True)
+    with suppress(OSError):  # nobody can be told where that cannot be written either
+        click.echo(f"{kind}: {words.said(sentence)}", err=True)

@@ -12,7 +12,6 @@ from vramcast.cli.shared import (
     Writing,
     check_picture,
     coloured,
-    from_options,
     given_options,
     json_option,
     language_option,
@@ -33,7 +32,6 @@ EXIT_DOES_NOT_FIT = 1
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
 )
-@from_options
 @click.option(
     "--picture", type=click.Path(path_type=Path), help="write cost against speed as a picture: FILE.svg or FILE.html"
 )
@@ -44,8 +42,6 @@ EXIT_DOES_NOT_FIT = 1
 def command(
     model: str | None,
     job_file: Path | None,
-    configs: tuple[Path, ...],
-    from_format: str | None,
     picture: Path | None,
     report: Path | None,
     directory: Path | None,
@@ -66,16 +62,15 @@ def command(
     vramcast plan serve --from serve.sh --on any --concurrency 32
     """
     from vramcast.api import planned_serving
-    from vramcast.question.configs.paths import Configs
 
     given = {"model": model} | given_options(values)
     writing = Writing(directory, formats, force).checked()
     reporting = Reporting(report, "plan serve").checked()
     check_picture(picture)
-    result, job = planned_serving(given, file=job_file, configs=Configs(configs, from_format))
+    result, job = planned_serving(given, file=job_file)
     text = searched(result, picture, as_json=as_json, explain=False, lang=lang)
     click.echo(text if as_json else coloured(text, fits=bool(result.plans)), nl=as_json)
-    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file, configs=configs)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     if job is not None:
         writing.write(job, result.plans[0], words_here(lang), as_json=as_json)
     return 0 if result.plans else EXIT_DOES_NOT_FIT

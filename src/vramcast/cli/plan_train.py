@@ -13,7 +13,6 @@ from vramcast.cli.shared import (
     Writing,
     check_picture,
     coloured,
-    from_options,
     given_options,
     json_option,
     language_option,
@@ -39,7 +38,6 @@ EXIT_DOES_NOT_FIT = 1
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
 )
-@from_options
 @click.option(
     "--picture", type=click.Path(path_type=Path), help="write cost against speed as a picture: FILE.svg or FILE.html"
 )
@@ -51,8 +49,6 @@ EXIT_DOES_NOT_FIT = 1
 def command(
     model: str | None,
     job_file: Path | None,
-    configs: tuple[Path, ...],
-    from_format: str | None,
     picture: Path | None,
     explain: bool,
     report: Path | None,
@@ -78,7 +74,6 @@ def command(
     """
     from vramcast.api import planned_training
     from vramcast.domain.planning import PlanAnswer
-    from vramcast.question.configs.paths import Configs
 
     given = {"model": model} | given_options(values)
     writing = Writing(directory, formats, force).checked()
@@ -86,7 +81,7 @@ def command(
     check_picture(picture)
     with waiting(words_here(lang)) as progress:
         result, job = planned_training(
-            given, file=job_file, configs=Configs(configs, from_format), progress=progress, before=writing.possible
+            given, file=job_file, progress=progress, before=writing.possible
         )
     if isinstance(result, PlanAnswer):
         text = searched(result, picture, as_json=as_json, explain=explain, lang=lang)
@@ -96,7 +91,7 @@ def command(
             raise InvalidSpec("--picture shows a search, not the answer of --find; leave out one of them")
         text, fits = _found(result, as_json=as_json, explain=explain, lang=lang), _is_found(result)
     click.echo(text if as_json else coloured(text, fits=fits), nl=as_json)
-    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file, configs=configs)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     if job is not None:
         best = result.plans[0] if isinstance(result, PlanAnswer) else result
         writing.write(job, best, words_here(lang), as_json=as_json)

@@ -9,6 +9,7 @@ import click
 from vramcast.cli.shared import Reporting, json_option, language_option, report_option
 from vramcast.errors import SourceError
 from vramcast.report.messages import words_here
+from vramcast.sources.whole_files import write_whole
 
 FILE = click.Path(path_type=Path)
 
@@ -63,11 +64,11 @@ def command(
     if perfetto is not None:
         from vramcast.emit.perfetto import write_counters
 
-        _write(perfetto, write_counters(recording, {one.device: one.replayed for one in found.devices}))
+        write_whole(perfetto, write_counters(recording, {one.device: one.replayed for one in found.devices}))
     if write_snapshot is not None:
         from vramcast.emit.memory_snapshot import write_snapshot as as_snapshot
 
-        _write(write_snapshot, as_snapshot(recording))
+        write_whole(write_snapshot, as_snapshot(recording))
     given = {
         "model": str(snapshot), "against": against, "device": device, "alloc-conf": confs, "capacity": capacity,
         "all-confs": all_confs or None, "leaks": leaks or None,
@@ -85,10 +86,3 @@ def _check_folder(path: Path | None) -> None:
         raise SourceError(f"{path}: No such file or directory; name a folder that is there")
     if path is not None and path.is_dir():
         raise SourceError(f"{path}: is a folder; name a file in it")
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}; name a file that can be written") from None

@@ -12,7 +12,6 @@ from vramcast.cli.shared import (
     Reporting,
     Writing,
     coloured,
-    from_options,
     given_options,
     json_option,
     language_option,
@@ -36,7 +35,6 @@ EXIT_DOES_NOT_FIT = 1
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
 )
-@from_options
 @click.option("--save", type=click.Path(path_type=Path), help="write the question as a job file")
 @click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")
 @click.option("--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry")
@@ -55,8 +53,6 @@ def command(
     model: str | None,
     gpus: str | None,
     job_file: Path | None,
-    configs: tuple[Path, ...],
-    from_format: str | None,
     save: Path | None,
     all_ranks: bool,
     explain: bool,
@@ -95,15 +91,9 @@ def command(
         return _reconciled(log, given, job_file, save_calibration, as_json=as_json, lang=lang)
     if save_calibration is not None:
         raise InvalidSpec("--save-calibration needs --reconcile LOG: it saves what a log teaches")
-    from vramcast.api import noted, serve_answer, serve_job_of
+    from vramcast.api import serve_answer, serve_job_of
 
-    asked, said = given, None
-    if configs:
-        from vramcast.question.configs.merged import with_configs
-
-        given, said = with_configs(given, configs, command="serve", format_name=from_format)
     result = serve_answer(given, file=job_file)
-    result = result if said is None else noted(result, said)
     if save is not None:
         from vramcast.question.files import read_job, write_job
 
@@ -119,7 +109,7 @@ def command(
 
         text = render(result, words_here(lang), all_ranks=all_ranks, explain=explain, today=today)
         click.echo(coloured(text, fits=result.fits), nl=False)
-    reporting.write(result, words_here(lang), as_json=as_json, asked=asked, file=job_file, configs=configs)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     if directory is not None:
         writing.write(serve_job_of(given, file=job_file), result, words_here(lang), as_json=as_json)
     return 0 if result.fits else EXIT_DOES_NOT_FIT

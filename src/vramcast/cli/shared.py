@@ -72,11 +72,12 @@ class Reporting(NamedTuple):
         if self.path is None:
             return
         from vramcast.question.whole_command import question_command
-        from vramcast.report.written import report_of, write_report
+        from vramcast.report.written import report_of
+        from vramcast.sources.whole_files import write_whole
 
         command = question_command(self.command, asked, **files)
         kind = self.path.suffix.removeprefix(".")
-        write_report(self.path, report_of(self.command, answer, kind, words.language, asked=command))
+        write_whole(self.path, report_of(self.command, answer, kind, words.language, asked=command))
         click.echo(words("replay.written", path=self.path), err=as_json)
 
 
@@ -151,16 +152,6 @@ def coloured(text: str, *, fits: bool) -> str:
         return text
     first, newline, rest = text.partition("\n")
     return click.style(first, fg="green" if fits else "red", bold=True) + newline + rest
-
-
-def from_options(command: Command) -> Command:
-    """`--from FILE` and `--from-format`."""
-    command = click.option("--from-format", help="whose --from is, where not recognised: deepspeed, vllm ...")(command)
-    return click.option(
-        "--from", "configs", type=click.Path(path_type=Path), multiple=True,
-        help="a configuration of another tool: ds_config.json, accelerate.yaml, Megatron or vLLM arguments "
-             "(repeatable); options win over it",
-    )(command)
 
 
 def searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explain: bool, lang: str | None) -> str:

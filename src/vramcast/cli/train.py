@@ -12,7 +12,6 @@ from vramcast.cli.shared import (
     Reporting,
     Writing,
     coloured,
-    from_options,
     given_options,
     json_option,
     language_option,
@@ -36,7 +35,6 @@ EXIT_DOES_NOT_FIT = 1
 @click.option(
     "--file", "job_file", type=click.Path(path_type=Path), help="a job file (TOML or YAML); options win over it"
 )
-@from_options
 @click.option("--save", type=click.Path(path_type=Path), help="write the question as a job file")
 @click.option("--all-ranks", is_flag=True, help="the ledger of every rank role")
 @click.option("--explain", is_flag=True, help="formula with the numbers put in, basis and source of every entry")
@@ -52,8 +50,6 @@ def command(
     model: str | None,
     gpus: str | None,
     job_file: Path | None,
-    configs: tuple[Path, ...],
-    from_format: str | None,
     save: Path | None,
     all_ranks: bool,
     explain: bool,
@@ -76,19 +72,12 @@ def command(
     vramcast train qwen3-8b --gpus 8xa100-sxm4-80gb --engine deepspeed --zero 3 --write configs
     vramcast train qwen3-8b --gpus 8xa100-sxm4-80gb --seq-len 4k --from ds_config.json
     """
-    from vramcast.api import job_of, noted
-    from vramcast.estimate.training import answer
+    from vramcast.api import train_answer
 
     given = {"model": model, "gpus": gpus} | given_options(values)
     writing = Writing(directory, formats, force).checked()
     reporting = Reporting(report, "train").checked()
-    asked, said = given, None
-    if configs:
-        from vramcast.question.configs.merged import with_configs
-
-        given, said = with_configs(given, configs, command="train", format_name=from_format)
-    job = job_of(given, file=job_file)
-    result = answer(job) if said is None else noted(answer(job), said)
+    job, result = train_answer(given, file=job_file)
     if save is not None:
         from vramcast.question.files import read_job, write_job
 
@@ -108,6 +97,6 @@ def command(
         from vramcast.estimate.training import recorded
 
         save_snapshot(recorded(job), snapshot)
-    reporting.write(result, words_here(lang), as_json=as_json, asked=asked, file=job_file, configs=configs)
+    reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     writing.write(job, result, words_here(lang), as_json=as_json)
     return 0 if result.fits else EXIT_DOES_NOT_FIT

@@ -59,7 +59,7 @@ class Change(Noun, frozen=True):
     """One change of the plan, and the device peak it would lead to."""
 
     change: str  # "--recompute full"
-    device_bytes: int  # where it does not fit: at least that
+    device_bytes: int
     fits: bool
     cost: str = ""  # what it costs in time or quality, in words; or what there is too little of beside the cards
     slowdown: float | None = None  # time per token relative to the plan as it was, -1: 0.14 is 14 % more
@@ -110,7 +110,7 @@ class Tried(Noun, frozen=True):
     what: str  # the options in which it differs: "--gpus 1xl40s", "--tp 4 --pp 2", "--context 49152"
     fits: bool
     reason: str = ""  # why not
-    needed_bytes: int | None = None  # device bytes of the fullest card; where it does not fit: at least that
+    needed_bytes: int | None = None  # device bytes of the fullest card
     capacity_bytes: int | None = None  # what a process can use of the card
     kv_tokens: int | None = None
     concurrency: float | None = None
@@ -143,6 +143,7 @@ class Answer(Noun, frozen=True):
     capacity_bytes: int
     ranks: tuple[RankAnswer, ...]
     num_parameters: int
+    ignored: tuple[str, ...] = ()  # what of the files of a question the answer is without
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()

@@ -8,6 +8,7 @@ from typing import Final, Literal
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.device import Cluster
 from vramcast.domain.model import Model, Noun
+from vramcast.domain.version import Version
 from vramcast.errors import InvalidSpec
 from vramcast.units import ceil_div
 
@@ -91,8 +92,8 @@ class Workload(Noun, frozen=True):
     completion_len: int = 0  # generated tokens per sample (ppo, grpo, evaluation with generation)
 
     def __post_init__(self) -> None:
-        for name in ("seq_len", "micro_batch", "grad_accum", "images"):
-            require_count(name, getattr(self, name))
+        counts = ("seq_len", "micro_batch", "grad_accum", "images", "decoder_seq_len", "image_size")
+        require_counts(self, *counts, zero=("completion_len",))
 
     @property
     def tokens(self) -> int:
@@ -112,6 +113,14 @@ class Peft(Noun, frozen=True):
     base: Literal["full", "nf4", "nf4-dq", "int8", "gptq-int4", "awq-int4"] = "full"  # storage of frozen weights
     adapter_dtype: str = "fp32"
     trainable_parameters: int | None = None  # known from a run: overrides the count by rank and targets
+
+    def __post_init__(self) -> None:
+        require_counts(self, "rank", zero=("virtual_tokens", "trainable_parameters"))
+        if not 0 <= self.dropout < 1:
+            raise InvalidSpec(f"lora-dropout={self.dropout:g} must be from 0 up to, but not, 1")
+
+
+OPTIONAL_COUNTS: Final = ("etp", "first_stage_layers", "last_stage_layers", "shard_group", "recompute_layers")
 
 
 WITHOUT_TARGETS: Final = ("prefix", "prompt", "ln", "adapter")
@@ -133,6 +142,7 @@ class Plan(Noun, frozen=True):
     sequence_parallel: bool | None = None  # None: the engine's default
     cp_kind: Literal["ring", "ulysses", "allgather"] = "ring"
     shards: Shards = Shards.NOTHING
+    sharded_by: Literal["fsdp1", "fsdp2", "deepspeed"] | None = None  # what does the sharding; None: the engine's own
     shard_group: int | None = None  # HSDP: ranks that share one copy; None: the whole data-parallel group
     reshard_after_forward: bool = True
     precision: Precision = Precision.MIXED_BF16
@@ -141,7 +151,7 @@ class Plan(Noun, frozen=True):
     recompute: Recompute = Recompute.NONE
     recompute_layers: int | None = None  # only that many layers of a stage; None: all
     recompute_modules: tuple[str, ...] = ()  # what SELECTIVE drops
-    attention: AttentionKernel = AttentionKernel.FLASH
+    attention: AttentionKernel | None = None  # None: the engine's default
     loss: Loss | None = None  # None: the engine's default
     compile: bool = False
     offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
@@ -150,8 +160,7 @@ class Plan(Noun, frozen=True):
     peft: Peft | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "cp", "ep", "virtual_stages"):
-            require_count(name, getattr(self, name))
+        require_counts(self, "tp", "pp", "cp", "ep", "virtual_stages", *OPTIONAL_COUNTS)
 
     @property
     def model_parallel(self) -> int:
@@ -177,10 +186,12 @@ class Job(Noun, frozen=True):
     plan: Plan
     cluster: Cluster
     engine: str = "pytorch"
+    engine_version: Version | None = None  # as the question names it; None: the newest that is known
     engine_options: dict[str, str | int | float | bool] = {}
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF
     env: dict[str, str] = {}  # memory-relevant environment (CUBLAS_WORKSPACE_CONFIG ...)
     run_tokens: int | None = None  # of the whole run, where the question names it
+    global_batch: int | None = None  # samples of an optimizer step, where the question names them: grad_accum follows
     calibration: Calibration | None = None  # what a measured run taught
 
     @property
@@ -189,10 +200,30 @@ class Job(Noun, frozen=True):
         return self.plan.data_parallel(self.cluster.count)
 
 
-def require_count(name: str, value: object) -> int:
-    """`value` as a positive count, or one sentence that says why not."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
-        raise InvalidSpec(f"{name}={value!r} must be a whole number from 1 to {LARGEST_COUNT}")
+def require_counts(noun: Noun, *names: str, zero: tuple[str, ...] = ()) -> None:
+    """Fields of a noun as counts; None leaves a choice open.
+
+    Args:
+        noun: whose fields
+        names: those that count from 1
+        zero: those that count from 0
+
+    Raises: InvalidSpec as `require_count` does
+    """
+    for name in names:
+        value = getattr(noun, name)
+        if value is not None:
+            require_count(name.replace("_", "-"), value)
+    for name in zero:
+        value = getattr(noun, name)
+        if value is not None:
+            require_count(name.replace("_", "-"), value, least=0)
+
+
+def require_count(name: str, value: object, *, least: int = 1) -> int:
+    """`value` as a count, or one sentence that says why not."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
+        raise InvalidSpec(f"{name}={value!r} must be a whole number from {least} to {LARGEST_COUNT}")
     return value
 
 
@@ -205,4 +236,4 @@ def share(name: str, size: int, ranks: int, *, what: str) -> int:
 
 
 __all__ = ["AttentionKernel", "Job", "Loss", "Peft", "Phase", "Plan", "Precision", "Recompute", "Shards", "Workload",
-           "ceil_div", "require_count", "share"]
+           "ceil_div", "require_count", "require_counts", "share"]

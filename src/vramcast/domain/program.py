@@ -21,6 +21,10 @@ STEADY_REPEATS: Final = 2
 """Rounds of a balanced loop worth playing: the next meets memory in the state that the last one met [count]."""
 
 
+class BrokenProgram(AssertionError):
+    """A program that no process could run: a bug of the engine that wrote it, never of the question."""
+
+
 class Category(StrEnum):
     """What a tensor is for; the first level of the ledger."""
 
@@ -167,6 +171,44 @@ def _accumulate(program: Program, live: dict[Tensor, int], times: int, bodies: d
                 _accumulate(node.body, left, 1, bodies)
             for tensor, count in left.items():  # those that nothing is left of as well: they keep their place
                 live[tensor] = count_of(tensor, 0) + count * times * node.count
+
+
+class _Use(NamedTuple):
+    """What a piece of program does to the number of live instances of each tensor."""
+
+    net: dict[Tensor, int]
+    lowest: dict[Tensor, int]  # of those that fall below what was there before, how far
+
+
+def freed_unallocated(program: Program) -> Tensor | None:
+    """A tensor that the program frees more often than it has allocated it, from nothing; None where it is sound."""
+    return next(iter(_use(program, {}).lowest), None)
+
+
+def _use(program: Program, bodies: dict[int, _Use]) -> _Use:
+    """Counts of a piece; a body that several loops share is read once."""
+    net: dict[Tensor, int] = {}
+    lowest: dict[Tensor, int] = {}
+    count_of = net.get
+    for node in program:
+        if isinstance(node, Alloc):
+            net[node.tensor] = count_of(node.tensor, 0) + 1
+        elif isinstance(node, Free):
+            net[node.tensor] = count = count_of(node.tensor, 0) - 1
+            if count < 0:
+                lowest[node.tensor] = min(count, lowest.get(node.tensor, 0))
+        elif node.count > 0:
+            inner = bodies.get(id(node.body))
+            if inner is None:
+                inner = bodies[id(node.body)] = _use(node.body, bodies)
+            for tensor, below in inner.lowest.items():  # the lowest point lies in the first round or in the last one
+                last = min(0, (node.count - 1) * inner.net[tensor])
+                count = count_of(tensor, 0) + last + below
+                if count < 0:
+                    lowest[tensor] = min(count, lowest.get(tensor, 0))
+            for tensor, more in inner.net.items():
+                net[tensor] = count_of(tensor, 0) + more * node.count
+    return _Use(net, lowest)
 
 
 def events(program: Program, *, steady_repeats: int = STEADY_REPEATS) -> list[tuple[Tensor, bool]]:

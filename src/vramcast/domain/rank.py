@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 from msgspec import Struct
 
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Program, Tensor
+from vramcast.domain.program import BrokenProgram, Program, Tensor, freed_unallocated
 
 
 class RankProgram(Struct, frozen=True, kw_only=True):
@@ -24,6 +25,16 @@ class RankProgram(Struct, frozen=True, kw_only=True):
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF the engine's launcher sets where the job says nothing
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what no process could do.
+
+        Raises: BrokenProgram, a bug of the engine
+        """
+        freed = freed_unallocated(tuple(chain.from_iterable(self.phases.values())))
+        if freed is not None:
+            size = freed.num_bytes
+            raise BrokenProgram(f"{self.role} frees {freed.path} of {size} bytes, which it has not allocated")
 
     @property
     def steady(self) -> Phase:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -9,15 +10,14 @@ from msgspec import Struct
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import require_count
+from vramcast.domain.job import require_count, require_counts
 from vramcast.domain.model import Model, Noun
 from vramcast.domain.rank import RankProgram
+from vramcast.domain.version import Version as Version
 from vramcast.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from vramcast.domain.pipeline import Pipeline
-
-Version = tuple[int, ...]
 
 
 class Requests(Noun, frozen=True):
@@ -34,9 +34,8 @@ class Requests(Noun, frozen=True):
     frames: int = 1  # of a generated video
 
     def __post_init__(self) -> None:
-        for name in ("context", "concurrency", "input_len", "output_len", "image_size", "height", "width", "frames"):
-            if getattr(self, name) is not None:
-                require_count(name, getattr(self, name))
+        counts = ("context", "concurrency", "input_len", "output_len", "image_size", "height", "width", "frames")
+        require_counts(self, *counts, zero=("images",))
 
 
 class Draft(Noun, frozen=True):
@@ -45,6 +44,9 @@ class Draft(Noun, frozen=True):
     kind: Literal["model", "eagle", "eagle3", "mtp", "ngram", "medusa"] = "model"
     tokens: int = 1
     model: Model | None = None  # MODEL: a network of its own; EAGLE: None means one layer like the target's
+
+    def __post_init__(self) -> None:
+        require_count("draft-tokens", self.tokens)
 
 
 class ServePlan(Noun, frozen=True):
@@ -77,8 +79,8 @@ class ServePlan(Noun, frozen=True):
     slicing: bool = False  # diffusers: the VAE decodes one image after the other
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "dp", "dcp", "lora_rank"):
-            require_count(name, getattr(self, name))
+        limits = ("cache_bytes", "max_sequences", "batched_tokens", "micro_batch", "block_tokens")
+        require_counts(self, "tp", "pp", "dp", "dcp", "lora_rank", *limits, zero=("lora_slots", "gpu_layers"))
         fraction = self.memory_fraction
         if fraction is not None and not 0.0 < fraction <= 1.0:
             raise InvalidSpec(f"memory-fraction={fraction} must lie above 0 and up to 1, for example 0.9")
@@ -164,3 +166,4 @@ class Deployment(Struct, frozen=True, kw_only=True):
     ranks: tuple[ServingRank, ...]
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    advice: Callable[[], tuple[str, ...]] = tuple  # more warnings, that take work: for an answer that is shown

@@ -10,6 +10,7 @@ import msgspec.structs
 
 from vramcast.domain.job import Job, Peft, Plan, Workload
 from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan
+from vramcast.engines.eager.question import attention_of
 
 ALWAYS: Final = ("precision", "optimizer", "attention", "seq_len", "micro_batch", "grad_accum")
 """Settings that have no neutral value: some file must say them, whatever they are."""
@@ -39,6 +40,8 @@ class Asked:
 def settings_of(job: Job | ServeJob) -> dict[str, Any]:
     """Every setting of a job by name, enumerations as their text."""
     found = dict(_fields(job.plan))
+    if isinstance(job, Job):
+        found["attention"] = attention_of(job).value
     found |= _fields(job.workload if isinstance(job, Job) else job.requests)
     for part in ("peft", "draft"):
         inner = found.pop(part, None)

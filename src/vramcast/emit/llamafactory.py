@@ -60,7 +60,7 @@ def _model(order: Order) -> Table:
     ask, plan = order.ask, order.job.plan
     lines = [
         Line("model_name_or_path", hub_id(order.job.model)),
-        Line("flash_attn", KERNELS[AttentionKernel(ask("attention"))], f"attention kernel: {plan.attention.value}"),
+        Line("flash_attn", KERNELS[AttentionKernel(ask("attention"))], f"attention kernel: {ask('attention')}"),
     ]
     if ask("recompute") == Recompute.NONE:
         lines.append(Line("disable_gradient_checkpointing", True, "LLaMA-Factory recomputes unless told not to"))

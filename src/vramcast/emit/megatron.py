@@ -255,7 +255,7 @@ def _options(options: Options) -> Table:
 
 def _run(order: Order) -> Table:
     model = order.job.model
-    if AttentionKernel(order.job.plan.attention) is AttentionKernel.EFFICIENT:
+    if order.job.plan.attention is AttentionKernel.EFFICIENT:
         raise Unsupported("Megatron has no attention kernel efficient; use flash, cudnn or eager")
     return (
         Line("hidden-dropout", model.hidden_dropout),

@@ -23,7 +23,7 @@ from vramcast.domain.snapshot import (
     Snapshot,
     Trace,
 )
-from vramcast.errors import SourceError
+from vramcast.sources.whole_files import write_whole
 
 PROTOCOL: Final = 4
 OWN_KEY: Final = "vramcast"
@@ -52,10 +52,7 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
 
     Raises: SourceError where it cannot be written
     """
-    try:
-        path.write_bytes(write_snapshot(snapshot))
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+    write_whole(path, write_snapshot(snapshot))
 
 
 def _document(snapshot: Snapshot) -> dict[str, Any]:

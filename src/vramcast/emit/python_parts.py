@@ -10,6 +10,9 @@ from vramcast.domain.model import Head
 from vramcast.emit.files import Order
 from vramcast.emit.model_names import hub_id
 from vramcast.emit.shell import commented
+from vramcast.engines.eager.question import transformers_version
+from vramcast.engines.eager.trl import prepared_weights
+from vramcast.engines.transformers.versions import attention_kernels
 from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved
 
@@ -25,6 +28,9 @@ COMPUTE_DTYPES: Final = {
     Precision.MIXED_FP16: "float16",
 }
 """What is computed in where it is not the weights' dtype."""
+
+HUB_KERNELS: Final = {"gpt_oss": "kernels-community/vllm-flash-attn3", "mimo_v2_flash": "flash_attention_4"}
+"""Family -> the implementation that it is compatible with."""
 
 AUTO_CLASSES: Final = {
     Head.LM: "AutoModelForCausalLM", Head.MLM: "AutoModelForMaskedLM",
@@ -67,8 +73,12 @@ def auto_class(job: Job) -> str:
 
 
 def attention_of(order: Order) -> str:
-    """`attn_implementation` of transformers: its own code, or PyTorch's kernels."""
-    return "eager" if order.ask("attention") == AttentionKernel.EAGER else "sdpa"
+    """`attn_implementation` of transformers: its own code, PyTorch's kernels, or those of families that they cannot run."""
+    kernel, family = AttentionKernel(order.ask("attention")), order.job.model.family
+    if kernel is AttentionKernel.EAGER:
+        return "eager"
+    fused = attention_kernels(family, transformers_version(order.job))[0] is not AttentionKernel.EAGER
+    return "sdpa" if fused else HUB_KERNELS.get(family, "flash_attention_2")
 
 
 def kernel_lines(order: Order) -> str:
@@ -113,13 +123,29 @@ def _adapter_lines(order: Order) -> list[str]:
         raise Unsupported(f"the package peft has no {method}; use {', '.join(ADAPTERS)}")
     call, names = _adapter_call(order, method)
     keep = "" if ask("peft.adapter_dtype") == "fp32" else ", autocast_adapter_dtype=False"
-    prepare = []
-    if ask("peft.base") in BASES:
-        names += ", prepare_model_for_kbit_training"
-        full = order.job.plan.recompute == "full"
-        prepare = [f"    model = prepare_model_for_kbit_training(model, use_gradient_checkpointing={full})"]
+    prepare = _preparation(order) if ask("peft.base") in BASES else []
+    names += ", prepare_model_for_kbit_training" if any("kbit" in line for line in prepare) else ""
     return [f"    from peft import {names}, get_peft_model", "", *prepare,
             f"    model = get_peft_model(model, {call}{keep})"]
+
+
+def _preparation(order: Order) -> list[str]:
+    """What the answer counts as prepared of a packed base, and what checkpoints of frozen layers need."""
+    order.ask.also("option.trl", "option.prepare_kbit")
+    match prepared_weights(order.job):
+        case "all":
+            full = order.job.plan.recompute == "full"
+            return [f"    model = prepare_model_for_kbit_training(model, use_gradient_checkpointing={full})"]
+        case "norms":
+            lines = [
+                "    for name, parameter in model.named_parameters():",
+                '        if "norm" in name:',
+                "            parameter.data = parameter.data.float()  # as TRL prepares packed models",
+            ]
+        case _:
+            lines = []
+    reentrant = order.job.engine_options.get("reentrant") and order.job.plan.recompute == "full"
+    return [*lines, "    model.enable_input_require_grads()"] if reentrant else lines
 
 
 def _adapter_call(order: Order, method: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from vramcast.emit.files import PLACEHOLDER, File, Order, defects
 from vramcast.emit.model_names import hub_id, is_cut
 from vramcast.emit.readme import readme
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
+from vramcast.sources.whole_files import Content, write_folder
 
 README: Final = "README.md"
 
@@ -238,15 +239,9 @@ def _shown(value: object) -> str:
 
 def _write(directory: Path, files: Iterable[File], *, force: bool) -> None:
     """All files or none: what is there already is only overwritten when that is asked for."""
-    _refuse_there(directory, [file.name for file in files], force=force)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            path = directory / file.name
-            path.write_text(file.text, encoding="utf-8")
-            path.chmod(0o755 if file.executable else 0o644)
-    except OSError as error:
-        raise SourceError(f"{error.filename or directory}: {error.strerror or error}") from None
+    contents = {file.name: Content(file.text, file.executable) for file in files}
+    _refuse_there(directory, contents, force=force)
+    write_folder(directory, contents)
 
 
 def _refuse_there(directory: Path, names: Iterable[str], *, force: bool) -> None:

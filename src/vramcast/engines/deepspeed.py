@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from vramcast.domain.job import Job, Loss, Precision, Shards
 from vramcast.domain.rank import RankProgram
-from vramcast.engines.eager.question import hopper, recipe_of
+from vramcast.engines.blas import blas_workspaces
+from vramcast.engines.eager.question import packing_sentences, recipe_of
 from vramcast.engines.eager.zero import Zero, zero_phases
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
@@ -16,8 +19,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     """The one role of data-parallel ranks.
 
     `engine_options`: "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
-    "sub_group_size", "stage3_max_reuse_distance" (elements), "overlap_comm" (bool), "auto" (bool: the HF Trainer's
-    sizes from the width of the model), "grad_accum_dtype" ("fp32").
+    "sub_group_size", "stage3_max_reuse_distance" (elements; the first three also "auto"), "overlap_comm"
+    (bool), "auto" (bool: the HF Trainer's sizes from the width of the model), "grad_accum_dtype" ("fp32").
 
     Raises: Unsupported for model parallelism and several models
     """
@@ -37,19 +40,25 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         adapter=None if adapter is None else adapter._replace(width=width, compute=width),
     )
     phases = zero_phases(recipe._replace(sizes=sizes), settings(job, width))
-    return (one_role(job, phases, "DeepSpeed keeps 16-bit weights and an fp32 copy of what learns"),)
+    kept = "DeepSpeed keeps 16-bit weights and an fp32 copy of what learns"
+    return (one_role(job, phases, kept, *packing_sentences(job)),)
+
+
+FILLED_IN: Final = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+"""Sizes that the Trainer makes of the width of the model where they are "auto" [HF]."""
 
 
 def settings(job: Job, width: int) -> Zero:
     """ZeRO's settings: DeepSpeed's defaults, the Trainer's "auto" sizes, then what the job names."""
     plan, options, hidden = job.plan, job.engine_options, job.model.hidden
     automatic = bool(options.get("auto", job.engine == "huggingface")) and plan.shards is Shards.EVERYTHING
-    defaults = (500_000_000, 50_000_000, 100_000)
-    if automatic:
-        defaults = (hidden * hidden, 9 * hidden * hidden // 10, 10 * hidden)
+    filled_in = (hidden * hidden, 9 * hidden * hidden // 10, 10 * hidden)
+    defaults = filled_in if automatic else (500_000_000, 50_000_000, 100_000)
+    by_name = dict(zip(FILLED_IN, filled_in, strict=True))
 
     def count(name: str, default: int) -> int:
-        return int(options.get(name, default))
+        value = options.get(name, default)
+        return by_name.get(name, default) if value == "auto" else int(value)
 
     return Zero(
         shards=plan.shards if plan.shards is not Shards.NOTHING else Shards.OPTIMIZER,
@@ -66,5 +75,5 @@ def settings(job: Job, width: int) -> Zero:
         gradient_width=4 if options.get("grad_accum_dtype") == "fp32" else width,
         offload_optimizer=plan.offload_optimizer != "none",
         offload_parameters=plan.offload_parameters != "none",
-        hopper=hopper(job),
+        workspaces=blas_workspaces(job),
     )

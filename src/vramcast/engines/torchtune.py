@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import AttentionKernel, Job, Precision, Shards
 from vramcast.domain.model import MLP, Attention
@@ -20,6 +22,7 @@ from vramcast.operators.linear import Numerics
 from vramcast.parallel.fsdp import Fsdp
 from vramcast.parallel.layout import Layout
 from vramcast.states.optimizers import optimizer
+from vramcast.units import round_up
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -28,6 +31,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     Raises: Unsupported for recipes that are not modelled.
     """
     _check(job)
+    asked, job = job.workload.seq_len, _padded(job)
     plan, workload, model = job.plan, job.workload, job.model
     group = min(plan.shard_group or job.data_parallel, job.data_parallel)
     fsdp = Fsdp(group, reduce_width=2)
@@ -46,7 +50,18 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     runs = tuple((run.count, run.layer) for run in model.main.runs)
     setting = setting._replace(known=setting.known._replace(split_root=False))
     phases = phases_of(setting, pieces_of(setting, Span(runs)))
-    return (RankProgram(role="all", count=job.cluster.count, phases=phases),)
+    length = workload.seq_len
+    padded = (f"samples are padded to {length} tokens, which tp={plan.tp} divides",) if length != asked else ()
+    return (RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=padded),)
+
+
+def _padded(job: Job) -> Job:
+    """Samples as long as the collator makes them, where tensor parallelism would not divide them.
+
+    [torchtune] torchtune/data/_collate.py `padded_collate_sft`, training/_distributed.py `min_seq_len_divisor`
+    """
+    length = round_up(job.workload.seq_len, job.plan.tp)
+    return replace(job, workload=replace(job.workload, seq_len=length))
 
 
 def _check(job: Job) -> None:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from vramcast.domain.answer import Change, StepTime
 from vramcast.domain.job import Job
-from vramcast.errors import VramcastError
 from vramcast.estimate.host_memory import has_room, host_need, shortfall, takes
-from vramcast.estimate.interval import interval
+from vramcast.estimate.proposals import attempted
 from vramcast.estimate.techniques import TECHNIQUES, WHOLE_MODEL_ENGINES, Technique
-from vramcast.estimate.variants import on_engine, options_between, with_plan
+from vramcast.estimate.variants import on_engine, options_between, rebatched, with_plan
 from vramcast.units import ceil_div
 
-Measure = Callable[[Job], int]
+
+class Need(NamedTuple):
+    """What the rank that needs most needs, as the answer to its job says it [bytes]."""
+
+    needed_bytes: int  # device bytes in its highest phase, allocator included: what must fit
+    high_bytes: int  # upper end of the 90 % interval
+
+
+class Measure(Protocol):
+    """What a job needs, whether it fits or not; None where that is not less than `below` [bytes]."""
+
+    def __call__(self, job: Job, *, below: int | None = None) -> Need | None: ...
 
 
 def single_changes(
@@ -26,8 +38,8 @@ def single_changes(
 
     Args:
         job: the plan that does not fit
-        needed_bytes: its measure [bytes]
-        measure: device peak of a job, or a lower bound of it where it does not fit [bytes]
+        needed_bytes: what it needs [bytes]
+        measure: of what a job needs
         time: of its step; None: not known, and changes are not compared in it
     """
     before = None if time is None else time.tokens_per_s
@@ -42,14 +54,11 @@ def _relieved(job: Job, measure: Measure) -> Iterator[Change]:
     kept = with_plan(job, offload_optimizer="none", offload_parameters="none")
     times = max((ceil_div(needed, there) for _, needed, there in need.places if there), default=1)
     more = replace(job, cluster=replace(job.cluster, num_nodes=job.cluster.num_nodes * times))
-    for changed, cost in ((kept, "states stay on the cards"), (more, f"{times} times the GPUs")):
-        try:
-            needed = measure(changed)
-        except VramcastError:
-            continue  # the engine has no such plan
-        change = options_between(job, changed)
-        fits = needed <= job.cluster.gpu.visible_bytes
-        yield Change(change=change, device_bytes=needed, fits=fits, cost=cost, high_bytes=_high(changed, needed, fits))
+    for relieved, cost in ((kept, "states stay on the cards"), (more, f"{times} times the GPUs")):
+        changed = rebatched(relieved)
+        found = None if changed is None else attempted(partial(measure, changed))
+        if changed is not None and found is not None:
+            yield _change(job, changed, found, cost)
 
 
 def _tried(job: Job, measure: Measure, needed_bytes: int, before: float | None) -> Iterator[Change]:
@@ -57,38 +66,43 @@ def _tried(job: Job, measure: Measure, needed_bytes: int, before: float | None) 
     for technique in TECHNIQUES:
         for engine in _engines(job, technique) if technique.offered else ():
             changed = technique.apply(on_engine(job, engine))
+            changed = changed and rebatched(changed)
             if changed is None or _key(changed) in seen:
                 continue
             seen.add(_key(changed))
-            try:
-                needed = measure(changed)
-            except VramcastError:
-                continue  # the engine does not support it: nothing to propose
-            if needed < needed_bytes:
-                yield _change(job, changed, technique, needed, before)
-            break
+            found = attempted(partial(_offers, job, changed, technique, partial(measure, below=needed_bytes), before))
+            if found is not None:
+                yield from found
+                break
 
 
-def _change(job: Job, changed: Job, technique: Technique, needed: int, before: float | None) -> Change:
-    """What a technique comes to: memory on the card and beside it, and the time of a token."""
-    host, after = host_need(changed), _tokens_per_s(changed)
-    lacks = shortfall(host)
+def _offers(
+    job: Job, changed: Job, technique: Technique, measure: Callable[[Job], Need | None], before: float | None
+) -> tuple[Change, ...]:
+    """What a technique comes to: memory on the card and beside it, and the time of a token. None that needs no less.
+
+    Raises: VramcastError where the engine does not have it
+    """
+    found = measure(changed)
+    if found is None:
+        return ()
+    after = _tokens_per_s(changed)
     slowdown = before / after - 1 if before and after and before != after else None
     cost = f"{technique.cost}: {technique.usually}" if technique.usually and slowdown is None else technique.cost
-    fits = needed <= job.cluster.gpu.visible_bytes and not lacks
+    return (_change(job, changed, found, cost, slowdown),)
+
+
+def _change(job: Job, changed: Job, need: Need, cost: str, slowdown: float | None = None) -> Change:
+    host = host_need(changed)
+    lacks = shortfall(host)
     return Change(
         change=options_between(job, changed),
-        device_bytes=needed,
-        fits=fits,
+        device_bytes=need.needed_bytes,
+        fits=need.needed_bytes <= job.cluster.gpu.visible_bytes and not lacks,
         cost=lacks or "; ".join(filter(None, (cost, takes(host)))),
         slowdown=None if lacks else slowdown,
-        high_bytes=_high(changed, needed, fits),
+        high_bytes=need.high_bytes,
     )
-
-
-def _high(job: Job, needed: int, fits: bool) -> int | None:
-    """The upper end of the interval of a plan that fits; of another one only a lower bound is known [bytes]."""
-    return interval(job.engine, needed)[1] if fits else None
 
 
 def _tokens_per_s(job: Job) -> float | None:

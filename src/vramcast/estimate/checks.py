@@ -8,7 +8,7 @@ from typing import Final
 
 from vramcast.blocks.parameters.targets import check_targets
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
-from vramcast.domain.model import MLP, Attention, Layer, MoE, MultiLatentAttention
+from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
 from vramcast.errors import InvalidSpec, Unsupported
 
 LARGEST_SUGGESTED = 128
@@ -46,6 +46,16 @@ NEEDS: Final[dict[str, tuple[Callable[[Plan], bool], str]]] = {
     "shard_group": (lambda plan: plan.shards is Shards.EVERYTHING, "shards=everything"),
 }
 """Field of the plan -> what it says something about, and how that is asked for. Without it, it is refused."""
+
+SHARDERS: Final[dict[str, tuple[str, ...]]] = {
+    "pytorch": ("fsdp1", "fsdp2"),
+    "huggingface": ("fsdp1", "fsdp2", "deepspeed"),
+    "deepspeed": ("deepspeed",),
+    "torchtitan": ("fsdp2",),
+    "torchtune": ("fsdp2",),
+    "litgpt": ("fsdp1",),
+}
+"""Engine -> what may do its sharding; the others' is their own."""
 
 PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
 """Engines whose programs hold one model and its loss."""
@@ -113,9 +123,14 @@ def refuse_ignored(job: Job) -> None:
             value, option = getattr(plan, name), name.replace("_", "-")
             shown = ",".join(value) if isinstance(value, tuple) else value
             raise InvalidSpec(f"{option}={shown} says nothing without {asked}; add that, or leave {option} out")
+    _check_sharder(job)
     if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
+        )
+    if job.engine in PRETRAINERS and model.head not in (Head.LM, Head.MLM):
+        raise Unsupported(
+            f"{job.engine} trains language models, and {model.name} predicts no tokens; use --engine pytorch"
         )
     if job.engine == "litgpt" and plan.precision is not Precision.BF16:
         raise Unsupported(f"precision={plan.precision} is not modelled for engine litgpt; use bf16 (bf16-true)")
@@ -133,6 +148,18 @@ def refuse_ignored(job: Job) -> None:
         raise InvalidSpec(f"{model.name} has no encoder beside its decoder; leave decoder-seq-len out")
     if workload.completion_len and workload.objective not in ("ppo", "grpo"):
         raise InvalidSpec(f"completion-len needs objective ppo or grpo, not {workload.objective}")
+
+
+def _check_sharder(job: Job) -> None:
+    sharder, known = job.plan.sharded_by, SHARDERS.get(job.engine, ())
+    if sharder is None:
+        return
+    if not known:
+        raise Unsupported(f"sharded-by={sharder} is not modelled for engine {job.engine}; leave it out")
+    if sharder not in known:
+        raise Unsupported(f"sharded-by={sharder} is not how engine {job.engine} shards; use {', '.join(known)}")
+    if job.plan.shards is Shards.NOTHING:
+        raise InvalidSpec(f"sharded-by={sharder} says who shards, and nothing is sharded; add --shards everything")
 
 
 def _tensor_parallel_sizes(layers: list[Layer]) -> Sizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.job import Phase
@@ -12,6 +13,13 @@ from vramcast.errors import OutOfMemory
 from vramcast.estimate.interval import Purpose, interval
 from vramcast.estimate.script import Script
 from vramcast.estimate.timeline import Simulated, simulate
+
+
+class RankNeed(NamedTuple):
+    """What a rank must have of its card, in short: what plans are compared by [bytes]."""
+
+    needed_bytes: int  # device bytes of the highest phase
+    steady_bytes: int  # of the steady one
 
 
 def rank_answer(
@@ -52,14 +60,15 @@ def rank_answer(
     )
 
 
-def needed_bytes(
+def rank_need(
     program: RankProgram, *, outside: tuple[Tensor, ...], capacity_bytes: int, alloc_conf: str = ""
-) -> int:
-    """`RankAnswer.needed_bytes` alone, for those who compare: without ledger and interval."""
+) -> RankNeed:
+    """What `rank_answer` comes to, for those who compare: without ledger and interval."""
     outside_bytes = sum(tensor.num_bytes for tensor in (*outside, *program.outside))
     script = Script(program.phases)
     marks, _ = _marks(program, script, alloc_conf or program.alloc_conf, capacity_bytes - outside_bytes)
-    return outside_bytes + max(mark.reserved_bytes for mark in marks.values())
+    highest = max(mark.reserved_bytes for mark in marks.values())
+    return RankNeed(outside_bytes + highest, outside_bytes + marks[program.steady].reserved_bytes)
 
 
 def _marks(

@@ -16,6 +16,7 @@ from vramcast.domain.answer import Capacity, Change, LoadMemory, RankAnswer, Ser
 from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
+from vramcast.domain.version import named, newer
 from vramcast.engines.serving.checks import refuse_ignored
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.corrections import applicable, effects
@@ -40,12 +41,12 @@ class Verdict(NamedTuple):
     """An answer in short: what a search compares."""
 
     fits: bool
-    needed_bytes: int  # device bytes of the fullest card; where it does not fit: at least that
+    needed_bytes: int  # device bytes of the fullest card, allocator included, whether it fits or not
     loaded_bytes: int  # of weights on the fullest rank, once they are loaded
     shortfall: str  # why the load does not go into the cache
     capacity: Capacity | None
-    load: LoadMemory | None = None  # what the load itself needs; None where it was not worked out
-    high_bytes: int | None = None  # upper end of the fullest card's 90 % interval; None where it was not worked out
+    load: LoadMemory | None = None  # what the load itself needs
+    high_bytes: int | None = None  # upper end of the fullest card's 90 % interval
 
 
 ENGINES: Final[dict[str, Engine]] = {
@@ -112,7 +113,10 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
             )
         ),
         warnings=_unique(
-            chain(ignored, idle, _cautions(job), deployment.warnings, *(rank.warnings for rank in programs))
+            chain(
+                ignored, idle, _cautions(job), deployment.warnings, deployment.advice(),
+                *(rank.warnings for rank in programs),
+            )
         ),
         changes=() if fits or not with_changes or isinstance(job, PipelineJob) else _changes(job),
         capacity=capacity,
@@ -138,19 +142,16 @@ def _changes(job: ServeJob) -> tuple[Change, ...]:
 
 
 def verdict(job: ServeJob) -> Verdict:
-    """Whether a plan fits and what it holds, without the ledger.
-
-    Where live tensors alone exceed the card no allocator is simulated: what is needed is then a lower bound.
+    """What `answer` says of a plan, as far as plans are compared by it.
 
     Raises: as `answer`
     """
     job, _ = applicable(job)
     deployment = deploy(job)
     visible = job.cluster.gpu.visible_bytes
-    needed, ranks = max(_live_bytes(job, rank) for rank in deployment.ranks), []
-    if needed <= visible:
-        ranks = [_rank_answer(job, rank) for rank in deployment.ranks]
-        needed = max(rank.needed_bytes for rank in ranks)
+    ranks = [_rank_answer(job, rank) for rank in deployment.ranks]
+    fullest = max(ranks, key=lambda rank: rank.needed_bytes)
+    needed = fullest.needed_bytes
     capacity = _capacity(job, deployment, ranks, needed)
     shortfall = _shortfall(job, deployment, capacity)
     return Verdict(
@@ -159,8 +160,8 @@ def verdict(job: ServeJob) -> Verdict:
         loaded_bytes=max(extent(rank.program.phases.get(Phase.LOAD, ())).net for rank in deployment.ranks),
         shortfall=shortfall,
         capacity=capacity,
-        load=_load(job, deployment, ranks) if ranks else None,
-        high_bytes=max(ranks, key=lambda rank: rank.needed_bytes).interval_bytes[1] if ranks else None,
+        load=_load(job, deployment, ranks),
+        high_bytes=fullest.interval_bytes[1],
     )
 
 
@@ -179,13 +180,6 @@ def _capacity(
     holes = max(map(_holes, ranks), default=1.0) if grows else 1.0
     safe = safe_fraction(deployment, needed_bytes, job.cluster.gpu.visible_bytes)
     return capacity_of(job, deployment, safe, holes)
-
-
-def _live_bytes(job: ServeJob, rank: ServingRank) -> int:
-    """The highest sum of live tensors over all phases, with what lies beside the allocator [bytes]."""
-    program = rank.program
-    whole = extent(tuple(node for nodes in program.phases.values() for node in nodes))
-    return whole.peak + sum(tensor.num_bytes for tensor in (context_tensor(job.cluster.gpu), *program.outside))
 
 
 def _num_parameters(job: ServeJob | PipelineJob) -> int:
@@ -228,7 +222,7 @@ def capacity_of(
 ) -> Capacity | None:
     """What the caches of all ranks hold together: the rank with the least decides, every data-parallel copy counts.
 
-    A pipeline has none.
+    A pipeline has none. Stages whose layers keep nothing of a sequence hold any number of them.
 
     Args:
         job: the question
@@ -238,7 +232,8 @@ def capacity_of(
     """
     if isinstance(job, PipelineJob):
         return None
-    caches = [rank.cache for rank in deployment.ranks if rank.cache is not None]
+    there = (rank.cache for rank in deployment.ranks)
+    caches = [cache for cache in there if cache is not None and cache.sequence_bytes(job.context)]
     if not caches:
         return None
     tightest = min(caches, key=lambda cache: cache.num_bytes / cache.sequence_bytes(job.context))
@@ -328,6 +323,9 @@ def _counted(rank: ServingRank) -> dict[str, int]:
 
 
 def _cautions(job: ServeJob | PipelineJob) -> Iterable[str]:
+    said = newer(job.engine, job.version, ENGINES[job.engine].newest)
+    if said is not None:
+        yield said
     if isinstance(job, PipelineJob):
         return
     context = job.model.context
@@ -358,9 +356,8 @@ def _subject(job: ServeJob | PipelineJob) -> str:
 
 def question(job: ServeJob | PipelineJob) -> dict[str, Any]:
     """The job as plain data; the model and the card by name."""
-    version = ".".join(map(str, job.version))
     plain: dict[str, Any] = {
-        "model": _subject(job), "gpus": job.cluster.name, "engine": f"{job.engine}@{version}"
+        "model": _subject(job), "gpus": job.cluster.name, "engine": named(job.engine, job.version)
     }
     if job.cluster.instance:
         plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"

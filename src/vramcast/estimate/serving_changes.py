@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from vramcast.domain.answer import Capacity, Change
 from vramcast.domain.serving import Requests, ServeJob
-from vramcast.errors import VramcastError
+from vramcast.estimate.proposals import attempted
 from vramcast.states.storage import FORMATS
 
 USUAL_FRACTION: Final = 0.9
@@ -202,7 +203,7 @@ class Step(NamedTuple):
         return Change(
             change=self.words, device_bytes=self.after.needed_bytes, fits=self.after.fits, cost=self.cost,
             concurrency=capacity.concurrency if capacity else None,
-            high_bytes=self.after.high_bytes if self.after.fits else None,
+            high_bytes=self.after.high_bytes,
         )
 
 
@@ -220,10 +221,9 @@ def _steps(job: ServeJob, before: Outcome, verdict: Callable[[ServeJob], Outcome
         if proposed is None:
             continue
         words, changed = proposed
-        try:
-            yield Step(words, proposal.cost, changed, verdict(changed))
-        except VramcastError:
-            continue  # the engine does not support it: nothing to propose
+        after = attempted(partial(verdict, changed))
+        if after is not None:
+            yield Step(words, proposal.cost, changed, after)
 
 
 def _pairs(steps: list[Step], verdict: Callable[[ServeJob], Outcome]) -> list[Step]:

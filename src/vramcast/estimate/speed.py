@@ -16,6 +16,7 @@ from vramcast.domain.model import Head, Run
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import formats_of
+from vramcast.engines.transformers.versions import left_whole
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.states.storage import FORMATS
 from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
@@ -72,10 +73,10 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
         raise Unsupported("encoder-decoder models are not timed")
     if job.plan.gpu_layers is not None and job.plan.gpu_layers < job.model.num_layers:
         raise Unsupported("layers on the host run at a speed that is not known here")
-    machine = machine_of(gpu, execution, node_cards=job.cluster.node_cards)
+    placement = placement_of(job, execution)
+    machine = machine_of(gpu, execution, whole=placement.whole, node_cards=job.cluster.node_cards)
     if machine is None:
         raise Unsupported(f"the catalogue has no bandwidth or rates of {gpu.name}")
-    placement = placement_of(job, execution)
     load = load_of(job)
     prefill = _prefill(job, machine, placement, load.prompt, prompts=1)
     together = min(job.requests.concurrency, max(1, _chunk(job) // load.prompt))
@@ -166,6 +167,7 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
         tp=tp,
         ep=tp * plan.dp if plan.expert_parallel else 1,
         dcp=plan.dcp,
+        left_whole=left_whole(job.model.family, job.version) if job.engine == "transformers" else None,
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import msgspec.structs
@@ -15,33 +15,44 @@ from vramcast.domain.answer import Answer, Change, RankAnswer, StepTime
 from vramcast.domain.job import WITHOUT_TARGETS, Job
 from vramcast.domain.program import extent, sizes
 from vramcast.domain.rank import RankProgram
+from vramcast.domain.version import Version, named, newer, version_text
 from vramcast.errors import UnknownName
-from vramcast.estimate.changes import single_changes
+from vramcast.estimate.changes import Need, single_changes
 from vramcast.estimate.checks import check
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need
-from vramcast.estimate.ranks import needed_bytes as needed_by
-from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.interval import interval
+from vramcast.estimate.ranks import RankNeed, rank_answer, rank_need
 from vramcast.estimate.training_corrections import beside, corrected_rank, explained, holding, with_slack
 from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES, IN_FP16
 
 if TYPE_CHECKING:
     from vramcast.domain.snapshot import Snapshot
 
-ENGINES: Final[dict[str, str]] = {
-    "pytorch": "vramcast.engines.pytorch",
-    "huggingface": "vramcast.engines.huggingface",
-    "deepspeed": "vramcast.engines.deepspeed",
-    "colossalai": "vramcast.engines.colossalai",
-    "unsloth": "vramcast.engines.unsloth",
-    "torchtitan": "vramcast.engines.torchtitan",
-    "torchtune": "vramcast.engines.torchtune",
-    "litgpt": "vramcast.engines.litgpt",
-    "megatron": "vramcast.engines.megatron",
-}
-"""Module of each engine; imported when asked for, so that a question pays for one engine only."""
 
-_NOTHING: Final[Mapping[str, int]] = {}
+
+class Engine(NamedTuple):
+    """A training engine: its module, the versions that its facts cover, and what they are versions of."""
+
+    module: str
+    oldest: Version
+    newest: Version  # also the one assumed when none is named
+    of: str
+    by_version: bool = True  # False: everything modelled is the same in all of them
+
+
+ENGINES: Final[dict[str, Engine]] = {
+    "pytorch": Engine("vramcast.engines.pytorch", (2, 0), (2, 13), "PyTorch"),
+    "huggingface": Engine("vramcast.engines.huggingface", (4, 30), (5, 23), "transformers"),
+    "deepspeed": Engine("vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed", by_version=False),
+    "colossalai": Engine("vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", by_version=False),
+    "unsloth": Engine("vramcast.engines.unsloth", (2024,), (2026, 10), "Unsloth"),
+    "torchtitan": Engine("vramcast.engines.torchtitan", (2024,), (2026, 7), "torchtitan, by the date of the checkout"),
+    "torchtune": Engine("vramcast.engines.torchtune", (0, 1), (0, 6), "torchtune", by_version=False),
+    "litgpt": Engine("vramcast.engines.litgpt", (2023,), (2026, 7), "litgpt, by the date of the checkout"),
+    "megatron": Engine("vramcast.engines.megatron", (0, 2), (0, 17), "Megatron Core", by_version=False),
+}
+"""Engines by name; a module is imported when asked for, so that a question pays for one engine only."""
 
 FAR_BELOW: Final = 0.85
 """Share of the largest live memory of a run's roles below which no role needs most, whatever the allocator adds: of
@@ -77,10 +88,10 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
         num_parameters=count_parameters(job.model).total,
         assumptions=_unique((
             *(text for program in programs for text in program.assumptions), *clock.assumptions,
-            *_recipe(job),
+            *_recipe(job), *_unversioned(job),
         )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
-        changes=() if fits or not with_changes else _offered(job, programs, ranks, clock.time),
+        changes=() if fits or not with_changes else _offered(job, ranks, clock.time),
         time=clock.time,
         host=host,
     )
@@ -90,12 +101,9 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
     return with_cost(found, job.cluster, run_tokens=job.run_tokens)
 
 
-def _offered(
-    job: Job, programs: tuple[RankProgram, ...], ranks: list[RankAnswer], time: StepTime | None
-) -> tuple[Change, ...]:
+def _offered(job: Job, ranks: list[RankAnswer], time: StepTime | None) -> tuple[Change, ...]:
     """Changes that lower the peak."""
-    known = {rank.role: rank.needed_bytes for rank in ranks}
-    return single_changes(job, _needed(job, programs, known), measure=needed_bytes, time=time)
+    return single_changes(job, ranks[0].needed_bytes, measure=need, time=time)
 
 
 def _recipe(job: Job) -> Iterator[str]:
@@ -107,8 +115,18 @@ def _recipe(job: Job) -> Iterator[str]:
         yield f"{job.plan.precision} with a loss scale: {job.cluster.gpu.name} has no bf16 tensor cores"
 
 
+def _unversioned(job: Job) -> Iterator[str]:
+    """A version that decides nothing here."""
+    if job.engine_version is not None and not ENGINES[job.engine].by_version:
+        yield f"{job.engine} is modelled alike in every version: {version_text(job.engine_version)} changes nothing"
+
+
 def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
     """What a user should know before trusting the verdict."""
+    if job.engine_version is not None:
+        said = newer(job.engine, job.engine_version, ENGINES[job.engine].newest)
+        if said is not None:
+            yield said
     if any(rank.gives_back_cache for rank in ranks):
         yield (
             "fits only because the allocator gives cached memory back when the card is full: expect retries and slow "
@@ -124,34 +142,38 @@ def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
         yield f"seq-len={seq_len} is longer than the {context} positions {job.model.name} was trained with"
 
 
+def need(job: Job, *, below: int | None = None) -> Need | None:
+    """What a job needs, whether it fits or not; None where it is not less than `below` [bytes]."""
+    programs = rank_programs(job)
+    if below is not None and live_of(job, programs) >= below:  # the allocator only adds to that
+        return None
+    found = need_of(job, programs)
+    return found if below is None or found.needed_bytes < below else None
+
+
+def need_of(job: Job, programs: Sequence[RankProgram]) -> Need:
+    """What a job needs whose programs are known."""
+    found, _ = _fullest(job, programs)
+    return Need(found.needed_bytes, interval(job.engine, found.steady_bytes)[1])
+
+
 def needed_bytes(job: Job) -> int:
-    """Device bytes of the fullest rank in its highest phase: what must fit.
-
-    Where live tensors alone exceed the card no allocator is simulated: the result is then their sum and what lies
-    beside the allocator, a lower bound.
-    """
-    return _needed(job, rank_programs(job))
+    """Device bytes of the fullest rank in its highest phase, allocator included, whether it fits or not."""
+    return need_of(job, rank_programs(job)).needed_bytes
 
 
-def _needed(job: Job, programs: tuple[RankProgram, ...], known: Mapping[str, int] = _NOTHING) -> int:
-    live = [_live_bytes(job, program) for program in programs]
-    return max(live) if max(live) > job.cluster.gpu.visible_bytes else _fullest(job, programs, known, live)[0]
+def live_of(job: Job, programs: Sequence[RankProgram]) -> int:
+    """Live tensors of the fullest rank at their highest, and what lies beside the allocator: never more than needed."""
+    return max(_live_bytes(job, program) for program in programs)
 
 
 def live_bytes(job: Job) -> int:
-    """Live tensors of the fullest rank at their highest, and what lies beside the allocator: never more than needed."""
-    return max(_live_bytes(job, program) for program in rank_programs(job))
+    """As `live_of`, of a job whose programs are not known."""
+    return live_of(job, rank_programs(job))
 
 
-def device_bytes(job: Job) -> int:
-    """Device bytes of the fullest rank in its highest phase, allocator included, whether it fits or not."""
-    return _fullest(job, rank_programs(job))[0]
-
-
-def _fullest(
-    job: Job, programs: tuple[RankProgram, ...], known: Mapping[str, int] = _NOTHING, live: Sequence[int] = ()
-) -> tuple[int, RankProgram]:
-    """What the role that needs most needs [bytes], and the role.
+def _fullest(job: Job, programs: Sequence[RankProgram]) -> tuple[RankNeed, RankProgram]:
+    """What the role that needs most needs, and the role.
 
     A pipeline has a role for each stage. Of those that allocate the same sizes only the one with the most live memory
     is simulated, and none that is far below the fullest.
@@ -159,11 +181,8 @@ def _fullest(
     Args:
         job: the question
         programs: the roles
-        known: what is known of roles already, by name [bytes]
-        live: the highest live memory of each, where it is known [bytes]
     """
-    if not live:
-        live = [_live_bytes(job, program) for program in programs] if len(programs) > 1 else [0]
+    live = [_live_bytes(job, program) for program in programs] if len(programs) > 1 else [0]
     by_live = sorted(zip(live, programs, strict=True), key=lambda role: -role[0])
     floor = FAR_BELOW * by_live[0][0]
     close = [program for _, program in takewhile(lambda role: role[0] >= floor, by_live)]
@@ -172,8 +191,8 @@ def _fullest(
         for program in close:
             alike.setdefault(sizes(node for nodes in program.phases.values() for node in nodes), program)
         close = [*alike.values()]
-    needs = ((known.get(program.role) or _role_bytes(job, program), program) for program in close)
-    return max(needs, key=lambda role: role[0])
+    needs = ((_need_of_role(job, program), program) for program in close)
+    return max(needs, key=lambda role: role[0].needed_bytes)
 
 
 def recorded(job: Job) -> Snapshot:
@@ -212,7 +231,7 @@ def rank_programs(job: Job, *, every_role: bool = True) -> tuple[RankProgram, ..
     if job.engine not in ENGINES:
         raise UnknownName.of("engine", job.engine, ENGINES)
     check(job)
-    engine = import_module(ENGINES[job.engine])
+    engine = import_module(ENGINES[job.engine].module)
     ranks = engine.ranks if every_role else getattr(engine, "deciding_ranks", engine.ranks)
     programs: tuple[RankProgram, ...] = ranks(job)
     held = holding(job)
@@ -221,7 +240,8 @@ def rank_programs(job: Job, *, every_role: bool = True) -> tuple[RankProgram, ..
 
 def question(job: Job) -> dict[str, Any]:
     """The job as plain data, defaults written out; the model and the card by name."""
-    plain: dict[str, Any] = {"model": job.model.name, "gpus": job.cluster.name, "engine": job.engine}
+    engine = named(job.engine, job.engine_version)
+    plain: dict[str, Any] = {"model": job.model.name, "gpus": job.cluster.name, "engine": engine}
     if job.cluster.instance:
         plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
     plain["workload"] = _plain(job.workload)
@@ -240,10 +260,11 @@ def _plain(noun: Any) -> dict[str, Any]:
     return plain
 
 
-def _role_bytes(job: Job, program: RankProgram) -> int:
+def _need_of_role(job: Job, program: RankProgram) -> RankNeed:
     if holding(job) is not None:
-        return _rank_answer(job, program).needed_bytes
-    return needed_by(
+        found = _rank_answer(job, program)
+        return RankNeed(found.needed_bytes, found.peak.device_bytes)
+    return rank_need(
         program, outside=beside(job), capacity_bytes=job.cluster.gpu.visible_bytes, alloc_conf=job.alloc_conf
     )
 

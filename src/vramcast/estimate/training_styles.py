@@ -175,9 +175,10 @@ EXCHANGED: Final[dict[Shards, str]] = {
 
 
 def _eager_style(job: Job, width: int) -> Style:
+    from vramcast.engines.eager.question import attention_of
     from vramcast.engines.eager.question import recipe_of as eager_recipe
 
-    plan = job.plan
+    plan, kernel = job.plan, attention_of(job)
     if job.engine in ("torchtitan", "torchtune"):
         from vramcast.blocks.sizes import Sizes
         from vramcast.operators.linear import Numerics
@@ -195,8 +196,8 @@ def _eager_style(job: Job, width: int) -> Style:
         fused=plan.compile, sizes=sizes, launch_s=LAUNCH_S.get(job.cluster.gpu.arch, OTHER_LAUNCH_S), width=width,
         module_s=ZERO3_MODULE_S if plan.shards is Shards.EVERYTHING and job.engine in ON_DEEPSPEED else 0.0,
         residual=sizes.numerics.residual, gradient_bytes=3.0 * width,  # the head's
-        attention=str(plan.attention), float8=float8_casts(job),
-        eager_scores=EAGER_SCORES if plan.attention is AttentionKernel.EAGER else 0.0,
+        attention=str(kernel), float8=float8_casts(job),
+        eager_scores=EAGER_SCORES if kernel is AttentionKernel.EAGER else 0.0,
         trains=plan.peft is None or "head" in plan.peft.modules_to_save,
     )
 

@@ -47,7 +47,7 @@ class Traits(Struct, frozen=True, kw_only=True):
 
 def mlp_of(fields: Fields, traits: Traits, width: int | None = None) -> MLP:
     """The family's feed-forward block."""
-    activation = fields.word("hidden_activation", "") or fields.word("hidden_act", traits.activation)
+    activation = fields.activation("hidden_activation", "hidden_act", fallback=traits.activation)
     return MLP(
         width=width or fields.count("intermediate_size"),
         gated=traits.gated,

@@ -18,7 +18,7 @@ from vramcast.families.fields import Fields
 
 def _layer(fields: Fields, extra: tuple[Parameter, ...] = ()) -> Layer:
     attention = attention_of(fields, fields.count("hidden_size"), qkv_bias=True, out_bias=True, rope=False)
-    activation = fields.word("hidden_act", "") or fields.word("activation", "gelu")
+    activation = fields.activation("hidden_act", "activation", fallback="gelu")
     mlp = MLP(width=fields.count("intermediate_size"), gated=False, activation=activation, bias=True)
     return Layer(mixer=attention, channel=mlp, norm=Norm.LAYER, norm_placement="post", extra=extra)
 

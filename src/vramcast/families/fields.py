@@ -7,6 +7,7 @@ from typing import Final
 
 from vramcast.errors import InvalidSpec
 from vramcast.families.dialects import hugging_face_names
+from vramcast.operators.activation import ACTIVATIONS
 
 LARGEST: Final = 2**31
 """No size of a real network reaches it; larger numbers are typing errors or attacks."""
@@ -142,6 +143,18 @@ class Fields:
         if not isinstance(value, str):
             raise self.wrong(key, "must be a text")
         return value
+
+    def activation(self, *keys: str, fallback: str) -> str:
+        """The first of these keys that is given, a name of transformers' activation functions."""
+        key = next((key for key in keys if self.has(key)), keys[-1])
+        name = self.word(key, fallback)
+        if name not in ACTIVATIONS:
+            close = next((known for known in ACTIVATIONS if known == name.lower()), "")
+            raise self.wrong(
+                key, "is no activation function of transformers, whose names are lower-case; use "
+                + (close or f"one of {', '.join(ACTIVATIONS)}")
+            )
+        return name
 
     def words(self, key: str) -> tuple[str, ...]:
         """A list of texts; empty when missing."""

@@ -117,9 +117,10 @@ def gemma4_tower(fields: Fields, text: Model) -> Stack:
         )
     inner = section_of(fields, "vision_config", "gemma4_vision")
     hidden, patch = inner.count("hidden_size"), inner.count("patch_size")
+    activation = inner.activation("hidden_activation", fallback="gelu_pytorch_tanh")
     layer = Layer(
         mixer=attention_of(inner, hidden, qk_norm="head"),
-        channel=MLP(width=inner.count("intermediate_size"), gated=True, activation="gelu"),
+        channel=MLP(width=inner.count("intermediate_size"), gated=True, activation=activation),
         post_norms=True,
     )
     table = Parameter(

@@ -61,7 +61,7 @@ def _rotary_fraction(fields: Fields, hidden: int) -> float:
 
 def _layer(fields: Fields, traits: GptTraits, attention: Attention) -> Layer:
     hidden = fields.count("hidden_size")
-    activation = fields.word("activation_function", "") or fields.word("hidden_act", traits.activation)
+    activation = fields.activation("activation_function", "hidden_act", fallback=traits.activation)
     width = fields.maybe("intermediate_size") or 4 * hidden
     mlp = MLP(width=width, gated=False, activation=activation, bias=traits.mlp_bias)
     return Layer(
@@ -149,9 +149,10 @@ def opt(fields: Fields) -> Model:
     before = fields.flag("do_layer_norm_before", fallback=True)
     attention = attention_of(fields, hidden, qkv_bias=bias, out_bias=bias, rope=False)
     width = fields.maybe("intermediate_size") or 4 * hidden
+    activation = fields.activation("activation_function", fallback="relu")
     layer = Layer(
         mixer=attention,
-        channel=MLP(width=width, gated=False, activation=fields.word("activation_function", "relu"), bias=bias),
+        channel=MLP(width=width, gated=False, activation=activation, bias=bias),
         norm=Norm.LAYER if fields.flag("layer_norm_elementwise_affine", fallback=True) else Norm.PLAIN,
         norm_placement="pre" if before else "post",
     )
@@ -181,7 +182,7 @@ def falcon(fields: Fields) -> Model:
     traits = GptTraits(
         positions="alibi" if alibi else "rope",
         mlp_bias=bias,
-        activation="gelu",
+        activation=fields.activation("activation", fallback="gelu"),
         parallel=parallel,
         shared_input_norm=parallel and norms == 1,
     )

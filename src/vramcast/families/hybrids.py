@@ -217,7 +217,7 @@ def nemotron_kinds(fields: Fields) -> tuple[str, ...]:
 def _nemotron_parts(fields: Fields) -> dict[str, Layer]:
     hidden = fields.count("hidden_size")
     heads, width = fields.count("mamba_num_heads"), fields.count("mamba_head_dim")
-    bias, activation = fields.flag("mlp_bias"), fields.word("mlp_hidden_act", "relu2")
+    bias, activation = fields.flag("mlp_bias"), fields.activation("mlp_hidden_act", fallback="relu2")
     state_space = Mamba(
         version=2,
         inner_dim=heads * width,

@@ -46,7 +46,7 @@ def _layer(fields: Fields, hidden: int, *, gated: bool) -> Layer:
         channel=MLP(
             width=fields.count("intermediate_size"),
             gated=False,
-            activation=fields.word("hidden_act", "gelu"),
+            activation=fields.activation("hidden_act", fallback="gelu"),
             bias=True,
         ),
         norm=Norm.LAYER,

@@ -22,7 +22,11 @@ def t5(fields: Fields) -> Model:
     hidden = fields.count("hidden_size")
     projection = fields.word("feed_forward_proj", "relu")
     gated = projection.startswith("gated-")
-    activation = "gelu" if projection == "gated-gelu" else projection.removeprefix("gated-")
+    if projection == "gated-gelu":  # T5Config: what the checkpoints mean by it
+        projection = "gated-gelu_new"
+    activation = fields.over({"feed_forward_proj": projection.removeprefix("gated-")}).activation(
+        "feed_forward_proj", fallback="relu"
+    )
     heads = fields.count("num_attention_heads")
     attention = Attention(
         num_heads=heads,
@@ -96,7 +100,7 @@ def _whisper_layer(fields: Fields, hidden: int, side: str) -> Layer:
         out_bias=True,
         rope=False,
     )
-    activation = fields.word("activation_function", "gelu")
+    activation = fields.activation("activation_function", fallback="gelu")
     mlp = MLP(width=fields.count(f"{side}_ffn_dim"), gated=False, activation=activation, bias=True)
     cross = attention if side == "decoder" else None
     return Layer(mixer=attention, channel=mlp, norm=Norm.LAYER, cross_attention=cross)

@@ -33,7 +33,7 @@ def patches_of(fields: Fields) -> int:
 def encoder_layer(fields: Fields, *, bias: bool = True, norm_kind: Norm = Norm.LAYER) -> Layer:
     """A pre-norm transformer layer with biases, as image encoders use."""
     attention = attention_of(fields, fields.count("hidden_size"), qkv_bias=bias, out_bias=bias, rope=False)
-    activation = fields.word("hidden_act", "gelu")
+    activation = fields.activation("hidden_act", fallback="gelu")
     mlp = MLP(width=fields.count("intermediate_size"), gated=False, activation=activation, bias=True)
     return Layer(mixer=attention, channel=mlp, norm=norm_kind)
 

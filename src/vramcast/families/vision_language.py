@@ -76,6 +76,7 @@ def qwen_tower(fields: Fields, text: Model, *, generation: Literal[2, 25, 3, 35]
     heads = inner.count("num_attention_heads")
     width = inner.multiple("mlp_ratio", 4, of=hidden) if generation == 2 else inner.count("intermediate_size")
     kind = Norm.RMS if generation == 25 else Norm.LAYER
+    activation = {2: "quick_gelu", 25: "silu"}.get(generation, "gelu_pytorch_tanh")
     layer = Layer(
         mixer=Attention(
             num_heads=heads,
@@ -84,7 +85,10 @@ def qwen_tower(fields: Fields, text: Model, *, generation: Literal[2, 25, 3, 35]
             qkv_bias=True,
             out_bias=True,
         ),
-        channel=MLP(width=width, gated=generation == 25, activation=inner.word("hidden_act", "gelu"), bias=True),
+        channel=MLP(
+            width=width, gated=generation == 25, bias=True,
+            activation=inner.activation("hidden_act", fallback=activation),
+        ),
         norm=kind,
     )
     merge = inner.count("spatial_merge_size", 2) ** 2
@@ -153,7 +157,8 @@ def pixtral_tower(fields: Fields, text: Model) -> Stack:
         fields.flag("multimodal_projector_bias"),
     )
     merge = fields.count("spatial_merge_size", 2) ** 2
-    mlp = MLP(width=inner.count("intermediate_size"), gated=True, activation=inner.word("hidden_act", "gelu"))
+    activation = inner.activation("hidden_act", fallback="gelu")
+    mlp = MLP(width=inner.count("intermediate_size"), gated=True, activation=activation)
     return Stack(
         name="vision",
         hidden=hidden,

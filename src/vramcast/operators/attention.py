@@ -34,6 +34,7 @@ class Scores(NamedTuple):
     additions: int = 0  # further tensors added to eager scores: alibi, relative positions
     fp32_softmax: bool = True  # eager: softmax runs in fp32 and is cast back (LLaMA-like); False: in the width (BERT)
     grouped: bool = True  # the kernel reads grouped heads without copies
+    sinks: bool = False  # eager: a column of the heads' sinks is joined to the scores, whose maximum is taken off
     copies: bool = False  # eager: scores are copied to fp32 before softmax, whose kernel converts fp16 only
 
     @property
@@ -144,7 +145,12 @@ def _eager(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
     for index in range(1 + scores.additions):
         total = graph.value(f"attention.scores_added_{index}", size, formula=formula)
         current = graph.call("add", [current], [total], passes_gradient=True)
+    if scores.sinks:
+        current = _with_sinks(graph, current, scores)
     current = _softmax(graph, current, scores)
+    if scores.sinks:
+        # without the sinks' column
+        current = graph.call("slice", [current], [graph.view(current, "attention.probabilities_of_keys")])
     if scores.dropout:
         current = _dropout(graph, current, scores)
     context = _output(graph, scores)
@@ -153,15 +159,29 @@ def _eager(graph: Graph, q: Value, k: Value, v: Value, scores: Scores) -> Value:
     return graph.call("contiguous", [context], [merged])
 
 
+def _with_sinks(graph: Graph, scores: Value, spec: Scores) -> Value:
+    """transformers models/gpt_oss/modeling_gpt_oss.py `eager_attention_forward`: cat, then minus the maximum."""
+    size = scores.num_bytes // spec.keys * (spec.keys + 1)
+    joined = graph.call("cat", [scores], [graph.value("attention.scores_and_sinks", size)], slices_gradient=True)
+    shifted = graph.value("attention.scores_shifted", size)
+    graph.call("sub", [joined], [shifted], passes_gradient=True)
+    graph.hold(joined, scores)
+    return shifted
+
+
 def _softmax(graph: Graph, raw: Value, scores: Scores) -> Value:
-    width = 4 if scores.fp32_softmax else scores.width
-    probabilities = graph.value("attention.probabilities", scores.score_elements * width)
+    width, read = 4 if scores.fp32_softmax else scores.width, raw
+    size = scores.score_elements * width
+    if scores.sinks:
+        size = raw.num_bytes // scores.width * width
+    if scores.copies and width == 4:  # only fp16 is converted inside the kernel
+        read = graph.call("cast", [raw], [graph.value("attention.scores_fp32", size)])
+    probabilities = graph.value("attention.probabilities", size)
     # backward multiplies gradient and result first: pytorch aten/src/ATen/native/cuda/SoftMax.cu
-    product = graph.tensor("attention.softmax_product", probabilities.num_bytes)
-    wide = [graph.tensor("attention.scores_fp32", probabilities.num_bytes)] if scores.copies and width == 4 else []
-    graph.call(
-        "softmax", [raw], [probabilities], saved=[probabilities], temporaries=wide, backward_temporaries=[product]
-    )
+    product = graph.tensor("attention.softmax_product", size)
+    graph.call("softmax", [read], [probabilities], saved=[probabilities], backward_temporaries=[product])
+    if read is not raw:
+        graph.hold(raw)
     if width == scores.width:
         return probabilities
     narrow = graph.value("attention.probabilities_cast", scores.score_elements * scores.width)

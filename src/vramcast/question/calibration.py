@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from vramcast.catalogue.documents import NoDocument, parse_toml
 from vramcast.domain.calibration import ALLOCATOR, OUTSIDE, Calibration, Correction, Plan
 from vramcast.domain.model import Noun
 from vramcast.domain.program import Category
@@ -39,8 +40,6 @@ def read_calibration(path: Path) -> Calibration:
 
     Raises: SourceError naming the file and what is wrong with it
     """
-    import tomllib
-
     import msgspec
 
     try:
@@ -48,13 +47,13 @@ def read_calibration(path: Path) -> Calibration:
             text = file.read(LARGEST_FILE + 1)
         if len(text) > LARGEST_FILE:
             raise SourceError(f"{path}: a calibration has at most {LARGEST_FILE} bytes")
-        found = msgspec.convert(tomllib.loads(text.decode("utf-8")), _File)
+        found = msgspec.convert(parse_toml(text.decode("utf-8")), _File)
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise SourceError(f"{path}: not a text file") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SourceError(f"{path}: not TOML: {str(error)[:200]}") from None
+    except NoDocument as error:
+        raise SourceError(f"{path}: not TOML: {error}") from None
     except (msgspec.ValidationError, InvalidSpec) as error:
         raise SourceError(f"{path}: no calibration: {str(error)[:300]}") from None
     return _checked(found, path)

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from vramcast.catalogue.documents import NoDocument, parse_toml, parse_yaml
 from vramcast.errors import SourceError, UnknownName
 from vramcast.question.options import OPTIONS, Option
+from vramcast.sources.whole_files import write_whole
 
 LARGEST_FILE: Final = 1 << 20
 """A job file is a few lines; more is a mistake or an attack [bytes]."""
+BYTES_PER_TOKEN: Final = 10
+"""Of a YAML file that people or programs write, at least: it may have as many tokens as its largest size allows."""
 
 ALWAYS: Final = ("model", "gpus")
 
@@ -48,27 +52,11 @@ def read_document(path: Path, *, largest: int) -> tuple[Any, bytes]:
         raise SourceError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise SourceError(f"{path}: not a text file") from None
-    return (_toml if path.suffix.lower() == ".toml" else _yaml)(text, path), content
-
-
-def _toml(text: str, path: Path) -> Any:
-    import tomllib
-
+    is_toml = path.suffix.lower() == ".toml"
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SourceError(f"{path}: not TOML: {str(error)[:200]}") from None
-
-
-def _yaml(text: str, path: Path) -> Any:
-    import yaml
-
-    try:
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise SourceError(f"{path}: aliases are not allowed")
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise SourceError(f"{path}: not YAML: {' '.join(str(error).split())[:200]}") from None
+        return parse_toml(text) if is_toml else parse_yaml(text, most_tokens=largest // BYTES_PER_TOKEN), content
+    except NoDocument as error:
+        raise SourceError(f"{path}: not {'TOML' if is_toml else 'YAML'}: {error}") from None
 
 
 def write_job(path: Path, options: Mapping[str, Any]) -> None:
@@ -81,10 +69,7 @@ def write_lines(path: Path, values: Mapping[str, Any], tables: Mapping[str, Mapp
     lines = [f"{name} = {_literal(value)}" for name, value in values.items() if value is not None]
     for title, table in tables.items():
         lines += ["", f"[{title}]", *(f"{name} = {_literal(value)}" for name, value in table.items())]
-    try:
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def _literal(value: Any) -> str:

@@ -31,6 +31,7 @@ class Option(NamedTuple):
     kind: Kind
     help: str
     choices: tuple[str, ...] = ()
+    versioned: bool = False  # "@" and a version may stand behind a choice
 
 
 ENGINES: Final = (
@@ -44,6 +45,7 @@ ENGINES: Final = (
     "colossalai",
     "unsloth",
 )
+SHARDERS: Final = ("fsdp1", "fsdp2", "deepspeed")
 ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
 SUFFIXES: Final = {"k": 1024, "m": 1024**2}
 AMOUNT: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kmbt]?)", re.ASCII)
@@ -78,13 +80,23 @@ MARKET_OPTIONS: Final[dict[str, Option]] = {
 }
 """What machines cost, and which there are beside those of the catalogue."""
 
+CONFIG_OPTIONS: Final[dict[str, Option]] = {
+    "from": Option("config", "paths", Kind.NAMES, "a configuration of another tool: ds_config.json, accelerate.yaml, "
+                   "Megatron or vLLM arguments (repeatable); options win over it"),
+    "from-format": Option("config", "format_name", Kind.TEXT, "whose --from is, where it is not recognised: vllm ..."),
+    "ignore-unread": Option("config", "ignore_unread", Kind.FLAG, "leave out what of --from is not understood, and say "
+                            "so, instead of refusing it"),
+}
+"""Files of other tools that a question starts from, and how they are read."""
+
 OPTIONS: Final[dict[str, Option]] = {
     "engine": _choice(
         "job",
         "engine",
-        "framework that runs the job; by default pytorch on one GPU, torchtitan (FSDP2) on several",
+        "framework that runs the job, huggingface@4.57 (transformers' version); by default pytorch on one GPU, "
+        "torchtitan (FSDP2) on several",
         ENGINES,
-    ),
+    )._replace(versioned=True),
     "seq-len": Option("workload", "seq_len", Kind.COUNT, "positions per sample (8k = 8192)"),
     "micro-batch": Option("workload", "micro_batch", Kind.COUNT, "samples per forward on one data-parallel rank"),
     "grad-accum": Option("workload", "grad_accum", Kind.COUNT, "micro-batches per optimizer step"),
@@ -114,6 +126,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "cp-kind": _choice("plan", "cp_kind", "how context parallelism exchanges", ("ring", "ulysses", "allgather")),
     "shards": _choice("plan", "shards", "what the data-parallel group splits (also: zero = 0..3)", Shards),
     "zero": _choice("plan", "shards", "ZeRO stage, the same as --shards", ZERO),
+    "sharded-by": _choice("plan", "sharded_by", "what does the sharding, where the engine has a choice", SHARDERS),
     "shard-group": Option("plan", "shard_group", Kind.COUNT, "HSDP: ranks that share one copy"),
     "reshard-after-forward": Option("plan", "reshard_after_forward", Kind.FLAG, "FSDP: free gathered weights"),
     "recompute": _choice("plan", "recompute", "activation checkpointing", Recompute),
@@ -148,6 +161,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "alloc-conf": Option("job", "alloc_conf", Kind.TEXT, "PYTORCH_CUDA_ALLOC_CONF"),
     "calibration": Option("job", "calibration", Kind.TEXT, "a file that `vramcast calibrate --save` wrote"),
     "engine-option": Option("job", "engine_options", Kind.NAMES, "key=value for the engine (repeatable)"),
+    **CONFIG_OPTIONS,
     **MARKET_OPTIONS,
     **MODEL_OPTIONS,
 }
@@ -214,7 +228,7 @@ def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -
 
 def _parse_choice(name: str, option: Option, value: object) -> str:
     text = str(value).strip().lower()
-    if text not in option.choices:
+    if (text.partition("@")[0] if option.versioned else text) not in option.choices:
         raise InvalidSpec(f"{name}={str(value)[:80]!r} is not known; use {', '.join(option.choices)}")
     return str(ZERO[text]) if name == "zero" else text
 
@@ -237,5 +251,6 @@ def _parse_number(name: str, value: object) -> float:
 
 
 __all__ = [
-    "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "parse", "parse_amount", "parse_count",
+    "CONFIG_OPTIONS", "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "parse",
+    "parse_amount", "parse_count",
 ]

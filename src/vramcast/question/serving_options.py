@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, Kind, Option
+from vramcast.question.options import CONFIG_OPTIONS, MARKET_OPTIONS, MODEL_OPTIONS, Kind, Option
 
 
 def _choice(section: str, field: str, help_: str, choices: tuple[str, ...]) -> Option:
@@ -64,6 +64,7 @@ SERVE_OPTIONS: Final[dict[str, Option]] = {
         "job", "calibration", Kind.TEXT, "a file that --save-calibration wrote: measured over predicted, by entry"
     ),
     "engine-option": Option("job", "engine_options", Kind.NAMES, "key=value for the engine (repeatable)"),
+    **CONFIG_OPTIONS,
     **MARKET_OPTIONS,
     **MODEL_OPTIONS,
 }

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Workload
 from vramcast.domain.model import Model
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
+from vramcast.domain.version import named
 from vramcast.question.options import OPTIONS, Option
 from vramcast.question.serving_options import SERVE_OPTIONS
 
@@ -36,14 +37,15 @@ def train_command(job: Job, options: Mapping[str, Any], model: str | None) -> st
     """
     shards = ("shards",) if job.cluster.count > 1 else ()
     words = [
-        "vramcast", "train", *([model] if model else []), "--gpus", job.cluster.name, "--engine", job.engine,
+        "vramcast", "train", *([model] if model else []), "--gpus", job.cluster.name,
+        "--engine", named(job.engine, job.engine_version),
         *_differing(job.workload, Workload(), OPTIONS, "workload"),
         *_differing(replace(job.plan, peft=None), Plan(), OPTIONS, "plan", always=shards),
     ]
     if job.plan.peft is not None:
         peft = job.plan.peft
-        named = () if peft.method in WITHOUT_TARGETS else ("lora-targets",)
-        words += ["--peft", peft.method, *_differing(peft, Peft(), OPTIONS, "peft", always=named)]
+        targets = () if peft.method in WITHOUT_TARGETS else ("lora-targets",)
+        words += ["--peft", peft.method, *_differing(peft, Peft(), OPTIONS, "peft", always=targets)]
     words += [*_engine_options(job.engine_options), *(["--alloc-conf", job.alloc_conf] if job.alloc_conf else [])]
     words += _passed_on(options, OPTIONS, also=("tokens",))
     return shlex.join(words)
@@ -59,7 +61,7 @@ def serve_command(job: ServeJob, options: Mapping[str, Any], model: str | None, 
         label: the options of the replica, which say how its cards are named
     """
     gpus = label.split()[1]
-    engine = f"{job.engine}@{'.'.join(map(str, job.version))}"
+    engine = named(job.engine, job.version)
     split = () if gpus.startswith("1x") else ("tp", "pp")  # by default tp is every card
     words = [
         "vramcast", "serve", *([model] if model else []), "--gpus", gpus, "--engine", engine,
@@ -71,7 +73,7 @@ def serve_command(job: ServeJob, options: Mapping[str, Any], model: str | None, 
 
 
 def question_command(
-    command: str, options: Mapping[str, Any], *, file: str | Path | None = None, configs: Iterable[str | Path] = (),
+    command: str, options: Mapping[str, Any], *, file: str | Path | None = None,
     behind: Iterable[str] = (),
 ) -> str:
     """What is typed to ask a question.
@@ -80,7 +82,6 @@ def question_command(
         command: "train", "plan serve" ...
         options: by their names on the command line; what stands without a name is "model"; None: not given
         file: a job file beneath them
-        configs: files of other tools beneath them
         behind: what stands behind "--"
 
     >>> question_command("train", {"model": "llama-3.1-8b", "gpus": "h100", "seq-len": 8192, "compile": False})
@@ -89,7 +90,7 @@ def question_command(
     model = options.get("model")
     name = model.name if isinstance(model, Model) else model
     words = ["vramcast", *command.split(), *([str(name)] if name is not None else [])]
-    for option, value in {**options, "file": file, "from": tuple(configs)}.items():
+    for option, value in {**options, "file": file}.items():
         if option == "model" or value in (None, ""):
             continue
         for one in value if isinstance(value, (list, tuple)) else (value,):

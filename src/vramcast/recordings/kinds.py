@@ -81,10 +81,6 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 """The whole table, in the order in which kinds win."""
 
-CUBLAS_WORKSPACE_BYTES: Final = 8_519_680
-"""PyTorch's default cuBLAS workspace, ":4096:2:16:8" [KiB x count]: (4096 * 2 + 16 * 8) KiB; no tensor is likely to be
-just as large [pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize]."""
-
 NESTED: Final = 2
 """Constructors within each other from which a stack is that of a module being built [count]."""
 

@@ -11,8 +11,9 @@ from bisect import bisect_left
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from vramcast.domain.cublas import SMALL_BYTES
 from vramcast.domain.snapshot import Action, Annotation, DeviceSnapshot, Snapshot, Trace
-from vramcast.recordings.kinds import CUBLAS_WORKSPACE_BYTES, Kind, Kinds
+from vramcast.recordings.kinds import Kind, Kinds
 
 
 class Category(StrEnum):
@@ -151,7 +152,7 @@ def _categories(trace: Trace, ends: array[int], kinds: Kinds, edges: set[int]) -
         number = known.get(key)
         if number is None:
             number = known[key] = numbers[_category(kind, outlived, freed_by, undecided)]
-        if kind == Kind.UNSEEN and sizes[index] == CUBLAS_WORKSPACE_BYTES:
+        if kind == Kind.UNSEEN and sizes[index] == SMALL_BYTES:  # no tensor is likely to be just as large
             number = numbers[Category.WORKSPACES]
         result[index] = number
     return result
@@ -211,7 +212,7 @@ def category_at_start(lives: Lives, trace: Trace, kinds: Kinds, address: int, si
     kind = kinds[stack]
     end = lives.freed_at_start.get(address, lives.events)
     freed_by = Kind.UNSEEN if end == lives.events else kinds[trace.stacks[end]]
-    if kind == Kind.UNSEEN and size_bytes == CUBLAS_WORKSPACE_BYTES:
+    if kind == Kind.UNSEEN and size_bytes == SMALL_BYTES:
         return Category.WORKSPACES
     found = _category(kind, True, freed_by, False)
     if found == Category.UNKNOWN and kind == Kind.UNSEEN and end == lives.events:

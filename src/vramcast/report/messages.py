@@ -173,6 +173,7 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "allocated": {"en": "allocated", "zh": "已分配"},
     "reserved": {"en": "reserved", "zh": "已保留"},
     "device": {"en": "device", "zh": "设备"},
+    "ignored": {"en": "not in this answer: {what}", "zh": "此结果未计入：{what}"},
     "assumed": {"en": "Assumed", "zh": "假设"},
     "warnings": {"en": "Warnings", "zh": "警告"},
     "largest": {"en": "largest entry: {path}, {size}", "zh": "最大的一项：{path}，{size}"},

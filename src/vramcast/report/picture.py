@@ -15,6 +15,7 @@ from vramcast.domain.planning import Point
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.messages import Words
 from vramcast.report.plan_words import fleet_words
+from vramcast.sources.whole_files import write_whole
 
 COLUMNS: Final = 64
 ROWS: Final = 14
@@ -189,10 +190,7 @@ def write_picture(path: Path, points: Sequence[Point], words: Words) -> None:
     check_picture(path)
     if not points:
         raise InvalidSpec("--picture has nothing to draw: no plan that fits has a known speed")
-    try:
-        path.write_text(WRITERS[path.suffix](points, words), encoding="utf-8")
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from None
+    write_whole(path, WRITERS[path.suffix](points, words))
 
 
 def html(points: Sequence[Point], words: Words) -> str:

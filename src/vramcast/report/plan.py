@@ -12,7 +12,7 @@ from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
 from vramcast.report.plan_words import decision_words, fleet_words, reason_words, technique_words
 from vramcast.report.price import dated, money, run_length
-from vramcast.report.text import cost_words, host, table
+from vramcast.report.text import cost_words, host, table, unread
 from vramcast.units import format_bytes
 
 SHOWN_TECHNIQUES: Final = 0.01
@@ -39,6 +39,8 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
         ("assumed", (f"  - {text}" for text in answer.assumptions)),
         ("warnings", (f"  - {text}" for text in answer.warnings)),
     ]
+    first = list(sections[0][1])
+    sections[0] = ("", (*first[:1], *unread(answer.ignored, words), *first[1:]))
     lines: list[str] = []
     for key, body in sections:
         found = list(body)
@@ -264,7 +266,7 @@ def engine_of(answer: PlanAnswer) -> str | None:
     """The engine that the answer is about: the winner's, or the only one asked for."""
     asked = answer.plans[0].question["engine"] if answer.plans else answer.question.get("engine")
     named = [asked] if isinstance(asked, str) else asked
-    return named[0] if named and len(named) == 1 else None
+    return named[0].partition("@")[0] if named and len(named) == 1 else None
 
 
 def decisions_of(decisions: tuple[Decision, ...], words: Words, *, engine: str | None) -> Iterator[str]:

@@ -48,6 +48,8 @@ def plan_document(answer: PlanAnswer, words: Words = ENGLISH, *, today: date | N
     plain["front"] = [_present(point) for point in answer.front]
     plain["decisions"] = [_present(_decision(decision, words)) for decision in answer.decisions]
     plain["techniques"] = [_present(_technique(technique, words)) for technique in answer.techniques]
+    if answer.ignored:
+        plain["ignored"] = list(answer.ignored)
     return plain | {"assumptions": list(answer.assumptions), "warnings": list(answer.warnings)}
 
 

@@ -204,7 +204,7 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.behind": {"en": "another is faster and cheaper", "zh": "另有更快且更便宜的方案"},
     "technique": {"en": "technique", "zh": "技术"},
     "decision.fits_yes": {"en": "yes: {needed} of {capacity}", "zh": "能：{needed}，可用 {capacity}"},
-    "decision.fits_no": {"en": "no: at least {needed} of {capacity}", "zh": "不能：至少 {needed}，可用 {capacity}"},
+    "decision.fits_no": {"en": "no: {needed} of {capacity}", "zh": "不能：需要 {needed}，可用 {capacity}"},
     "decision.size_yes": {
         "en": "yes: {needed} of states, {capacity} usable",
         "zh": "超过：状态共 {needed}，单卡可用 {capacity}",

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vramcast.domain.snapshot import BlockView, Frame
-from vramcast.errors import SourceError
 from vramcast.recordings.advice import advice
 from vramcast.recordings.examine import Examined
 from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
@@ -36,6 +35,7 @@ from vramcast.report.replay_parts import (
     variants_title,
 )
 from vramcast.report.replay_words import SAID_OF, age, blocks, class_name, has_times, parts_of, plain, share
+from vramcast.sources.whole_files import write_whole
 from vramcast.units import format_bytes
 
 MOST_BLOCKS: Final = 1000
@@ -71,10 +71,7 @@ def write_page(
 
     Raises: SourceError where it cannot be written
     """
-    try:
-        path.write_text(page(found, words, top=top, lead=lead), encoding="utf-8")
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}; name a file that can be written") from None
+    write_whole(path, page(found, words, top=top, lead=lead))
 
 
 def page(found: Sequence[Examined], words: Words, *, top: int, lead: Lead | None = None) -> str:

@@ -34,6 +34,7 @@ def _one(answer: OneT, words: Words) -> OneT:
     found = replace(
         answer,
         ranks=tuple(_rank(rank, words) for rank in answer.ranks),
+        ignored=_said(answer.ignored, words),
         assumptions=_said(answer.assumptions, words),
         warnings=_said(answer.warnings, words),
         changes=tuple(_change(change, words) for change in answer.changes),
@@ -61,6 +62,7 @@ def _plans(answer: PlanT, words: Words) -> PlanT:
         change=None if change is None else _change(change, words),
         reasons=tuple(replace(reason, text=words.said(reason.text)) for reason in answer.reasons),
         techniques=tuple(replace(row, lacks=words.said(row.lacks)) for row in answer.techniques),
+        ignored=_said(answer.ignored, words),
         assumptions=_said(answer.assumptions, words),
         warnings=_said(answer.warnings, words),
     )

@@ -35,7 +35,7 @@ def render(
     """The whole report; `today` is what the age of a price counts from."""
     answer = words.spoken(answer)
     found = answer.found
-    lines = [*search(found, words), *verdict(answer, words, today=today), ""]
+    lines = [*headlines(answer, words, today=today), ""]
     if found is not None:
         lines += [words("tried", count=found.num_tried), *tried(found, words), ""]
     total = sum(rank.count for rank in answer.ranks)
@@ -56,6 +56,18 @@ def render(
         if texts:
             lines += [words(key), *(f"  - {text}" for text in texts), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def headlines(answer: Answer, words: Words, *, today: date | None = None) -> tuple[str, ...]:
+    """What a search came to and the verdict; what the answer is without stands behind the first line."""
+    first, *rest = (*search(answer.found, words), *verdict(answer, words, today=today))
+    return (first, *unread(answer.ignored, words), *rest)
+
+
+def unread(ignored: Iterable[str], words: Words) -> tuple[str, ...]:
+    """What of the files of a question its answer is without, in one line; none where there is nothing."""
+    said = "; ".join(ignored)
+    return ("  " + words("ignored", what=said),) if said else ()
 
 
 def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Iterator[str]:
@@ -315,7 +327,7 @@ def changes(answer: Answer, words: Words) -> Iterator[str]:
 def change_cells(change: Change, words: Words) -> tuple[str, str, str, str]:
     """A change, what it leads to, whether that fits, and what it costs."""
     mark = words("change_fits") if change.fits else words("change_fails")
-    size = format_bytes(change.device_bytes) if change.fits else f"> {format_bytes(change.device_bytes)}"
+    size = format_bytes(change.device_bytes)
     if change.concurrency:
         size = words("holds", sequences=f"{change.concurrency:,.1f}")
     return change.change, size, mark, cost_words(change, words)

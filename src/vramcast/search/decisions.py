@@ -164,8 +164,7 @@ def _moved(built: Job, job: Job, engine: str) -> Job:
 def _decision(step: Step, job: Job, built: Job, needed: int, capacity: int) -> Decision:
     on_card, host = needed <= capacity, host_need(built)
     fits = on_card and (host is None or host.fits)
-    least = "" if on_card else "at least "
-    finding = f"{'yes' if fits else 'no'}: {least}{format_bytes(needed)} of {format_bytes(capacity)}"
+    finding = f"{'yes' if fits else 'no'}: {format_bytes(needed)} of {format_bytes(capacity)}"
     if host is not None:
         there = host.memory_there_bytes
         have = "" if there is None else f" of {format_bytes(there)}"

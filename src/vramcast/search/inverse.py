@@ -1,7 +1,8 @@
 """Inverse questions about training: how large a batch, a sequence, a model, and which machines are enough.
 
-Every plan looked at is answered by the engine's own model (`estimate.training.needed_bytes`); nothing is interpolated.
-What is monotone (more data and more parameters never need less) is bisected, everything else tried one by one.
+Every plan looked at is answered by the engine's own model; nothing is interpolated. What is monotone (more data and
+more parameters never need less) is bisected, everything else tried one by one. A plan whose live tensors alone exceed
+the card cannot fit, and is played through the allocator only where its size is shown or compared: `measured`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from vramcast.domain.planning import Goal, Limits, Space
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
 from vramcast.estimate.host_memory import has_room, host_need, shortfall
 from vramcast.estimate.step_time import timed
-from vramcast.estimate.training import answer, device_bytes, live_bytes, needed_bytes
+from vramcast.estimate.training import answer, live_bytes, live_of, need_of, needed_bytes, rank_programs
 from vramcast.estimate.variants import on_engine, options_between, with_plan, with_workload
 from vramcast.search.bisection import largest
 from vramcast.search.family import scaled_model
@@ -76,13 +77,13 @@ class Look(NamedTuple):
 
     job: Job
     value: int | str
-    tried: Tried
+    tried: Tried  # without `needed_bytes` where that is only known to be too much
+    live_bytes: int = 0  # never more than needed; 0: no such plan
 
     @property
-    def nearness(self) -> float:
-        """How much there is of what is needed."""
-        needed = self.tried.needed_bytes
-        return (self.tried.capacity_bytes or 0) / needed if needed else 0.0
+    def misses(self) -> float:
+        """How often over what there is would be needed, or more often."""
+        return (self.tried.needed_bytes or self.live_bytes) / max(1, self.tried.capacity_bytes or 0)
 
 
 class Result(NamedTuple):
@@ -109,14 +110,12 @@ def choose(goal: str, asked: Question) -> tuple[Job, Found]:
     if goal not in GOALS:
         raise UnknownName.of("goal", goal, GOALS)
     result = GOALS[goal](asked)
-    nearest = max(filter(_fails, result.looks), key=lambda look: look.nearness, default=None)
+    nearest = nearest_of(result.looks)
     chosen = result.best or nearest
     if chosen is None:
         reasons = "; ".join(dict.fromkeys(look.tried.reason for look in result.looks)) or "nothing to look at"
         raise InvalidSpec(f"no plan is possible: {reasons[:400]}")
-    shown = [_in_full(look) for look in _shown(result.looks, chosen)]
-    nearest = max(filter(_fails, shown), key=lambda look: look.nearness, default=nearest)
-    chosen = result.best or nearest or chosen
+    shown = [measured(look) for look in _shown(result.looks, chosen)]
     return chosen.job, Found(
         goal=goal,
         what=result.best.tried.what if result.best else None,
@@ -127,29 +126,32 @@ def choose(goal: str, asked: Question) -> tuple[Job, Found]:
     )
 
 
-def _fails(look: Look) -> bool:
-    """Whether a plan is possible and too large."""
-    return not look.tried.fits and bool(look.tried.needed_bytes)
+def nearest_of(looks: Iterable[Look]) -> Look | None:
+    """Of the plans that are possible and do not fit, the one that misses by least."""
+    nearest: Look | None = None
+    failing = (look for look in looks if look.live_bytes and not look.tried.fits)
+    for look in sorted(failing, key=lambda look: look.misses):
+        if nearest is not None and look.misses >= nearest.misses:
+            break  # none behind it can miss by less
+        found = measured(look)
+        nearest = found if nearest is None or found.misses < nearest.misses else nearest
+    return nearest
 
 
-def _in_full(look: Look) -> Look:
-    """A plan that does not fit with what it really needs: a search is content with live tensors, a lower bound."""
-    if not _fails(look) or (look.tried.needed_bytes or 0) <= (look.tried.capacity_bytes or 0):
+def measured(look: Look) -> Look:
+    """The plan with what it needs, allocator included."""
+    if look.tried.needed_bytes is not None or not look.live_bytes:
         return look
-    needed = device_bytes(look.job)
-    reason = look.tried.reason.replace(_least(look.tried.needed_bytes or 0), format_bytes(needed))
+    needed = needed_bytes(look.job)
+    reason = _reason(look.job, needed, look.tried.capacity_bytes or 0)
     return look._replace(tried=replace(look.tried, needed_bytes=needed, reason=reason))
-
-
-def _least(num_bytes: int) -> str:
-    return f"at least {format_bytes(num_bytes)}"
 
 
 def _shown(looks: list[Look], chosen: Look) -> list[Look]:
     """The plans around the chosen one; all of them where they are alternatives."""
     if any(look.tried.parameters for look in looks):
         return looks
-    index = next(position for position, look in enumerate(looks) if look is chosen)
+    index = next(position for position, look in enumerate(looks) if look.job is chosen.job)
     start = max(0, min(index - SHOWN + 1 + LARGER_ONES, len(looks) - SHOWN))
     return looks[start : start + SHOWN]
 
@@ -158,22 +160,26 @@ def _look(job: Job, what: str, value: int | str, headroom: float) -> Look:
     """Whether a plan fits, by how much, and how fast it is."""
     capacity = int(job.cluster.gpu.visible_bytes * (1 - headroom))
     try:
-        needed = needed_bytes(job)
+        programs = rank_programs(job)
+        live = live_of(job, programs)
+        if live > capacity:
+            return Look(job, value, Tried(what=what, fits=False, capacity_bytes=capacity), live)
+        needed = need_of(job, programs).needed_bytes
     except VramcastError as error:
         return Look(job, value, Tried(what=what, fits=False, reason=str(error)))
     fits = needed <= capacity and has_room(job)
     clock = timed(job).time if fits else None
-    reason = "" if fits else _reason(job, needed, capacity)
     tried = Tried(
-        what=what, fits=fits, reason=reason, needed_bytes=needed, capacity_bytes=capacity,
-        tokens_per_s=clock.tokens_per_s if clock else None,
+        what=what, fits=fits, reason="" if fits else _reason(job, needed, capacity), needed_bytes=needed,
+        capacity_bytes=capacity, tokens_per_s=clock.tokens_per_s if clock else None,
     )
-    return Look(job, value, tried)
+    return Look(job, value, tried, live)
 
 
 def _reason(job: Job, needed: int, capacity: int) -> str:
+    """Why a plan does not fit."""
     if needed > capacity:
-        return f"{_least(needed)} needed, {format_bytes(capacity)} usable"
+        return f"{format_bytes(needed)} needed, {format_bytes(capacity)} usable"
     return shortfall(host_need(job))
 
 
@@ -273,7 +279,7 @@ def _largest_with(asked: Question, rung: Rung, catalogue: list[Model]) -> Look:
     bound = MARGIN * count_parameters(_of_size(alone)).total
     candidates = (model for model in catalogue if count_parameters(model).total <= bound)
     found = next((looked for looked in map(look, candidates) if looked.tried.fits), None)
-    looked = found or look(_of_size(max(1, steps)))
+    looked = found or measured(look(_of_size(max(1, steps))))
     bare = with_plan(replace(asked.job, model=looked.job.model), shards=Shards.NOTHING)
     tried = replace(
         looked.tried, what=f"{rung.name}: {options_between(bare, looked.job) or '-'}", parameters=parameters,
@@ -344,7 +350,7 @@ def _on_cluster(asked: Question, cluster: Cluster) -> Look:
     if not looks:
         reason = f"no plan of {', '.join(asked.engines)} is known here"
         return Look(here, cluster.name, Tried(what=f"--gpus {cluster.name}", fits=False, reason=reason))
-    return max(looks, key=lambda look: look.nearness)
+    return nearest_of(looks) or looks[0]
 
 
 def _searched(asked: Question, job: Job) -> Job | None:

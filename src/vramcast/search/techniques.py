@@ -12,7 +12,7 @@ from vramcast.errors import VramcastError
 from vramcast.estimate import techniques as ways
 from vramcast.estimate.host_memory import host_need, shortfall
 from vramcast.estimate.step_time import step_time
-from vramcast.estimate.training import device_bytes
+from vramcast.estimate.training import needed_bytes
 from vramcast.estimate.variants import on_engine, options_between
 
 Pace = Callable[[Job], StepTime]
@@ -50,7 +50,7 @@ def techniques(job: Job, *, pace: Pace = step_time) -> Table:
     def measured(other: Job) -> int:
         key = (other.engine, other.plan, other.workload, other.alloc_conf)
         if key not in sizes:
-            sizes[key] = device_bytes(other)
+            sizes[key] = needed_bytes(other)
         return sizes[key]
 
     found: list[Technique] = []

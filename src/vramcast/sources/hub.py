@@ -31,6 +31,7 @@ from vramcast.sources.safetensors import (
     read_directory,
 )
 from vramcast.sources.weights import compared, joined, noted
+from vramcast.sources.whole_files import write_whole
 
 HUGGING_FACE: Final = "https://huggingface.co"
 MODELSCOPE: Final = "https://www.modelscope.cn"
@@ -254,8 +255,6 @@ def _keep(repository: Repository, kept: _Kept) -> None:
     path = kept_path(repository)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_bytes(msgspec.msgpack.encode(kept))
-        draft.replace(path)
-    except OSError:
+        write_whole(path, msgspec.msgpack.encode(kept))
+    except (OSError, SourceError):
         return

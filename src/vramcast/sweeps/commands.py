@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from vramcast.api import job_of, serve_answer
+from vramcast.api import serve_answer, train_answer
 from vramcast.errors import InvalidSpec
 from vramcast.question.options import OPTIONS, Kind, Option, parse
 from vramcast.question.serving_options import SERVE_OPTIONS
@@ -26,9 +26,7 @@ class Command(NamedTuple):
 
 
 def _train(options: Mapping[str, Any], resolve: Resolve) -> Answer:
-    from vramcast.estimate.training import answer
-
-    return answer(job_of(options, resolve=resolve), with_changes=False)
+    return train_answer(options, resolve=resolve, with_changes=False)[1]
 
 
 def _serve(options: Mapping[str, Any], resolve: Resolve) -> Answer:

@@ -2,18 +2,18 @@
 
 The first line says which sweep and which version it belongs to. Lines reach the system at once, so that nothing is lost
 when processes die; they are forced to the disk every `SYNC_SECONDS`, which is what a loss of power can cost. A last
-line without its end is dropped, a damaged one is asked again.
+line without its end is dropped. Every other line carries a checksum, and a damaged one is asked again.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from array import array
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -22,11 +22,13 @@ from vramcast.sweeps.columns import Row
 from vramcast.sweeps.spec import Sweep
 from vramcast.version import __version__
 
-FORMAT: Final = 1
+FORMAT: Final = 2  # 1 had no checksums
 SYNC_SECONDS: Final = 2.0
 ENDING: Final = ".journal"
 
 ABSENT: Final = -1
+BINARY: Final[int] = getattr(os, "O_BINARY", 0)  # of Windows, which else turns ends of lines into others
+LOCKED_BYTE: Final = 2**40  # beyond every journal: what Windows locks cannot be read either
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +45,29 @@ class Record(msgspec.Struct, frozen=True):
 
     place: int
     key: str
+    sum: str  # of all the rest
     row: msgspec.Raw
+
+
+def checksum(place: int, key: str, row: bytes) -> str:
+    """Of a line: its row as it is written."""
+    return blake2b(b"%d %s %s" % (place, key.encode(), row), digest_size=8).hexdigest()
+
+
+def line_of(place: int, key: str, row: Row) -> bytes:
+    """A row as a line of the journal."""
+    raw = msgspec.json.encode(row)
+    return msgspec.json.encode(Record(place, key, checksum(place, key, raw), msgspec.Raw(raw))) + b"\n"
+
+
+def record_of(line: bytes) -> Record | None:
+    """What a line holds; None where it is damaged."""
+    try:
+        record = msgspec.json.decode(line, type=Record)
+        whole = record.sum == checksum(record.place, record.key, bytes(record.row))
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return record if whole else None
 
 
 class Journal:
@@ -73,11 +97,11 @@ class Journal:
 
     def _locked(self) -> int:
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY, 0o644)
         except OSError as error:
             raise SourceError(f"{self.path}: cannot be written ({error.strerror})") from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError:
             os.close(descriptor)
             raise SourceError(
@@ -109,6 +133,11 @@ class Journal:
             raise SourceError(f"{self.path}: is no journal of a sweep; move it away or give another --out") from None
         if restart or found == self._header:
             return
+        if found.journal != FORMAT:
+            raise SourceError(
+                f"{self.path}: was written in another form of journals (form {found.journal}, this is form {FORMAT}); "
+                "give another --out, or --restart to ask everything again"
+            )
         if found.vramcast != __version__:
             raise SourceError(
                 f"{self.path}: holds answers of vramcast {found.vramcast}, this is {__version__}; give another --out, "
@@ -131,14 +160,9 @@ class Journal:
         return len(line)
 
     def _note(self, line: bytes, offset: int) -> None:
-        try:
-            record = msgspec.json.decode(line, type=Record)
-            place, key = record.place, int(record.key, 16)
-        except (msgspec.MsgspecError, ValueError):
-            return  # damaged: asked again
-        if not 0 <= place < len(self._offsets) or not 0 <= key < 2**64:
-            return
-        self._offsets[place], self._keys[place] = offset, key
+        record = record_of(line)
+        if record is not None and 0 <= record.place < len(self._offsets):
+            self._offsets[record.place], self._keys[record.place] = offset, int(record.key, 16)
 
     def __len__(self) -> int:
         return len(self._offsets) - self._offsets.count(ABSENT)
@@ -181,8 +205,11 @@ class Journal:
             for offset in self._offsets:
                 if offset != ABSENT:
                     file.seek(offset)
-                    record: dict[str, Any] = msgspec.json.decode(file.readline())
-                    yield record["row"]
+                    record = record_of(file.readline())
+                    if record is None:
+                        raise SourceError(f"{self.path}: was changed meanwhile; run the same command again")
+                    row: Row = msgspec.json.decode(record.row)
+                    yield row
 
     def close(self) -> None:
         """Everything on the disk, and the file free for others."""
@@ -192,16 +219,34 @@ class Journal:
             os.close(self._descriptor)
 
 
+def _lock(descriptor: int) -> None:
+    """Keep others out until the file is closed.
+
+    Raises: OSError where somebody else has it
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        os.lseek(descriptor, LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        return
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _write(descriptor: int, data: bytes, offset: int) -> None:
     """All of the data at an offset; what a full disk left half written is overwritten next time."""
     view = memoryview(data)
+    os.lseek(descriptor, offset, os.SEEK_SET)
     while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written
+        view = view[os.write(descriptor, view) :]
 
 
 def _sync_folder(path: Path) -> None:
-    """Make the name of a new file last."""
+    """Make the name of a new file last, where a folder can be opened for that."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -25,7 +25,7 @@ QUEUED: Final = 2
 @contextmanager
 def start(settings: Settings, *, size: int) -> Iterator[Engine]:
     """Workers on this machine, gone at the end."""
-    workers = min(settings.workers or len(os.sched_getaffinity(0)), max(1, size))
+    workers = min(settings.workers or _cores(), max(1, size))
     if workers == 1:
         yield _Here()
         return
@@ -34,6 +34,11 @@ def start(settings: Settings, *, size: int) -> Iterator[Engine]:
         yield pool
     finally:
         pool.stop()
+
+
+def _cores() -> int:
+    """That this process may use; where a system does not say which, all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Here:

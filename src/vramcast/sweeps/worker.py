@@ -70,11 +70,10 @@ def answer_chunk(chunk: Chunk) -> Answered:
 
 def record_line(place: int, question: Question, result: Row) -> bytes:
     """One line of the journal."""
-    import msgspec
+    from vramcast.sweeps.journal import line_of
 
     normal = normalised(question)
-    row = question_row(normal) | result
-    return msgspec.json.encode({"place": place, "key": question_key(normal), "row": row}) + b"\n"
+    return line_of(place, question_key(normal), question_row(normal) | result)
 
 
 def answered(question: Question) -> Row:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from vramcast.domain.trace_job import BATCH, SEQUENCE, Input, TraceJob
 from vramcast.errors import InvalidSpec
@@ -14,6 +15,17 @@ from vramcast.tracing.targets import Target
 
 DEFAULT_SEQUENCE: Final = 1024
 DEFAULT_IMAGE: Final = (3, 224, 224)
+DEFAULT_CLIP: Final = (3, 16, 224, 224)
+DEFAULT_SMALL_CLIP: Final = (3, 16, 112, 112)
+"""Frames as torchvision's video networks are trained: references/video_classification/README.md."""
+DEFAULT_LATENT: Final = 64
+"""Side of what a denoiser works on where its config does not say it: of 512 x 512 pixels behind Stable Diffusion's
+autoencoder."""
+POSITIONS: Final = (
+    "max_position_embeddings", "max_target_positions", "max_encoder_position_embeddings",
+    "max_decoder_position_embeddings", "max_seq_len", "max_sequence_length",
+)
+"""Where configs of transformers have their number of positions: BERT's and LLaMA's kin, Whisper's decoder, LED, MPT."""
 LARGEST_INDEX: Final = 1
 """Integers of inputs whose range is not known are 0 or 1: valid indices of every table."""
 
@@ -62,6 +74,11 @@ class Feed:
         return torch.randint(0, self._described.high.get(one.name, LARGEST_INDEX) + 1, size, dtype=dtype)
 
 
+def _is_whole(described: Described) -> bool:
+    """Whether every size is known: configs may leave out, or set to null, what networks are called with."""
+    return all(isinstance(dim, (int, str)) for one in described.inputs for dim in one.dims)
+
+
 def describe(target: Target, model: torch.nn.Module, job: TraceJob) -> Described:
     """The inputs of a job: those given, else those of the target's library.
 
@@ -70,7 +87,7 @@ def describe(target: Target, model: torch.nn.Module, job: TraceJob) -> Described
     if job.inputs:
         return Described(tuple(with_letters(one, job) for one in job.inputs))
     found = KNOWN.get(target.family, _unknown)(model)
-    if found is None:
+    if found is None or not _is_whole(found):
         names = ", ".join(inspect.signature(model.forward).parameters)
         raise InvalidSpec(
             f"what {target.name} takes is not known: give --input for ({names}), for example --input 8x1024"
@@ -91,8 +108,9 @@ def sizes_of(described: Described, job: TraceJob, model: torch.nn.Module) -> tup
     letters = {dim for one in described.inputs for dim in one.dims if isinstance(dim, str)}
     batch, seq_len = job.batch, job.seq_len
     if batch is None and BATCH in letters:
-        batch = 1
-        said.append("no --batch given: 1")
+        needs_two = job.is_training and any(isinstance(each, _BatchNorm) for each in model.modules())
+        batch = 2 if needs_two else 1
+        said.append(f"no --batch given: {batch}" + (", the least that batch norm trains with" if needs_two else ""))
     if SEQUENCE not in letters and seq_len is not None:
         raise InvalidSpec("--seq-len has no meaning for these inputs: none has the letter S; write --input BxS:int64")
     if seq_len is None and SEQUENCE in letters:
@@ -108,8 +126,18 @@ def sizes_of(described: Described, job: TraceJob, model: torch.nn.Module) -> tup
 
 
 def _longest(model: torch.nn.Module) -> int | None:
-    found = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    return found if isinstance(found, int) and found > 0 else None
+    """Positions that a network's config has; of an encoder and a decoder the fewer, as both get as many."""
+    config = getattr(model, "config", None)
+    found = (getattr(each, name, None) for each in (config, _text_config(config)) for name in POSITIONS)
+    return min((each for each in found if isinstance(each, int) and each > 0), default=None)
+
+
+def _text_config(config: Any) -> Any:
+    """The part of a config that is about text; all of it where it has no such part, or several."""
+    try:
+        return config.get_text_config()
+    except (AttributeError, ValueError):
+        return config
 
 
 def _timm(model: Any) -> Described:
@@ -119,31 +147,32 @@ def _timm(model: Any) -> Described:
 
 def _torchvision(model: Any) -> Described | None:
     package = type(model).__module__
-    if ".detection" in package or ".optical_flow" in package or ".video" in package:
+    if ".detection" in package or ".optical_flow" in package:
         return None
-    size = (3, 299, 299) if package.endswith("inception") else DEFAULT_IMAGE
+    size: tuple[int, ...] = (3, 299, 299) if package.endswith("inception") else DEFAULT_IMAGE
+    if ".video" in package:
+        size = DEFAULT_SMALL_CLIP if package.endswith("resnet") else DEFAULT_CLIP
     return Described((Input(dims=(BATCH, *size)),), assumptions=(f"input {'x'.join(map(str, size))} per sample",))
 
 
 def _transformers(model: Any) -> Described | None:
     config, main = model.config, model.main_input_name
     takes = inspect.signature(model.forward).parameters
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = _text_config(config)
     high = {"input_ids": max(1, getattr(text, "vocab_size", 2) - 1)}
-    label = Input(dims=(BATCH, SEQUENCE), dtype="int64", name="labels")
+    ids, label = (Input(dims=(BATCH, SEQUENCE), dtype="int64", name=name) for name in ("input_ids", "labels"))
     labels = (label,) if "labels" in takes else ()
+    if "pixel_values" in takes and all(hasattr(model, f"get_{kind}_features") for kind in ("text", "image")):
+        return Described((ids, _pixels(getattr(config, "vision_config", config))), high=high)
     if main == "input_ids":
-        ids = (Input(dims=(BATCH, SEQUENCE), dtype="int64", name="input_ids"),)
         if getattr(config, "is_encoder_decoder", False):
             decoder = Input(dims=(BATCH, SEQUENCE), dtype="int64", name="decoder_input_ids")
-            return Described((*ids, *(labels or (decoder,))), labels=("labels",), high=high)
+            return Described((ids, *(labels or (decoder,))), labels=("labels",), high=high)
         if "ForSequenceClassification" in type(model).__name__:
             labels = (Input(dims=(BATCH,), dtype="int64", name="labels"),)
-        return Described((*ids, *labels), labels=("labels",), high=high)
+        return Described((ids, *labels), labels=("labels",), high=high)
     if main == "pixel_values":
-        side = getattr(config, "image_size", 224)
-        high_side, wide = side if isinstance(side, (list, tuple)) else (side, side)
-        image = Input(dims=(BATCH, getattr(config, "num_channels", 3), high_side, wide), name=main)
+        image = _pixels(config)
         classes = "ForImageClassification" in type(model).__name__
         labels = (Input(dims=(BATCH,), dtype="int64", name="labels"),) if classes else ()
         return Described((image, *labels), labels=("labels",))
@@ -154,44 +183,53 @@ def _transformers(model: Any) -> Described | None:
     return None
 
 
+def _pixels(config: Any) -> Input:
+    """A square image, or one of two sides."""
+    side = getattr(config, "image_size", None) or DEFAULT_IMAGE[-1]
+    high, wide = side if isinstance(side, (list, tuple)) else (side, side)
+    return Input(dims=(BATCH, getattr(config, "num_channels", 3), high, wide), name="pixel_values")
+
+
 def _diffusers(model: Any) -> Described | None:
     kind, config = type(model).__name__, model.config
     if kind not in NETWORKS:
         return None
-    return NETWORKS[kind](config)
+    described = NETWORKS[kind](config)
+    if config.sample_size is None:
+        side = f"no sample_size in its config: {DEFAULT_LATENT} x {DEFAULT_LATENT}"
+        return described._replace(assumptions=(side, *described.assumptions))
+    return described
+
+
+def _latents(config: Any, name: str) -> Input:
+    side = config.sample_size or DEFAULT_LATENT
+    high, wide = side if isinstance(side, (list, tuple)) else (side, side)
+    return Input(dims=(BATCH, config.in_channels, high, wide), name=name)
+
+
+def _per_sample(name: str) -> Input:
+    return Input(dims=(BATCH,), dtype="int64", name=name)
 
 
 def _unet(config: Any) -> Described:
-    side = config.sample_size
-    high, wide = side if isinstance(side, (list, tuple)) else (side, side)
     width = config.cross_attention_dim
     width = width[0] if isinstance(width, (list, tuple)) else width
-    return Described((
-        Input(dims=(BATCH, config.in_channels, high, wide), name="sample"),
-        Input(dims=(BATCH,), dtype="int64", name="timestep"),
-        Input(dims=(BATCH, 77, width), name="encoder_hidden_states"),
-    ), assumptions=("77 positions of text",))
+    text = Input(dims=(BATCH, 77, width), name="encoder_hidden_states")
+    return Described(
+        (_latents(config, "sample"), _per_sample("timestep"), text), assumptions=("77 positions of text",)
+    )
 
 
 def _unet_plain(config: Any) -> Described:
-    side = config.sample_size
-    high, wide = side if isinstance(side, (list, tuple)) else (side, side)
-    return Described((
-        Input(dims=(BATCH, config.in_channels, high, wide), name="sample"),
-        Input(dims=(BATCH,), dtype="int64", name="timestep"),
-    ))
+    return Described((_latents(config, "sample"), _per_sample("timestep")))
 
 
 def _dit(config: Any) -> Described:
-    return Described((
-        Input(dims=(BATCH, config.in_channels, config.sample_size, config.sample_size), name="hidden_states"),
-        Input(dims=(BATCH,), dtype="int64", name="timestep"),
-        Input(dims=(BATCH,), dtype="int64", name="class_labels"),
-    ))
+    return Described((_latents(config, "hidden_states"), _per_sample("timestep"), _per_sample("class_labels")))
 
 
 def _autoencoder(config: Any) -> Described:
-    return Described((Input(dims=(BATCH, config.in_channels, config.sample_size, config.sample_size), name="sample"),))
+    return Described((_latents(config, "sample"),))
 
 
 def _unknown(_model: Any) -> None:

@@ -70,6 +70,11 @@ def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
     except ValueError as error:
         raise Unsupported(f"{name}: transformers {transformers.__version__} does not know model_type={kind!r}; "
                           f"{str(error).splitlines()[0][:160]}") from None
+    except Exception as error:  # its own checks of values
+        raise InvalidSpec(
+            f"{name}: transformers {transformers.__version__} refuses its config: {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:300]}"
+        ) from None
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = config.pad_token_id = 0  # which token decoding begins with takes no memory
     classes = raw.get("architectures") or ()
@@ -80,8 +85,8 @@ def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
         if found is not None:
             model = found(config)
         else:
-            mapping = transformers.AutoModelForCausalLM
-            mapping = mapping if type(config) in mapping._model_mapping else transformers.AutoModel
+            tried = (getattr(transformers, each) for each in HEADS[bool(config.is_encoder_decoder)])
+            mapping = next((each for each in tried if type(config) in each._model_mapping), transformers.AutoModel)
             model = mapping.from_config(config)
         return model
 
@@ -175,4 +180,8 @@ def _first_line(error: BaseException) -> str:
 SCHEMES: Final[Mapping[str, Callable[[str, Mapping[str, Any]], Target]]] = {
     "timm": _timm, "transformers": _transformers, "diffusers": _diffusers,
 }
+HEADS: Final[Mapping[bool, tuple[str, ...]]] = {
+    False: ("AutoModelForCausalLM",), True: ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq"),
+}
+"""Whether a network is an encoder with a decoder -> what is built of a config that names no class, before AutoModel."""
 NEED_TORCHVISION: Final = frozenset({"torchvision", "timm", "transformers", "diffusers"})

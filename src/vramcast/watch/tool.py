@@ -131,7 +131,10 @@ def _run(command: list[str], out: IO[bytes], err: IO[bytes], limit_s: float) -> 
         raise SourceError(f"`{' '.join(command)}` gave no answer within {limit_s:g} s") from None
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            if hasattr(os, "killpg"):
+                os.killpg(process.pid, signal.SIGKILL)
+            else:  # Windows, whose processes have no groups
+                process.kill()
             process.wait()
         out.seek(0, os.SEEK_END)
 

@@ -115,6 +115,7 @@ class PlanPart(Document, kw_only=True):
     assumptions: list[str]
     warnings: list[str]
     changes: list[Change]
+    ignored: list[str] | UnsetType = UNSET
     time: StepTime | UnsetType = UNSET
     host: Host | UnsetType = UNSET
     run_hours: MaybeFloat = UNSET
@@ -184,6 +185,7 @@ class Search(Document):
     change: Change | UnsetType = UNSET
     num_in_memory: MaybeInt = UNSET
     missed: list[MissedLimit] | UnsetType = UNSET
+    ignored: list[str] | UnsetType = UNSET
 
 
 class TrainSearch(Search, kw_only=True):

@@ -58,6 +58,11 @@ class Reply(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+OVERTIME: Final = 504
+"""What was asked takes longer than it may. Not 408: clients may repeat what got that, and browsers do, several times
+(RFC 9110 section 15.5.9)."""
+
+
 class Refused(Exception):
     """A request that no route can answer; a question that contradicts itself is a VramcastError instead."""
 

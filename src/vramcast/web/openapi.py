@@ -48,11 +48,11 @@ TEXTS: Final = dict.fromkeys(("oom", "replay", "report"), (HTML, MARKDOWN))
 """Routes that answer with files of text -> their types."""
 
 STATUSES: Final[dict[str, str]] = {
-    "400": "no JSON, or an address that cannot be read",
-    "404": "no such path", "405": "another method", "408": "over its time", "413": "too large",
+    "400": "no JSON, an address that cannot be read, or a body that does not arrive",
+    "404": "no such path", "405": "another method", "413": "too large",
     "414": "address too long", "415": "another content type", "421": "another host's name",
     "422": "the question has no answer: one sentence why",
-    "500": "a bug of vramcast, with a reference", "503": "too many questions at once",
+    "500": "a bug of vramcast, with a reference", "503": "too many questions at once", "504": "over its time",
 }
 
 Schema = dict[str, Any]
@@ -100,6 +100,8 @@ def question(form: options.Form) -> Schema:
 
 
 def _option(option: Option) -> Schema:
+    if option.versioned and option.kind is Kind.CHOICE:
+        return {"type": "string", "pattern": f"^({'|'.join(option.choices)})(@.*)?$"}
     if option.kind is Kind.CHOICE:
         return {"type": "string", "enum": list(option.choices)}
     return KINDS[option.kind]

@@ -196,7 +196,7 @@ async def _body(request: Request, most: int, refusal: Refused, share: Share) -> 
                 if len(parts) > most:
                     raise refusal
     except TimeoutError:
-        raise Refused(408, "TooLong", f"the body did not arrive within {limits.BODY_SECONDS} s") from None
+        raise Refused(400, "TooLong", f"the body did not arrive within {limits.BODY_SECONDS} s") from None
     return bytes(parts)
 
 

@@ -73,9 +73,26 @@ def build(directory: Path, *, pyodide: Path | None = None, wheels: Sequence[Path
         names = [package_of(wheel, runtime) for wheel in wheels]
         fetched = [] if "msgspec" in names else [_fetched_msgspec(runtime, Path(scratch))]
         _write_core(made / "core.zip", [*wheels, *fetched])
-        shutil.copytree(made, directory, dirs_exist_ok=True)
+        _put(made, directory)
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
     return Site(directory, size, searches="numpy" in names)
+
+
+def _put(made: Path, directory: Path) -> None:
+    """The site in its place, whole or not at all.
+
+    Raises: SourceError
+    """
+    was_there = directory.exists()
+    try:
+        shutil.copytree(made, directory, dirs_exist_ok=True)
+    except (OSError, shutil.Error) as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        if was_there:
+            directory.mkdir(exist_ok=True)
+        raise SourceError(
+            f"{directory}: cannot be written ({str(error)[:200]}); name another place, or make room"
+        ) from None
 
 
 def runtime_in(folder: Path) -> Runtime:

@@ -41,6 +41,9 @@ FILES: Final[dict[str, str]] = {
     "calibration": "a calibration file",
     "prices": "a file of prices; give price instead",
     "hardware": "a file of own clusters; give gpus instead",
+    "from": "a configuration of another tool",
+    "from-format": "whose a configuration of another tool is",
+    "ignore-unread": "how a configuration of another tool is read",
 }
 """Options that name files of the machine that answers."""
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from pebble import ProcessExpired, ProcessPool
 
-from vramcast.web.exchange import Refused, Reply, Sources
+from vramcast.web.exchange import OVERTIME, Refused, Reply, Sources
 from vramcast.web.limits import Limit
 from vramcast.web.service import answered
 
@@ -90,13 +90,12 @@ class Workers:
                 await asyncio.wait({waited, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 leaving.cancel()
                 if not waited.done():
-                    raise Refused(408, "Left", "whoever asked has left")  # read by nobody
+                    raise Refused(OVERTIME, "Left", "whoever asked has left")  # read by nobody
             reply: Reply = await waited
             return reply
         except OverTime:
-            raise Refused(
-                408, "TooLong", f"no answer within {self._limit.seconds:g} s; ask for less, or use the command line"
-            ) from None
+            message = f"no answer within {self._limit.seconds:g} s; ask for less, or use the command line"
+            raise Refused(OVERTIME, "TooLong", message) from None
         except (ProcessExpired, BrokenProcessPool):
             raise Refused(
                 503, "Ended", "the process that answered has ended, which large questions do; ask for less", RETRY_AFTER

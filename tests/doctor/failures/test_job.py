@@ -8,7 +8,7 @@ from vramcast.doctor.failures.diagnose import Given, Told, diagnosis
 from vramcast.doctor.failures.job import computed
 from vramcast.domain.failure import Cause
 from vramcast.estimate.serving import answer as serving_answer
-from vramcast.estimate.training import device_bytes
+from vramcast.estimate.training import needed_bytes
 
 BERT = {
     "model": "bert-base-uncased", "gpus": "t4", "micro-batch": 32, "seq-len": 512, "attention": "eager",
@@ -21,7 +21,7 @@ def test_what_a_technique_saves_is_its_prediction_less_than_that_of_the_job() ->
     found = computed(job)
     assert not found.predicted.fits
     fix = next(fix for fix in found.fixes if fix.setting == "--recompute full")
-    assert fix.saves_bytes == device_bytes(job) - device_bytes(job_of(BERT | {"recompute": "full"}))
+    assert fix.saves_bytes == needed_bytes(job) - needed_bytes(job_of(BERT | {"recompute": "full"}))
     assert (fix.enough, fix.shown_by) == (True, "train")
 
 

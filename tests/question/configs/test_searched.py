@@ -49,7 +49,8 @@ def test_the_command_of_a_script_s_network_names_the_script(tmp_path: Path) -> N
 
 
 def test_a_script_without_a_network_is_no_model(tmp_path: Path) -> None:
-    path = written(tmp_path, "run.sh", "torchrun a.py --micro-batch-size 1 --tensor-model-parallel-size 2\n")
+    script = "torchrun pretrain_gpt.py --micro-batch-size 1 --seq-length 8 --tensor-model-parallel-size 2\n"
+    path = written(tmp_path, "run.sh", script)
     with pytest.raises(SourceError, match="no network"):
         vramcast.train(str(path), gpus="8xh100-sxm-80gb")
 
@@ -84,7 +85,7 @@ def test_a_batch_of_one_gpu_is_not_taken_for_that_of_all(tmp_path: Path) -> None
 
 
 def test_a_plan_that_the_file_has_and_the_machine_has_not_is_said(tmp_path: Path) -> None:
-    path = written(tmp_path, "run.sh", LAUNCHER.replace("TP=2", "TP=4").replace("${PP}", "4"))
+    path = written(tmp_path, "run.sh", LAUNCHER.replace("TP=2", "TP=4").replace("-size 1 --save", "-size 4 --save"))
     found = planned("train", on="8xh100-sxm-80gb", from_=path, top=1)
     assert any("own plan is not possible" in text and "16" in text for text in found.assumptions)
 

@@ -47,9 +47,36 @@ def test_what_no_command_uses_is_named() -> None:
 
 
 def test_a_variable_set_twice_is_said() -> None:
-    script = read_script("TP=2\nif [ $1 ]; then TP=4; fi\nrun --tp $TP", "x.sh")
+    script = read_script("TP=2\nTP=4\nrun --tp $TP", "x.sh")
     assert script.commands[-1] == ("run", "--tp", "4")
-    assert script.notes == ("TP is set several times; read as 4",)
+    assert script.notes == ("TP is set several times; read in the order of the file",)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("TP=2\nif [ $1 ]; then TP=4; fi\nrun --tp $TP", "run --tp 2"),  # as it runs without arguments
+        ('D=fp8\nif [[ "$D" == "fp8" ]]; then\nA=(--a 1)\nelse\nA=(--b 2)\nfi\nrun ${A[@]}', "run --a 1"),
+        ("N=16\nif [ $N -gt 8 ]; then TP=8; elif [ $N -gt 4 ]; then TP=4; else TP=1; fi\nrun --tp $TP", "run --tp 8"),
+        ("if [ -z ${TP} ]; then TP=2; fi\nrun --tp $TP", "run --tp 2"),
+        ("[ -z $X ] && TP=2\n[ -n \"$X\" ] && TP=4\nrun --tp $TP", "run --tp 2"),
+        ("T=${3:-MOCK}\nif [[ $T == MOCK ]] || [[ -z $T ]]; then V=1; else V=2; fi\nrun --v $V", "run --v 1"),
+        ("TP=1\nif [ -f x ]; then TP=8; fi\nrun --tp $TP", "run --tp ${TP}"),
+        ("case $(hostname) in\n a) TP=1;;\n b) TP=2;;\nesac\nrun --tp $TP", "run --tp ${TP}"),
+        ("TP=1\nwhile [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2;; esac; shift; done\nrun --tp $TP", "run --tp 1"),
+        ("for tp in 1 2; do run --tp $tp; done", "run --tp ${tp}"),
+        (": ${TP:=4}\nrun --tp $TP", "run --tp 4"),
+    ],
+)
+def test_branches_are_taken_as_the_script_decides_them(script: str, words: str) -> None:
+    commands = [command for command in read_script(script, "x.sh").commands if command[0] == "run"]
+    assert " ".join(commands[-1]) == words
+
+
+def test_arguments_of_a_branch_that_nobody_can_decide_are_marked() -> None:
+    script = read_script("A=(--x 1)\nif [ -f y ]; then A+=(--y 2); fi\nrun ${A[@]}", "x.sh")
+    assert script.commands[-1] == ("run", "--x", "1", "--y", "2")
+    assert script.undecided == {"--y"}
 
 
 @pytest.mark.parametrize("script", ["run 'open", 'run "open', "run ${open", "A=(\n'"])

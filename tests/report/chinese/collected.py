@@ -12,6 +12,8 @@ import vramcast
 
 SOURCE: Final = Path(vramcast.__file__).parent
 ERRORS: Final = ("InvalidSpec", "Unsupported", "UnknownName", "SourceError", "OutOfMemory", "Refused", "VramcastError")
+REASONS: Final = ("Unread", "cannot", "refuse")
+"""Calls whose second argument is why something is refused."""
 SENTENCE: Final = 3
 """English words of a template that is a sentence and not two names side by side."""
 LISTS: Final = ("assumptions", "warnings", "notes", "found", "lines", "said", "left_out", "refusals", "notes")
@@ -63,8 +65,8 @@ def refusals() -> Iterator[Sentence]:
     """What errors are raised with."""
     for path, tree in _files():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _name(node.func) in ERRORS:
-                place = 2 if _name(node.func) == "Refused" else 0
+            if isinstance(node, ast.Call) and _name(node.func) in (*ERRORS, *REASONS):
+                place = 2 if _name(node.func) == "Refused" else 1 if _name(node.func) in REASONS else 0
                 if len(node.args) > place and (text := template(node.args[place])):
                     yield Sentence(f"{path}:{node.lineno}", text)
 

@@ -15,7 +15,7 @@ from vramcast.domain.answer import Answer
 from vramcast.domain.program import Category
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.messages import LANGUAGES, Words
-from vramcast.report.written import FORMATS, check_report, report_of, write_report
+from vramcast.report.written import FORMATS, check_report, report_of
 from vramcast.report.written.bars import COLUMNS, LOOKS, bars_svg, bars_text
 from vramcast.report.written.markdown import escaped, inline
 from vramcast.report.written.parts import Bar, Bars, Slice
@@ -152,21 +152,6 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     (tmp_path / "is.md").mkdir()
     with pytest.raises(SourceError, match="is a folder"):
         check_report(tmp_path / "is.md")
-
-
-def test_what_was_there_stays_until_the_new_file_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "out.md"
-    write_report(path, "old")
-
-    def full(self: Path, *_: object, **__: object) -> int:
-        self.touch()
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(SourceError, match="No space left"):
-        write_report(path, "new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_commands_and_formats_that_do_not_exist_are_refused(answers: dict[str, Answer]) -> None:

@@ -83,6 +83,23 @@ HOSTILE = {
 }  # fmt: skip
 
 
+SMALL = {
+    "tuples in tuples": HEAD + b")" + b"\x85" * (4 << 20) + b".",
+    "lists in lists": HEAD + b"]" * (2 << 20) + b"a" * ((2 << 20) - 1) + b".",
+    "packed numbers": gzip.compress(HEAD + b"]\x94(" + b"K\x01" * (21 << 20) + b"e."),
+    "packed references": gzip.compress(HEAD + b"]\x94(" + b"h\x00" * (21 << 20) + b"e."),
+    "packed tuples": gzip.compress(HEAD + b")" + b"\x85" * (42 << 20) + b"."),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_files_ask_for_little_work(tmp_path: Path, name: str) -> None:
+    start = process_time()
+    with pytest.raises(SourceError, match="no allocator writes that many"):
+        read(tmp_path, SMALL[name])
+    assert process_time() - start < 8  # 3 s and less where nothing else runs
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_pickles_end_in_one_sentence_at_once(tmp_path: Path, name: str) -> None:
     start = process_time()

@@ -29,6 +29,7 @@ from vramcast.domain.model import (
     Parameter,
     Split,
 )
+from vramcast.operators.activation import LEARNED
 
 MOST_KNOWN: Final = 1024
 """Layers, or models, whose weights are kept [count]."""
@@ -80,7 +81,8 @@ def channel_parameters(channel: Channel, *, hidden: int) -> tuple[Parameter, ...
     """Weights of the part that mixes channels."""
     if isinstance(channel, MoE):
         return moe_parameters(channel, hidden=hidden)
-    return mlp_parameters(channel, hidden=hidden)
+    own = (vector(f"mlp.act.{index}", 1) for index in range(LEARNED.get(channel.activation, 0)))
+    return mlp_parameters(channel, hidden=hidden) + tuple(own)
 
 
 def _norm_parameters(layer: Layer, hidden: int) -> tuple[Parameter, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from vramcast.doctor.failures.case import Case, Predicted, size
 from vramcast.domain.answer import Answer, ServeAnswer
@@ -12,9 +12,6 @@ from vramcast.domain.job import Job
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.units import GIB
-
-if TYPE_CHECKING:
-    from vramcast.estimate.serving import Verdict
 
 OTHER_CARD: Final = 0.05
 """Two statements of the memory of one card differ by less than this share: drivers keep some."""
@@ -85,22 +82,13 @@ def _training_fixes(job: Job, needed_bytes: int) -> Iterator[Fix]:
             yield Fix(action=action, setting=row.change, saves_bytes=saved, shown_by="train", enough=row.fits)
 
 
-def _outcome(job: ServeJob) -> Verdict:
-    """What a changed plan comes to; what does not fit is needed exactly too, since it is subtracted."""
-    from vramcast.estimate.serving import answer, verdict
-
-    found = verdict(job)
-    if found.needed_bytes <= job.cluster.gpu.visible_bytes:
-        return found
-    return found._replace(needed_bytes=answer(job, with_changes=False).fullest.needed_bytes)
-
-
 def _serving_fixes(job: ServeJob, found: ServeAnswer) -> Iterator[Fix]:
+    from vramcast.estimate.serving import verdict
     from vramcast.estimate.serving_changes import serving_changes
 
     needed, cache_short = found.fullest.needed_bytes, _cache_short(job, found) is not None
     held = found.capacity.concurrency if found.capacity else None
-    for change in serving_changes(job, verdict=_outcome):
+    for change in serving_changes(job, verdict=verdict):
         saved = needed - change.device_bytes
         more = held is not None and change.concurrency is not None and change.concurrency > held
         if not (saved > 0 or more or (change.fits and not found.fits)):

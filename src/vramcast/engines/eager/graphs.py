@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from vramcast.blocks.ends import boundary, chained, embedding, head
 from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
-from vramcast.domain.model import Run, Stack
+from vramcast.domain.job import AttentionKernel
+from vramcast.domain.model import Attention, Run, Stack
 from vramcast.domain.program import Category, Tensor
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph
@@ -23,6 +24,7 @@ class Layers(NamedTuple):
     graphs: tuple[tuple[int, Graph], ...]
     hidden: Tensor
     gradient: Tensor
+    runs: tuple[int, ...] = ()  # which run of equal layers each graph is of
 
 
 class Blocks(NamedTuple):
@@ -60,12 +62,12 @@ def _layers(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
         name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner=stack.name,
         formula=hidden.formula, source=hidden.source,
     )
-    found, first = [], 0
-    for index, count, again in run_parts(stack, recipe):
+    found, first, divided = [], 0, tuple(run_parts(stack, recipe))
+    for index, count, again in divided:
         here = recipe.at(stack, sizes, first, first + count - 1)
         found.append((count, _layer(stack.runs[index], here, hidden, recipe, again)))
         first += count
-    return Layers(tuple(found), hidden, gradient)
+    return Layers(tuple(found), hidden, gradient, tuple(index for index, _, _ in divided))
 
 
 def run_parts(stack: Stack, recipe: Recipe) -> Iterator[tuple[int, int, bool]]:
@@ -96,6 +98,11 @@ def input_tensors(recipe: Recipe) -> tuple[Tensor, ...]:
     if dim and not stack.positions:
         rotary = sizes.seq_len * dim * width
         found += [_input(name, rotary, "rotary", f"{sizes.seq_len} x {dim} x {width} B") for name in ("cos", "sin")]
+    if sizes.attention is AttentionKernel.EAGER and stack.causal:
+        kinds = len({layer.mixer.window for layer in stack.layers if isinstance(layer.mixer, Attention)})
+        mask = sizes.batch * sizes.seq_len * sizes.seq_len * sizes.numerics.compute
+        formula = f"{sizes.batch} x {sizes.seq_len} x {sizes.seq_len} x {sizes.numerics.compute} B"
+        found += [_input("attention mask", mask, "batch", formula)] * kinds
     if sizes.masked:
         mask = sizes.batch * sizes.seq_len * sizes.seq_len
         found.append(_input("causal mask", mask, "batch", f"{sizes.batch} x {sizes.seq_len} x {sizes.seq_len} x 1 B"))

@@ -11,14 +11,24 @@ from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, place
 from vramcast.blocks.projection import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
-from vramcast.domain.model import Model, Stack
+from vramcast.domain.model import Model, Norm, Stack
+from vramcast.domain.version import Version
+from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
-from vramcast.engines.eager.recipe import HEAD, Recipe, Tower
-from vramcast.engines.transformers.versions import has_fused_attention
+from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
+from vramcast.engines.transformers.versions import (
+    FLASH_NEEDS,
+    NEWEST,
+    attention_kernels,
+    family_of,
+    left_sentences,
+    left_whole,
+)
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.operators.linear import NUMERICS, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
+from vramcast.operators.quantised import QUANTISED
 from vramcast.states.optimizers import optimizer
 from vramcast.units import DTYPE_BITS
 
@@ -32,6 +42,16 @@ LOSSES: Final[dict[Loss, str]] = {
 
 WITHOUT_ADAPTER: Final = ("prefix", "prompt", "ln")
 """PEFT methods that add no correction to linear layers."""
+
+FP32: Final = 4
+
+COMPUTES_IN_BF16: Final = (Precision.AMP_BF16, Precision.MIXED_BF16, Precision.BF16)
+
+RUNS_TRANSFORMERS: Final = ("pytorch", "huggingface", "deepspeed", "colossalai", "unsloth")
+"""Engines that run transformers' model code."""
+
+OWN_ATTENTION: Final = ("unsloth",)
+"""Those with kernels of their own where transformers runs attention in full unasked [unsloth_zoo flex_attention]."""
 
 SAVED_MODULES: Final[dict[str, str]] = {
     "embedding": "embedding.tokens", "head": "head.output", "classifier": "head.classifier",
@@ -106,6 +126,8 @@ def recipe_of(
     if towers and any(layer.cross_attention for layer in job.model.main.layers):
         decoder_len = job.workload.decoder_seq_len or sizes.seq_len
         sizes = sizes._replace(source_len=towers[-1].sizes.seq_len, seq_len=decoder_len)
+    if autocast and peft is not None:
+        sizes = _under_autocast(sizes, job.model)
     return Recipe(
         model,
         sizes,
@@ -140,6 +162,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         activation=variants,
         rope=variants,
         fp32_softmax=model.main.causal,
+        copies_scores=plan.precision in COMPUTES_IN_BF16,
         masked=padded and attention_of(job) is not AttentionKernel.EAGER,
         grouped=not padded,
         keys=seq_len + prefix if prefix else None,
@@ -149,12 +172,70 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         trained=NORM_WEIGHTS if peft is not None and peft.method == "ln" else (),
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=peft.base if peft is not None else "full",
+        left_whole=_left_whole(job),
     )
 
 
+def transformers_version(job: Job) -> Version:
+    """The release of transformers whose model code runs; the newest known where the question names none."""
+    return (job.engine_version if job.engine == "huggingface" else None) or NEWEST
+
+
+def _left_whole(job: Job) -> tuple[str, ...]:
+    """How the paths of those matrices begin that stay as they are where bitsandbytes packs the base."""
+    packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
+    return left_whole(job.model.family, transformers_version(job)) if packed else ()
+
+
+def packing_sentences(job: Job) -> tuple[str, ...]:
+    """What stays in 16 bits of a packed base."""
+    return tuple(left_sentences(job.model, _left_whole(job), transformers_version(job)))
+
+
+def _under_autocast(sizes: Sizes, model: Model) -> Sizes:
+    """A frozen 16-bit base: LayerNorm runs in fp32, and a packed layer answers in the type that it was asked in.
+
+    Source: pytorch aten/src/ATen/autocast_mode.h, list of fp32 operators; [bnb] in operators/quantised.py
+    """
+    if model.main.layers[0].norm is Norm.RMS:
+        return sizes
+    wide = sizes.packs("") and QUANTISED[sizes.stored].follows_input
+    numerics = sizes.numerics._replace(residual=FP32) if wide else sizes.numerics
+    return sizes._replace(wide_layer_norms=True, numerics=numerics)
+
+
 def attention_of(job: Job) -> AttentionKernel:
-    """The plan's kernel, where the family's code can call it."""
-    return job.plan.attention if has_fused_attention(job.model.family) else AttentionKernel.EAGER
+    """The kernel that a job's attention runs: asked for, or its engine's own.
+
+    Raises: Unsupported for a kernel that the family's code in transformers cannot call
+    """
+    asked, family = job.plan.attention, job.model.family
+    if job.engine not in RUNS_TRANSFORMERS:
+        return asked or AttentionKernel.FLASH
+    kernels = attention_kernels(family, transformers_version(job))
+    if asked is None:
+        flex = job.engine in OWN_ATTENTION and AttentionKernel.FLASH in kernels
+        return AttentionKernel.FLASH if flex else kernels[0]
+    if asked not in kernels:
+        names = " or ".join(sorted(kernels))
+        raise Unsupported(f"attention={asked} is none that transformers has for {family}; use {names}")
+    needed, sm = FLASH_NEEDS.get(family_of(family), 0), job.cluster.gpu.sm or 0
+    if asked is AttentionKernel.FLASH and sm < needed:
+        raise Unsupported(
+            f"attention=flash of {family} needs compute capability {needed / 10}, which {job.cluster.gpu.name} has "
+            "not; use eager"
+        )
+    return asked
+
+
+def attention_sentences(job: Job) -> tuple[str, ...]:
+    """What somebody should know who expects fused attention, and gets what transformers runs unasked."""
+    family = job.model.family
+    if job.plan.attention is not None or attention_of(job) is not AttentionKernel.EAGER:
+        return ()
+    if AttentionKernel.FLASH in attention_kernels(family, transformers_version(job)):
+        return (f"attention runs in full, as transformers runs {family} unasked; --attention flash for fused kernels",)
+    return (f"attention runs in full: transformers has no fused kernel for {family}",)
 
 
 def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
@@ -267,7 +348,7 @@ def stepping_of(job: Job) -> Stepping:
         grad_accum=job.workload.grad_accum,
         replicas=job.data_parallel,
         bucket_views=bool(job.engine_options.get("gradient_as_bucket_view", False)),
-        hopper=hopper(job),
+        workspaces=blas_workspaces(job),
     )
 
 
@@ -278,12 +359,6 @@ def text_only(job: Job) -> bool:
         stack.vision is not None and not (stack.vision.positions or stack.positions or job.workload.image_size)
         for stack in towers
     )
-
-
-def hopper(job: Job) -> bool:
-    """Whether cuBLAS takes the larger workspaces of compute capability 9 and later."""
-    sm = job.cluster.gpu.sm
-    return sm is not None and sm >= 90
 
 
 def refuse_shards(job: Job, plan: Plan) -> None:

@@ -15,7 +15,7 @@ from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import MLP, Attention, Layer, Norm
 from vramcast.domain.program import Category
 from vramcast.operators import aten
-from vramcast.operators.activation import activation
+from vramcast.operators.activation import FUSED, activation
 from vramcast.operators.attention import KERNELS, Scores
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.norm import Norm as NormSpec
@@ -210,17 +210,16 @@ class _Block:
         return total
 
     def feed(self, x: Value) -> Value:
-        """LLaMAMLP, GemmaMLP or GptNeoxMLP."""
+        """LLaMAMLP, GemmaMLP or GptNeoxMLP: silu or gelu, one operator each."""
         spec, graph = self.mlp, self.graph
         elements, shape = self.tokens.rows * spec.width, (spec.width, self.hidden)
         first = self.linear("mlp.fc_1", x, shape, target="mlp")
-        kind = "gelu" if spec.activation == "gelu_new" else spec.activation
         if not spec.gated:
-            act = activation(graph, first, elements=elements, itemsize=WIDTH, variant=kind, name="mlp.act")
+            act = activation(graph, first, elements=elements, itemsize=WIDTH, variant=FUSED, name="mlp.act")
             graph.hold(x)
             return self.linear("mlp.proj", act, (self.hidden, spec.width), target="mlp")
         second = self.linear("mlp.fc_2", x, shape, target="mlp")
-        act = activation(graph, first, elements=elements, itemsize=WIDTH, variant=kind, name="mlp.act")
+        act = activation(graph, first, elements=elements, itemsize=WIDTH, variant=FUSED, name="mlp.act")
         gated = aten.multiply(graph, act, second, num_bytes=first.num_bytes, name="mlp.product")
         graph.hold(x, first, second)
         return self.linear("mlp.proj", gated, (self.hidden, spec.width), target="mlp")

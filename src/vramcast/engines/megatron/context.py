@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from functools import cached_property
+from math import lcm
 
 from vramcast.blocks.megatron_shape import Kernel
+from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Model
 from vramcast.engines.megatron.options import Options, options_of, release
 from vramcast.errors import Unsupported
-from vramcast.parallel.layout import Layout
+from vramcast.parallel.layout import Layout, uneven
 from vramcast.units import MIB
 
-LARGE_WORKSPACE_ON_BLACKWELL = (2, 12)
-"""First PyTorch release whose cuBLAS workspaces are 32 MiB on Blackwell too (pytorch/pytorch#175344, February 2026)."""
+
+def divides_positions(length: int, *, tp: int, cp: int, sequence_parallel: bool) -> bool:
+    """Whether sequence and context parallelism leave each rank the same number of positions.
+
+    Context parallelism gives each rank two pieces. Source: training/arguments.py `validate_args` "seq-length should be
+    a multiple of 2 * context-parallel-size"; core/tensor_parallel/mappings.py `_split_along_first_dim`
+    """
+    return length % (2 * cp if cp > 1 else 1) == 0 and length // cp % (tp if sequence_parallel else 1) == 0
 
 
 class Context:
@@ -47,10 +55,22 @@ class Context:
         self.encoder_seq = job.workload.seq_len // plan.cp
         decoder_seq = job.workload.decoder_seq_len if self.encoder is not None else None
         self.seq = (decoder_seq or job.workload.seq_len) // plan.cp  # positions of the stack with the head
+        self._refuse_uneven()
         self.element = 4 if plan.precision is Precision.FP32 else 2  # activations and 16-bit weights [bytes]
         self.fp8 = plan.precision is Precision.FP8
         self.te = self.options.transformer_impl == "transformer_engine"
         self.sm = job.cluster.gpu.sm or 80
+
+    def _refuse_uneven(self) -> None:
+        """Raise InvalidSpec where a stack's positions would not divide over the ranks that share them."""
+        plan, workload = self.job.plan, self.job.workload
+        lengths = {"seq-len": workload.seq_len}
+        if self.encoder is not None and workload.decoder_seq_len is not None:
+            lengths["decoder-seq-len"] = workload.decoder_seq_len
+        for name, length in lengths.items():
+            if not divides_positions(length, tp=plan.tp, cp=plan.cp, sequence_parallel=self.sp):
+                divisor = lcm(2 * plan.cp if plan.cp > 1 else 1, plan.cp * (plan.tp if self.sp else 1))
+                raise uneven("megatron", plan, f"{name}={length}", length, divisor)
 
     @property
     def sp(self) -> bool:
@@ -112,16 +132,12 @@ class Context:
     def cublas_workspace_bytes(self) -> int:
         """Workspace PyTorch gives each cuBLAS handle and stream [bytes].
 
-        Source: pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize:
-        CUBLAS_WORKSPACE_CONFIG in KiB, else 4096 x 8 KiB on Hopper and 4096 x 2 + 16 x 8 KiB on any other card.
         Deterministic runs set 4096 x 8 themselves [Megatron-LM training/determinism.py].
         """
-        setting = self.job.env.get("CUBLAS_WORKSPACE_CONFIG", ":4096:8" if self.options.deterministic else "")
-        parts = [int(part) for part in setting.split(":") if part.isdigit()]
-        if parts:
-            return sum(size * count for size, count in zip(parts[::2], parts[1::2], strict=True)) << 10
-        large = self.sm == 90 or (self.sm >= 100 and release(self.options.torch) >= LARGE_WORKSPACE_ON_BLACKWELL)
-        return 32 * MIB if large else 8_519_680
+        own = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if self.options.deterministic else {}
+        return workspace_bytes(
+            self.job.cluster.gpu.compute_capability, torch=release(self.options.torch), environment=own | self.job.env
+        )
 
     @property
     def te_workspace_bytes(self) -> int:

@@ -60,6 +60,7 @@ SPARSE_FP8_SINCE: Final[Version] = (0, 5, 6)
 """From then on sparse attention keeps an FP8 cache on Blackwell by itself [args `_set_default_nsa_kv_cache_dtype`]."""
 
 OPTIONS: Final[dict[str, type[Value]]] = {
+    "cuda-graph-max-bs": int,  # largest batch with a graph
     "max-total-tokens": int,  # at most so many tokens of full attention
     "swa-full-tokens-ratio": float,
     "mamba-full-memory-ratio": float,
@@ -130,7 +131,8 @@ def _tier(version: Version, size: int) -> Tier:
 def _capture(job: ServeJob, tier: Tier) -> Capture:
     plan = job.plan
     copies = plan.dp if shares_experts(plan) else 1
-    largest = tier.graphs if plan.tp * copies < 4 else tier.graphs_wide
+    named = typed_options(job, OPTIONS).get("cuda-graph-max-bs")
+    largest = int(named) if named is not None else tier.graphs if plan.tp * copies < 4 else tier.graphs_wide
     return Capture(
         chunk=plan.batched_tokens or tier.chunk,
         sequences=min(largest, plan.max_sequences or largest) if plan.graphs else 0,

@@ -38,6 +38,11 @@ FUSED_QKV_SINCE: Final = "2026-04-16"
 """One product makes queries, keys and values [titan ad7a86533, models/common/attention.py `FusedQKVLinear`]."""
 GRAPH_CHUNKED_LOSS_SINCE: Final = "2026-06-16"
 """The graph trainer swapped the chunked loss for the whole one until then [titan e6ef9ba8a]."""
+PAIRED_POSITIONS: Final = ("2025-07-14", "2026-06-25")
+"""Since when and until when positions had to divide by 2 even without context parallelism [titan 6204cdff9, 565cb810c,
+parallel_dims.py `seq_len_divisor`]."""
+FOLDED_BATCH_SINCE: Final = "2026-08-20"
+"""The samples of a micro-batch are one sequence: their tokens together are divided [titan 73aed7f6c, trainer.py]."""
 OUTPUTS_DROPPED_SINCE: Final = "2025-10-22"
 """schedule.step(return_outputs=False): the last stage keeps no logits [titan e5ef99aab, train.py]."""
 
@@ -62,6 +67,8 @@ class Facts(NamedTuple):
     fused_qkv: bool
     drops_outputs: bool
     graph_chunked_loss: bool
+    pairs_positions: bool
+    folds_batch: bool
 
 
 def facts(version: str = "") -> Facts:
@@ -88,4 +95,6 @@ def facts(version: str = "") -> Facts:
         fused_qkv=date >= FUSED_QKV_SINCE,
         drops_outputs=date >= OUTPUTS_DROPPED_SINCE,
         graph_chunked_loss=date >= GRAPH_CHUNKED_LOSS_SINCE,
+        pairs_positions=PAIRED_POSITIONS[0] <= date < PAIRED_POSITIONS[1],
+        folds_batch=date >= FOLDED_BATCH_SINCE,
     )

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards, share
 from vramcast.domain.model import Attention, MultiLatentAttention
+from vramcast.domain.version import date_text
 from vramcast.engines.torchtitan.facts import Facts, facts
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Sharing
@@ -18,7 +19,7 @@ from vramcast.operators.linear import Numerics
 from vramcast.parallel.fsdp import (
     Fsdp,
 )
-from vramcast.parallel.layout import Layout
+from vramcast.parallel.layout import Layout, uneven
 from vramcast.states.optimizers import OptimizerRule, optimizer
 
 BF16: Final = Numerics(2, 2, 2, 2)
@@ -76,7 +77,7 @@ def read(job: Job) -> Setting:
     """
     check(job)
     plan, options = job.plan, job.engine_options
-    known = facts(str(options.get("version", "")))
+    known = facts(date_text(job.engine_version or ()) or str(options.get("version", "")))
     micro_batches, samples = _micro_batches(job, known)
     data = job.data_parallel
     divided = data * plan.cp if plan.shards is not Shards.NOTHING else 1
@@ -107,16 +108,29 @@ def _micro_batches(job: Job, known: Facts) -> tuple[int, int]:
 
 def _sizes(job: Job, known: Facts, samples: int) -> Sizes:
     plan = job.plan
-    kernel = plan.attention if plan.attention is not AttentionKernel.EAGER else AttentionKernel.FLASH
     length = share("cp", job.workload.seq_len, plan.cp, what="seq_len")
+    _refuse_uneven(job, known, samples)
     return Sizes(
-        batch=samples, seq_len=length, hidden=job.model.hidden, numerics=BF16, attention=kernel,
+        batch=samples, seq_len=length, hidden=job.model.hidden, numerics=BF16, attention=AttentionKernel.FLASH,
         norm="compiled" if plan.compile else ("torch" if known.fused_norm else "huggingface"),
         activation="compiled" if plan.compile else "eager",
         rope="compiled" if plan.compile else "complex",
         grouped=known.grouped_attention, tp=plan.tp,
         sequence_parallel=plan.tp > 1,
     )
+
+
+def _refuse_uneven(job: Job, known: Facts, samples: int) -> None:
+    """Raise InvalidSpec where sequence and context parallelism would not divide the positions evenly.
+
+    [titan] trainer.py "must be divisible by ..."; before 2025-06-23 such a run failed in its rotary embedding (#1306)
+    """
+    plan, length = job.plan, job.workload.seq_len
+    halves = 2 if plan.cp > 1 or known.pairs_positions else 1
+    divisor = plan.tp * plan.cp * halves
+    tokens = length * samples if known.folds_batch else length
+    if tokens % divisor:
+        raise uneven("torchtitan", plan, f"seq-len={length}", length, divisor)
 
 
 def _graph_trainer(job: Job) -> bool:

@@ -7,10 +7,16 @@ Code that a checkpoint brings itself ("remote") does not change with the release
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from vramcast.domain.serving import Version
+from vramcast.blocks.parameters import named_parameters
+from vramcast.domain.job import AttentionKernel
+from vramcast.domain.model import Model
+from vramcast.domain.version import Version, version_text
 
+NEWEST: Final[Version] = (5, 23)
+"""The newest release whose sources were read: what holds where no release is named."""
 NEVER: Final[Version] = (1 << 30,)
 ALWAYS: Final[Version] = (0,)
 
@@ -82,6 +88,18 @@ SDPA_SINCE: Final[dict[str, Version]] = {
 """First release whose default is `scaled_dot_product_attention`; 4.36 for every other family. Qwen's own code takes
 flash-attn where it is installed."""
 
+SDPA_UNTIL: Final[dict[str, Version]] = {"gemma2": (5, 19)}
+"""First release without `_supports_sdpa` again: 5.18 has it, 5.23 has not."""
+
+FLASH_SINCE: Final[dict[str, Version]] = {
+    "gpt_oss": (4, 55),  # attn_implementation="kernels-community/vllm-flash-attn3", which knows sinks
+    "mimo_v2_flash": (5, 14), **dict.fromkeys(("gptj", "gpt_neo"), (4, 35)),
+}
+"""First release in which kernels of flash-attn or of the kernels hub run a family that PyTorch's do not."""
+
+FLASH_NEEDS: Final[dict[str, int]] = {"gpt_oss": 90, "mimo_v2_flash": 90}
+"""Compute capability of the kernels that know sinks [`_compatible_flash_implementations`: FlashAttention 3 and 4]."""
+
 REMOTE: Final = ("qwen", "baichuan", "chatglm", "internlm", "internlm2", "internlm3", "minicpm", "aquila")
 """Families whose code lies beside the checkpoint: tuples as caches."""
 
@@ -107,6 +125,32 @@ CONCATENATES_PROMPT_SINCE: Final[Version] = (4, 56)
 """A layer's first update is a concatenation too, so that no views are cached."""
 WARM_UP_SINCE: Final[Version] = (4, 50)
 GROUPED_EXPERTS_SINCE: Final[Version] = (5, 0)
+
+STACKED_EXPERTS_SINCE: Final[dict[str, Version]] = {
+    **dict.fromkeys(("dbrx", "gpt_oss", "granitemoe", "jetmoe", "llama4", "qwen3_vl_moe"), ALWAYS),
+    "nemotron_h": (5, 3), "deepseek_v4": (5, 10), **dict.fromkeys(("deepseek_v32", "mimo_v2_flash"), (5, 14)),
+    "kimi_linear": (5, 18), "kimi_k2": NEVER,
+}
+"""First release whose experts are one parameter of three dimensions and no linear layers, which bitsandbytes converts;
+GROUPED_EXPERTS_SINCE for every other family. Those of a later release came with code of their own before, with linear
+layers, as Kimi K2 still does."""
+
+OWN_ROUTER_SINCE: Final[dict[str, Version]] = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "gpt_oss", "kimi_k2"), ALWAYS),
+    "llama4": (5, 5), "gemma4": NEVER,
+}
+"""First release whose router is a parameter or a subclass of nn.Linear, left as it is; else (5, 0)."""
+
+OTHERS_LEFT: Final[dict[str, tuple[Version, tuple[str, ...]]]] = {
+    "falcon": ((5, 5), ("attention.", "mlp.")),  # `FalconLinear`, since only nn.Linear itself is converted
+    **dict.fromkeys(("mt5", "t5", "umt5"), (ALWAYS, ("mlp.down",))),  # `_keep_in_fp32_modules`, here and below
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), (ALWAYS, ("indexer.weights",))),
+    "deepseek_v4": (
+        ALWAYS,
+        ("attention.out_a", "compressor.", "hyper.", "indexer.kv", "indexer.gate", "indexer.weights"),
+    ),
+}
+"""Since when which other matrices of a family are kept whole."""
 WINDOWED_CACHE_SINCE: Final[Version] = (4, 56)
 """DynamicSlidingWindowLayer: layers with a window keep its tokens only."""
 
@@ -120,13 +164,54 @@ def family_of(family: str) -> str:
     return family.removesuffix("_text")
 
 
-def has_fused_attention(family: str) -> bool:
-    """Whether any release runs the family's attention by PyTorch's fused kernels.
+def attention_kernels(family: str, version: Version) -> tuple[AttentionKernel, ...]:
+    """The kernels that a family's code can run, the one it runs unasked first.
 
-    >>> has_fused_attention("llama"), has_fused_attention("bloom")
-    (True, False)
+    >>> [str(kernel) for kernel in attention_kernels("gpt_oss", (5, 0))]
+    ['eager', 'flash']
     """
-    return SDPA_SINCE.get(family_of(family), ALWAYS) != NEVER
+    name = family_of(family)
+    since = SDPA_SINCE.get(name, (4, 36))
+    if since <= version < SDPA_UNTIL.get(name, NEVER):
+        return (AttentionKernel.FLASH, AttentionKernel.EFFICIENT, AttentionKernel.CUDNN, AttentionKernel.EAGER)
+    flash = FLASH_SINCE.get(name, NEVER if since == NEVER else ALWAYS)
+    return (AttentionKernel.EAGER, AttentionKernel.FLASH) if version >= flash else (AttentionKernel.EAGER,)
+
+
+def left_whole(family: str, version: Version) -> tuple[str, ...]:
+    """How the paths of those matrices begin that bitsandbytes does not convert when it converts every linear layer.
+
+    Source: transformers integrations/bitsandbytes.py `replace_with_bnb_linear`; models/<family>/modeling_*.py
+
+    >>> left_whole("qwen3_moe", (4, 57)), left_whole("qwen3_moe", (5, 0))
+    ((), ('moe.experts.', 'moe.router'))
+    """
+    name = family_of(family)
+    since, found = OTHERS_LEFT.get(name, (NEVER, ()))
+    found = found if version >= since else ()
+    if version >= STACKED_EXPERTS_SINCE.get(name, GROUPED_EXPERTS_SINCE):
+        found += ("moe.experts.",)
+    if version >= OWN_ROUTER_SINCE.get(name, GROUPED_EXPERTS_SINCE):
+        found += ("moe.router",)
+    return found
+
+
+def left_sentences(model: Model, left: tuple[str, ...], version: Version) -> Iterator[str]:
+    """What somebody should know who expects bitsandbytes to convert all of a network.
+
+    Args:
+        model: the network
+        left: what is not converted, as `left_whole` says it
+        version: of transformers
+    """
+    said = version_text(version)
+    if "moe.experts." in left and any(owned.parameter.expert for owned in named_parameters(model)):
+        yield (
+            f"experts are not packed: transformers {said} stacks them in one parameter, and bitsandbytes converts "
+            "linear layers only"
+        )
+    if "mlp." in left:
+        yield f"no layer is packed: {model.family} has linear layers of its own, which transformers {said} passes by"
 
 
 def behaviour(family: str, version: Version, *, flash: bool) -> Behaviour:
@@ -147,7 +232,7 @@ def behaviour(family: str, version: Version, *, flash: bool) -> Behaviour:
         keeps_logits=version < COPIED_LOGITS_SINCE,
         whole_cache=remote or version < CACHE_OBJECTS_SINCE,
         rotary_tables=version < ROTARY_TABLES_UNTIL.get(name, ALWAYS),
-        sdpa=version >= SDPA_SINCE.get(name, (4, 36)),
+        sdpa=attention_kernels(name, version)[0] is not AttentionKernel.EAGER,
         repeats_keys=not grouped or remote,
         fused_gate=name in FUSED_GATE,
         stacks_prompt=name in STACKED_PROMPT,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Attention, Head, LinearAttention, Mamba, Model, MoE
 from vramcast.domain.serving import ServeJob, Version
@@ -73,6 +74,12 @@ MAMBA_PREFIXES_SINCE: Final[Version] = (0, 26)
 
 BLOCK_TOKENS: Final = 16
 
+TORCH_SINCE: Final[tuple[tuple[Version, Version], ...]] = (
+    ((0, 33), (2, 14)), ((0, 27), (2, 13)), ((0, 20), (2, 11)), ((0, 17), (2, 10)), ((0, 11), (2, 8)),
+    ((0, 8), (2, 6)), ((0, 0), (2, 4)),
+)
+"""Version -> the torch that its wheels require, from that version on at least [metadata of the wheels]."""
+
 
 class Settings(NamedTuple):
     """One deployment's settings, every default filled in."""
@@ -89,6 +96,7 @@ class Settings(NamedTuple):
     in_flight: int  # tokens that steps under way can write
     eager: bool  # no CUDA graphs
     prefix_caching: bool
+    blas_workspace: int  # of cuBLAS [bytes]
     options: Options
 
     @property
@@ -127,6 +135,9 @@ def settings_of(job: ServeJob) -> Settings:
         in_flight=tokens * (batches if version >= MAMBA_PREFIXES_SINCE else 1),
         eager=not plan.graphs,
         prefix_caching=_prefix_caching(job, v1=v1),
+        blas_workspace=workspace_bytes(
+            job.cluster.gpu.compute_capability, torch=next(torch for since, torch in TORCH_SINCE if version >= since)
+        ),
         options=options,
     )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from vramcast.question.configs.reading import Config, Reading, Watched, not_read, table, unknown
+from vramcast.question.configs.reading import Config, Reading, Unread
+from vramcast.question.configs.watched import Known, Watched
 
-SECTIONS: Final = ("zero_optimization", "bf16", "fp16", "activation_checkpointing")
+CONFIG: Final = Known("deepspeed", "config")
+ZERO: Final = Known("deepspeed", "zero_optimization")
 
 OPTIMIZERS: Final = {
     "adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "lion": "lion",
@@ -18,6 +21,17 @@ BUFFERS: Final = (
     "stage3_max_reuse_distance",
 )
 """Sizes of `zero_optimization` that matter for memory [elements]; "auto" leaves them to the Trainer."""
+
+OF_STAGE_3: Final = ("stage3_", "sub_group_size", "memory_efficient_linear", "zero_hpz_", "zero_quantized_w",
+                     "zero_quantized_n", "leaf_module")
+"""How names of `zero_optimization` begin that say nothing below stage 3 [deepspeed runtime/zero/stage3.py]."""
+
+SWITCHED: Final = (
+    "autotuning", "data_efficiency", "flops_profiler", "hybrid_engine", "torch_autocast", "weight_quantization", "amp",
+    "compression_training", "curriculum_learning", "eigenvalue", "elasticity", "nebula", "progressive_layer_drop",
+    "quantize_training", "sparse_attention", "zenflow", "compile",
+)
+"""Tables that say nothing where their "enabled" is false."""
 
 
 def is_deepspeed(config: Config) -> bool:
@@ -33,54 +47,99 @@ BATCH: Final = {
 
 PLACES: Final = {"cpu": "cpu", "nvme": "nvme", "none": None}
 
-OPTION_OF: Final = {"micro": "micro-batch", "accumulation": "grad-accum"}
+FILLED_IN: Final = "is auto, which the Trainer fills in; give its arguments with another --from, or {options}"
 
 
 def read(config: Config) -> Reading:
     """The options of the file."""
-    values = Watched(config.table or {})
-    zero = values.section("zero_optimization")
-    options: dict[str, Any] = {"engine": "deepspeed", "zero": str(zero.get("stage", 0))}
-    options |= _offload(zero) | _precision(values)
-    named = values.section("optimizer").get("type")
-    if named is not None:
-        options["optimizer"] = OPTIMIZERS.get(str(named).lower(), str(named).lower())
-    sizes = [f"{name}={size}" for name in BUFFERS if (size := zero.count(name)) is not None]
+    values = Watched(_by_full_names(config.table or {}), CONFIG)
+    zero = values.section("zero_optimization", ZERO)
+    options: dict[str, Any] = {"engine": "deepspeed"} | _stage(zero) | _offload(zero) | _precision(values)
+    options |= _optimizer(values) | _buffers(values, zero)
+    batch = {kind: size for kind, name in BATCH.items() if (size := values.count(name)) is not None}
+    values.section("activation_checkpointing")  # each of its names takes memory where the model uses it
+    switched(values)
+    if not batch and not values.left_open():
+        values.cannot(BATCH["micro"], "is not given, nor is train_batch_size; add one, or --micro-batch",
+                      option="micro-batch")
+    open_ = _auto(values)
+    weak = {"grad-accum": 1} if BATCH["accumulation"] in values.left_open() else {}  # as Transformers has it
+    return Reading(
+        "deepspeed", options, weak, batch, (*values.unread(), *open_),
+    )
+
+
+def _by_full_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Names of stage 3 with what stands before them, which DeepSpeed takes either way."""
+    zero = given.get("zero_optimization")
+    if not isinstance(zero, Mapping):
+        return dict(given)
+    full = {name: f"stage3_{name}" for name in zero
+            if ZERO.entry(name) is None and ZERO.entry(f"stage3_{name}") is not None}
+    return {**given, "zero_optimization": {full.get(name, name): value for name, value in zero.items()}}
+
+
+def _stage(zero: Watched) -> dict[str, Any]:
+    stage = zero.get("stage", 0)
+    if str(stage) not in ("0", "1", "2", "3"):
+        zero.refuse("stage", "0, 1, 2 or 3", option="zero")
+        return {}
+    if int(stage) == 0:  # states that no rank shares, without the buffers of stage 1
+        zero.cannot("stage", "0 is not modelled; --zero 1, 2 and 3 are", option="zero")
+    if int(stage) < 3:
+        for name in zero:
+            if name.startswith(OF_STAGE_3):
+                zero.get(name)
+    return {"zero": str(stage)}
+
+
+def _optimizer(values: Watched) -> dict[str, Any]:
+    section = values.section("optimizer", Known("deepspeed", "optimizer"))
+    named = section.one_of("type", OPTIMIZERS, lower=True, option="optimizer")
+    return {"optimizer": named} if named else {}
+
+
+def _buffers(values: Watched, zero: Watched) -> dict[str, Any]:
+    """Sizes and switches that the engine takes."""
+    sizes = [f"{name}={size}" for name in BUFFERS if (size := zero.whole(name)) is not None]
+    sizes += [f"{name}=auto" for name in BUFFERS if name in zero.auto]
     if (overlaps := zero.flag("overlap_comm")) is not None:
         sizes.append(f"overlap_comm={str(overlaps).lower()}")
-    if sizes:
-        options["engine-option"] = tuple(sizes)
-    batch = {kind: size for kind, name in BATCH.items() if (size := values.count(name)) is not None}
-    checkpointing = values.section("activation_checkpointing")
-    warnings = [*unknown("deepspeed", "config", values), *values.said()]
-    for section in SECTIONS:
-        warnings += unknown("deepspeed", section, table(values.get(section)))
-    if checkpointing:
-        warnings.append("activation_checkpointing only sets how DeepSpeed's own checkpointing runs; give --recompute "
-                        "full where the model uses it")
-    auto = _auto(values)
-    return Reading("deepspeed", options, batch, tuple(values), tuple(warnings), not_read(values.unread()), auto)
+    widths = values.section("data_types")
+    if widths.get("grad_accum_dtype") == "fp32":
+        sizes.append("grad_accum_dtype=fp32")
+    elif "grad_accum_dtype" in widths and widths.get("grad_accum_dtype") != "auto":
+        widths.refuse("grad_accum_dtype", "fp32")
+    return {"engine-option": tuple(sizes)} if sizes else {}
 
 
-def _auto(values: Watched) -> dict[str, str]:
-    """What the Trainer fills in, and sizes that nobody says."""
-    said = "says {} is auto, which the Trainer fills in"
+def switched(values: Watched) -> None:
+    """Tables that are switched off say nothing."""
+    for name in SWITCHED:
+        inner = dict.get(values, name)
+        if isinstance(inner, Mapping) and inner.get("enabled", None) is False:
+            values.get(name)
+
+
+def _auto(values: Watched) -> Iterator[Unread]:
+    """What only the Trainer knows, and what gives it instead."""
     left = values.left_open()
-    found = {option: said.format(name) for kind, option in OPTION_OF.items() if (name := BATCH[kind]) in left}
-    if not any(name in values for name in BATCH.values()):
-        found["micro-batch"] = f"has no {BATCH['micro']}"
-    return found | {
-        option: said.format(name) for name, option in (
-            ("bf16.enabled", "precision"), ("fp16.enabled", "precision"),
-        ) if name in left
-    } | {f"engine-option {name.partition('.')[2]}": said.format(name) for name in left if name.startswith("zero_")}
+    found = [(BATCH["micro"], "micro-batch")] if BATCH["micro"] in left else []
+    found += [(name, "precision") for name in ("bf16.enabled", "fp16.enabled") if name in left][:1]
+    options = " and ".join(f"--{option}" for _, option in found)
+    for name, option in found:
+        yield Unread(name, FILLED_IN.format(options=options), option)
 
 
 def _offload(zero: Watched) -> dict[str, Any]:
     found = {}
     for name, option in (("offload_optimizer", "offload-optimizer"), ("offload_param", "offload-parameters")):
-        device = zero.section(name).one_of("device", PLACES)
-        if device is not None:
+        section = zero.section(name, Known("deepspeed", name))
+        device = section.one_of("device", PLACES, option=option)
+        if device is None:
+            for inner in section:
+                section.get(inner)  # of a device that is none
+        else:
             found[option] = device
     if zero.flag("cpu_offload"):
         found["offload-optimizer"] = "cpu"
@@ -89,10 +148,14 @@ def _offload(zero: Watched) -> dict[str, Any]:
 
 def _precision(values: Watched) -> dict[str, Any]:
     """bf16 and fp16 keep an fp32 copy; with neither DeepSpeed runs in fp32; "auto" is the Trainer's."""
-    open_ = False
+    open_, found = False, ""
+    values |= {"bf16": values.get("bfloat16")} if "bfloat16" in values and "bf16" not in values else {}
     for name, precision in (("bf16", "mixed-bf16"), ("fp16", "mixed-fp16")):
-        section = values.section(name)
+        section = values.section(name, Known("deepspeed", name))
         if section.flag("enabled"):
-            return {"precision": precision}
+            found = found or precision
+        elif not section.auto:
+            for inner in section:
+                section.get(inner)  # switched off
         open_ = open_ or bool(section.auto)
-    return {} if open_ else {"precision": "fp32"}
+    return {"precision": found} if found else {} if open_ else {"precision": "fp32"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec.structs
@@ -9,38 +11,57 @@ import msgspec.structs
 from vramcast.catalogue.formats import load_format
 from vramcast.domain.job import Plan
 from vramcast.engines.megatron.options import Options
-from vramcast.question.configs.megatron_model import engine_options_of, model_of, plan_of
-from vramcast.question.configs.reading import (
-    Command,
-    Config,
-    Reading,
-    Watched,
-    arguments,
-    command_of,
-    mistaken,
-    not_read,
-    unknown,
-)
+from vramcast.errors import Unsupported
+from vramcast.question.configs.environment import options_of_environment
+from vramcast.question.configs.megatron_model import BY_TOKENIZER, engine_options_of, model_of, plan_of
+from vramcast.question.configs.reading import Command, Config, Reading, Unread, arguments, command_of
+from vramcast.question.configs.watched import Known, Watched
 from vramcast.question.options import OPTIONS
+
+ARGUMENTS: Final = Known("megatron", "arguments", (Known("torchrun", "arguments"),))
 
 LISTS: Final = ("--recompute-modules", "--spec")
 
 NAMED: Final = ("tensor_model_parallel_size", "num_layers", "micro_batch_size", "use_distributed_optimizer")
 
-HARMLESS: Final = frozenset({
-    "nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "rdzv-endpoint", "rdzv-backend", "rdzv-id",
-    "nproc_per_node", "standalone", "role", "tee", "log-dir",
-})
-"""Options of torchrun, which stand on the same command line."""
-
+SCRIPTS: Final = {
+    "pretrain_gpt.py": "gpt", "pretrain_mamba.py": "hybrid", "pretrain_hybrid.py": "hybrid", "pretrain_bert.py": "bert",
+    "pretrain_t5.py": "t5",
+}
+"""Entry script -> family of its network; others build networks of their own."""
 
 SIZES: Final = {"--seq-length": "seq-len", "--micro-batch-size": "micro-batch", "--global-batch-size": "global-batch"}
+
+OF_ENCODERS: Final = {"--encoder-seq-length": "seq-len", "--decoder-seq-length": "decoder-seq-len"}
+"""Sizes of networks with an encoder and a decoder."""
+
+NEEDED: Final = ("--seq-length", "--micro-batch-size")
+"""Sizes that Megatron-LM has no default for [arguments.py `validate_args`]."""
 
 OF_EXPERTS: Final = ("dispatcher", "grouped_gemm", "permute_fusion", "router_fp32", "sinkhorn", "overlap_moe_comm")
 """Engine options that say nothing of a dense network."""
 
 DESCRIBES: Final = ("--hidden-size", "--num-attention-heads", "--max-position-embeddings")
 """What a network needs, beside its layers."""
+
+OF_NETWORK: Final = re.compile(
+    r"--(?:experimental-attention|dsa-|linear-|softmax-type|window-|attention-output|qk-|mtp-|heterogeneous|enable-mhc|"
+    r"mhc-|moe-(?:ffn|latent|layer-freq|shared-expert-(?:gate|inter|glu)|use-upcycling|mlp-glu)|num-|hybrid|mamba-|gdp-|"
+    r"is-hybrid|multi|kv-|q-lora|v-head|img-|vision|encoder|decoder-num|ict|biencoder|spec|padded-vocab|vocab|"
+    r"tokenizer-type|activation-func|quick-geglu|openai-gelu|onnx|squared|swiglu|normalization|no-rope-freq|"
+    r"use-checkpoint-args|yaml-cfg|fp32-residual|apply-residual|add-qkv|disable-bias|untie|position|max-position|hidden)"
+)
+"""Arguments that say what the network is."""
+
+USUAL: Final[dict[str, tuple[Any, ...]]] = {
+    "--use-flash-attn": (True,), "--attention-softmax-in-fp32": (True,), "--cuda-graph-impl": ("none",),
+    "--optimizer-offload-fraction": (1, 1.0), "--main-grads-dtype": ("fp32",), "--main-params-dtype": ("fp32",),
+    "--activation-offload-fraction": (1, 1.0),
+}
+"""Arguments that change nothing with these values, where TransformerEngine's layers run."""
+
+OF_LOCAL: Final = ("--use-flash-attn", "--attention-softmax-in-fp32")
+"""Those of them that matter to Megatron's own layers."""
 
 
 def is_megatron(config: Config) -> bool:
@@ -59,36 +80,112 @@ def _score(words: tuple[str, ...]) -> int:
 
 def read(config: Config) -> Reading:
     """Model, plan and batch of the arguments."""
-    command = Command((), ()) if config.table is not None else command_of(config, _score)
+    command = Command(()) if config.table is not None else command_of(config, _score)
     plainly = dict(config.table) if config.table is not None else arguments(command.words)
-    typed = {name.replace("_", "-"): _typed(f"--{name.replace('_', '-')}", value) for name, value in plainly.items()}
-    given = {name: value for name, value in typed.items() if value is not False and value is not None}
-    wrong = mistaken("megatron", "arguments", given)
-    values = Watched({f"--{name}": value for name, value in given.items() if name not in wrong})
-    options: dict[str, Any] = {"engine": "megatron", **plan_options(plan_of(values))}
+    typed = {f"--{name.replace('_', '-')}": value for name, value in plainly.items()}
+    given = {name: _typed(name, value) for name, value in typed.items()}
+    values = Watched(
+        {name: value for name, value in given.items() if value is not False and value is not None}, ARGUMENTS,
+        undecided=command.undecided,
+    )
+    unread = list(_mistaken(values))
+    family, entry = _family(command)
+    for name, usual in USUAL.items():
+        local = name in OF_LOCAL and values.get("--transformer-impl") == "local"
+        values.only(name, *(() if local else usual))
+    options: dict[str, Any] = {"engine": "megatron", **plan_options(plan_of(values)), **_engine_options(values, family)}
+    sizes = SIZES | OF_ENCODERS if family == "t5" else SIZES
+    options |= {option: size for name, option in sizes.items() if (size := values.count(name)) is not None}
+    for name in NEEDED:
+        if SIZES[name] not in options:
+            values.cannot(name, "is not given, and Megatron-LM has no default", option=SIZES[name])
+    try:
+        options |= _network(values, family, config.name)
+    except Unsupported as reason:
+        unread.append(Unread("the network", str(reason), "model", of_network=True))
+    options |= options_of_environment(command.variables)
+    gpus, machines = values.count("--nproc-per-node"), values.count("--nnodes") or 1
+    unread += [*entry, *command.unread, *_environment(command), *values.unread()]
+    return Reading(
+        "megatron", options, unread=tuple(one._replace(of_network=bool(OF_NETWORK.match(one.name)) or one.of_network)
+                                          for one in unread),
+        notes=command.notes, ranks=gpus * machines if gpus else None,
+    )
+
+
+def _environment(command: Command) -> Iterator[Unread]:
+    from vramcast.question.configs.environment import unread_environment
+
+    yield from unread_environment(command.variables)
+
+
+def _family(command: Command) -> tuple[str, list[Unread]]:
+    """What the entry script builds."""
+    script = next((word.rpartition("/")[2] for word in command.words if word.endswith(".py")), "pretrain_gpt.py")
+    if script not in SCRIPTS:
+        return "gpt", [Unread(script[:60], f"builds a network or a run of its own; {', '.join(SCRIPTS)} are modelled",
+                              of_network=True)]
+    return SCRIPTS[script], []
+
+
+def _engine_options(values: Watched, family: str) -> dict[str, Any]:
     defaults = msgspec.structs.asdict(Options())
-    pairs = engine_options_of(values, "gpt")
+    pairs = engine_options_of(values, family)
     pairs["stage_layers"] = str(pairs["stage_layers"]).replace(",", "-")
     dense = "--num-experts" not in values
-    changed = [
+    changed = tuple(
         f"{name}={_text(value)}" for name, value in pairs.items()
         if value != defaults.get(name) and not (dense and name in OF_EXPERTS)
-    ]
-    if changed:
-        options["engine-option"] = tuple(changed)
-    options |= {option: size for name, option in SIZES.items() if (size := values.count(name)) is not None}
-    missing = [name for name in DESCRIBES if name not in values]
-    if not missing and ("--num-layers" in values or "--hybrid-layer-pattern" in values):
-        options["model"] = msgspec.structs.replace(model_of(values, "gpt"), name=config.name)
-    elif len(missing) < len(DESCRIBES):
-        values.warnings.append(
-            f"no model is read: {', '.join(missing) or '--num-layers'} is missing; name the model beside --from"
-        )
-    auto = {option: f"has no {name}" for name, option in SIZES.items() if option not in options}
-    names = {name: value for name, value in given.items() if name not in HARMLESS}
-    warnings = (*wrong.values(), *values.said(), *unknown("megatron", "arguments", names))
-    aside = not_read(name for name in values.unread() if name[2:] not in HARMLESS)
-    return Reading("megatron", options, {}, tuple(names), warnings, (*command.notes, *aside), auto)
+    )
+    return {"engine-option": changed} if changed else {}
+
+
+def _network(values: Watched, family: str, name: str) -> dict[str, Any]:
+    """The network that the arguments describe; none where they only say how one is trained."""
+    missing = [each for each in DESCRIBES if each not in values]
+    layers = "--num-layers" in values or "--hybrid-layer-pattern" in values or "--encoder-num-layers" in values
+    if len(missing) == len(DESCRIBES) and not layers:
+        return {}
+    if missing or not layers:
+        what = ", ".join(missing) or "--num-layers"
+        values.cannot("the network", f"{what} is missing; name the model beside --from", option="model")
+        return {}
+    if "--vocab-size" not in values and "--padded-vocab-size" not in values:
+        tokenizer = str(values.get("--tokenizer-type", "a tokenizer"))
+        if tokenizer not in BY_TOKENIZER and family == "gpt":
+            why = f"is not given, and the vocabulary of {tokenizer[:40]} is not known here; add it, or name the model"
+            values.cannot("--vocab-size", why)
+    found = msgspec.structs.replace(model_of(values, family), name=name)
+    for unused, instead in UNUSED.items():
+        if instead in values:
+            values.get(unused)
+    return {"model": found}
+
+
+UNUSED: Final = {
+    "--ffn-hidden-size": "--moe-ffn-hidden-size", "--kv-channels": "--multi-latent-attention",
+    "--qk-layernorm": "--multi-latent-attention", "--num-query-groups": "--multi-latent-attention",
+    "--group-query-attention": "--multi-latent-attention",
+}
+"""Argument -> the one that takes its place: latent attention has widths and norms of its own."""
+
+
+def _mistaken(values: Watched) -> Iterator[Unread]:
+    """Names that take numbers, or one of few words, and have something else."""
+    from vramcast.catalogue.formats import problems
+
+    snapshot = load_format("megatron")
+    for name in list(values):
+        entry = ARGUMENTS.entry(name)
+        value = dict.get(values, name)
+        if entry is None or not (entry.choices or entry.kind in ("int", "number")) or values.is_open(name):
+            continue
+        spellings = (name[2:], name[2:].replace("-", "_"))
+        plain = next((each for each in spellings if each in snapshot.sections["arguments"]), "")
+        value = [value] if entry.kind == "list" and not isinstance(value, list) else value
+        if plain and (text := next(problems(snapshot, "arguments", {plain: value}), None)):
+            dict.pop(values, name)
+            yield Unread(name, text.partition(": ")[2])
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -97,8 +194,9 @@ def _typed(name: str, value: Any) -> Any:
     if name in LISTS:
         return value if isinstance(value, list) else [value]
     if known is not None and known.kind == "flag":
-        return True
-    return value[0] if isinstance(value, list) and value and (known is None or known.kind != "list") else value
+        return value is not False
+    several = known is not None and known.kind == "list"
+    return value[0] if isinstance(value, list) and value and (not several or len(value) == 1) else value
 
 
 def plan_options(plan: Plan) -> dict[str, Any]:

@@ -33,6 +33,14 @@ BERT_CASED_VOCAB: Final = 28996
 NEMOTRON_VOCAB: Final = 256000
 LLAMA2_VOCAB: Final = 32000
 
+BY_TOKENIZER: Final = {
+    "GPT2BPETokenizer": GPT2_VOCAB, "Llama2Tokenizer": LLAMA2_VOCAB, "BertWordPieceLowerCase": BERT_UNCASED_VOCAB,
+    "BertWordPieceCase": BERT_CASED_VOCAB,
+}
+"""Tokenizers whose name says their vocabulary."""
+
+ROTARY: Final = ("rope", "mrope", "yarn")
+
 REFUSED: Final = {
     "--flextron": "elastic (Flextron) training is not modelled",
     "--img-h": "multimodal Megatron models are not modelled",
@@ -86,17 +94,20 @@ def _first_batch(arguments: Arguments) -> int | None:
 
 
 def _precision(arguments: Arguments) -> Precision:
+    beside = arguments.get("--bf16"), arguments.get("--fp16")
     if arguments.get("--fp8-format"):
         return Precision.FP8
-    if arguments.get("--fp16"):
+    if beside[1]:
         return Precision.MIXED_FP16
-    return Precision.MIXED_BF16 if arguments.get("--bf16") else Precision.FP32
+    return Precision.MIXED_BF16 if beside[0] else Precision.FP32
 
 
 def plan_of(arguments: Arguments) -> Plan:
     """Degrees, sharding, precision and recomputation."""
     pp = int(arguments.get("--pipeline-model-parallel-size", 1))
     granularity = arguments.get("--recompute-granularity")
+    if arguments.get("--recompute-activations"):
+        granularity = granularity or "selective"  # the older name
     modules = tuple(arguments.get("--recompute-modules") or ())
     layers = arguments.get("--recompute-num-layers")
     if granularity == "full" and layers == 0:
@@ -122,6 +133,7 @@ def plan_of(arguments: Arguments) -> Plan:
         recompute=Recompute(granularity) if granularity else Recompute.NONE,
         recompute_layers=layers if granularity == "full" and arguments.get("--recompute-method") == "block" else None,
         recompute_modules=modules if granularity == "selective" else (),
+        offload_optimizer="cpu" if arguments.get("--optimizer-cpu-offload") else "none",
         offload_activations=bool(arguments.get("--fine-grained-activation-offloading")),
     )
 
@@ -220,6 +232,12 @@ def engine_options_of(arguments: Arguments, family: str) -> dict[str, str | int 
     }
     if arguments.get("--cross-entropy-loss-fusion"):
         found["cross_entropy"] = arguments.get("--cross-entropy-fusion-impl", "native")
+    if arguments.get("--use-precision-aware-optimizer"):
+        found |= {"precision_aware": True, "moments": arguments.get("--exp-avg-dtype", "fp32")}
+    if arguments.get("--moe-shared-expert-overlap"):
+        found["shared_expert_overlap"] = True
+    if float(arguments.get("--clip-grad", 1.0)) == 0:
+        found["clip_grad"] = False
     if arguments.get("--grad-reduce-in-bf16"):
         found["accumulate_in_fp32"] = False
     if (factor := arguments.get("--moe-expert-capacity-factor")) is not None:
@@ -235,16 +253,16 @@ def _implementation(arguments: Arguments) -> str:
 
 def _vocab(arguments: Arguments, family: str) -> int:
     tokenizer, size = arguments.get("--tokenizer-type"), arguments.get("--vocab-size")
-    if size is not None:
-        return int(size)
+    padded = arguments.get("--padded-vocab-size")
+    if (known := padded if size is None else size) is not None:
+        return int(known)
     if family == "bert":
         return BERT_UNCASED_VOCAB
     if family == "t5":
         return BERT_UNCASED_VOCAB + int(arguments.get("--vocab-extra-ids", 0))
-    named = {"GPTSentencePieceTokenizer": NEMOTRON_VOCAB, "Llama2Tokenizer": LLAMA2_VOCAB}
     if str(tokenizer).startswith("${"):
         raise Unsupported("the tokenizer is named by an environment variable that is not given")
-    return named.get(str(tokenizer), GPT2_VOCAB)
+    return {"GPTSentencePieceTokenizer": NEMOTRON_VOCAB, **BY_TOKENIZER}.get(str(tokenizer), GPT2_VOCAB)
 
 
 def _norm(arguments: Arguments) -> Norm:
@@ -268,13 +286,22 @@ def _mixer(arguments: Arguments) -> Mixer:
         num_heads=heads,
         num_kv_heads=int(arguments["--num-query-groups"]) if grouped else heads,
         head_dim=int(arguments.get("--kv-channels") or hidden // heads),
-        qkv_bias=bias,
+        qkv_bias=bias or bool(arguments.get("--add-qkv-bias")),
         out_bias=bias,
         qk_norm="head" if arguments.get("--qk-layernorm") else "none",
         qk_norm_kind=_norm(arguments),
-        rope=arguments.get("--position-embedding-type") == "rope",
+        rope=_positions(arguments) in ROTARY,
         rope_fraction=float(arguments.get("--rotary-percent", 1.0)),
     )
+
+
+def _positions(arguments: Arguments) -> str:
+    """Where positions come from, older names too."""
+    kind = str(arguments.get("--position-embedding-type", "learned_absolute"))
+    without = arguments.get("--no-position-embedding") and kind == "learned_absolute"
+    if arguments.get("--use-rotary-position-embeddings"):
+        return "rope"
+    return "none" if without else kind
 
 
 def _mlp(arguments: Arguments, width: int | None = None) -> MLP:
@@ -368,7 +395,7 @@ def _mtp(arguments: Arguments) -> tuple[Layer, ...]:
 
 
 def _stack(name: str, arguments: Arguments, layers: list[Layer], *, causal: bool = True) -> Stack:
-    positions = arguments.get("--position-embedding-type", "learned_absolute") == "learned_absolute"
+    positions = _positions(arguments) == "learned_absolute"
     return Stack(
         name=name,
         hidden=int(arguments["--hidden-size"]),

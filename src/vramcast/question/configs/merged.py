@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from vramcast.catalogue.clusters import cluster_of
-from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
 from vramcast.errors import SourceError
 from vramcast.question.build import market_of
-from vramcast.question.configs.paths import SCRIPTS, Configs
-from vramcast.question.configs.readers import Given, left_open, read_files, solved
+from vramcast.question.configs.paths import Configs
+from vramcast.question.configs.readers import Given, as_options, left_open, read_files, settled, solved
 from vramcast.question.options import MARKET_OPTIONS, parse_count
+
+SERVERS: Final = ("vllm", "sglang")
 
 SAME: Final = (("zero", "shards"), ("global-batch", "grad-accum"))
 """Options of which one says the other."""
 
 
 def with_configs(
-    options: Mapping[str, Any], paths: Sequence[str | Path], *, command: str, format_name: str | None = None
+    options: Mapping[str, Any], configs: Configs, *, command: str, beneath: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], Given]:
     """Options over those that configuration files of other tools give.
 
     Args:
         options: what was said by name, which wins
-        paths: the files
+        configs: the files, and how they are read
         command: "train" or "serve"
-        format_name: whose they are; None: recognised
+        beneath: options of a job file, over which the files win
 
     Returns: all options, and what the files said
+    Raises: Unsupported for what files say and nobody here understands
     """
-    given = read_files(paths, command=command, format_name=format_name)
+    given = read_files(configs.paths, command=command, format_name=configs.format_name)
     named = {name: value for name, value in options.items() if value is not None}
-    merged = {name: value for name, value in given.options.items() if not _said_otherwise(name, named)} | named
-    if given.batch and "gpus" in merged and not named.keys() & {"micro-batch", "grad-accum", "global-batch"}:
-        market = market_of({name: merged[name] for name in MARKET_OPTIONS if name in merged})
-        count = cluster_of(str(merged["gpus"]), market).count
-        model_parallel = math.prod(parse_count(name, merged.get(name, 1)) for name in ("tp", "pp", "cp"))
-        merged = solved(merged, given.batch, max(1, count // max(1, model_parallel)))
+    merged = {name: value for name, value in given.options.items() if not _said_otherwise(name, named)}
+    merged = {**(beneath or {}), **merged, **named}
+    if "gpus" in merged:
+        given, ranks = _on_cluster(given, merged)
+        merged = solved(merged, given.batch, ranks, named)
+    given = settled(given, {**(beneath or {}), **named}, ignore_unread=configs.ignore_unread)
     open_ = left_open(given, merged) if command == "train" else ()
     model = options.get("model")
     if model is not None and given.options.get("model", model) != model:
@@ -48,22 +50,38 @@ def with_configs(
     return merged, given._replace(assumptions=(*given.assumptions, *open_))
 
 
+def _on_cluster(given: Given, options: Mapping[str, Any]) -> tuple[Given, int]:
+    """What the number of cards settles, and the data-parallel ranks."""
+    market = market_of({name: options[name] for name in MARKET_OPTIONS if name in options})
+    count = cluster_of(str(options["gpus"]), market).count
+    model_parallel = math.prod(parse_count(name, options.get(name, 1)) for name in ("tp", "pp", "cp"))
+    ranks = max(1, count // max(1, model_parallel))
+    others = tuple(
+        f"{file}: starts {processes} processes, the question has {count} GPUs; those are taken"
+        for file, processes in given.ranks.items() if processes != count
+    )
+    taken = math.prod(parse_count(name, options.get(name, 1)) for name in ("tp", "pp", "dp"))
+    if "tp" in given.options and taken < count and set(SERVERS) & {str(options.get("engine")).partition("@")[0]}:
+        others = (*others, f"its command takes {taken} of the {count} GPUs")
+    return given._replace(ignored=(*given.ignored, *others)), ranks
+
+
 def _said_otherwise(name: str, named: Mapping[str, Any]) -> bool:
     """Whether another option that was named says what a file's option says."""
     return any(name in pair and named.keys() & set(pair) for pair in SAME)
 
 
-def script_checkpoint(text: str) -> Checkpoint:
-    """The network that the arguments of a launch script describe, where MODEL is the path of one."""
-    model = read_files([Path(text)], command="train").options.get("model")
-    if not isinstance(model, Model):
-        raise SourceError(f"{text[:200]}: its arguments describe no network; name a model, and give it with --from")
-    return Checkpoint(model=model)
+def script_network(path: Path, *, ignore_unread: bool) -> tuple[Model, tuple[str, ...]]:
+    """The network that the arguments of a launch script describe, and what of the script is left.
 
-
-def model_named(model: object, configs: Configs) -> dict[str, object]:
-    """A network that files describe as a command line names it, by its script; one that only Python has stays one."""
+    Raises: SourceError where they describe none, Unsupported where they do in words nobody here understands
+    """
+    given = read_files([path], command="train")
+    model = given.options.get("model")
     if not isinstance(model, Model):
-        return {}
-    paths = (Path(path) for path in configs.paths)
-    return {"model": next((str(path) for path in paths if path.name == model.name and path.suffix in SCRIPTS), model)}
+        raise SourceError(f"{path}: its arguments describe no network; name a model, and give it with --from")
+    network = tuple((file, one) for file, one in given.unread if one.of_network)
+    ignored = settled(given._replace(unread=network), (), ignore_unread=ignore_unread).ignored
+    rest = {name: value for name, value in given.options.items() if name != "model"}
+    left = f"{path.name}: only its network is taken; --from {path.name} takes the rest: {as_options(rest)}"
+    return model, (*ignored, left)

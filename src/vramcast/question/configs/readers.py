@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vramcast.domain.job import Workload
-from vramcast.errors import InvalidSpec, SourceError, UnknownName
-from vramcast.question.configs import deepspeed, megatron, servers, torchtitan, trainers
-from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, read_config
+from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
+from vramcast.question.configs import accelerate, deepspeed, megatron, servers, torchtitan, trainers
+from vramcast.question.configs.reading import SHOWN, Config, Reading, Unread, read_config, sentence
+from vramcast.question.configs.tools import tool_of
+from vramcast.question.options import parse_count
 
 
 class Reader(NamedTuple):
@@ -22,7 +24,7 @@ class Reader(NamedTuple):
 
 READERS: Final[dict[str, Reader]] = {
     "deepspeed": Reader(deepspeed.is_deepspeed, deepspeed.read, "train"),
-    "accelerate": Reader(trainers.is_accelerate, trainers.read_accelerate, "train"),
+    "accelerate": Reader(accelerate.is_accelerate, accelerate.read, "train"),
     "megatron": Reader(megatron.is_megatron, megatron.read, "train"),
     "trainer": Reader(trainers.is_trainer, trainers.read_trainer, "train"),
     "vllm": Reader(servers.is_vllm, servers.read_vllm, "serve"),
@@ -38,14 +40,19 @@ DEFAULTS: Final = {
 """What a question takes where nothing is said."""
 
 
+OPTIONS_OF_BATCH: Final = {"global": "global-batch", "micro": "micro-batch", "accumulation": "grad-accum"}
+
+
 class Given(NamedTuple):
     """What files say, put together; later ones win."""
 
     options: dict[str, Any]
     batch: dict[str, int]
     assumptions: tuple[str, ...]
-    warnings: tuple[str, ...]
     auto: dict[str, str] = {}  # option that no file says -> which one leaves it open, and how
+    unread: tuple[tuple[str, Unread], ...] = ()  # file, and what of it may change the answer and is not understood
+    ranks: dict[str, int] = {}  # file -> processes it starts
+    ignored: tuple[str, ...] = ()  # what the answer is without, one sentence a file
 
 
 def read_files(paths: Iterable[str | Path], *, command: str, format_name: str | None = None) -> Given:
@@ -61,22 +68,61 @@ def read_files(paths: Iterable[str | Path], *, command: str, format_name: str | 
     read = [(path.name, *_read(path, command, format_name)) for path in map(Path, paths)]
     options: dict[str, Any] = {}
     batch: dict[str, int] = {}
-    for _, _, found in sorted(read, key=lambda item: list(READERS).index(item[1]), reverse=True):
+    by_weight = sorted(read, key=lambda item: list(READERS).index(item[1]), reverse=True)
+    for _, _, found in by_weight:
+        options |= found.weak
+    for _, _, found in by_weight:
+        pairs = (*options.get("engine-option", ()), *found.options.get("engine-option", ()))
         options |= found.options  # DeepSpeed's own file says more of its run than the trainer's
+        options |= {"engine-option": pairs} if pairs else {}
         batch |= found.batch
-    apart = {found.format for _, _, found in read}
+    if options.get("engine") == "deepspeed":  # 16-bit weights and fp32 copies where others run autocast
+        options["precision"] = str(options.get("precision", "mixed-bf16")).replace("amp-", "mixed-")
     return Given(
         options, batch,
         (
-            *(f"{name} ({found.format}): {as_options(found.options)}" for name, _, found in read),
+            *(f"{name} ({found.format}): {as_options(found.weak | found.options)}" for name, _, found in read),
             *(f"{name}: {text}" for name, _, found in read for text in found.notes),
         ),
-        tuple(
-            f"{name}: {text}" for name, _, found in read for text in found.warnings
-            if not (ELSEWHERE in text and "deepspeed" in apart)
-        ),
         {option: f"{name} {text}" for name, _, found in read for option, text in found.auto.items()},
+        tuple((name, one) for place, (name, _, found) in enumerate(read) for one in found.unread
+              if not _is_said(one, read[:place] + read[place + 1 :])),
+        {name: found.ranks for name, _, found in read if found.ranks is not None},
     )
+
+
+def _is_said(one: Unread, others: list[tuple[str, str, Reading]]) -> bool:
+    """Whether other files say what one leaves open."""
+    return any(
+        one.file == found.format or one.option in (*found.options, *(OPTIONS_OF_BATCH[kind] for kind in found.batch))
+        for _, _, found in others
+    )
+
+
+def settled(given: Given, named: Iterable[str], *, ignore_unread: bool) -> Given:
+    """What files say once nothing of it is left that could change the answer unread.
+
+    Args:
+        given: what was read
+        named: options that were given by name, which win over the files
+        ignore_unread: leave it out, and say so, instead of refusing it
+
+    Raises: Unsupported with the names of what is not understood
+    """
+    said = set(named)
+    open_ = [(file, one) for file, one in given.unread if one.option not in said or not one.option]
+    by_file: dict[str, list[Unread]] = {}
+    for file, one in open_:
+        by_file.setdefault(file, []).append(one)
+    if open_ and not ignore_unread:
+        shown = {file: found[:SHOWN] for file, found in by_file.items()}
+        more = len(open_) - sum(map(len, shown.values()))
+        raise Unsupported(
+            "; ".join(f"{file}: {sentence(found)}" for file, found in shown.items())
+            + (f"; and {more} more" if more else "") + "; --ignore-unread answers without what is not read"
+        )
+    ignored = (f"{file}: {sentence(found)}" for file, found in by_file.items())
+    return given._replace(unread=(), ignored=(*given.ignored, *ignored))
 
 
 def left_open(given: Given, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -97,7 +143,7 @@ def _read(path: Path, command: str, format_name: str | None) -> tuple[str, Readi
         return name, READERS[name].read(config)
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
         # a foreign file may hold anything where a format has a number, a text or a table
-        raise SourceError(f"{config.name}: not what {name} takes: {type(error).__name__} {str(error)[:120]}") from None
+        raise SourceError(f"{config.name}: not what {name} takes: {type(error).__name__}") from None
 
 
 def as_options(options: Mapping[str, Any]) -> str:
@@ -113,6 +159,11 @@ def _format_of(config: Config, command: str, format_name: str | None) -> str:
             raise UnknownName.of("format", format_name, READERS)
         name = format_name
     else:
+        tool = tool_of(config)
+        if tool is not None:
+            raise Unsupported(
+                f"{config.name} is a configuration of {tool}, which is not read; give what it says as options"
+            )
         name = next((name for name, reader in READERS.items() if reader.recognises(config)), "")
     if not name:
         raise SourceError(
@@ -123,34 +174,45 @@ def _format_of(config: Config, command: str, format_name: str | None) -> str:
     return name
 
 
-def solved(options: Mapping[str, Any], batch: Mapping[str, int], ranks: int) -> dict[str, Any]:
+def solved(
+    options: Mapping[str, Any], batch: Mapping[str, int], ranks: int, named: Iterable[str] = ()
+) -> dict[str, Any]:
     """The options with the batch that files give: two of global, micro and accumulation make the third.
 
     Args:
-        options: what was said by name wins
+        options: all of them
         batch: of the files
         ranks: data-parallel ranks
+        named: options that were given by name, which win over the files: of what the files say the samples of a step
+            stay, then those of a forward
 
     Raises: InvalidSpec where the three contradict each other
     """
-    found = dict(options)
-    said = {"micro-batch", "grad-accum", "global-batch"} & set(options)
-    if said or not batch:
+    found, said = dict(options), {"micro-batch", "grad-accum", "global-batch"} & set(named)
+    if not batch or len(said) > 1:
         return found
     whole, micro, accumulation = (batch.get(name) for name in ("global", "micro", "accumulation"))
+    if "global-batch" in said:
+        return found | ({"micro-batch": micro} if micro else {})
+    if "micro-batch" in said:
+        return found | ({"global-batch": whole} if whole else {"grad-accum": accumulation} if accumulation else {})
+    if "grad-accum" in said:
+        accumulation, micro = parse_count("grad-accum", found["grad-accum"]), None if whole else micro
     if whole and micro and accumulation and whole != micro * accumulation * ranks:
         raise InvalidSpec(
             f"train_batch_size={whole} is not {micro} x {accumulation} x {ranks} ranks = "
             f"{micro * accumulation * ranks}; correct one of them, or the GPUs"
         )
     if whole and micro is None:
-        if whole % (ranks * (accumulation or 1)):
-            raise InvalidSpec(f"train_batch_size={whole} does not divide by {ranks} ranks x {accumulation or 1}")
-        micro = whole // (ranks * (accumulation or 1))
+        accumulation = accumulation or 1  # as DeepSpeed has it
+        if whole % (ranks * accumulation):
+            raise InvalidSpec(f"train_batch_size={whole} does not divide by {ranks} ranks x {accumulation}")
+        micro = whole // (ranks * accumulation)
     if micro is not None:
         found["micro-batch"] = micro
     if accumulation is not None:
         found["grad-accum"] = accumulation
     elif whole is not None:
+        found.pop("grad-accum", None)  # what a file leaves open
         found["global-batch"] = whole
     return found

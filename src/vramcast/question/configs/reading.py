@@ -1,4 +1,4 @@
-"""What every reader of a configuration file shares: bounded text, values, words of a command line, what was found.
+"""What every reader of a configuration file shares: bounded text, what was found, words of a command line.
 
 Files are other people's: they are read, never run. A script's variables are put in as far as the script sets them.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from vramcast.catalogue.formats import Format, load_format, problems
+from vramcast.catalogue.documents import NoDocument, parse_yaml
 from vramcast.errors import SourceError
-from vramcast.question.configs.shell import UNSET, read_script
+from vramcast.question.configs.shell import Script, read_script
 
 LARGEST_FILE: Final = 1 << 20
 """A configuration is a few pages; more is a mistake or an attack [bytes]."""
@@ -22,6 +22,11 @@ DEEPEST: Final = 20
 """Levels of tables inside tables."""
 
 ELSEWHERE: Final = "is a file of its own; give it with another --from"
+
+NOT_MODELLED: Final = "may change memory or time and is not modelled"
+
+SHOWN: Final = 6
+"""Names that a refusal says, each with its reason; the others are counted."""
 
 
 class Config(NamedTuple):
@@ -32,16 +37,27 @@ class Config(NamedTuple):
     table: Mapping[str, Any] | None
 
 
+class Unread(NamedTuple):
+    """What may change the answer and is not understood."""
+
+    name: str  # as the file writes it
+    why: str = NOT_MODELLED
+    option: str = ""  # of vramcast, which settles it where it is given by name
+    file: str = ""  # format of another file, which settles it where it is given beside this one
+    of_network: bool = False  # says what the network is, not how it is trained or split
+
+
 class Reading(NamedTuple):
     """What a file asks."""
 
     format: str  # as `--from-format` names it
     options: dict[str, Any]  # of `vramcast train` or `serve`; `model` may be a Model
+    weak: dict[str, Any] = {}  # options that hold where no other file says otherwise
     batch: dict[str, int] = {}  # "global", "micro", "accumulation": solved once the number of ranks is known
-    used: tuple[str, ...] = ()  # names that matter, as the file has them
-    warnings: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = ()
     notes: tuple[str, ...] = ()  # what was left out or filled in
     auto: dict[str, str] = {}  # option that the file leaves to the run -> what the file says
+    ranks: int | None = None  # processes that the file starts
 
 
 def read_config(path: Path) -> Config:
@@ -66,26 +82,15 @@ def _table(path: Path, text: str) -> Mapping[str, Any] | None:
         if path.suffix == ".json" or text.lstrip().startswith("{"):
             found = json.loads(text)
         elif path.suffix in (".yaml", ".yml"):
-            found = _yaml(path, text)
+            found = parse_yaml(text)
         else:
             return None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, NoDocument) as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
         raise SourceError(f"{path}: not {kind}: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found) or _deep(found) > DEEPEST:
         raise SourceError(f"{path}: must be a table of names and values, at most {DEEPEST} deep")
     return found
-
-
-def _yaml(path: Path, text: str) -> Any:
-    import yaml
-
-    try:
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise SourceError(f"{path}: aliases are not allowed in a configuration")
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
 
 
 def _deep(value: Any, level: int = 0) -> int:
@@ -99,7 +104,10 @@ class Command(NamedTuple):
     """The command line of a script that a reader is about."""
 
     words: tuple[str, ...]
-    notes: tuple[str, ...]  # what of the script is left out
+    notes: tuple[str, ...] = ()  # what of the script is left out
+    unread: tuple[Unread, ...] = ()
+    variables: Mapping[str, str] = {}  # of the environment, as the script sets them
+    undecided: frozenset[str] = frozenset()  # arguments that stand in a branch only a run takes
 
 
 def command_of(config: Config, score: Callable[[tuple[str, ...]], int]) -> Command:
@@ -112,114 +120,52 @@ def command_of(config: Config, score: Callable[[tuple[str, ...]], int]) -> Comma
     Raises: SourceError for quotes that do not end
     """
     script = read_script(config.text, config.name)
-    notes = list(script.notes)
-    best = max(script.commands, key=score, default=())
-    if score(best) > 0:
-        if others := sum(score(found) > 0 for found in script.commands) - 1:
-            notes.append(f"{others} more such commands are not read")
+    notes, unread = list(script.notes), []
+    scored = [found for found in script.commands if score(found) > 0]
+    if scored:
+        best = max(scored, key=score)
+        if others := len({found for found in scored if found != best}):
+            why = f"stands in the file with {others + 1} different commands; keep one of them"
+            unread.append(Unread(shown(best[0]).strip("'"), why))
         if script.unused:
-            names = ", ".join(f"${name}" for name in script.unused)
-            notes.append(f"not read, as the command does not use them: {names}")
+            unused = ", ".join(f"${name}" for name in script.unused)
+            notes.append(f"not read, as the command does not use them: {unused}")
     else:
         best = tuple(word for words in script.unused.values() for word in words)
-    lost = dict.fromkeys(word for word in best if UNSET.fullmatch(word))
-    if lost:
-        notes.append(f"not set in the file: {' '.join(lost)}")
-    return Command(best, tuple(notes))
+    return Command(best, tuple(notes), tuple(unread), _environment(script), script.undecided)
 
 
-class Watched(dict[str, Any]):
-    """Values that remember which of them were looked at; what the script does not set is as if it were not there."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
-        self.asked: dict[str, None] = {}  # in order
-        self.inner: dict[str, Watched] = {}
-        self.auto: dict[str, None] = {}  # names left to the run
-        self.warnings: list[str] = []
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.asked[name] = None
-        value = super().get(name, default)
-        return default if is_unset(value) else value
-
-    def __getitem__(self, name: str) -> Any:
-        self.asked[name] = None
-        return super().__getitem__(name)
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) and not is_unset(super().get(str(name)))
-
-    def section(self, name: str) -> Watched:
-        """The table of a name; empty where there is none."""
-        value = self.get(name)
-        self.inner[name] = Watched(table(value))
-        if value is not None and not isinstance(value, Mapping):
-            self.refuse(name, value, "a table")
-        return self.inner[name]
-
-    def count(self, name: str) -> int | None:
-        """A positive whole number, else None; what is neither that nor "auto" gets a sentence."""
-        value = self.get(name)
-        number = int(value) if isinstance(value, float) and value.is_integer() else value
-        if count(number) is None and value is not None and not self._is_auto(name, value):
-            self.refuse(name, value, "a whole number from 1 up")
-        return count(number)
-
-    def flag(self, name: str) -> bool | None:
-        """True or false, else None; what is neither that nor "auto" gets a sentence."""
-        value = self.get(name)
-        if value is not None and not isinstance(value, bool) and not self._is_auto(name, value):
-            self.refuse(name, value, "true or false")
-        return value if isinstance(value, bool) else None
-
-    def one_of(self, name: str, known: Mapping[str, Any], *, lower: bool = False) -> Any:
-        """What a table has for a value, None for "auto"; other values get a sentence."""
-        value = self.get(name)
-        if value is None or self._is_auto(name, value):
-            return None
-        text = str(value).lower() if lower else str(value)
-        if text not in known:
-            self.refuse(name, value, f"one of {', '.join(known)}")
-        return known.get(text)
-
-    def _is_auto(self, name: str, value: Any) -> bool:
-        if value == "auto":
-            self.auto[name] = None
-        return bool(value == "auto")
-
-    def refuse(self, name: str, value: Any, wanted: str) -> None:
-        """Say that a value is left out."""
-        self.warnings.append(f"{name}: {str(value)[:60]!r} is not {wanted}; left out")
-
-    def unread(self, harmless: Container[str] = ()) -> list[str]:
-        """Names that nobody looked at, those of the tables inside with them."""
-        own = [name for name in self if name not in self.asked and name not in harmless]
-        return own + [f"{name}.{inner}" for name, values in self.inner.items() for inner in values.unread()]
-
-    def said(self) -> list[str]:
-        """Sentences about values that were wanted and could not be used, here and in the tables inside."""
-        unset = [
-            f"{name}: {dict.get(self, name)} is not set in the file" for name in self.asked
-            if is_unset(dict.get(self, name))
-        ]
-        inner = [f"{name}.{text}" for name, values in self.inner.items() for text in values.said()]
-        return [*unset, *self.warnings, *inner]
-
-    def left_open(self) -> list[str]:
-        """Names that say "auto"."""
-        return [*self.auto, *(f"{name}.{inner}" for name, values in self.inner.items() for inner in values.left_open())]
+def _environment(script: Script) -> dict[str, str]:
+    """Variables that programs of the script see, as far as their names tell: capitals."""
+    return {name: value for name, value in script.variables.items() if name.isupper()}
 
 
-def is_unset(value: Any) -> bool:
-    """Whether a value is a variable that nobody sets."""
-    return isinstance(value, str) and UNSET.search(value) is not None
+def shown(value: Any) -> str:
+    """The beginning of a value for a sentence, without what may be a secret.
+
+    >>> shown("https://me:password@hub/x"), shown("hf_abcdefghijklmnopqrstuvwx")
+    ("'https://...@hub/x'", "'...'")
+    """
+    text = re.sub(r"(://)[^/\s@]+@", r"\1...@", str(value))
+    return repr(SECRET.sub("...", text)[:60])
 
 
-def not_read(names: Iterable[str], prefix: str = "") -> tuple[str, ...]:
-    """One line of what a file has beside what was used."""
-    listed = [f"{prefix}{name}" for name in names]
-    return (f"not read: {' '.join(listed)}",) if listed else ()
+SECRET: Final = re.compile(
+    r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[a-z]-|AKIA|LTAI|eyJ)[\w./+=-]{8,}|\b[0-9a-fA-F]{32,}\b"
+)
+"""What keys of hubs and clouds look like."""
+
+
+def sentence(found: Iterable[Unread]) -> str:
+    """Names with their reasons, those of one reason together.
+
+    >>> sentence([Unread("a", "is odd"), Unread("b"), Unread("c", "is odd")])
+    'a, c: is odd; b: may change memory or time and is not modelled'
+    """
+    by_reason: dict[str, list[str]] = {}
+    for one in found:
+        by_reason.setdefault(one.why, []).append(one.name)
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
 
 
 def arguments(found: Iterable[str], *, short: bool = False) -> dict[str, Any]:
@@ -247,15 +193,22 @@ def arguments(found: Iterable[str], *, short: bool = False) -> dict[str, Any]:
 
 
 def plain(text: str) -> Any:
-    """A word as a number or truth value where it is one."""
+    """A word as a number or truth value where it is one.
+
+    >>> plain(".5"), plain("5e8"), plain("7."), plain("007"), plain("1_000"), plain("nan")
+    (0.5, 500000000.0, 7.0, 7, '1_000', 'nan')
+    """
     named = {"true": True, "false": False, "null": None, "none": None}
     if text.lower() in named:
         return named[text.lower()]
-    if re.fullmatch(r"-?\d{1,18}", text):
+    if re.fullmatch(r"[-+]?\d{1,18}", text):
         return int(text)
-    if re.fullmatch(r"-?\d{1,18}\.\d{1,18}(?:[eE]-?\d{1,2})?|-?\d{1,18}[eE]-?\d{1,2}", text):
+    if NUMBER.fullmatch(text):
         return float(text)
     return text
+
+
+NUMBER: Final = re.compile(r"[-+]?(?:\d{1,18}\.?\d{0,18}|\.\d{1,18})(?:[eE][-+]?\d{1,2})?")
 
 
 def count(value: Any) -> int | None:
@@ -263,26 +216,6 @@ def count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40 else None
 
 
-def mistaken(known: str, section: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """Names that take numbers, or one of few words, and have something else -> the sentence that says so."""
-    snapshot, found = load_format(known), {}
-    for name, value in values.items():
-        entry = snapshot.find(section, name)
-        if entry is None or value is None or is_unset(value) or not (entry.choices or entry.kind in ("int", "number")):
-            continue
-        if sentence := next(problems(snapshot, section, {name: value}), None):
-            found[name] = f"{sentence}; left out"
-    return found
-
-
 def table(values: Any) -> Mapping[str, Any]:
     """A table inside a table, empty where there is none."""
     return values if isinstance(values, Mapping) else {}
-
-
-def unknown(known: str | Format, section: str, names: Mapping[str, Any]) -> Iterator[str]:
-    """One sentence for every name that the format's snapshot does not have."""
-    snapshot = load_format(known) if isinstance(known, str) else known
-    for name in names:
-        if snapshot.find(section, name) is None and snapshot.find(section, name.replace("_", "-")) is None:
-            yield from problems(snapshot, section, {name: names[name]})

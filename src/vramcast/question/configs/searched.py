@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.estimate.variants import BF16_RECIPES
-from vramcast.question.configs.readers import Given, as_options, left_open
+from vramcast.question.configs.readers import Given, as_options, left_open, settled
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.planning import ON_ONE, VARIED, goal_of
 
@@ -31,23 +31,33 @@ ONE_PLAN: Final = tuple(goal for goal in ON_ONE if goal != "largest-model")
 """Inverse questions about the one plan that a file has."""
 
 
+LEFT_TO_SEARCH: Final = ("micro-batch", "grad-accum", "zero", "shards", "recompute")
+"""Options that a file may leave open where a search chooses them."""
+
+
 class ForSearch(NamedTuple):
     """Options of a search that files give."""
 
     options: dict[str, Any]  # those said by name among them
     assumptions: tuple[str, ...]
-    warnings: tuple[str, ...]
+    ignored: tuple[str, ...]  # what the answer is without
 
 
-def for_search(given: Given, options: Mapping[str, Any], command: str) -> ForSearch:
+def for_search(
+    given: Given, options: Mapping[str, Any], command: str, *, ignore_unread: bool = False
+) -> ForSearch:
     """The options of a search over those that files fix.
 
     Args:
         given: what the files say
         options: what was said by name, which wins
         command: "train" or "serve"
+        ignore_unread: leave out what nobody here understands, and say so
+
+    Raises: Unsupported for what files say and nobody here understands
     """
     named = {name: value for name, value in options.items() if value is not None}
+    given = settled(given, (*named, *LEFT_TO_SEARCH), ignore_unread=ignore_unread)
     whole = given.options | ({"global-batch": given.batch["global"]} if "global" in given.batch else {})
     if goal_of(named) in ONE_PLAN:
         varied = VARIED[str(goal_of(named))]
@@ -62,7 +72,7 @@ def for_search(given: Given, options: Mapping[str, Any], command: str) -> ForSea
     if "zero" in named or "shards" in named:
         fixed = {name: value for name, value in fixed.items() if name not in ("zero", "shards")}
     merged = fixed | named
-    return ForSearch(merged, tuple(_assumed(given, merged, fixed, command)), given.warnings)
+    return ForSearch(merged, tuple(_assumed(given, merged, fixed, command)), given.ignored)
 
 
 def _without_split(fixed: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Command lines of a shell script: read, never run.
 
 Assignments, arrays, quotes, comments, continued lines, `${NAME:-default}` and whole-number arithmetic are followed in
-the order of the file; branches and loops are passed through once. What only a run would know (`$@`, `$(...)`, variables
-of the environment) stays in the words as `${NAME}`.
+the order of the file; of branches those that run without arguments in a clean environment, as far as the script
+decides it. What only a run would know (`$@`, `$(...)`, variables of the environment, what an undecided branch sets)
+stays in the words as `${NAME}`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from vramcast.errors import SourceError
+from vramcast.question.configs.branches import CLOSES, OPENS, TESTS, Branch, Verdict, both, opposite, tested
+from vramcast.question.configs.lexer import ASSIGNED, NAME, Lexer, Piece, Token
 
 MOST_WORDS: Final = 20_000
 MOST_TEXT: Final = 1 << 22
@@ -25,14 +28,10 @@ DEEPEST: Final = 8
 UNSET: Final = re.compile(r"\$\{[^}]*\}")
 """What stays of a variable that the script does not set."""
 
-NAME: Final = re.compile(r"[A-Za-z_]\w{0,80}")
-ASSIGNED: Final = re.compile(r"([A-Za-z_]\w{0,80})(\+?)=")
-REFERENCE: Final = re.compile(r"([A-Za-z_]\w{0,80})(?:\[[@*]\])?(?::?[-=](.*))?", re.DOTALL)
-HERE: Final = re.compile(r"<<-?[ \t]*([\"']?)(\w{1,80})\1")
+REFERENCE: Final = re.compile(r"(\w{1,81})(?:\[[@*]\])?(?:(:?[-=])(.*))?", re.DOTALL)
 ARGUMENT: Final = re.compile(r"(?:^|\s)--[A-Za-z]")
-BREAKS: Final = "\n;&|()"
 DECLARES: Final = ("export", "local", "declare", "readonly", "typeset")
-STARTS: Final = ("then", "do", "else", "elif", "if", "{", "time", "-x", "-a", "-r", "-g")
+STARTS: Final = ("do", "{", "}", "time", "-x", "-a", "-r", "-g", "!", "function")
 """Words behind which a command begins."""
 
 SUMS: Final[dict[type, Callable[[int, int], int]]] = {
@@ -41,28 +40,14 @@ SUMS: Final[dict[type, Callable[[int, int], int]]] = {
 }
 
 
-class Piece(NamedTuple):
-    """Part of a word."""
-
-    kind: str  # text, variable, sum, unknown
-    text: str
-    quoted: bool
-
-
-class Token(NamedTuple):
-    """A word, an array or what ends a command."""
-
-    pieces: tuple[Piece, ...] = ()
-    items: tuple[Token, ...] | None = None  # of `NAME=( ... )`
-    ends: bool = False
-
-
 class Script(NamedTuple):
     """What a script would run."""
 
     commands: tuple[tuple[str, ...], ...]
     unused: dict[str, tuple[str, ...]]  # variables with arguments that no command uses
     notes: tuple[str, ...]
+    variables: dict[str, str] = {}  # at its end
+    undecided: frozenset[str] = frozenset()  # arguments that stand in a branch nobody here can decide
 
 
 def read_script(text: str, name: str) -> Script:
@@ -83,157 +68,6 @@ def read_script(text: str, name: str) -> Script:
     return interpreter.script(lexer.skipped)
 
 
-class Lexer:
-    """Words with their quotes."""
-
-    def __init__(self, text: str, name: str) -> None:
-        self.text, self.name, self.place = text.replace("\r\n", "\n"), name, 0
-        self.skipped: list[str] = []
-        self.waiting: list[str] = []  # here-documents that begin on the next line
-        self.in_array = False  # arrays hold no arrays
-
-    def tokens(self, closing: str = "") -> Iterator[Token]:
-        """Tokens up to a closing parenthesis, or the end."""
-        while self.place < len(self.text):
-            char = self.text[self.place]
-            if closing and char == closing:
-                self.place += 1
-                return
-            if char in " \t" or self.text.startswith("\\\n", self.place):
-                self.place += 1 if char in " \t" else 2
-            elif char == "#":
-                self._to_line_end()
-            elif char in "<>":
-                self._redirection()
-            elif char in BREAKS:
-                self.place += 1
-                yield Token(ends=True)
-                if char == "\n":
-                    self._here_documents()
-            else:
-                yield self._word()
-
-    def _to_line_end(self) -> None:
-        end = self.text.find("\n", self.place)
-        self.place = len(self.text) if end < 0 else end
-
-    def _redirection(self) -> None:
-        """A file that is read or written is no word of the command."""
-        here = HERE.match(self.text, self.place)
-        if here is not None and not self.text.startswith("<<<", self.place):
-            self.place = here.end()
-            self.waiting.append(here[2])
-            return
-        while self.place < len(self.text) and self.text[self.place] in "<>&| \t":
-            self.place += 1
-        if self.place < len(self.text) and self.text[self.place] not in BREAKS:
-            self._word()
-
-    def _here_documents(self) -> None:
-        for word in self.waiting:
-            end = re.compile(rf"^[ \t]*{word}[ \t]*$", re.MULTILINE).search(self.text, self.place)
-            self.place = len(self.text) if end is None else end.end()
-            self.skipped.append(f"the text between << {word} and {word}")
-        self.waiting.clear()
-
-    def _word(self) -> Token:
-        pieces: list[Piece] = []
-        while self.place < len(self.text) and self.text[self.place] not in " \t<>" + BREAKS:
-            char = self.text[self.place]
-            if char == "'":
-                pieces.append(Piece("text", self._until("'", self.place + 1), True))
-            elif char == '"':
-                self.place += 1
-                pieces += self._double_quoted()
-            elif char in "$`":
-                pieces.append(self._dollar(quoted=False))
-            elif char == "\\":
-                if not self.text.startswith("\\\n", self.place):
-                    pieces.append(Piece("text", self.text[self.place + 1 : self.place + 2], True))
-                self.place += 2
-            else:
-                pieces.append(Piece("text", self._plain(" \t<>'\"$`\\" + BREAKS), False))
-        text = "".join(piece.text for piece in pieces if piece.kind == "text" and not piece.quoted)
-        if self.text.startswith("(", self.place) and ASSIGNED.fullmatch(text) and not self.in_array:
-            return Token(tuple(pieces), self._array())
-        redirected = len(pieces) == 1 and text.isdigit() and self.text[self.place : self.place + 1] in ("<", ">")
-        return Token() if redirected else Token(tuple(pieces))
-
-    def _array(self) -> tuple[Token, ...]:
-        self.place += 1
-        self.in_array = True
-        items = tuple(token for token in self.tokens(")") if not token.ends)
-        self.in_array = False
-        return items
-
-    def _plain(self, stops: str) -> str:
-        start = self.place
-        while self.place < len(self.text) and self.text[self.place] not in stops:
-            self.place += 1
-        return self.text[start : self.place]
-
-    def _until(self, closing: str, start: int) -> str:
-        end = self.text.find(closing, start)
-        if end < 0:
-            raise SourceError(f"{self.name}: no closing quotation for {closing}; check the quotes")
-        self.place = end + 1
-        return self.text[start:end]
-
-    def _double_quoted(self) -> Iterator[Piece]:
-        yield Piece("text", "", True)  # "" is a word as well
-        while True:
-            if self.place >= len(self.text):
-                raise SourceError(f"{self.name}: no closing quotation for \"; check the quotes")
-            char = self.text[self.place]
-            if char == '"':
-                self.place += 1
-                return
-            if char in "$`":
-                yield self._dollar(quoted=True)
-            elif char == "\\":
-                following = self.text[self.place + 1 : self.place + 2]
-                self.place += 2
-                if following != "\n":
-                    yield Piece("text", following if following in '"$`\\' else char + following, True)
-                else:
-                    yield Piece("text", " ", True)
-            else:
-                yield Piece("text", self._plain('"$`\\'), True)
-
-    def _dollar(self, *, quoted: bool) -> Piece:
-        """A variable, a sum, or what only a shell can say."""
-        if self.text[self.place] == "`":
-            return Piece("unknown", f"`{self._until('`', self.place + 1)[:40]}`", quoted)
-        self.place += 1
-        if self.text.startswith("((", self.place):
-            return Piece("sum", self._nested("((", "))"), quoted)
-        if self.text.startswith("(", self.place):
-            return Piece("unknown", f"({self._nested('(', ')')[:40]})", quoted)
-        if self.text.startswith("{", self.place):
-            return Piece("variable", self._nested("{", "}"), quoted)
-        found = NAME.match(self.text, self.place)
-        if found is not None:
-            self.place = found.end()
-            return Piece("variable", found[0], quoted)
-        char = self.text[self.place : self.place + 1]
-        if char and (char in "@*#?!-" or char.isdigit()):
-            self.place += 1
-            return Piece("unknown", char, quoted)
-        return Piece("text", "$", quoted)
-
-    def _nested(self, opening: str, closing: str) -> str:
-        """What lies between brackets, those inside it counted."""
-        start = self.place + len(opening)
-        depth, place = len(opening), start
-        while place < len(self.text) and depth:
-            depth += (self.text[place] == opening[0]) - (self.text[place] == closing[0])
-            place += 1
-        if depth:
-            raise SourceError(f"{self.name}: ${opening} without {closing}; check the brackets and quotes")
-        self.place = place
-        return self.text[start : place - len(closing)]
-
-
 class Interpreter:
     """Variables as the script sets them, and the commands with them put in."""
 
@@ -241,40 +75,98 @@ class Interpreter:
         self.name = name
         self.values: dict[str, list[str]] = {}
         self.used: set[str] = set()
-        self.again: dict[str, str] = {}  # variables with several values -> the last
+        self.again: set[str] = set()  # variables with several values, one after the other
+        self.open: set[str] = set()  # variables whose value hangs on a branch that is not decided
+        self.undecided: set[str] = set()
         self.commands: list[list[str]] = []
         self.size = 0
+        self.branches: list[Branch] = []
+        self.asking = False  # between `if` and `then`
+        self.said: Verdict = None  # of the command before
+        self.joint = ""  # what stands between it and this one
 
     def run(self, tokens: Iterator[Token]) -> None:
         """Assignments and commands in order."""
         command: list[str] = []
         for token in tokens:
-            if token.ends:
-                self._finish(command)
+            if token.mark:
+                self._finish(command, token.mark)
                 command = []
-            elif not command and self._assigns(token):
+            elif not command and (self._controls(token.plain) or self._assigns(token)):
                 continue
             else:
                 words = self._expanded(token)
                 command += [] if not command and words and words[0] in (*STARTS, *DECLARES) else words
             if len(command) > MOST_WORDS:
                 raise SourceError(f"{self.name}: a command of more than {MOST_WORDS} words")
-        self._finish(command)
+        self._finish(command, "\n")
 
-    def _finish(self, command: list[str]) -> None:
-        """A line that begins with an argument goes on with the command before it."""
+    def _controls(self, word: str) -> bool:
+        """Whether a word opens, parts or closes a branch; it is followed."""
+        top = self.branches[-1] if self.branches else None
+        if word in OPENS and len(self.branches) < 64:
+            self.branches.append(Branch(word))
+            self.asking = word in ("if", "while", "until")
+        elif word == "elif" and top is not None:
+            self.asking = True
+        elif word == "then" and top is not None:
+            top.next_part(self.said)
+            self.asking = False
+        elif word == "else" and top is not None:
+            top.next_part(True)
+        elif word in CLOSES and top is not None and top.kind in CLOSES[word]:
+            self.branches.pop()
+        elif word == "do" and top is not None:
+            self.asking = False
+        else:
+            return False
+        self.joint = ""
+        return True
+
+    def _runs(self) -> Verdict:
+        """Whether what is being read runs."""
+        found: Verdict = True
+        for branch in self.branches:
+            found = both(found, branch.runs)
+        if self.joint == "&&":
+            return both(found, self.said)
+        return both(found, opposite(self.said)) if self.joint == "||" else found
+
+    def _finish(self, command: list[str], mark: str) -> None:
+        """A command that runs is kept; one that tests something is what the next ones hang on."""
         words = [part for word in command for part in _parts(word)]
-        if words and words[0].startswith("--") and self.commands:
+        pattern = mark == ")" and bool(self.branches) and self.branches[-1].kind == "case"
+        if words and not pattern:
+            verdict = self._verdict(words)
+            runs = not self.asking and words[0] not in TESTS and self._runs() is not False
+            if verdict is None and runs:
+                self._keep(words)
+            self.said = verdict
+        self.joint = mark if mark in ("&&", "||") else ""
+
+    def _verdict(self, words: list[str]) -> Verdict:
+        """What a command says, with what it is joined to."""
+        own = tested(words)
+        if self.joint == "&&":
+            return both(self.said, own)
+        return opposite(both(opposite(self.said), opposite(own))) if self.joint == "||" else own
+
+    def _keep(self, words: list[str]) -> None:
+        """A line that begins with an argument goes on with the command before it."""
+        if words[0].startswith("--") and self.commands:
             self.commands[-1] += words
-        elif words:
+        else:
             self.commands.append(words)
 
     def _assigns(self, token: Token) -> bool:
-        """Whether a token sets a variable; it is set."""
+        """Whether a token sets a variable; it is set where it runs."""
         first = token.pieces[0] if token.pieces else None
         match = ASSIGNED.match(first.text) if first is not None and first.kind == "text" and not first.quoted else None
         if match is None or first is None:
             return False
+        runs = self._runs()
+        if runs is False or self.asking:
+            return True
         name = match[1]
         if token.items is not None:
             value = [word for item in token.items for word in self._expanded(item)]
@@ -282,14 +174,28 @@ class Interpreter:
             rest = Piece("text", first.text[match.end():], False)
             value = ["".join(self._text(piece, 0) for piece in (rest, *token.pieces[1:]))]
         before = self.values.get(name)
+        if runs is None and self._leaves_open(name, value, before, adds=bool(match[2])):
+            return True
         if match[2]:
             joined = token.items is not None or before is None
             value = [*(before or []), *value] if joined else ["".join((before or []) + value)]
-        elif before is not None and before != value:
-            self.again[name] = " ".join(value)
+        elif before is not None and before != value and runs:
+            self.again.add(name)
         self._grow(sum(map(len, value)))
         self.values[name] = value
+        if runs and not match[2]:
+            self.open.discard(name)
         return True
+
+    def _leaves_open(self, name: str, value: list[str], before: list[str] | None, *, adds: bool) -> bool:
+        """A value that a branch may give: arguments are marked, others leave the variable open; True: it is dropped."""
+        if any(map(ARGUMENT.search, value)) and (adds or before is None):
+            self.undecided |= {word.partition("=")[0] for text in value for word in text.split() if word[:2] == "--"}
+        elif any(map(UNSET.search, value)):
+            return True  # what is given on the command line: without it the script's own value stays
+        elif adds or before != value:
+            self.open.add(name)
+        return False
 
     def _grow(self, size: int) -> None:
         self.size += size
@@ -314,7 +220,7 @@ class Interpreter:
     def _several(self, piece: Piece) -> list[str] | None:
         """The words of an array, or of a text that no quotes hold together; None for others."""
         match = REFERENCE.fullmatch(piece.text)
-        if match is None or match[1] not in self.values:
+        if match is None or match[1] not in self.values or match[1] in self.open:
             return None
         value = self.values[match[1]]
         whole = "[" in piece.text
@@ -334,7 +240,10 @@ class Interpreter:
         match = REFERENCE.fullmatch(piece.text)
         if match is None:
             return f"${{{piece.text.replace('}', ')')[:80]}}}"
-        name, default = match[1], match[2]
+        name, default = match[1], match[3]
+        if name in self.open:
+            self.used.add(name)
+            return f"${{{name}}}"
         if name in self.values and (default is None or any(self.values[name])):
             self.used.add(name)
             found = " ".join(self.values[name])
@@ -344,12 +253,18 @@ class Interpreter:
             inner = Lexer(default, self.name)
             inner_pieces = (part for token in inner.tokens() for part in (*token.pieces, Piece("text", " ", True)))
             found = "".join(self._text(part, depth + 1) for part in inner_pieces).strip()
+            if match[2].endswith("="):
+                self.values[name] = [found]
         self._grow(len(found))
         return found
 
     def _sum(self, text: str) -> str:
         """Whole-number arithmetic of variables that are set."""
-        plain = NAME.sub(lambda match: " ".join(self.values.get(match[0], [match[0]])), text[:200].replace("$", ""))
+        open_ = self.open
+        plain = NAME.sub(
+            lambda match: " ".join([match[0]] if match[0] in open_ else self.values.get(match[0], [match[0]])),
+            text[:200].replace("$", ""),
+        )
         plain = plain.replace("{", "").replace("}", "")
         self.used |= set(NAME.findall(text))
         try:
@@ -364,11 +279,10 @@ class Interpreter:
             for name, value in self.values.items() if name not in self.used and any(map(ARGUMENT.search, value))
         }
         notes = [f"{what} is not read" for what in skipped]
-        notes += [
-            f"{name} is set several times; read as {value[:60]}" for name, value in self.again.items()
-            if name in self.used
-        ]
-        return Script(tuple(map(tuple, self.commands)), unused, tuple(notes))
+        again = sorted(self.again & self.used)
+        notes += [f"{name} is set several times; read in the order of the file" for name in again]
+        values = {name: " ".join(value) for name, value in self.values.items() if name not in self.open}
+        return Script(tuple(map(tuple, self.commands)), unused, tuple(notes), values, frozenset(self.undecided))
 
 
 def _parts(word: str) -> list[str]:

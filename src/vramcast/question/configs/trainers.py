@@ -1,31 +1,56 @@
-"""The arguments of Transformers' Trainer and of LLaMA-Factory, and Accelerate's launch configuration.
+"""The arguments of Transformers' Trainer, alone or inside LLaMA-Factory's.
 
-[HF] transformers training_args.py   [LF] llamafactory hparams   [acc] accelerate commands/config/config_args.py
+[HF] transformers training_args.py   [LF] llamafactory hparams, model/adapter.py, model/model_utils
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from vramcast.question.configs.deepspeed import PLACES
 from vramcast.question.configs.deepspeed import read as read_deepspeed
-from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, Watched, not_read, unknown
+from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, Unread
+from vramcast.question.configs.sharding import fsdp_options
+from vramcast.question.configs.watched import Known, Watched
 
-OPTIMIZERS: Final = {
-    "adamw_torch": ("adamw", "foreach"), "adamw_torch_fused": ("adamw", "fused"), "adamw_hf": ("adamw", "loop"),
-    "adamw_8bit": ("adamw-8bit", None), "adamw_bnb_8bit": ("adamw-8bit", None),
-    "paged_adamw_8bit": ("adamw-8bit", None), "paged_adamw_32bit": ("adamw", None), "sgd": ("sgd", None),
-    "adafactor": ("adafactor", None),
-    "lion_32bit": ("lion", None), "adagrad": ("adagrad", None), "rmsprop": ("rmsprop", None),
+ARGUMENTS: Final = Known("transformers", "TrainingArguments")
+
+
+class Optim(NamedTuple):
+    """What a value of `optim` stands for."""
+
+    optimizer: str
+    kernel: str | None = None  # implementation, where PyTorch has several
+    arguments: str = ""  # `optim_args` that make it this one
+
+
+OPTIMS: Final[dict[str, tuple[Optim, ...]]] = {
+    "adamw_torch": (Optim("adamw", "foreach"),), "adamw_torch_fused": (Optim("adamw", "fused"),),
+    "adamw_hf": (Optim("adamw", "loop"),), "sgd": (Optim("sgd"), Optim("sgd-momentum", arguments="momentum=0.9")),
+    "adafactor": (Optim("adafactor"),), "adagrad": (Optim("adagrad"),), "rmsprop": (Optim("rmsprop"),),
+    "adamw_8bit": (Optim("adamw-8bit"),), "adamw_bnb_8bit": (Optim("adamw-8bit"),),
+    "paged_adamw_8bit": (Optim("paged-adamw-8bit"),), "paged_adamw": (Optim("paged-adamw"),),
+    "paged_adamw_32bit": (Optim("paged-adamw"),), "adamw_torch_4bit": (Optim("adamw-4bit"),),
+    "lion_32bit": (Optim("lion"),), "lion_8bit": (Optim("lion-8bit"),), "paged_lion_32bit": (Optim("paged-lion"),),
+    "paged_lion_8bit": (Optim("paged-lion-8bit"),), "galore_adamw": (Optim("galore"),),
+    "apollo_adamw": (Optim("apollo"),), "lomo": (Optim("lomo"),), "adalomo": (Optim("adalomo"),),
+    "schedule_free_adamw": (Optim("schedulefree-adamw"),), "schedule_free_sgd": (Optim("schedulefree-sgd"),),
 }
+"""`optim` -> our optimizers, by `optim_args` where several share it [HF `OptimizerNames`]."""
 
-FSDP: Final = {
-    "FULL_SHARD": "everything", "SHARD_GRAD_OP": "optimizer+gradients", "NO_SHARD": "nothing",
-    "HYBRID_SHARD": "everything", "1": "everything", "2": "optimizer+gradients", "3": "nothing", "4": "everything",
+LOW_RANK: Final = ("galore", "apollo")
+"""Optimizers that project the matrices of named modules; "rank=64" of `optim_args` is theirs."""
+
+TRAINERS_BATCH: Final = 8
+"""per_device_train_batch_size and its kin of evaluation where nobody says them [HF]."""
+
+LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length")
+
+USUAL: Final[dict[str, tuple[Any, ...]]] = {
+    "torch_compile_backend": ("inductor",), "torch_compile_mode": ("default",), "neftune_noise_alpha": (0, 0.0),
+    "optim_target_modules": ("all-linear",), "include_num_input_tokens_seen": ("no", "all", "non_padding", True, False),
 }
-
-HARMLESS: Final = ("model_name_or_path", "stage", "finetuning_type", "lora_rank", "lora_target", "cutoff_len")
+"""Names that change nothing with these values, and are not modelled with others."""
 
 
 def is_trainer(config: Config) -> bool:
@@ -34,168 +59,160 @@ def is_trainer(config: Config) -> bool:
     return config.table is not None and any(name in config.table for name in names)
 
 
-def is_accelerate(config: Config) -> bool:
-    """Whether a table is what `accelerate config` writes."""
-    return config.table is not None and "distributed_type" in config.table
-
-
-LENGTHS: Final = ("cutoff_len", "max_length", "max_seq_length", "model_max_length")
-
-BITS: Final = {"4": "nf4-dq", "8": "int8"}
-
-TRAINERS_BATCH: Final = 8
-"""per_device_train_batch_size where nobody says it [transformers training_args.py]."""
-
-
 def read_trainer(config: Config) -> Reading:
     """Arguments of the Trainer, with those that LLaMA-Factory adds."""
-    values = Watched(config.table or {})
-    factory = "finetuning_type" in values or "cutoff_len" in values
-    options: dict[str, Any] = {"engine": "huggingface", **_precision(values), **_optimizer(values)}
-    recomputed = values.flag("gradient_checkpointing")
-    if recomputed or (factory and not values.flag("disable_gradient_checkpointing")):
-        options["recompute"] = "full"
-    if values.flag("torch_compile"):
-        options["compile"] = True
-    if isinstance(values.get("model_name_or_path"), str):
-        options["model"] = values["model_name_or_path"]
+    if is_factory(config.table or {}):
+        from vramcast.question.configs.factory import read_factory
+
+        return read_factory(config)
+    values = Watched(config.table or {}, ARGUMENTS)
+    precision = precision_of(values)
+    weak = precision if precision == {"precision": "fp32"} else {}
+    options = {"engine": "huggingface", **recompute_of(values), **liger_of(values)} | ({} if weak else precision)
+    if model := values.text("model_name_or_path"):
+        options["model"] = model
     lengths = [size for name in LENGTHS if (size := values.count(name)) is not None]
     options |= {"seq-len": lengths[-1]} if lengths else {}
-    options |= _adapters(values)
-    warnings: list[str] = []
-    notes: list[str] = []
-    micro, accumulation = values.count("per_device_train_batch_size"), values.count("gradient_accumulation_steps")
-    batch = {"micro": micro or TRAINERS_BATCH} | ({"accumulation": accumulation} if accumulation else {})
-    if micro is None:
-        notes.append(f"per_device_train_batch_size is not given: {TRAINERS_BATCH}, as Transformers has it")
-    inner = values.get("deepspeed")
-    if isinstance(inner, Mapping):
-        found = read_deepspeed(Config(config.name, "", inner))
-        options = found.options | options | {"engine": "huggingface"}
-        warnings += found.warnings
-        notes += found.notes
-    elif isinstance(inner, str):
-        warnings.append(f"deepspeed: {inner} {ELSEWHERE}")
-    if values.get("fsdp"):
-        options |= _trainers_fsdp(values)
-        warnings.append("fsdp of the Trainer is answered as FSDP2 of torchtitan")
-    known = ("llamafactory", "arguments") if factory else ("transformers", "TrainingArguments")
-    own = {name: value for name, value in values.items() if factory or name not in (*HARMLESS, "max_seq_length")}
-    warnings += [*values.said(), *unknown(*known, own)]
-    name = "llama-factory" if factory else "transformers"
-    auto = {} if "seq-len" in options else {"seq-len": "says no length of the samples"}
+    read = arguments_of(values, config.name)
+    auto = {} if lengths else {"seq-len": "says no length of the samples"}
+    whole = "full training is assumed where no --peft is given: TrainingArguments say nothing of adapters"
+    notes = (*read.notes, whole)
     return Reading(
-        name, options, batch, tuple(values), tuple(warnings), (*notes, *not_read(values.unread(HARMLESS))), auto
+        "transformers", read.options | options if "deepspeed" in values else options | read.options, weak, read.batch,
+        (*values.unread(), *read.unread), notes, auto,
     )
 
 
-def _trainers_fsdp(values: Watched) -> dict[str, Any]:
-    """The words of `fsdp`: a strategy, and what goes with it."""
-    found: dict[str, Any] = {"engine": "torchtitan", "shards": "everything"}
-    text = values.get("fsdp")
-    for word in text if isinstance(text, list) else str(text).split():
-        name = str(word).upper()
-        if name in FSDP:
-            found["shards"] = FSDP[name]
-        elif name == "OFFLOAD":
-            found["offload-optimizer"] = "cpu"
-        elif name not in ("AUTO_WRAP", "TRUE"):
-            values.refuse("fsdp", word, f"one of {', '.join(FSDP).lower()}, offload, auto_wrap")
-    return found
+def is_factory(table: Mapping[str, Any]) -> bool:
+    """Whether arguments are LLaMA-Factory's."""
+    return any(name in table for name in ("finetuning_type", "cutoff_len", "stage", "template"))
 
 
-def _precision(values: Watched) -> dict[str, Any]:
-    if values.flag("pure_bf16"):
-        return {"precision": "bf16"}
+def arguments_of(values: Watched, file: str) -> Reading:
+    """What TrainingArguments say whoever uses them: optimizer, batch, compilation, sharding."""
+    options: dict[str, Any] = optimizer_of(values)
+    if values.flag("torch_compile"):
+        options["compile"] = True
+    for name, usual in USUAL.items():
+        values.only(name, *usual)
+    if values.flag("auto_find_batch_size"):
+        values.cannot("auto_find_batch_size", "leaves the batch to the run; give --micro-batch", option="micro-batch")
+    batch, notes = _batch(values)
+    _evaluation(values, batch["micro"])
+    splits = values.get("accelerator_config")
+    if isinstance(splits, Mapping) and splits.get("split_batches"):
+        values.cannot("accelerator_config", "split_batches divides the batch over the ranks; give --micro-batch",
+                      option="micro-batch")
+    inner, found = values.get("deepspeed"), Reading("", {})
+    if isinstance(inner, Mapping):
+        found = read_deepspeed(Config(file, "", inner))
+        unread = (one._replace(name=f"deepspeed.{one.name}") for one in found.unread)
+        found = found._replace(unread=tuple(_unanswered(unread, batch)), notes=tuple(found.notes))
+    elif inner is not None:
+        values.cannot("deepspeed", ELSEWHERE, file="deepspeed")
+    if values.get("fsdp") or values.get("fsdp_config"):
+        options |= _fsdp(values)
+    return found._replace(
+        options=options | {name: value for name, value in found.options.items() if name != "engine"},
+        batch=found.batch | batch, notes=(*notes, *found.notes),
+    )
+
+
+def _unanswered(unread: Any, batch: Mapping[str, int]) -> list[Unread]:
+    """What a DeepSpeed table inside leaves to the arguments around it, and they do not say."""
+    said = {"micro-batch", "precision"} | ({"grad-accum"} if "accumulation" in batch else set())
+    return [one for one in unread if one.option not in said]
+
+
+def _batch(values: Watched) -> tuple[dict[str, int], list[str]]:
+    micro, accumulation = values.count("per_device_train_batch_size"), values.count("gradient_accumulation_steps")
+    notes = [] if micro else [f"per_device_train_batch_size is not given: {TRAINERS_BATCH}, as Transformers has it"]
+    return {"micro": micro or TRAINERS_BATCH, "accumulation": accumulation or 1}, notes
+
+
+def _evaluation(values: Watched, micro: int) -> None:
+    """More samples at once than a step has, between steps."""
+    when = values.get("eval_strategy", values.get("evaluation_strategy", "no"))
+    samples = values.count("per_device_eval_batch_size") or TRAINERS_BATCH
+    if when not in ("no", False) and samples > micro:
+        values.cannot(
+            "per_device_eval_batch_size",
+            f"evaluation of {samples} samples at once, where a step has {micro}, is not modelled",
+        )
+
+
+def precision_of(values: Watched) -> dict[str, Any]:
+    """Autocast over fp32 weights; without it the weights' own dtype."""
     for name, precision in (("bf16", "amp-bf16"), ("fp16", "amp-fp16")):
         if values.flag(name):
             return {"precision": precision}
-    return {} if values.auto else {"precision": "tf32" if values.flag("tf32") else "fp32"}
-
-
-def _optimizer(values: Watched) -> dict[str, Any]:
-    name = values.get("optim")
-    if not isinstance(name, str):
+    if values.auto.keys() & {"bf16", "fp16"}:
+        values.cannot("bf16", "is auto; give --precision", option="precision")
         return {}
-    optimizer, kernel = OPTIMIZERS.get(name, (name.replace("_", "-"), None))
-    return {"optimizer": optimizer} | ({"optimizer-kernel": kernel} if kernel else {})
+    return {"precision": "tf32" if values.flag("tf32") else "fp32"}
 
 
-def _adapters(values: Watched) -> dict[str, Any]:
-    kind = values.get("finetuning_type")
-    if kind != "lora":
-        if kind not in (None, "full"):
-            values.warnings.append(f"finetuning_type: {str(kind)[:40]} is not modelled; answered as full training")
+def recompute_of(values: Watched) -> dict[str, Any]:
+    """Recomputation of whole layers, and by which code."""
+    on = [values.flag(name) for name in ("gradient_checkpointing", "activation_checkpointing")]
+    details: dict[str, Any] = {}
+    for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
+        section = values.section(name)
+        if (reentrant := section.flag("use_reentrant")) is not None:
+            details = {"engine-option": (f"reentrant={str(reentrant).lower()}",)}
+    return {"recompute": "full"} | details if any(on) else {}
+
+
+LIGER: Final = ("rope", "rms_norm", "swiglu", "layer_norm", "geglu")
+"""Kernels of Liger beside those of the loss."""
+
+
+def liger_of(values: Watched, name: str = "use_liger_kernel") -> dict[str, Any]:
+    """Which of Liger's kernels run: all, or only those of the loss [Liger-Kernel transformers/monkey_patch.py]."""
+    chosen = values.section("liger_kernel_config") if "liger_kernel_config" in values else Watched({})
+    switches = {kernel: chosen.flag(kernel) for kernel in (*LIGER, "cross_entropy", "fused_linear_cross_entropy")}
+    if not values.flag(name):
         return {}
-    found: dict[str, Any] = {"peft": "dora" if values.flag("use_dora") else "lora", "lora-rank": 8}
-    if (rank := values.count("lora_rank")) is not None:
-        found["lora-rank"] = rank
-    targets = values.get("lora_target", "all")
-    found["lora-targets"] = tuple(map(str, targets)) if isinstance(targets, list) else str(targets)
-    bits = values.one_of("quantization_bit", BITS)
-    return found | ({"base-weights": bits} if bits else {})
+    if any(switches[kernel] is not False for kernel in LIGER[:3]):
+        values.cannot(name, "replaces norms, activations and rotary embeddings too, which is not modelled; "
+                      "liger_kernel_config can leave it to the loss")
+        return {}
+    if switches["fused_linear_cross_entropy"] is not False and not switches["cross_entropy"]:
+        return {"loss": "fused_linear"}
+    return {"loss": "fused"} if switches["cross_entropy"] else {}
 
 
-MIXED: Final = {"bf16": "amp-bf16", "fp16": "amp-fp16", "fp8": "fp8", "no": "fp32"}
-
-KINDS: Final = ("FSDP", "DEEPSPEED", "NO", "MULTI_GPU", "MULTI_CPU")
-
-
-def read_accelerate(config: Config) -> Reading:
-    """Launch configuration: how ranks share the work."""
-    values = Watched(config.table or {})
-    kind = str(values.get("distributed_type", "NO")).upper()
-    if kind not in KINDS:
-        values.refuse("distributed_type", kind, f"one of {', '.join(KINDS)}; answered as one process a card")
-    # YAML reads the word no as false
-    mixed = "fp32" if values.get("mixed_precision") is False else values.one_of("mixed_precision", MIXED)
-    options: dict[str, Any] = {"precision": mixed} if mixed else {}
-    warnings = list(unknown("accelerate", "config", values))
-    batch: dict[str, int] = {}
-    fsdp, zero = values.section("fsdp_config"), values.section("deepspeed_config")
-    if kind == "FSDP":
-        options |= _fsdp(fsdp)
-        warnings += unknown("accelerate", "fsdp_config", fsdp)
-    elif kind == "DEEPSPEED":
-        options |= _zero(zero)
-        if options.get("precision", "").startswith("amp-"):
-            options["precision"] = options["precision"].replace("amp-", "mixed-")
-        if "deepspeed_config_file" in zero:
-            warnings.append(f"deepspeed_config_file: {zero['deepspeed_config_file']} {ELSEWHERE}")
-            options = {name: value for name, value in options.items() if name not in ("zero", "precision")}
-        if (accumulation := zero.count("gradient_accumulation_steps")) is not None:
-            batch["accumulation"] = accumulation
-        warnings += unknown("accelerate", "deepspeed_config", zero)
-    else:
-        options["engine"] = "pytorch"
-    return Reading(
-        "accelerate", options, batch, tuple(values), (*warnings, *values.said()), not_read(values.unread())
-    )
+def optimizer_of(values: Watched) -> dict[str, Any]:
+    """The optimizer that `optim` and its arguments name."""
+    known: tuple[Optim, ...] | None = values.one_of("optim", OPTIMS, option="optimizer")
+    arguments = values.text("optim_args") or ""
+    if known is None:
+        return {}
+    name, _, rank = arguments.partition("rank=")
+    if known[0].optimizer in LOW_RANK and not name and rank.isdecimal():
+        return {"optimizer": f"{known[0].optimizer}:{rank}"}
+    found = next((one for one in known if one.arguments == arguments.replace(" ", "")), None)
+    if found is None:
+        values.cannot("optim_args", option="optimizer")
+        return {}
+    return {"optimizer": found.optimizer} | ({"optimizer-kernel": found.kernel} if found.kernel else {})
 
 
-def _zero(zero: Watched) -> dict[str, Any]:
-    found: dict[str, Any] = {"engine": "deepspeed", "zero": str(zero.get("zero_stage", 2))}
-    for name, option in (
-        ("offload_optimizer_device", "offload-optimizer"), ("offload_param_device", "offload-parameters"),
-    ):
-        if (place := zero.one_of(name, PLACES)) is not None:
-            found[option] = place
-    return found
-
-
-def _fsdp(fsdp: Watched) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    strategy = str(fsdp.get("fsdp_sharding_strategy", "FULL_SHARD")).upper()
-    reshards = fsdp.get("fsdp_reshard_after_forward")
-    if isinstance(reshards, str) and reshards.upper() in FSDP:  # newer files of FSDP 1 name the strategy here
-        strategy = reshards.upper()
-    elif fsdp.flag("fsdp_reshard_after_forward") is False:
-        found["reshard-after-forward"] = False
-    if strategy not in FSDP:
-        fsdp.refuse("fsdp_sharding_strategy", strategy, f"one of {', '.join(FSDP)}; answered as FULL_SHARD")
-    found |= {"engine": "torchtitan", "shards": FSDP.get(strategy, "everything")}
-    if fsdp.flag("fsdp_offload_params"):
-        found["offload-optimizer"] = "cpu"
-    if fsdp.flag("fsdp_activation_checkpointing"):
-        found["recompute"] = "full"
-    return found
+def _fsdp(values: Watched) -> dict[str, Any]:
+    """The words of `fsdp` and the table beside it [HF training_args.py `_process_fsdp_args`]."""
+    words = values.get("fsdp", "")
+    listed = words if isinstance(words, list) else str("full_shard" if words is True else words).split()
+    inner = values.section("fsdp_config", Known("accelerate", "fsdp_config")) if isinstance(
+        values.get("fsdp_config", {}), Mapping) else None
+    if inner is None:
+        values.cannot("fsdp_config", ELSEWHERE, file="accelerate")
+        return {}
+    named = {str(word).lower() for word in listed}
+    strategies = [word for word in named if word in ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
+                                                      "hybrid_shard_zero2")]
+    if strange := named - {*strategies, "offload", "auto_wrap", "true"}:
+        values.cannot("fsdp", f"{sorted(strange)[0][:40]!r} is not one of full_shard, shard_grad_op, no_shard, "
+                      "hybrid_shard, offload, auto_wrap", option="shards")
+        return {}
+    return fsdp_options(inner, strategy=strategies[0].upper() if strategies else None, offload="offload" in named,
+                        prefix="")

@@ -98,6 +98,7 @@ HARDWARE_ZH: Final[dict[str, str]] = {
     "peak allocated - requests at the peak, rounded": "峰值时的已分配 - 取整后的请求",
     "one {arch} process": "一个 {arch} 进程",
     "{size} B for the forward thread, as much for the autograd thread": "前向线程 {size} B，autograd 线程同样",
+    "{size} B for its handle": "其句柄 {size} B",
     "{size} B for one handle": "一个句柄 {size} B",
     "{size} B at once": "一次 {size} B",
     "{size} B of gradients in buckets of 25 MiB": "{size} B 的梯度，分成 25 MiB 的桶",

@@ -7,6 +7,9 @@ from typing import Final
 TRACING_ZH: Final[dict[str, str]] = {
     "no --gpu given: {gpu}": "未给出 --gpu：取 {gpu}",
     "no --batch given: {batch}": "未给出 --batch：取 {batch}",
+    "no --batch given: {batch}, the least that batch norm trains with":
+        "未给出 --batch：取 {batch}，即批归一化训练所需的最小值",
+    "no sample_size in its config: {high} x {wide}": "其配置没有 sample_size：取 {high} x {wide}",
     "no --seq-len given: {length}": "未给出 --seq-len：取 {length}",
     "no --loss given: {loss}": "未给出 --loss：取 {loss}",
     "no --capacity given: the main memory of this machine": "未给出 --capacity：取本机内存",

@@ -13,6 +13,10 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "{precision} on {gpu}, which has no bf16 tensor cores: it is emulated, timed as fp32; {instead}":
         "{gpu} 没有 bf16 张量核心，{precision} 只能模拟执行，按 fp32 计时；可改用 {instead}",
     "{engine} has no fp16; --engine deepspeed has": "--engine deepspeed（{engine} 不支持 fp16）",
+    "{engine} {version} is newer than {newest}, the newest that is known: answered as that":
+        "{engine} {version} 比已知最新的 {newest} 更新：按后者回答",
+    "{engine} is modelled alike in every version: {version} changes nothing":
+        "{engine} 各版本的建模相同：{version} 不改变结果",
     "seq-len={length} is longer than the {context} positions {model} was trained with":
         "seq-len={length} 超过 {model} 训练时的 {context} 个位置",
     "DeepSpeed keeps 16-bit weights and an fp32 copy of what learns":
@@ -20,6 +24,20 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
         "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
     "adapters of rank {rank} on {paths}": "秩为 {rank} 的适配器位于 {paths}",
+    "experts are not packed: transformers {version} stacks them in one parameter, and bitsandbytes converts linear "
+    "layers only":
+        "专家没有被压缩：transformers {version} 把它们堆叠为一个参数，而 bitsandbytes 只转换线性层",
+    "no layer is packed: {family} has linear layers of its own, which transformers {version} passes by":
+        "没有层被压缩：{family} 使用自己的线性层类，transformers {version} 不转换它们",
+    "prepare_model_for_kbit_training: what is not packed is fp32, and so are hidden states":
+        "prepare_model_for_kbit_training：未压缩的权重为 fp32，隐藏状态也是",
+    "TRL {version} prepares packed models: what is not packed is fp32, and so are hidden states":
+        "TRL {version} 会准备压缩模型：未压缩的权重为 fp32，隐藏状态也是",
+    "TRL {version} prepares packed models: norms are fp32, and so are hidden states":
+        "TRL {version} 会准备压缩模型：归一化权重为 fp32，隐藏状态也是",
+    "GRPO with beta={beta}: a reference model is asked, too": "GRPO 的 beta={beta}：还要运行参考模型",
+    "GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one":
+        "GRPO 的 beta=0（TRL 自 0.19 起的默认值）：没有参考模型；需要时用 --engine-option beta=0.04",
     "fused kernels with in-place backward": "融合内核，反向就地进行",
     "every expert receives the same number of tokens": "每个专家收到的 token 数相同",
     "every micro-batch is as long as the longest sample": "每个微批都与最长的样本一样长",
@@ -27,6 +45,12 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "后续微批的梯度累加到第一个微批的梯度上，随后释放",
     "torch.compile fuses norms, activations, rotary embedding and the loss; the rest as in eager mode":
         "torch.compile 融合归一化、激活函数、旋转位置编码与损失，其余与 eager 模式相同",
+    "attention runs in full, as transformers runs {family} unasked; --attention flash for fused kernels":
+        "注意力按完整形式计算，这是 transformers 对 {family} 的默认方式；--attention flash 使用融合内核",
+    "attention=flash of {family} needs compute capability {needed}, which {gpu} has not; use eager":
+        "{family} 的 attention=flash 需要计算能力 {needed}，{gpu} 不具备；请用 eager",
+    "attention={kernel} is none that transformers has for {family}; use {names}":
+        "transformers 对 {family} 没有 attention={kernel}；请用 {names}",
     "attention runs in full: transformers has no fused kernel for {kinds}":
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",
@@ -39,6 +63,7 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "{model} 的 Q 与输出分两步投影，逐算子执行时不计时；请用 --engine megatron",
     "network of {rate} Gb/s RDMA for each card; the question names none":
         "每卡按 {rate} Gb/s RDMA 网络计算；问题中没有给出网络",
+    "samples are padded to {length} tokens, which tp={tp} divides": "样本补齐到 {length} 个 token，以便被 tp={tp} 整除",
     "as measured, instead of {formula}": "按实测值，而不是 {formula}",
     "calibrated by {source}": "由 {source} 校准",
     "calibrated by {source}: {name} {now} GiB instead of {before} GiB":

@@ -5,6 +5,6 @@ One intermediate noun, `parts.Report`, is made of an answer once; a format is on
     question and answer -> answers | plans | diagnoses | recordings -> Report -> html | markdown
 """
 
-from vramcast.report.written.made import FORMATS, check_report, report_of, write_report
+from vramcast.report.written.made import FORMATS, check_report, report_of
 
-__all__ = ["FORMATS", "check_report", "report_of", "write_report"]
+__all__ = ["FORMATS", "check_report", "report_of"]

@@ -12,7 +12,7 @@ from vramcast.domain.answer import Answer, Found, LedgerEntry, RankAnswer, Serve
 from vramcast.domain.program import Basis
 from vramcast.report.messages import MESSAGES, Words
 from vramcast.report.price import cost_lines, run_length
-from vramcast.report.text import cache, change_cells, rates, search, step_time, tried_cells, verdict
+from vramcast.report.text import cache, change_cells, headlines, rates, step_time, tried_cells
 from vramcast.report.written.accuracy import accuracy
 from vramcast.report.written.bars import bars_table
 from vramcast.report.written.parts import (
@@ -50,7 +50,7 @@ def answer_report(command: str, answer: Answer, words: Words, *, asked: str, tod
     return Report(
         language=words.language,
         title=words(f"report.title.{command}", name=name),
-        verdict=tuple(line.strip() for line in (*search(answer.found, words), *verdict(answer, words, today=today))),
+        verdict=tuple(line.strip() for line in headlines(answer, words, today=today)),
         good=answer.fits,
         sections=tuple(
             section for section in (

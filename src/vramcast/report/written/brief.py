@@ -12,7 +12,7 @@ from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.traced import TraceAnswer
 from vramcast.report.messages import Words
 from vramcast.report.replay import about, headline
-from vramcast.report.text import search, verdict
+from vramcast.report.text import headlines
 from vramcast.report.trace import opening
 from vramcast.report.written.answers import (
     bars_parts,
@@ -55,8 +55,7 @@ def _brief(words: Words, lines: Iterator[str], good: bool | None, sections: Iter
 def answer_brief(answer: Answer, words: Words, today: date) -> Report:
     """Of `train`, `serve`, or an inverse question."""
     answer = words.spoken(answer)
-    lines = (*search(answer.found, words), *verdict(answer, words, today=today))
-    return _brief(words, iter(lines), answer.fits, _answer(answer, words))
+    return _brief(words, iter(headlines(answer, words, today=today)), answer.fits, _answer(answer, words))
 
 
 def _answer(answer: Answer, words: Words) -> Iterator[Section]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -62,20 +61,3 @@ def check_report(path: Path) -> None:
         raise SourceError(f"{path}: No such file or directory; name a folder that is there")
     if path.is_dir():
         raise SourceError(f"{path}: is a folder; name a file in it")
-
-
-def write_report(path: Path, text: str) -> None:
-    """The file, whole or not at all: what was there before stays until the new one is complete.
-
-    Raises: SourceError where it cannot be written
-    """
-    target = path.resolve()  # what a link points to is replaced, not the link
-    draft = target.with_name(f".{target.name}.{os.getpid()}.new")
-    try:
-        try:
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}; name a file that can be written") from None

@@ -22,6 +22,7 @@ from vramcast.report.plan import (
     winner,
 )
 from vramcast.report.plan_words import technique_words
+from vramcast.report.text import unread
 from vramcast.report.written.answers import (
     answer_report,
     answer_sections,
@@ -56,7 +57,8 @@ def plan_report(command: str, answer: PlanAnswer | Answer, words: Words, *, aske
 
 def plan_verdict(answer: PlanAnswer, words: Words, today: date) -> tuple[str, ...]:
     """The winner; where nothing was searched, what was computed instead."""
-    return tuple(stripped(winner(answer, words, today))) or (words("plan.techniques"),)
+    first, *rest = tuple(stripped(winner(answer, words, today))) or (words("plan.techniques"),)
+    return (first, *stripped(unread(answer.ignored, words)), *rest)
 
 
 def stripped(lines: Iterable[str]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from vramcast.domain.answer import Answer, Change
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Reason, Space
+from vramcast.domain.version import named
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, question
 from vramcast.estimate.variants import on_engine
@@ -194,7 +195,7 @@ class _Search:
     def answered(self, candidate: Candidate) -> Answer:
         """The answer of a plan for its fullest role, allocator included."""
         key = (id(candidate.job_at), candidate.place)
-        if key not in self._answers:
+        if not self._is_answered(candidate):
             self._answers[key] = answer(candidate.job, with_changes=False, every_role=False)
         return self._answers[key]
 
@@ -239,16 +240,25 @@ class _Search:
     def nearest_failing(self, fitting: list[Found]) -> Job | None:
         """Of the plans that would be better than the best, or of all where none fits, the one that misses by least."""
         limit = fitting[0].candidate.value if fitting else float("inf")
-        missing: list[tuple[float, Candidate]] = []
+        missing: list[tuple[float, int, Candidate]] = []  # at least how often over what there is would be needed
         for pool in self.pools:
-            missing += [(candidate.live_bytes / pool.capacity, candidate) for candidate in pool.failing]
+            tried = (candidate for candidate in pool.best if self._is_answered(candidate) and not self.fits(candidate))
             missing += [
-                (self.answered(candidate).fullest.needed_bytes / pool.capacity, candidate)
-                for candidate in pool.best
-                if (id(candidate.job_at), candidate.place) in self._answers and not self.fits(candidate)
+                (candidate.live_bytes / pool.capacity, pool.capacity, candidate)
+                for candidate in (*pool.failing, *tried) if candidate.value < limit
             ]
-        better = [item for item in missing if item[1].value < limit]
-        return min(better, key=lambda item: item[0])[1].job if better else None
+        nearest: Candidate | None = None
+        misses = float("inf")
+        for least, capacity, candidate in sorted(missing, key=lambda item: item[0]):
+            if least >= misses:
+                break  # none behind it can miss by less
+            found = self.answered(candidate).fullest.needed_bytes / capacity
+            if found < misses:
+                nearest, misses = candidate, found
+        return nearest.job if nearest is not None else None
+
+    def _is_answered(self, candidate: Candidate) -> bool:
+        return (id(candidate.job_at), candidate.place) in self._answers
 
     def change(self, job: Job, failing: Answer, *, alone: bool) -> Change | None:
         """The smallest change that makes a plan fit: one option of it, or where nothing fits more machines."""
@@ -333,7 +343,8 @@ def _question(space: Space, limits: Limits, goal: Goal) -> dict[str, Any]:
     first = Job(model=space.model, workload=space.workload, plan=space.plan, cluster=space.clusters[0])
     plain = question(first)
     plain |= {
-        "gpus": [cluster.name for cluster in space.clusters], "engine": list(space.engines), "goal": goal.value,
+        "gpus": [cluster.name for cluster in space.clusters], "goal": goal.value,
+        "engine": [named(engine, space.versions.get(engine)) for engine in space.engines],
         "global_batch": space.global_batch, "limits": msgspec.to_builtins(limits),
     }
     return plain

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +15,7 @@ from vramcast.catalogue.tables import read_text
 from vramcast.domain.price import Price
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.sources.prices.found import Found, Request
+from vramcast.sources.whole_files import write_whole
 
 SOURCES: Final[dict[str, str]] = {
     "alibaba": "vramcast.sources.prices.alibaba",
@@ -129,18 +128,9 @@ def _write(path: Path, fresh: dict[Key, Price]) -> None:
     read_prices(text.getvalue(), file=path.name)  # what cannot be read back must not replace what can
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text.getvalue())
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror or error}") from None
+    write_whole(path, text.getvalue())
 
 
 def _before(path: Path) -> dict[Key, Price]:

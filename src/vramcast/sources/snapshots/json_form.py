@@ -40,7 +40,7 @@ def read_json(source: Source, head: bytes) -> Snapshot:
 
     Raises: SourceError or Damaged
     """
-    stream, tables = JsonStream(source), Tables()
+    stream, tables = JsonStream(source), Tables(source.most_values)
     if stream.peek() == b"{":
         return _object(stream, tables, source.name)
     if _TIMELINE.match(head):

@@ -71,7 +71,7 @@ def _read(source: Source) -> Snapshot:
 
 
 def _pickled(source: Source) -> Snapshot:
-    tables = Tables()
+    tables = Tables(source.most_values)
     reader = PickleReader(source, tables)
     root = reader.read()
     lists = rows(root.get("device_traces") or (), "device_traces") if isinstance(root, dict) else ()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 from vramcast.errors import SourceError
-from vramcast.sources.snapshots.limits import FREE_RATIO_BYTES, LARGEST_RATIO
+from vramcast.sources.snapshots.limits import FREE_RATIO_BYTES, LARGEST_RATIO, most_values
 
 CHUNK_BYTES: Final = 4 * 2**20
 _READ_BYTES: Final = 2**20
@@ -33,12 +33,13 @@ class Source:
     Raises: SourceError when the bytes end the limit, unpack to far more than was packed, or are damaged.
     """
 
-    def __init__(self, stream: Readable, *, name: str, limit_bytes: int, packed_bytes: int | None) -> None:
-        """Read from `stream`; `packed_bytes` is the size of the file when it is a compressed one."""
+    def __init__(self, stream: Readable, *, name: str, limit_bytes: int, file_bytes: int, is_packed: bool) -> None:
+        """Read from `stream`, which is or unpacks a file of that size."""
         self.name = name
+        self.most_values = most_values(file_bytes, is_packed=is_packed)
         self._stream = stream
         self._limit = limit_bytes
-        self._packed = packed_bytes
+        self._packed = file_bytes if is_packed else None
         self._read = 0
         self._ahead = b""
 
@@ -98,7 +99,7 @@ def source_of(file: BinaryIO, *, name: str, limit_bytes: int) -> Source:
     Raises: SourceError
     """
     stream: Readable = file
-    packed: int | None = None
+    is_packed, size = False, 0
     try:
         size = file.seek(0, 2)
         file.seek(0)
@@ -108,13 +109,13 @@ def source_of(file: BinaryIO, *, name: str, limit_bytes: int) -> Source:
             unpacked = _unpacked(stream, head, name)
             if unpacked is stream:
                 break
-            stream, packed = unpacked, size
-            source = Source(stream, name=name, limit_bytes=limit_bytes, packed_bytes=packed)
+            stream, is_packed = unpacked, True
+            source = Source(stream, name=name, limit_bytes=limit_bytes, file_bytes=size, is_packed=True)
             head = source.peek(4)
             stream = source
     except (OSError, zipfile.BadZipFile) as error:
         raise SourceError(f"{name}: cannot be read: {error}; give the path of a recording") from None
-    return Source(stream, name=name, limit_bytes=limit_bytes, packed_bytes=packed)
+    return Source(stream, name=name, limit_bytes=limit_bytes, file_bytes=size, is_packed=is_packed)
 
 
 def _unpacked(stream: Any, head: bytes, name: str) -> Readable:

@@ -32,15 +32,19 @@ class Damaged(Exception):
 class Tables:
     """Stacks, pools and labels of one recording, and what had to be left out of it."""
 
-    def __init__(self) -> None:
-        """Empty tables: index 0 is the empty stack, the default pool and no label."""
+    def __init__(self, most_values: int = MOST_VALUES) -> None:
+        """Empty tables: index 0 is the empty stack, the default pool and no label.
+
+        Args:
+            most_values: that may be held at once beside the events
+        """
         self.stacks: list[tuple[Frame, ...]] = [()]
         self.pools: list[PoolId] = [DEFAULT_POOL]
         self.labels: list[str] = [""]
         self.left_out: dict[str, int] = {}
         self.marks: list[Annotation] = []  # what the program recorded itself; `device` is the number of the trace
         self.events = 0
-        self.room = MOST_VALUES
+        self.most_values = self.room = most_values
         self._frames: dict[Frame, Frame] = {}
         self._stack_of: dict[tuple[Frame, ...], StackIndex] = {(): StackIndex(0)}
         self._pool_of: dict[PoolId, int] = {DEFAULT_POOL: 0}
@@ -50,7 +54,8 @@ class Tables:
         """Take from what may be held at once."""
         self.room -= amount
         if self.room < 0:
-            raise Damaged(f"it holds more than {MOST_VALUES:,} values beside its events; no allocator writes that many")
+            most = f"{self.most_values:,}"
+            raise Damaged(f"it holds more than {most} values beside its events; no allocator writes that many")
 
     def count_events(self, count: int) -> None:
         """So many events were added to columns."""

@@ -41,7 +41,7 @@ function answered({ data }) {
 function overdue() {
   stopped();
   const message = `the answer took more than ${LONGEST_MS / 1000} s in this browser; ask the command line`;
-  ended("resolve", reply(408, "TooLong", message));
+  ended("resolve", reply(504, "TooLong", message));
 }
 
 function begun() {

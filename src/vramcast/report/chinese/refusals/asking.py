@@ -51,7 +51,6 @@ ASKING_ZH: Final[dict[str, str]] = {
     "{name}={value} must be a number from 0 up": "{name}={value} 必须是不小于 0 的数",
     "{name}={value} must be a size of memory, for example 24GiB, 80GB or 512MiB":
         "{name}={value} 必须是显存大小，例如 24GiB、80GB 或 512MiB",
-    "{name}={value} must be a whole number from 1 to {most}": "{name}={value} 必须是 1 到 {most} 的整数",
     "{name}={value} must be a whole number from {least} to {most}": "{name}={value} 必须是 {least} 到 {most} 的整数",
     "{name} must be a text of at most 1000 characters": "{name} 必须是不超过 1000 个字符的文本",
     "{name}={value} is not known; use {known}": "{name}={value} 未知；可用 {known}",
@@ -122,6 +121,12 @@ ASKING_ZH: Final[dict[str, str]] = {
     "etp={etp}: {model} has no experts; leave etp out": "etp={etp}：{model} 没有专家；请去掉 etp",
     "objective={objective} is not modelled for engine {engine}; use engine {other}":
         "{engine} 未建模 objective={objective}；请用引擎 {other}",
+    "sharded-by={sharder} is not how engine {engine} shards; use {names}":
+        "{engine} 不以 sharded-by={sharder} 切分；请用 {names}",
+    "sharded-by={sharder} says who shards, and nothing is sharded; add --shards everything":
+        "sharded-by={sharder} 指定由谁切分，但没有切分任何内容；请加上 --shards everything",
+    "--find {goal} compares engines as they are today; leave out the version of {engine}":
+        "--find {goal} 比较各引擎的当前版本；请去掉 {engine} 的版本",
     "{name}={value} is not modelled for engine {engine}; leave it out": "{engine} 未建模 {name}={value}；请去掉",
     "precision={precision} is not modelled for engine litgpt; use bf16 (bf16-true)":
         "litgpt 未建模 precision={precision}；请用 bf16（bf16-true）",
@@ -254,10 +259,16 @@ ASKING_ZH: Final[dict[str, str]] = {
         "params={params} 少于 {layers} 层 hidden={hidden} 的注意力与词嵌入所需；请减少层数或隐藏宽度",
     "params={params}, but the sizes given make {made}; leave out --ffn or correct --params":
         "params={params}，但给出的尺寸对应 {made}；请去掉 --ffn 或改正 --params",
+    "lora-dropout={value} must be from 0 up to, but not, 1": "lora-dropout={value} 必须不小于 0 且小于 1",
     "{field}={value} of {model} must be even": "{model} 的 {field}={value} 必须是偶数",
     "{field}={value} of {model} must be a table": "{model} 的 {field}={value} 必须是一张表",
     "{field}={value} of {model} does not divide {other}={size}": "{model} 的 {field}={value} 不能整除 {other}={size}",
     "{field}={value} of {model} must be an integer": "{model} 的 {field}={value} 必须是整数",
+    "{field}={value} of {model} is no activation function of transformers, whose names are lower-case; use {name:w}":
+        "{model} 的 {field}={value} 不是 transformers 的激活函数，其名称均为小写；请用 {name}",
+    "{field}={value} of {model} is no activation function of transformers, whose names are lower-case; "
+    "use one of {names}":
+        "{model} 的 {field}={value} 不是 transformers 的激活函数，其名称均为小写；请从 {names} 中选择",
     "{field}={value} of {model} must be between {least} and {most}":
         "{model} 的 {field}={value} 必须在 {least} 与 {most} 之间",
     "{field}={value} of {model} must be at least 1": "{model} 的 {field}={value} 至少为 1",

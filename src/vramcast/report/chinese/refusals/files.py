@@ -20,7 +20,11 @@ FILES_ZH: Final[dict[str, str]] = {
     "Is a directory": "是一个目录",
     "{file}: No such file or directory; name a folder that is there": "{file}：没有这个目录；请指定已存在的目录",
     "{file}: is a folder; name a file in it": "{file}：是目录；请指定其中的文件",
-    "{file}: {reason}; name a file that can be written": "{file}：{reason}；请指定可写的文件",
+    "{file}: {reason}; name another place, or make room": "{file}：{reason}；请换一个位置，或腾出空间",
+    "{file}: cannot be written ({reason}); name another place, or make room":
+        "{file}：无法写入（{reason}）；请换一个位置，或腾出空间",
+    "the output cannot be written: {reason}; make room, or send it elsewhere":
+        "无法写出输出：{reason}；请腾出空间，或输出到别处",
     "{file}: line {line}: {reason}": "{file}：第 {line} 行：{reason}",
     "{file}: line 1: column {name} stands twice": "{file}：第 1 行：列 {name} 重复",
     "{file}: line {line}: {cells} cells for {columns} columns": "{file}：第 {line} 行：{cells} 个单元格对 {columns} 列",
@@ -58,12 +62,15 @@ FILES_ZH: Final[dict[str, str]] = {
         "{file} 是 {format} 的配置；请用 vramcast {command} --from",
     "train_batch_size={batch} is not {micro} x {steps} x {ranks} ranks = {all}; correct one of them, or the GPUs":
         "train_batch_size={batch} 不等于 {micro} x {steps} x {ranks} 个进程 = {all}；请改正其一或卡数",
-    "{file}: not what {format} takes: {kind} {reason}": "{file}：不符合 {format} 的格式：{kind} {reason}",
+    "{file}: not what {format} takes: {kind}": "{file}：不符合 {format} 的格式：{kind}",
+    "--from-format says whose a file of --from is; give --from FILE":
+        "--from-format 说明 --from 的文件属于谁；请给出 --from FILE",
+    "--ignore-unread says how a file of --from is read; give --from FILE":
+        "--ignore-unread 说明如何读取 --from 的文件；请给出 --from FILE",
     "train_batch_size={batch} does not divide by {ranks} ranks x {micro}":
         "train_batch_size={batch} 不能被 {ranks} 个进程 x {micro} 整除",
     "{file}: must be a table of names and values, at most {depth} deep": "{file}：必须是名称与值的表，最多 {depth} 层",
     "{file}: a configuration has at most {most} bytes": "{file}：配置最多 {most} 字节",
-    "{file}: aliases are not allowed in a configuration": "{file}：配置中不允许使用别名",
     "{file}: no closing quotation for {mark}; check the quotes": "{file}：{mark} 没有闭合；请检查引号",
     "{file}: ${opening} without {closing}; check the brackets and quotes":
         "{file}：${opening} 缺少 {closing}；请检查括号与引号",

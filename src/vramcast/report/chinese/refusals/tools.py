@@ -133,6 +133,10 @@ TOOLS_ZH: Final[dict[str, str]] = {
     "{file}: holds answers of vramcast {version}, this is {own}; give another --out, or --restart to ask everything "
     "again":
         "{file}：其中是 vramcast {version} 的答案，当前为 {own}；请换 --out，或用 --restart 全部重算",
+    "{file}: was written in another form of journals (form {found}, this is form {own}); give another --out, or "
+    "--restart to ask everything again":
+        "{file}：以另一种日志格式写成（格式 {found}，当前为格式 {own}）；请换 --out，或用 --restart 全部重算",
+    "{file}: was changed meanwhile; run the same command again": "{file}：期间被改动；请重新运行同一命令",
     "{file}: another sweep is writing it; wait for that one or give another --out":
         "{file}：另一个批量任务正在写入；请等待，或换 --out",
     "{file}: is no journal of a sweep; move it away or give another --out":

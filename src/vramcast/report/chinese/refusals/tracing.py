@@ -130,6 +130,8 @@ NOT_TRACED_ZH: Final[dict[str, str]] = {
         "目标 {text} 必须是 script.py、module:factory、timm:NAME、transformers:MODEL 或 diffusers:CONFIG",
     "{name} is {kind}; give what builds a torch.nn.Module, or one":
         "{name} 是 {kind}；请给出构建 torch.nn.Module 的对象，或模块本身",
+    "{name}: transformers {version} refuses its config: {kind}: {why}":
+        "{name}：transformers {version} 拒绝其配置：{kind}: {why}",
     "{name}: transformers {version} does not know model_type={kind}; {hint}":
         "{name}：transformers {version} 不认识 model_type={kind}；{hint}",
     "{name} is a module already, so --arg has no meaning; leave it out": "{name} 已是模块，--arg 没有意义；请去掉",

@@ -28,7 +28,7 @@ const EXAMPLES = {
   train: { model: "llama-3.1-8b", on: "8xh100-sxm-80gb,8xa100-sxm4-80gb", "seq-len": "8k" },
   serve: { model: "llama-3.1-70b", on: "8xh100-sxm-80gb,8xl40s", context: "8k", concurrency: "16" },
 };
-const ELSEWHERE = new Set([408, 413, 503]); // what the command line, which has no limits, still answers
+const ELSEWHERE = new Set([413, 503, 504]); // what the command line, which has no limits, still answers
 const BEFORE = /^(?:.*,)?\s*(?:\d+x)*/; // what stands before the name that is typed
 
 const kept = {}; // by command: { question, answer } of the last visit

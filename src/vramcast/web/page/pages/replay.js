@@ -125,7 +125,7 @@ class Replay {
       if (this.#under !== under) return;
       if (under.signal.aborted) refill(this.#at.notice, h("p", { class: "soft", role: "status" },
         t("search.cancelled")));
-      else this.#refuse(error.message, error.status === 408 || error.status === 413
+      else this.#refuse(error.message, error.status === 504 || error.status === 413
         ? `vramcast replay ${argument(kept.file.name)}` : null);
     } finally {
       line.stop();

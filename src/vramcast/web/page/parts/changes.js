@@ -6,10 +6,6 @@ import { button, part } from "./part.js";
 import { linear } from "./scale.js";
 import { judged } from "./verdict.js";
 
-/** Options that say the same thing: setting one takes the other out of the question. */
-const RIVALS = {
-  "zero": ["shards"], "shards": ["zero"], "global-batch": ["grad-accum"], "grad-accum": ["global-batch"],
-};
 const METER = 110; // pixels
 const WORTH_SAYING = 0.005; // of the time
 
@@ -17,7 +13,6 @@ const WORTH_SAYING = 0.005; // of the time
 export function applied(question, change) {
   const next = { ...question };
   for (const [name, value] of Object.entries(change)) {
-    for (const rival of RIVALS[name] ?? []) delete next[rival];
     if (value === null) delete next[name];
     else next[name] = String(value);
   }
@@ -52,10 +47,8 @@ function outcome({ fits, concurrency, device_bytes: size }, answer) {
   return { value: size, before: answer.needed_bytes, limit: answer.capacity_bytes, fits };
 }
 
-function after({ fits, concurrency, device_bytes }, t) {
-  if (concurrency) return t("holds", { sequences: rounded(concurrency) });
-  const size = bytes(device_bytes, 1);
-  return fits ? size : t("at_least", { size });
+function after({ concurrency, device_bytes }, t) {
+  return concurrency ? t("holds", { sequences: rounded(concurrency) }) : bytes(device_bytes, 1);
 }
 
 const BADGES = { fits: ["good", "fits"], fits_closely: ["close", "fits_closely"], does_not_fit: ["bad", "not_yet"] };

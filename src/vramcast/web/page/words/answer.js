@@ -120,7 +120,6 @@ export const ANSWER_WORDS = {
   "change": { en: "change", zh: "修改" },
   "joint": { en: "; ", zh: "；" },
   "costs": { en: "costs", zh: "代价" },
-  "at_least": { en: "at least {size}", zh: "至少 {size}" },
   "not_yet": { en: "not yet", zh: "仍不够" },
   "slower": { en: "{share} more time", zh: "时间增加 {share}" },
   "faster": { en: "{share} less time", zh: "时间减少 {share}" },

@@ -1,0 +1,78 @@
+"""TOML and YAML that somebody else wrote, as plain values: bounded in depth and time, no code, one error.
+
+[yaml] PyYAML scanner.py `stale_possible_simple_keys` goes through all open brackets at every token, constructor.py
+multiplies the parts of 1:2:3 into one integer, and a token takes it 20 microseconds
+[toml] CPython tomllib `key_value_rule` looks at every beginning of a dotted key
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+DEEPEST: Final = 64
+"""Brackets, tables and parts of a key inside one another."""
+MOST_TOKENS: Final = 100_000
+"""Of a YAML file of settings: keys, values and marks [count]."""
+LONGEST_NUMBER: Final = 64
+"""Characters of a plain number or date; beyond them it is no value of anything."""
+
+TOML_TEXT: Final = re.compile(
+    r'"""(?:[^\\]|\\.)*?"""|' r"'''.*?'''|" r'"(?:[^"\\\n]|\\.)*"|' r"'[^'\n]*'|#[^\n]*", re.DOTALL
+)
+TOML_BETWEEN: Final = re.compile(r"[=,{}\[\]]|\n")
+NUMERIC: Final = re.compile(r"[-+0-9_:.eE]+")
+
+
+class NoDocument(Exception):
+    """Why a text cannot be read, in a few words."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The values of a TOML document.
+
+    Raises: NoDocument
+    """
+    import tomllib
+
+    if any(part.count(".") > DEEPEST for part in TOML_BETWEEN.split(TOML_TEXT.sub("", text))):
+        raise NoDocument(f"a key has more than {DEEPEST} parts")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits are plain ValueErrors
+        raise NoDocument(_shortened(error)) from None
+
+
+def parse_yaml(text: str, *, most_tokens: int = MOST_TOKENS) -> Any:
+    """The value of a YAML document.
+
+    Raises: NoDocument
+    """
+    import yaml
+
+    depth = 0
+    try:
+        for number, token in enumerate(yaml.scan(text)):
+            if number > most_tokens:
+                raise NoDocument(f"more than {most_tokens} keys, values and marks")
+            name = type(token).__name__
+            depth += name.endswith("StartToken") - name.endswith("EndToken")
+            if depth > DEEPEST:
+                raise NoDocument(f"more than {DEEPEST} levels")
+            if isinstance(token, yaml.AliasToken):
+                raise NoDocument("aliases are not allowed")
+            text_of = token.value if isinstance(token, yaml.ScalarToken) and token.plain else ""
+            if len(text_of) > LONGEST_NUMBER and NUMERIC.fullmatch(text_of):
+                raise NoDocument(f"a number of {len(text_of)} characters")
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise NoDocument(_shortened(error)) from None
+    except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, RecursionError) as error:
+        raise NoDocument(f"a value is none of its tag ({_shortened(error)})") from None  # !!timestamp x, !!int ""
+
+
+def _shortened(error: Exception) -> str:
+    """What went wrong and where; not the line itself, which may hold a secret."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    text = str(error) if mark is None else f"{problem or 'not understood'}, line {mark.line + 1}"
+    return " ".join(text.split())[:200]

@@ -1,0 +1,168 @@
+"""LLaMA-Factory's YAML: one file of model, method, data and TrainingArguments.
+
+[LF] llamafactory 0.9.5 hparams/*.py, hparams/parser.py `get_train_args`, model/adapter.py, model/model_utils/*.py
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from vramcast.question.configs.reading import Config, Reading
+from vramcast.question.configs.trainers import ARGUMENTS, arguments_of, precision_of
+from vramcast.question.configs.watched import Known, Watched
+
+FACTORY: Final = Known("llamafactory", "arguments", (ARGUMENTS,))
+
+STAGES: Final = {"pt": "pretrain", "sft": "sft", "dpo": "dpo", "ppo": "ppo", "rm": "reward"}
+"""`stage` -> what is optimised."""
+
+CUTOFF: Final = 2048
+"""cutoff_len where nobody says it [LF hparams/data_args.py]."""
+
+RANK: Final = 8
+"""lora_rank where nobody says it [LF hparams/finetuning_args.py]."""
+
+KERNELS: Final = {"auto": "flash", "sdpa": "flash", "fa2": "flash", "fa3": "flash", "disabled": "eager"}
+"""`flash_attn` -> kernel: PyTorch's takes its flash kernel where batches are full [LF model_utils/attention.py]."""
+
+MULTIMODAL: Final = re.compile(
+    r"vl|llava|omni|vision|pixtral|paligemma|mllama|minicpm_[vo]|gemma3|gemma4|4v|audio|moss"
+)
+"""Templates of models with towers, which LLaMA-Factory freezes while the rest learns [LF data/template.py]."""
+
+ALL: Final = "all-linear"
+
+QUANTISED: Final = re.compile(
+    r"(?i)(?<![a-z])(?:gptq|awq|aqlm|hqq|eetq|exl2|gguf|fp8|int8|int4|bnb|mxfp4|nvfp4|w4a16|w8a8)(?![a-z])"
+)
+"""What names of checkpoints say of how their weights are stored."""
+
+STORED: Final = {"gptq": "gptq-int4", "awq": "awq-int4"}
+
+
+def read_factory(config: Config) -> Reading:
+    """The arguments of `llamafactory-cli train`."""
+    values = Watched(config.table or {}, FACTORY)
+    options: dict[str, Any] = {"engine": "huggingface"} | _precision(values)
+    if not values.flag("do_train"):
+        values.cannot("do_train", "is not true, so LLaMA-Factory trains nothing")
+    objective = values.one_of("stage", STAGES, option="objective")
+    options |= {"objective": objective or "sft"}
+    if model := values.text("model_name_or_path"):
+        options["model"] = model
+    if MULTIMODAL.search(str(values.get("template", ""))):
+        values.cannot("template", f"{str(values.get('template'))[:40]} is of a model with towers that stay frozen, "
+                      "which is not modelled")
+    options["seq-len"] = values.count("cutoff_len") or CUTOFF
+    options["attention"] = values.one_of("flash_attn", KERNELS, option="attention") or "flash"
+    options |= _recompute(values) | _kernels(values) | _adapters(values) | _low_rank(values)
+    values.only("pref_loss", "sigmoid", "hinge", "ipo")
+    values.only("pref_ftx", 0, 0.0)
+    read = arguments_of(values, config.name)
+    notes = [] if "cutoff_len" in values else [f"cutoff_len is not given: {CUTOFF}, as LLaMA-Factory has it"]
+    merged = _with_deepspeed(options, read)
+    workers = values.count("ray_num_workers")
+    return Reading("llama-factory", merged, {}, read.batch, (*values.unread(), *read.unread), (*notes, *read.notes),
+                   ranks=workers)
+
+
+def _with_deepspeed(options: dict[str, Any], read: Reading) -> dict[str, Any]:
+    """The options with those of a DeepSpeed table inside."""
+    pairs = (*options.pop("engine-option", ()), *read.options.pop("engine-option", ()))
+    return options | read.options | ({"engine-option": pairs} if pairs else {})
+
+
+def _precision(values: Watched) -> dict[str, Any]:
+    """What learns is fp32 under autocast, or all of it bf16 [LF adapter.py `init_adapter`]."""
+    if values.flag("pure_bf16"):
+        values.get("bf16")
+        return {"precision": "bf16"}
+    if values.flag("fp8"):
+        values.cannot("fp8", option="precision")
+    found = precision_of(values)
+    if found == {"precision": "fp32"} and values.get("finetuning_type", "lora") == "lora":
+        return {"precision": "bf16"}  # frozen weights as the checkpoint has them, adapters in fp32, no autocast
+    return found
+
+
+def _recompute(values: Watched) -> dict[str, Any]:
+    """Layers run again unless that is switched off, by the reentrant code [LF model_utils/checkpointing.py]."""
+    if values.flag("use_unsloth_gc"):
+        values.cannot("use_unsloth_gc")
+    for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_checkpointing",
+                 "activation_checkpointing_kwargs"):
+        values.get(name)  # LLaMA-Factory switches them itself
+    if values.flag("disable_gradient_checkpointing"):
+        values.get("use_reentrant_gc")
+        return {"recompute": "none"}
+    reentrant = values.flag("use_reentrant_gc") is not False
+    return {"recompute": "full", "engine-option": (f"reentrant={str(reentrant).lower()}",)}
+
+
+def _kernels(values: Watched) -> dict[str, Any]:
+    """Whose kernels run beside PyTorch's."""
+    if values.flag("enable_liger_kernel"):
+        values.cannot("enable_liger_kernel", "replaces norms, activations and rotary embeddings too, which is not "
+                      "modelled")
+    return {"engine": "unsloth"} if values.flag("use_unsloth") else {}
+
+
+def _low_rank(values: Watched) -> dict[str, Any]:
+    """GaLore and APOLLO as LLaMA-Factory switches them [LF train/trainer_utils.py]."""
+    for name in ("galore", "apollo"):
+        if values.flag(f"use_{name}"):
+            if values.flag(f"{name}_layerwise"):
+                values.cannot(f"{name}_layerwise")
+            values.only(f"{name}_target", "all", ["all"])
+            values.only(f"{name}_proj_type", "std")
+            return {"optimizer": f"{name}:{values.count(f'{name}_rank') or 16}"}
+        for other in values:
+            if other.startswith(f"{name}_"):
+                values.get(other)
+    return {}
+
+
+def _adapters(values: Watched) -> dict[str, Any]:
+    kind = values.get("finetuning_type", "lora")
+    if kind == "full":
+        for name in values:
+            if name.startswith("lora_") or name in ("use_dora", "additional_target", "use_rslora"):
+                values.get(name)
+        return {}
+    if kind != "lora":
+        values.cannot("finetuning_type", f"{str(kind)[:40]} is not modelled", option="peft")
+        return {}
+    found: dict[str, Any] = {"peft": "dora" if values.flag("use_dora") else "lora"}
+    found["lora-rank"] = values.count("lora_rank") or RANK
+    found["lora-targets"] = _names(values.get("lora_target", "all"))
+    if values.flag("pure_bf16"):
+        found["adapter-dtype"] = "bf16"
+    if (dropout := values.number("lora_dropout")) is not None:
+        found["lora-dropout"] = dropout
+    if saved := values.get("additional_target"):
+        found["modules-to-save"] = _names(saved)
+    return found | _stored(values)
+
+
+def _names(given: Any) -> str:
+    """Modules by the names that transformers gives them; "all": every linear layer but the head."""
+    listed = [str(name).strip() for name in (given if isinstance(given, list) else str(given).split(","))]
+    return ALL if listed == ["all"] else ",".join(listed)
+
+
+def _stored(values: Watched) -> dict[str, Any]:
+    """The frozen weights: quantised while they load [LF model_utils/quantization.py]."""
+    bits = values.one_of("quantization_bit", {"4": 4, "8": 8}, option="base-weights")
+    values.only("quantization_method", "bnb", "BNB", "bitsandbytes")
+    if (named := QUANTISED.search(str(values.get("model_name_or_path", "")))) is not None:
+        kind = STORED.get(named[0].lower())
+        if kind is None:
+            values.cannot("model_name_or_path", f"{named[0]} weights are not modelled", option="base-weights")
+        return {"base-weights": kind} if kind else {}
+    if bits is None:
+        return {}
+    if bits == 8:
+        return {"base-weights": "int8"}
+    values.only("quantization_type", "nf4")
+    return {"base-weights": "nf4" if values.flag("double_quantization") is False else "nf4-dq"}

@@ -1,0 +1,188 @@
+"""The words of a shell script, with their quotes: what stands in which kind of quotes is kept apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from vramcast.errors import SourceError
+
+NAME: Final = re.compile(r"[A-Za-z_]\w{0,80}")
+ASSIGNED: Final = re.compile(r"([A-Za-z_]\w{0,80})(\+?)=")
+HERE: Final = re.compile(r"<<-?[ \t]*([\"']?)(\w{1,80})\1")
+BREAKS: Final = "\n;&|()"
+
+
+class Piece(NamedTuple):
+    """Part of a word."""
+
+    kind: str  # text, variable, sum, unknown
+    text: str
+    quoted: bool
+
+
+class Token(NamedTuple):
+    """A word, an array or what ends a command."""
+
+    pieces: tuple[Piece, ...] = ()
+    items: tuple[Token, ...] | None = None  # of `NAME=( ... )`
+    mark: str = ""  # what ends a command: a new line, ";", "&&", "||", "|", ")" ...
+
+    @property
+    def plain(self) -> str:
+        """The word where it is one text without quotes, as words of the language are; else ""."""
+        first = self.pieces[0] if len(self.pieces) == 1 else None
+        return first.text if first is not None and first.kind == "text" and not first.quoted else ""
+
+
+class Lexer:
+    """Words with their quotes."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text, self.name, self.place = text.replace("\r\n", "\n"), name, 0
+        self.skipped: list[str] = []
+        self.waiting: list[str] = []  # here-documents that begin on the next line
+        self.in_array = False  # arrays hold no arrays
+
+    def tokens(self, closing: str = "") -> Iterator[Token]:
+        """Tokens up to a closing parenthesis, or the end."""
+        while self.place < len(self.text):
+            char = self.text[self.place]
+            if closing and char == closing:
+                self.place += 1
+                return
+            if char in " \t" or self.text.startswith("\\\n", self.place):
+                self.place += 1 if char in " \t" else 2
+            elif char == "#":
+                self._to_line_end()
+            elif char in "<>":
+                self._redirection()
+            elif char in BREAKS:
+                double = self.text.startswith(char * 2, self.place) and char in "&|;"
+                self.place += 1 + double
+                yield Token(mark=char * (1 + double))
+                if char == "\n":
+                    self._here_documents()
+            else:
+                yield self._word()
+
+    def _to_line_end(self) -> None:
+        end = self.text.find("\n", self.place)
+        self.place = len(self.text) if end < 0 else end
+
+    def _redirection(self) -> None:
+        """A file that is read or written is no word of the command."""
+        here = HERE.match(self.text, self.place)
+        if here is not None and not self.text.startswith("<<<", self.place):
+            self.place = here.end()
+            self.waiting.append(here[2])
+            return
+        while self.place < len(self.text) and self.text[self.place] in "<>&| \t":
+            self.place += 1
+        if self.place < len(self.text) and self.text[self.place] not in BREAKS:
+            self._word()
+
+    def _here_documents(self) -> None:
+        for word in self.waiting:
+            end = re.compile(rf"^[ \t]*{word}[ \t]*$", re.MULTILINE).search(self.text, self.place)
+            self.place = len(self.text) if end is None else end.end()
+            self.skipped.append(f"the text between << {word} and {word}")
+        self.waiting.clear()
+
+    def _word(self) -> Token:
+        pieces: list[Piece] = []
+        while self.place < len(self.text) and self.text[self.place] not in " \t<>" + BREAKS:
+            char = self.text[self.place]
+            if char == "'":
+                pieces.append(Piece("text", self._until("'", self.place + 1), True))
+            elif char == '"':
+                self.place += 1
+                pieces += self._double_quoted()
+            elif char in "$`":
+                pieces.append(self._dollar(quoted=False))
+            elif char == "\\":
+                if not self.text.startswith("\\\n", self.place):
+                    pieces.append(Piece("text", self.text[self.place + 1 : self.place + 2], True))
+                self.place += 2
+            else:
+                pieces.append(Piece("text", self._plain(" \t<>'\"$`\\" + BREAKS), False))
+        text = "".join(piece.text for piece in pieces if piece.kind == "text" and not piece.quoted)
+        if self.text.startswith("(", self.place) and ASSIGNED.fullmatch(text) and not self.in_array:
+            return Token(tuple(pieces), self._array())
+        redirected = len(pieces) == 1 and text.isdigit() and self.text[self.place : self.place + 1] in ("<", ">")
+        return Token() if redirected else Token(tuple(pieces))
+
+    def _array(self) -> tuple[Token, ...]:
+        self.place += 1
+        self.in_array = True
+        items = tuple(token for token in self.tokens(")") if not token.mark)
+        self.in_array = False
+        return items
+
+    def _plain(self, stops: str) -> str:
+        start = self.place
+        while self.place < len(self.text) and self.text[self.place] not in stops:
+            self.place += 1
+        return self.text[start : self.place]
+
+    def _until(self, closing: str, start: int) -> str:
+        end = self.text.find(closing, start)
+        if end < 0:
+            raise SourceError(f"{self.name}: no closing quotation for {closing}; check the quotes")
+        self.place = end + 1
+        return self.text[start:end]
+
+    def _double_quoted(self) -> Iterator[Piece]:
+        yield Piece("text", "", True)  # "" is a word as well
+        while True:
+            if self.place >= len(self.text):
+                raise SourceError(f"{self.name}: no closing quotation for \"; check the quotes")
+            char = self.text[self.place]
+            if char == '"':
+                self.place += 1
+                return
+            if char in "$`":
+                yield self._dollar(quoted=True)
+            elif char == "\\":
+                following = self.text[self.place + 1 : self.place + 2]
+                self.place += 2
+                if following != "\n":
+                    yield Piece("text", following if following in '"$`\\' else char + following, True)
+                else:
+                    yield Piece("text", " ", True)
+            else:
+                yield Piece("text", self._plain('"$`\\'), True)
+
+    def _dollar(self, *, quoted: bool) -> Piece:
+        """A variable, a sum, or what only a shell can say."""
+        if self.text[self.place] == "`":
+            return Piece("unknown", f"`{self._until('`', self.place + 1)[:40]}`", quoted)
+        self.place += 1
+        if self.text.startswith("((", self.place):
+            return Piece("sum", self._nested("((", "))"), quoted)
+        if self.text.startswith("(", self.place):
+            return Piece("unknown", f"({self._nested('(', ')')[:40]})", quoted)
+        if self.text.startswith("{", self.place):
+            return Piece("variable", self._nested("{", "}"), quoted)
+        found = NAME.match(self.text, self.place)
+        if found is not None:
+            self.place = found.end()
+            return Piece("variable", found[0], quoted)
+        char = self.text[self.place : self.place + 1]
+        if char and (char in "@*#?!-" or char.isdigit()):
+            self.place += 1
+            return Piece("unknown", char, quoted)
+        return Piece("text", "$", quoted)
+
+    def _nested(self, opening: str, closing: str) -> str:
+        """What lies between brackets, those inside it counted."""
+        start = self.place + len(opening)
+        depth, place = len(opening), start
+        while place < len(self.text) and depth:
+            depth += (self.text[place] == opening[0]) - (self.text[place] == closing[0])
+            place += 1
+        if depth:
+            raise SourceError(f"{self.name}: ${opening} without {closing}; check the brackets and quotes")
+        self.place = place
+        return self.text[start : place - len(closing)]

@@ -1,0 +1,98 @@
+"""Files written whole or not at all: what was there before stays until the new content is on the disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from vramcast.errors import SourceError
+
+
+class Content(NamedTuple):
+    """What goes into a file of a folder."""
+
+    data: str | bytes
+    executable: bool = False
+
+
+def write_whole(path: Path, data: str | bytes) -> None:
+    """One file. A link's target is replaced, not the link; a device or pipe is written to as it is.
+
+    Raises: SourceError where it cannot be written
+    """
+    with _one_sentence(path):
+        if path.exists() and not path.is_file():
+            path.write_bytes(_encoded(data))
+            return
+        target = path.resolve()
+        with _draft(target, _encoded(data)) as draft:
+            if target.exists():
+                shutil.copymode(target, draft)
+            draft.replace(target)
+
+
+def write_folder(directory: Path, files: Mapping[str, Content]) -> None:
+    """All files of a folder or none: nothing is put in place before everything is on the disk.
+
+    Args:
+        directory: made where it is missing, and gone again where writing fails
+        files: by name
+
+    Raises: SourceError where they cannot be written
+    """
+    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    drafts: dict[Path, Path] = {}
+    with _one_sentence(directory):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for name, content in files.items():
+                drafts[directory / name] = _drafted(directory / name, _encoded(content.data))
+                drafts[directory / name].chmod(0o755 if content.executable else 0o644)
+            for path, draft in drafts.items():
+                draft.replace(path)
+        except OSError:
+            for draft in drafts.values():
+                draft.unlink(missing_ok=True)
+            with suppress(OSError):
+                for folder in made:
+                    folder.rmdir()
+            raise
+
+
+@contextmanager
+def _draft(target: Path, data: bytes) -> Iterator[Path]:
+    draft = _drafted(target, data)
+    try:
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _drafted(target: Path, data: bytes) -> Path:
+    """The data in a file beside its target; nothing where that fails."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # some file systems say only now that they are full
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    return draft
+
+
+@contextmanager
+def _one_sentence(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}; name another place, or make room") from None
+
+
+def _encoded(data: str | bytes) -> bytes:
+    return data.encode() if isinstance(data, str) else data
