@@ -11,6 +11,8 @@ from vramcast.domain.job import Job
 from vramcast.domain.model import Noun
 from vramcast.errors import InvalidSpec, UnknownName
 
+Release = Annotated[str, Meta(pattern=r"^(\d{1,4}(\.\d{1,4}){1,3})?$")]
+Date = Annotated[str, Meta(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$")]
 Elements = Annotated[int, Meta(ge=1, le=1 << 62)]
 
 
@@ -42,7 +44,7 @@ class HuggingFace(Zero, frozen=True):
     """The Trainer, with or without DeepSpeed."""
 
     deepspeed: bool = False
-    trl: str | int = ""  # TRL's release, 0.24
+    trl: Release | Annotated[int, Meta(ge=0, le=1000)] = ""  # TRL's, 0.24
     prepare_kbit: Literal["trl", "peft", "none"] = "trl"  # who prepares a packed base for training
 
 
@@ -55,7 +57,7 @@ class Colossal(Eager, frozen=True):
 class Torchtitan(Noun, frozen=True):
     """torchtitan."""
 
-    version: str = ""  # date of the checkout, 2025-02-06
+    version: Date = ""  # of the checkout, 2025-02-06
     trainer: Literal["eager", "graph"] = "eager"
     reshard: Literal["default", "always", "last", "blocks", "never"] = "default"
     float8: bool = False
@@ -66,7 +68,7 @@ class Torchtitan(Noun, frozen=True):
 class Litgpt(Noun, frozen=True):
     """litgpt."""
 
-    version: str = ""  # date of the checkout
+    version: Date = ""  # of the checkout
     adapter_version: Literal[1, 2] = 1
     tie_embeddings: bool = False
 

@@ -61,7 +61,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     return Job(
         model=model,
         workload=workload,
-        plan=replace(plan, peft=peft_of(values, model, engine)),
+        plan=replace(plan, peft=peft_of(values, model, engine, version)),
         cluster=cluster,
         engine=engine,
         engine_version=version,
@@ -129,7 +129,8 @@ def section(values: Mapping[str, Any], name: str, table: Mapping[str, Option] = 
 
 
 def peft_of(
-    values: Mapping[str, Any], model: Model, engine: str, table: Mapping[str, Option] = OPTIONS
+    values: Mapping[str, Any], model: Model, engine: str, version: Version | None = None,
+    table: Mapping[str, Option] = OPTIONS,
 ) -> Peft | None:
     """What trains beside frozen weights, the user's words for weights as our paths.
 
@@ -146,7 +147,8 @@ def peft_of(
     else:
         words = fields.get("targets")
         words = words if words is not None else usual_words(model, fields["method"], engine=engine)
-        fields["targets"] = targets(model, words, engine=engine)
+        former = engine == "huggingface" and version is not None and version < (5,)
+        fields["targets"] = targets(model, words, engine=engine, former=former)
     if fields.get("modules_to_save"):
         fields["modules_to_save"] = saved_modules(model, fields["modules_to_save"])
     return converted(Peft, fields)

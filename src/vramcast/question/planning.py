@@ -212,7 +212,7 @@ def _space(
     values: Mapping[str, Any], model: Model, clusters: tuple[Cluster, ...], engines: tuple[str, ...], batch: int
 ) -> Space:
     fixed: dict[str, Any] = section(values, "plan", PLAN_OPTIONS)
-    fixed["peft"] = peft_of(values, model, engines[0] if len(engines) == 1 else "", PLAN_OPTIONS)
+    fixed["peft"] = peft_of(values, model, engines[0] if len(engines) == 1 else "", table=PLAN_OPTIONS)
     axes: dict[str, Any] = {"named_engines": engines} if "engine" in values else {}
     axes |= {field: kind for name, field in AXES.items() if (kind := values.get(name)) and name != "engine"}
     axes.setdefault("precisions", (None,))

@@ -271,8 +271,9 @@ def _adapter(job: Job, *, compute: int | None) -> Adapter | None:
     places = places_of(job.model, peft.targets)
     if not places:
         raise InvalidSpec(f"--peft {peft.method} adapts no weight of {job.model.name}; name some with --lora-targets")
-    stacked = job.engine != "unsloth" and peft.method == "lora"
-    _refuse_unmodelled(job, peft, places, stacked=stacked)
+    whole = "moe.experts." in left_whole(job.model.family, transformers_version(job))
+    stacked = whole and job.engine != "unsloth" and peft.method == "lora"
+    _refuse_unmodelled(job, peft, places, whole=whole)
     paths = within((place._replace(first=0, last=LAST) for place in places), main.name, 0, LAST)
     options: tuple[tuple[str, float], ...] = ()
     if peft.trainable_parameters is not None:
@@ -289,7 +290,7 @@ def _adapted_layers(model: Model, places: tuple[Place, ...]) -> int:
     )
 
 
-def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, stacked: bool) -> None:
+def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, whole: bool) -> None:
     """Raise Unsupported for weights whose adapters are not in the program, InvalidSpec for what PEFT cannot adapt."""
     for place in places:
         path = place.path
@@ -301,9 +302,9 @@ def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, stack
             raise Unsupported(f"--loss {job.plan.loss} never runs the head that --lora-targets names; use --loss eager")
         if not path.startswith(EXPERTS):
             continue
-        if job.engine != "unsloth" and peft.method != "lora":
+        if whole and job.engine != "unsloth" and peft.method != "lora":
             raise InvalidSpec(f"PEFT adapts stacked experts by lora alone, not by {peft.method}; leave {path} out")
-        if stacked and peft.dropout:
+        if whole and job.engine != "unsloth" and peft.dropout:
             raise InvalidSpec(f"PEFT adapts stacked experts without dropout; leave out {path}, or use --lora-dropout 0")
 
 

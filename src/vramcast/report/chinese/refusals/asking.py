@@ -92,6 +92,10 @@ ASKING_ZH: Final[dict[str, str]] = {
         "--peft {method} 不适配已有的权重；请去掉 --lora-targets",
     "{option}={value} says nothing without {asked}; add that, or leave {again} out":
         "{option}={value} 没有 {asked} 时无意义；请加上，或去掉 {again}",
+    "engine-option {name}: {model} has no {part}; leave it out": "engine-option {name}：{model} 没有{part}；请去掉",
+    "experts": "专家", "sliding windows": "滑动窗口", "recurrent states": "循环状态",
+    "towers beside its language model": "语言模型之外的塔", "latent attention": "潜注意力",
+    "--{name} says nothing of {model}; leave it out": "--{name} 与 {model} 无关；请去掉",
     "engine-option={text} must be written key=value": "engine-option={text} 必须写成 key=value",
     "sequences of {needed} tokens ({parts}) are longer than {context}; shorten them, or give --context {again}":
         "序列 {needed} 个 token（{parts}）超过 {context}；请缩短，或给出 --context {again}",
