@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from math import gcd
 from typing import Final
 
+from vramcast.blocks.lengths import check_lengths
 from vramcast.blocks.parameters.targets import check_targets
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
@@ -74,6 +75,7 @@ def check(job: Job) -> None:
     plan, model = job.plan, job.model
     if plan.peft is not None and plan.peft.method not in WITHOUT_TARGETS:
         check_targets(model, plan.peft.targets)
+    check_lengths(model, job.workload)
     layers = [run.layer for run in model.main.runs]
     _divides("tp", plan.tp, list(_tensor_parallel_sizes(layers)), model.name)
     key_values = [layer.mixer.num_kv_heads for layer in layers if isinstance(layer.mixer, Attention)]

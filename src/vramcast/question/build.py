@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from vramcast.blocks.lengths import usual_lengths
 from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import Checkpoint
@@ -58,6 +59,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     plan = _plan(values, engine, cluster)
     workload = _workload(values, plan, cluster.count)
     model = checkpoint_of(given.get("model"), values, resolve, OPTIONS).model
+    workload, assumed = with_lengths(model, workload, values)
     return Job(
         model=model,
         workload=workload,
@@ -70,7 +72,16 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         run_tokens=values.get("tokens"),
         global_batch=values.get("global-batch"),
         calibration=calibration_of(values.get("calibration")),
+        assumed=assumed,
     )
+
+
+def with_lengths(
+    model: Model, workload: Workload, values: Mapping[str, Any], table: Mapping[str, Option] = OPTIONS
+) -> tuple[Workload, tuple[str, ...]]:
+    """The workload with the lengths that the question leaves open as the model has them, and what is said of them."""
+    found = usual_lengths(model, workload, named=frozenset(section(values, "workload", table)))
+    return replace(workload, seq_len=found.seq_len, decoder_seq_len=found.decoder_seq_len), found.said
 
 
 def training_engine(text: str) -> tuple[str, Version | None]:

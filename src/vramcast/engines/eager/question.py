@@ -7,6 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
+from vramcast.blocks.lengths import image_positions
 from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
 from vramcast.blocks.projection import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
@@ -245,9 +246,7 @@ def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
     """
     if stack.vision is None:
         return Tower(stack, sizes._replace(hidden=stack.hidden))
-    patches, patch = stack.vision.positions or stack.positions, stack.vision.patch
-    if job.workload.image_size is not None and patch:
-        patches = (job.workload.image_size // patch[-1]) ** 2 + int(stack.vision.class_token)
+    patches = image_positions(stack, job.workload.image_size)
     if not patches:
         return None
     variant = sizes._replace(
