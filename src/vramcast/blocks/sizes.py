@@ -19,6 +19,15 @@ def norm_variant(model: Model) -> str:
     return next((name for name in ("gemma", "t5") if model.family.startswith(name)), "eager")
 
 
+class Dispatch(NamedTuple):
+    """How torchtitan brings rows to their experts and back."""
+
+    ranks: int = 1  # over which whole experts are spread
+    row_ranks: int = 1  # tensor-parallel ranks that divide the rows among themselves
+    in_order: bool = False  # rows come back in the order of tokens and are summed in fp32, instead of scattered
+    fp32_gate: bool = False  # the gate reads an fp32 copy of the states
+
+
 class Sizes(NamedTuple):
     """One rank's share of a micro-batch, and how its operators are implemented."""
 
@@ -52,6 +61,7 @@ class Sizes(NamedTuple):
     copies_scores: bool = False  # bf16 scores become fp32 in a copy before eager softmax; fp16 ones inside its kernel
     expert_loop: bool = False  # experts run one after the other instead of in one grouped product
     caches: bool = False  # keys and values outlive the block
+    dispatch: Dispatch | None = None  # of experts, where they are not run as transformers does
 
     @property
     def tokens(self) -> int:

@@ -58,6 +58,8 @@ OPTIONS: Final[dict[str, Known]] = {
     "device": Known(str, choices=("none",)),  # --device none: no card at all
     "op-offload": FLAG,  # --no-op-offload: host weights are not brought to a card for large batches
     "kv-offload": FLAG,  # -nkvo: the cache stays on the host
+    "threads": Known(int, most=1 << 16),  # -t: cores that compute what lies on the host
+    "host-bandwidth": Known(int, most=1 << 16),  # not the engine's: what main memory reads, as measured [GB/s]
     "mla": Known(int, least=0, most=3, about="latents"),  # ik_llama.cpp -mla 0 to 3
     "parallel-copies": FLAG,  # pipeline parallelism where the engine would use it
 }

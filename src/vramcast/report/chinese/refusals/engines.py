@@ -163,6 +163,8 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "torchtune 没有流水线、上下文或专家并行；请用 --engine torchtitan",
     "torchtune trains bf16 weights in bf16, not in {precision}; use bf16":
         "torchtune 以 bf16 训练 bf16 权重，而不是 {precision}；请用 bf16",
+    "torchtune has no {loss} loss; use --loss chunked or eager":
+        "torchtune 没有 {loss} 损失；请用 --loss chunked 或 eager",
     "torchtune offloads to the host only; use --offload-optimizer cpu":
         "torchtune 只能卸载到主机；请用 --offload-optimizer cpu",
     "torchtune is modelled for text decoders; use --engine pytorch for models of several stacks":
