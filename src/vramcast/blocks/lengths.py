@@ -78,15 +78,17 @@ def usual_lengths(model: Model, workload: Workload, *, named: frozenset[str] = f
             said.append(_of_image(main, workload.image_size, seq_len))
         elif _listens(model):
             seq_len = model.stacks[0].positions
-            said.append(f"seq-len {seq_len}: the positions that the encoder of {model.name} reads, whatever is said")
+            said.append(f"{seq_len} positions of sound, which is what the encoder of {model.name} always reads")
         else:
             limits = (USUAL, model.context, known_positions(model, model.stacks[0] if _crosses(model) else main))
             seq_len = min(limit for limit in limits if limit)
-            why = "" if seq_len == USUAL else f", as many as {model.name} has"
-            said.append(f"seq-len {seq_len}{why}; --seq-len says otherwise")
+            said.append(
+                f"samples of {seq_len} tokens; --seq-len says otherwise" if seq_len == USUAL
+                else f"samples of {seq_len} tokens, as many positions as {model.name} has; --seq-len says otherwise"
+            )
     if decoder is None and _listens(model):
         decoder = known_positions(model, main)
-        said.append(f"decoder-seq-len {decoder}, as many as {model.name} has; --decoder-seq-len says otherwise")
+        said.append(f"answers of {decoder} tokens, as many as {model.name} has; --decoder-seq-len says otherwise")
     return Lengths(seq_len, decoder, tuple(said))
 
 
@@ -94,11 +96,12 @@ def _of_image(stack: Stack, image_size: int | None, positions: int) -> str:
     assert stack.vision is not None
     patch, token = stack.vision.patch[-1] if stack.vision.patch else 1, int(stack.vision.class_token)
     side = image_size or round((positions - token) ** 0.5) * patch
-    and_token = " and a class token" if token else ""
-    return (
-        f"seq-len {positions}: images of {side} x {side} pixels in patches of {patch}{and_token}; "
-        "--image-size says otherwise"
-    )
+    if token:
+        return (
+            f"images of {side} x {side} pixels, {positions} positions: patches of {patch} and a class token; "
+            "--image-size says otherwise"
+        )
+    return f"images of {side} x {side} pixels, {positions} positions: patches of {patch}; --image-size says otherwise"
 
 
 def check_lengths(model: Model, workload: Workload) -> None:
