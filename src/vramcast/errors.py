@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CATALOGUES: Final = {"GPU": "; `vramcast gpus` lists all", "model": "; `vramcast models` lists all"}
 """Kind of a name -> where all of them stand."""
-MOST_LISTED: Final = 24
+MOST_LISTED: Final = 64
 """Names that an error lists where none is near."""
 
 

@@ -94,8 +94,8 @@ def test_each_zero_stage_holds_less_than_the_one_before(shards: str) -> None:
     [
         ({"tp": 3}, "tp=3"),
         ({"tp": 6, "gpus": "6xh100"}, "tp=6"),
-        ({"micro_batch": 0}, "micro_batch=0"),
-        ({"seq_len": 2**60}, "seq_len"),
+        ({"micro_batch": 0}, "micro-batch=0"),
+        ({"seq_len": 2**60}, "seq-len"),
         ({"no_such_option": 1}, "no-such-option"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_choice_that_an_engine_would_ignore_is_refused(engine: str, options: d
 
 @pytest.mark.parametrize("option", ["etp", "shard_group", "first_stage_layers", "last_stage_layers"])
 def test_nothing_is_no_number_of_ranks_or_layers(option: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"{option}=0 must be a whole number from 1"):
+    with pytest.raises(InvalidSpec, match=f"{option.replace('_', '-')}=0 must be a whole number from 1"):
         ask("megatron", **{option: 0})
 
 

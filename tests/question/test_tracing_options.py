@@ -96,7 +96,7 @@ def test_scripts_take_their_own_options(tmp_path: Path) -> None:
     job = build_script(str(path), {"value": ("train.py:3=0.5",), "sandbox": True}, arguments=["--lr", "1"])
     assert job.values == {"train.py:3": "0.5"} and job.is_sandboxed and job.arguments == ("--lr", "1")
     for options, words in (
-        ({"amp": "bf16"}, "itself"), ({"value": ("3=4",)}, "file:line"), ({"time-limit": 10**6}, "a day"),
+        ({"amp": "bf16"}, "itself"), ({"value": ("3=4",)}, "FILE:LINE"), ({"time-limit": 10**6}, "a day"),
     ):
         with pytest.raises(InvalidSpec, match=words):
             build_script(str(path), options)

@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 MACHINES: Final = re.compile(r"(\d{1,7})\s*[x*×]\s*(.+)", re.IGNORECASE)
 """A number of machines and what they are."""
 
+CURRENCIES: Final = frozenset(filter(None, re.split(r"\s+", """
+    AED AFN ALL AMD ANG AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BRL BSD BTN BWP BYN BZD CAD
+    CDF CHF CLP CNY COP CRC CUP CVE CZK DJF DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GNF GTQ
+    GYD HKD HNL HTG HUF IDR ILS INR IQD IRR ISK JMD JOD JPY KES KGS KHR KMF KPW KRW KWD KYD KZT LAK LBP LKR
+    LRD LSL LYD MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR MWK MXN MYR MZN NAD NGN NIO NOK NPR NZD OMR PAB PEN
+    PGK PHP PKR PLN PYG QAR RON RSD RUB RWF SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD SSP STN SVC SYP SZL THB
+    TJS TMT TND TOP TRY TTD TWD TZS UAH UGX USD UYU UZS VED VES VND VUV WST XAF XCD XOF XPF YER ZAR ZMW ZWG
+""")))
+"""Currencies of ISO 4217."""
+
 COUNTS: Final = re.compile(r"(?:\d{1,7}\s*[x*×]\s*){1,2}", re.IGNORECASE)
 """Numbers of machines and of cards before the name of a card."""
 
@@ -41,7 +51,7 @@ class Market(Noun, frozen=True, kw_only=True):
     hardware: str | None = None  # path of a file of own clusters
 
     def __post_init__(self) -> None:
-        if self.currency is not None and not re.fullmatch(r"[A-Z]{3}", self.currency):
+        if self.currency is not None and self.currency not in CURRENCIES:
             raise InvalidSpec(f"currency={self.currency[:20]!r} must be an ISO 4217 code such as USD or CNY")
 
     @property
@@ -176,6 +186,8 @@ def priced(cluster: Cluster, market: Market, lists: PriceLists | None = None, *,
     if market.price is not None:
         return replace(cluster, price=_given(market.price, cluster, market))
     asked = market.asks
+    if market.prices is not None and lists is None:
+        lists = price_lists(market)  # a file that is not there is refused, whatever is priced
     if cluster.instance is None:
         if asked and strict:
             raise InvalidSpec(

@@ -11,6 +11,7 @@ import click
 
 from vramcast.cli.shared import json_option, language_option
 from vramcast.domain.job import AttentionKernel
+from vramcast.errors import InvalidSpec
 from vramcast.question.options import parse_count
 from vramcast.report.messages import words_here
 from vramcast.units import format_bytes
@@ -22,15 +23,20 @@ if TYPE_CHECKING:
 HUBS: Final = ("hf", "huggingface", "modelscope")
 """Schemes of hub ids."""
 
+TRACED: Final = {"inputs": "input", "arguments": "arg", "amp": "amp", "dtype": "dtype"}
+"""Options of models that are run, by their parameters."""
+
 
 @click.command("layers")
 @click.argument("model")
 @click.option("--seq-len", metavar="COUNT", help="positions per sample; by default 1024")
 @click.option("--batch", metavar="COUNT", help="samples; by default 1")
 @click.option(
-    "--dtype-bytes", type=click.Choice(["2", "4"]), default="2", show_default=True, help="width of an element"
+    "--dtype-bytes", type=click.Choice(["2", "4"]), help="computed: width of an element; by default 2"
 )
-@click.option("--attention", type=click.Choice([str(kernel) for kernel in AttentionKernel]), default="flash")
+@click.option(
+    "--attention", type=click.Choice([str(kernel) for kernel in AttentionKernel]), help="computed: by default flash"
+)
 @click.option("--input", "inputs", metavar="SHAPE", multiple=True, help="traced: 32x3x224x224, ids=BxS:int64")
 @click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="traced: of the factory (repeatable)")
 @click.option("--amp", type=click.Choice(["bf16", "fp16"]), help="traced: autocast")
@@ -38,7 +44,7 @@ HUBS: Final = ("hf", "huggingface", "modelscope")
 @json_option
 @language_option
 def command(
-    model: str, seq_len: str | None, batch: str | None, dtype_bytes: str, attention: str, as_json: bool,
+    model: str, seq_len: str | None, batch: str | None, dtype_bytes: str | None, attention: str | None, as_json: bool,
     lang: str | None, **traced: Any,
 ) -> int:
     """Each module's parameters, output shape, bytes saved for backward and FLOPs (forward, one micro-batch).
@@ -50,10 +56,16 @@ def command(
     vramcast layers llama-3.1-8b --seq-len 8k
     vramcast layers torchvision.models:resnet50 --batch 32 --amp bf16
     """
+    computed = {"dtype-bytes": dtype_bytes, "attention": attention}
+    of_others = computed if _is_traced(model) else {TRACED[name]: value for name, value in traced.items()}
+    for name, value in of_others.items():
+        if value:
+            raise InvalidSpec(f"--{name} says nothing of {model}; leave it out")
     if _is_traced(model):
         rows, total = _traced(model, seq_len, batch, traced)
     else:
-        rows, total = _computed(model, seq_len or "1024", batch or "1", int(dtype_bytes), AttentionKernel(attention))
+        kernel = AttentionKernel(attention or "flash")
+        rows, total = _computed(model, seq_len or "1024", batch or "1", int(dtype_bytes or 2), kernel)
     if as_json:
         click.echo(json.dumps({"schema": 1, "parameters": total, "layers": [_plain(row) for row in rows]}, indent=1))
         return 0

@@ -92,6 +92,10 @@ class Writing(NamedTuple):
         """The same; an option that needs --write and stands without it is refused."""
         if self.directory is None and (self.formats or self.force):
             raise InvalidSpec("--format and --force say what --write does; give --write DIR")
+        if self.formats:
+            from vramcast.emit.write import check_formats
+
+            check_formats(self.formats)
         return self
 
     def possible(self, engines: Iterable[str]) -> None:

@@ -194,6 +194,7 @@ class Job(Noun, frozen=True):
     run_tokens: int | None = None  # of the whole run, where the question names it
     global_batch: int | None = None  # samples of an optimizer step, where the question names them: grad_accum follows
     calibration: Calibration | None = None  # what a measured run taught
+    assumed: tuple[str, ...] = ()  # of what the question leaves open, one sentence each
 
     @property
     def data_parallel(self) -> int:

@@ -182,9 +182,15 @@ def formats_for(engine: str) -> tuple[str, ...]:
     return chosen
 
 
+def check_formats(names: Iterable[str]) -> None:
+    """Raise UnknownName for a format that is none."""
+    for name in names:
+        if name not in EMITTERS:
+            raise UnknownName.of("format", name, EMITTERS)
+
+
 def _check(name: str, engine: str) -> None:
-    if name not in EMITTERS:
-        raise UnknownName.of("format", name, EMITTERS)
+    check_formats([name])
     emitter = EMITTERS[name]
     if engine not in (*emitter.engines, *emitter.also):
         fitting = ", ".join(other for other, e in EMITTERS.items() if engine in (*e.engines, *e.also))

@@ -67,6 +67,15 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     return (RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=(*padded, *_said(job))),)
 
 
+def _padded(job: Job) -> Job:
+    """Samples as long as the collator makes them, where tensor parallelism would not divide them.
+
+    [torchtune] torchtune/data/_collate.py `padded_collate_sft`, training/_distributed.py `min_seq_len_divisor`
+    """
+    length = round_up(job.workload.seq_len, job.plan.tp)
+    return replace(job, workload=replace(job.workload, seq_len=length))
+
+
 def _said(job: Job) -> tuple[str, ...]:
     """Whose loss is counted where nobody names a version."""
     if job.engine_version is not None or job.plan.loss is not None:
@@ -92,15 +101,6 @@ def _loss(job: Job) -> str:
     if asked is Loss.CHUNKED:
         return default if version >= LOSSES[1][0] else LOSSES[1][1]
     raise Unsupported(f"torchtune has no {asked} loss; use --loss chunked or eager")
-
-
-def _padded(job: Job) -> Job:
-    """Samples as long as the collator makes them, where tensor parallelism would not divide them.
-
-    [torchtune] torchtune/data/_collate.py `padded_collate_sft`, training/_distributed.py `min_seq_len_divisor`
-    """
-    length = round_up(job.workload.seq_len, job.plan.tp)
-    return replace(job, workload=replace(job.workload, seq_len=length))
 
 
 def _check(job: Job) -> None:

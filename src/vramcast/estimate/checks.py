@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from math import gcd
 from typing import Final
 
+from vramcast.blocks.lengths import check_lengths
 from vramcast.blocks.parameters.targets import check_targets
-from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Shards
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
 from vramcast.engines.eager.releases import TRAINERS, ZERO_OPTIONS, sharder
 from vramcast.errors import InvalidSpec, Unsupported
@@ -38,6 +39,16 @@ UNUSED: Final[dict[str, tuple[str, ...]]] = {
 
 UNUSED_SHARDED: Final[dict[str | None, tuple[str, ...]]] = {None: _DATA_PARALLEL, "deepspeed": UNUSED["deepspeed"]}
 """The same of engines that leave sharding to others, by who does it."""
+NEEDS: Final[dict[str, tuple[Callable[[Plan], bool], str]]] = {
+    "recompute_modules": (lambda plan: plan.recompute is Recompute.SELECTIVE, "recompute=selective"),
+    "recompute_layers": (lambda plan: plan.recompute is Recompute.FULL, "recompute=full"),
+    "virtual_stages": (lambda plan: plan.pp > 1, "pp above 1"),
+    "first_stage_layers": (lambda plan: plan.pp > 1, "pp above 1"),
+    "last_stage_layers": (lambda plan: plan.pp > 1, "pp above 1"),
+    "cp_kind": (lambda plan: plan.cp > 1, "cp above 1"),
+    "shard_group": (lambda plan: plan.shards is Shards.EVERYTHING, "shards=everything"),
+}
+"""Field of the plan -> what it says something about, and how that is asked for. Without it, it is refused."""
 
 SHARDERS: Final[dict[str, tuple[str, ...]]] = {
     "pytorch": ("fsdp1", "fsdp2"),
@@ -74,6 +85,7 @@ def check(job: Job) -> None:
     plan, model = job.plan, job.model
     if plan.peft is not None and plan.peft.method not in WITHOUT_TARGETS:
         check_targets(model, plan.peft.targets)
+    check_lengths(model, job.workload)
     layers = [run.layer for run in model.main.runs]
     _divides("tp", plan.tp, list(_tensor_parallel_sizes(layers)), model.name)
     key_values = [layer.mixer.num_kv_heads for layer in layers if isinstance(layer.mixer, Attention)]
@@ -114,6 +126,11 @@ def _check_expert_group(job: Job) -> None:
 def refuse_ignored(job: Job) -> None:
     """Raise Unsupported for a choice that the job's engine would not look at: nothing is ignored in silence."""
     plan, workload, model = job.plan, job.workload, job.model
+    for name, (there, asked) in NEEDS.items():
+        if getattr(plan, name) != getattr(DEFAULT_PLAN, name) and not there(plan):
+            value, option = getattr(plan, name), name.replace("_", "-")
+            shown = ",".join(value) if isinstance(value, tuple) else value
+            raise InvalidSpec(f"{option}={shown} says nothing without {asked}; add that, or leave {option} out")
     _check_sharder(job)
     _check_optimizer(job)
     who = sharder(job) if job.engine in TRAINERS else None

@@ -11,6 +11,9 @@ from vramcast.domain.job import Job
 from vramcast.domain.model import Noun
 from vramcast.errors import InvalidSpec, UnknownName
 
+Release = Annotated[str, Meta(pattern=r"^(\d{1,4}(\.\d{1,4}){1,3})?$")]
+Major = Annotated[int, Meta(ge=0, le=1000)]
+Date = Annotated[str, Meta(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$")]
 Elements = Annotated[int, Meta(ge=1, le=1 << 62)]
 
 
@@ -54,12 +57,12 @@ class HuggingFace(Zero, frozen=True):
     """The Trainer, with or without DeepSpeed."""
 
     deepspeed: bool = False
-    torch: str | int = ""  # its release, 2.8
-    accelerate: str | int = ""  # its release, 1.10
+    torch: Release | Major = ""  # 2.8
+    accelerate: Release | Major = ""  # 1.10
     liger: bool | str = False  # Liger's kernels: all, or those named, rope+rms_norm
     autocast: bool = False  # bf16 or fp16 of the Trainer over weights of 16 bits
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
-    trl: str | int = ""  # TRL's release, 0.24
+    trl: Release | Major = ""  # 0.24
     prepare_kbit: Literal["trl", "peft", "none"] = "trl"  # who prepares a packed base for training
 
 
@@ -72,7 +75,7 @@ class Colossal(Eager, frozen=True):
 class Torchtitan(Noun, frozen=True):
     """torchtitan."""
 
-    version: str = ""  # date of the checkout, 2025-02-06
+    version: Date = ""  # of the checkout, 2025-02-06
     trainer: Literal["eager", "graph"] = "eager"
     reshard: Literal["default", "always", "last", "blocks", "never"] = "default"
     float8: bool = False
@@ -83,7 +86,7 @@ class Torchtitan(Noun, frozen=True):
 class Litgpt(Noun, frozen=True):
     """litgpt."""
 
-    version: str = ""  # date of the checkout
+    version: Date = ""  # of the checkout
     adapter_version: Literal[1, 2] = 1
     tie_embeddings: bool = False
 

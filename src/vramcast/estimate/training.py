@@ -88,7 +88,7 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
         ranks=tuple(ranks),
         num_parameters=count_parameters(job.model).total,
         assumptions=_unique((
-            *(text for program in programs for text in program.assumptions), *clock.assumptions,
+            *job.assumed, *(text for program in programs for text in program.assumptions), *clock.assumptions,
             *_recipe(job), *_unversioned(job),
         )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),

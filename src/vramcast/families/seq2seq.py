@@ -14,6 +14,9 @@ from vramcast.domain.model import MLP, Attention, Head, Layer, Model, Norm, Run,
 from vramcast.families.assemble import dtype_of, head_of, model_of
 from vramcast.families.fields import Fields
 
+PRETRAINED: Final = 512
+"""Positions of T5's samples, which its configs do not name [Raffel et al., arXiv:1910.10683, section 3.1.2]."""
+
 
 def t5(fields: Fields) -> Model:
     """T5, flan-T5, mT5, UMT5: no biases, relative positions in the scores, one shared embedding."""
@@ -45,6 +48,7 @@ def t5(fields: Fields) -> Model:
     crossed = replace(layer, cross_attention=replace(attention, position_bias="none"))
     decoder_layers = fields.layers("num_decoder_layers", fields.layers())
     decoder = _t5_stack("decoder", hidden, crossed, decoder_layers, buckets)
+    fields = fields.behind({"max_position_embeddings": PRETRAINED})
     if head_of(fields, Head.LM) is Head.NONE and any("Encoder" in name for name in fields.words("architectures")):
         return model_of(fields, stacks=(encoder,), head=Head.NONE, dtype=dtype_of(fields, "fp32"))
     return model_of(fields, stacks=(encoder, decoder), dtype=dtype_of(fields, "fp32"))

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from vramcast.blocks.lengths import usual_lengths
 from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import Checkpoint
@@ -58,10 +59,11 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     plan = _plan(values, engine, cluster)
     workload = _workload(values, plan, cluster.count)
     model = checkpoint_of(given.get("model"), values, resolve, OPTIONS).model
+    workload, assumed = with_lengths(model, workload, values)
     return Job(
         model=model,
         workload=workload,
-        plan=replace(plan, peft=peft_of(values, model, engine)),
+        plan=replace(plan, peft=peft_of(values, model, engine, version)),
         cluster=cluster,
         engine=engine,
         engine_version=version,
@@ -70,7 +72,16 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         run_tokens=values.get("tokens"),
         global_batch=values.get("global-batch"),
         calibration=calibration_of(values.get("calibration")),
+        assumed=assumed,
     )
+
+
+def with_lengths(
+    model: Model, workload: Workload, values: Mapping[str, Any], table: Mapping[str, Option] = OPTIONS
+) -> tuple[Workload, tuple[str, ...]]:
+    """The workload with the lengths that the question leaves open as the model has them, and what is said of them."""
+    found = usual_lengths(model, workload, named=frozenset(section(values, "workload", table)))
+    return replace(workload, seq_len=found.seq_len, decoder_seq_len=found.decoder_seq_len), found.said
 
 
 def training_engine(text: str) -> tuple[str, Version | None]:
@@ -129,7 +140,8 @@ def section(values: Mapping[str, Any], name: str, table: Mapping[str, Option] = 
 
 
 def peft_of(
-    values: Mapping[str, Any], model: Model, engine: str, table: Mapping[str, Option] = OPTIONS
+    values: Mapping[str, Any], model: Model, engine: str, version: Version | None = None,
+    table: Mapping[str, Option] = OPTIONS,
 ) -> Peft | None:
     """What trains beside frozen weights, the user's words for weights as our paths.
 
@@ -146,7 +158,8 @@ def peft_of(
     else:
         words = fields.get("targets")
         words = words if words is not None else usual_words(model, fields["method"], engine=engine)
-        fields["targets"] = targets(model, words, engine=engine)
+        former = engine == "huggingface" and version is not None and version < (5,)
+        fields["targets"] = targets(model, words, engine=engine, former=former)
     if fields.get("modules_to_save"):
         fields["modules_to_save"] = saved_modules(model, fields["modules_to_save"])
     return converted(Peft, fields)

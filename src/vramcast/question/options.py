@@ -238,6 +238,10 @@ def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -
             return parse_amount(name, value)
     if not isinstance(value, str) or len(value) > 1000:
         raise InvalidSpec(f"{name} must be a text of at most 1000 characters")
+    if option.field == "optimizer" and option.section == "plan":
+        from vramcast.states.optimizers import optimizer
+
+        optimizer(value)  # a name that no engine knows is refused where it is said
     return value
 
 

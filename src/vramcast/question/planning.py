@@ -28,6 +28,7 @@ from vramcast.question.build import (
     refuse_peft_details,
     section,
     training_engine,
+    with_lengths,
 )
 from vramcast.question.options import OPTIONS, ZERO, parse, parse_count
 from vramcast.question.plan_options import AXES, PLAN_OPTIONS, TECHNIQUES, Allowance
@@ -114,7 +115,9 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
     if "precision" not in values:
         assumed += in_fp16(clusters, engines)
     space = _space(values, model, clusters, engines, require_count("global-batch", batch))
-    space = replace(space, versions={name: version for name, version in versions.items() if version is not None})
+    workload, said = with_lengths(model, space.workload, values, PLAN_OPTIONS)
+    known = {name: version for name, version in versions.items() if version is not None}
+    space, assumed = replace(space, versions=known, workload=workload), [*assumed, *said]
     goal = Goal(values.get("goal", Goal.FASTEST))
     top = 0 if values.get("techniques") else require_count("top", values.get("top", DEFAULT_TOP))
     return PlanQuestion(space, limits, goal, top, tuple(assumed))
@@ -212,7 +215,7 @@ def _space(
     values: Mapping[str, Any], model: Model, clusters: tuple[Cluster, ...], engines: tuple[str, ...], batch: int
 ) -> Space:
     fixed: dict[str, Any] = section(values, "plan", PLAN_OPTIONS)
-    fixed["peft"] = peft_of(values, model, engines[0] if len(engines) == 1 else "", PLAN_OPTIONS)
+    fixed["peft"] = peft_of(values, model, engines[0] if len(engines) == 1 else "", table=PLAN_OPTIONS)
     axes: dict[str, Any] = {"named_engines": engines} if "engine" in values else {}
     axes |= {field: kind for name, field in AXES.items() if (kind := values.get(name)) and name != "engine"}
     axes.setdefault("precisions", (None,))

@@ -94,6 +94,8 @@ INPUT_DTYPES: Final = (
 )
 LARGEST_DIMENSION: Final = 1 << 40
 
+Value = bool | int | float
+
 
 def is_script(target: str) -> bool:
     """Whether a target is a file of Python."""
@@ -268,8 +270,29 @@ def _check_training(values: Mapping[str, Any], is_training: bool) -> None:
 def _given_values(texts: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
-        place, mark, value = text.rpartition("=")
-        if not mark or not re.fullmatch(r".+:\d+", place):
-            raise InvalidSpec(f"value={text[:60]!r} must be file:line=value, for example --value train.py:42=0.5")
-        found[place] = value
+        place, _ = read_value(text)
+        found[place] = text.rpartition("=")[2]
     return found
+
+
+def read_value(text: str) -> tuple[str, Value]:
+    """Place and value of `train.py:33=0.25`.
+
+    Raises: InvalidSpec
+
+    >>> read_value("train.py:33=0.25"), read_value("a/b.py:7=true")
+    (('train.py:33', 0.25), ('a/b.py:7', True))
+    """
+    place, equals, value = text.rpartition("=")
+    name, _, line = place.rpartition(":")
+    if not equals or not name or not line.isdecimal():
+        raise InvalidSpec(f"value {text!r} names no place; write FILE:LINE=VALUE, as train.py:33=0.25")
+    words = {"true": True, "false": False}
+    if value.lower() in words:
+        return place, words[value.lower()]
+    for kind in (int, float):
+        try:
+            return place, kind(value)
+        except ValueError:
+            continue
+    raise InvalidSpec(f"value {text!r} is no number; write FILE:LINE=VALUE, as train.py:33=0.25 or train.py:40=true")

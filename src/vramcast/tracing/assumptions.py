@@ -11,9 +11,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from vramcast.errors import InvalidSpec
-
-Value = bool | int | float
+from vramcast.question.tracing import Value
 
 
 class Place(NamedTuple):
@@ -74,26 +72,3 @@ class Assumptions:
                 self.used.add(key)
                 return value
         return None
-
-
-def read_value(text: str) -> tuple[str, Value]:
-    """Place and value of `train.py:33=0.25`.
-
-    Raises: InvalidSpec
-
-    >>> read_value("train.py:33=0.25"), read_value("a/b.py:7=true")
-    (('train.py:33', 0.25), ('a/b.py:7', True))
-    """
-    place, equals, value = text.rpartition("=")
-    name, _, line = place.rpartition(":")
-    if not equals or not name or not line.isdecimal():
-        raise InvalidSpec(f"value {text!r} names no place; write FILE:LINE=VALUE, as train.py:33=0.25")
-    words = {"true": True, "false": False}
-    if value.lower() in words:
-        return place, words[value.lower()]
-    for kind in (int, float):
-        try:
-            return place, kind(value)
-        except ValueError:
-            continue
-    raise InvalidSpec(f"value {text!r} is no number; write FILE:LINE=VALUE, as train.py:33=0.25 or train.py:40=true")

@@ -25,7 +25,7 @@ from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
 from vramcast.errors import InvalidSpec, OutOfMemory, Unsupported, VramcastError
-from vramcast.tracing.assumptions import read_value
+from vramcast.question.tracing import read_value
 from vramcast.tracing.distributed.world import parse_world
 from vramcast.tracing.extensions import ASKING
 from vramcast.tracing.failures import words_of

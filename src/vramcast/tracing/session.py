@@ -17,7 +17,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from vramcast.allocator import Settings
 from vramcast.domain.device import Gpu
 from vramcast.errors import Unsupported
-from vramcast.tracing.assumptions import Assumptions, Value
+from vramcast.question.tracing import Value
+from vramcast.tracing.assumptions import Assumptions
 from vramcast.tracing.autocast import Autocast
 from vramcast.tracing.composites import start_composites
 from vramcast.tracing.distributed import collectives, normalization, simulate_distributed

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from vramcast.errors import InvalidSpec
-from vramcast.tracing.assumptions import Place, Value
+from vramcast.question.tracing import Value
+from vramcast.tracing.assumptions import Place
 from vramcast.tracing.call import Call
 from vramcast.tracing.kernels import META
 from vramcast.tracing.lbfgs import is_curvature

@@ -14,7 +14,7 @@ from torch import nn
 
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.errors import InvalidSpec
-from vramcast.tracing.assumptions import read_value
+from vramcast.question.tracing import read_value
 from vramcast.tracing.session import Session
 
 

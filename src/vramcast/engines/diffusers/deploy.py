@@ -30,6 +30,7 @@ from vramcast.engines.diffusers.weights import (
     quantised_by_default,
     unloaded,
 )
+from vramcast.engines.serving.choices import Known, typed_options
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.operators.eager import Tape
 from vramcast.states.storage import format_of
@@ -38,6 +39,9 @@ from vramcast.units import ceil_div
 OFFLOAD_SOURCE: Final = "diffusers pipelines/pipeline_utils.py, hooks/group_offloading.py"
 
 ITEMSIZES: Final = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+OPTIONS: Final[dict[str, Known]] = {"context-parallel": Known(int, most=1 << 16)}
+"""Engine options and what their values may be."""
 
 STEPS: Final = 20
 """Denoising steps; memory is the same after the first."""
@@ -73,9 +77,7 @@ def _assumptions(job: PipelineJob) -> list[str]:
 
 def _sequence_ranks(job: PipelineJob) -> int:
     """Cards that share the tokens of a denoising step (Ulysses, ring): each holds all weights."""
-    ranks = job.engine_options.get("context-parallel", 1)
-    if not isinstance(ranks, int) or ranks < 1:
-        raise InvalidSpec(f"context-parallel={ranks!r} must be a number of GPUs")
+    ranks = int(typed_options(job, OPTIONS).get("context-parallel", 1))
     if ranks > job.cluster.count:
         raise InvalidSpec(f"context-parallel={ranks} needs as many GPUs; {job.cluster.name} has {job.cluster.count}")
     return ranks

@@ -7,6 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.blocks.ends import LINEAR
+from vramcast.blocks.lengths import image_positions
 from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, places_of, runs_apart, within
 from vramcast.blocks.projection import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
@@ -289,9 +290,7 @@ def _tower(job: Job, stack: Stack, sizes: Sizes) -> Tower | None:
     """
     if stack.vision is None:
         return Tower(stack, sizes._replace(hidden=stack.hidden))
-    patches, patch = stack.vision.positions or stack.positions, stack.vision.patch
-    if job.workload.image_size is not None and patch:
-        patches = (job.workload.image_size // patch[-1]) ** 2 + int(stack.vision.class_token)
+    patches = image_positions(stack, job.workload.image_size)
     if not patches:
         return None
     variant = sizes._replace(
@@ -319,8 +318,9 @@ def _adapter(job: Job, *, compute: int | None) -> Adapter | None:
     places = places_of(job.model, peft.targets)
     if not places:
         raise InvalidSpec(f"--peft {peft.method} adapts no weight of {job.model.name}; name some with --lora-targets")
-    stacked = job.engine != "unsloth" and peft.method == "lora"
-    _refuse_unmodelled(job, peft, places, stacked=stacked)
+    whole = "moe.experts." in left_whole(job.model.family, transformers_version(job))
+    stacked = whole and job.engine != "unsloth" and peft.method == "lora"
+    _refuse_unmodelled(job, peft, places, whole=whole)
     paths = within((place._replace(first=0, last=LAST) for place in places), main.name, 0, LAST)
     options: tuple[tuple[str, float], ...] = ()
     if peft.trainable_parameters is not None:
@@ -337,7 +337,7 @@ def _adapted_layers(model: Model, places: tuple[Place, ...]) -> int:
     )
 
 
-def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, stacked: bool) -> None:
+def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, whole: bool) -> None:
     """Raise Unsupported for weights whose adapters are not in the program, InvalidSpec for what PEFT cannot adapt."""
     for place in places:
         path = place.path
@@ -349,9 +349,9 @@ def _refuse_unmodelled(job: Job, peft: Peft, places: tuple[Place, ...], *, stack
             raise Unsupported(f"--loss {job.plan.loss} never runs the head that --lora-targets names; use --loss eager")
         if not path.startswith(EXPERTS):
             continue
-        if job.engine != "unsloth" and peft.method != "lora":
+        if whole and job.engine != "unsloth" and peft.method != "lora":
             raise InvalidSpec(f"PEFT adapts stacked experts by lora alone, not by {peft.method}; leave {path} out")
-        if stacked and peft.dropout:
+        if whole and job.engine != "unsloth" and peft.dropout:
             raise InvalidSpec(f"PEFT adapts stacked experts without dropout; leave out {path}, or use --lora-dropout 0")
 
 

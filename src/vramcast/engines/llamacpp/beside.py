@@ -50,8 +50,9 @@ def host_shares(job: ServeJob) -> HostShares:
     shares = {kind: on_host / whole if whole else 0.0 for kind, (on_host, whole) in held.items()}
     layers = range(job.model.num_layers)
     cache = sum(context.cache_device(layer) == host for layer in layers) / len(layers)
-    said = context.options.get("host-bandwidth")
+    named = context.options
     return HostShares(
         **shares, cache=cache, op_offload=context.settings.op_offload, micro_batch=context.settings.micro_batch,
-        bytes_per_s=None if said is None else said * 1e9, threads=context.options.get("threads"),
+        bytes_per_s=int(named["host-bandwidth"]) * 1e9 if "host-bandwidth" in named else None,
+        threads=int(named["threads"]) if "threads" in named else None,
     )

@@ -31,7 +31,7 @@ class Context:
     """Everything a deployment is made of, worked out once."""
 
     def __init__(self, job: ServeJob) -> None:
-        options = checked_options(job.engine_options)
+        options = checked_options(job)
         job = replace(job, model=as_loaded(job.model))
         self.job, self.options = job, options
         self.settings: Settings = settings_of(job)

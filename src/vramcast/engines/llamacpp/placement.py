@@ -87,7 +87,7 @@ def placement_of(job: ServeJob, settings: Settings, options: Mapping[str, Any]) 
 
     placed = tuple(device(index) for index in range(layers))
     output = device(layers) if counts_output or wanted > layers else cards
-    return Placement(cards, placed, output, _overrides(options, cards))
+    return Placement(cards, placed, output, _overrides(options, cards, layers))
 
 
 def _shares(text: str, cards: int) -> tuple[float, ...]:
@@ -103,7 +103,7 @@ def _shares(text: str, cards: int) -> tuple[float, ...]:
     return (*found, *(0.0,) * (cards - len(found)))
 
 
-def _overrides(options: Mapping[str, Any], cards: int) -> tuple[tuple[re.Pattern[str], int], ...]:
+def _overrides(options: Mapping[str, Any], cards: int, layers: int) -> tuple[tuple[re.Pattern[str], int], ...]:
     pairs: list[tuple[str, int]] = []
     for text in filter(None, str(options.get("override-tensor", "")).split(",")):
         pattern, equals, buffer = text.rpartition("=")
@@ -112,7 +112,7 @@ def _overrides(options: Mapping[str, Any], cards: int) -> tuple[tuple[re.Pattern
         pairs.append((pattern, _device(buffer, cards)))
     if options.get("cpu-moe"):
         pairs.append((EXPERTS, cards))
-    for layer in range(int(options.get("n-cpu-moe", 0))):
+    for layer in range(min(int(options.get("n-cpu-moe", 0)), layers)):
         pairs.append((rf"{re.escape(BLOCK_START)}{layer}{EXPERTS}", cards))
     try:
         return tuple((re.compile(pattern), device) for pattern, device in pairs)

@@ -6,11 +6,12 @@ commits up to it. [ik] ikawrakow/ik_llama.cpp src/llama.cpp `llama_new_context_w
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.ggml.allocator import CUDA, HOST, Memory
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.engines.serving.choices import FLAG, Known, Value, typed_options
+from vramcast.errors import UnknownName
 from vramcast.states.ggml import TYPES
 from vramcast.units import round_up
 
@@ -45,27 +46,31 @@ DEFAULT_MICRO_BATCH: Final = 512
 CACHE_TYPES: Final = {"auto": "f16", "fp16": "f16", "bf16": "bf16", "fp32": "f32"}
 """Names of cache types elsewhere -> ggml's."""
 
-OPTIONS: Final[dict[str, type]] = {
-    "batch": int,  # -b: tokens of a logical batch
-    "kv-unified": bool,  # -kvu: one cache for all slots
-    "swa-full": bool,  # --swa-full: windows keep the whole context
-    "cpu-moe": bool,  # --cpu-moe: experts of all layers on the host
-    "n-cpu-moe": int,  # --n-cpu-moe: of the first layers
-    "override-tensor": str,  # -ot PATTERN=BUFFER[,PATTERN=BUFFER]
-    "tensor-split": str,  # -ts 3,1: shares of the cards
-    "split-mode": str,  # -sm layer, none
-    "device": str,  # --device none: no card at all
-    "op-offload": bool,  # --no-op-offload: host weights are not brought to a card for large batches
-    "kv-offload": bool,  # -nkvo: the cache stays on the host
-    "mla": int,  # ik_llama.cpp -mla 0 to 3
-    "amb": int,  # ik_llama.cpp -amb: largest piece of attention scores [MiB]
-    "fmoe": bool,  # ik_llama.cpp -fmoe: fused experts
-    "rtr": bool,  # ik_llama.cpp -rtr: host weights are repacked at load
-    "threads": int,  # -t: cores that compute what lies on the host
-    "host-bandwidth": int,  # not the engine's: what main memory reads, as measured [GB/s]
-    "parallel-copies": bool,  # pipeline parallelism where the engine would use it
+OPTIONS: Final[dict[str, Known]] = {
+    "batch": Known(int, most=1 << 24),  # -b: tokens of a logical batch
+    "kv-unified": FLAG,  # -kvu: one cache for all slots
+    "swa-full": Known(bool, about="windows"),  # --swa-full: windows keep the whole context
+    "cpu-moe": Known(bool, about="experts"),  # --cpu-moe: experts of all layers on the host
+    "n-cpu-moe": Known(int, least=0, most=1 << 16, about="experts"),  # --n-cpu-moe: of the first layers
+    "override-tensor": Known(str),  # -ot PATTERN=BUFFER[,PATTERN=BUFFER]
+    "tensor-split": Known(str),  # -ts 3,1: shares of the cards
+    "split-mode": Known(str, choices=("layer", "none")),  # -sm
+    "device": Known(str, choices=("none",)),  # --device none: no card at all
+    "op-offload": FLAG,  # --no-op-offload: host weights are not brought to a card for large batches
+    "kv-offload": FLAG,  # -nkvo: the cache stays on the host
+    "threads": Known(int, most=1 << 16),  # -t: cores that compute what lies on the host
+    "host-bandwidth": Known(int, most=1 << 16),  # not the engine's: what main memory reads, as measured [GB/s]
+    "mla": Known(int, least=0, most=3, about="latents"),  # ik_llama.cpp -mla 0 to 3
+    "parallel-copies": FLAG,  # pipeline parallelism where the engine would use it
 }
-"""Engine options and the type of their values."""
+"""Engine options and what their values may be."""
+
+FORK_OPTIONS: Final[dict[str, Known]] = OPTIONS | {
+    "amb": Known(int, least=0, most=1 << 24),  # -amb: largest piece of attention scores [MiB]
+    "fmoe": Known(bool, about="experts"),  # -fmoe: fused experts
+    "rtr": FLAG,  # -rtr: host weights are repacked at load
+}
+"""Those of ik_llama.cpp."""
 
 
 class Settings(NamedTuple):
@@ -123,7 +128,7 @@ def settings_of(job: ServeJob) -> Settings:
 
     Raises: UnknownName for an engine option or cache type, InvalidSpec for a value of the wrong type
     """
-    options = checked_options(job.engine_options)
+    options = checked_options(job)
     plan, fork, build = job.plan, job.engine == "ik_llama.cpp", job.version[0]
     slots = plan.max_sequences or job.requests.concurrency
     base = Settings(
@@ -168,15 +173,6 @@ def cache_type(name: str) -> str:
     return found
 
 
-def checked_options(options: dict[str, Any]) -> dict[str, Any]:
+def checked_options(job: ServeJob) -> dict[str, Value]:
     """The engine options, each known and of its type."""
-    for name, value in options.items():
-        if name not in OPTIONS:
-            raise UnknownName.of("llama.cpp option", name, OPTIONS)
-        kind = OPTIONS[name]
-        if kind is str:
-            continue
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            wanted = "true or false" if kind is bool else "a number"
-            raise InvalidSpec(f"engine-option {name}={str(value)[:40]} must be {wanted}")
-    return {name: str(value) if OPTIONS[name] is str else value for name, value in options.items()}
+    return typed_options(job, FORK_OPTIONS if job.engine == "ik_llama.cpp" else OPTIONS)

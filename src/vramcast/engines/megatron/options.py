@@ -5,13 +5,17 @@ Defaults are those of `megatron/training/arguments.py`; names follow its argumen
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
 from vramcast.domain.model import Noun
+from vramcast.engines.megatron.recompute import check_modules
 from vramcast.errors import InvalidSpec, Unsupported
+
+Count = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
 class Options(Noun, frozen=True):
@@ -27,23 +31,23 @@ class Options(Noun, frozen=True):
     masked_softmax_fusion: bool = True
     cross_entropy: Literal["unfused", "native", "te"] = "unfused"
     attention_mask: bool = True  # the data loader builds a mask
-    vocab_divisor: int = 128
+    vocab_divisor: Annotated[int, Meta(ge=1, le=1 << 20)] = 128
     stage_layers: str = ""  # layers of every (virtual) stage, "3-4-4-3"
-    interleave_group: int = 0  # microbatch-group-size-per-virtual-pipeline-stage; 0: pp
+    interleave_group: Count = 0  # microbatch-group-size-per-virtual-pipeline-stage; 0: pp
     overlap_p2p_warmup_flush: bool = False
     accumulate_in_fp32: bool | None = None  # None: with bf16
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
-    optimizer_instances: int = 1
+    optimizer_instances: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
     fsdp: bool = False
     fp8_param_gather: bool = False
-    fp8_recipe: str = ""
+    fp8_recipe: Literal["", "delayed", "tensorwise", "mxfp8", "blockwise"] = ""
     fp8_transpose_cache: bool = True  # fp8 weights keep their transpose (Hopper), a second byte an element
     tp_comm_overlap: bool = False
     dispatcher: Literal["allgather", "alltoall", "flex"] = "alltoall"
     grouped_gemm: bool = True
     permute_fusion: bool = True
-    capacity_factor: float | None = None
+    capacity_factor: Annotated[float, Meta(gt=0, le=1000)] | None = None
     router_fp32: bool = False
     sinkhorn: bool = False
     shared_expert_overlap: bool = False
@@ -58,7 +62,7 @@ class Options(Noun, frozen=True):
     cuda_graphs: bool = False
     overlap_moe_comm: bool = False
     binary_head: bool = True  # BERT's sentence-order head
-    defer_embedding_wgrad: int = 0  # micro-batches whose embedding weight gradient is deferred
+    defer_embedding_wgrad: Count = 0  # micro-batches whose embedding weight gradient is deferred
     cp_a2a: bool = False
 
 
@@ -130,6 +134,7 @@ def _optimizer(name: str) -> str:
 
 def _check(job: Job, options: Options) -> None:
     plan = job.plan
+    check_modules(job, options)
     if options.moments != "fp32" and not options.precision_aware:
         raise InvalidSpec(f"moments={options.moments} needs precision_aware=true")
     if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP32, Precision.FP8):

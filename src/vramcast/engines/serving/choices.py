@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
-from vramcast.domain.serving import ServeJob
+from vramcast.domain.model import LinearAttention, Mamba, Model, MoE, MultiLatentAttention
+from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 
 Value = int | float | bool | str
@@ -16,28 +19,68 @@ def refuse_encoders(job: ServeJob) -> None:
         raise Unsupported(f"{job.model.name} reads an encoder in every layer; use engine transformers")
 
 
-def typed_options(job: ServeJob, known: Mapping[str, type[Value]]) -> dict[str, Value]:
-    """The job's engine options, each known and of its type.
+class Known(NamedTuple):
+    """An engine option: what its value may be, and what a network must have for it to say anything."""
 
-    Raises: UnknownName for another option, InvalidSpec for a value of another type
+    kind: type[Value]
+    least: float = 1
+    most: float = 1 << 40
+    choices: tuple[str, ...] = ()
+    about: str = ""  # key of PARTS
+
+
+FLAG: Final = Known(bool)
+
+PARTS: Final[dict[str, tuple[Callable[[Model], bool], str]]] = {
+    "experts": (lambda model: any(isinstance(layer.channel, MoE) for layer in model.main.layers), "experts"),
+    "windows": (lambda model: any(getattr(layer.mixer, "window", None) for layer in model.main.layers),
+                "sliding windows"),
+    "states": (lambda model: any(isinstance(layer.mixer, (Mamba, LinearAttention)) for layer in model.main.layers),
+               "recurrent states"),
+    "towers": (lambda model: len(model.stacks) > 1, "towers beside its language model"),
+    "latents": (lambda model: any(isinstance(layer.mixer, MultiLatentAttention) for layer in model.main.layers),
+                "latent attention"),
+}
+"""What an option can be about -> whether a network has it, and its name."""
+
+
+def typed_options(job: ServeJob | PipelineJob, known: Mapping[str, Known]) -> dict[str, Value]:
+    """The job's engine options, each known, of its type and about something that the network has.
+
+    Raises: UnknownName for another option, InvalidSpec for a value that it cannot have or a network it says nothing of
     """
     found: dict[str, Value] = {}
     for name, value in job.engine_options.items():
         if name not in known:
             raise UnknownName.of(f"{job.engine} option", name, known)
         found[name] = _typed(name, value, known[name])
+        if known[name].about and isinstance(job, ServeJob):
+            has, what = PARTS[known[name].about]
+            if found[name] and not has(job.model):
+                raise InvalidSpec(f"engine-option {name}: {job.model.name} has no {what}; leave it out")
     return found
 
 
-def _typed(name: str, value: object, kind: type[Value]) -> Value:
-    if kind is str:
-        return str(value)
-    wanted = {bool: "true or false", int: "a whole number", float: "a number above 0"}[kind]
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = -1.0
-    fits = isinstance(value, bool) if kind is bool else number > 0 and (kind is float or number.is_integer())
-    if not fits:
-        raise InvalidSpec(f"engine-option {name}={str(value)[:40]} must be {wanted}")
-    return kind(number) if kind is not bool else bool(value)
+def _typed(name: str, value: object, known: Known) -> Value:
+    kind, text = known.kind, str(value)
+    if kind is str and (not known.choices or text in known.choices):
+        return text
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind in (int, float) and not isinstance(value, bool):
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if known.least <= number <= known.most and (kind is float or number.is_integer()):
+            return kind(number)
+    raise InvalidSpec(f"engine-option {name}={text[:40]} must be {_wanted(known)}")
+
+
+def _wanted(known: Known) -> str:
+    if known.choices:
+        return f"one of {', '.join(known.choices)}"
+    if known.kind is bool:
+        return "true or false"
+    number = "a whole number" if known.kind is int else "a number"
+    return f"{number} from {known.least:g} to {known.most:,.0f}"

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model, MultiLatentAttention
 from vramcast.domain.serving import ServeJob, ServePlan, Version
-from vramcast.engines.serving.choices import Value, typed_options
+from vramcast.engines.serving.choices import Known, Value, typed_options
 from vramcast.engines.sglang.fraction import Capture, default_fraction, vision_factor
 from vramcast.units import GIB, MIB
 
@@ -59,15 +59,15 @@ BLACKWELL: Final = 100
 SPARSE_FP8_SINCE: Final[Version] = (0, 5, 6)
 """From then on sparse attention keeps an FP8 cache on Blackwell by itself [args `_set_default_nsa_kv_cache_dtype`]."""
 
-OPTIONS: Final[dict[str, type[Value]]] = {
-    "cuda-graph-max-bs": int,  # largest batch with a graph
-    "max-total-tokens": int,  # at most so many tokens of full attention
-    "swa-full-tokens-ratio": float,
-    "mamba-full-memory-ratio": float,
-    "max-mamba-cache-size": int,  # recurrent states in all
-    "disable-hybrid-swa-memory": bool,  # windows are kept at full length
+OPTIONS: Final[dict[str, Known]] = {
+    "cuda-graph-max-bs": Known(int, most=1 << 16),  # largest batch with a graph
+    "max-total-tokens": Known(int),  # at most so many tokens of full attention
+    "swa-full-tokens-ratio": Known(float, least=1e-6, most=1, about="windows"),  # [args] between 0 and 1
+    "mamba-full-memory-ratio": Known(float, least=1e-6, most=1000, about="states"),
+    "max-mamba-cache-size": Known(int, about="states"),  # recurrent states in all
+    "disable-hybrid-swa-memory": Known(bool, about="windows"),  # windows are kept at full length
 }
-"""Engine options and the type of their values."""
+"""Engine options and what their values may be."""
 
 
 class Settings(NamedTuple):

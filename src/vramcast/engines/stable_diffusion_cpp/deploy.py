@@ -20,6 +20,7 @@ from vramcast.domain.program import Tensor as Entry
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, PipelineJob, ServingRank
 from vramcast.engines.ggml.tensor import Tensor
+from vramcast.engines.serving.choices import typed_options
 from vramcast.engines.stable_diffusion_cpp.flux import flux_graph
 from vramcast.engines.stable_diffusion_cpp.mmdit import mmdit_graph
 from vramcast.engines.stable_diffusion_cpp.ops import compute_buffer_bytes
@@ -45,6 +46,7 @@ CLIP_TOKENS: Final = 77
 
 def deploy(job: PipelineJob) -> Deployment:
     """The process of a pipeline on one card."""
+    typed_options(job, {})
     if job.plan.offload != "none":
         raise Unsupported("stable-diffusion.cpp keeps components on the card or on the host: leave out --offload")
     parts = [component for component in job.pipeline.components if not on_host(job.pipeline, component)]

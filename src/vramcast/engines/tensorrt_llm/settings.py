@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.model import MultiLatentAttention
 from vramcast.domain.serving import ServeJob, Version
-from vramcast.engines.serving.choices import Value, typed_options
+from vramcast.engines.serving.choices import Known, typed_options
 
 PYTORCH_SINCE: Final[Version] = (1, 0)
 
@@ -31,11 +31,12 @@ OLD_BUILT_BLOCK: Final = 128
 
 HOPPER: Final = 90
 
-OPTIONS: Final[dict[str, type[Value]]] = {
-    "max-tokens": int,  # KvCacheConfig.max_tokens
-    "sliding-windows": bool,  # KvCacheConfig.max_attention_window as the network has them; else all at full length
+OPTIONS: Final[dict[str, Known]] = {
+    "max-tokens": Known(int),  # KvCacheConfig.max_tokens
+    # KvCacheConfig.max_attention_window as the network has them; else all at full length
+    "sliding-windows": Known(bool, about="windows"),
 }
-"""Engine options and the type of their values."""
+"""Engine options and what their values may be."""
 
 
 class Settings(NamedTuple):

@@ -9,11 +9,11 @@ from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Head, Model, Stack
 from vramcast.domain.serving import ServeJob, Version
-from vramcast.engines.serving.choices import Value, typed_options
+from vramcast.engines.serving.choices import FLAG, Known, typed_options
 from vramcast.engines.serving.weights import Formats
 from vramcast.engines.transformers.versions import Behaviour, behaviour
 from vramcast.engines.transformers.weights import formats_of
-from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.operators.linear import Numerics
 from vramcast.states.storage import BITSANDBYTES, format_of
 from vramcast.units import DTYPE_BITS
@@ -21,7 +21,9 @@ from vramcast.units import DTYPE_BITS
 CACHES: Final = ("dynamic", "static", "quantized", "offloaded")
 """`cache_implementation` of generate."""
 
-OPTIONS: Final[dict[str, type[Value]]] = {"cache": str, "beams": int, "padded": bool, "prefill_chunk": int}
+OPTIONS: Final[dict[str, Known]] = {
+    "cache": Known(str, choices=CACHES), "beams": Known(int, most=1 << 16), "padded": FLAG, "prefill_chunk": Known(int),
+}
 """Engine options and the type of their values."""
 
 QUANTISED_CACHES: Final[dict[str, int]] = {"int8": 8, "int4": 4, "int2": 2}
@@ -161,8 +163,6 @@ def lengths(job: ServeJob) -> tuple[int, int]:
 
 
 def _cache(job: ServeJob, kind: str) -> tuple[str, int]:
-    if kind not in CACHES:
-        raise UnknownName.of("cache of transformers", kind, CACHES)
     bits = QUANTISED_CACHES.get(job.plan.kv_dtype, 0)
     if kind == "quantized" and not bits:
         bits = 4  # QuantizedCacheConfig.nbits

@@ -21,7 +21,7 @@ from vramcast.engines.vllm.adapters import more_slots
 from vramcast.engines.vllm.captures import expected_bytes, graphs
 from vramcast.engines.vllm.groups import Grouping
 from vramcast.engines.vllm.layout import layout_of_cache, num_blocks, pool_of
-from vramcast.engines.vllm.options import options_of
+from vramcast.engines.vllm.options import OF_TOWERS, options_of
 from vramcast.engines.vllm.packing import packing_of
 from vramcast.engines.vllm.pool import BlockPool
 from vramcast.engines.vllm.process import before_profile, non_torch, warm_up
@@ -68,7 +68,8 @@ def deploy(job: ServeJob) -> Deployment:
     Raises: InvalidSpec for degrees that do not divide, Unsupported for networks vLLM does not serve
     """
     if options_of(job).language_model_only:
-        job = replace(job, model=replace(job.model, stacks=(job.model.main,)))
+        left = {name: value for name, value in job.engine_options.items() if name not in OF_TOWERS}
+        job = replace(job, model=replace(job.model, stacks=(job.model.main,)), engine_options=left)
     check_degrees(job)
     settings = settings_of(job)
     _check_served(job.model, settings)

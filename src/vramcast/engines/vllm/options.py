@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from vramcast.domain.serving import ServeJob
-from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.engines.serving.choices import FLAG, Known, typed_options
 
 
 class Options(NamedTuple):
@@ -21,25 +21,21 @@ class Options(NamedTuple):
     flashinfer_sampler: bool | None = None  # VLLM_USE_FLASHINFER_SAMPLER
 
 
-KINDS: Final[dict[str, type]] = {
-    "v1": bool, "offline": bool, "hybrid-manager": bool, "language-model-only": bool, "images": int,
-    "graph-sizes": int, "graphs-in-budget": bool, "flashinfer-sampler": bool,
+KNOWN: Final[dict[str, Known]] = {
+    "v1": FLAG, "offline": FLAG, "hybrid-manager": FLAG,
+    "language-model-only": Known(bool, about="towers"), "images": Known(int, least=0, most=1 << 16, about="towers"),
+    "graph-sizes": Known(int, most=1 << 16), "graphs-in-budget": FLAG, "flashinfer-sampler": FLAG,
 }
-"""Option as users write it -> what its value is."""
+"""Option as users write it -> what its value may be."""
+
+
+OF_TOWERS: Final = tuple(name for name, known in KNOWN.items() if known.about == "towers")
 
 
 def options_of(job: ServeJob) -> Options:
     """The options of a job.
 
-    Raises: UnknownName for an option that does not exist, InvalidSpec for a value of the wrong type
+    Raises: UnknownName for an option that does not exist, InvalidSpec for a value that it cannot have
     """
-    found: dict[str, object] = {}
-    for name, value in job.engine_options.items():
-        kind = KINDS.get(name)
-        if kind is None:
-            raise UnknownName.of("vLLM option", name, KINDS)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            wanted = "true or false" if kind is bool else "a number"
-            raise InvalidSpec(f"engine-option {name}={str(value)[:40]} must be {wanted}")
-        found[name.replace("-", "_")] = value
-    return Options(**found)  # type: ignore[arg-type]
+    found: dict[str, Any] = {name.replace("-", "_"): value for name, value in typed_options(job, KNOWN).items()}
+    return Options(**found)

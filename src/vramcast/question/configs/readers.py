@@ -35,7 +35,7 @@ READERS: Final[dict[str, Reader]] = {
 "trainer" is Transformers' and LLaMA-Factory's."""
 
 DEFAULTS: Final = {
-    "seq-len": Workload().seq_len, "micro-batch": Workload().micro_batch, "grad-accum": Workload().grad_accum,
+    "micro-batch": Workload().micro_batch, "grad-accum": Workload().grad_accum,
 }
 """What a question takes where nothing is said."""
 
@@ -129,7 +129,8 @@ def left_open(given: Given, options: Mapping[str, Any]) -> tuple[str, ...]:
     """What no file and no option says, and what is assumed of it, one line each."""
     said = set(options) | ({"grad-accum"} if "global-batch" in options else set())
     return tuple(
-        f"{text}: --{option} {DEFAULTS[option]} is assumed" if option in DEFAULTS
+        f"{text}: the model's own is assumed" if option == "seq-len"
+        else f"{text}: --{option} {DEFAULTS[option]} is assumed" if option in DEFAULTS
         else f"{text}: left at the engine's default"
         for option, text in given.auto.items() if option not in said
     )

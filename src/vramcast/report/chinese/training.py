@@ -23,6 +23,19 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "DeepSpeed 保存 16 位权重，可训练部分另有 fp32 副本",
     "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
         "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
+    "samples of {count} tokens; --seq-len says otherwise": "样本长 {count} 个 token；可用 --seq-len 另行指定",
+    "samples of {count} tokens, as many positions as {model} has; --seq-len says otherwise":
+        "样本长 {count} 个 token，即 {model} 的全部位置；可用 --seq-len 另行指定",
+    "{count} positions of sound, which is what the encoder of {model} always reads":
+        "{count} 个声音位置，{model} 的编码器总是读入这么多",
+    "answers of {count} tokens, as many as {model} has; --decoder-seq-len says otherwise":
+        "输出长 {count} 个 token，即 {model} 的全部位置；可用 --decoder-seq-len 另行指定",
+    "images of {side} x {side2} pixels, {count} positions: patches of {patch} and a class token; --image-size says "
+    "otherwise":
+        "图像 {side} x {side2} 像素，{count} 个位置：边长 {patch} 的图块加一个分类 token；可用 --image-size 另行指定",
+    "images of {side} x {side2} pixels, {count} positions: patches of {patch}; --image-size says otherwise":
+        "图像 {side} x {side2} 像素，{count} 个位置：边长 {patch} 的图块；可用 --image-size 另行指定",
+    "adapters of rank {rank} on {paths}": "秩为 {rank} 的适配器位于 {paths}",
     "torchtune 0.7: head and loss run chunk by chunk; before, all logits were made first: --engine torchtune@0.6 "
     "counts them":
         "torchtune 0.7：输出层和损失逐块计算；此前先算出全部 logits：--engine torchtune@0.6 按此计算",

@@ -44,6 +44,15 @@ ASKING_ZH: Final[dict[str, str]] = {
     "{name}={value} must be a share, for example 5% or 0.05": "{name}={value} 必须是比例，例如 5% 或 0.05",
     "{name}={value} must be below 100%, for example 5% or 0.05": "{name}={value} 必须小于 100%，例如 5% 或 0.05",
     "{name}={value} must be more than 0 and at most 10^18": "{name}={value} 必须大于 0 且不超过 10^18",
+    "seq-len={length}: the encoder of {model} reads {count} positions of sound, not more or fewer; --decoder-seq-len "
+    "says how long the text is":
+        "seq-len={length}：{model} 的编码器读入 {count} 个声音位置，不多也不少；文本长度用 --decoder-seq-len 指定",
+    "{name}={length} is more than the {most} positions of {model}; use at most {most2}":
+        "{name}={length} 超过 {model} 的 {most} 个位置；最多用 {most2}",
+    "seq-len={length}: images of {model} have {count} positions; give --image-size instead":
+        "seq-len={length}：{model} 的图像有 {count} 个位置；请改用 --image-size",
+    "image-size={side} is below one patch of {model}; use {patch} or more":
+        "image-size={side} 不足 {model} 的一个图块；请用 {patch} 或更大",
     "{name}={value} must be a whole number such as 4096 or 8k": "{name}={value} 必须是整数，例如 4096 或 8k",
     "{name}={value} must be a number such as 300M, 15B or 1.5T": "{name}={value} 必须是数字，例如 300M、15B 或 1.5T",
     "{name}={value} must be from 1 to 10^18": "{name}={value} 必须在 1 到 10^18 之间",
@@ -90,6 +99,12 @@ ASKING_ZH: Final[dict[str, str]] = {
         "--peft {method} 不会自行适配 {model} 的任何权重；请给出 --lora-targets：{known}",
     "--peft {method} adapts no weights that exist; leave out --lora-targets":
         "--peft {method} 不适配已有的权重；请去掉 --lora-targets",
+    "{option}={value} says nothing without {asked}; add that, or leave {again} out":
+        "{option}={value} 没有 {asked} 时无意义；请加上，或去掉 {again}",
+    "engine-option {name}: {model} has no {part}; leave it out": "engine-option {name}：{model} 没有{part}；请去掉",
+    "experts": "专家", "sliding windows": "滑动窗口", "recurrent states": "循环状态",
+    "towers beside its language model": "语言模型之外的塔", "latent attention": "潜注意力",
+    "--{name} says nothing of {model}; leave it out": "--{name} 与 {model} 无关；请去掉",
     "engine-option={text} must be written key=value": "engine-option={text} 必须写成 key=value",
     "sequences of {needed} tokens ({parts}) are longer than {context}; shorten them, or give --context {again}":
         "序列 {needed} 个 token（{parts}）超过 {context}；请缩短，或给出 --context {again}",

@@ -1,0 +1,144 @@
+"""How long the samples of a model are where nobody says, and how long they can be.
+
+[ViT] transformers models/vit/modeling_vit.py `ViTPatchEmbeddings`: (image / patch)^2 positions and a class token
+[Whisper] models/whisper/modeling_whisper.py `WhisperEncoder.forward`: 3,000 frames, halved by the second convolution
+[RoBERTa] models/roberta/modeling_roberta.py `create_position_ids_from_input_ids`, [OPT] models/opt/modeling_opt.py
+`OPTLearnedPositionalEmbedding`: the first two rows of the table stand for no position
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from vramcast.domain.job import Workload
+from vramcast.domain.model import Model, Stack
+from vramcast.errors import InvalidSpec
+
+USUAL: Final = 4096
+"""Positions of a sample where neither question nor model names any [tokens]."""
+
+RESERVED: Final = {"camembert": 2, "opt": 2, "roberta": 2, "xlm-roberta": 2}
+"""Family -> rows of its table of positions that stand for none [RoBERTa], [OPT]."""
+
+
+class Lengths(NamedTuple):
+    """Positions of a sample, and what is to be said of them."""
+
+    seq_len: int
+    decoder_seq_len: int | None = None
+    said: tuple[str, ...] = ()
+
+
+def image_positions(stack: Stack, image_size: int | None) -> int:
+    """Positions of an image encoder: its patches and its class token; 0 where images may have any size.
+
+    >>> from vramcast.domain.model import VisionEmbedding
+    >>> vision = VisionEmbedding(in_channels=3, patch=(16, 16), bias=True, positions=197, class_token=True)
+    >>> image_positions(Stack(name="vision", hidden=768, runs=(), vision=vision), 384)
+    577
+    """
+    vision = stack.vision
+    if vision is None:
+        return 0
+    if image_size is not None and vision.patch:
+        return int((image_size // vision.patch[-1]) ** 2 + int(vision.class_token))
+    return vision.positions or stack.positions
+
+
+def known_positions(model: Model, stack: Stack) -> int | None:
+    """Learned positions that a stack can tell apart; None where nothing limits them."""
+    if not stack.positions:
+        return None
+    return stack.positions - RESERVED.get(model.family, 0)
+
+
+def _listens(model: Model) -> bool:
+    """Whether the encoder reads sound of one length."""
+    return model.stacks[0].vision is not None and bool(model.stacks[0].vision.convolutions)
+
+
+def _crosses(model: Model) -> bool:
+    return len(model.stacks) > 1 and any(run.layer.cross_attention is not None for run in model.main.runs)
+
+
+def usual_lengths(model: Model, workload: Workload, *, named: frozenset[str] = frozenset()) -> Lengths:
+    """The lengths of a workload, those that the question leaves open as the model has them.
+
+    Args:
+        model: the network
+        workload: the question's
+        named: the fields of the workload that it names
+    """
+    said = []
+    seq_len, decoder = workload.seq_len, workload.decoder_seq_len
+    main = model.main
+    if "seq_len" not in named:
+        if main.vision is not None:
+            seq_len = image_positions(main, workload.image_size) or USUAL
+            said.append(_of_image(main, workload.image_size, seq_len))
+        elif _listens(model):
+            seq_len = model.stacks[0].positions
+            said.append(f"{seq_len} positions of sound, which is what the encoder of {model.name} always reads")
+        else:
+            limits = (USUAL, model.context, known_positions(model, model.stacks[0] if _crosses(model) else main))
+            seq_len = min(limit for limit in limits if limit)
+            said.append(
+                f"samples of {seq_len} tokens; --seq-len says otherwise" if seq_len == USUAL
+                else f"samples of {seq_len} tokens, as many positions as {model.name} has; --seq-len says otherwise"
+            )
+    if decoder is None and _listens(model):
+        decoder = known_positions(model, main)
+        said.append(f"answers of {decoder} tokens, as many as {model.name} has; --decoder-seq-len says otherwise")
+    return Lengths(seq_len, decoder, tuple(said))
+
+
+def _of_image(stack: Stack, image_size: int | None, positions: int) -> str:
+    assert stack.vision is not None
+    patch, token = stack.vision.patch[-1] if stack.vision.patch else 1, int(stack.vision.class_token)
+    side = image_size or round((positions - token) ** 0.5) * patch
+    if token:
+        return (
+            f"images of {side} x {side} pixels, {positions} positions: patches of {patch} and a class token; "
+            "--image-size says otherwise"
+        )
+    return f"images of {side} x {side} pixels, {positions} positions: patches of {patch}; --image-size says otherwise"
+
+
+def check_lengths(model: Model, workload: Workload) -> None:
+    """Raise InvalidSpec for samples that are longer than the positions of a stack, or of another number."""
+    main = model.main
+    if main.vision is not None:
+        _check_image(model, workload)
+        return
+    if _listens(model):
+        heard = model.stacks[0].positions
+        if workload.seq_len != heard:
+            raise InvalidSpec(
+                f"seq-len={workload.seq_len}: the encoder of {model.name} reads {heard} positions of sound, not more or "
+                "fewer; --decoder-seq-len says how long the text is"
+            )
+        _check_stack("decoder-seq-len", workload.decoder_seq_len or workload.seq_len, model, main)
+        return
+    if _crosses(model):
+        _check_stack("seq-len", workload.seq_len, model, model.stacks[-2])
+        _check_stack("decoder-seq-len", workload.decoder_seq_len or workload.seq_len, model, main)
+        return
+    _check_stack("seq-len", workload.seq_len, model, main)
+
+
+def _check_stack(name: str, length: int, model: Model, stack: Stack) -> None:
+    most = known_positions(model, stack)
+    if most is not None and length > most:
+        raise InvalidSpec(f"{name}={length} is more than the {most} positions of {model.name}; use at most {most}")
+
+
+def _check_image(model: Model, workload: Workload) -> None:
+    """An image encoder reads as many positions as its image has."""
+    there = image_positions(model.main, workload.image_size)
+    if there and workload.seq_len != there:
+        raise InvalidSpec(
+            f"seq-len={workload.seq_len}: images of {model.name} have {there} positions; give --image-size instead"
+        )
+    patch = model.main.vision.patch[-1] if model.main.vision is not None and model.main.vision.patch else 1
+    if workload.image_size is not None and workload.image_size < patch:
+        raise InvalidSpec(f"image-size={workload.image_size} is below one patch of {model.name}; use {patch} or more")
