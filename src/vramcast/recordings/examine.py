@@ -12,7 +12,6 @@ from vramcast.domain.snapshot import Action, DeviceSnapshot, SegmentView, Snapsh
 from vramcast.recordings.capacity import recorded_capacity
 from vramcast.recordings.difference import Difference, Recording, difference
 from vramcast.recordings.fragmentation import Contiguity, Fragmentation, contiguity, fragmentation, peak_fragmentation
-from vramcast.recordings.kinds import Kinds
 from vramcast.recordings.leaks import Leaks, leaks_of
 from vramcast.recordings.lives import lives_of
 from vramcast.recordings.peak import Held, Places, held_at
@@ -96,8 +95,7 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
         against: the same device of an earlier recording
     """
     replayed = replay(snapshot, device)
-    kinds, places = Kinds(snapshot.stacks), Places(snapshot)
-    lives = lives_of(snapshot, device, kinds)
+    places, lives = Places(snapshot), lives_of(snapshot, device)
     at_peak = state_after(snapshot, device, replayed.peak_event)
     start = held_at_start(snapshot, device)
     full_event = _fullest_event(replayed)
@@ -109,7 +107,7 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
     def held(segments: Sequence[SegmentView], event: int) -> Held:
         if replayed.addresses_matched is None:  # the simulation chose addresses of its own
             segments = state_after(snapshot, device, event, at_recorded=True)
-        return held_at(device, segments, event, lives=lives, kinds=kinds, places=places)
+        return held_at(device, segments, event, lives=lives, places=places)
 
     ooms = [index for index, action in enumerate(device.trace.actions) if action == Action.OOM]
     failures = tuple(_failure(snapshot, device, replayed, event) for event in ooms[:MOST_OOMS])
@@ -124,7 +122,7 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
         fragmentation=fragmentation(full, full_event, top=asked.top),
         fragmentation_of_run=peak_fragmentation(peak_active_bytes=active, peak_reserved_bytes=reserved),
         segments=segment_map(full),
-        timeline=timeline(device, course, lives=lives, kinds=kinds, start=start, points=POINTS),
+        timeline=timeline(device, course, lives=lives, start=start, points=POINTS),
         failures=failures,
         num_failures=len(ooms),
         leaks=leaks_of(snapshot, device, lives) if asked.leaks else None,

@@ -7,8 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, BlockView, DeviceSnapshot, SegmentView, Snapshot, Trace
-from vramcast.recordings.kinds import Kinds
-from vramcast.recordings.lives import Category, Lives, category_at_start
+from vramcast.recordings.lives import Category, Lives
 from vramcast.recordings.stacks import Place, place_of
 
 
@@ -62,7 +61,7 @@ class Places:
 
 
 def held_at(
-    device: DeviceSnapshot, segments: Iterable[SegmentView], event: int, *, lives: Lives, kinds: Kinds, places: Places
+    device: DeviceSnapshot, segments: Iterable[SegmentView], event: int, *, lives: Lives, places: Places
 ) -> Held:
     """What was live after an event.
 
@@ -71,12 +70,11 @@ def held_at(
         segments: its state after that event
         event: index of the event; -1 is the state before the first
         lives: lifetimes and categories of its blocks
-        kinds: of the stacks of the snapshot
         places: of the stacks of the snapshot
     """
     made = _made_until(device.trace, event)
     live = (block for segment in segments for block in segment.blocks if not block.is_free and not block.awaits_free)
-    blocks = [_holder(block, made.get(block.address), event, device.trace, lives, kinds) for block in live]
+    blocks = [_holder(block, made.get(block.address), event, device.trace, lives) for block in live]
     blocks.sort(key=lambda block: (-block.size_bytes, block.address))
     return Held(
         event=event,
@@ -103,12 +101,10 @@ def _made_until(trace: Trace, event: int) -> dict[int, int]:
     return made
 
 
-def _holder(
-    block: BlockView, since: int | None, event: int, trace: Trace, lives: Lives, kinds: Kinds
-) -> Holder:
+def _holder(block: BlockView, since: int | None, event: int, trace: Trace, lives: Lives) -> Holder:
     requested = block.requested_bytes or block.size_bytes
     if since is None:
-        category = category_at_start(lives, trace, kinds, block.address, requested, block.stack)
+        category = lives.older.get(block.address, Category.UNKNOWN)
         return Holder(block.address, block.size_bytes, requested, category, block.stack, None, None)
     start, now = trace.times_us[since], trace.times_us[event]
     age = now - start if start and now >= start else None

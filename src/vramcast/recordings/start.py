@@ -100,18 +100,27 @@ def start_segments(snapshot: Snapshot, device: DeviceSnapshot) -> tuple[SegmentV
     segments = sorted(_segments(snapshot, device), key=lambda segment: segment.address)
     starts = [block.address for block in held]
     settings = recorded_settings(snapshot)
-    requests = _first_requests(held, device.trace)
-    filled = []
-    for segment in segments:
-        first = bisect_left(starts, segment.address)
-        last = bisect_left(starts, segment.address + segment.size_bytes)
-        filled.append(_fill(segment, held[first:last], requests, settings))
-    return tuple(filled)
+    ends = [_end(segment) for segment in segments]
+    inside = [
+        range(bisect_left(starts, segment.address), bisect_left(starts, end))
+        for segment, end in zip(segments, ends, strict=True)
+    ]
+    requests = _first_requests(
+        held, {number: end for numbers, end in zip(inside, ends, strict=True) for number in numbers}, device.trace
+    )
+    return tuple(
+        _fill(segment, held[numbers.start : numbers.stop], requests, settings)
+        for segment, numbers in zip(segments, inside, strict=True)
+    )
+
+
+def _end(segment: SegmentView) -> int:
+    return segment.address + segment.size_bytes
 
 
 def _fill(segment: SegmentView, held: list[OlderBlock], requests: dict[int, int], settings: Settings) -> SegmentView:
     """The segment with these blocks, free ones between them."""
-    end = segment.address + segment.size_bytes
+    end = _end(segment)
     blocks: list[BlockView] = []
     address = segment.address
     for number, block in enumerate(held):
@@ -140,10 +149,16 @@ def _most_slack(segment: SegmentView, block: OlderBlock, settings: Settings) -> 
     return SMALL_BYTES
 
 
-def _first_requests(held: list[OlderBlock], trace: Trace) -> dict[int, int]:
+def _first_requests(held: list[OlderBlock], ends: dict[int, int], trace: Trace) -> dict[int, int]:
     """Of each block whose size is in doubt: address of the first request put between it and the next, while it lives.
 
-    The free memory there begins where the block ends, and a request is put at the start of free memory.
+    The free memory there begins where the block ends, and a request is put at the start of free memory. What lies
+    beyond the end of the block's segment is in another one and tells nothing of it.
+
+    Args:
+        held: blocks of before the recording, by address
+        ends: number of a block among them -> end of its segment
+        trace: the events
     """
     starts = [block.address for block in held]
     doubtful = {number for number, block in enumerate(held) if not block.is_exact}
@@ -151,7 +166,7 @@ def _first_requests(held: list[OlderBlock], trace: Trace) -> dict[int, int]:
     for index, action in enumerate(trace.actions if doubtful else ()):
         if action == Action.ALLOC:
             number = bisect_right(starts, trace.addresses[index]) - 1
-            if number in doubtful:
+            if number in doubtful and trace.addresses[index] < ends.get(number, 0):
                 doubtful.discard(number)
                 if index < held[number].freed_at:
                     found[starts[number]] = trace.addresses[index]

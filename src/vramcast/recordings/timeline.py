@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, DeviceSnapshot
-from vramcast.recordings.kinds import Kinds
-from vramcast.recordings.lives import CATEGORIES, Category, Lives, category_at_start
+from vramcast.recordings.lives import CATEGORIES, Category, Lives
 from vramcast.recordings.start import OlderBlock
 
 
@@ -42,7 +41,7 @@ class Timeline(Noun, frozen=True):
 
 
 def timeline(
-    device: DeviceSnapshot, course: Course, *, lives: Lives, kinds: Kinds, start: Iterable[OlderBlock], points: int
+    device: DeviceSnapshot, course: Course, *, lives: Lives, start: Iterable[OlderBlock], points: int
 ) -> Timeline:
     """A run in at most so many points.
 
@@ -50,7 +49,6 @@ def timeline(
         device: whose events these are
         course: allocated and reserved bytes after each event
         lives: lifetimes and categories of its blocks
-        kinds: of the stacks of the snapshot
         start: what was live before the first event
         points: the most points
     """
@@ -60,7 +58,7 @@ def timeline(
     edges = sorted({events * place // points for place in range(points + 1)})
     spans = [(low, high) for low, high in pairwise(edges) if high > low]
     tops = [max(range(low, high), key=course.allocated.__getitem__) for low, high in spans]
-    held = _held(device, lives, _at_start(device, lives, kinds, start), tops)
+    held = _held(device, lives, _at_start(lives, start), tops)
     used = [number for number in range(len(CATEGORIES)) if any(row[number] for row in held)]
     times = device.trace.times_us
     return Timeline(
@@ -83,14 +81,14 @@ class _Start(NamedTuple):
     lost: dict[int, tuple[int, int]]  # event that frees a block of it -> number of the category, bytes
 
 
-def _at_start(device: DeviceSnapshot, lives: Lives, kinds: Kinds, start: Iterable[OlderBlock]) -> _Start:
+def _at_start(lives: Lives, start: Iterable[OlderBlock]) -> _Start:
     numbers = {category: number for number, category in enumerate(CATEGORIES)}
     found = _Start([0] * len(CATEGORIES), {})
     for block in start:
         if block.awaits_free:
             continue
         size = block.requested_bytes or block.size_bytes
-        category = category_at_start(lives, device.trace, kinds, block.address, size, block.stack)
+        category = lives.older[block.address]
         found.held[numbers[category]] += size
         end = lives.freed_at_start.get(block.address)
         if end is not None:
