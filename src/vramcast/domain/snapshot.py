@@ -110,6 +110,13 @@ class SizesAre(StrEnum):
     BLOCKS = "blocks"  # rounded, with slack: profiler traces
 
 
+class Totals(NamedTuple):
+    """What the recorded allocator itself counted after each event of a trace: columns as long as the trace."""
+
+    allocated: array[int]  # "Q" [bytes]
+    reserved: array[int] | None  # "Q" [bytes]; None where it does not count them
+
+
 class DeviceSnapshot(Noun, frozen=True):
     """One device of a snapshot."""
 
@@ -117,6 +124,8 @@ class DeviceSnapshot(Noun, frozen=True):
     trace: Trace
     segments: tuple[SegmentView, ...]  # at the end of the trace, by address
     has_segments: bool = True  # False: the recording lists none (profiler traces); they are not known to be empty
+    has_addresses: bool = True  # False: a free does not say what it frees (profiler traces of torch 1.9)
+    totals: Totals | None = None  # where the recording says (profiler traces from torch 1.10 on)
     capacity_bytes: int | None = None  # of the card, where the recording says
 
 

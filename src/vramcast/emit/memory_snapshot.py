@@ -143,7 +143,7 @@ def _stages(span: Annotation) -> Iterator[dict[str, Any]]:
 
 def _own(snapshot: Snapshot) -> dict[str, Any]:
     capacities = [(device.device, device.capacity_bytes) for device in snapshot.devices if device.capacity_bytes]
-    return {
+    own = {
         "format": snapshot.format,
         "sizes_are": snapshot.sizes_are.value,
         "devices": [device.device for device in snapshot.devices],
@@ -151,3 +151,11 @@ def _own(snapshot: Snapshot) -> dict[str, Any]:
         "capacity_bytes": capacities,
         "remarks": list(snapshot.remarks),
     }
+    without_addresses = [device.device for device in snapshot.devices if not device.has_addresses]
+    totals = [
+        (device.device, list(device.totals.allocated), list(device.totals.reserved or ()))
+        for device in snapshot.devices if device.totals is not None
+    ]
+    return own | ({"without_addresses": without_addresses} if without_addresses else {}) | (
+        {"totals": totals} if totals else {}
+    )

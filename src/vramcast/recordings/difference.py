@@ -56,8 +56,8 @@ class Difference(Noun, frozen=True):
     same_process: bool  # an event with its time is in both; addresses alone repeat from run to run
     at_peak: Moment
     at_end: Moment
-    peak_reserved_before_bytes: int
-    peak_reserved_after_bytes: int
+    peak_reserved_before_bytes: int | None
+    peak_reserved_after_bytes: int | None
     segments: tuple[SegmentsChanged, ...] = ()  # at the end; of one process only
 
 
@@ -67,7 +67,7 @@ class Recording(NamedTuple):
     snapshot: Snapshot
     at_peak: Held
     at_end: Held
-    peak_reserved_bytes: int
+    peak_reserved_bytes: int | None
     device: DeviceSnapshot
 
 

@@ -15,7 +15,7 @@ from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import DEFAULT_POOL, Action, DeviceSnapshot, PoolId, SizesAre, Snapshot
 from vramcast.errors import OutOfMemory
 from vramcast.recordings.replay import Pools
-from vramcast.recordings.start import OlderBlock, held_at_start
+from vramcast.recordings.start import OlderBlock, held_at_start, unlisted_at_start
 
 CONFS: Final = (
     "",
@@ -65,7 +65,8 @@ def under(
     """
     allocator = Allocator(settings=Settings.parse(conf), capacity_bytes=capacity_bytes)
     run = _Run(allocator, Pools(snapshot, device))
-    failed = run.start(held_at_start(snapshot, device), sizes_are=snapshot.sizes_are)
+    held = held_at_start(snapshot, device)
+    failed = run.start(held, unlisted_at_start(device, held), sizes_are=snapshot.sizes_are)
     if failed is None:
         failed = run.play(device)
     return Variant(
@@ -88,8 +89,13 @@ class _Run:
         self.waiting: dict[int, int] = {}  # the same for blocks that another stream holds up
         self.num_ooms = self.num_ooms_avoided = 0
 
-    def start(self, held: list[OlderBlock], *, sizes_are: SizesAre) -> tuple[int, int] | None:
-        """Request what was live before; the failed request, with -1 for its event."""
+    def start(self, held: list[OlderBlock], unlisted: int, *, sizes_are: SizesAre) -> tuple[int, int] | None:
+        """Request what was live before, what is not listed in one piece; the failed request, with -1 for its event."""
+        if unlisted:
+            try:
+                self._request(unlisted, 0, DEFAULT_POOL)
+            except OutOfMemory:
+                return -1, unlisted
         for block in held:
             size = block.requested_bytes if sizes_are is SizesAre.REQUESTS else block.size_bytes
             try:

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from vramcast.recordings.advice import Advice, advice, ran_out
+from vramcast.recordings.advice import Advice, ran_out
 from vramcast.recordings.difference import Difference, Grown, Moment
 from vramcast.recordings.examine import Examined, Failure
 from vramcast.recordings.leaks import Leak, Leaks
+from vramcast.recordings.start import held_at_start, unlisted_at_start
 from vramcast.recordings.variants import Variant
 from vramcast.report.messages import Words
-from vramcast.report.replay_words import FRAMES, Stacks, category_name, plain, share, signed
+from vramcast.report.replay_words import FRAMES, Stacks, category_name, known_size, plain, share, signed
 from vramcast.report.text import table
 from vramcast.units import format_bytes
 
@@ -34,20 +35,22 @@ def failures(found: Examined, words: Words) -> Iterator[str]:
 
 def failed(failure: Failure, words: Words) -> str:
     """A request that found no memory."""
-    return words(
-        "replay.failure", event=f"{failure.event:,}", request=format_bytes(failure.request_bytes),
-        allocated=format_bytes(failure.allocated_bytes), reserved=format_bytes(failure.reserved_bytes),
-    )
+    said = {
+        "event": f"{failure.event:,}", "request": format_bytes(failure.request_bytes),
+        "allocated": format_bytes(failure.allocated_bytes),
+    }
+    if failure.reserved_bytes is None:
+        return words("replay.failure_allocated", **said)
+    return words("replay.failure", **said, reserved=format_bytes(failure.reserved_bytes))
 
 
 def could_have(failure: Failure, words: Words) -> str:
     """Whether free memory in one piece would have served a request that failed."""
     room = failure.contiguity
-    driver = room.driver_free_bytes
+    known = room.if_contiguous if room.largest_bytes is not None else None
     return words(
-        f"replay.contiguous.{room.if_contiguous}", free=format_bytes(room.free_bytes),
-        largest=format_bytes(room.largest_bytes),
-        driver=words("replay.not_known") if driver is None else format_bytes(driver),
+        f"replay.contiguous.{known}", free=known_size(room.free_bytes, words),
+        largest=known_size(room.largest_bytes, words), driver=known_size(room.driver_free_bytes, words),
     )
 
 
@@ -79,7 +82,7 @@ def settings(found: Examined, words: Words) -> Iterator[str]:
     variants = found.variants
     if not variants:
         return
-    said = advice(variants)
+    said = found.advice
     if said is not None:
         yield advised(said, variants[0], words)
     keys = ("replay.setting", "replay.peak_reserved", "replay.change", "replay.retries", "replay.oom")
@@ -93,7 +96,12 @@ def settings(found: Examined, words: Words) -> Iterator[str]:
 def laid_anew(found: Examined, words: Words) -> str:
     """Why the settings of the recording may reserve another amount than it did; "" where they do not."""
     reserved = found.replayed.peak_reserved_bytes
-    if not found.variants or ran_out(found.variants[0]) or found.variants[0].peak_reserved_bytes == reserved:
+    if not found.variants or reserved is None or ran_out(found.variants[0]):
+        return ""
+    unlisted = unlisted_at_start(found.source, held_at_start(found.snapshot, found.source))
+    if unlisted:
+        return words("replay.unlisted_laid", size=format_bytes(unlisted), reserved=format_bytes(reserved))
+    if found.variants[0].peak_reserved_bytes == reserved:
         return ""
     return words("replay.laid_anew", reserved=format_bytes(reserved))
 
@@ -138,6 +146,8 @@ def leak_line(leak: Leak, words: Words) -> str:
 
 def leaks_said(leaks: Leaks, words: Words) -> str:
     """The verdict on leaks."""
+    if not leaks.has_addresses:
+        return words("replay.leaks_no_addresses")
     if not leaks.can_be_told:
         counts = {0: words("replay.no_steps"), 1: words("replay.step")}
         steps = counts.get(leaks.steps) or words("replay.steps", count=leaks.steps)
@@ -162,10 +172,11 @@ def difference_lines(found: Difference, words: Words) -> Iterator[str]:
 def difference_rows(found: Difference, words: Words) -> list[tuple[str, ...]]:
     """Change, before, now and what: the peaks, then what grew at the peak and at the end."""
     peak, end = found.at_peak, found.at_end
-    reserved = found.peak_reserved_before_bytes, found.peak_reserved_after_bytes
+    before, after = found.peak_reserved_before_bytes, found.peak_reserved_after_bytes
+    reserved = () if before is None or after is None else (_changed(words("replay.what.reserved"), before, after),)
     return [
         (words("replay.change"), words("replay.was"), words("replay.is"), ""),
-        _changed(words("replay.what.reserved"), *reserved),
+        *reserved,
         _changed(words("replay.what.peak"), peak.before_bytes, peak.after_bytes),
         *_moment(peak, words),
         _changed(words("replay.what.end"), end.before_bytes, end.after_bytes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.doctor.failures._statements import FRAGMENTED, stated
 from tools.example_recording import EXAMPLE, FIRST, FREE, SECOND, TRIED, fragmented
 from vramcast.doctor.failures.diagnose import Given, Told, diagnosis
-from vramcast.doctor.failures.recording import proof_of, statements_of
+from vramcast.doctor.failures.recording import Recorded, proof_of
 from vramcast.domain.failure import Cause
 from vramcast.emit.memory_snapshot import write_snapshot
 from vramcast.report.failure import render
@@ -14,7 +14,7 @@ from vramcast.units import MIB
 
 
 def test_an_event_has_the_figures_that_a_message_would_have() -> None:
-    (statement,) = statements_of(fragmented())
+    (statement,) = Recorded(fragmented()).statements
     numbers = statement.numbers
     assert numbers["tried_bytes"] == TRIED and numbers["free_bytes"] == FREE
     assert numbers["allocated_bytes"] == sum(SECOND) == 10_588 * MIB
@@ -28,12 +28,12 @@ def test_the_example_of_the_documents_is_this_recording() -> None:
 
 def test_a_snapshot_alone_is_diagnosed() -> None:
     snapshot = fragmented()
-    found = diagnosis(snapshot.name, Told(statements=statements_of(snapshot)), Given(snapshot=snapshot))
+    found = diagnosis(snapshot.name, Told(), Given(snapshot=snapshot))
     assert [finding.cause for finding in found.findings] == [Cause.FRAGMENTED]
 
 
 def test_expandable_segments_are_proved_to_avoid_it() -> None:
-    first = proof_of(fragmented()).fixes[0]
+    first = proof_of(Recorded(fragmented())).fixes[0]
     assert "expandable_segments:True" in first.setting
     assert (first.shown_by, first.enough) == ("replay", True)
 
@@ -41,12 +41,13 @@ def test_expandable_segments_are_proved_to_avoid_it() -> None:
 def test_a_setting_that_does_not_help_is_not_offered_as_one_that_does() -> None:
     # nothing in this process is split twice: blocks of 1040 MiB are larger than any limit, and 756 MiB would not be
     # put into them at all, so that a limit on splitting helps; rounding up does not
-    fixes = {fix.setting.partition("=")[2]: fix for fix in proof_of(fragmented()).fixes}
+    fixes = {fix.setting.partition("=")[2]: fix for fix in proof_of(Recorded(fragmented())).fixes}
     assert not any(fix.enough for conf, fix in fixes.items() if conf.startswith("roundup_power2_divisions"))
 
 
 def test_the_line_that_holds_most_is_named() -> None:
-    lines = [remark.values["line"] for remark in proof_of(fragmented()).remarks if remark.key == "proof.holder"]
+    remarks = proof_of(Recorded(fragmented())).remarks
+    lines = [remark.values["line"] for remark in remarks if remark.key == "proof.holder"]
     assert lines == ["model.py:31 forward"]
 
 
@@ -77,4 +78,4 @@ def test_with_a_replay_no_setting_is_offered_that_was_not_replayed_nor_another_r
 
 def test_a_setting_under_which_it_fails_as_well_saves_nothing() -> None:
     # such a run ends early and holds less for that reason alone
-    assert all(fix.enough for fix in proof_of(fragmented()).fixes)
+    assert all(fix.enough for fix in proof_of(Recorded(fragmented())).fixes)
