@@ -72,9 +72,9 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "重放：记录中没有段可比较，已保留为模拟值",
     },
     "replay.recorded": {
-        "en": "not replayed: both are what the recorded allocator itself counted; the recording lists no segments, so "
-              "holes are not known",
-        "zh": "未重放：两者均为所录分配器自己的计数；记录中没有段，因此空洞未知",
+        "en": "not replayed: figures are what the recorded allocator itself counted; the recording lists no segments, "
+              "so holes are not known",
+        "zh": "未重放：数值为所录分配器自己的计数；记录中没有段，因此空洞未知",
     },
     "replay.summed": {
         "en": "not replayed: its events have no addresses, as torch 1.9 wrote them, so sizes are added up; reserved "

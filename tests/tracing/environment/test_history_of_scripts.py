@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -38,8 +40,7 @@ def own_folder(tmp_path, monkeypatch):
 
 
 def run(steps):
-    with open("script.py", "w") as file:
-        file.write(SCRIPT.format(steps=steps))
+    Path("script.py").write_text(SCRIPT.format(steps=steps))
     return run_script(ScriptJob(path="script.py", arguments=(), gpu=load_gpu("a100-sxm-80gb"), time_limit_s=100))
 
 
