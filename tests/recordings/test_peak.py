@@ -291,6 +291,75 @@ def test_what_an_earlier_iteration_left_is_named_by_what_this_one_leaves_at_the_
     assert older == {4: "activations", 6: "activations", 3: "activations", 2: "gradients", 9: "held before"}
 
 
+MINE = (made.python("step", "/home/me/adamw.py", 20), made.python("main"), made.MAIN)
+STATE_LINE = (made.python("step", "/home/me/adamw.py", 21), made.python("main"), made.MAIN)
+
+
+def replacing(run: Run, *, weights: bool, states: bool) -> int:
+    """A training step of an optimizer that makes new weights, or new states, in place of the old; its first event."""
+    mib = 1 << 20
+    held = {name: [run.make(size * mib) for size in (2, 3)] for name in ("weights", "states")}
+    first = len(run.trace)
+    gradients = [run.make(size * mib, made.ACCUMULATE) for size in (2, 3)]
+    for name, stack, is_replaced in (("states", STATE_LINE, states), ("weights", MINE, weights)):
+        if is_replaced:
+            for number, size in enumerate((2, 3)):
+                new = run.make(size * mib, stack)
+                run.drop(held[name][number], stack)
+                held[name][number] = new
+    for gradient in gradients:
+        run.drop(gradient, made.ZERO_GRAD)
+    return first
+
+
+def told(run: Run, first: int) -> dict[str, int]:
+    found = examined(run, first).at_end
+    return {group.name: group.size_bytes // MIB for group in found.by_category}
+
+
+def test_a_step_that_replaces_its_states_is_not_mixed_up_with_one_that_replaces_weights() -> None:
+    run = Run()
+    first = replacing(run, weights=False, states=True)
+    assert told(run, first) == {"held before": 5, "optimizer": 5}  # the weights are what stays
+    run = Run()
+    assert told(run, replacing(run, weights=True, states=True)) == {"held before": 10}  # nothing tells
+
+
+def test_what_takes_the_place_of_weights_are_weights() -> None:
+    run = Run()
+    weights, states = run.make(4 * MIB, made.MOVED), run.make(4 * MIB, made.STATES)
+    run.make(MIB, made.FORWARD)
+    scratch = run.make(4 * MIB, MINE)
+    new_state = run.make(4 * MIB, MINE)
+    run.drop(states, MINE)
+    new_weights = run.make(4 * MIB, MINE)
+    run.drop(scratch, MINE)
+    run.drop(weights, MINE)
+    run.make(MIB, made.FORWARD)
+    assert _lives(run) == [
+        Category.WEIGHTS, Category.OPTIMIZER, Category.ACTIVATIONS, Category.TEMPORARIES, Category.OPTIMIZER,
+        Category.WEIGHTS, Category.ACTIVATIONS,
+    ]
+    assert new_state and new_weights
+
+
+def test_the_start_of_a_server_is_not_all_cache() -> None:
+    run = Run()
+    weights = vllm(("create_weights", "vllm/model_executor/layers/linear.py"), ("load_model", RUNNER))
+    profile = vllm(("forward", "vllm/model_executor/models/llama.py"), ("_dummy_run", RUNNER), ("profile_run", RUNNER))
+    pool = vllm(("_allocate_kv_cache_tensors", RUNNER), ("initialize_kv_cache", RUNNER))
+    run.make(16 * MIB, (*weights, *CORE[2:]))
+    run.drop(run.make(8 * MIB, (*profile, *CORE)), (*profile, *CORE))
+    run.make(40 * MIB, (*pool, *CORE))
+    assert {group.name: group.size_bytes // MIB for group in examined(run).at_end.by_category} == {
+        "weights": 16, "kv cache": 40
+    }
+    assert _lives(run) == [Category.WEIGHTS, Category.TEMPORARIES, Category.CACHE]
+
+
+RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+
+
 def test_what_was_of_several_kinds_names_nothing_older() -> None:
     run = Run()
     left = run.make(4 * MIB)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -28,7 +29,7 @@ class Category(StrEnum):
     TEMPORARIES = "temporaries"
     INPUTS = "inputs"
     BACKWARD = "backward"  # gradients of weights or of activations: the recording ends before that shows
-    HELD = "held before"  # since before the recording until after it, without a stack: mostly weights and states
+    HELD = "held before"  # since before the recording, without a stack, as weights and states are; and what replaces it
     UNKNOWN = "unknown"
 
 
@@ -62,16 +63,11 @@ FREED_BY: Final[dict[Kind, Category]] = {
     Kind.ACCUMULATED: Category.GRADIENTS,  # replaced by the sum
     Kind.BACKWARD: Category.ACTIVATIONS,  # the engine frees what the graph saved
     Kind.RECOMPUTED: Category.ACTIVATIONS,
-    Kind.STEP: Category.OPTIMIZER,  # a step that replaces what it did not make itself replaces its states
+    Kind.STEP: Category.OPTIMIZER,  # what it replaces are its states, or else weights: see _tell_weights
     Kind.WEIGHT: Category.WEIGHTS,  # moved or cast: the old ones go
     Kind.CACHE: Category.CACHE,  # joined with what is new
 }
 """Of blocks whose own stack is not known, by the code that gave them up after the pass that made them."""
-
-SEEN_AGAIN: Final = frozenset({
-    Category.ACTIVATIONS, Category.GRADIENTS, Category.OPTIMIZER, Category.WEIGHTS, Category.CACHE, Category.INPUTS,
-})
-"""What a block of an earlier iteration can have been: the recorded iteration makes the like of it."""
 
 LABELLED: Final[dict[str, Category]] = {
     "weights": Category.WEIGHTS, "gradients": Category.GRADIENTS, "optimizer": Category.OPTIMIZER,
@@ -82,6 +78,8 @@ LABELLED: Final[dict[str, Category]] = {
 }
 """What a recording says itself of a block: predicted ones and vramcast's; and torch's profiler [pytorch
 torch/profiler/_memory_profiler.py, Category]. It goes before anything that stacks tell."""
+
+STEPS: Final = frozenset({Kind.STEP, Kind.OPTIMIZER_STATE})
 
 FREES: Final = frozenset({Action.FREE_REQUESTED, Action.FREE_COMPLETED})
 
@@ -122,16 +120,85 @@ def lives_of(snapshot: Snapshot, device: DeviceSnapshot, kinds: Kinds | None = N
         for index, action in enumerate(trace.actions):
             if action in FREES:
                 events[index] = Kind.UNSEEN
-    categories = _categories(trace, ends, events, _span_edges(trace, snapshot.annotations))
+    runs, last_run = _runs(trace, events, _span_edges(trace, snapshot.annotations))
+    categories = _categories(trace, ends, events, runs, last_run)
     _put_labelled(categories, trace, snapshot.labels)
     lives = Lives(ends, categories, freed_at_start, {}, len(trace))
-    likes = _Likes(trace, lives)
+    likes = _Likes(trace, lives, runs)
+    replaced: dict[int, int] = {}  # address of an older block without a stack that a step freed -> its bytes
     for block in held_at_start(snapshot, device):
         end = freed_at_start.get(block.address, len(trace))
         freed_by = Kind.UNSEEN if end == len(trace) else Kind(events[end])
         size = block.requested_bytes or block.size_bytes
-        lives.older[block.address] = _older(known[block.stack], size, freed_by, likes.of(size, end))
+        found = _older(known[block.stack], size, freed_by, likes, end)
+        if found == Category.OPTIMIZER and known[block.stack] == Kind.UNSEEN:
+            replaced[block.address] = size
+        lives.older[block.address] = found
+    if replaced:
+        _tell_weights(snapshot, device, lives, events, replaced)
+    _inherit(trace, lives, events, runs)
+    _put_labelled(categories, trace, snapshot.labels)
     return lives
+
+
+def _tell_weights(
+    snapshot: Snapshot, device: DeviceSnapshot, lives: Lives, events: array[int], replaced: dict[int, int]
+) -> None:
+    """Whether what steps replaced can have been weights: then it is not known what it was.
+
+    Some optimizers make new weights as they make new states, and all states alike. Where the older blocks that stay are
+    as many and as large as the gradients of a step, the weights are among them; gradients that are older, too, are
+    as many again.
+    """
+    trace = device.trace
+    step = next((i for i, kind in enumerate(events) if kind in STEPS and trace.actions[i] == Action.ALLOC), len(trace))
+    gradients: Counter[int] = Counter()
+    places: dict[int, set[int]] = {}  # size -> stacks at which steps make what outlives them
+    for index, action in enumerate(trace.actions):
+        if action != Action.ALLOC:
+            continue
+        category, size = lives.category(index), trace.sizes[index]
+        if category == Category.GRADIENTS and index < step < lives.ends[index]:
+            gradients[size] += 1
+        elif category == Category.OPTIMIZER and events[index] in STEPS:
+            places.setdefault(size, set()).add(trace.stacks[index])
+    kept: Counter[int] = Counter()
+    for block in held_at_start(snapshot, device):
+        size, category = block.requested_bytes or block.size_bytes, lives.older[block.address]
+        if block.freed_at > step and category == Category.GRADIENTS:
+            gradients[size] += 1
+        elif block.freed_at >= len(trace) and category in (Category.HELD, Category.WEIGHTS):
+            kept[size] += 1
+    if not gradients:
+        sizes = Counter(replaced.values())
+        gradients.update({size: 2 * (count // len(places.get(size, "?"))) for size, count in sizes.items()})
+    if gradients - kept:
+        lives.older.update(dict.fromkeys(replaced, Category.HELD))
+
+
+def _inherit(trace: Trace, lives: Lives, events: array[int], runs: array[int]) -> None:
+    """What a step makes in the place of a block that it gives up is what that was: new weights are no states."""
+    made: dict[int, int] = {}  # address -> event
+    fresh: dict[int, list[int]] = {}  # size -> events of this step whose blocks outlive it
+    run = -1
+    for index, action in enumerate(trace.actions):
+        if runs[index] != run:
+            run = runs[index]
+            fresh.clear()
+        address, size = trace.addresses[index], trace.sizes[index]
+        if action == Action.ALLOC:
+            made[address] = index
+            if events[index] in STEPS and lives.category(index) == Category.OPTIMIZER:
+                fresh.setdefault(size, []).append(index)
+        elif action == Action.FREE_REQUESTED:
+            start = made.pop(address, None)
+            if start is not None and runs[start] == run:
+                if start in fresh.get(size, ()):
+                    fresh[size].remove(start)
+                continue
+            given_up = lives.older.get(address, Category.UNKNOWN) if start is None else lives.category(start)
+            if events[index] in STEPS and given_up in (Category.WEIGHTS, Category.HELD) and fresh.get(size):
+                lives.categories[fresh[size].pop()] = CATEGORIES.index(given_up)
 
 
 def _frees_have_stacks(trace: Trace, ends: array[int]) -> bool:
@@ -141,21 +208,22 @@ def _frees_have_stacks(trace: Trace, ends: array[int]) -> bool:
     return not repeated or not all(repeated)
 
 
-def _older(kind: Kind, size_bytes: int, freed_by: Kind, like: Category) -> Category:
+def _older(kind: Kind, size_bytes: int, freed_by: Kind, likes: _Likes, end: int) -> Category:
     """What a block was that is older than the recording.
 
     Args:
         kind: of the stack that the table of segments has of it
         size_bytes: as requested [bytes]
         freed_by: the code that freed it during the recording
-        like: what those of its like were that the recording saw being made
+        likes: what those of its like were that the recording saw being made
+        end: index of the event that freed it; the number of events where none did
     """
     if kind == Kind.UNSEEN and size_bytes == CUBLAS_WORKSPACE_BYTES:
         return Category.WORKSPACES
-    found = _category(kind, True, freed_by, False)
-    if found == Category.UNKNOWN and kind == Kind.UNSEEN and freed_by == Kind.UNSEEN:
+    if kind == Kind.UNSEEN and freed_by == Kind.UNSEEN:
         return Category.HELD
-    return like if found == Category.UNKNOWN else found
+    found = _category(kind, True, freed_by, False)
+    return likes.of(size_bytes, end) if found == Category.UNKNOWN else found
 
 
 class _Likes:
@@ -164,13 +232,13 @@ class _Likes:
     An iteration gives up what the one before left at the same place: its outputs, and the graph that hangs on them.
     """
 
-    def __init__(self, trace: Trace, lives: Lives) -> None:
-        self._stacks = trace.stacks
+    def __init__(self, trace: Trace, lives: Lives, runs: array[int]) -> None:
+        self._stacks, self._runs = trace.stacks, runs
         self._here: dict[tuple[int, int], set[Category]] = {}  # stack of the free, size
         self._anywhere: dict[int, set[Category]] = {}  # stack of the free
         self._at_end: dict[int, set[Category]] = {}  # size, of what was never freed
         for index, action in enumerate(trace.actions):
-            if action != Action.ALLOC or lives.category(index) not in SEEN_AGAIN:
+            if action != Action.ALLOC:
                 continue
             category, size, end = lives.category(index), trace.sizes[index], lives.ends[index]
             if end == lives.events:
@@ -180,16 +248,23 @@ class _Likes:
                 self._anywhere.setdefault(trace.stacks[end], set()).add(category)
 
     def of(self, size_bytes: int, end: int) -> Category:
-        """What a block of this size was that this event freed; unknown where those like it were of several kinds."""
+        """What a block of this size was that this event freed; unknown where those like it were of several kinds.
+
+        It was a temporary only if it was freed in the pass in which the recording begins.
+        """
         stack = self._stacks[end] if end < len(self._stacks) else NO_STACK
         if stack == NO_STACK:
             return Category.UNKNOWN
-        for found in (
-            self._here.get((stack, size_bytes)), self._at_end.get(size_bytes), self._anywhere.get(stack)
-        ):
+        never = set() if self._runs[end] <= FIRST_RUN else {Category.TEMPORARIES}
+        for likes in (self._here.get((stack, size_bytes)), self._at_end.get(size_bytes), self._anywhere.get(stack)):
+            found = likes - never if likes else None
             if found:
-                return next(iter(found)) if len(found) == 1 else Category.UNKNOWN
+                return found.pop() if len(found) == 1 else Category.UNKNOWN
         return Category.UNKNOWN
+
+
+FIRST_RUN: Final = 1
+"""Number of the pass in which a recording begins."""
 
 
 def _ends(trace: Trace) -> tuple[array[int], dict[int, int]]:
@@ -225,8 +300,9 @@ def _span_edges(trace: Trace, annotations: tuple[Annotation, ...]) -> set[int]:
     return {bisect_left(trace.times_us, moment) for moment in moments}
 
 
-def _categories(trace: Trace, ends: array[int], kinds: array[int], edges: set[int]) -> array[int]:
-    runs, last_run = _runs(trace, kinds, edges)
+def _categories(
+    trace: Trace, ends: array[int], kinds: array[int], runs: array[int], last_run: int
+) -> array[int]:
     numbers = {category: number for number, category in enumerate(CATEGORIES)}
     result = array("B", bytes(len(trace)))
     known: dict[tuple[Kind, bool, Kind, bool], int] = {}

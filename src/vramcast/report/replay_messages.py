@@ -110,9 +110,9 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "其中 {size}（{count}）没有规则能判断用途",
     },
     "replay.held_before": {
-        "en": "{size} of it in {count} was there before the recording and stays, as weights do and, in training, "
-              "optimizer states; record from the start of the process to tell them apart",
-        "zh": "其中 {size}（{count}）在录制前就已存在且一直保留，如权重以及训练时的优化器状态；"
+        "en": "{size} of it in {count} was there before the recording, or took the place of what was, as weights, "
+              "optimizer states and caches do; record from the start of the process to tell them apart",
+        "zh": "其中 {size}（{count}）在录制前就已存在，或取代了录制前已有的块，如权重、优化器状态和缓存；"
               "从进程开始处录制即可区分",
     },
     "replay.held_unlisted": {
