@@ -18,6 +18,12 @@ from vramcast.domain.model import Noun
 PoolId = tuple[int, int]
 """(captured graph, user pool); (0, 0) is the default pool."""
 DEFAULT_POOL: Final[PoolId] = (0, 0)
+PREDICTED: Final = "vramcast"
+"""The format of recordings that nobody measured."""
+OWN_KEY: Final = "vramcast"
+"""Under which files in torch's form say what torch has no key for; its viewers pass over it."""
+COUNTS_EVENTS: Final = "predicted: times count events, they are not microseconds"
+"""A remark of theirs."""
 NO_STACK: Final = 0
 """Index of the empty stack: where none was recorded."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vramcast.domain.snapshot import (
+    OWN_KEY,
     Action,
     Annotation,
     BlockView,
@@ -26,7 +27,6 @@ from vramcast.domain.snapshot import (
 from vramcast.errors import SourceError
 
 PROTOCOL: Final = 4
-OWN_KEY: Final = "vramcast"
 _NO_CONTEXT: Final = "N/A"
 _NAMES: Final = tuple(action.name.lower() for action in Action)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from vramcast.domain.snapshot import Snapshot
+from vramcast.domain.snapshot import PREDICTED, Snapshot
 from vramcast.recordings.examine import Examined
 from vramcast.recordings.fragmentation import Fragmentation
 from vramcast.recordings.lives import Category
@@ -15,8 +15,6 @@ from vramcast.report.messages import Words
 from vramcast.units import format_bytes, format_seconds
 
 FRAMES: Final = 4
-PREDICTED: Final = "vramcast"
-"""Format of recordings that are our own."""
 """Shown of a stack."""
 
 NOTHING: Final = "-"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from vramcast.allocator import Allocator, Settings
 from vramcast.allocator.failure import DeviceOutOfMemory
-from vramcast.domain.snapshot import Frame, PoolId, Snapshot, Trace
+from vramcast.domain.snapshot import PREDICTED, Frame, PoolId, Snapshot, Trace
 from vramcast.recordings.recorder import Recorder
 from vramcast.tracing.tape import STEP, Action, Aside, Block, Tape
 
@@ -133,7 +133,7 @@ def recording(
                 start = recorder.clock
     except DeviceOutOfMemory:
         pass  # it is in the recording
-    recorded = recorder.snapshot(name=name, format_="vramcast", alloc_conf=alloc_conf)
+    recorded = recorder.snapshot(name=name, format_=PREDICTED, alloc_conf=alloc_conf)
     trace = recorded.devices[0].trace
     if first:
         kept = slice(kept_from if first <= len(tape.events) else len(trace), None)

@@ -16,7 +16,7 @@ from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.domain.program import Basis, Category
 from vramcast.domain.snapshot import Frame, Snapshot
-from vramcast.domain.traced import FORMAT, CoursePoint, TraceAnswer, Traced, TraceFailure, UnknownOperator
+from vramcast.domain.traced import CoursePoint, TraceAnswer, Traced, TraceFailure, UnknownOperator
 from vramcast.errors import UnknownName
 from vramcast.estimate.outside import communicator_bytes
 from vramcast.recordings.stacks import python_frames, shown
@@ -226,11 +226,10 @@ def _failure(run: Run, failure: Failure, outside: tuple[LedgerEntry, ...]) -> Tr
 
 def _recording(run: Run, about: About, labels: list[Category], settings: Settings, room: int) -> Snapshot:
     stacks = tuple(tuple(map(bare, stack)) for stack in run.stacks)
-    found = recording(
+    return recording(
         run.tape, stacks=stacks, labels=[str(label) for label in labels], name=about.name, settings=settings,
         capacity_bytes=max(0, room) if run.gpu else None, alloc_conf=run.alloc_conf,
     )
-    return replace(found, format=FORMAT)
 
 
 def _is_file(frame: Frame) -> bool:

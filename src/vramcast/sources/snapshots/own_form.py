@@ -8,16 +8,15 @@ from typing import Any, Final
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from vramcast.domain.snapshot import DeviceSnapshot, SizesAre, Snapshot, Totals, Trace
+from vramcast.domain.snapshot import OWN_KEY, PREDICTED, DeviceSnapshot, SizesAre, Snapshot, Totals, Trace
 from vramcast.sources.snapshots.limits import LARGEST_SIZE, MOST_DEVICES
 from vramcast.sources.snapshots.tables import Damaged
 
-OWN_KEY: Final = "vramcast"
 _MOST_REMARKS: Final = 100
 
 
 class _Own(Struct):
-    format: str = "vramcast"
+    format: str = PREDICTED
     sizes_are: SizesAre = SizesAre.REQUESTS
     devices: list[int] = []
     without_segments: list[int] = []

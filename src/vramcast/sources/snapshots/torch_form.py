@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from vramcast.domain.snapshot import (
+    OWN_KEY,
     Annotation,
     BlockView,
     DeviceSnapshot,
@@ -19,7 +20,7 @@ from vramcast.domain.snapshot import (
 )
 from vramcast.sources.snapshots.alloc_conf import alloc_conf
 from vramcast.sources.snapshots.limits import LARGEST_ADDRESS, MOST_DEVICES
-from vramcast.sources.snapshots.own_form import OWN_KEY, with_own
+from vramcast.sources.snapshots.own_form import with_own
 from vramcast.sources.snapshots.tables import Damaged, Tables, integer, rows, text
 from vramcast.units import MIB
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from vramcast.domain.snapshot import Action, BlockView, Frame, SegmentView, Snapshot
+from vramcast.domain.snapshot import COUNTS_EVENTS, OWN_KEY, PREDICTED, Action, BlockView, Frame, SegmentView, Snapshot
 from vramcast.tracing.history import LEVELS
 from vramcast.tracing.memory import Device, Memory
 from vramcast.tracing.origins import without_start
@@ -17,6 +17,8 @@ from vramcast.tracing.played import bare, recording
 
 STATES: Final = {(True, False): "inactive", (False, True): "active_awaiting_free", (False, False): "active_allocated"}
 """(is free, awaits its free) -> state"""
+OWN: Final = {"format": PREDICTED, "remarks": [COUNTS_EVENTS]}
+"""What torch has no key for, and its viewers pass over: that nothing of this was measured."""
 Frames = list[dict[str, Any]]
 
 
@@ -40,7 +42,7 @@ def memory_snapshot(memory: Memory) -> dict[str, Any]:
     history.is_awaited = False
     return {
         "segments": segments, "device_traces": traces, "external_annotations": [],
-        "allocator_settings": _settings(memory.devices[0]),
+        "allocator_settings": _settings(memory.devices[0]), OWN_KEY: OWN,
     }
 
 
@@ -74,13 +76,14 @@ def _block(block: BlockView, stacks: list[Frames]) -> dict[str, Any]:
 
 
 def _events(recorded: Snapshot, stacks: list[Frames]) -> list[dict[str, Any]]:
-    """The events as torch writes them; when they would have been nobody knows."""
+    """The events as torch writes them; their times count events."""
     trace, pools = recorded.devices[0].trace, recorded.pools
     return [
         {
             "action": Action(action).name.lower(), "device_free" if action == Action.OOM else "addr": address,
-            "size": trace.sizes[at], "stream": trace.streams[at], "time_us": 0, "compile_context": "N/A",
-            "user_metadata": "", "pool_id": pools[trace.pools[at]], "frames": stacks[trace.stacks[at]],
+            "size": trace.sizes[at], "stream": trace.streams[at], "time_us": trace.times_us[at],
+            "compile_context": "N/A", "user_metadata": "", "pool_id": pools[trace.pools[at]],
+            "frames": stacks[trace.stacks[at]],
         }
         for at, (action, address) in enumerate(zip(trace.actions, trace.addresses, strict=True))
     ]
