@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 from array import array
+from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from vramcast.domain.snapshot import Snapshot, Trace
+from vramcast.emit.memory_snapshot import write_snapshot
 from vramcast.recordings.advice import advice
 from vramcast.recordings.examine import Asked, examine
 from vramcast.recordings.replay import Basis, Outcome, replay
 from vramcast.recordings.variants import Variant
 from vramcast.report.messages import Words
 from vramcast.report.replay import render
+from vramcast.sources.snapshots import read_snapshot
 from vramcast.units import MIB
 
 from ._made import Run, train
@@ -83,3 +88,22 @@ def test_a_saving_below_what_laying_out_anew_changes_proves_nothing() -> None:
 def test_a_failure_that_does_not_come_again_shows_no_setting_to_help() -> None:
     assert (said := advice([variant(90, avoided=1), variant(70, avoided=1)])) is not None
     assert said.kind == "not_repeated" and said.best is None
+
+
+@pytest.mark.parametrize("conf", ["an_option_of_tomorrow:3", "per_process_memory_fraction:0.5"])
+def test_the_settings_of_a_recording_need_not_be_known_to_try_others(conf: str) -> None:
+    found = examine(replace(recorded(), alloc_conf=conf), recorded().devices[0], Asked(confs=("max_split_size_mb:64",)))
+    assert [variant.conf for variant in found.variants] == [conf, "max_split_size_mb:64"]
+    assert found.variants[0].peak_reserved_bytes == found.replayed.peak_reserved_bytes
+
+
+def test_expandable_segments_show_where_a_version_writes_no_settings(tmp_path: Path) -> None:
+    run = Run("expandable_segments:True")
+    train(run, 2)
+    raw = pickle.loads(write_snapshot(run.dump()))
+    del raw["allocator_settings"], raw["vramcast"]
+    path = tmp_path / "torch-2.1.pickle"
+    path.write_bytes(pickle.dumps(raw))
+    snapshot = read_snapshot(path)
+    assert snapshot.alloc_conf == "expandable_segments:True"
+    assert replay(snapshot, snapshot.devices[0]).outcome is Outcome.EXACT

@@ -131,7 +131,8 @@ def test_without_addresses_sizes_are_added_up_and_nothing_is_invented() -> None:
     assert found.variants == () and found.fragmentation is None and found.num_failures == 0
     assert found.leaks is not None and not found.leaks.can_be_told
     text = render([found], Words("en"), top=3)
-    assert text.startswith("peak: at least ") and "reserved memory, and which blocks were live, are not known" in text
+    assert text.startswith("peak: at least ")
+    assert "reserved memory, which blocks were live, and what other settings would do, are not known" in text
     (device,) = replay_document([found], top=3)["devices"]
     assert "reserved_bytes" not in device["peak"] and device["peak"]["at_least"] and device["basis"] == "summed"
     assert all("reserved_bytes" not in point for point in device["timeline"])
@@ -160,6 +161,9 @@ def test_with_addresses_alone_reserved_memory_is_called_simulated() -> None:
     assert found.replayed.peak_allocated_bytes == found.held.size_bytes < GIB
     assert found.fragmentation is None and found.fragmentation_of_run is None
     assert "simulated" in render([found], Words("en"), top=3).splitlines()[0]
+    text = render([examined(snapshot, all_confs=True)], Words("en"), top=3)
+    assert "defaults (assumed: the recording states none)" in text and "(of the recording)" not in text
+    assert "nor in what runs out of memory" in text
 
 
 def test_a_failure_of_a_profile_has_no_figures_that_nobody_recorded() -> None:

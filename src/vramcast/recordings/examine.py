@@ -209,10 +209,10 @@ def _variants(
     if not device.has_addresses or replayed.outcome is Outcome.FAILED:
         return ()
     capacity = asked.capacity_bytes if asked.capacity_bytes is not None else recorded_capacity(device, replayed)
-    own = under(snapshot, device, snapshot.alloc_conf, capacity_bytes=capacity)
+    own = under(snapshot, device, capacity_bytes=capacity)
     if asked.capacity_bytes is None and own.out_of_memory is not None:
         # what was live before is laid out anew, and so did not fit where it really did: this is no limit of the process
-        capacity, own = None, under(snapshot, device, snapshot.alloc_conf)
+        capacity, own = None, under(snapshot, device)
     usual = (conf for conf in CONFS if capacity is not None or NEEDS_CAPACITY not in conf)
     others = dict.fromkeys((*asked.confs, *(usual if asked.all_confs else ())))
     others.pop(snapshot.alloc_conf, None)

@@ -137,7 +137,8 @@ def exactness(found: Examined, words: Words) -> str:
     if replayed.contradiction:
         return words("replay.contradiction", why=replayed.contradiction)
     if replayed.addresses_matched is None or replayed.segments_matched is None:
-        return words(UNCOMPARED.get(replayed.basis, "replay.not_exact"))
+        key = UNCOMPARED.get(replayed.basis, "replay.not_exact")
+        return words(key if found.source.has_addresses or key != "replay.recorded" else "replay.recorded_alone")
     parts = [
         words(
             "replay.exact" if replayed.segment_events else "replay.exact_addresses",

@@ -249,8 +249,7 @@ def _leaks(found: Examined, leaks: Leaks, top: int) -> dict[str, Any]:
 def _difference(found: Difference, top: int) -> dict[str, Any]:
     return {
         "against": found.before,
-        "same_process": found.same_process,
-        **_present({"peak_reserved_bytes": _both(found)}),
+        **_present({"same_process": found.same_process, "peak_reserved_bytes": _both(found)}),
         "peak": _moment(found.at_peak, top),
         "end": _moment(found.at_end, top),
         "segments": {

@@ -76,10 +76,15 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
               "so holes are not known",
         "zh": "未重放：数值为所录分配器自己的计数；记录中没有段，因此空洞未知",
     },
+    "replay.recorded_alone": {
+        "en": "not replayed: figures are what the recorded allocator itself counted; its events have no addresses, so "
+              "which blocks were live, and what other settings would do, are not known",
+        "zh": "未重放：数值为所录分配器自己的计数；事件没有地址，因此哪些块在使用以及其他设置的效果均未知",
+    },
     "replay.summed": {
         "en": "not replayed: its events have no addresses, as torch 1.9 wrote them, so sizes are added up; reserved "
-              "memory, and which blocks were live, are not known",
-        "zh": "未重放：事件没有地址（torch 1.9 即如此），只能累加大小；已保留以及哪些块在使用均未知",
+              "memory, which blocks were live, and what other settings would do, are not known",
+        "zh": "未重放：事件没有地址（torch 1.9 即如此），只能累加大小；已保留、哪些块在使用以及其他设置的效果均未知",
     },
     "replay.final.None": {"en": "the recording lists no blocks to compare", "zh": "记录中没有可比较的块"},
     "replay.course": {"en": "Course", "zh": "过程"},
@@ -200,6 +205,13 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "replay.setting": {"en": "setting", "zh": "设置"},
     "replay.defaults": {"en": "defaults", "zh": "默认"},
     "replay.as_recorded": {"en": "{conf} (of the recording)", "zh": "{conf}（录制时）"},
+    "replay.as_assumed": {
+        "en": "{conf} (assumed: the recording states none)", "zh": "{conf}（假定：记录未说明设置）",
+    },
+    "replay.least_laid": {
+        "en": "what was held before the recording and stays is not in these figures, nor in what runs out of memory",
+        "zh": "录制前已存在且一直保留的不在这些数值中，也未计入是否显存不足",
+    },
     "replay.laid_anew": {
         "en": "what was live before the recording is laid out anew under each, without the cache of its past; the "
               "recording itself reserved {reserved}",
@@ -281,6 +293,10 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
     },
     "replay.same_process.False": {
         "en": "no event in common: compared as two runs", "zh": "没有共同事件：按两次运行比较",
+    },
+    "replay.same_process.None": {
+        "en": "events without times cannot tell one process from two: compared as two runs",
+        "zh": "事件没有时间，无法判断是否为同一进程：按两次运行比较",
     },
     "replay.was": {"en": "before", "zh": "之前"},
     "replay.is": {"en": "now", "zh": "现在"},

@@ -300,7 +300,7 @@ def _variants(found: Examined, words: Words) -> dict[str, Any]:
         return {"rows": []}
     said = found.advice
     keys = ("setting", "peak_reserved", "change", "retries", "oom")
-    rows = zip(found.variants, variant_rows(found.variants, words), strict=True)
+    rows = zip(found.variants, variant_rows(found, words), strict=True)
     return {
         "title": variants_title(found.variants, words),
         "said": None if said is None else advised(said, found.variants[0], words),

@@ -10,6 +10,7 @@ from vramcast.recordings.advice import Advice, ran_out
 from vramcast.recordings.difference import Difference, Grown, Moment
 from vramcast.recordings.examine import Examined, Failure
 from vramcast.recordings.leaks import Leak, Leaks
+from vramcast.recordings.replay import Outcome
 from vramcast.recordings.start import held_at_start, unlisted_at_start
 from vramcast.recordings.variants import Variant
 from vramcast.report.messages import Words
@@ -62,13 +63,14 @@ def variants_title(variants: Sequence[Variant], words: Words) -> str:
     return words("replay.variants_capacity", capacity=format_bytes(capacity))
 
 
-def variant_rows(variants: Sequence[Variant], words: Words) -> list[tuple[str, ...]]:
+def variant_rows(found: Examined, words: Words) -> list[tuple[str, ...]]:
     """A row for each setting: name, peak reserved, change, retries, out of memory."""
-    own = variants[0]
+    own = found.variants[0]
+    is_known = own.conf or found.replayed.outcome is not Outcome.NOT_COMPARED  # a replay that agrees shows them
     rows: list[tuple[str, ...]] = []
-    for variant in variants:
+    for variant in found.variants:
         conf = plain(variant.conf) or words("replay.defaults")
-        name = words("replay.as_recorded", conf=conf) if variant is own else conf
+        name = words("replay.as_recorded" if is_known else "replay.as_assumed", conf=conf) if variant is own else conf
         more = variant.peak_reserved_bytes - own.peak_reserved_bytes
         change = "" if variant is own or ran_out(variant) or ran_out(own) else signed(more)
         stopped = _stopped(variant, words)
@@ -86,7 +88,7 @@ def settings(found: Examined, words: Words) -> Iterator[str]:
     if said is not None:
         yield advised(said, variants[0], words)
     keys = ("replay.setting", "replay.peak_reserved", "replay.change", "replay.retries", "replay.oom")
-    rows = [tuple(words(key) for key in keys), *variant_rows(variants, words)]
+    rows = [tuple(words(key) for key in keys), *variant_rows(found, words)]
     yield from table(rows, right=frozenset({1, 2, 3})).splitlines()
     note = laid_anew(found, words)
     if note:
@@ -96,7 +98,11 @@ def settings(found: Examined, words: Words) -> Iterator[str]:
 def laid_anew(found: Examined, words: Words) -> str:
     """Why the settings of the recording may reserve another amount than it did; "" where they do not."""
     reserved = found.replayed.peak_reserved_bytes
-    if not found.variants or reserved is None or ran_out(found.variants[0]):
+    if not found.variants or ran_out(found.variants[0]):
+        return ""
+    if found.replayed.is_least:
+        return words("replay.least_laid")
+    if reserved is None:
         return ""
     unlisted = unlisted_at_start(found.source, held_at_start(found.snapshot, found.source))
     if unlisted:

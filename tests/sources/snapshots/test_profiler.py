@@ -18,7 +18,7 @@ from vramcast.errors import SourceError
 
 
 def memory(
-    time_us: float, address: int, num_bytes: int, *, device_type: int = 1, device: int = 0, allocated: int = 2048,
+    time_us: float, address: int | str, num_bytes: int, *, device_type: int = 1, device: int = 0, allocated: int = 2048,
     reserved: int = 2**21,
 ) -> dict[str, Any]:
     """An event as Kineto writes it."""
@@ -106,6 +106,7 @@ def test_a_plain_list_of_events_and_gzip_are_read_too(tmp_path: Path) -> None:
 def test_pointers_printed_as_signed_integers_are_addresses(tmp_path: Path) -> None:
     trace = read(tmp_path, document([memory(1.0, -512, 512)])).devices[0].trace
     assert trace.addresses[0] == 2**64 - 512
+    assert read(tmp_path, document([memory(1.0, "0512", 512)])).devices[0].trace.addresses[0] == 512
 
 
 def test_several_devices_are_kept_apart(tmp_path: Path) -> None:
@@ -118,7 +119,12 @@ def test_a_trace_without_gpu_memory_says_how_to_record_it(tmp_path: Path) -> Non
         read(tmp_path, document([memory(1.0, 1, 512, device_type=0)]))
 
 
-@pytest.mark.parametrize("field", [{"ts": 1e300}, {"args": {"Bytes": 5}}, {"args": 5}, {"ts": None}])
+@pytest.mark.parametrize(
+    "field", [
+        {"ts": 1e300}, {"args": {"Bytes": 5}}, {"args": 5}, {"ts": None},
+        {"args": memory(1.0, "9" * 5000, 512)["args"]},
+    ],
+)
 def test_damaged_memory_events_are_said(tmp_path: Path, field: dict[str, Any]) -> None:
     with pytest.raises(SourceError):
         read(tmp_path, document([memory(1.0, 1, 512) | field]))

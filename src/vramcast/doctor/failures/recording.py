@@ -93,7 +93,7 @@ class Recorded:
         """A device under the settings of the recording, then under those that usually help."""
         if device.device not in self._variants:
             held = recorded_capacity(device, self.replayed(device))
-            confs = dict.fromkeys((self.snapshot.alloc_conf, *CONFS))
+            confs = (None, *(conf for conf in CONFS if conf != self.snapshot.alloc_conf))
             found = (_under(self.snapshot, device, conf, held) for conf in confs)
             self._variants[device.device] = [variant for variant in found if variant is not None]
         return self._variants[device.device]
@@ -242,7 +242,7 @@ def _device(known: Recorded, number: int | None) -> DeviceSnapshot | None:
     return max(devices, key=most)
 
 
-def _under(snapshot: Snapshot, device: DeviceSnapshot, conf: str, held: int | None) -> Variant | None:
+def _under(snapshot: Snapshot, device: DeviceSnapshot, conf: str | None, held: int | None) -> Variant | None:
     """A setting tried; None where torch refuses it here: some need a capacity that is not known."""
     try:
         return under(snapshot, device, conf, capacity_bytes=held)

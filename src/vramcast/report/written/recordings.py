@@ -111,7 +111,7 @@ def _variants(found: Examined, words: Words) -> Iterator[Part]:
         yield Text(advised(said, found.variants[0], words))
     keys = ("setting", "peak_reserved", "change", "retries", "oom")
     head = tuple(words(f"replay.{key}") for key in keys)
-    yield Table(head, tuple(variant_rows(found.variants, words)), right=FIGURES)
+    yield Table(head, tuple(variant_rows(found, words)), right=FIGURES)
     note = laid_anew(found, words)
     if note:
         yield Text(note)

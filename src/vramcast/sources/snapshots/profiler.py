@@ -26,6 +26,7 @@ OUT_OF_MEMORY: Final = "[OutOfMemory]"
 _CPU: Final = 0  # c10::DeviceType
 _RUNNING: Final = frozenset({"cpu_op", "user_annotation", "python_function", "Operator"})
 _ANNOTATIONS: Final = frozenset({"user_annotation"})
+_LONGEST_ADDRESS: Final = 20  # digits of 2^64
 _LATEST_US: Final = 2.0**62
 
 
@@ -121,7 +122,8 @@ class ProfilerTrace:
         if said.address is None and not failed:
             self._without_address.add(said.device)
         address = 0 if said.address is None else said.address
-        address = int(address, 0) if isinstance(address, str) and address.isdecimal() else address
+        if isinstance(address, str) and address.isdecimal() and len(address) <= _LONGEST_ADDRESS:
+            address = int(address)
         if type(address) is int and address < 0:
             address += 2**64  # pointers are printed as signed integers
         self._tables.count_events(1 if failed or said.num_bytes > 0 else 2)
