@@ -23,34 +23,14 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 BLOCK: Final = re.compile(
     r"^```console(?P<lines> lines=\d+)?\n\$ (?P<command>vramcast [^\n]*)\n(?P<output>.*?)^```$", re.M | re.S
 )
-ACCURACY: Final = re.compile(r"<!-- accuracy -->\n.*?<!-- /accuracy -->", re.S)
+ACCURACY: Final = re.compile(r"<!-- (?P<what>(?:serving )?accuracy) -->\n.*?<!-- /(?P=what) -->", re.S)
 FORMATS: Final = re.compile(r"<!-- (?P<what>formats|example) -->\n.*?<!-- /(?P=what) -->", re.S)
-SERVING_ACCURACY: Final = re.compile(r"<!-- serving accuracy -->\n.*?<!-- /serving accuracy -->", re.S)
 OPTIONS: Final = re.compile(r"<!-- allocator options -->\n.*?<!-- /allocator options -->", re.S)
 FAILURES: Final = re.compile(r"<!-- failure (?P<what>families|figures|facts) -->\n.*?<!-- /failure (?P=what) -->", re.S)
 WATCH: Final = re.compile(r"<!-- watch (?P<what>metrics|schema) -->\n.*?<!-- /watch (?P=what) -->", re.S)
 WEB: Final = re.compile(r"<!-- web (?P<what>routes|example) -->\n.*?<!-- /web (?P=what) -->", re.S)
 STEP_TIMES: Final = re.compile(r"<!-- step times -->\n.*?<!-- /step times -->", re.S)
 REPORT: Final = re.compile(r"<!-- report (?P<lines>\d+): (?P<command>vramcast [^\n]*) -->\n.*?<!-- /report -->", re.S)
-TRUTH_FILES: Final = ("megatron_b200.jsonl", "training.jsonl", "kernels.jsonl")
-SERVING_FILE: Final = "inference.jsonl"
-SERVING: Final[tuple[tuple[str, str, str], ...]] = (
-    ("weights (vLLM, SGLang)", r"^(vllm|sglang)", r"^weights_g"),
-    ("activation peak (vLLM)", r"^vllm", r"^activation_peak"),
-    ("KV pool (vLLM)", r"^vllm", r"^kv_gib$"),
-    ("KV tokens, blocks, concurrency", r"^(vllm|sglang)", r"^(kv_tokens|gpu_blocks|max_concurrency_x)$"),
-    ("starts or runs out of memory (vLLM)", r"^vllm", r"^startup_fits$"),
-    ("most sequences (TensorRT-LLM)", r"^trtllm_measured", r"^max_concurrent_sequences$"),
-    ("KV buffers (llama.cpp, ik_llama.cpp)", r"llamacpp", r"^kv_self"),
-    ("compute buffers (llama.cpp, ik_llama.cpp)", r"llamacpp", r"^compute_buffer"),
-    ("model buffers by mix (llama.cpp, ik_llama.cpp)", r"llamacpp", r"^model_buffer"),
-    ("peak (Transformers: Qwen, GLM, DeepSeek)", r"^(qwen|glm4|deepseek)", r""),
-    ("peak (litgpt, AutoAWQ, exllama, lmdeploy)", r"^(litgpt|autoawq|exllama|lmdeploy)", r""),
-    ("diffusion components and peaks", r"^(diffusion|sdcpp)", r""),
-    ("what vendors and communities state", r"^(vendor|community|whisper|ctranslate2|embedding|ollama)", r""),
-)
-"""Label -> patterns of the group and of the quantity."""
-
 TRACED: Final = ("torchvision", "timm", "transformers", "diffusers")
 """Libraries of targets that documents trace."""
 
@@ -65,8 +45,8 @@ def documents() -> list[Path]:
 def regenerated(text: str) -> str:
     """The document with every command's present output; `lines=N` keeps the first N lines of it."""
     for pattern, fresh in (
-        (BLOCK, _fresh_block), (ACCURACY, _fresh_accuracy), (SERVING_ACCURACY, _fresh_serving_accuracy),
-        (STEP_TIMES, _fresh_step_times), (FORMATS, _fresh_formats), (OPTIONS, _fresh_options),
+        (BLOCK, _fresh_block), (ACCURACY, _fresh_accuracy), (STEP_TIMES, _fresh_step_times),
+        (FORMATS, _fresh_formats), (OPTIONS, _fresh_options),
         (FAILURES, _fresh_failures), (WATCH, _fresh_watch), (REPORT, _fresh_report), (WEB, _fresh_web),
     ):
         text = pattern.sub(fresh, text)
@@ -128,74 +108,21 @@ def _fresh_report(match: re.Match[str]) -> str:
 
 
 def _fresh_accuracy(match: re.Match[str]) -> str:
-    """The accuracy table, where the measured runs are at hand."""
-    folder = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth")
-    files = [folder / name for name in TRUTH_FILES]
-    if not all(path.is_file() for path in files):
-        return match[0]
-    return f"<!-- accuracy -->\n{accuracy_table(files)}<!-- /accuracy -->"
+    """How right the predictions are, of training or of serving."""
+    from truth import tables
+
+    what = match["what"]
+    table = tables.serving_table() if what == "serving accuracy" else tables.training_table()
+    return f"<!-- {what} -->\n{table}<!-- /{what} -->"
 
 
-def _fresh_serving_accuracy(match: re.Match[str]) -> str:
-    """The same for serving runs."""
-    path = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth") / SERVING_FILE
-    if not path.is_file():
-        return match[0]
-    return f"<!-- serving accuracy -->\n{serving_table(path)}<!-- /serving accuracy -->"
-
-
-def _fresh_step_times(match: re.Match[str]) -> str:
-    """Published step times beside ours, where the measured runs are at hand."""
-    folder = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth")
-    if not (folder / TRUTH_FILES[0]).is_file():
-        return match[0]
+def _fresh_step_times(_: re.Match[str]) -> str:
+    """Published step times beside ours."""
     from benchmarks.step_time import markdown, published, stated
+    from truth.score import PUBLISHED
 
-    lines = "\n".join(markdown([*published(), *stated(folder)]))
+    lines = "\n".join(markdown([*published(), *stated(PUBLISHED)]))
     return f"<!-- step times -->\n{lines}\n<!-- /step times -->"
-
-
-def serving_table(path: Path) -> str:
-    """One line per kind of figure, over all groups that measured it."""
-    from truth.score import score_file, statistics_of
-
-    lines = ["| serving | cases | predicted | median error | 95 % below | worst | under by > 5 % |"]
-    lines.append("|---|---|---|---|---|---|---|")
-    scored = [item for item in score_file(path) if not item.mark]
-    for label, group, level in SERVING:
-        items = [item for item in scored if re.search(group, item.group) and re.search(level, item.level)]
-        record = statistics_of(items)
-        if "worst" in record:
-            lines.append(
-                f"| {label} | {record['rows']} | {record['predicted']} | {record['median_abs_error']:.2%} | "
-                f"{record['p95_abs_error']:.1%} | {record['worst']['error']:+.1%} | "
-                f"{record['underestimated_over_5_percent_share']:.0%} |"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def accuracy_table(files: list[Path]) -> str:
-    """One line per group and level; single operators together."""
-    from truth.score import score_file, statistics_of
-
-    lines = ["| measured runs | level | cases | predicted | median error | 95 % below | worst | under by > 5 % |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
-    scored = [item for path in files for item in score_file(path) if not item.mark]
-    named = [("single operators" if "/" in item.group else item.group, item) for item in scored]
-    for name, level in sorted({(name, item.level) for name, item in named}):
-        record = statistics_of([item for other, item in named if (other, item.level) == (name, level)])
-        if "worst" in record:
-            lines.append(
-                f"| {name} | {level} | {record['rows']} | {record['predicted']} | {record['median_abs_error']:.2%} | "
-                f"{record['p95_abs_error']:.1%} | {record['worst']['error']:+.1%} | "
-                f"{record['underestimated_over_5_percent_share']:.0%} |"
-            )
-        for peer, part in record.get("peers", {}).items():
-            lines.append(
-                f"| &nbsp;&nbsp;{peer} on the same rows | {level} | {record['rows']} | {record['rows']} | "
-                f"{part['median_abs_error']:.2%} | {part['max_abs_error']:.1%} (max) | | |"
-            )
-    return "\n".join(lines) + "\n"
 
 
 def _fresh_block(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Learn the intervals from the measured cases: `python -m truth.calibrate FILE...` rewrites estimate/calibration.py.
+"""Learn the intervals from the measured cases: `python -m truth.calibrate [FILE...]` rewrites estimate/calibration.py.
 
 For every group of measured runs the ratios measured / predicted are kept, at most 21 evenly spaced quantiles of them.
 Rows marked `scope` or `suspect` and single-operator rows do not count. How often the 90 % interval holds when the
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from truth.rows import SAME_RUNS
-from truth.score import Scored, has_interval, percentile, purpose_of, score_file
+from truth.score import PUBLISHED_FILES, Scored, has_interval, percentile, purpose_of, score_file
 
 TARGET: Final = Path(__file__).resolve().parent.parent / "src" / "vramcast" / "estimate" / "calibration.py"
 KEPT: Final = 21
@@ -73,7 +73,7 @@ def module_text(ratios: Ratios) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m truth.calibrate", description=__doc__.splitlines()[0])
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("files", nargs="*", type=Path, default=PUBLISHED_FILES, metavar="FILE")
     options = parser.parse_args(arguments)
     scored = [item for path in options.files for item in score_file(path)]
     ratios = ratios_of(scored)

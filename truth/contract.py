@@ -7,6 +7,9 @@ from typing import Final, NamedTuple
 STEP_TIME: Final = "step time"
 """Level of a prediction in seconds."""
 
+VERDICT: Final = "fits"
+"""Level of rows that say only whether a run came through, 1 or 0."""
+
 
 class Prediction(NamedTuple):
     """One predicted number beside its measured one, both in bytes or in the unit of a row's own quantity."""

@@ -1,4 +1,4 @@
-"""Every measured case beside its prediction, for the page: `python -m truth.page FILE... [--check]`.
+"""Every measured case beside its prediction, for the page: `python -m truth.page [FILE...] [--check]`.
 
 Writes `src/vramcast/web/routes/accuracy.json`; with --check nothing is written and a difference is an error. A case is
 a row of texts and numbers; texts that repeat (groups, sources, reasons) stand once and are named by their place.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from truth.contract import STEP_TIME
-from truth.score import LEVELS, Row, Scored, score_file, statistics_of
+from truth.score import LEVELS, PUBLISHED, Row, Scored, score_file, statistics_of
 from vramcast.units import GIB, MIB
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "src" / "vramcast" / "web" / "routes" / "accuracy.json"
@@ -165,7 +165,7 @@ def text_of(document: dict[str, Any]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m truth.page", description=__doc__.splitlines()[0])
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("files", nargs="*", type=Path, default=sorted(PUBLISHED.glob("*.jsonl")), metavar="FILE")
     parser.add_argument("--check", action="store_true", help="write nothing; a difference is an error")
     options = parser.parse_args(arguments)
     text = text_of(document(sorted(options.files, key=lambda path: path.name)))  # however they are listed
@@ -173,7 +173,7 @@ def main(arguments: list[str] | None = None) -> int:
         PAGE.write_text(text, encoding="utf-8")
         return 0
     if PAGE.read_text(encoding="utf-8") != text:
-        print(f"{PAGE.name} is stale: python -m truth.page {' '.join(map(str, options.files))}", file=sys.stderr)
+        print(f"{PAGE.name} is stale: python -m truth.page", file=sys.stderr)
         return 1
     return 0
 

@@ -1,5 +1,6 @@
-"""Score predictions against measured memory: `python -m truth.score FILE... [--json] [--rows]`.
+"""Score predictions against measured memory: `python -m truth.score [FILE...] [--json] [--rows]`.
 
+Without a FILE the tables of the README are printed, from the runs in `truth/published/`.
 Every row of the files is read, turned into a question by the adapter of its group, predicted and compared; none is
 dropped: what cannot be predicted is counted with its reason. Errors are fractions of the measured value.
 Rows marked `scope` (too few fields) or `suspect` (doubtful measurement) are reported in groups of their own.
@@ -17,12 +18,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from truth.contract import STEP_TIME, Prediction, Refused
+from truth.contract import STEP_TIME, VERDICT, Prediction, Refused
 from truth.rows import adapter, engine_of, harness_of
 from vramcast.errors import SourceError, VramcastError
 from vramcast.estimate.interval import Purpose, ratio_bounds
 
 Row = dict[str, Any]
+
+PUBLISHED: Final = Path(__file__).resolve().parent / "published"
+"""Runs that others measured and published, a row each with its source."""
+
+PUBLISHED_FILES: Final = tuple(
+    PUBLISHED / f"{name}.jsonl" for name in ("megatron_b200", "training", "recipes", "kernels", "inference")
+)
+"""Those that this program predicts; others of the folder belong to programs that trace."""
 
 LEVELS: Final = ("allocated", "reserved", "device")
 
@@ -65,13 +74,18 @@ class Scored(NamedTuple):
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m truth.score", description=__doc__.splitlines()[0])
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of the table")
     parser.add_argument("--rows", action="store_true", help="every row, worst first within its group")
     parser.add_argument("--group", action="append", help="only this group (may be repeated)")
     options = parser.parse_args(arguments)
+    if not (options.files or options.json or options.rows or options.group):
+        from truth.tables import serving_table, training_table  # it reads the scores of this module
+
+        print(training_table(), serving_table(), sep="\n", end="")
+        return 0
     try:
-        scored = [item for path in options.files for item in score_file(path, only=options.group)]
+        scored = [item for path in options.files or PUBLISHED_FILES for item in score_file(path, only=options.group)]
     except (SourceError, OSError, UnicodeDecodeError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -238,6 +252,9 @@ def statistics_of(items: list[Scored]) -> dict[str, Any]:
         "underestimated_over_5_percent_share": sum(error < -0.05 for error in errors) / len(errors),
         "worst": {"row": worst.row, "error": worst.error, "label": worst.label},
     }
+    if all(item.level == VERDICT for item in predicted):
+        record["right_share"] = sum(item.error == 0 for item in predicted) / len(predicted)
+        record["false_fits_share"] = sum(item.error > 0 for item in predicted) / len(predicted)
     covered = [item.covered for item in predicted if item.covered is not None]
     if covered:
         record["interval_coverage"] = sum(covered) / len(covered)

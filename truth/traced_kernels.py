@@ -69,6 +69,8 @@ def setups() -> dict[str, Callable[[Case], Any]]:
         "fused_add_rms_norm": layers.fused_add_rms_norm,
         "fused_linear_cpo_loss": losses.preference,
         "fused_linear_cross_entropy": losses.fused_linear_cross_entropy,
+        "fused_linear_jsd": losses.fused_linear_jsd,
+        "fused_linear_simpo_loss": losses.preference,
         "fused_linear_grpo_loss_sequence": losses.grpo,
         "fused_linear_grpo_loss_token": losses.grpo,
         "fused_linear_orpo_loss": losses.preference,

@@ -52,7 +52,7 @@ def test_a_model_larger_than_the_cards_does_not_fit() -> None:
         (["llama-3.1-8b"], 2, "which GPUs?"),
         (["--gpus", "l40s"], 2, "which model?"),
         (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vlm"], 4, "did you mean vllm"),
-        (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vllm@99.1"], 2, "known are versions 0.2 to"),
+        (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vllm@0.1"], 2, "known are versions 0.2 to"),
         (["llama-3.1-8b", "--gpus", "l40s", "--engine", "vllm@newest"], 2, "must be written like"),
         (["llama-3.1-8b", "--gpus", "l40s", "--tp", "4"], 2, "needs 4 GPUs"),
         (["llama-3.1-8b", "--gpus", "l40s", "--memory-fraction", "1.5"], 2, "above 0 and up to 1"),

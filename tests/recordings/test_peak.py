@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from vramcast.domain.cublas import SMALL_BYTES
 from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.recordings.examine import Asked, Examined, examine
-from vramcast.recordings.kinds import CUBLAS_WORKSPACE_BYTES, Kind, Kinds
+from vramcast.recordings.kinds import Kind, Kinds
 from vramcast.recordings.lives import Category, lives_of
 from vramcast.units import MIB
 
@@ -121,8 +122,8 @@ def test_what_was_there_before_and_stays_is_held_and_what_goes_is_unknown() -> N
 
 def test_the_workspace_of_cublas_is_known_by_its_size_where_no_stack_is() -> None:
     run = Run()
-    run.make(CUBLAS_WORKSPACE_BYTES)
-    run.make(CUBLAS_WORKSPACE_BYTES + 512)
+    run.make(SMALL_BYTES)
+    run.make(SMALL_BYTES + 512)
     assert _lives(run) == [Category.WORKSPACES, Category.UNKNOWN]
 
 

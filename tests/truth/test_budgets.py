@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from truth.score import score_file, statistics_of
+from truth.score import PUBLISHED, score_file, statistics_of
 
 ROOT = Path(__file__).resolve().parents[2]
-TRUTH = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth")
 BUDGETS = tomllib.loads((ROOT / "truth" / "budgets.toml").read_text(encoding="utf-8"))
-
-pytestmark = pytest.mark.skipif(not (TRUTH / "training.jsonl").is_file(), reason="the measured runs are not at hand")
 
 
 @pytest.fixture(scope="module")
 def scored() -> list[Any]:
-    files = (TRUTH / "training.jsonl", TRUTH / "megatron_b200.jsonl", TRUTH / "inference.jsonl")
-    return [item for path in files for item in score_file(path) if not item.mark]
+    files = ("training", "megatron_b200", "inference")
+    return [item for name in files for item in score_file(PUBLISHED / f"{name}.jsonl") if not item.mark]
 
 
 @pytest.mark.parametrize(("group", "level"), [(group, level) for group in BUDGETS for level in BUDGETS[group]])

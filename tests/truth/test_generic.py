@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from truth.contract import Refused
 from truth.rows.generic import job_of, predict
 from truth.rows.names import card_of, model_of
-from vramcast.domain.job import Precision, Recompute, Shards
+from vramcast.domain.job import Loss, Precision, Recompute, Shards
 from vramcast.errors import VramcastError
 
 ROW: dict[str, Any] = {
@@ -82,6 +82,8 @@ def test_cards_are_found_under_the_names_people_write(text: str, name: str) -> N
         ({"framework": "torchtune"}, "pytorch", Shards.NOTHING, Precision.BF16),
         ({"framework": "NeMo", "n_gpus": 8, "zero": "distributed optimizer"}, "megatron", Shards.OPTIMIZER,
          Precision.MIXED_BF16),
+        ({"framework": "NeMo Automodel", "n_gpus": 8, "fsdp": "FSDP2"}, "torchtitan", Shards.EVERYTHING,
+         Precision.AMP_BF16),
         ({"framework": "unsloth"}, "unsloth", Shards.NOTHING, Precision.BF16),
         ({"precision": "fp32"}, "huggingface", Shards.NOTHING, Precision.FP32),
     ],
@@ -120,6 +122,18 @@ def test_adapters_are_read_from_words_and_configs(peft: str, method: str, rank: 
 def test_optimizers_and_recomputation_are_read(change: dict[str, Any], optimizer: str, recompute: Recompute) -> None:
     plan = job_of(ROW | change).plan
     assert (plan.optimizer, plan.recompute) == (optimizer, recompute)
+
+
+def test_a_quantised_base_is_read_from_the_name_of_its_checkpoint() -> None:
+    for suffix, base in (("AWQ", "awq-int4"), ("GPTQ-Int4", "gptq-int4"), ("bnb-4bit", "nf4-dq")):
+        peft = job_of(ROW | {"peft": "LoRA r=8", "model": f"{ROW['model']}-{suffix}"}).plan.peft
+        assert peft is not None
+        assert peft.base == base
+
+
+@pytest.mark.parametrize("words", ["cut_cross_entropy", "cut cross-entropy", "CCE", "Liger kernels"])
+def test_a_loss_without_logits_is_read_however_it_is_written(words: str) -> None:
+    assert job_of(ROW | {"notes": f"plugins: {words}"}).plan.loss is Loss.FUSED_LINEAR
 
 
 def test_a_second_level_is_predicted_where_the_row_states_it() -> None:

@@ -103,3 +103,14 @@ def test_a_row_may_name_a_model_beside_its_file(tmp_path: Path) -> None:
     row = ASKED | {"ask": ASKED["ask"] | {"model": "recipe_configs/none.json"}}  # type: ignore[operator]
     (item,) = score_row(row, file="x.jsonl", number=1, folder=tmp_path)
     assert str(tmp_path) in (item.refused or "")
+
+
+def test_recomputation_that_a_row_denies_is_not_torchtitans_default() -> None:
+    from truth.rows.torchtitan import job_of
+
+    row = {
+        "model": "llama-3-8b", "gpu": "H100", "n_gpus": 8, "parallelism": {}, "precision": "bf16",
+        "framework": "torchtitan 2025-02-06 eager",
+    }
+    assert job_of(row).plan.recompute == "selective"
+    assert job_of(row | {"recompute": "none"}).plan.recompute == "none"

@@ -2,7 +2,6 @@
 
 import json
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,15 +11,15 @@ if find_spec("timm") is None or find_spec("torchvision") is None:
     pytest.skip("timm or torchvision is not installed", allow_module_level=True)
 
 from truth import fit_cudnn, traced_vision
+from truth.score import PUBLISHED
 from vramcast.catalogue.cudnn import FILE, read_shares, workspace_share
 
-ROWS = Path(__file__).parents[3] / "shared" / "truth" / "vision_nvidia_smi.jsonl"
+ROWS = PUBLISHED / "vision_nvidia_smi.jsonl"
 HERE = SimpleNamespace(map=lambda function, *items, chunksize=1: map(function, *items))
 """In place of a pool of processes."""
 QUESTION = traced_vision.Question("timm/seresnet18", 8, "GPUMemNet", "a100-sxm4-40gb")
 
 
-@pytest.mark.skipif(not ROWS.exists(), reason="needs the shared rows")
 def test_rows_of_small_networks_are_near_what_was_measured():
     rows = [(number, json.loads(line)) for number, line in enumerate(ROWS.read_text().splitlines(), start=1)]
     some = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +9,6 @@ import pytest
 from truth.contract import Refused
 from truth.rows.serving import encoders
 from truth.rows.serving.transformers import format_of, job_of, predict, release_of
-
-ROOT = Path(__file__).resolve().parents[2]
-TRUTH = Path(os.environ.get("VRAMCAST_TRUTH") or ROOT.parent / "shared" / "truth")
-
-needs_rows = pytest.mark.skipif(not (TRUTH / "inference.jsonl").is_file(), reason="the measured runs are not at hand")
 
 
 def row(**fields: Any) -> dict[str, Any]:

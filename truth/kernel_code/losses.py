@@ -129,6 +129,21 @@ def preference(case: Case) -> Run:
     return of_loss(forward)
 
 
+def fused_linear_jsd(case: Case) -> Run:
+    """The script's `TorchLMHeadJSD`: both projections are in the graph, the teacher's states are constants."""
+    dtype, rows = dtype_of(case), case.size("BT")
+    student, teacher = _projections(case, 2, dtype=dtype)
+    x, seen = leaf(rows, case.size("H"), dtype=dtype), constant(rows, case.size("H"), dtype=dtype)
+
+    def forward() -> torch.Tensor:
+        student_logits, teacher_logits = student(x), teacher(seen)
+        log_q = torch.log_softmax(student_logits / 1.0, dim=-1)
+        log_p = torch.log_softmax(teacher_logits / 1.0, dim=-1)
+        return _jensen_shannon(log_q, log_p).to(dtype)
+
+    return of_loss(forward)
+
+
 def _left_by_compiled(case: Case, weight: torch.Tensor) -> list[torch.Tensor]:
     """What compiled calls of the same script, before the measured ones, were seen to leave."""
     weights, chunks = LEFT_BY_COMPILED
@@ -218,6 +233,6 @@ def grpo(case: Case) -> Run:
 
 
 __all__ = [
-    "cross_entropy", "distillation", "fused_linear_cross_entropy", "grpo", "jsd", "kl_div", "preference", "sparsemax",
-    "tvd",
+    "cross_entropy", "distillation", "fused_linear_cross_entropy", "fused_linear_jsd", "grpo", "jsd", "kl_div",
+    "preference", "sparsemax", "tvd",
 ]

@@ -72,6 +72,6 @@ def _targets(text: str, framework: str) -> tuple[str, ...]:
 
 
 def _base(row: dict[str, Any]) -> str:
-    """Storage of the frozen weights, from the words on adapter and precision."""
-    text = f"{row.get('peft', '')} {row.get('precision', '')}".lower()
+    """Storage of the frozen weights, from the words on adapter and precision; else from the checkpoint's name."""
+    text = f"{row.get('peft', '')} {row.get('precision', '')} {row.get('model', '')}".lower()
     return next((name for pattern, name in BASES if re.search(pattern, text)), "full")

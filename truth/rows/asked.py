@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from truth.contract import Prediction, Refused
+from truth.contract import VERDICT, Prediction, Refused
 from vramcast.api.jobs import job_of, serve_answer
 from vramcast.domain.answer import Answer, Peak
 from vramcast.domain.job import Phase
@@ -47,7 +47,7 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     found = _answered(row["task"], _options(ask, folder))
     quantity = measured["quantity"]
     if quantity in VERDICTS:
-        return [Prediction("fits", float(found.fits), float(VERDICTS[quantity]))]
+        return [Prediction(VERDICT, float(found.fits), float(VERDICTS[quantity]))]
     value = measured["value"] * UNITS[measured["unit"]]
     if quantity == AFTER_LOADING:
         return [Prediction("reserved after loading", found.fullest.phases[Phase.LOAD].reserved_bytes, value)]

@@ -52,6 +52,7 @@ FRAMEWORKS: Final[tuple[tuple[str, Framework], ...]] = (
     ("lit-gpt", Framework("litgpt", Precision.BF16)),
     ("megatron-deepspeed", Framework("deepspeed", Precision.MIXED_BF16)),
     ("megatron", Framework("megatron", Precision.MIXED_BF16)),
+    ("automodel", Framework("torchtitan", Precision.BF16)),  # FSDP2 around Hugging Face models, without Megatron
     ("nemo", Framework("megatron", Precision.MIXED_BF16)),
     ("colossal", Framework("colossalai", Precision.MIXED_BF16)),
     ("axolotl", Framework("huggingface", Precision.BF16)),  # load_model: torch_dtype of the config
@@ -329,7 +330,7 @@ def loss_of(row: Row, engine: str) -> Loss | None:
         return None
     if engine == "megatron":
         return Loss.FUSED if re.search(r"cross.entropy.(?:loss.)?fusion|nemo|bridge", text) else None
-    return Loss.FUSED_LINEAR if re.search(r"liger|cut cross|cce\b", text) else None
+    return Loss.FUSED_LINEAR if re.search(r"liger|cut[ _-]cross[ _-]entropy|\bcce\b", text) else None
 
 
 def objective_of(row: Row, peft: Peft | None) -> Any:

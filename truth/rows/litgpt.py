@@ -6,13 +6,13 @@ import re
 from typing import Any, Final
 
 from truth.contract import Prediction, Refused
+from truth.rows.huggingface import highest
 from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Peft, Plan, Precision, Shards, Workload
-from vramcast.engines.litgpt import ranks
-from vramcast.estimate.timeline import simulate
+from vramcast.estimate.training import answer
 from vramcast.units import GIB
 
 MODELS: Final = {
@@ -40,8 +40,8 @@ def predict(row: dict[str, Any]) -> list[Prediction]:
     """Peak allocated bytes of one row."""
     job = job_of(row)
     _check_states(job, row)
-    marks = simulate(ranks(job)[0].phases)
-    return [Prediction("allocated", max(mark.allocated_bytes for mark in marks.values()), row["measured_gib"] * GIB)]
+    found = answer(job, with_changes=False)
+    return [Prediction("allocated", highest(found, "allocated"), row["measured_gib"] * GIB)]
 
 
 def _check_states(job: Job, row: dict[str, Any]) -> None:
@@ -80,7 +80,6 @@ def job_of(row: dict[str, Any]) -> Job:
         engine_options={
             "adapter_version": 2 if _is_second_adapter(row) else 1,
             "version": _date(row["framework"]),
-            "longest_first": count == 1 and "longest-first" in row.get("notes", ""),
         },
     )
 

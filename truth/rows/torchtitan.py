@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from truth.contract import Prediction, Refused
+from truth.rows.huggingface import highest
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
-from vramcast.domain.device import Cluster
+from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.job import Job, Loss, Plan, Precision, Recompute, Shards, Workload
-from vramcast.engines.torchtitan import ranks
-from vramcast.estimate.timeline import simulate
-from vramcast.units import GIB
+from vramcast.estimate.training import answer
+from vramcast.units import GB, GIB
 
 MODELS: Final = {
     "llama-7b (torchtrain llama 7b)": "llama-7b",
@@ -27,6 +29,10 @@ GPUS: Final = (
     ("A100", "a100-sxm4-80gb"),
 )
 
+STATED_MEMORY: Final = re.compile(r"([\d.]+) ?(GiB|GB)")
+UNITS: Final = {"GiB": GIB, "GB": GB}
+"""What a card says of itself: "H100 95GiB", "H100-SXM 96GB HBM2e (500W)"."""
+
 DEFAULT_TOKENS: Final = {"llama-3-8b": (1, 8192), "llama-3.1-8b": (1, 8192),
                           "deepseek-v3-16b (torchtitan 16b)": (4, 4096)}
 """Local batch and sequence length of the flavour's own config (train_configs/llama3_8b.toml)."""
@@ -34,13 +40,8 @@ DEFAULT_TOKENS: Final = {"llama-3-8b": (1, 8192), "llama-3.1-8b": (1, 8192),
 
 def predict(row: dict[str, Any]) -> list[Prediction]:
     """Peak reserved bytes of one row, on its fullest rank."""
-    job = job_of(row)
-    reserved = max(
-        mark.reserved_bytes
-        for program in ranks(job)
-        for mark in simulate(program.phases, alloc_conf=program.alloc_conf).values()
-    )
-    return [Prediction("reserved", reserved, row["measured_gib"] * GIB)]
+    found = answer(job_of(row), with_changes=False)
+    return [Prediction("reserved", highest(found, "reserved"), row["measured_gib"] * GIB)]
 
 
 def job_of(row: dict[str, Any]) -> Job:
@@ -55,9 +56,6 @@ def job_of(row: dict[str, Any]) -> Job:
     if batch is None or length is None:
         raise Refused("the row does not say batch size and sequence length")
     parallel = row["parallelism"]
-    gpu = next((load_gpu(card) for word, card in GPUS if row["gpu"].startswith(word)), None)
-    if gpu is None:
-        raise Refused(f"unknown card {row['gpu']!r}")
     precision = str(row.get("precision", ""))
     if "nvfp4" in precision.lower():
         raise Refused("training in NVFP4 is not modelled")
@@ -66,7 +64,7 @@ def job_of(row: dict[str, Any]) -> Job:
         model=model,
         workload=Workload(seq_len=length, micro_batch=batch),
         plan=_plan(row, parallel),
-        cluster=Cluster(gpu=gpu, gpus_per_node=row["n_gpus"]),
+        cluster=Cluster(gpu=_card(row["gpu"]), gpus_per_node=row["n_gpus"]),
         engine="torchtitan",
         engine_options={
             "version": _date(row["framework"]),
@@ -78,9 +76,18 @@ def job_of(row: dict[str, Any]) -> Job:
     )
 
 
+def _card(text: str) -> Gpu:
+    """The card that a row names, with the memory it states: H100s of 96 GB are in no catalogue."""
+    card = next((load_gpu(name) for word, name in GPUS if text.startswith(word)), None)
+    if card is None:
+        raise Refused(f"unknown card {text!r}")
+    stated = STATED_MEMORY.search(text)
+    return card if stated is None else replace(card, visible_bytes=int(float(stated[1]) * UNITS[stated[2]]))
+
+
 def _plan(row: dict[str, Any], parallel: dict[str, Any]) -> Plan:
-    recompute = str(row.get("recompute") or "selective").lower()
-    mode = Recompute.FULL if recompute.startswith("full") else Recompute.SELECTIVE
+    recompute = str(row.get("recompute") or "selective").lower().split()[0]
+    mode = {"full": Recompute.FULL, "none": Recompute.NONE}.get(recompute, Recompute.SELECTIVE)
     compiled = "torch.compile" in row["framework"]
     notes = str(row.get("notes", "")).lower().replace(" ", "")
     chunks = 2 if "interleaved1f1b" in notes else 1

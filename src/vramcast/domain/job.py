@@ -8,6 +8,7 @@ from typing import Final, Literal
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.device import Cluster
 from vramcast.domain.model import Model, Noun
+from vramcast.domain.version import Version
 from vramcast.errors import InvalidSpec
 from vramcast.units import ceil_div
 
@@ -129,6 +130,7 @@ class Plan(Noun, frozen=True):
     sequence_parallel: bool | None = None  # None: the engine's default
     cp_kind: Literal["ring", "ulysses", "allgather"] = "ring"
     shards: Shards = Shards.NOTHING
+    sharded_by: Literal["fsdp1", "fsdp2", "deepspeed"] | None = None  # what does the sharding; None: the engine's own
     shard_group: int | None = None  # HSDP: ranks that share one copy; None: the whole data-parallel group
     reshard_after_forward: bool = True
     precision: Precision = Precision.MIXED_BF16
@@ -173,6 +175,7 @@ class Job(Noun, frozen=True):
     plan: Plan
     cluster: Cluster
     engine: str = "pytorch"
+    engine_version: Version | None = None  # as the question names it; None: the newest that is known
     engine_options: dict[str, str | int | float | bool] = {}
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF
     env: dict[str, str] = {}  # memory-relevant environment (CUBLAS_WORKSPACE_CONFIG ...)

@@ -54,6 +54,7 @@ class Space(Noun, frozen=True):
     clusters: tuple[Cluster, ...]  # one for every number of machines looked at
     engines: tuple[str, ...] = ("megatron",)
     named_engines: tuple[str, ...] = ()  # those of them that were asked for: nothing of theirs is left out unsaid
+    versions: dict[str, Version] = {}  # of engines, where they are named
     engine_options: dict[str, str | int | float | bool] = {}
     plan: Plan = Plan()
     tp: tuple[int, ...] = ()

@@ -12,12 +12,11 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import require_count
 from vramcast.domain.model import Model, Noun
 from vramcast.domain.rank import RankProgram
+from vramcast.domain.version import Version as Version
 from vramcast.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from vramcast.domain.pipeline import Pipeline
-
-Version = tuple[int, ...]
 
 
 class Requests(Noun, frozen=True):

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from vramcast.domain.job import Job, Phase, Precision, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
+from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.passes import free_gradients, inference, passes
-from vramcast.engines.eager.phases import workspaces
-from vramcast.engines.eager.question import hopper, recipe_of
+from vramcast.engines.eager.question import recipe_of
 from vramcast.engines.eager.recipe import Recipe, elements, weights
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
@@ -100,7 +100,7 @@ def _phases(job: Job, recipe: Recipe, trainer: Trainer) -> Mapping[Phase, Progra
         states = [Alloc(_tensor(state.name, state.num_bytes, Category.OPTIMIZER)) for state in made]
     return {
         Phase.LOAD: tuple(load),
-        Phase.FIRST_STEP: (*workspaces(hopper(job)), *_step(job, recipe, held, tuple(states))),
+        Phase.FIRST_STEP: (*blas_workspaces(job), *_step(job, recipe, held, tuple(states))),
         Phase.STEP: _step(job, recipe, held, ()),
         Phase.EVALUATION: inference(recipe),
         Phase.CHECKPOINT: (),

@@ -35,6 +35,16 @@ UNUSED: Final[dict[str, tuple[str, ...]]] = {
 }
 """Fields of the plan that an engine does not look at. Their defaults are fine, anything else is refused."""
 
+SHARDERS: Final[dict[str, tuple[str, ...]]] = {
+    "pytorch": ("fsdp1", "fsdp2"),
+    "huggingface": ("fsdp1", "fsdp2", "deepspeed"),
+    "deepspeed": ("deepspeed",),
+    "torchtitan": ("fsdp2",),
+    "torchtune": ("fsdp2",),
+    "litgpt": ("fsdp1",),
+}
+"""Engine -> what may do its sharding; the others' is their own."""
+
 PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
 """Engines whose programs hold one model and its loss."""
 
@@ -94,6 +104,7 @@ def refuse_ignored(job: Job) -> None:
         if getattr(plan, name) != getattr(DEFAULT_PLAN, name):
             option = name.replace("_", "-")
             raise Unsupported(f"{option}={getattr(plan, name)} is not modelled for engine {job.engine}; leave it out")
+    _check_sharder(job)
     if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
@@ -114,6 +125,18 @@ def refuse_ignored(job: Job) -> None:
         raise InvalidSpec(f"{model.name} has no encoder beside its decoder; leave decoder-seq-len out")
     if workload.completion_len and workload.objective not in ("ppo", "grpo"):
         raise InvalidSpec(f"completion-len needs objective ppo or grpo, not {workload.objective}")
+
+
+def _check_sharder(job: Job) -> None:
+    sharder, known = job.plan.sharded_by, SHARDERS.get(job.engine, ())
+    if sharder is None:
+        return
+    if not known:
+        raise Unsupported(f"sharded-by={sharder} is not modelled for engine {job.engine}; leave it out")
+    if sharder not in known:
+        raise Unsupported(f"sharded-by={sharder} is not how engine {job.engine} shards; use {', '.join(known)}")
+    if job.plan.shards is Shards.NOTHING:
+        raise InvalidSpec(f"sharded-by={sharder} says who shards, and nothing is sharded; add --shards everything")
 
 
 def _tensor_parallel_sizes(layers: list[Layer]) -> Sizes:

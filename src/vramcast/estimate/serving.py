@@ -16,6 +16,7 @@ from vramcast.domain.answer import Capacity, Change, LoadMemory, RankAnswer, Ser
 from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
+from vramcast.domain.version import named, newer
 from vramcast.engines.serving.checks import refuse_ignored
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.corrections import applicable, effects
@@ -328,6 +329,9 @@ def _counted(rank: ServingRank) -> dict[str, int]:
 
 
 def _cautions(job: ServeJob | PipelineJob) -> Iterable[str]:
+    said = newer(job.engine, job.version, ENGINES[job.engine].newest)
+    if said is not None:
+        yield said
     if isinstance(job, PipelineJob):
         return
     context = job.model.context
@@ -358,9 +362,8 @@ def _subject(job: ServeJob | PipelineJob) -> str:
 
 def question(job: ServeJob | PipelineJob) -> dict[str, Any]:
     """The job as plain data; the model and the card by name."""
-    version = ".".join(map(str, job.version))
     plain: dict[str, Any] = {
-        "model": _subject(job), "gpus": job.cluster.name, "engine": f"{job.engine}@{version}"
+        "model": _subject(job), "gpus": job.cluster.name, "engine": named(job.engine, job.version)
     }
     if job.cluster.instance:
         plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"

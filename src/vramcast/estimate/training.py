@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import msgspec.structs
@@ -15,6 +15,7 @@ from vramcast.domain.answer import Answer, Change, RankAnswer, StepTime
 from vramcast.domain.job import Job
 from vramcast.domain.program import extent, sizes
 from vramcast.domain.rank import RankProgram
+from vramcast.domain.version import Version, named, newer, version_text
 from vramcast.errors import UnknownName
 from vramcast.estimate.changes import single_changes
 from vramcast.estimate.checks import check
@@ -28,18 +29,30 @@ from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES, IN_FP16
 if TYPE_CHECKING:
     from vramcast.domain.snapshot import Snapshot
 
-ENGINES: Final[dict[str, str]] = {
-    "pytorch": "vramcast.engines.pytorch",
-    "huggingface": "vramcast.engines.huggingface",
-    "deepspeed": "vramcast.engines.deepspeed",
-    "colossalai": "vramcast.engines.colossalai",
-    "unsloth": "vramcast.engines.unsloth",
-    "torchtitan": "vramcast.engines.torchtitan",
-    "torchtune": "vramcast.engines.torchtune",
-    "litgpt": "vramcast.engines.litgpt",
-    "megatron": "vramcast.engines.megatron",
+
+
+class Engine(NamedTuple):
+    """A training engine: its module, the versions that its facts cover, and what they are versions of."""
+
+    module: str
+    oldest: Version
+    newest: Version  # also the one assumed when none is named
+    of: str
+    by_version: bool = True  # False: everything modelled is the same in all of them
+
+
+ENGINES: Final[dict[str, Engine]] = {
+    "pytorch": Engine("vramcast.engines.pytorch", (2, 0), (2, 13), "PyTorch"),
+    "huggingface": Engine("vramcast.engines.huggingface", (4, 30), (5, 23), "transformers"),
+    "deepspeed": Engine("vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed", by_version=False),
+    "colossalai": Engine("vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", by_version=False),
+    "unsloth": Engine("vramcast.engines.unsloth", (2024,), (2026, 10), "Unsloth"),
+    "torchtitan": Engine("vramcast.engines.torchtitan", (2024,), (2026, 7), "torchtitan, by the date of the checkout"),
+    "torchtune": Engine("vramcast.engines.torchtune", (0, 1), (0, 7), "torchtune"),
+    "litgpt": Engine("vramcast.engines.litgpt", (2023,), (2026, 7), "litgpt, by the date of the checkout"),
+    "megatron": Engine("vramcast.engines.megatron", (0, 2), (0, 17), "Megatron Core", by_version=False),
 }
-"""Module of each engine; imported when asked for, so that a question pays for one engine only."""
+"""Engines by name; a module is imported when asked for, so that a question pays for one engine only."""
 
 _NOTHING: Final[Mapping[str, int]] = {}
 
@@ -77,7 +90,7 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
         num_parameters=count_parameters(job.model).total,
         assumptions=_unique((
             *(text for program in programs for text in program.assumptions), *clock.assumptions,
-            *_recipe(job),
+            *_recipe(job), *_unversioned(job),
         )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
         changes=() if fits or not with_changes else _offered(job, programs, ranks, clock.time),
@@ -104,8 +117,18 @@ def _recipe(job: Job) -> Iterator[str]:
         yield f"{job.plan.precision} with a loss scale: {job.cluster.gpu.name} has no bf16 tensor cores"
 
 
+def _unversioned(job: Job) -> Iterator[str]:
+    """A version that decides nothing here."""
+    if job.engine_version is not None and not ENGINES[job.engine].by_version:
+        yield f"{job.engine} is modelled alike in every version: {version_text(job.engine_version)} changes nothing"
+
+
 def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
     """What a user should know before trusting the verdict."""
+    if job.engine_version is not None:
+        said = newer(job.engine, job.engine_version, ENGINES[job.engine].newest)
+        if said is not None:
+            yield said
     if any(rank.gives_back_cache for rank in ranks):
         yield (
             "fits only because the allocator gives cached memory back when the card is full: expect retries and slow "
@@ -209,7 +232,7 @@ def rank_programs(job: Job, *, every_role: bool = True) -> tuple[RankProgram, ..
     if job.engine not in ENGINES:
         raise UnknownName.of("engine", job.engine, ENGINES)
     check(job)
-    engine = import_module(ENGINES[job.engine])
+    engine = import_module(ENGINES[job.engine].module)
     ranks = engine.ranks if every_role else getattr(engine, "deciding_ranks", engine.ranks)
     programs: tuple[RankProgram, ...] = ranks(job)
     held = holding(job)
@@ -218,7 +241,8 @@ def rank_programs(job: Job, *, every_role: bool = True) -> tuple[RankProgram, ..
 
 def question(job: Job) -> dict[str, Any]:
     """The job as plain data, defaults written out; the model and the card by name."""
-    plain: dict[str, Any] = {"model": job.model.name, "gpus": job.cluster.name, "engine": job.engine}
+    engine = named(job.engine, job.engine_version)
+    plain: dict[str, Any] = {"model": job.model.name, "gpus": job.cluster.name, "engine": engine}
     if job.cluster.instance:
         plain["cards"] = f"{job.cluster.count} x {job.cluster.gpu.name}"
     plain["workload"] = _plain(job.workload)

@@ -70,7 +70,8 @@ def on_engine(job: Job, engine: str) -> Job:
         return job
     full = job.plan.precision in FULL_PRECISION
     precision = job.plan.precision if full else sixteen_bits(engine, job.cluster.gpu)
-    return replace(with_plan(job, precision=precision), engine=engine, engine_options={})
+    there = with_plan(job, precision=precision, sharded_by=None)
+    return replace(there, engine=engine, engine_version=None, engine_options={})
 
 
 def options_between(before: Job, after: Job) -> str:

@@ -11,7 +11,9 @@ from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Peft, Plan, Precision, Shards, Workload, require_count
 from vramcast.domain.model import Model, Run
+from vramcast.domain.version import Version, check_version
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.estimate.training import ENGINES
 from vramcast.estimate.variants import IN_FP16
 from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, parse
 
@@ -50,7 +52,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     if "gpus" not in given:
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 8xh100-sxm-80gb")
     cluster = cluster_of(str(given["gpus"]), market_of(values))
-    engine = values.get("engine", "pytorch" if cluster.count == 1 else "torchtitan")
+    engine, version = training_engine(values.get("engine", "pytorch" if cluster.count == 1 else "torchtitan"))
     plan = _plan(values, engine, cluster)
     workload = _workload(values, plan, cluster.count)
     return Job(
@@ -59,11 +61,24 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         plan=plan,
         cluster=cluster,
         engine=engine,
+        engine_version=version,
         engine_options=engine_options(values.get("engine-option", ())),
         alloc_conf=values.get("alloc-conf", ""),
         run_tokens=values.get("tokens"),
         calibration=calibration_of(values.get("calibration")),
     )
+
+
+def training_engine(text: str) -> tuple[str, Version | None]:
+    """Engine and version of "huggingface@4.57"; None where it names no version.
+
+    Raises: UnknownName for an engine, InvalidSpec for a version that is none, or older than those covered
+    """
+    name, at, version = text.partition("@")
+    if name not in ENGINES:
+        raise UnknownName.of("engine", name, ENGINES)
+    known = ENGINES[name]
+    return name, check_version(name, version, oldest=known.oldest, newest=known.newest) if at else None
 
 
 def calibration_of(path: str | None) -> Calibration | None:

@@ -31,6 +31,7 @@ class Option(NamedTuple):
     kind: Kind
     help: str
     choices: tuple[str, ...] = ()
+    versioned: bool = False  # "@" and a version may stand behind a choice
 
 
 ENGINES: Final = (
@@ -44,6 +45,7 @@ ENGINES: Final = (
     "colossalai",
     "unsloth",
 )
+SHARDERS: Final = ("fsdp1", "fsdp2", "deepspeed")
 ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
 SUFFIXES: Final = {"k": 1024, "m": 1024**2}
 AMOUNT: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kmbt]?)", re.ASCII)
@@ -80,9 +82,10 @@ OPTIONS: Final[dict[str, Option]] = {
     "engine": _choice(
         "job",
         "engine",
-        "framework that runs the job; by default pytorch on one GPU, torchtitan (FSDP2) on several",
+        "framework that runs the job, huggingface@4.57 (transformers' version); by default pytorch on one GPU, "
+        "torchtitan (FSDP2) on several",
         ENGINES,
-    ),
+    )._replace(versioned=True),
     "seq-len": Option("workload", "seq_len", Kind.COUNT, "positions per sample (8k = 8192)"),
     "micro-batch": Option("workload", "micro_batch", Kind.COUNT, "samples per forward on one data-parallel rank"),
     "grad-accum": Option("workload", "grad_accum", Kind.COUNT, "micro-batches per optimizer step"),
@@ -112,6 +115,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "cp-kind": _choice("plan", "cp_kind", "how context parallelism exchanges", ("ring", "ulysses", "allgather")),
     "shards": _choice("plan", "shards", "what the data-parallel group splits (also: zero = 0..3)", Shards),
     "zero": _choice("plan", "shards", "ZeRO stage, the same as --shards", ZERO),
+    "sharded-by": _choice("plan", "sharded_by", "what does the sharding, where the engine has a choice", SHARDERS),
     "shard-group": Option("plan", "shard_group", Kind.COUNT, "HSDP: ranks that share one copy"),
     "reshard-after-forward": Option("plan", "reshard_after_forward", Kind.FLAG, "FSDP: free gathered weights"),
     "recompute": _choice("plan", "recompute", "activation checkpointing", Recompute),
@@ -208,7 +212,7 @@ def parse(name: str, value: object, table: Mapping[str, Option] | None = None) -
 
 def _parse_choice(name: str, option: Option, value: object) -> str:
     text = str(value).strip().lower()
-    if text not in option.choices:
+    if (text.partition("@")[0] if option.versioned else text) not in option.choices:
         raise InvalidSpec(f"{name}={str(value)[:80]!r} is not known; use {', '.join(option.choices)}")
     return str(ZERO[text]) if name == "zero" else text
 

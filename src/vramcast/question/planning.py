@@ -26,8 +26,9 @@ from vramcast.question.build import (
     market_of,
     refuse_peft_details,
     section,
+    training_engine,
 )
-from vramcast.question.options import ENGINES, OPTIONS, ZERO, parse, parse_count
+from vramcast.question.options import OPTIONS, ZERO, parse, parse_count
 from vramcast.question.plan_options import AXES, PLAN_OPTIONS, TECHNIQUES, Allowance
 from vramcast.search.inverse import Question
 
@@ -100,7 +101,8 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
     model = checkpoint_of(options.get("model"), values, resolve, PLAN_OPTIONS).model
     limits = _limits(values)
     clusters = clusters_of(values)
-    engines = tuple(values.get("engine", ())) or _default_engines(clusters)
+    versions = dict(training_engine(item) for item in values.get("engine", ()))
+    engines = tuple(versions) or _default_engines(clusters)
     assumed = []
     if "engine" not in values and not values.get("techniques"):
         assumed.append(f"engines looked at: {', '.join(engines)}; --engine names others")
@@ -111,6 +113,7 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
     if "precision" not in values:
         assumed += in_fp16(clusters, engines)
     space = _space(values, model, clusters, engines, require_count("global-batch", batch))
+    space = replace(space, versions={name: version for name, version in versions.items() if version is not None})
     goal = Goal(values.get("goal", Goal.FASTEST))
     top = 0 if values.get("techniques") else require_count("top", values.get("top", DEFAULT_TOP))
     return PlanQuestion(space, limits, goal, top, tuple(assumed))
@@ -148,8 +151,7 @@ def _axis(name: str, items: tuple[str, ...]) -> tuple[Any, ...]:
         return tuple(require_count(name, parse_count(name, item)) for item in items)
     if name == "engine":
         for item in items:
-            if item not in ENGINES:
-                raise UnknownName.of("engine", item, ENGINES)
+            training_engine(item)
     return tuple(dict.fromkeys(parse(name, item) for item in items))
 
 
@@ -283,6 +285,9 @@ def build_inverse(
             raise UnknownName.of("technique", name, (*TECHNIQUES, PEFT))
     clusters = (_one_cluster(values),) if goal in ON_ONE else clusters_of(values)
     box = goal not in ON_ONE or goal == "largest-model"
+    versioned = [name for name in values.get("engine", ()) if "@" in name]
+    if box and versioned:
+        raise InvalidSpec(f"--find {goal} compares engines as they are today; leave out the version of {versioned[0]}")
     return Question(
         job=_one_plan(options, values, clusters[0], resolve, box=box),
         clusters=clusters,
@@ -343,12 +348,14 @@ def _cluster_of(space: Space, answer: Answer) -> Cluster:
 def job_of(space: Space, answer: Answer) -> Job:
     """The job behind one answer of a search."""
     asked = answer.question
+    engine, version = training_engine(asked["engine"])
     return Job(
         model=space.model,
         workload=converted(Workload, asked["workload"]),
         plan=converted(Plan, asked["plan"]),
         cluster=_cluster_of(space, answer),
-        engine=asked["engine"],
+        engine=engine,
+        engine_version=version,
         engine_options=space.engine_options,
         alloc_conf=asked.get("alloc_conf", ""),
     )

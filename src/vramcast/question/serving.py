@@ -8,6 +8,7 @@ from typing import Any, Final
 from vramcast.catalogue.clusters import cluster_of
 from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Draft, PipelineJob, Requests, ServeJob, ServePlan, Version
+from vramcast.domain.version import check_version
 from vramcast.engines.serving.checks import divides
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.serving import ENGINES, PIPELINE_ENGINES
@@ -163,7 +164,7 @@ def _pipeline_job(
 def parse_engine(text: str) -> tuple[str, Version]:
     """Engine and version of "vllm@0.19"; without a version the one our model was checked on most.
 
-    Raises: UnknownName for an engine, InvalidSpec for a version outside those covered
+    Raises: UnknownName for an engine, InvalidSpec for a version older than those covered
     """
     name, at, version = text.strip().lower().partition("@")
     name = ALIASES.get(name, name)
@@ -172,15 +173,7 @@ def parse_engine(text: str) -> tuple[str, Version]:
     engine = ENGINES[name]
     if not at:
         return name, engine.default
-    digits = version.lstrip("vb").split("+")[0].split("rc")[0].split(".post")[0].rstrip(".")
-    parts = digits.split(".")
-    known = f"{'.'.join(map(str, engine.oldest))} to {'.'.join(map(str, engine.newest))}"
-    if not all(part.isascii() and part.isdecimal() and len(part) < 9 for part in parts) or len(parts) > 4:
-        raise InvalidSpec(f"engine version {version[:40]!r} must be written like {name}@{engine.default[0]}; {known}")
-    found = tuple(map(int, parts))
-    if found < engine.oldest or found[: len(engine.newest)] > engine.newest:
-        raise InvalidSpec(f"{name} {digits} is not covered; known are versions {known}")
-    return name, found
+    return name, check_version(name, version, oldest=engine.oldest, newest=engine.newest)
 
 
 def _draft(values: Mapping[str, Any], resolve: Resolve) -> dict[str, Any]:

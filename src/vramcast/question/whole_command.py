@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from vramcast.domain.job import Job, Peft, Plan, Workload
 from vramcast.domain.model import Model
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
+from vramcast.domain.version import named
 from vramcast.question.options import OPTIONS, Option
 from vramcast.question.serving_options import SERVE_OPTIONS
 
@@ -36,7 +37,8 @@ def train_command(job: Job, options: Mapping[str, Any], model: str | None) -> st
     """
     shards = ("shards",) if job.cluster.count > 1 else ()
     words = [
-        "vramcast", "train", *([model] if model else []), "--gpus", job.cluster.name, "--engine", job.engine,
+        "vramcast", "train", *([model] if model else []), "--gpus", job.cluster.name,
+        "--engine", named(job.engine, job.engine_version),
         *_differing(job.workload, Workload(), OPTIONS, "workload"),
         *_differing(replace(job.plan, peft=None), Plan(), OPTIONS, "plan", always=shards),
     ]
@@ -57,7 +59,7 @@ def serve_command(job: ServeJob, options: Mapping[str, Any], model: str | None, 
         label: the options of the replica, which say how its cards are named
     """
     gpus = label.split()[1]
-    engine = f"{job.engine}@{'.'.join(map(str, job.version))}"
+    engine = named(job.engine, job.version)
     split = () if gpus.startswith("1x") else ("tp", "pp")  # by default tp is every card
     words = [
         "vramcast", "serve", *([model] if model else []), "--gpus", gpus, "--engine", engine,

@@ -119,10 +119,6 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 """The whole table; a frame is of the kind of the first rule that it matches."""
 
-CUBLAS_WORKSPACE_BYTES: Final = 8_519_680
-"""PyTorch's default cuBLAS workspace, ":4096:2:16:8" [KiB x count]: (4096 * 2 + 16 * 8) KiB; no tensor is likely to be
-just as large [pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize]."""
-
 PASSING: Final = frozenset({
     "_call_impl", "_wrapped_call_impl", "decorate_context", "wrapper", "_use_grad", "inner", "__torch_function__",
 })

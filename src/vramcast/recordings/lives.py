@@ -12,8 +12,9 @@ from collections import Counter
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from vramcast.domain.cublas import SMALL_BYTES
 from vramcast.domain.snapshot import NO_STACK, Action, Annotation, DeviceSnapshot, Snapshot, Trace
-from vramcast.recordings.kinds import CUBLAS_WORKSPACE_BYTES, Kind, Kinds
+from vramcast.recordings.kinds import Kind, Kinds
 from vramcast.recordings.start import held_at_start
 
 
@@ -218,7 +219,7 @@ def _older(kind: Kind, size_bytes: int, freed_by: Kind, likes: _Likes, end: int)
         likes: what those of its like were that the recording saw being made
         end: index of the event that freed it; the number of events where none did
     """
-    if kind == Kind.UNSEEN and size_bytes == CUBLAS_WORKSPACE_BYTES:
+    if kind == Kind.UNSEEN and size_bytes == SMALL_BYTES:
         return Category.WORKSPACES
     if kind == Kind.UNSEEN and freed_by == Kind.UNSEEN:
         return Category.HELD
@@ -319,8 +320,8 @@ def _categories(
         number = known.get(key)
         if number is None:
             number = known[key] = numbers[_category(kind, outlived, freed_by, undecided)]
-        if sizes[index] == CUBLAS_WORKSPACE_BYTES and (kind == Kind.UNSEEN or end == never):
-            number = numbers[Category.WORKSPACES]  # frames of Python alone do not show it
+        if sizes[index] == SMALL_BYTES and (kind == Kind.UNSEEN or end == never):
+            number = numbers[Category.WORKSPACES]  # no tensor is just as large; frames of Python alone do not show it
         result[index] = number
     return result
 

@@ -28,8 +28,10 @@ HELP_ZH: Final[dict[str, str]] = {
     "vision: images per sample": "视觉：每个样本的图像数",
     "vision: pixels per side": "视觉：图像边长（像素）",
     "tokens of the whole run (1T = 10^12), for its cost": "整个训练的 token 数（1T = 10^12），用于计算费用",
-    "framework that runs the job; by default pytorch on one GPU, torchtitan (FSDP2) on several":
-        "训练框架；默认单卡为 pytorch，多卡为 torchtitan（FSDP2）",
+    "framework that runs the job, huggingface@4.57 (transformers' version); by default pytorch on one GPU, torchtitan "
+    "(FSDP2) on several":
+        "训练框架，如 huggingface@4.57（transformers 的版本）；默认单卡为 pytorch，多卡为 torchtitan（FSDP2）",
+    "what does the sharding, where the engine has a choice": "由谁切分（引擎可选时）",
     "key=value for the engine (repeatable)": "传给引擎的 key=value（可重复）",
     "PYTORCH_CUDA_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF",
     "recipe of dtypes": "数据类型方案",

@@ -264,7 +264,7 @@ def engine_of(answer: PlanAnswer) -> str | None:
     """The engine that the answer is about: the winner's, or the only one asked for."""
     asked = answer.plans[0].question["engine"] if answer.plans else answer.question.get("engine")
     named = [asked] if isinstance(asked, str) else asked
-    return named[0] if named and len(named) == 1 else None
+    return named[0].partition("@")[0] if named and len(named) == 1 else None
 
 
 def decisions_of(decisions: tuple[Decision, ...], words: Words, *, engine: str | None) -> Iterator[str]:

@@ -39,7 +39,7 @@ def explained(answer: PlanAnswer, space: Space, limits: Limits, cluster: Cluster
 def _engine_of(answer: PlanAnswer, space: Space) -> str | None:
     """The engine that a path leads to: the winner's, or the only one asked for."""
     if answer.plans:
-        return str(answer.plans[0].question["engine"])
+        return str(answer.plans[0].question["engine"]).partition("@")[0]
     return space.engines[0] if len(space.engines) == 1 else None
 
 

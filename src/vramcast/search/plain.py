@@ -35,6 +35,7 @@ def plain_job(space: Space, cluster: Cluster) -> Job:
     workload = replace(space.workload, micro_batch=micro_batch, grad_accum=accumulation)
     job = Job(
         model=space.model, workload=workload, plan=plan, cluster=cluster, engine=engine,
+        engine_version=space.versions.get(engine),
         engine_options=space.engine_options if len(space.engines) == 1 else {},
     )
     try:

@@ -85,10 +85,13 @@ class Call:
         """Memory a library keeps from its first use on, per stream [bytes]."""
         device = self.device
         place = key, device.stream
-        if place not in device.workspaces:
+        held = device.workspaces.get(place)
+        if held is None or held.num_bytes < num_bytes:
             block = device.take(num_bytes, self.name, kind="workspace", name=what)
             if block is not None:
                 device.workspaces[place] = block
+                if held is not None:
+                    device.give(held)
 
     def finish(self) -> None:
         """The operator returns."""

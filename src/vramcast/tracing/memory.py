@@ -48,6 +48,7 @@ class Device:
         self.tape = Tape()
         self.stream = 0  # that operators run on now
         self.workspaces: dict[object, Block] = {}
+        self.blas_workspace: int | None = None  # as a script sets it [bytes]
         self.generators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by `_cdata`
         self.observers: list[Callable[[int, int, int, int], None]] = []  # of requests that find no room
         self.keeps_frees = False  # the script wants the stacks of frees in its history

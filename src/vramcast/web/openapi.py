@@ -100,6 +100,8 @@ def question(form: options.Form) -> Schema:
 
 
 def _option(option: Option) -> Schema:
+    if option.versioned and option.kind is Kind.CHOICE:
+        return {"type": "string", "pattern": f"^({'|'.join(option.choices)})(@.*)?$"}
     if option.kind is Kind.CHOICE:
         return {"type": "string", "enum": list(option.choices)}
     return KINDS[option.kind]

@@ -235,3 +235,15 @@ def test_grouped_products_read_a_table_of_their_groups():
     table = (6 * 3 * 8 + 5 * (12 + 24), "grouped arguments")
     assert events(work(torch.bfloat16), card="h100-sxm-80gb") == [(64 * 16 * 2, ""), table]
     assert table not in events(work(torch.bfloat16))
+
+
+def test_a_script_sets_reads_and_clears_the_workspaces_of_cublas():
+    session = Session(load_gpu("b200-180gb"))
+    with session.active():
+        x = randn(64, 64)
+        assert torch.backends.cuda.cublas_workspace_size() == 32 * MIB
+        torch.backends.cuda.cublas_workspace_size(MIB)
+        x @ x
+        held = torch.cuda.memory_allocated()
+        torch._C._cuda_clearCublasWorkspaces()
+        assert held - torch.cuda.memory_allocated() == MIB

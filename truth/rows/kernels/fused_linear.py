@@ -72,10 +72,9 @@ def _jsd_torch(bench: Bench, x: Value, teacher: Value, spec: LinearLoss) -> Valu
     for value in logits:
         scaled = aten.unary(graph, value, num_bytes=narrow, name="scaled")
         log_probs.append(aten.unary(graph, scaled, num_bytes=narrow, name="log_softmax", saves="output"))
-    graph.hold(*logits)
     target, student = (cast(graph, value, elements=elements, to_bytes=FP32) for value in reversed(log_probs))
     loss = jensen_shannon(Distributions(bench, spec.tokens, elements * FP32, student, target))
-    graph.hold(*log_probs, student, target)
+    graph.hold(*logits, *log_probs, student, target)
     return loss
 
 

@@ -10,11 +10,11 @@ import json
 from typing import Any, Final, NamedTuple
 
 from truth.contract import Refused
+from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.program import Alloc, Category, Program, Tensor, extent, live_at_end
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.lowering import Caller, WeightGradients, lower, lower_inference
 from vramcast.operators.reduction import Chip
-from vramcast.units import KIB, MIB
 
 FP32: Final = 4
 INT64: Final = 8
@@ -25,7 +25,7 @@ class Gpu(NamedTuple):
     """What of a GPU changes the memory of a kernel."""
 
     multiprocessors: int
-    workspace_bytes: int  # of cuBLAS, per handle: pytorch aten/src/ATen/cuda/CublasHandlePool.cpp
+    capability: str
     threads: int = 2048  # of a multiprocessor
 
     @property
@@ -34,21 +34,18 @@ class Gpu(NamedTuple):
         return Chip(self.multiprocessors, self.threads)
 
 
-_SMALL: Final = 2 * 4 * MIB + 8 * 16 * KIB
-_LARGE: Final = 32 * MIB
-
 GPUS: Final[dict[str, Gpu]] = {  # multiprocessors and their threads: NVIDIA architecture white papers
-    "NVIDIA A100-SXM4-80GB": Gpu(108, _SMALL),
-    "NVIDIA GeForce RTX 3090": Gpu(82, _SMALL, 1536),
-    "NVIDIA GeForce RTX 4090": Gpu(128, _SMALL, 1536),
-    "NVIDIA H100 80GB HBM3": Gpu(132, _LARGE),
-    "NVIDIA H100 PCIe": Gpu(114, _LARGE),
-    "NVIDIA B200": Gpu(148, _LARGE),
-    "NVIDIA A100-SXM4-40GB": Gpu(108, _SMALL),
-    "NVIDIA A100 80GB PCIe": Gpu(108, _SMALL),
-    "NVIDIA L40S": Gpu(142, _SMALL, 1536),
-    "NVIDIA H100 NVL": Gpu(132, _LARGE),
-    "NVIDIA H200": Gpu(132, _LARGE),
+    "NVIDIA A100-SXM4-80GB": Gpu(108, "8.0"),
+    "NVIDIA GeForce RTX 3090": Gpu(82, "8.6", 1536),
+    "NVIDIA GeForce RTX 4090": Gpu(128, "8.9", 1536),
+    "NVIDIA H100 80GB HBM3": Gpu(132, "9.0"),
+    "NVIDIA H100 PCIe": Gpu(114, "9.0"),
+    "NVIDIA B200": Gpu(148, "10.0"),
+    "NVIDIA A100-SXM4-40GB": Gpu(108, "8.0"),
+    "NVIDIA A100 80GB PCIe": Gpu(108, "8.0"),
+    "NVIDIA L40S": Gpu(142, "8.9", 1536),
+    "NVIDIA H100 NVL": Gpu(132, "9.0"),
+    "NVIDIA H200": Gpu(132, "9.0"),
 }
 
 
@@ -151,7 +148,7 @@ class Bench:
         """cuBLAS: one handle for the thread of forward, one for that of backward."""
         for index in range(count):
             self.residents.append(
-                self.graph.tensor(f"cublas.{index}", self.case.gpu.workspace_bytes, Category.WORKSPACES)
+                self.graph.tensor(f"cublas.{index}", workspace_bytes(self.case.gpu.capability), Category.WORKSPACES)
             )
 
 

@@ -53,7 +53,7 @@ class Pairs(NamedTuple):
 
 
 def preference_peak(case: Case) -> int:
-    """ORPO and CPO add the likelihood of the chosen half; SimPO does not."""
+    """ORPO, CPO and, in the reference, SimPO add the likelihood of the chosen half."""
     pairs = Pairs(case.size("B"), case.size("T"), case.size("H"), case.size("V"), case.itemsize)
     bench = Bench(case)
     bench.workspaces()
@@ -76,17 +76,14 @@ def _huggingface(bench: Bench, x: Value, pairs: Pairs) -> Value:
     upcast = bench.case.timestamp >= UPCAST_SINCE
     logits = cast(graph, raw, elements=elements, to_bytes=FP32, name="logits.fp32") if upcast else raw
     whole = logits.num_bytes
-    likelihood: list[Value] = []
-    if bench.case.kernel != "fused_linear_simpo_loss":
-        chosen = graph.view(logits, "logits.chosen", gradient_bytes=whole // 2)
-        graph.call("slice", [logits], [chosen])
-        log_probs = aten.unary(graph, chosen, num_bytes=whole // 2, name="log_softmax.chosen", saves="output")
-        likelihood = [graph.value("nll", FP32)]
-        graph.call("nll_loss", [log_probs], likelihood, saved=[log_probs])
+    chosen = graph.view(logits, "logits.chosen", gradient_bytes=whole // 2)
+    graph.call("slice", [logits], [chosen])
+    log_probs = aten.unary(graph, chosen, num_bytes=whole // 2, name="log_softmax.chosen", saves="output")
+    likelihood = graph.call("nll_loss", [log_probs], [graph.value("nll", FP32)], saved=[log_probs])
     log_probs = aten.unary(graph, logits, num_bytes=whole, name="log_softmax", saves="output")
     picked = graph.value("per_token_logps", pairs.rows * FP32)
     graph.call("gather", [log_probs], [picked], saved=[log_probs])
-    loss = graph.call("preference_loss", [*likelihood, picked], [graph.value("loss", FP32)])
+    loss = graph.call("preference_loss", [likelihood, picked], [graph.value("loss", FP32)])
     graph.hold(raw, logits)
     return loss
 

@@ -95,13 +95,15 @@ def _kl_log_target(setup: Distributions, log_mean: Value, target: Value, name: s
     graph, size = setup.graph, setup.size
     exp = aten.unary(graph, target, num_bytes=size, name=f"{name}.exp", saves="output")
     difference = aten.subtract(graph, target, log_mean, num_bytes=size, name=f"{name}.difference")
-    return _mean(setup, aten.multiply(graph, exp, difference, num_bytes=size, name=f"{name}.pointwise"), name)
+    loss = _mean(setup, aten.multiply(graph, exp, difference, num_bytes=size, name=f"{name}.pointwise"), name)
+    graph.hold(log_mean)  # the caller's argument
+    return loss
 
 
 def jensen_shannon(setup: Distributions) -> Value:
     """The script's `TorchJSD`: two KL divergences to the mean distribution."""
     graph, size = setup.graph, setup.size
-    p = aten.unary(graph, setup.target, num_bytes=size, name="exp.p")
+    p = aten.unary(graph, setup.target, num_bytes=size, name="exp.p", saves="output")
     q = aten.unary(graph, setup.student, num_bytes=size, name="exp.q", saves="output")
     mean = graph.value("mean", size)
     graph.call("lerp", [p, q], [mean])

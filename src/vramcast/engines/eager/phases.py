@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from vramcast.domain.job import Phase
-from vramcast.domain.program import Alloc, Basis, Category, Loop, Node, Program, Tensor
+from vramcast.domain.program import Alloc, Category, Loop, Node, Program, Tensor
 from vramcast.engines.eager.graphs import Blocks, blocks
 from vramcast.engines.eager.passes import free_gradients, inference, passes
 from vramcast.engines.eager.recipe import Recipe, weights
@@ -14,12 +14,6 @@ from vramcast.operators.lowering import WeightGradients
 from vramcast.states.optimizers import OptimizerRule
 from vramcast.states.steps import Weight, state_program, step_program, weight_program
 from vramcast.units import MIB
-
-CUBLAS_WORKSPACE: Final = 8_519_680
-"""cuBLAS workspace of one handle before Hopper [pytorch aten/src/ATen/cuda/CublasHandlePool.cpp]."""
-
-HOPPER_CUBLAS_WORKSPACE: Final = 32 * MIB
-"""From Hopper on."""
 
 BUCKET_BYTES: Final = 25 * MIB
 """DDP's bucket_cap_mb [pytorch torch/nn/parallel/distributed.py]."""
@@ -33,18 +27,7 @@ class Stepping(NamedTuple):
     grad_accum: int = 1
     replicas: int = 1  # DDP ranks
     bucket_views: bool = False  # gradient_as_bucket_view
-    hopper: bool = False
-
-
-def workspaces(hopper: bool) -> Program:
-    """cuBLAS workspaces of the forward and of the autograd thread."""
-    size = HOPPER_CUBLAS_WORKSPACE if hopper else CUBLAS_WORKSPACE
-    tensor = Tensor(
-        name="cuBLAS workspace", num_bytes=size, category=Category.WORKSPACES, owner="process",
-        basis=Basis.FORMULA, source="pytorch aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize",
-        formula=f"{size:,} B for the forward thread, as much for the autograd thread",
-    )
-    return (Alloc(tensor), Alloc(tensor))
+    workspaces: Program = ()  # of cuBLAS
 
 
 def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()) -> Mapping[Phase, Program]:
@@ -62,7 +45,7 @@ def plain_phases(recipe: Recipe, stepping: Stepping, *, generation: Program = ()
     step, first = _steps(recipe, stepping, held, built)
     return {
         Phase.LOAD: load,
-        Phase.FIRST_STEP: (*workspaces(stepping.hopper), *buckets, *first),
+        Phase.FIRST_STEP: (*stepping.workspaces, *buckets, *first),
         Phase.STEP: step,
         Phase.EVALUATION: inference(recipe, built) + generation,
         Phase.CHECKPOINT: (),  # state dicts refer to the tensors that are there; they are copied to the host one by one

@@ -18,7 +18,6 @@ from vramcast.domain.job import Phase, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.engines.eager.graphs import run_parts
 from vramcast.engines.eager.passes import Gathered, inference, passes
-from vramcast.engines.eager.phases import workspaces
 from vramcast.engines.eager.recipe import Recipe, elements, weights
 from vramcast.operators.lowering import WeightGradients
 from vramcast.states.optimizers import OptimizerRule
@@ -46,7 +45,7 @@ class Zero(NamedTuple):
     gradient_width: int = 2  # bytes of an accumulated gradient
     offload_optimizer: bool = False
     offload_parameters: bool = False
-    hopper: bool = False
+    workspaces: Program = ()  # of cuBLAS
 
 
 def zero_phases(recipe: Recipe, zero: Zero) -> Mapping[Phase, Program]:
@@ -57,7 +56,7 @@ def zero_phases(recipe: Recipe, zero: Zero) -> Mapping[Phase, Program]:
     step = _step(recipe, held, zero)
     return {
         Phase.LOAD: load,
-        Phase.FIRST_STEP: (*workspaces(zero.hopper), *step),
+        Phase.FIRST_STEP: (*zero.workspaces, *step),
         Phase.STEP: step,
         Phase.EVALUATION: inference(recipe),
         Phase.CHECKPOINT: _consolidated(held, zero) if everything else (),

@@ -15,8 +15,10 @@ from typing import Final, NamedTuple
 from vramcast.blocks.parameters import named_parameters
 from vramcast.domain.job import Job, Phase, Shards
 from vramcast.domain.model import MLP, Attention, Layer, Norm
-from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor, live_at_end
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
 from vramcast.domain.rank import RankProgram
+from vramcast.domain.version import date_text
+from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.litgpt.layer import WIDTH, Tokens, Tuning, block, linear, norm
 from vramcast.errors import Unsupported
 from vramcast.operators.graph import Graph, Value
@@ -55,7 +57,6 @@ class Setting(NamedTuple):
     tuning: Tuning
     ranks: int  # FSDP ranks
     stable_embedding: bool = False  # quantised runs: a learning embedding with a norm of its own
-    longest_first: bool = False  # later micro-batches are shorter: the first one alone counts
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -80,11 +81,10 @@ def _setting(job: Job) -> Setting:
     tuning = _tuning(job)
     if job.data_parallel > 1 and tuning.stored in QUANTISED:
         raise Unsupported("litgpt cannot train quantised models on several GPUs; use one GPU")
-    version = str(job.engine_options.get("version", "")) or "9999"
+    version = date_text(job.engine_version or ()) or str(job.engine_options.get("version", "")) or "9999"
     return Setting(
         job, Tokens(job.workload.micro_batch, job.workload.seq_len), tuning, job.data_parallel,
         stable_embedding=tuning.stored in QUANTISED and tuning.method == "lora" and version >= STABLE_EMBEDDING_SINCE,
-        longest_first=bool(job.engine_options.get("longest_first", False)),
     )
 
 
@@ -292,20 +292,12 @@ def _phases(setting: Setting) -> Mapping[Phase, Program]:
         others = (Loop(setting.job.workload.grad_accum - 1, _micro_batch(setting, later), label="micro-batches"),)
     step = step_program(held, rule, kernel=setting.job.plan.optimizer_kernel or "foreach")
     zeroed = tuple(Loop(times, (Free(tensor),)) for tensor, times in built.gradients)
-    first = (*_workspaces(), *_micro_batch(setting, built, begins=True))
-    phases = {Phase.LOAD: weight_program(held), Phase.FIRST_STEP: first}
-    if not setting.longest_first:
-        phases[Phase.FIRST_STEP] += (*others, *state_program(held, rule), *step, *zeroed)
-        phases[Phase.STEP] = (*_micro_batch(setting, built), *others, *step, *zeroed)
-    return phases
-
-
-def _workspaces() -> Program:
-    tensor = Tensor(
-        name="cuBLAS workspace", num_bytes=8_519_680, category=Category.WORKSPACES, owner="process",
-        basis=Basis.FORMULA, source="pytorch aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize",
-    )
-    return (Alloc(tensor), Alloc(tensor))
+    first = (*blas_workspaces(setting.job), *_micro_batch(setting, built, begins=True))
+    return {
+        Phase.LOAD: weight_program(held),
+        Phase.FIRST_STEP: (*first, *others, *state_program(held, rule), *step, *zeroed),
+        Phase.STEP: (*_micro_batch(setting, built), *others, *step, *zeroed),
+    }
 
 
 def _inputs(setting: Setting) -> tuple[Tensor, ...]:
@@ -364,7 +356,7 @@ def _sharded_phases(setting: Setting, held: tuple[Weight, ...]) -> Mapping[Phase
     )
     zeroed = (Loop(layers, (Free(unit.shard_gradient),)), Free(root.shard_gradient))
     return {
-        Phase.LOAD: (Loop(layers, (Alloc(unit.shard),)), Alloc(root.shard), *_workspaces()),
+        Phase.LOAD: (Loop(layers, (Alloc(unit.shard),)), Alloc(root.shard), *blas_workspaces(setting.job)),
         Phase.FIRST_STEP: (*passes, Alloc(state), *zeroed),
         Phase.STEP: (*passes, *zeroed),
     }

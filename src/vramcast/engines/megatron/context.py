@@ -5,15 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 
 from vramcast.blocks.megatron_shape import Kernel
+from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Model
 from vramcast.engines.megatron.options import Options, options_of, release
 from vramcast.errors import Unsupported
 from vramcast.parallel.layout import Layout
 from vramcast.units import MIB
-
-LARGE_WORKSPACE_ON_BLACKWELL = (2, 12)
-"""First PyTorch release whose cuBLAS workspaces are 32 MiB on Blackwell too (pytorch/pytorch#175344, February 2026)."""
 
 
 class Context:
@@ -112,16 +110,12 @@ class Context:
     def cublas_workspace_bytes(self) -> int:
         """Workspace PyTorch gives each cuBLAS handle and stream [bytes].
 
-        Source: pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize:
-        CUBLAS_WORKSPACE_CONFIG in KiB, else 4096 x 8 KiB on Hopper and 4096 x 2 + 16 x 8 KiB on any other card.
         Deterministic runs set 4096 x 8 themselves [Megatron-LM training/determinism.py].
         """
-        setting = self.job.env.get("CUBLAS_WORKSPACE_CONFIG", ":4096:8" if self.options.deterministic else "")
-        parts = [int(part) for part in setting.split(":") if part.isdigit()]
-        if parts:
-            return sum(size * count for size, count in zip(parts[::2], parts[1::2], strict=True)) << 10
-        large = self.sm == 90 or (self.sm >= 100 and release(self.options.torch) >= LARGE_WORKSPACE_ON_BLACKWELL)
-        return 32 * MIB if large else 8_519_680
+        own = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if self.options.deterministic else {}
+        return workspace_bytes(
+            self.job.cluster.gpu.compute_capability, torch=release(self.options.torch), environment=own | self.job.env
+        )
 
     @property
     def te_workspace_bytes(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from vramcast.domain.model import Layer, Mamba, MoE
 from vramcast.domain.program import Category, Tensor
+from vramcast.engines.blas import blas_workspace
 from vramcast.engines.megatron.context import Context
 from vramcast.engines.megatron.stages import Chunk
 
@@ -23,11 +24,8 @@ def workspaces(context: Context, chunks: list[Chunk]) -> list[Tensor]:
     if _torch_products(context, chunks):
         for thread in ("forward", "backward"):
             found.append(
-                _tensor(
-                    f"cuBLAS workspace, {thread} thread",
-                    context.cublas_workspace_bytes,
-                    Category.WORKSPACES,
-                    "pytorch aten/src/ATen/cuda/CublasHandlePool.cpp",
+                blas_workspace(
+                    context.cublas_workspace_bytes, whose="for its handle", name=f"cuBLAS workspace, {thread} thread"
                 )
             )
     if context.te:

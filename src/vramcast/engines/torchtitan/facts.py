@@ -41,6 +41,14 @@ GRAPH_CHUNKED_LOSS_SINCE: Final = "2026-06-16"
 OUTPUTS_DROPPED_SINCE: Final = "2025-10-22"
 """schedule.step(return_outputs=False): the last stage keeps no logits [titan e5ef99aab, train.py]."""
 
+EXCHANGES_KEPT_SINCE: Final = "2025-09-06"
+"""Selective recomputation keeps what comes out of all-to-alls [titan c4e229115, `_save_list`]."""
+IN_ORDER: Final = ("2025-11-21", "2026-04-06")
+"""Experts' rows were put back in order, turned into fp32 and multiplied by their scores; before and since, they are
+scored in fp32 and added where their tokens are [titan models/common/moe.py, e1f7f318a to 8bc267dea]."""
+FP32_GATE: Final = ("2026-03-04", "2026-04-02")
+"""The gate computed in fp32 under autocast [titan models/common/moe/moe.py, ab5ed59f8 to fe80b63cf]."""
+
 LATEST: Final = "2099-01-01"
 
 
@@ -62,6 +70,9 @@ class Facts(NamedTuple):
     fused_qkv: bool
     drops_outputs: bool
     graph_chunked_loss: bool
+    keeps_exchanges: bool
+    experts_in_order: bool
+    fp32_gate: bool
 
 
 def facts(version: str = "") -> Facts:
@@ -88,4 +99,7 @@ def facts(version: str = "") -> Facts:
         fused_qkv=date >= FUSED_QKV_SINCE,
         drops_outputs=date >= OUTPUTS_DROPPED_SINCE,
         graph_chunked_loss=date >= GRAPH_CHUNKED_LOSS_SINCE,
+        keeps_exchanges=date >= EXCHANGES_KEPT_SINCE,
+        experts_in_order=IN_ORDER[0] <= date < IN_ORDER[1],
+        fp32_gate=FP32_GATE[0] <= date < FP32_GATE[1],
     )

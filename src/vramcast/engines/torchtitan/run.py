@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Final
 
 from vramcast.domain.job import Job, Phase
 from vramcast.domain.model import Attention, Layer
-from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor
+from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.rank import RankProgram
+from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.torchtitan.pieces import Pieces, Span, pieces
-from vramcast.engines.torchtitan.setting import Setting, offloaded, read
+from vramcast.engines.torchtitan.setting import Setting, assumptions, offloaded, read
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.parallel.fsdp import (
     backward,
@@ -29,11 +29,6 @@ from vramcast.parallel.fsdp import (
 )
 from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
 from vramcast.states.steps import clip_program, state_program, step_program, weight_program
-from vramcast.units import MIB
-
-CUBLAS_WORKSPACE: Final = 8_519_680
-HOPPER_CUBLAS_WORKSPACE: Final = 32 * MIB
-FIRST_HOPPER_SM: Final = 90
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -48,7 +43,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     built = pieces_of(setting, Span(runs))
     return (
         RankProgram(
-            role="all", count=job.cluster.count, phases=phases_of(setting, built), alloc_conf=alloc_conf_of(setting)
+            role="all", count=job.cluster.count, phases=phases_of(setting, built), alloc_conf=alloc_conf_of(setting),
+            assumptions=assumptions(job),
         ),
     )
 
@@ -115,16 +111,10 @@ def _finish(setting: Setting, built: Pieces, passes: Program) -> Mapping[Phase, 
 
 def _buffers(setting: Setting) -> Program:
     """cuBLAS workspaces of the forward and of the autograd thread; the table of rotary frequencies."""
-    sm = setting.job.cluster.gpu.sm or 0
-    size = HOPPER_CUBLAS_WORKSPACE if sm >= FIRST_HOPPER_SM else CUBLAS_WORKSPACE
-    workspace = Tensor(
-        name="cuBLAS workspace", num_bytes=size, category=Category.WORKSPACES, owner="process", basis=Basis.FORMULA,
-        source="pytorch aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize",
-    )
     dims = [run.layer.mixer.head_dim for run in setting.job.model.main.runs if isinstance(run.layer.mixer, Attention)]
     table = setting.job.workload.seq_len * (dims[0] if dims else 0) // 2 * 8
     frequencies = Tensor(name="rotary frequencies", num_bytes=table, category=Category.WEIGHTS, owner="decoder")
-    return (Alloc(workspace), Alloc(workspace), Alloc(frequencies))
+    return (*blas_workspaces(setting.job), Alloc(frequencies))
 
 
 def _inputs(setting: Setting) -> tuple[Tensor, ...]:
@@ -186,7 +176,7 @@ def _pipeline_ranks(setting: Setting, stages: Mapping[int, tuple[Span, ...]]) ->
         role = f"stage {stage + 1} of {plan.pp}"
         yield RankProgram(
             role=role, count=job.cluster.count // plan.pp, phases=_pipeline_phases(setting, built, slots),
-            alloc_conf=alloc_conf_of(setting),
+            alloc_conf=alloc_conf_of(setting), assumptions=assumptions(job),
         )
 
 

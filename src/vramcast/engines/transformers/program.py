@@ -13,6 +13,7 @@ from vramcast.domain.job import Phase
 from vramcast.domain.model import Attention, Head, Model
 from vramcast.domain.program import Alloc, Basis, Category, Free, Loop, Node, Program, Tensor
 from vramcast.domain.serving import Version
+from vramcast.engines.blas import blas_workspace
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.serving.weights import loaded, total
 from vramcast.engines.transformers.answer import steps
@@ -22,13 +23,6 @@ from vramcast.engines.transformers.settings import PRODUCTS, Settings, sizes_of
 from vramcast.engines.transformers.towers import encoded
 from vramcast.engines.transformers.weights import weights
 from vramcast.states.storage import is_linear
-from vramcast.units import MIB
-
-CUBLAS_WORKSPACE: Final = 8_519_680
-"""Workspace of one cuBLAS handle before Hopper [pytorch aten/src/ATen/cuda/CublasHandlePool.cpp]."""
-
-HOPPER_CUBLAS_WORKSPACE: Final = 32 * MIB
-"""From Hopper on."""
 
 SECOND_HEADS: Final[dict[str, tuple[Version, bool]]] = {"awq-int4": ((4, 45), False), "fp8-block": ((4, 45), True)}
 """Format -> release from which loading a tied checkpoint was seen to hold a second head, and whether it stays."""
@@ -109,8 +103,7 @@ def _buffer(model: Model, settings: Settings) -> Program:
 
 def workspace(settings: Settings) -> Tensor:
     """cuBLAS takes it at the first product and keeps it."""
-    size = HOPPER_CUBLAS_WORKSPACE if settings.hopper else CUBLAS_WORKSPACE
-    return _tensor("cuBLAS workspace", size, Category.WORKSPACES, f"{size:,} B for one handle")
+    return blas_workspace(settings.workspace, whose="for one handle")
 
 
 def serve(model: Model, settings: Settings, stage: Stage) -> Program:

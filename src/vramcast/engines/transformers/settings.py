@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from vramcast.blocks.sizes import Sizes, norm_variant
+from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Head, Model, Stack
 from vramcast.domain.serving import ServeJob, Version
@@ -13,7 +14,7 @@ from vramcast.engines.transformers.versions import Behaviour, behaviour
 from vramcast.engines.transformers.weights import formats_of
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.operators.linear import Numerics
-from vramcast.states.storage import format_of
+from vramcast.states.storage import BITSANDBYTES, format_of
 from vramcast.units import DTYPE_BITS
 
 CACHES: Final = ("dynamic", "static", "quantized", "offloaded")
@@ -70,7 +71,7 @@ class Settings(NamedTuple):
     images: int
     image_size: int | None
     padded: bool
-    hopper: bool
+    workspace: int  # of cuBLAS [bytes]
     source: int = 0  # positions of an encoder that every layer reads
 
     @property
@@ -91,7 +92,7 @@ def settings_of(job: ServeJob) -> Settings:
     """
     _refuse(job)
     model, plan, requests = job.model, job.plan, job.requests
-    formats = formats_of(model, weights=plan.weights, dtype=plan.dtype)
+    formats = formats_of(model, weights=plan.weights, dtype=plan.dtype, version=job.version)
     format_of(formats.quantised)
     dtype = activation_dtype(formats)
     flash = plan.attention == "flash"
@@ -117,7 +118,7 @@ def settings_of(job: ServeJob) -> Settings:
         images=requests.images,
         image_size=requests.image_size,
         padded=bool(job.engine_options.get("padded", False)),
-        hopper=(job.cluster.gpu.sm or 0) >= 90,
+        workspace=workspace_bytes(job.cluster.gpu.compute_capability),
         source=source_len(model, prompt),
     )
 
@@ -208,6 +209,7 @@ def sizes_of(model: Model, stack: Stack, settings: Settings, *, rows: int, queri
         keys=keys,
         frozen=True,
         stored=product.stored if rows * queries >= product.rows else "full",
+        left_whole=(settings.formats.left_whole or ()) if settings.formats.quantised in BITSANDBYTES else (),
         fused_gate=found.fused_gate,
         expert_loop=found.expert_loop,
     )

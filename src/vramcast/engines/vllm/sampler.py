@@ -19,7 +19,6 @@ from vramcast.domain.model import Model
 from vramcast.domain.program import Category, Tensor
 from vramcast.domain.serving import Version
 from vramcast.engines.vllm.settings import Settings
-from vramcast.units import MIB
 
 FP32: Final = 4
 
@@ -35,9 +34,6 @@ FLASHINFER_SINCE: Final[Version] = (0, 21)
 
 MULTIPROCESSORS: Final = 132
 """Rows of the Triton kernel's buffer, as on H100; cards have 40 to 148, which moves a peak by 3 % at most."""
-
-BLAS_WORKSPACE: Final = 32 * MIB
-"""cuBLAS workspace of the sampling stream on Hopper [pytorch aten/src/ATen/cuda/CublasHandlePool.cpp]."""
 
 Sizes = Iterator[tuple[str, int, str]]
 
@@ -56,7 +52,7 @@ def sampler_tensors(model: Model, settings: Settings, *, sequences: int) -> Iter
     for name, num_bytes, formula in drawn(model.vocab, settings, sequences=sequences):
         yield _tensor(name, num_bytes, formula)
     if not settings.runner_2 and settings.version >= SORTS_UNTIL:
-        yield _tensor("cuBLAS workspace", BLAS_WORKSPACE, "")
+        yield _tensor("cuBLAS workspace", settings.blas_workspace, "")
 
 
 def drawn(vocab: int, settings: Settings, *, sequences: int) -> Sizes:

@@ -98,6 +98,7 @@ HARDWARE_ZH: Final[dict[str, str]] = {
     "peak allocated - requests at the peak, rounded": "峰值时的已分配 - 取整后的请求",
     "one {arch} process": "一个 {arch} 进程",
     "{size} B for the forward thread, as much for the autograd thread": "前向线程 {size} B，autograd 线程同样",
+    "{size} B for its handle": "其句柄 {size} B",
     "{size} B for one handle": "一个句柄 {size} B",
     "{size} B at once": "一次 {size} B",
     "{size} B of gradients in buckets of 25 MiB": "{size} B 的梯度，分成 25 MiB 的桶",
@@ -135,7 +136,7 @@ HARDWARE_ZH: Final[dict[str, str]] = {
     "{count} batch sizes; {base} MiB + {each} MiB a layer for {layers}":
         "{count} 种批大小；{base} MiB + {layers} 层每层 {each} MiB",
     "graph of {part} packed by ggml's allocator": "由 ggml 分配器排布的 {part} 计算图",
-    "tiles of {size}": "{size} 的分块",
+    "as {name} lays them out": "按 {name} 的布局",
     "matrices in {dtype}, convolutions in fp16, vectors and tables in fp32":
         "矩阵为 {dtype}，卷积为 fp16，向量与表为 fp32",
     # machines and prices

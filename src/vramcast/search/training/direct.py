@@ -107,6 +107,7 @@ def _is_possible(job: Job) -> bool:
 def _job(space: Space, cluster: Cluster, engine: str, plan: Plan) -> Job:
     return Job(
         model=space.model, workload=space.workload, cluster=cluster, engine=engine,
+        engine_version=space.versions.get(engine),
         engine_options=space.engine_options, plan=plan,
     )
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from vramcast.domain.job import Job, Plan, Recompute
+from vramcast.domain.version import named
 
 WRITTEN: Final[tuple[tuple[str, Callable[[Job], object]], ...]] = (
-    ("engine", lambda job: job.engine),
+    ("engine", lambda job: named(job.engine, job.engine_version)),
     ("tp", lambda job: job.plan.tp),
     ("pp", lambda job: job.plan.pp),
     ("cp", lambda job: job.plan.cp),

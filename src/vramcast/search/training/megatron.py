@@ -117,6 +117,7 @@ def blocks(space: Space, clusters: Sequence[Cluster]) -> Iterator[Block]:
         for cluster in clusters:
             job = Job(
                 model=space.model, workload=space.workload, cluster=cluster, engine="megatron",
+                engine_version=space.versions.get("megatron"),
                 engine_options=space.engine_options, plan=replace(space.plan, precision=precision),
             )
             together.setdefault(tuple(_variants(space, job)), []).append(job)

@@ -27,7 +27,10 @@ def too_large(space: Space, clusters: Sequence[Cluster]) -> list[str]:
     found: dict[str, list[str]] = {}
     for options, cluster, engine in product(_ways(space), clusters, space.engines):
         plan = replace(space.plan, optimizer=space.optimizers[0], precision=space.precisions[0], **options)
-        job = Job(model=space.model, workload=space.workload, cluster=cluster, engine=engine, plan=plan)
+        job = Job(
+            model=space.model, workload=space.workload, cluster=cluster, engine=engine, plan=plan,
+            engine_version=space.versions.get(engine),
+        )
         lacks = shortfall(host_need(job))
         if lacks:
             what = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())

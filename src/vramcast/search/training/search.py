@@ -20,6 +20,7 @@ from vramcast.domain.answer import Answer, Change
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Reason, Space
+from vramcast.domain.version import named
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, question
 from vramcast.estimate.variants import on_engine
@@ -333,7 +334,8 @@ def _question(space: Space, limits: Limits, goal: Goal) -> dict[str, Any]:
     first = Job(model=space.model, workload=space.workload, plan=space.plan, cluster=space.clusters[0])
     plain = question(first)
     plain |= {
-        "gpus": [cluster.name for cluster in space.clusters], "engine": list(space.engines), "goal": goal.value,
+        "gpus": [cluster.name for cluster in space.clusters], "goal": goal.value,
+        "engine": [named(engine, space.versions.get(engine)) for engine in space.engines],
         "global_batch": space.global_batch, "limits": msgspec.to_builtins(limits),
     }
     return plain

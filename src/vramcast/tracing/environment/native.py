@@ -15,9 +15,8 @@ from vramcast.tracing.environment.snapshots import memory_snapshot
 from vramcast.tracing.environment.statistics import nested_statistics
 from vramcast.tracing.environment.streams import CUDA
 from vramcast.tracing.memory import Device, Memory
+from vramcast.tracing.rules.blas import handle_workspace_bytes, is_of_blas
 
-CUBLAS_WORKSPACE_BYTES: Final = 8_519_680
-"""Of pre-Hopper cards: what `torch.backends.cuda` answers [bytes]."""
 CUDNN_BENCHMARK_LIMIT: Final = 10
 """Plans that cuDNN's search tries, as torch starts with [pytorch aten/src/ATen/Context.h `benchmark_limit_cudnn`]."""
 
@@ -33,7 +32,8 @@ class Native:
     def table(self) -> Mapping[str, Callable[..., Any]]:
         """Name in `torch._C` -> function."""
         return {
-            **self._devices(), **self._streams(), **self._allocator(), **self._accelerator(), **_constants(),
+            **self._devices(), **self._streams(), **self._allocator(), **self._accelerator(), **self._blas(),
+            **_constants(),
         }
 
     def count(self) -> int:
@@ -133,6 +133,23 @@ class Native:
         self.fractions[index] = fraction
         device.limit(fraction)
 
+    def _blas(self) -> dict[str, Callable[..., Any]]:
+        def choose(size: int | None) -> None:
+            for device in self._memory.devices:
+                device.blas_workspace = size
+
+        return {
+            "_cuda_getCublasWorkspaceSize": lambda: handle_workspace_bytes(self.device()),
+            "_cuda_setCublasWorkspaceSize": choose,
+            "_cuda_resetCublasWorkspaceSize": lambda: choose(None),
+            "_cuda_clearCublasWorkspaces": self._clear_workspaces,
+        }
+
+    def _clear_workspaces(self) -> None:
+        for device in self._memory.devices:
+            for place in [place for place in device.workspaces if is_of_blas(place)]:
+                device.give(device.workspaces.pop(place))
+
     def _accelerator(self) -> dict[str, Callable[..., Any]]:
         def stream(index: int) -> Any:
             return torch.cuda.current_stream(index)
@@ -171,7 +188,5 @@ def _constants() -> dict[str, Callable[..., Any]]:
         "_cuda_setMemoryMetadata": lambda _text: None,
         "_cuda_getCurrentBlasHandle": lambda: 0,
         "_cuda_getCurrentSolverHandle": lambda: 0,
-        "_cuda_getCublasWorkspaceSize": lambda: CUBLAS_WORKSPACE_BYTES,
-        "_cuda_setCublasWorkspaceSize": lambda _size: None,
         "_is_flash_attention_available": lambda: True,
     }

@@ -1,7 +1,5 @@
 """Matrix products: workspaces of cuBLAS and copies of operands whose strides it cannot take.
 
-[pool] pytorch aten/src/ATen/cuda/CublasHandlePool.cpp: `getCurrentCUDABlasHandle` gives every handle (one a thread and
-device) and stream a workspace of its own; `getCUDABlasLtWorkspace`
 [blas] pytorch aten/src/ATen/native/cuda/Blas.cpp: `addmm_out_cuda_impl`, `prepare_matrix_for_cublas`,
 `prepare_batch_matrix_for_cublas`, `addmv_out_cuda`
 [gemm] pytorch aten/src/ATen/cuda/CUDABlas.cpp: `gemm_and_bias`
@@ -10,51 +8,40 @@ device) and stream a workspace of its own; `getCUDABlasLtWorkspace`
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
 
+from vramcast.domain.cublas import lt_workspace_bytes, workspace_bytes
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.versions import at_least
-from vramcast.units import KIB, MIB, round_up
+from vramcast.tracing.memory import Device
+from vramcast.tracing.rules.versions import installed
+from vramcast.units import round_up
 
-WORKSPACE_BYTES: Final = 2 * 4096 * KIB + 8 * 16 * KIB
-"""CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8 [pool]."""
-HOPPER_WORKSPACE_BYTES: Final = 32 * MIB
-LT_WORKSPACE_BYTES: Final = MIB
-HOPPER: Final = 90
-SIZES: Final = re.compile(r":(\d+):(\d+)")  # KiB, count
-LT_OWN_SINCE: Final = (2, 8)
-"""Since then cublasLt keeps a workspace; before, every call took one of 1 MiB and gave it back [gemm]."""
-LT_UNIFIED_SINCE: Final = (2, 13)
-"""Since then cublasLt shares the workspace of cuBLAS [pool]."""
 C_NAMES: Final = {
     torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16",
 }
 Shape = tuple[int, ...]
 
 
-def workspace_bytes(sm: int) -> int:
-    """Workspace of one cuBLAS handle on one stream [bytes].
+def handle_workspace_bytes(device: Device) -> int:
+    """Workspace of one cuBLAS handle on one stream, as set by the script, the environment or by default [bytes]."""
+    if device.blas_workspace is not None:
+        return device.blas_workspace
+    capability = device.gpu.compute_capability if device.gpu else None
+    return workspace_bytes(capability, torch=installed(), environment=os.environ)
 
-    Args:
-        sm: compute capability x 10
 
-    >>> workspace_bytes(80)
-    8519680
-    """
-    sizes = SIZES.findall(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
-    if sizes:
-        return sum(int(size) * KIB * int(count) for size, count in sizes)
-    return HOPPER_WORKSPACE_BYTES if sm == HOPPER else WORKSPACE_BYTES
+def is_of_blas(place: object) -> bool:
+    """Whether a place among a device's workspaces is that of a handle of cuBLAS or cublasLt."""
+    return isinstance(place, tuple) and isinstance(place[0], tuple) and place[0][0] in ("cublas", "cublasLt")
 
 
 def take_workspace(call: Call) -> None:
     """The handle of this thread; backward of CUDA tensors runs in a thread of its own."""
     if not call.device.is_cpu:
-        call.workspace(("cublas", in_backward()), workspace_bytes(call.device.sm), "cuBLAS workspace")
+        call.workspace(("cublas", in_backward()), handle_workspace_bytes(call.device), "cuBLAS workspace")
 
 
 def in_backward() -> bool:
@@ -63,15 +50,11 @@ def in_backward() -> bool:
 
 
 def take_lt_workspace(call: Call) -> None:
-    """What cublasLt works in: by version one of its own or that of cuBLAS [gemm]."""
-    if call.device.is_cpu:
-        return
-    if not at_least(LT_OWN_SINCE):
-        call.scratch(LT_WORKSPACE_BYTES, "cublasLt workspace")
-    elif not at_least(LT_UNIFIED_SINCE):
-        take_workspace(call)
-        call.workspace(("cublasLt", in_backward()), LT_WORKSPACE_BYTES, "cublasLt workspace")
+    """What cublasLt works in: by version one of its own or that of cuBLAS, whose handle it uses [gemm]."""
     take_workspace(call)
+    own = lt_workspace_bytes(torch=installed(), environment=os.environ)
+    if own and not call.device.is_cpu:
+        call.workspace(("cublasLt", in_backward()), own, "cublasLt workspace")
 
 
 def _fits(sizes: Shape, strides: Shape) -> bool:

@@ -104,6 +104,12 @@ ASKING_ZH: Final[dict[str, str]] = {
     "etp={etp}: {model} has no experts; leave etp out": "etp={etp}：{model} 没有专家；请去掉 etp",
     "objective={objective} is not modelled for engine {engine}; use engine {other}":
         "{engine} 未建模 objective={objective}；请用引擎 {other}",
+    "sharded-by={sharder} is not how engine {engine} shards; use {names}":
+        "{engine} 不以 sharded-by={sharder} 切分；请用 {names}",
+    "sharded-by={sharder} says who shards, and nothing is sharded; add --shards everything":
+        "sharded-by={sharder} 指定由谁切分，但没有切分任何内容；请加上 --shards everything",
+    "--find {goal} compares engines as they are today; leave out the version of {engine}":
+        "--find {goal} 比较各引擎的当前版本；请去掉 {engine} 的版本",
     "{name}={value} is not modelled for engine {engine}; leave it out": "{engine} 未建模 {name}={value}；请去掉",
     "precision={precision} is not modelled for engine litgpt; use bf16 (bf16-true)":
         "litgpt 未建模 precision={precision}；请用 bf16（bf16-true）",

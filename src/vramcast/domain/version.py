@@ -1,0 +1,70 @@
+"""Versions of engines: as users write them, and as facts that hold since a release are compared."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from vramcast.errors import InvalidSpec
+
+Version = tuple[int, ...]
+
+WRITTEN: Final = re.compile(
+    r"[vb]?(\d{1,8}(?:[.-]\d{1,8}){0,3})(?:[.-]?(?:rc|a|b|alpha|beta|post|dev)\d*(?:\.\w+)*)*(?:\+[\w.]*)?", re.ASCII
+)
+"""A release, a build or a date, with what makes it a candidate or a local build behind it."""
+
+
+def read_version(text: str) -> Version | None:
+    """The release that a version belongs to; None for what is no version.
+
+    >>> read_version("0.11.1rc2.dev123+g1a2b3c"), read_version("b5200"), read_version("2025-02-06")
+    ((0, 11, 1), (5200,), (2025, 2, 6))
+    >>> read_version("latest")
+    """
+    match = WRITTEN.fullmatch(text.strip().lower())
+    return None if match is None else tuple(map(int, re.split(r"[.-]", match[1])))
+
+
+def version_text(version: Version) -> str:
+    """As releases are written: "4.57.3"."""
+    return ".".join(map(str, version))
+
+
+def date_text(version: Version) -> str:
+    """A version that is a date, as far as it is one.
+
+    >>> date_text((2025, 2, 6)), date_text((2026, 7))
+    ('2025-02-06', '2026-07')
+    """
+    return "-".join(f"{part:02}" for part in version)
+
+
+def named(engine: str, version: Version | None) -> str:
+    """As users write both: "huggingface@4.57"."""
+    return engine if version is None else f"{engine}@{version_text(version)}"
+
+
+def check_version(engine: str, written: str, *, oldest: Version, newest: Version) -> Version:
+    """The version that stands behind "@"; a newer one than is known is taken, and `newer` says so.
+
+    Raises: InvalidSpec for what is no version, and for one older than any that is known
+    """
+    found, known = read_version(written), f"{version_text(oldest)} to {version_text(newest)}"
+    if found is None:
+        raise InvalidSpec(
+            f"engine version {written[:40]!r} must be written like {engine}@{version_text(newest)}; {known}"
+        )
+    if found < oldest[: len(found)]:
+        raise InvalidSpec(f"{engine} {version_text(found)} is not covered; known are versions {known}")
+    return found
+
+
+def newer(engine: str, version: Version, newest: Version) -> str | None:
+    """The sentence about a version newer than any that is known: every fact in it is that of the newest."""
+    if version[: len(newest)] <= newest:
+        return None
+    return (
+        f"{engine} {version_text(version)} is newer than {version_text(newest)}, the newest that is known: answered "
+        "as that"
+    )

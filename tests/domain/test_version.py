@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from vramcast.api import job_of
+from vramcast.domain.version import check_version, date_text, named, newer, read_version
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.estimate.training import ENGINES, answer
+from vramcast.question.options import ENGINES as OFFERED
+
+ASKED = {"model": "llama-3.2-1b", "gpus": "h100", "seq_len": 512}
+
+
+def asked(**options):
+    return job_of({name.replace("_", "-"): value for name, value in (ASKED | options).items()})
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("4.57.3", (4, 57, 3)), ("v0.19", (0, 19)), ("b4567", (4567,)), ("5.0.0rc1", (5, 0, 0)),
+     ("4.58.0.dev0", (4, 58, 0)), ("0.6.4.post1", (0, 6, 4)), ("2.4.1+cu121", (2, 4, 1)),
+     ("2025-02-06", (2025, 2, 6)), ("latest", None), ("", None),
+     ("1.2.3.4.5", None), ("4..5", None), ("٤", None)],
+)
+def test_versions_are_read_as_they_are_written(text, version):
+    assert read_version(text) == version
+
+
+def test_a_version_that_is_older_than_known_or_none_is_refused():
+    assert check_version("x", "4", oldest=(4, 30), newest=(5, 1)) == (4,)
+    for text in ("4.29", "latest"):
+        with pytest.raises(InvalidSpec):
+            check_version("x", text, oldest=(4, 30), newest=(5, 1))
+
+
+def test_a_newer_version_is_told_apart_by_as_many_parts_as_the_newest_has():
+    assert newer("x", (5, 1, 9), (5, 1)) is None
+    assert newer("x", (5, 2), (5, 1)) == "x 5.2 is newer than 5.1, the newest that is known: answered as that"
+    assert (named("x", None), named("x", (5, 2)), date_text((2026, 7))) == ("x", "x@5.2", "2026-07")
+
+
+def test_every_engine_that_is_offered_has_its_versions():
+    assert set(ENGINES) == set(OFFERED)
+
+
+@pytest.mark.parametrize("engine", ["pytorch", "huggingface", "deepspeed", "unsloth", "megatron"])
+def test_a_version_newer_than_known_is_answered_as_the_newest_and_says_so(engine):
+    newest = answer(asked(engine=named(engine, ENGINES[engine].newest)))
+    beyond = answer(asked(engine=f"{engine}@9999.1"))
+    assert beyond.ranks == newest.ranks == answer(asked(engine=engine)).ranks
+    assert any("answered as that" in text for text in beyond.warnings)
+    assert not any("answered as that" in text for text in newest.warnings)
+
+
+def test_the_version_stands_in_the_question():
+    assert answer(asked(engine="huggingface@4.57")).question["engine"] == "huggingface@4.57"
+    assert asked(engine="huggingface").engine_version is None
+    with pytest.raises(InvalidSpec):
+        asked(engine="hugginface@4.57")
+    with pytest.raises(UnknownName):
+        from vramcast.question.build import training_engine
+
+        training_engine("hugginface@4.57")
+
+
+SHARDERS = [("torchtitan", "fsdp1"), ("megatron", "fsdp2"), ("litgpt", "deepspeed")]
+
+
+@pytest.mark.parametrize(("engine", "sharder"), SHARDERS)
+def test_an_engine_refuses_a_sharder_it_does_not_have(engine, sharder):
+    with pytest.raises(Unsupported, match=r"is not (how|modelled for) engine"):
+        answer(asked(engine=engine, gpus="2xh100", shards="everything", sharded_by=sharder))
+
+
+def test_a_sharder_needs_something_to_shard():
+    with pytest.raises(InvalidSpec, match="nothing is sharded"):
+        answer(asked(engine="huggingface", gpus="2xh100", sharded_by="deepspeed"))
