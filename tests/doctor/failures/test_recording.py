@@ -123,6 +123,13 @@ def test_what_the_message_says_itself_stays() -> None:
     assert numbers["allocated_bytes"] == sum(SECOND)
 
 
+def test_figures_that_a_message_rounds_are_not_mixed_with_those_of_its_event() -> None:
+    """Of allocated, reserved and what lies between, two tell the third: with another's the parts would not add up."""
+    rounded = {"allocated_bytes": sum(SECOND) + 3 * MIB, "reserved_bytes": sum(FIRST) - 3 * MIB}
+    assert "unallocated_bytes" not in finding_of(bare(**rounded), fragmented()).statement.numbers
+    assert "unallocated_bytes" in finding_of(bare(allocated_bytes=sum(SECOND)), fragmented()).statement.numbers
+
+
 def test_a_snapshot_of_another_failure_adds_no_figures_and_says_so() -> None:
     finding = finding_of(bare(tried_bytes=300 * MIB), fragmented())
     assert "allocated_bytes" not in finding.statement.numbers

@@ -35,6 +35,9 @@ WORTH_SHOWING: Final = 32 << 20
 PRINTED: Final = 0.006
 """Share by which a size of a message may differ from the size itself: it has two decimals."""
 
+SPLIT: Final = ("allocated_bytes", "unallocated_bytes", "reserved_bytes")
+"""Two of them tell the third."""
+
 PHASES: Final[dict[Kind, str]] = {
     Kind.BACKWARD: "backward", Kind.RECOMPUTED: "backward", Kind.ACCUMULATED: "backward",
     Kind.STEP: "optimizer", Kind.OPTIMIZER_STATE: "optimizer", Kind.CLIPPING: "optimizer",
@@ -171,7 +174,10 @@ def _is_as_printed(tried: float, event: Event) -> bool:
 
 def with_event(known: Recorded, statement: Statement, facts: Facts, event: Event) -> tuple[Statement, Facts]:
     """A statement and what surrounds it, with what the snapshot adds to both; what the text says itself stays."""
-    numbers = dict(_numbers(known, event)) | statement.numbers
+    stated = statement.numbers
+    follows = sum(name in stated for name in SPLIT) >= 2  # the third follows from what the text says itself
+    added = {name: value for name, value in _numbers(known, event) if not (follows and name in SPLIT)}
+    numbers = added | stated
     kinds, stack = Kinds(known.snapshot), event.device.trace.stacks[event.number]
     frames = known.snapshot.stacks[stack]
     phases = facts.phases
