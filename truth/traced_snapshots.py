@@ -92,6 +92,7 @@ def compare(name: str, recorded: Recorded, snapshot: Snapshot) -> Compared:
     if not recorded.from_start:
         return Compared(name, recorded.has_bar, aligned, None, None, risen, operators)
     replayed = replay(snapshot, snapshot.devices[0])
+    assert replayed.peak_reserved_bytes is not None  # a snapshot lists segments
     real = Peaks(replayed.peak_allocated_bytes, replayed.peak_reserved_bytes)
     return Compared(name, recorded.has_bar, aligned, peaks, real, risen, operators)
 

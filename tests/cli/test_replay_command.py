@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,18 @@ def test_a_later_recording_says_what_grew(recording: Path, tmp_path: Path) -> No
     output = called(later, "--against", recording)
     assert "Against run.pickle" in output
     assert "model.py:10 forward" in output.split("Against")[1]
+
+
+def test_a_recording_of_another_device_is_nothing_to_compare_with(recording: Path, tmp_path: Path) -> None:
+    raw = pickle.loads(recording.read_bytes())
+    raw["device_traces"] = [[], raw["device_traces"][0]]
+    for segment in raw["segments"]:
+        segment["device"] = 1
+    del raw["vramcast"]
+    other = tmp_path / "rank1.pickle"
+    other.write_bytes(pickle.dumps(raw))
+    with pytest.raises(InvalidSpec, match="holds no device that is looked at"):
+        vramcast.replay(other, against=recording)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ def cpp(name: str) -> Frame:
 
 
 MAIN = python("<module>", line=99)
+MAIN_ONLY = (MAIN,)
 FORWARD = (python("forward", "/home/me/model.py", 10), MAIN)
 BACKWARD = (cpp("torch::autograd::generated::MmBackward0::apply(x)"), cpp("torch::autograd::Engine::thread_main(y)"))
 ACCUMULATE = (cpp("torch::autograd::AccumulateGrad::apply(x)"), cpp("torch::autograd::Engine::thread_main(y)"))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
+
+from msgspec.structs import replace
+
+from vramcast.domain.snapshot import PREDICTED
 from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.units import MIB
 
@@ -59,3 +64,16 @@ def test_two_runs_at_the_same_addresses_are_two_runs() -> None:
     found = against(before, after).difference
     assert found is not None and not found.same_process
     assert found.segments == ()
+
+
+def test_events_without_a_clock_do_not_tell_one_process_from_two() -> None:
+    run = Run()
+    train(run, 2)
+    timed, predicted = run.dump(), replace(run.dump(), format=PREDICTED)  # whose times count events
+    (device,) = timed.devices
+    clockless = replace(device.trace, times_us=array("q", [0] * len(device.trace)))
+    untimed = replace(timed, devices=(replace(device, trace=clockless),))
+    for other in (untimed, predicted):
+        earlier = examine(other, other.devices[0], Asked())
+        found = examine(timed, device, Asked(), against=earlier).difference
+        assert found is not None and found.same_process is None and found.segments == ()

@@ -74,6 +74,9 @@ def test_what_a_backward_pass_leaves_are_gradients_and_what_it_frees_are_not() -
     assert lives == [Category.GRADIENTS, Category.TEMPORARIES]
 
 
+APPLY = made.python("apply", "/lib/python3.12/site-packages/torch/autograd/function.py", 317)
+
+
 def test_an_unfinished_backward_pass_says_so() -> None:
     run = Run()
     run.make(MIB, made.FORWARD)
@@ -143,10 +146,26 @@ def test_the_workspace_of_cublas_is_known_by_its_size_where_no_stack_is() -> Non
         ((made.python("__init__", line=3), made.MAIN), Kind.OTHER),
         ((made.python("step", "/home/me/game.py"),), Kind.OTHER),
         ((made.cpp("c10d::Reducer::initialize_buckets(x)"),), Kind.ACCUMULATED),
+        ((made.python("init_state", "/home/me/rwkv.py"), made.MAIN), Kind.OTHER),
+        ((made.python("__init__", "/lib/optimum/modeling.py"), made.MAIN), Kind.OTHER),
+        ((made.python("__init__", "/lib/bitsandbytes/optim/adamw.py"), made.MAIN), Kind.OPTIMIZER_STATE),
+        ((made.python("backward", "/home/me/kernels.py"), APPLY), Kind.BACKWARD),
+        ((*made.FORWARD, made.python("unpack_hook", "/torch/utils/checkpoint.py")), Kind.RECOMPUTED),
+        ((made.python("compute_loss", "/home/me/train.py"), made.MAIN), Kind.FUNCTION),
+        ((Frame("aten::mm", "", 0), Frame("autograd::engine::evaluate_function: MmBackward0", "", 0)), Kind.BACKWARD),
+        ((Frame("aten::mm", "", 0), Frame("nn.Module: Linear_0", "", 0)), Kind.FORWARD),
+        ((Frame("aten::mul", "", 0), Frame("Optimizer.step#AdamW.step", "", 0)), Kind.STEP),
+        # an optimizer that a hook of the backward pass runs
+        ((*made.STATES[:2], made.python("hook", "/home/me/train.py"), *made.ACCUMULATE), Kind.OPTIMIZER_STATE),
     ],
 )
 def test_rules_name_what_they_say(frames: tuple[Frame, ...], kind: Kind) -> None:
-    assert Kinds(((), tuple(frames)))[1 if frames else 0] == kind
+    assert kind_of(frames) == kind
+
+
+def kind_of(frames: tuple[Frame, ...], *others: tuple[Frame, ...]) -> Kind:
+    """Of a stack in a recording that has these others, too."""
+    return Kinds(Snapshot(name="", format="torch", devices=(), stacks=((), tuple(frames), *others)))[bool(frames)]
 
 
 def _lives(run: Run) -> list[Category]:
@@ -154,3 +173,200 @@ def _lives(run: Run) -> list[Category]:
     lives = lives_of(snapshot, snapshot.devices[0])
     actions = snapshot.devices[0].trace.actions
     return [lives.category(index) for index, action in enumerate(actions) if action == 0]
+
+
+# What Lightning 2.6 runs: the whole iteration is a closure of the optimizer's step.
+CLOSURE = (
+    made.python("closure", "/lib/lightning/pytorch/loops/optimization/automatic.py", 131),
+    made.python("__call__", "/lib/lightning/pytorch/loops/optimization/automatic.py", 146),
+    made.python("_wrap_closure", "/lib/lightning/pytorch/plugins/precision/precision.py", 109),
+    made.python("step", "/lib/python3.12/site-packages/torch/optim/adamw.py", 227),
+    made.python("wrapper", "/lib/python3.12/site-packages/torch/optim/optimizer.py", 530),
+    made.python("step", "/lib/lightning/pytorch/core/optimizer.py", 154), made.MAIN,
+)
+TRAINING_STEP = made.python("training_step", "/home/me/lit.py", 9)
+
+
+def test_an_iteration_inside_the_closure_of_an_optimizer_is_no_optimizer() -> None:
+    forward = (*made.FORWARD[:1], TRAINING_STEP, *CLOSURE)
+    backward = (made.cpp("torch::autograd::Engine::execute(x)"), *CLOSURE)
+    plain, states = (TRAINING_STEP, *CLOSURE), (made.STATES[0], *CLOSURE[3:])
+    assert kind_of(forward, plain) == Kind.FORWARD
+    assert kind_of(backward, plain) == Kind.BACKWARD
+    assert kind_of(plain, forward) == Kind.OTHER
+    assert kind_of(plain, states) == Kind.STEP  # nothing says that what the step calls is no code of its own
+    assert kind_of(states, forward) == Kind.OPTIMIZER_STATE
+    run = Run()
+    activation, loss = run.make(4 * MIB, forward), run.make(MIB, plain)
+    gradient = run.make(2 * MIB, backward)
+    run.drop(activation, made.BACKWARD)
+    run.drop(loss, made.BACKWARD)
+    run.make(8 * MIB, states)
+    run.drop(gradient, made.ZERO_GRAD)
+    assert _lives(run) == [Category.ACTIVATIONS, Category.ACTIVATIONS, Category.GRADIENTS, Category.OPTIMIZER]
+
+
+def test_an_optimizer_of_the_users_own_is_one_beside_its_closure() -> None:
+    wrapper = made.python("wrapper", "/lib/python3.12/site-packages/torch/optim/optimizer.py", 530)
+    step, closure = made.python("step"), made.python("closure")
+    forward = (*made.FORWARD[:1], closure, step, wrapper, made.MAIN)
+    assert kind_of((made.python("orthogonalized"), step, wrapper, made.MAIN), forward) == Kind.STEP
+    assert kind_of((closure, step, wrapper, made.MAIN), forward) == Kind.OTHER
+
+
+# Frames of vLLM's start [vllm v1/engine/core.py, v1/worker/gpu_worker.py and gpu_model_runner.py]
+def vllm(*frames: tuple[str, str]) -> tuple[Frame, ...]:
+    return tuple(made.python(name, f"/lib/python3.12/site-packages/{file}") for name, file in frames)
+
+
+CORE = vllm(
+    ("collective_rpc", "vllm/v1/executor/uniproc_executor.py"), ("_initialize_kv_caches", "vllm/v1/engine/core.py"),
+    ("__init__", "vllm/v1/engine/core.py"), ("__init__", "vllm/v1/engine/llm_engine.py"),
+    ("__init__", "vllm/entrypoints/llm.py"),
+)
+
+
+@pytest.mark.parametrize(
+    ("inner", "kind"),
+    [
+        ((("_allocate_kv_cache_tensors", "vllm/v1/worker/gpu_model_runner.py"),
+          ("initialize_kv_cache", "vllm/v1/worker/gpu_model_runner.py")), Kind.CACHE),
+        ((("_allocate_kv_cache", "vllm/v1/worker/gpu/attn_utils.py"),
+          ("init_kv_cache", "vllm/v1/worker/gpu/attn_utils.py")), Kind.CACHE),
+        ((("forward", "vllm/model_executor/models/llama.py"), ("_dummy_run", "vllm/v1/worker/gpu_model_runner.py"),
+          ("profile_run", "vllm/v1/worker/gpu_model_runner.py"),
+          ("determine_available_memory", "vllm/v1/worker/gpu_worker.py")), Kind.FORWARD),
+        ((("_dummy_run", "vllm/v1/worker/gpu_model_runner.py"),
+          ("capture_model", "vllm/v1/worker/gpu_model_runner.py")), Kind.OTHER),
+        ((("__init__", "vllm/v1/attention/backends/flashinfer.py"),
+          ("create_metadata_builders", "vllm/v1/worker/utils.py"),
+          ("initialize_kv_cache", "vllm/v1/worker/gpu_model_runner.py")), Kind.OTHER),
+        ((("__init__", "vllm/v1/utils.py"), ("_make_buffer", "vllm/v1/worker/gpu_model_runner.py"),
+          ("__init__", "vllm/v1/worker/gpu_model_runner.py"), ("init_device", "vllm/v1/worker/gpu_worker.py")),
+         Kind.BUFFER),
+        ((("create_weights", "vllm/model_executor/layers/linear.py"),
+          ("__init__", "vllm/model_executor/layers/linear.py"), ("__init__", "vllm/model_executor/models/llama.py"),
+          ("load_model", "vllm/v1/worker/gpu_model_runner.py")), Kind.WEIGHT),
+        ((("_create_buffers", "sglang/srt/mem_cache/memory_pool.py"),
+          ("__init__", "sglang/srt/mem_cache/memory_pool.py")), Kind.CACHE),
+        ((("_create_buffers", "torchrl/envs/camera.py"), ("__init__", "torchrl/envs/camera.py")), Kind.OTHER),
+    ],
+)
+def test_the_start_of_a_server_is_told_apart(inner: tuple[tuple[str, str], ...], kind: Kind) -> None:
+    assert kind_of((*vllm(*inner), *CORE)) == kind
+
+
+def test_lines_that_generated_code_was_made_of_do_not_call_it() -> None:
+    generated = made.python("call", "/tmp/torchinductor_me/gm/cgm4rvbh4crgzmmywjddboh23zwv6jzrjzel3freftj2yg4agoyj.py")
+    run = made.python("run", "/lib/torch/_inductor/utils.py")
+    backward = (made.python("backward", "/lib/torch/_functorch/_aot_autograd/runtime_wrappers.py"), APPLY)
+    assert kind_of((generated, *made.FORWARD[:1], run, *backward)) == Kind.BACKWARD
+    assert kind_of((generated, *made.FORWARD[:1], run, made.python("forward"))) == Kind.FORWARD
+
+
+def test_where_only_python_was_recorded_what_has_no_stack_is_the_engines() -> None:
+    run = Run()
+    activation = run.make(4 * MIB, made.FORWARD)
+    gradient, scratch = run.make(2 * MIB), run.make(MIB)
+    run.drop(activation)
+    run.drop(scratch)
+    run.drop(run.make(MIB, made.STEP), made.MAIN_ONLY)
+    run.drop(gradient, made.ZERO_GRAD)
+    assert _lives(run)[:3] == [Category.ACTIVATIONS, Category.GRADIENTS, Category.TEMPORARIES]
+
+
+def test_what_an_earlier_iteration_left_is_named_by_what_this_one_leaves_at_the_same_place() -> None:
+    """Outputs and the graph that hangs on them go when the next iteration binds the same names."""
+    run = Run()
+    left = [run.make(size) for size in (4 * MIB, 6 * MIB)]
+    saved, grad, kept = run.make(3 * MIB), run.make(2 * MIB), run.make(9 * MIB)
+    first = len(run.trace)
+    made_now = [run.make(size, made.FORWARD) for size in (4 * MIB, 6 * MIB)]
+    for handle in left:
+        run.drop(handle, made.PLAIN)
+    run.drop(saved, made.BACKWARD)
+    run.drop(grad, made.ZERO_GRAD)
+    assert len(made_now) == 2 and kept
+    found = examined(run, first)
+    older = {block.size_bytes // MIB: str(block.category) for block in found.held.blocks if block.since is None}
+    assert older == {4: "activations", 6: "activations", 3: "activations", 2: "gradients", 9: "held before"}
+
+
+MINE = (made.python("step", "/home/me/adamw.py", 20), made.python("main"), made.MAIN)
+STATE_LINE = (made.python("step", "/home/me/adamw.py", 21), made.python("main"), made.MAIN)
+
+
+def replacing(run: Run, *, weights: bool, states: bool) -> int:
+    """A training step of an optimizer that makes new weights, or new states, in place of the old; its first event."""
+    mib = 1 << 20
+    held = {name: [run.make(size * mib) for size in (2, 3)] for name in ("weights", "states")}
+    first = len(run.trace)
+    gradients = [run.make(size * mib, made.ACCUMULATE) for size in (2, 3)]
+    for name, stack, is_replaced in (("states", STATE_LINE, states), ("weights", MINE, weights)):
+        if is_replaced:
+            for number, size in enumerate((2, 3)):
+                new = run.make(size * mib, stack)
+                run.drop(held[name][number], stack)
+                held[name][number] = new
+    for gradient in gradients:
+        run.drop(gradient, made.ZERO_GRAD)
+    return first
+
+
+def told(run: Run, first: int) -> dict[str, int]:
+    found = examined(run, first).at_end
+    return {group.name: group.size_bytes // MIB for group in found.by_category}
+
+
+def test_a_step_that_replaces_its_states_is_not_mixed_up_with_one_that_replaces_weights() -> None:
+    run = Run()
+    first = replacing(run, weights=False, states=True)
+    assert told(run, first) == {"held before": 5, "optimizer": 5}  # the weights are what stays
+    run = Run()
+    assert told(run, replacing(run, weights=True, states=True)) == {"held before": 10}  # nothing tells
+
+
+def test_what_takes_the_place_of_weights_are_weights() -> None:
+    run = Run()
+    weights, states = run.make(4 * MIB, made.MOVED), run.make(4 * MIB, made.STATES)
+    run.make(MIB, made.FORWARD)
+    scratch = run.make(4 * MIB, MINE)
+    new_state = run.make(4 * MIB, MINE)
+    run.drop(states, MINE)
+    new_weights = run.make(4 * MIB, MINE)
+    run.drop(scratch, MINE)
+    run.drop(weights, MINE)
+    run.make(MIB, made.FORWARD)
+    assert _lives(run) == [
+        Category.WEIGHTS, Category.OPTIMIZER, Category.ACTIVATIONS, Category.TEMPORARIES, Category.OPTIMIZER,
+        Category.WEIGHTS, Category.ACTIVATIONS,
+    ]
+    assert new_state and new_weights
+
+
+def test_the_start_of_a_server_is_not_all_cache() -> None:
+    run = Run()
+    weights = vllm(("create_weights", "vllm/model_executor/layers/linear.py"), ("load_model", RUNNER))
+    profile = vllm(("forward", "vllm/model_executor/models/llama.py"), ("_dummy_run", RUNNER), ("profile_run", RUNNER))
+    pool = vllm(("_allocate_kv_cache_tensors", RUNNER), ("initialize_kv_cache", RUNNER))
+    run.make(16 * MIB, (*weights, *CORE[2:]))
+    run.drop(run.make(8 * MIB, (*profile, *CORE)), (*profile, *CORE))
+    run.make(40 * MIB, (*pool, *CORE))
+    assert {group.name: group.size_bytes // MIB for group in examined(run).at_end.by_category} == {
+        "weights": 16, "kv cache": 40
+    }
+    assert _lives(run) == [Category.WEIGHTS, Category.TEMPORARIES, Category.CACHE]
+
+
+RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+
+
+def test_what_was_of_several_kinds_names_nothing_older() -> None:
+    run = Run()
+    left = run.make(4 * MIB)
+    first = len(run.trace)
+    run.make(4 * MIB, made.FORWARD)
+    run.make(4 * MIB, made.MOVED)
+    run.drop(left, made.PLAIN)
+    older = [block for block in examined(run, first).held.blocks if block.since is None]
+    assert [block.category for block in older] in ([Category.UNKNOWN], [])

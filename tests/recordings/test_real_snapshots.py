@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.sources.snapshots.recordings import TRUTH
-from vramcast.recordings.replay import replay
-from vramcast.recordings.start import start_segments
+from vramcast.domain.snapshot import Action, Trace
+from vramcast.recordings.lives import Category, lives_of
+from vramcast.recordings.replay import Outcome, replay
+from vramcast.recordings.stacks import is_python
+from vramcast.recordings.start import held_at_start, start_segments
 from vramcast.sources.snapshots import read_snapshot
 
 FILES = sorted(TRUTH.glob("*.pickle.gz"))
@@ -40,3 +44,44 @@ def test_traces_from_an_empty_allocator_need_no_start_state(path: Path) -> None:
     replayed = replay(snapshot, device)
     assert replayed.segments_matched == len(device.segments)
     assert replayed.reserved[-1] == sum(segment.size_bytes for segment in device.segments)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_frames_of_python_alone_tell_as_much_as_those_of_cpp(path: Path) -> None:
+    """But for what `.to` moved, which only C++ names."""
+    snapshot = read_snapshot(path)
+    (device,) = snapshot.devices
+    python = replace(snapshot, stacks=tuple(tuple(filter(is_python, stack)) for stack in snapshot.stacks))
+    whole, alone = lives_of(snapshot, device), lives_of(python, device)
+    differ = {
+        (whole.category(index), alone.category(index))
+        for index, action in enumerate(device.trace.actions) if action == Action.ALLOC
+    } - {(category, category) for category in Category}
+    assert differ <= {(Category.INPUTS, Category.UNKNOWN)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+@pytest.mark.parametrize("part", [0.3, 0.7])
+def test_a_recording_that_begins_later_tells_nothing_else_of_what_was_there_before(path: Path, part: float) -> None:
+    """Its ring buffer was full: events are missing, and with them stacks. What is said then is right, or that it is
+    not known; what a pass in course frees is at most a few temporaries."""
+    snapshot = read_snapshot(path)
+    (device,) = snapshot.devices
+    trace, first = device.trace, int(part * len(device.trace))
+    later = replace(device, trace=Trace(**{
+        column: getattr(trace, column)[first:] for column in Trace.__struct_fields__
+    }))
+    cut = replace(snapshot, devices=(later,))
+    replayed = replay(cut, later)
+    assert replayed.outcome is Outcome.EXACT
+    whole, known = lives_of(snapshot, device), lives_of(cut, later)
+    made = {trace.addresses[index]: index for index in range(first) if trace.actions[index] == Action.ALLOC}
+    wrong = total = 0
+    for block in held_at_start(cut, later):
+        was = whole.category(made[block.address]) if block.address in made else None
+        now = known.older[block.address]
+        total += block.size_bytes
+        if was is not None and now not in (was, Category.HELD, Category.UNKNOWN):
+            assert was == Category.TEMPORARIES
+            wrong += block.size_bytes
+    assert wrong <= 0.03 * total

@@ -8,7 +8,6 @@ import pytest
 
 from vramcast.domain.snapshot import Action
 from vramcast.recordings.examine import Asked, examine
-from vramcast.recordings.kinds import Kinds
 from vramcast.recordings.lives import lives_of
 from vramcast.recordings.replay import replay
 from vramcast.recordings.start import held_at_start
@@ -25,7 +24,7 @@ def drawn(process: Process, points: int, first: int = 0) -> tuple[Timeline, int,
     replayed = replay(snapshot, device)
     course = timeline(
         device, Course(replayed.allocated, replayed.reserved), lives=lives_of(snapshot, device),
-        kinds=Kinds(snapshot.stacks), start=held_at_start(snapshot, device), points=points,
+        start=held_at_start(snapshot, device), points=points,
     )
     return course, replayed.peak_allocated_bytes, replayed.peak_reserved_bytes
 

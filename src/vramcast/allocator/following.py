@@ -58,6 +58,12 @@ class FollowingAllocator(Allocator):
         self._hand_out(placed, num_bytes)
         return address
 
+    def cut_from(self, handle: int) -> int:
+        """The free memory that a block was just cut from: its own and the free rest behind it [bytes]."""
+        block = self._blocks[handle]
+        rest = block.next.size_bytes if block.next is not None and block.next.is_free else 0
+        return block.size_bytes + rest
+
     @property
     def releasable(self) -> list[int]:
         """Addresses of the segments that giving the cache back returns, in that order."""

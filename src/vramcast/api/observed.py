@@ -113,8 +113,13 @@ def replayed(
     from vramcast.report.replay_shown import ShownReplay
 
     earlier = {one.device: one for one in against.devices} if against is not None else {}
-    found = []
-    for one in _devices(recording, device):
+    found, wanted = [], _devices(recording, device)
+    if against is not None and not any(one.device in earlier for one in wanted):
+        raise InvalidSpec(
+            f"{against.name} holds no device that is looked at ({_listed(wanted)}); it holds "
+            f"{_listed(against.devices) or 'none'}: compare with a recording of the same device"
+        )
+    for one in wanted:
         old = earlier.get(one.device)
         plain = None if against is None or old is None else examine(against, old, Asked(top=asked.top))
         found.append(examine(recording, one, asked, against=plain))
@@ -130,9 +135,12 @@ def _devices(recording: Snapshot, device: int | None) -> Sequence[DeviceSnapshot
         )
     wanted = [one for one in recording.devices if device in (None, one.device)]
     if not wanted:
-        there = ", ".join(str(one.device) for one in recording.devices)
-        raise InvalidSpec(f"{recording.name} has no device {device}; use one of {there}")
+        raise InvalidSpec(f"{recording.name} has no device {device}; use one of {_listed(recording.devices)}")
     return wanted
+
+
+def _listed(devices: Sequence[DeviceSnapshot]) -> str:
+    return ", ".join(str(one.device) for one in devices)
 
 
 def diagnose(

@@ -18,6 +18,12 @@ from vramcast.domain.model import Noun
 PoolId = tuple[int, int]
 """(captured graph, user pool); (0, 0) is the default pool."""
 DEFAULT_POOL: Final[PoolId] = (0, 0)
+PREDICTED: Final = "vramcast"
+"""The format of recordings that nobody measured."""
+OWN_KEY: Final = "vramcast"
+"""Under which files in torch's form say what torch has no key for; its viewers pass over it."""
+COUNTS_EVENTS: Final = "predicted: times count events, they are not microseconds"
+"""A remark of theirs."""
 NO_STACK: Final = 0
 """Index of the empty stack: where none was recorded."""
 
@@ -110,6 +116,13 @@ class SizesAre(StrEnum):
     BLOCKS = "blocks"  # rounded, with slack: profiler traces
 
 
+class Totals(NamedTuple):
+    """What the recorded allocator itself counted after each event of a trace: columns as long as the trace."""
+
+    allocated: array[int]  # "Q" [bytes]
+    reserved: array[int] | None  # "Q" [bytes]; None where it does not count them
+
+
 class DeviceSnapshot(Noun, frozen=True):
     """One device of a snapshot."""
 
@@ -117,6 +130,8 @@ class DeviceSnapshot(Noun, frozen=True):
     trace: Trace
     segments: tuple[SegmentView, ...]  # at the end of the trace, by address
     has_segments: bool = True  # False: the recording lists none (profiler traces); they are not known to be empty
+    has_addresses: bool = True  # False: a free does not say what it frees (profiler traces of torch 1.9)
+    totals: Totals | None = None  # where the recording says (profiler traces from torch 1.10 on)
     capacity_bytes: int | None = None  # of the card, where the recording says
 
 

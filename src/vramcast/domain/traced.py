@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
 
 from vramcast.domain.answer import Answer
 from vramcast.domain.model import Noun
-from vramcast.domain.snapshot import Annotation, DeviceSnapshot, Frame, SegmentView, Snapshot, Trace
-
-FORMAT: Final = "vramcast"
-"""Of recordings that were simulated."""
+from vramcast.domain.snapshot import PREDICTED, Annotation, DeviceSnapshot, Frame, SegmentView, Snapshot, Trace
 
 
 class Holding(Noun, frozen=True):
@@ -133,7 +130,7 @@ def decode(data: bytes) -> Traced:
         for device in found.devices
     )
     snapshot = Snapshot(
-        name=found.name, format=FORMAT, alloc_conf=found.alloc_conf, devices=devices, stacks=found.stacks,
+        name=found.name, format=PREDICTED, alloc_conf=found.alloc_conf, devices=devices, stacks=found.stacks,
         labels=found.labels, annotations=found.annotations,
     )
     return Traced(answer=found.answer, snapshot=snapshot)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vramcast.domain.snapshot import (
+    OWN_KEY,
     Action,
     Annotation,
     BlockView,
@@ -26,7 +27,6 @@ from vramcast.domain.snapshot import (
 from vramcast.sources.whole_files import write_whole
 
 PROTOCOL: Final = 4
-OWN_KEY: Final = "vramcast"
 _NO_CONTEXT: Final = "N/A"
 _NAMES: Final = tuple(action.name.lower() for action in Action)
 
@@ -140,7 +140,7 @@ def _stages(span: Annotation) -> Iterator[dict[str, Any]]:
 
 def _own(snapshot: Snapshot) -> dict[str, Any]:
     capacities = [(device.device, device.capacity_bytes) for device in snapshot.devices if device.capacity_bytes]
-    return {
+    own = {
         "format": snapshot.format,
         "sizes_are": snapshot.sizes_are.value,
         "devices": [device.device for device in snapshot.devices],
@@ -148,3 +148,11 @@ def _own(snapshot: Snapshot) -> dict[str, Any]:
         "capacity_bytes": capacities,
         "remarks": list(snapshot.remarks),
     }
+    without_addresses = [device.device for device in snapshot.devices if not device.has_addresses]
+    totals = [
+        (device.device, list(device.totals.allocated), list(device.totals.reserved or ()))
+        for device in snapshot.devices if device.totals is not None
+    ]
+    return own | ({"without_addresses": without_addresses} if without_addresses else {}) | (
+        {"totals": totals} if totals else {}
+    )

@@ -25,7 +25,7 @@ class Counted(Protocol):
     @property
     def allocated(self) -> array[int]: ...
     @property
-    def reserved(self) -> array[int]: ...
+    def reserved(self) -> array[int] | None: ...
 
 
 def write_counters(snapshot: Snapshot, counted: Mapping[int, Counted], *, most_points: int = MOST_POINTS) -> bytes:
@@ -52,13 +52,15 @@ def _device(snapshot: Snapshot, device: DeviceSnapshot, counted: Counted, most_p
     yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": f"GPU {number}"}}
     active = _active(trace, counted)
     for index in _kept(counted, len(trace), most_points):
-        values = {
-            "allocated": counted.allocated[index], "active": active[index], "reserved": counted.reserved[index],
-        }  # fmt: skip
+        values = {"allocated": counted.allocated[index], "active": active[index]}
+        if counted.reserved is not None:
+            values["reserved"] = counted.reserved[index]
         yield {"ph": "C", "name": "memory [bytes]", "pid": number, "tid": 0, "ts": times[index], "args": values}
     for index, action in enumerate(trace.actions):
         if action == Action.OOM:
-            said = {"requested_bytes": trace.sizes[index], "device_free_bytes": trace.addresses[index]}
+            said = {"requested_bytes": trace.sizes[index]}
+            if device.has_segments:  # a profile does not say what was free
+                said["device_free_bytes"] = trace.addresses[index]
             yield {
                 "ph": "i", "s": "p", "name": "out of memory", "pid": number, "tid": 0, "ts": times[index], "args": said,
             }  # fmt: skip
@@ -99,6 +101,7 @@ def _kept(counted: Counted, num_events: int, most_points: int) -> Iterable[int]:
     kept: list[int] = []
     for start in range(0, num_events, stretch):
         inside = range(start, min(start + stretch, num_events))
-        highest = {max(inside, key=values.__getitem__) for values in (counted.allocated, counted.reserved)}
+        columns = (counted.allocated, counted.reserved or counted.allocated)
+        highest = {max(inside, key=values.__getitem__) for values in columns}
         kept += sorted(highest | {inside[-1]})
     return kept

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from vramcast.allocator import Settings
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Program, Tensor, events
-from vramcast.domain.snapshot import Frame, Snapshot
+from vramcast.domain.snapshot import COUNTS_EVENTS, PREDICTED, Frame, Snapshot
 from vramcast.errors import OutOfMemory
 from vramcast.recordings.recorder import MOST_EVENTS, Recorder, Stack
 
@@ -49,7 +49,7 @@ def record(
         recorder.annotate(phase.value, start)
         if is_full:
             break
-    recorded = recorder.snapshot(name=name, format_="vramcast", alloc_conf=alloc_conf)
+    recorded = recorder.snapshot(name=name, format_=PREDICTED, alloc_conf=alloc_conf)
     device = replace(recorded.devices[0], capacity_bytes=card_bytes)
     return replace(recorded, devices=(device,), remarks=tuple(_remarks(recorder, is_full=is_full)))
 
@@ -87,7 +87,7 @@ def _stack(tensor: Tensor, phase: Phase) -> Stack:
 
 def _remarks(recorder: Recorder, *, is_full: bool) -> Iterator[str]:
     """What a reader should know of it."""
-    yield "predicted: times count events, they are not microseconds"
+    yield COUNTS_EVENTS
     left_out = recorder.clock - len(recorder.trace)
     if left_out:
         yield f"the first {left_out:,} of {recorder.clock:,} events are left out, as max_entries does"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from vramcast.allocator.rounding import segment_bytes
 from vramcast.domain.snapshot import NO_STACK, Action, DeviceSnapshot, Trace
 from vramcast.recordings.replay import Replayed
 
@@ -15,17 +16,20 @@ PAGE_BYTES: Final = 2 << 20
 def recorded_capacity(device: DeviceSnapshot, replayed: Replayed) -> int | None:
     """What the allocator could have had, as far as the recording says [bytes].
 
-    By what it held and the driver had free when it first ran out; else by what it gave back to make room; else the
-    card, where that is named.
+    By what it held and the driver had free when it first ran out, or by the request that failed, where a limit other
+    than the card refused it; else by what it gave back to make room; else the card, where that is named.
 
     Args:
         device: of a recording
         replayed: the same, replayed
     """
     trace = device.trace
+    held = replayed.reserved
     for index, action in enumerate(trace.actions):
-        if action == Action.OOM and trace.addresses[index]:
-            return replayed.reserved[index] + trace.addresses[index]
+        if action == Action.OOM and held is not None:
+            refused = segment_bytes(trace.sizes[index])
+            free = trace.addresses[index] if device.has_segments else refused
+            return held[index] + max(0, min(free, refused - PAGE_BYTES))
     limit = limit_by_retries(device, replayed)
     return limit if limit is not None else device.capacity_bytes
 
@@ -41,7 +45,8 @@ def limit_by_retries(device: DeviceSnapshot, replayed: Replayed) -> int | None:
         device: of a recording
         replayed: the same, replayed
     """
-    if not replayed.num_alloc_retries:
+    peak = replayed.peak_reserved_bytes
+    if not replayed.num_alloc_retries or replayed.reserved is None or peak is None:
         return None
     trace = device.trace
     held = limit = None
@@ -53,7 +58,7 @@ def limit_by_retries(device: DeviceSnapshot, replayed: Replayed) -> int | None:
             refused = held + trace.sizes[index]
             limit = refused if limit is None else min(limit, refused)
         held = None
-    if limit is None or limit <= replayed.peak_reserved_bytes:
+    if limit is None or limit <= peak:
         return None
     return (limit - 1) // PAGE_BYTES * PAGE_BYTES
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from vramcast.domain.model import Noun
-from vramcast.domain.snapshot import DeviceSnapshot, Snapshot, Trace
+from vramcast.domain.snapshot import PREDICTED, DeviceSnapshot, Snapshot, Trace
 from vramcast.recordings.peak import Group, Held
 from vramcast.recordings.stacks import top_frames
 
@@ -53,11 +53,11 @@ class Difference(Noun, frozen=True):
     """A recording against an earlier one."""
 
     before: str  # name of the earlier file
-    same_process: bool  # an event with its time is in both; addresses alone repeat from run to run
+    same_process: bool | None  # an event with its time is in both, as addresses repeat from run to run; None: untold
     at_peak: Moment
     at_end: Moment
-    peak_reserved_before_bytes: int
-    peak_reserved_after_bytes: int
+    peak_reserved_before_bytes: int | None
+    peak_reserved_after_bytes: int | None
     segments: tuple[SegmentsChanged, ...] = ()  # at the end; of one process only
 
 
@@ -67,13 +67,13 @@ class Recording(NamedTuple):
     snapshot: Snapshot
     at_peak: Held
     at_end: Held
-    peak_reserved_bytes: int
+    peak_reserved_bytes: int | None
     device: DeviceSnapshot
 
 
 def difference(before: Recording, after: Recording) -> Difference:
     """What changed from one recording to another."""
-    same = bool(_events(before.device.trace) & _events(after.device.trace))
+    same = _is_same_process(before, after)
     return Difference(
         before=before.snapshot.name,
         same_process=same,
@@ -83,6 +83,14 @@ def difference(before: Recording, after: Recording) -> Difference:
         peak_reserved_after_bytes=after.peak_reserved_bytes,
         segments=tuple(_segments(before.device, after.device)) if same else (),
     )
+
+
+def _is_same_process(before: Recording, after: Recording) -> bool | None:
+    """Whether both share an event; None where events have no time of a clock."""
+    old, new = _events(before.device.trace), _events(after.device.trace)
+    if not old or not new or PREDICTED in (before.snapshot.format, after.snapshot.format):
+        return None
+    return not old.isdisjoint(new)
 
 
 def _events(trace: Trace) -> set[tuple[int, int, int]]:

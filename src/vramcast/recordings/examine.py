@@ -8,15 +8,15 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.domain.model import Noun
-from vramcast.domain.snapshot import Action, DeviceSnapshot, SegmentView, Snapshot
+from vramcast.domain.snapshot import Action, DeviceSnapshot, SegmentView, SizesAre, Snapshot
+from vramcast.recordings.advice import Advice, advice
 from vramcast.recordings.capacity import recorded_capacity
 from vramcast.recordings.difference import Difference, Recording, difference
 from vramcast.recordings.fragmentation import Contiguity, Fragmentation, contiguity, fragmentation, peak_fragmentation
-from vramcast.recordings.kinds import Kinds
 from vramcast.recordings.leaks import Leaks, leaks_of
-from vramcast.recordings.lives import lives_of
-from vramcast.recordings.peak import Held, Places, held_at
-from vramcast.recordings.replay import Replayed, replay, state_after
+from vramcast.recordings.lives import Lives, lives_of
+from vramcast.recordings.peak import Held, Places, held_at, held_by_events, rest_of
+from vramcast.recordings.replay import Basis, Outcome, Replayed, replay, state_after
 from vramcast.recordings.segments import Bar, segment_map
 from vramcast.recordings.start import held_at_start
 from vramcast.recordings.timeline import Course, Timeline, timeline
@@ -38,7 +38,7 @@ class Failure(NamedTuple):
     event: int
     request_bytes: int  # rounded
     allocated_bytes: int
-    reserved_bytes: int
+    reserved_bytes: int | None
     contiguity: Contiguity
     stack: int
 
@@ -61,7 +61,7 @@ class Examined(Noun, frozen=True):
     replayed: Replayed
     held: Held  # at the peak of allocated memory
     at_end: Held
-    fragmentation: Fragmentation  # at the peak of reserved memory
+    fragmentation: Fragmentation | None  # at the peak of reserved memory; None where segments are not known
     fragmentation_of_run: float | None  # 1 - peak active / peak reserved
     segments: tuple[Bar, ...]  # at the peak of reserved memory
     timeline: Timeline
@@ -75,6 +75,11 @@ class Examined(Noun, frozen=True):
     def source(self) -> DeviceSnapshot:
         """The device's part of the recording."""
         return next(device for device in self.snapshot.devices if device.device == self.device)
+
+    @property
+    def advice(self) -> Advice | None:
+        """Which of the settings would have helped."""
+        return advice(self.variants, self.replayed.peak_reserved_bytes)
 
     @property
     def peak_time_us(self) -> int | None:
@@ -96,35 +101,32 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
         against: the same device of an earlier recording
     """
     replayed = replay(snapshot, device)
-    kinds, places = Kinds(snapshot.stacks), Places(snapshot)
-    lives = lives_of(snapshot, device, kinds)
-    at_peak = state_after(snapshot, device, replayed.peak_event)
-    start = held_at_start(snapshot, device)
-    full_event = _fullest_event(replayed)
-    full = at_peak if full_event == replayed.peak_event else state_after(snapshot, device, full_event)
+    places, lives = Places(snapshot), lives_of(snapshot, device)
     last = len(device.trace) - 1
-    is_listed = device.has_segments and not replayed.contradiction
-    end = device.segments if is_listed else state_after(snapshot, device, last)
+    full = _full(snapshot, device, replayed)
 
-    def held(segments: Sequence[SegmentView], event: int) -> Held:
-        if replayed.addresses_matched is None:  # the simulation chose addresses of its own
-            segments = state_after(snapshot, device, event, at_recorded=True)
-        return held_at(device, segments, event, lives=lives, kinds=kinds, places=places)
+    def held(event: int) -> Held:
+        return held_after(snapshot, device, replayed, event, lives=lives, places=places)
 
     ooms = [index for index, action in enumerate(device.trace.actions) if action == Action.OOM]
     failures = tuple(_failure(snapshot, device, replayed, event) for event in ooms[:MOST_OOMS])
-    course = Course(replayed.allocated, replayed.reserved)
+    course = Course(replayed.allocated, replayed.reserved, rest_of(device))
     active, reserved = replayed.peak_allocated_bytes, replayed.peak_reserved_bytes
+    counted = replayed.basis in (Basis.REPLAYED, Basis.RECORDED) and reserved is not None
     found = Examined(
         snapshot=snapshot,
         device=device.device,
         replayed=replayed,
-        held=held(at_peak, replayed.peak_event),
-        at_end=held(end, last),
-        fragmentation=fragmentation(full, full_event, top=asked.top),
-        fragmentation_of_run=peak_fragmentation(peak_active_bytes=active, peak_reserved_bytes=reserved),
-        segments=segment_map(full),
-        timeline=timeline(device, course, lives=lives, kinds=kinds, start=start, points=POINTS),
+        held=held(replayed.peak_event),
+        at_end=held_at(device, device.segments, last, lives=lives, places=places) if device.has_segments
+        else held(last),
+        fragmentation=None if full is None else fragmentation(full, _fullest_event(replayed), top=asked.top),
+        fragmentation_of_run=peak_fragmentation(peak_active_bytes=active, peak_reserved_bytes=reserved or 0)
+        if counted else None,
+        segments=() if full is None else segment_map(full),
+        timeline=timeline(
+            device, course, lives=lives, start=held_at_start(snapshot, device), points=POINTS
+        ),
         failures=failures,
         num_failures=len(ooms),
         leaks=leaks_of(snapshot, device, lives) if asked.leaks else None,
@@ -135,22 +137,67 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
     return replace(found, difference=difference(_recording(against), _recording(found)))
 
 
+def held_after(
+    snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed, event: int, *, lives: Lives, places: Places
+) -> Held:
+    """What was live after an event; -1: before the first.
+
+    Args:
+        snapshot: the recording
+        device: one of its devices
+        replayed: the same, replayed
+        event: index of the event
+        lives: lifetimes and categories of its blocks
+        places: of the stacks of the snapshot
+    """
+    if snapshot.sizes_are is SizesAre.BLOCKS and not device.has_segments:
+        return held_by_events(device, event, _allocated(replayed, event), lives=lives, places=places)
+    follows = replayed.basis is Basis.REPLAYED
+    segments = state_after(snapshot, device, event, slack=replayed.slack, at_recorded=not follows)
+    return held_at(device, segments, event, lives=lives, places=places)
+
+
+def main_device(found: Sequence[Examined]) -> int:
+    """Index of the device to look at first: that which ran out of memory; of several, or none, that which held most."""
+    return max(range(len(found)), key=lambda index: (found[index].num_failures > 0, _most(found[index])), default=0)
+
+
+def _most(found: Examined) -> int:
+    return max(found.replayed.peak_reserved_bytes or 0, found.replayed.peak_allocated_bytes)
+
+
+def _full(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed) -> tuple[SegmentView, ...] | None:
+    """Segments when reserved memory was highest; None where no segments were recorded, or these are not understood."""
+    if replayed.basis is not Basis.REPLAYED or replayed.outcome is Outcome.FAILED:
+        return None
+    return state_after(snapshot, device, _fullest_event(replayed), slack=replayed.slack)
+
+
+def _allocated(replayed: Replayed, event: int) -> int:
+    """After an event; before the first where that was more than ever after [bytes]."""
+    return replayed.allocated[event] if event >= 0 else replayed.peak_allocated_bytes
+
+
 def _fullest_event(replayed: Replayed) -> int:
     """Where reserved memory was highest; of several such moments that at which tensors held most, if it is one."""
     event = replayed.peak_event
-    reserved_then = replayed.reserved[event] if event >= 0 else 0
+    reserved_then = replayed.reserved[event] if event >= 0 and replayed.reserved is not None else 0
     return event if reserved_then == replayed.peak_reserved_bytes else replayed.peak_reserved_event
 
 
 def _failure(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed, event: int) -> Failure:
     trace = device.trace
-    found = contiguity(
-        state_after(snapshot, device, event - 1), trace.sizes[event], stream=trace.streams[event],
-        pool=snapshot.pools[trace.pools[event]], driver_free_bytes=trace.addresses[event] or None,
-    )
-    return Failure(
-        event, trace.sizes[event], replayed.allocated[event], replayed.reserved[event], found, trace.stacks[event]
-    )
+    allocated, reserved = replayed.allocated[event], replayed.reserved
+    held = None if reserved is None or replayed.is_least else reserved[event]
+    request, free = trace.sizes[event], trace.addresses[event] if device.has_segments else None
+    if replayed.basis is Basis.REPLAYED and replayed.outcome is not Outcome.FAILED:
+        found = contiguity(
+            state_after(snapshot, device, event - 1, slack=replayed.slack), request, stream=trace.streams[event],
+            pool=snapshot.pools[trace.pools[event]], driver_free_bytes=free,
+        )
+    else:
+        found = Contiguity(request, None if held is None else max(0, held - allocated), None, free)
+    return Failure(event, request, allocated, held, found, trace.stacks[event])
 
 
 def _variants(
@@ -159,10 +206,17 @@ def _variants(
     """The settings of the recording first, then those asked for; nothing where none are and no card is named."""
     if not asked.confs and not asked.all_confs and asked.capacity_bytes is None:
         return ()
+    if not device.has_addresses or replayed.outcome is Outcome.FAILED:
+        return ()
     capacity = asked.capacity_bytes if asked.capacity_bytes is not None else recorded_capacity(device, replayed)
+    own = under(snapshot, device, capacity_bytes=capacity)
+    if asked.capacity_bytes is None and own.out_of_memory is not None:
+        # what was live before is laid out anew, and so did not fit where it really did: this is no limit of the process
+        capacity, own = None, under(snapshot, device)
     usual = (conf for conf in CONFS if capacity is not None or NEEDS_CAPACITY not in conf)
-    confs = dict.fromkeys((snapshot.alloc_conf, *asked.confs, *(usual if asked.all_confs else ())))
-    return tuple(under(snapshot, device, conf, capacity_bytes=capacity) for conf in confs)
+    others = dict.fromkeys((*asked.confs, *(usual if asked.all_confs else ())))
+    others.pop(snapshot.alloc_conf, None)
+    return (own, *(under(snapshot, device, conf, capacity_bytes=capacity) for conf in others))
 
 
 def _recording(found: Examined) -> Recording:

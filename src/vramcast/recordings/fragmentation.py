@@ -84,14 +84,18 @@ class Contiguity(NamedTuple):
     """Whether free memory would have held a request."""
 
     request_bytes: int
-    free_bytes: int  # in the allocator, of the pool and stream that the request wants
-    largest_bytes: int  # of those, in one piece
+    free_bytes: int | None  # in the allocator, of the pool and stream that the request wants
+    largest_bytes: int | None  # of those, in one piece
     driver_free_bytes: int | None  # what the driver said was free besides
 
     @property
-    def if_contiguous(self) -> bool:
-        """Whether it would have fitted, were all of that one piece."""
-        return self.request_bytes <= self.free_bytes + (self.driver_free_bytes or 0)
+    def if_contiguous(self) -> bool | None:
+        """Whether it would have fitted, were all of that one piece; None where what is known does not tell."""
+        if self.free_bytes is None:
+            return None
+        if self.request_bytes <= self.free_bytes + (self.driver_free_bytes or 0):
+            return True
+        return None if self.driver_free_bytes is None else False
 
 
 def peak_fragmentation(*, peak_active_bytes: int, peak_reserved_bytes: int) -> float | None:

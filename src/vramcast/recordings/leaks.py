@@ -38,6 +38,7 @@ class Leaks(Noun, frozen=True):
     found_by: Literal["annotations", "optimizer", "repetition"] | None  # None: no steps were found
     leaks: tuple[Leak, ...] = ()  # most bytes a step first
     boundaries: tuple[int, ...] = ()
+    has_addresses: bool = True  # False: nothing tells when a block was freed
 
     @property
     def can_be_told(self) -> bool:
@@ -52,6 +53,8 @@ class Leaks(Noun, frozen=True):
 
 def leaks_of(snapshot: Snapshot, device: DeviceSnapshot, lives: Lives) -> Leaks:
     """What grows over the steps of a device's trace."""
+    if not device.has_addresses:
+        return Leaks(steps=0, found_by=None, has_addresses=False)
     steps = steps_of(snapshot, device)
     if steps is None or steps.num_steps < FEWEST_GROWN:
         return Leaks(steps=0 if steps is None else steps.num_steps, found_by=None if steps is None else steps.found_by)

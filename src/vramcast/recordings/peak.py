@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, BlockView, DeviceSnapshot, SegmentView, Snapshot, Trace
-from vramcast.recordings.kinds import Kinds
-from vramcast.recordings.lives import Category, Lives, category_at_start
+from vramcast.recordings.lives import Category, Lives
 from vramcast.recordings.stacks import Place, place_of
 
 
@@ -29,7 +30,7 @@ class Group(NamedTuple):
 
     name: str  # category, module or line; "" where that is unknown
     size_bytes: int
-    num_blocks: int
+    num_blocks: int  # those that are listed
     stack: int = 0  # of groups by stack: its index
 
 
@@ -44,6 +45,8 @@ class Held(Noun, frozen=True):
     by_stack: tuple[Group, ...]
     by_module: tuple[Group, ...]
     by_line: tuple[Group, ...]
+    unlisted_bytes: int = 0  # of size_bytes, in blocks that the recording does not list
+    unlisted: Category | None = None  # the category that they are counted with
 
 
 class Places:
@@ -62,7 +65,7 @@ class Places:
 
 
 def held_at(
-    device: DeviceSnapshot, segments: Iterable[SegmentView], event: int, *, lives: Lives, kinds: Kinds, places: Places
+    device: DeviceSnapshot, segments: Iterable[SegmentView], event: int, *, lives: Lives, places: Places
 ) -> Held:
     """What was live after an event.
 
@@ -71,12 +74,14 @@ def held_at(
         segments: its state after that event
         event: index of the event; -1 is the state before the first
         lives: lifetimes and categories of its blocks
-        kinds: of the stacks of the snapshot
         places: of the stacks of the snapshot
     """
     made = _made_until(device.trace, event)
     live = (block for segment in segments for block in segment.blocks if not block.is_free and not block.awaits_free)
-    blocks = [_holder(block, made.get(block.address), event, device.trace, lives, kinds) for block in live]
+    return _of([_holder(block, made.get(block.address), event, device.trace, lives) for block in live], event, places)
+
+
+def _of(blocks: list[Holder], event: int, places: Places) -> Held:
     blocks.sort(key=lambda block: (-block.size_bytes, block.address))
     return Held(
         event=event,
@@ -92,6 +97,64 @@ def held_at(
     )
 
 
+def held_by_events(device: DeviceSnapshot, event: int, allocated: int, *, lives: Lives, places: Places) -> Held:
+    """What was live after an event as far as the events tell, where the recording lists no segments.
+
+    Args:
+        device: whose events these are
+        event: index of the event; -1 is the state before the first
+        allocated: in all, by the recording's own count or by its events [bytes]
+        lives: lifetimes and categories of its blocks
+        places: of the stacks of the snapshot
+    """
+    made = _made_until(device.trace, event)
+    blocks = [
+        _holder(BlockView(address=address, size_bytes=size, requested_bytes=size), since, event, device.trace, lives)
+        for address, (since, size) in _live_after(device, made, event, lives).items()
+    ] if device.has_addresses else []
+    listed = sum(block.size_bytes for block in blocks)
+    held = _of(blocks, event, places)
+    rest, category = max(0, allocated - listed), rest_of(device)
+    if not rest or category is None:
+        return held
+    return replace(
+        held, size_bytes=listed + rest, requested_bytes=held.requested_bytes + rest, unlisted_bytes=rest,
+        unlisted=category,
+        by_category=_and(held.by_category, Group(str(category), rest, 0)),
+        by_stack=_and(held.by_stack, Group("", rest, 0)), by_module=_and(held.by_module, Group("", rest, 0)),
+        by_line=_and(held.by_line, Group("", rest, 0)),
+    )
+
+
+def rest_of(device: DeviceSnapshot) -> Category | None:
+    """What a device holds beyond the blocks that its recording lists; None where it lists all, or that is not known."""
+    if not device.has_addresses:
+        return Category.UNKNOWN
+    return None if device.totals is None else Category.HELD
+
+
+def _live_after(
+    device: DeviceSnapshot, made: dict[int, int], event: int, lives: Lives
+) -> dict[int, tuple[int | None, int]]:
+    """Address of each block that lives after the event -> the event that made it, its bytes."""
+    sizes = device.trace.sizes
+    found: dict[int, tuple[int | None, int]] = {address: (since, sizes[since]) for address, since in made.items()}
+    for address, freed in lives.freed_at_start.items():
+        if freed > event and address not in found:
+            found[address] = (None, sizes[freed])
+    return found
+
+
+def _and(groups: tuple[Group, ...], more: Group) -> tuple[Group, ...]:
+    """The groups with another one: added to the one of its name and stack, largest first again."""
+    same = [group for group in groups if (group.name, group.stack) == (more.name, more.stack)]
+    others = [group for group in groups if (group.name, group.stack) != (more.name, more.stack)]
+    size = more.size_bytes + sum(group.size_bytes for group in same)
+    count = more.num_blocks + sum(group.num_blocks for group in same)
+    joined = [*others, more._replace(size_bytes=size, num_blocks=count)]
+    return tuple(sorted(joined, key=lambda group: -group.size_bytes))
+
+
 def _made_until(trace: Trace, event: int) -> dict[int, int]:
     """Address of each block made by the recording and live after the event -> the event that made it."""
     made: dict[int, int] = {}
@@ -103,12 +166,10 @@ def _made_until(trace: Trace, event: int) -> dict[int, int]:
     return made
 
 
-def _holder(
-    block: BlockView, since: int | None, event: int, trace: Trace, lives: Lives, kinds: Kinds
-) -> Holder:
+def _holder(block: BlockView, since: int | None, event: int, trace: Trace, lives: Lives) -> Holder:
     requested = block.requested_bytes or block.size_bytes
     if since is None:
-        category = category_at_start(lives, trace, kinds, block.address, requested, block.stack)
+        category = lives.older.get(block.address, Category.UNKNOWN)
         return Holder(block.address, block.size_bytes, requested, category, block.stack, None, None)
     start, now = trace.times_us[since], trace.times_us[event]
     age = now - start if start and now >= start else None

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from itertools import accumulate
 from typing import Final
 
 from msgspec.structs import replace
 
 from vramcast.allocator.following import FollowingAllocator
-from vramcast.allocator.rounding import SMALL_SEGMENT_BYTES
+from vramcast.allocator.rounding import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES, round_size
 from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import (
@@ -22,20 +24,56 @@ from vramcast.domain.snapshot import (
     DeviceSnapshot,
     PoolId,
     SegmentView,
+    SizesAre,
     Snapshot,
+    Totals,
+    Trace,
 )
 from vramcast.errors import InvalidSpec, OutOfMemory
 from vramcast.recordings.recorded import RecordedDriver
-from vramcast.recordings.start import held_at_start, recorded_settings, start_segments
+from vramcast.recordings.start import (
+    NO_SLACK,
+    Doubt,
+    change_of,
+    gaps_in_doubt,
+    held_at_start,
+    recorded_settings,
+    start_segments,
+)
+
+MOST_MISSED: Final = 0.05
+"""Share of allocations, or of segment events, that may differ in a replay that can be relied on."""
+
+MOST_ROUNDS: Final = 4
+"""Times that a recording is played again with what the last time told of older blocks [count]."""
 
 MOST_MOVES: Final = 10_000
 """Allocations that are moved to where they really were; a recording with more is followed no further [count]."""
 
 
+class Basis(StrEnum):
+    """Where the course of a device comes from."""
+
+    REPLAYED = "replayed"  # its events, through the simulated allocator, held against its segments
+    RECORDED = "recorded"  # what the recorded allocator itself counted after each event
+    SIMULATED = "simulated"  # its events, through the simulated allocator, with nothing to hold it against
+    SUMMED = "summed"  # the bytes of its events added up: without addresses nothing can be simulated
+
+
+class Outcome(StrEnum):
+    """How a replay ended."""
+
+    EXACT = "exact"
+    CLOSE = "close"
+    FAILED = "failed"  # what it says of reserved memory and of other settings is not to be relied on
+    NOT_COMPARED = "not compared"  # the recording lists no segments
+
+
 class Replayed(Noun, frozen=True):
-    """One device of a recording; the comparisons are None where there are no segments to compare with."""
+    """One device of a recording; what the recording does not tell is None."""
 
     device: int
+    basis: Basis
     events: int
     allocations: int
     addresses_matched: int | None  # allocations that landed where they really did
@@ -44,24 +82,64 @@ class Replayed(Noun, frozen=True):
     segments_surplus: int | None  # of the simulation, without a counterpart
     final_blocks_matched: bool | None
     peak_allocated_bytes: int
-    peak_requested_bytes: int
-    peak_reserved_bytes: int
+    peak_requested_bytes: int | None
+    peak_reserved_bytes: int | None
     peak_event: int  # after which allocated was highest; -1: before the first
     peak_reserved_event: int
-    num_alloc_retries: int
+    num_alloc_retries: int | None
     num_ooms: int
     allocated: array[int]  # "Q", after each event [bytes]
-    reserved: array[int]  # "Q"; a segment counts with the request that it was taken for
+    reserved: array[int] | None  # "Q"; a segment counts with the request that it was taken for
     contradiction: str = ""  # why the segments of the recording cannot be those of its events
+    slack: dict[int, int] = {}  # address of an older block -> the least it had beyond its request [bytes]
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the replay ended."""
+        if self.contradiction:
+            return Outcome.FAILED
+        if self.addresses_matched is None or self.segments_matched is None or self.segments_surplus is None:
+            return Outcome.NOT_COMPARED
+        missed = self.allocations - self.addresses_matched
+        missed_segments = self.segment_events - self.segments_matched + self.segments_surplus
+        if not missed and not missed_segments and self.final_blocks_matched:
+            return Outcome.EXACT
+        most = max(missed / max(1, self.allocations), missed_segments / max(1, self.segment_events))
+        return Outcome.FAILED if most > MOST_MISSED else Outcome.CLOSE
+
+    @property
+    def is_least(self) -> bool:
+        """Whether more may have been held: blocks of before the recording that stay are not in it."""
+        return not self.contradiction and self.basis in (Basis.SIMULATED, Basis.SUMMED)
 
 
 def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replayed:
     """Play all events of a device as they really went.
 
     Where the simulation puts an allocation elsewhere it is counted, and moved to where it really was, so that one
-    difference does not make others.
+    difference does not make others. Where that tells how large an older block was, it is played again.
     """
+    if device.totals is not None:
+        return _recorded(device, device.totals)
+    if not device.has_addresses:
+        return _summed(device)
+    if not device.has_segments and snapshot.sizes_are is SizesAre.BLOCKS:
+        return _of_blocks(snapshot, device)
+    used: Mapping[int, int] = NO_SLACK
     player = Player(snapshot, device)
+    found = _played(player, device)
+    for _ in range(MOST_ROUNDS):
+        if player.slack == used:
+            break
+        again = Player(snapshot, device, player.slack)
+        better = _played(again, device)
+        if (better.addresses_matched or 0) <= (found.addresses_matched or 0):
+            break
+        used, player, found = player.slack, again, better
+    return replace(found, slack=dict(used))
+
+
+def _played(player: Player, device: DeviceSnapshot) -> Replayed:
     started = player.allocator.allocated_bytes, player.allocator.reserved_bytes
     allocated, reserved = array("Q"), array("Q")
     for _ in player.play(len(device.trace)):
@@ -74,6 +152,7 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replayed:
     )
     return Replayed(
         device=device.device,
+        basis=Basis.REPLAYED if compares else Basis.SIMULATED,
         events=len(device.trace),
         allocations=player.allocations,
         addresses_matched=player.addresses_matched if compares else None,
@@ -94,8 +173,56 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replayed:
     )
 
 
+def _of_blocks(snapshot: Snapshot, device: DeviceSnapshot) -> Replayed:
+    """Reserved memory as simulated; allocated memory is that of the blocks that the events speak of."""
+    found = _played(Player(snapshot, device), device)
+    before = sum(block.size_bytes for block in held_at_start(snapshot, device))
+    allocated = _course(device.trace, before)
+    return replace(
+        found, allocated=allocated, peak_allocated_bytes=max(before, max(allocated, default=0)),
+        peak_requested_bytes=None, peak_event=_peak_event(allocated, before),
+    )
+
+
+def _course(trace: Trace, before: int) -> array[int]:
+    """Allocated memory after each event, by their sizes [bytes]."""
+    changes = accumulate((change_of(trace, index) for index in range(len(trace))), initial=before)
+    return array("Q", changes)[1:]
+
+
+def _recorded(device: DeviceSnapshot, totals: Totals) -> Replayed:
+    """The course as the recorded allocator counted it."""
+    before = totals.allocated[0] - change_of(device.trace, 0)
+    return _unplayed(device, Basis.RECORDED, totals.allocated, before, totals.reserved)
+
+
+def _summed(device: DeviceSnapshot) -> Replayed:
+    """The course from the sizes of events alone: from the least that can have been there before."""
+    trace = device.trace
+    lowest = min(accumulate(change_of(trace, index) for index in range(len(trace))), default=0)
+    before = max(0, -lowest)
+    return _unplayed(device, Basis.SUMMED, _course(trace, before), before, None)
+
+
+def _unplayed(
+    device: DeviceSnapshot, basis: Basis, allocated: array[int], before: int, reserved: array[int] | None
+) -> Replayed:
+    actions = device.trace.actions
+    return Replayed(
+        device=device.device, basis=basis, events=len(actions), allocations=actions.count(Action.ALLOC),
+        addresses_matched=None, segment_events=0, segments_matched=None, segments_surplus=None,
+        final_blocks_matched=None, peak_allocated_bytes=max(before, max(allocated, default=0)),
+        peak_requested_bytes=None,
+        peak_reserved_bytes=None if reserved is None else max(reserved, default=0),
+        peak_event=_peak_event(allocated, before),
+        peak_reserved_event=-1 if reserved is None else reserved.index(max(reserved)),
+        num_alloc_retries=None, num_ooms=actions.count(Action.OOM), allocated=allocated, reserved=reserved,
+    )
+
+
 def state_after(
-    snapshot: Snapshot, device: DeviceSnapshot, index: int, *, at_recorded: bool = False
+    snapshot: Snapshot, device: DeviceSnapshot, index: int, *, slack: Mapping[int, int] = NO_SLACK,
+    at_recorded: bool = False,
 ) -> tuple[SegmentView, ...]:
     """Segments and blocks after an event, each live block with the stack that allocated it.
 
@@ -103,10 +230,11 @@ def state_after(
         snapshot: the recording
         device: one of its devices
         index: of the event; -1: before the first
+        slack: of older blocks, as the replay found it
         at_recorded: give live blocks the address that the events know them by, also where the simulation had to put
             them elsewhere; they then need not lie in their segment
     """
-    player = Player(snapshot, device)
+    player = Player(snapshot, device, slack)
     for _ in player.play(index + 1):
         pass
     stacks = {block.address: block.stack for block in held_at_start(snapshot, device)}
@@ -134,18 +262,28 @@ def _known_as(block: BlockView, stacks: dict[int, int], recorded: dict[int, int]
 class Player:
     """Events of a device, fed to an allocator that starts where the recording does."""
 
-    def __init__(self, snapshot: Snapshot, device: DeviceSnapshot) -> None:
-        """Before the first event."""
+    def __init__(self, snapshot: Snapshot, device: DeviceSnapshot, slack: Mapping[int, int] = NO_SLACK) -> None:
+        """Before the first event.
+
+        Args:
+            snapshot: the recording
+            device: one of its devices
+            slack: the least that older blocks had beyond their requests, as an earlier replay found it [bytes]
+        """
         self.trace = device.trace
         self.follows = device.has_segments
         self.driver = RecordedDriver()
         settings = recorded_settings(snapshot)
         self.moved: dict[int, int] = {}  # recorded address -> where it is in the simulation, where that differs
         self.contradiction = ""
+        self.slack = dict(slack)  # of older blocks: what was given, and what this replay finds
+        self._gaps: dict[int, Doubt] = {}  # start of free memory -> the block before it
         if self.follows:
             self.allocator = FollowingAllocator(settings=settings, driver=self.driver, observer=self.driver.compare)
             try:
-                self.allocator.restore(start_segments(snapshot, device))
+                start = start_segments(snapshot, device, slack)
+                self.allocator.restore(start)
+                self._gaps = gaps_in_doubt(start, held_at_start(snapshot, device))
             except InvalidSpec as error:
                 self.follows, self.contradiction = False, str(error)
         if not self.follows:
@@ -200,11 +338,22 @@ class Player:
         if handle == address:
             self.addresses_matched += 1
         else:
+            self._learn(handle, self.trace.sizes[index])
             handle = self._follow(handle, address)
             if handle != address:
                 self.moved[address] = handle
         if driver.pending:
             driver.pending.clear()  # what is left did not happen here: unmatched
+
+    def _learn(self, handle: int, num_bytes: int) -> None:
+        """A request that really went elsewhere found less free memory here: the older block before it was larger."""
+        doubt = self._gaps.get(handle)
+        if doubt is None or not self.allocator.is_live(doubt.address):
+            return
+        size = round_size(num_bytes, self.allocator.settings.roundup_power2_divisions)
+        slack = doubt.slack_bytes + self.allocator.cut_from(handle) - size + MIN_BLOCK_BYTES
+        if slack <= doubt.most_bytes:
+            self.slack[doubt.address] = max(slack, self.slack.get(doubt.address, 0))
 
     def _request(self, index: int) -> int:
         driver, allocator = self.driver, self.allocator

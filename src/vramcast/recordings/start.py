@@ -9,6 +9,8 @@ Source: [caching] pytorch c10/cuda/CUDACachingAllocator.cpp, should_split and al
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -23,6 +25,17 @@ MOST_RANGE_BYTES: Final = 324 * GIB
 """Address space of an expandable segment on the largest card, 288 GiB, as the card of a recording is not known."""
 
 _FREES: Final = frozenset({Action.FREE_REQUESTED, Action.FREE_COMPLETED})
+
+
+NO_SLACK: Final[Mapping[int, int]] = {}
+
+
+class Doubt(NamedTuple):
+    """A block that is older than the recording, and may be larger than it is taken to be."""
+
+    address: int
+    slack_bytes: int  # that it is taken to have beyond its request
+    most_bytes: int  # that it can have
 
 
 class OlderBlock(NamedTuple):
@@ -72,6 +85,29 @@ def held_at_start(snapshot: Snapshot, device: DeviceSnapshot) -> list[OlderBlock
     return sorted(held)
 
 
+def change_of(trace: Trace, index: int) -> int:
+    """What an event changes of allocated memory, by its own size [bytes]."""
+    match trace.actions[index]:
+        case Action.ALLOC:
+            return trace.sizes[index]
+        case Action.FREE_REQUESTED:
+            return -trace.sizes[index]
+    return 0
+
+
+def unlisted_at_start(device: DeviceSnapshot, held: Iterable[OlderBlock]) -> int:
+    """What the recorded allocator counted before the first event and no event speaks of [bytes].
+
+    Args:
+        device: of a recording
+        held: its blocks that were live then
+    """
+    if device.totals is None or not len(device.trace):
+        return 0
+    before = device.totals.allocated[0] - change_of(device.trace, 0)
+    return max(0, before - sum(block.size_bytes for block in held))
+
+
 def _is_touched(block: BlockView, touched: list[int]) -> bool:
     """Whether an event happened inside a block: then it is newer than the events, which ended before the dump."""
     first = bisect_right(touched, block.address)
@@ -91,8 +127,15 @@ def recorded_settings(snapshot: Snapshot) -> Settings:
     return replace(Settings.parse(known), per_process_memory_fraction=1.0, throw_on_cudamalloc_oom=False)
 
 
-def start_segments(snapshot: Snapshot, device: DeviceSnapshot) -> tuple[SegmentView, ...]:
+def start_segments(
+    snapshot: Snapshot, device: DeviceSnapshot, slack: Mapping[int, int] = NO_SLACK
+) -> tuple[SegmentView, ...]:
     """Segments and blocks before the first event, by address.
+
+    Args:
+        snapshot: the recording
+        device: one of its devices
+        slack: what blocks had beyond their requests at least, where a replay found it [bytes]
 
     Raises: InvalidSpec where the recording contradicts itself: a block outside every segment, or two in one place.
     """
@@ -100,18 +143,45 @@ def start_segments(snapshot: Snapshot, device: DeviceSnapshot) -> tuple[SegmentV
     segments = sorted(_segments(snapshot, device), key=lambda segment: segment.address)
     starts = [block.address for block in held]
     settings = recorded_settings(snapshot)
-    requests = _first_requests(held, device.trace)
-    filled = []
+    ends = [_end(segment) for segment in segments]
+    inside = [
+        range(bisect_left(starts, segment.address), bisect_left(starts, end))
+        for segment, end in zip(segments, ends, strict=True)
+    ]
+    requests = _first_requests(
+        held, {number: end for numbers, end in zip(inside, ends, strict=True) for number in numbers}, device.trace
+    )
+    return tuple(
+        _fill(segment, held[numbers.start : numbers.stop], requests, slack, settings)
+        for segment, numbers in zip(segments, inside, strict=True)
+    )
+
+
+def _end(segment: SegmentView) -> int:
+    return segment.address + segment.size_bytes
+
+
+def gaps_in_doubt(segments: Iterable[SegmentView], held: Iterable[OlderBlock]) -> dict[int, Doubt]:
+    """Start of the free memory behind each block of the start that may reach into it -> that block."""
+    older = {block.address: block for block in held if not block.is_exact}
+    found: dict[int, Doubt] = {}
     for segment in segments:
-        first = bisect_left(starts, segment.address)
-        last = bisect_left(starts, segment.address + segment.size_bytes)
-        filled.append(_fill(segment, held[first:last], requests, settings))
-    return tuple(filled)
+        if segment.is_small or segment.is_expandable:
+            continue
+        for block, after in pairwise(segment.blocks):
+            known = older.get(block.address)
+            if known is not None and not block.is_free and after.is_free:
+                slack = block.size_bytes - known.size_bytes
+                found[after.address] = Doubt(block.address, slack, SMALL_BYTES)
+    return found
 
 
-def _fill(segment: SegmentView, held: list[OlderBlock], requests: dict[int, int], settings: Settings) -> SegmentView:
+def _fill(
+    segment: SegmentView, held: list[OlderBlock], requests: dict[int, int], least: Mapping[int, int],
+    settings: Settings,
+) -> SegmentView:
     """The segment with these blocks, free ones between them."""
-    end = segment.address + segment.size_bytes
+    end = _end(segment)
     blocks: list[BlockView] = []
     address = segment.address
     for number, block in enumerate(held):
@@ -121,7 +191,9 @@ def _fill(segment: SegmentView, held: list[OlderBlock], requests: dict[int, int]
         rounded_end = block.address + block.size_bytes
         most_slack = 0 if block.is_exact else _most_slack(segment, block, settings)
         slack = min(next_start, requests.get(block.address, next_start)) - rounded_end
-        address = rounded_end + (slack if 0 < slack <= most_slack else 0)
+        if not 0 < slack <= most_slack:
+            slack = min(least.get(block.address, 0), most_slack)
+        address = rounded_end + slack
         blocks.append(BlockView(
             address=block.address, size_bytes=address - block.address, requested_bytes=block.requested_bytes,
             awaits_free=block.awaits_free, stack=block.stack,
@@ -140,10 +212,16 @@ def _most_slack(segment: SegmentView, block: OlderBlock, settings: Settings) -> 
     return SMALL_BYTES
 
 
-def _first_requests(held: list[OlderBlock], trace: Trace) -> dict[int, int]:
+def _first_requests(held: list[OlderBlock], ends: dict[int, int], trace: Trace) -> dict[int, int]:
     """Of each block whose size is in doubt: address of the first request put between it and the next, while it lives.
 
-    The free memory there begins where the block ends, and a request is put at the start of free memory.
+    The free memory there begins where the block ends, and a request is put at the start of free memory. What lies
+    beyond the end of the block's segment is in another one and tells nothing of it.
+
+    Args:
+        held: blocks of before the recording, by address
+        ends: number of a block among them -> end of its segment
+        trace: the events
     """
     starts = [block.address for block in held]
     doubtful = {number for number, block in enumerate(held) if not block.is_exact}
@@ -151,7 +229,7 @@ def _first_requests(held: list[OlderBlock], trace: Trace) -> dict[int, int]:
     for index, action in enumerate(trace.actions if doubtful else ()):
         if action == Action.ALLOC:
             number = bisect_right(starts, trace.addresses[index]) - 1
-            if number in doubtful:
+            if number in doubtful and trace.addresses[index] < ends.get(number, 0):
                 doubtful.discard(number)
                 if index < held[number].freed_at:
                     found[starts[number]] = trace.addresses[index]

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 from vramcast.domain.snapshot import NO_STACK, Action, DeviceSnapshot, Snapshot, Trace
-from vramcast.recordings.kinds import Kinds
+from vramcast.recordings.kinds import Kind, Kinds
 from vramcast.recordings.lives import BACKWARD_PASS, OPTIMIZER_PASS, PASSES
 from vramcast.recordings.stacks import MODULE_CALLS
 
@@ -67,7 +67,7 @@ def steps_of(snapshot: Snapshot, device: DeviceSnapshot) -> Steps | None:
     marked = _marked(snapshot, device)
     if len(marked) > FEWEST_REPEATS:
         return Steps("annotations", marked)
-    stepped = _stepped(snapshot, device.trace)
+    stepped = _stepped(snapshot, device)
     if len(stepped) > max(FEWEST_REPEATS, len(marked)):
         return Steps("optimizer", stepped)
     repeated = _repeated(snapshot, device.trace)
@@ -91,15 +91,16 @@ def _marked(snapshot: Snapshot, device: DeviceSnapshot) -> array[int]:
     return array("I", sorted(ends | {0}))  # the first step begins with the recording
 
 
-def _stepped(snapshot: Snapshot, trace: Trace) -> array[int]:
+def _stepped(snapshot: Snapshot, device: DeviceSnapshot) -> array[int]:
     """Ends of the passes of the optimizer's own code; of several optimizers, of the line that runs most often."""
-    kinds = Kinds(snapshot.stacks)
+    kinds = Kinds(snapshot).of_events(device)
     ends: dict[int, dict[int, int]] = {}  # stack -> pass -> event after its last allocation there
     number = 0
-    for index, (action, stack) in enumerate(zip(trace.actions, trace.stacks, strict=True)):
+    trace = device.trace
+    for index, (action, stack, kind) in enumerate(zip(trace.actions, trace.stacks, kinds, strict=True)):
         if action != Action.ALLOC:
             continue
-        found = PASSES.get(kinds[stack])
+        found = PASSES.get(Kind(kind))
         if found == OPTIMIZER_PASS:
             ends.setdefault(stack, {})[number] = index + 1
         elif found is not None:
@@ -112,7 +113,7 @@ def _repeated(snapshot: Snapshot, trace: Trace) -> array[int]:
     """Occurrences of a passage that happens once in every repeat."""
     events = [index for index, action in enumerate(trace.actions) if action == Action.ALLOC]
     tokens = _tokens(trace, events)
-    kinds = Kinds(snapshot.stacks)
+    kinds = Kinds(snapshot)
     for period in _periods(tokens):
         places = _anchor(tokens, period)
         if places and places[-1] >= len(tokens) - 2 * period:

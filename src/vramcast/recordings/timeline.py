@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import Action, DeviceSnapshot
-from vramcast.recordings.kinds import Kinds
-from vramcast.recordings.lives import CATEGORIES, Category, Lives, category_at_start
+from vramcast.recordings.lives import CATEGORIES, Category, Lives
 from vramcast.recordings.start import OlderBlock
 
 
@@ -18,7 +17,8 @@ class Course(NamedTuple):
     """A run event by event."""
 
     allocated: array[int]  # after each event [bytes]
-    reserved: array[int]
+    reserved: array[int] | None
+    rest: Category | None = None  # what is held beyond the blocks that are known; None: nothing is
 
 
 class Point(NamedTuple):
@@ -27,7 +27,7 @@ class Point(NamedTuple):
     first: int  # index of its first event
     events: int
     allocated_bytes: int  # the most in the stretch
-    reserved_bytes: int  # the most in the stretch
+    reserved_bytes: int | None  # the most in the stretch
     highest: int  # index of the event after which allocated was highest
     time_us: int  # of that event; 0 where none was recorded
     by_category: tuple[int, ...]  # requested bytes at that event, in the order of `Timeline.categories`
@@ -42,7 +42,7 @@ class Timeline(Noun, frozen=True):
 
 
 def timeline(
-    device: DeviceSnapshot, course: Course, *, lives: Lives, kinds: Kinds, start: Iterable[OlderBlock], points: int
+    device: DeviceSnapshot, course: Course, *, lives: Lives, start: Iterable[OlderBlock], points: int
 ) -> Timeline:
     """A run in at most so many points.
 
@@ -50,7 +50,6 @@ def timeline(
         device: whose events these are
         course: allocated and reserved bytes after each event
         lives: lifetimes and categories of its blocks
-        kinds: of the stacks of the snapshot
         start: what was live before the first event
         points: the most points
     """
@@ -60,20 +59,29 @@ def timeline(
     edges = sorted({events * place // points for place in range(points + 1)})
     spans = [(low, high) for low, high in pairwise(edges) if high > low]
     tops = [max(range(low, high), key=course.allocated.__getitem__) for low, high in spans]
-    held = _held(device, lives, _at_start(device, lives, kinds, start), tops)
+    held = _held(device, lives, _at_start(lives, start), tops)
+    if course.rest is not None:
+        held = [_with_rest(row, course.allocated[top], course.rest) for row, top in zip(held, tops, strict=True)]
     used = [number for number in range(len(CATEGORIES)) if any(row[number] for row in held)]
     times = device.trace.times_us
     return Timeline(
         events=events,
         points=tuple(
             Point(
-                low, high - low, course.allocated[top], max(course.reserved[low:high]),
+                low, high - low, course.allocated[top],
+                None if course.reserved is None else max(course.reserved[low:high]),
                 top, times[top], tuple(row[number] for number in used),
             )
             for (low, high), top, row in zip(spans, tops, held, strict=True)
         ),
         categories=tuple(CATEGORIES[number] for number in used),
     )
+
+
+def _with_rest(row: tuple[int, ...], allocated: int, rest: Category) -> tuple[int, ...]:
+    """The bytes of each category, with those of no block that is known."""
+    number = CATEGORIES.index(rest)
+    return (*row[:number], row[number] + max(0, allocated - sum(row)), *row[number + 1 :])
 
 
 class _Start(NamedTuple):
@@ -83,14 +91,14 @@ class _Start(NamedTuple):
     lost: dict[int, tuple[int, int]]  # event that frees a block of it -> number of the category, bytes
 
 
-def _at_start(device: DeviceSnapshot, lives: Lives, kinds: Kinds, start: Iterable[OlderBlock]) -> _Start:
+def _at_start(lives: Lives, start: Iterable[OlderBlock]) -> _Start:
     numbers = {category: number for number, category in enumerate(CATEGORIES)}
     found = _Start([0] * len(CATEGORIES), {})
     for block in start:
         if block.awaits_free:
             continue
         size = block.requested_bytes or block.size_bytes
-        category = category_at_start(lives, device.trace, kinds, block.address, size, block.stack)
+        category = lives.older[block.address]
         found.held[numbers[category]] += size
         end = lives.freed_at_start.get(block.address)
         if end is not None:
@@ -100,6 +108,8 @@ def _at_start(device: DeviceSnapshot, lives: Lives, kinds: Kinds, start: Iterabl
 
 def _held(device: DeviceSnapshot, lives: Lives, start: _Start, tops: list[int]) -> list[tuple[int, ...]]:
     """Requested bytes of each category after each of the events."""
+    if not device.has_addresses:
+        return [(0,) * len(CATEGORIES) for _ in tops]
     trace, never = device.trace, lives.events
     now, lost = list(start.held), dict(start.lost)
     rows: list[tuple[int, ...]] = []

@@ -15,7 +15,7 @@ from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import DEFAULT_POOL, Action, DeviceSnapshot, PoolId, SizesAre, Snapshot
 from vramcast.errors import OutOfMemory
 from vramcast.recordings.replay import Pools
-from vramcast.recordings.start import OlderBlock, held_at_start
+from vramcast.recordings.start import OlderBlock, held_at_start, recorded_settings, unlisted_at_start
 
 CONFS: Final = (
     "",
@@ -49,7 +49,7 @@ class Variant(Noun, frozen=True):
 
 
 def under(
-    snapshot: Snapshot, device: DeviceSnapshot, conf: str, *, capacity_bytes: int | None = None
+    snapshot: Snapshot, device: DeviceSnapshot, conf: str | None = None, *, capacity_bytes: int | None = None
 ) -> Variant:
     """Play the requests of a device under other settings.
 
@@ -58,18 +58,20 @@ def under(
     Args:
         snapshot: the recording
         device: one of its devices
-        conf: value of PYTORCH_CUDA_ALLOC_CONF
+        conf: value of PYTORCH_CUDA_ALLOC_CONF; None: as the process was started, as far as this simulation knows it
         capacity_bytes: what the driver can give to the allocator; None: everything [bytes]
 
     Raises: InvalidSpec, Unsupported or UnknownName for a setting that torch refuses.
     """
-    allocator = Allocator(settings=Settings.parse(conf), capacity_bytes=capacity_bytes)
+    settings = recorded_settings(snapshot) if conf is None else Settings.parse(conf)
+    allocator = Allocator(settings=settings, capacity_bytes=capacity_bytes)
     run = _Run(allocator, Pools(snapshot, device))
-    failed = run.start(held_at_start(snapshot, device), sizes_are=snapshot.sizes_are)
+    held = held_at_start(snapshot, device)
+    failed = run.start(held, unlisted_at_start(device, held), sizes_are=snapshot.sizes_are)
     if failed is None:
         failed = run.play(device)
     return Variant(
-        conf=conf,
+        conf=snapshot.alloc_conf if conf is None else conf,
         capacity_bytes=capacity_bytes,
         peak_allocated_bytes=allocator.peak_allocated_bytes,
         peak_reserved_bytes=allocator.peak_reserved_bytes,
@@ -88,8 +90,13 @@ class _Run:
         self.waiting: dict[int, int] = {}  # the same for blocks that another stream holds up
         self.num_ooms = self.num_ooms_avoided = 0
 
-    def start(self, held: list[OlderBlock], *, sizes_are: SizesAre) -> tuple[int, int] | None:
-        """Request what was live before; the failed request, with -1 for its event."""
+    def start(self, held: list[OlderBlock], unlisted: int, *, sizes_are: SizesAre) -> tuple[int, int] | None:
+        """Request what was live before, what is not listed in one piece; the failed request, with -1 for its event."""
+        if unlisted:
+            try:
+                self._request(unlisted, 0, DEFAULT_POOL)
+            except OutOfMemory:
+                return -1, unlisted
         for block in held:
             size = block.requested_bytes if sizes_are is SizesAre.REQUESTS else block.size_bytes
             try:

@@ -132,6 +132,8 @@ def sentence(remark: Remark, words: Words) -> str:
     values: dict[str, object] = dict(remark.values)
     if "cause" in values:
         values["cause"] = words(f"failed.{values['cause']}")
+    if "category" in values:
+        values["category"] = words(f"replay.category.{values['category']}")
     if "technique" in values and words.language == "zh":
         name = str(values["technique"])
         values["technique"] = TECHNIQUES_ZH.get(name, (name,))[0]

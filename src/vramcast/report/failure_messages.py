@@ -421,6 +421,28 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "and {reserved} reserved",
         "zh": "回放设备 {device}：{events} 个事件，未记录失败（{ooms}），峰值已分配 {allocated}，已保留 {reserved}",
     },
+    "proof.failed_allocated": {
+        "en": "recording of device {device}: {events} events, failures: {ooms}, peak {allocated} allocated",
+        "zh": "设备 {device} 的录制：{events} 个事件，{ooms} 次失败，峰值已分配 {allocated}",
+    },
+    "proof.peak_allocated": {
+        "en": "recording of device {device}: {events} events, no failure recorded ({ooms}), peak {allocated} allocated",
+        "zh": "设备 {device} 的录制：{events} 个事件，未记录失败（{ooms}），峰值已分配 {allocated}",
+    },
+    "proof.other_failure": {
+        "en": "the snapshot has no failure with the figures of this one: it is of another moment or process",
+        "zh": "快照中没有与此数字相符的失败：属于其他时刻或进程",
+    },
+    "proof.not_replayed": {
+        "en": "the recording cannot be replayed as it went, so no setting is shown to help: see vramcast replay",
+        "zh": "该录制无法如实重放，因此不能证明哪种设置有用：见 vramcast replay",
+    },
+    "proof.not_repeated": {
+        "en": "replay: laid out anew, the same requests do not run out where the recording did: no setting is shown to "
+        "help",
+        "zh": "回放：重新排布后，同样的请求不会在录制时的位置耗尽：不能证明哪种设置有用",
+    },
+    "proof.category": {"en": "replay: {size} in {category} then", "zh": "回放：当时{category}占 {size}"},
     "proof.holder": {"en": "replay: {size} held by {line}", "zh": "回放：{line} 占用 {size}"},
 }
 """Key -> language -> text."""

@@ -6,26 +6,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from vramcast.domain.snapshot import BlockView
-from vramcast.recordings.examine import Examined
+from vramcast.recordings.examine import Examined, main_device
 from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
 from vramcast.recordings.peak import Group, Held
+from vramcast.recordings.replay import Basis, Outcome
+from vramcast.recordings.timeline import Point
 from vramcast.report.braille import chart
 from vramcast.report.messages import Words
 from vramcast.report.replay_parts import difference_lines, failures, leak_lines, settings, variants_title
 from vramcast.report.replay_words import (
-    SAID_OF,
     Stacks,
     age,
     blocks,
     category_name,
     class_name,
     has_times,
+    held_sentences,
     parts_of,
     plain,
     share,
 )
 from vramcast.report.text import table
 from vramcast.units import format_bytes, format_seconds
+
+UNCOMPARED: Final[dict[Basis, str]] = {Basis.RECORDED: "replay.recorded", Basis.SUMMED: "replay.summed"}
+"""What is said of a course that was not replayed."""
 
 COLUMNS: Final = 72
 ROWS: Final = 9
@@ -39,13 +44,23 @@ def render(found: Sequence[Examined], words: Words, *, top: int) -> str:
         words: of a language
         top: rows of each list
     """
-    lines: list[str] = []
+    lines: list[str] = [main_line(found, words)] if len(found) > 1 else []
     for examined in found:
         lines += [*device_lines(examined, words, top=top, several=len(found) > 1), ""]
     remarks = found[0].snapshot.remarks if found else ()
     if remarks:
         lines += [words("replay.notes"), *(f"  - {plain(words.said(text))}" for text in remarks), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def main_line(found: Sequence[Examined], words: Words) -> str:
+    """Which of several devices to look at."""
+    shown = found[main_device(found)]
+    if shown.num_failures:
+        return words("replay.main_failed", count=len(found), device=shown.device)
+    replayed = shown.replayed
+    most = replayed.peak_allocated_bytes if replayed.peak_reserved_bytes is None else replayed.peak_reserved_bytes
+    return words("replay.main", count=len(found), device=shown.device, size=format_bytes(most))
 
 
 def device_lines(found: Examined, words: Words, *, top: int, several: bool) -> Iterator[str]:
@@ -70,9 +85,13 @@ def _sections(found: Examined, words: Words, top: int) -> Iterator[tuple[str, It
     yield words("replay.held"), _held(found.held, words, top)
     yield words("replay.largest"), _largest(found.held, stacks, words, top)
     run = found.fragmentation_of_run
-    yield words("replay.fragmentation", run=share(run)), _fragmentation(found.fragmentation, words)
-    yield words("replay.holes"), _holes(found.fragmentation.holes[:top], stacks, words)
-    yield words("replay.pinned"), _pinned(found.fragmentation.pinned[:top], stacks, words)
+    parts = found.fragmentation
+    if parts is not None:
+        yield words("replay.fragmentation", run=share(run)), _fragmentation(parts, words)
+        yield words("replay.holes"), _holes(parts.holes[:top], stacks, words)
+        yield words("replay.pinned"), _pinned(parts.pinned[:top], stacks, words)
+    elif run is not None:
+        yield words("replay.fragmentation", run=share(run)), (words("replay.no_holes"),)
     if found.leaks is not None:
         yield words("replay.leaks"), leak_lines(found.leaks, stacks, words, top)
     if found.difference is not None:
@@ -82,15 +101,21 @@ def _sections(found: Examined, words: Words, top: int) -> Iterator[tuple[str, It
 def headline(found: Examined, words: Words) -> str:
     """The peak in one line."""
     replayed = found.replayed
-    return words(
-        "replay.peak", reserved=format_bytes(replayed.peak_reserved_bytes),
-        allocated=format_bytes(replayed.peak_allocated_bytes),
-    )
+    allocated, reserved = format_bytes(replayed.peak_allocated_bytes), replayed.peak_reserved_bytes
+    if replayed.is_least:
+        if reserved is None:
+            return words("replay.peak_least", allocated=allocated)
+        return words("replay.peak_simulated", allocated=allocated, reserved=format_bytes(reserved))
+    if reserved is None:
+        return words("replay.peak_allocated", allocated=allocated)
+    return words("replay.peak", reserved=format_bytes(reserved), allocated=allocated)
 
 
 def about(found: Examined, words: Words) -> Iterator[str]:
     """When the peak was, what was replayed and how exactly."""
     replayed, snapshot = found.replayed, found.snapshot
+    if replayed.outcome is Outcome.FAILED:
+        yield words("replay.failed")
     if replayed.peak_event < 0:
         yield words("replay.when_start")
     elif found.peak_time_us is None or not has_times(snapshot):
@@ -112,7 +137,8 @@ def exactness(found: Examined, words: Words) -> str:
     if replayed.contradiction:
         return words("replay.contradiction", why=replayed.contradiction)
     if replayed.addresses_matched is None or replayed.segments_matched is None:
-        return words("replay.not_exact")
+        key = UNCOMPARED.get(replayed.basis, "replay.not_exact")
+        return words(key if found.source.has_addresses or key != "replay.recorded" else "replay.recorded_alone")
     parts = [
         words(
             "replay.exact" if replayed.segment_events else "replay.exact_addresses",
@@ -131,23 +157,25 @@ def _course(found: Examined, words: Words) -> Iterator[str]:
     if not points:
         return
     lines = chart(
-        [point.allocated_bytes for point in points], [point.reserved_bytes for point in points],
+        [point.allocated_bytes for point in points], [line_of(point) for point in points],
         columns=COLUMNS, rows=ROWS,
     )
-    most = format_bytes(max(max(point.reserved_bytes, point.allocated_bytes) for point in points))
+    most = format_bytes(max(max(line_of(point), point.allocated_bytes) for point in points))
     for row, line in enumerate(lines):
         yield f"{most if row == 0 else '0' if row == ROWS - 1 else '':>{len(most)}} {line}"
-    yield words("replay.legend", events=f"{found.timeline.events:,}")
+    key = "replay.legend_allocated" if found.replayed.reserved is None else "replay.legend"
+    yield words(key, events=f"{found.timeline.events:,}")
+
+
+def line_of(point: Point) -> int:
+    """What the line is drawn at: reserved memory, where it is not known that of tensors."""
+    return point.allocated_bytes if point.reserved_bytes is None else point.reserved_bytes
 
 
 def _held(held: Held, words: Words, top: int) -> Iterator[str]:
     every = len(held.by_category)
     yield from _groups(held.by_category, held, words, every, lambda name: category_name(name, words))
-    for group in held.by_category:
-        said = SAID_OF.get(group.name)
-        if said is not None:
-            size, count = format_bytes(group.size_bytes), blocks(group.num_blocks, words)
-            yield words(said, size=size, count=count)
+    yield from held_sentences(held, words)
     if any(group.name for group in held.by_module):
         yield words("replay.modules")
         rows = _groups(held.by_module, held, words, top, lambda name: plain(name) or words("replay.no_module"))

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from vramcast.domain.snapshot import BlockView, Frame
-from vramcast.recordings.advice import advice
 from vramcast.recordings.difference import Difference, Grown, Moment
-from vramcast.recordings.examine import Examined, Failure
+from vramcast.recordings.examine import Examined, Failure, main_device
 from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
 from vramcast.recordings.leaks import Leaks
 from vramcast.recordings.peak import Group, Held, Holder
@@ -38,6 +37,7 @@ def replay_document(found: Sequence[Examined], *, top: int) -> dict[str, Any]:
         snapshot = found[0].snapshot
         plain |= {"snapshot": snapshot.name, "format": snapshot.format, "alloc_conf": snapshot.alloc_conf}
         plain["warnings"] = list(snapshot.remarks)
+        plain["main_device"] = found[main_device(found)].device
     plain["devices"] = [_device(examined, top) for examined in found]
     return plain
 
@@ -53,9 +53,11 @@ def _present(values: dict[str, Any]) -> dict[str, Any]:
 
 def _device(found: Examined, top: int) -> dict[str, Any]:
     replayed = found.replayed
-    said = advice(found.variants)
+    said = found.advice
     return _present({
         "device": found.device,
+        "basis": replayed.basis.value,
+        "outcome": replayed.outcome.value,
         "events": replayed.events,
         "allocations": replayed.allocations,
         "addresses_matched": replayed.addresses_matched,
@@ -68,7 +70,7 @@ def _device(found: Examined, top: int) -> dict[str, Any]:
         "num_ooms": found.num_failures,
         "peak": _peak(found, top),
         "fragmentation": found.fragmentation_of_run,
-        "unallocated": _unallocated(found, found.fragmentation, top),
+        "unallocated": None if found.fragmentation is None else _unallocated(found, found.fragmentation, top),
         "segments": [_segment(bar) for bar in found.segments],
         "timeline": _timeline(found.timeline),
         "out_of_memory": [_failure(found, failure) for failure in found.failures],
@@ -76,7 +78,7 @@ def _device(found: Examined, top: int) -> dict[str, Any]:
         "advice": None if said is None else _present({
             "kind": said.kind, "tried": said.tried, "conf": None if said.best is None else said.best.conf,
             "peak_reserved_bytes": None if said.best is None else said.best.peak_reserved_bytes,
-            "saves_bytes": said.saved_bytes if said.kind == "lowers" else None,
+            "saves_bytes": said.saved_bytes if said.kind in ("lowers", "unsure") else None,
         }),
         "leaks": None if found.leaks is None else _leaks(found, found.leaks, top),
         "difference": None if found.difference is None else _difference(found.difference, top),
@@ -89,6 +91,8 @@ def _peak(found: Examined, top: int) -> dict[str, Any]:
         "allocated_bytes": replayed.peak_allocated_bytes,
         "requested_bytes": replayed.peak_requested_bytes,
         "reserved_bytes": replayed.peak_reserved_bytes,
+        "at_least": replayed.is_least or None,
+        "unlisted_bytes": held.unlisted_bytes or None,
         "event": None if replayed.peak_event < 0 else replayed.peak_event,
         "reserved_event": None if replayed.peak_reserved_event < 0 else replayed.peak_reserved_event,
         "time_us": found.peak_time_us,
@@ -188,13 +192,14 @@ def _timeline(found: Timeline) -> list[dict[str, Any]]:
     for first in range(0, len(points), stretch):
         part = points[first : first + stretch]
         top = max(part, key=lambda point: point.allocated_bytes)
-        plain.append({
+        reserved = [point.reserved_bytes for point in part if point.reserved_bytes is not None]
+        plain.append(_present({
             "event": top.highest, "allocated_bytes": top.allocated_bytes,
-            "reserved_bytes": max(point.reserved_bytes for point in part),
+            "reserved_bytes": max(reserved, default=None),
             "by_category": {
                 name: size for name, size in zip(found.categories, top.by_category, strict=True) if size
             },
-        })
+        }))
     return plain
 
 
@@ -244,8 +249,7 @@ def _leaks(found: Examined, leaks: Leaks, top: int) -> dict[str, Any]:
 def _difference(found: Difference, top: int) -> dict[str, Any]:
     return {
         "against": found.before,
-        "same_process": found.same_process,
-        "peak_reserved_bytes": [found.peak_reserved_before_bytes, found.peak_reserved_after_bytes],
+        **_present({"same_process": found.same_process, "peak_reserved_bytes": _both(found)}),
         "peak": _moment(found.at_peak, top),
         "end": _moment(found.at_end, top),
         "segments": {
@@ -253,6 +257,11 @@ def _difference(found: Difference, top: int) -> dict[str, Any]:
             for changed in found.segments
         },
     }
+
+
+def _both(found: Difference) -> list[int] | None:
+    before, after = found.peak_reserved_before_bytes, found.peak_reserved_after_bytes
+    return None if before is None or after is None else [before, after]
 
 
 def _moment(moment: Moment, top: int) -> dict[str, Any]:

@@ -9,6 +9,29 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "peak: {reserved} reserved, {allocated} allocated",
         "zh": "峰值：已保留 {reserved}，已分配 {allocated}",
     },
+    "replay.peak_allocated": {"en": "peak: {allocated} allocated", "zh": "峰值：已分配 {allocated}"},
+    "replay.peak_least": {
+        "en": "peak: at least {allocated} allocated; what was held before the recording and stays is not in it",
+        "zh": "峰值：已分配至少 {allocated}；录制前已存在且一直保留的不在其中",
+    },
+    "replay.peak_simulated": {
+        "en": "peak: at least {allocated} allocated, simulated {reserved} reserved; what was held before the recording "
+              "and stays is not in it",
+        "zh": "峰值：已分配至少 {allocated}，模拟已保留 {reserved}；录制前已存在且一直保留的不在其中",
+    },
+    "replay.main": {
+        "en": "of {count} devices, device {device} held most: {size}",
+        "zh": "共 {count} 个设备，设备 {device} 占用最多：{size}",
+    },
+    "replay.main_failed": {
+        "en": "of {count} devices, device {device} ran out of memory",
+        "zh": "共 {count} 个设备，设备 {device} 显存不足",
+    },
+    "replay.failed": {
+        "en": "the replay failed: the simulated allocator does not do what the recorded one did, so reserved memory "
+              "below is not that of the process, and holes and other settings are not told",
+        "zh": "重放失败：模拟分配器与记录中的行为不符，因此下面的已保留并非该进程的值，空洞和其他设置不再给出",
+    },
     "replay.device": {"en": "device {device}: ", "zh": "设备 {device}："},
     "replay.file": {
         "en": "{name}: {events} events, {allocations} allocations",
@@ -48,11 +71,34 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "replay: reserved memory is simulated, as the recording lists no segments to compare with",
         "zh": "重放：记录中没有段可比较，已保留为模拟值",
     },
+    "replay.recorded": {
+        "en": "not replayed: figures are what the recorded allocator itself counted; the recording lists no segments, "
+              "so holes are not known",
+        "zh": "未重放：数值为所录分配器自己的计数；记录中没有段，因此空洞未知",
+    },
+    "replay.recorded_alone": {
+        "en": "not replayed: figures are what the recorded allocator itself counted; its events have no addresses, so "
+              "which blocks were live, and what other settings would do, are not known",
+        "zh": "未重放：数值为所录分配器自己的计数；事件没有地址，因此哪些块在使用以及其他设置的效果均未知",
+    },
+    "replay.summed": {
+        "en": "not replayed: its events have no addresses, as torch 1.9 wrote them, so sizes are added up; reserved "
+              "memory, which blocks were live, and what other settings would do, are not known",
+        "zh": "未重放：事件没有地址（torch 1.9 即如此），只能累加大小；已保留、哪些块在使用以及其他设置的效果均未知",
+    },
     "replay.final.None": {"en": "the recording lists no blocks to compare", "zh": "记录中没有可比较的块"},
     "replay.course": {"en": "Course", "zh": "过程"},
     "replay.legend": {
         "en": "filled: allocated; line: reserved; {events} events from left to right",
         "zh": "填充：已分配；线：已保留；从左到右共 {events} 个事件",
+    },
+    "replay.legend_allocated": {
+        "en": "filled: allocated; {events} events from left to right",
+        "zh": "填充：已分配；从左到右共 {events} 个事件",
+    },
+    "replay.no_holes": {
+        "en": "where in reserved memory it is, is not known: the recording lists no segments",
+        "zh": "记录中没有段，因此不知道位于已保留的何处",
     },
     "replay.held": {"en": "Live at the peak, by category", "zh": "峰值时的占用（按类别）"},
     "replay.modules": {"en": "by module (the nearest forward)", "zh": "按模块（最近的 forward）"},
@@ -69,10 +115,17 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "其中 {size}（{count}）没有规则能判断用途",
     },
     "replay.held_before": {
-        "en": "{size} of it in {count} was there before the recording and stays: mostly weights and optimizer states; "
-              "record from the start of the process to tell them apart",
-        "zh": "其中 {size}（{count}）在录制前就已存在且一直保留：多为权重和优化器状态；从进程开始处录制即可区分",
+        "en": "{size} of it in {count} was there before the recording, or took the place of what was, as weights, "
+              "optimizer states and caches do; record from the start of the process to tell them apart",
+        "zh": "其中 {size}（{count}）在录制前就已存在，或取代了录制前已有的块，如权重、优化器状态和缓存；"
+              "从进程开始处录制即可区分",
     },
+    "replay.held_unlisted": {
+        "en": "{size} of it was there before the recording, which does not say what it is; record from the start of "
+              "the process to see it",
+        "zh": "其中 {size} 在录制前就已存在，记录没有说明是什么；从进程开始处录制即可看到",
+    },
+    "replay.unlisted": {"en": "not listed", "zh": "未列出"},
     "replay.rest": {"en": "{count} more", "zh": "其余 {count} 项"},
     "replay.since": {"en": "since event {event}", "zh": "自第 {event} 个事件"},
     "replay.age": {"en": "{age} old", "zh": "已存在 {age}"},
@@ -123,6 +176,15 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "event {event}: {request} asked for, {allocated} allocated and {reserved} reserved",
         "zh": "第 {event} 个事件：请求 {request}，已分配 {allocated}，已保留 {reserved}",
     },
+    "replay.failure_allocated": {
+        "en": "event {event}: {request} asked for, {allocated} allocated",
+        "zh": "第 {event} 个事件：请求 {request}，已分配 {allocated}",
+    },
+    "replay.contiguous.None": {
+        "en": "free in the allocator: {free}, on the card: {driver}; whether it would have been enough in one piece "
+              "cannot be told",
+        "zh": "分配器中空闲：{free}，卡上空闲：{driver}；若连成一片是否够用无法判断",
+    },
     "replay.contiguous.True": {
         "en": "{free} was free in the allocator, the largest piece {largest}, and {driver} on the card: "
               "in one piece it would have been enough, so this is fragmentation",
@@ -143,10 +205,22 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "replay.setting": {"en": "setting", "zh": "设置"},
     "replay.defaults": {"en": "defaults", "zh": "默认"},
     "replay.as_recorded": {"en": "{conf} (of the recording)", "zh": "{conf}（录制时）"},
+    "replay.as_assumed": {
+        "en": "{conf} (assumed: the recording states none)", "zh": "{conf}（假定：记录未说明设置）",
+    },
+    "replay.least_laid": {
+        "en": "what was held before the recording and stays is not in these figures, nor in what runs out of memory",
+        "zh": "录制前已存在且一直保留的不在这些数值中，也未计入是否显存不足",
+    },
     "replay.laid_anew": {
         "en": "what was live before the recording is laid out anew under each, without the cache of its past; the "
               "recording itself reserved {reserved}",
         "zh": "录制前已存在的块在各设置下重新排布，不含此前的缓存；录制本身保留了 {reserved}",
+    },
+    "replay.unlisted_laid": {
+        "en": "{size} that was there before the recording is taken as one piece under each; the recording itself "
+              "reserved {reserved}",
+        "zh": "录制前已存在的 {size} 在各设置下按一整块计算；录制本身保留了 {reserved}",
     },
     "replay.peak_reserved": {"en": "peak reserved", "zh": "已保留峰值"},
     "replay.change": {"en": "change", "zh": "变化"},
@@ -165,6 +239,16 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "replay.advice.avoids": {
         "en": "{conf} would have avoided the out-of-memory error, with {reserved} reserved at most",
         "zh": "{conf} 可避免显存不足，已保留最高 {reserved}",
+    },
+    "replay.advice.unsure": {
+        "en": "{conf} comes to {saved} less reserved memory, which is less than laying out anew what was live before "
+              "the recording changes: that proves nothing",
+        "zh": "{conf} 使已保留减少 {saved}，小于重新排布录制前已存在的块所带来的变化：不能说明问题",
+    },
+    "replay.advice.not_repeated": {
+        "en": "laid out anew, the same requests do not run out where the recording did: no setting can be shown to "
+              "help",
+        "zh": "重新排布后，同样的请求不会在录制时的位置耗尽显存：无法证明哪种设置有用",
     },
     "replay.advice.none": {
         "en": "none of {tried} other settings would have lowered reserved memory",
@@ -187,6 +271,10 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "cannot be told: the recording has {steps}, and a leak shows over 3 or more",
         "zh": "无法判断：录制中有 {steps}，至少 3 步才能看出泄漏",
     },
+    "replay.leaks_no_addresses": {
+        "en": "cannot be told: the events have no addresses, so when a block was freed is not known",
+        "zh": "无法判断：事件没有地址，不知道块何时释放",
+    },
     "replay.steps": {"en": "{count} whole steps", "zh": "{count} 个完整步"},
     "replay.step": {"en": "1 whole step", "zh": "1 个完整步"},
     "replay.no_steps": {"en": "no step that could be recognised", "zh": "无法识别的步"},
@@ -205,6 +293,10 @@ REPLAY_MESSAGES: Final[dict[str, dict[str, str]]] = {
     },
     "replay.same_process.False": {
         "en": "no event in common: compared as two runs", "zh": "没有共同事件：按两次运行比较",
+    },
+    "replay.same_process.None": {
+        "en": "events without times cannot tell one process from two: compared as two runs",
+        "zh": "事件没有时间，无法判断是否为同一进程：按两次运行比较",
     },
     "replay.was": {"en": "before", "zh": "之前"},
     "replay.is": {"en": "now", "zh": "现在"},

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vramcast.domain.snapshot import BlockView, Frame
-from vramcast.recordings.advice import advice
-from vramcast.recordings.examine import Examined
+from vramcast.recordings.examine import Examined, main_device
 from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
 from vramcast.recordings.peak import Group, Held
 from vramcast.recordings.segments import Bar
@@ -34,7 +33,15 @@ from vramcast.report.replay_parts import (
     variant_rows,
     variants_title,
 )
-from vramcast.report.replay_words import SAID_OF, age, blocks, class_name, has_times, parts_of, plain, share
+from vramcast.report.replay_words import (
+    age,
+    class_name,
+    has_times,
+    held_sentences,
+    parts_of,
+    plain,
+    share,
+)
 from vramcast.sources.whole_files import write_whole
 from vramcast.units import format_bytes
 
@@ -49,7 +56,7 @@ POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsa
 
 PAGE_WORDS: Final = (
     "no_stack", "no_module", "unnamed", "held", "modules", "lines", "stacks", "largest", "holes", "pinned", "edge",
-    "failures", "leaks", "notes",
+    "failures", "leaks", "notes", "unlisted",
 )
 """Words of the text report that the page uses as well; its own begin with "replay.page."."""
 
@@ -117,6 +124,7 @@ def page_data(
         },
         "words": _words(words),
         "devices": devices,
+        "shown": main_device(found),
         "stacks": {stack: _frames(table[stack]) for stack in used if 0 < stack < len(table)},
         "remarks": [plain(words.said(text)) for text in (found[0].snapshot.remarks if found else ())],
     }
@@ -145,7 +153,7 @@ def _frames(stack: tuple[Frame, ...]) -> list[tuple[str, int]]:
 
 
 def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> dict[str, Any]:
-    replayed = found.replayed
+    replayed, parts = found.replayed, found.fragmentation
     return {
         "name": words("replay.device", device=found.device).rstrip(": ："),
         "about": list(about(found, words)),
@@ -155,7 +163,7 @@ def _device(found: Examined, words: Words, used: dict[int, None], top: int) -> d
         "peak": {"reserved": replayed.peak_reserved_bytes, "allocated": replayed.peak_allocated_bytes}
         | _held(found.held, found, words, used),
         "timeline": _timeline(found),
-        "unallocated": _unallocated(found, words, used, top),
+        "unallocated": None if parts is None else _unallocated(found, parts, words, used, top),
         "segments": [_segment(bar) for bar in found.segments],
         "variants": _variants(found, words),
         "failures": [
@@ -216,14 +224,10 @@ def _held(held: Held, found: Examined, words: Words, used: dict[int, None]) -> d
     def named(groups: Iterable[Group]) -> list[tuple[str, int, int]]:
         return [(plain(group.name), group.size_bytes, group.num_blocks) for group in groups]
 
-    said = [
-        words(SAID_OF[name], size=format_bytes(group.size_bytes), count=blocks(group.num_blocks, words))
-        for group in held.by_category for name in SAID_OF if name == group.name
-    ]
     return {
         "held": held.size_bytes,
         "num_blocks": len(held.blocks),
-        "said": said,
+        "said": list(held_sentences(held, words)),
         "categories": named(held.by_category),
         "modules": named(held.by_module[:MOST_GROUPS]),
         "lines": named(held.by_line[:MOST_GROUPS]),
@@ -242,8 +246,9 @@ def _held(held: Held, found: Examined, words: Words, used: dict[int, None]) -> d
     }
 
 
-def _unallocated(found: Examined, words: Words, used: dict[int, None], top: int) -> dict[str, Any]:
-    parts: Fragmentation = found.fragmentation
+def _unallocated(
+    found: Examined, parts: Fragmentation, words: Words, used: dict[int, None], top: int
+) -> dict[str, Any]:
     lows = (0, *(entry.up_to_bytes or 0 for entry in parts.classes))
     return {
         "title": words("replay.fragmentation", run=share(found.fragmentation_of_run)),
@@ -298,14 +303,14 @@ def _segment(bar: Bar) -> dict[str, Any]:
 def _variants(found: Examined, words: Words) -> dict[str, Any]:
     if not found.variants:
         return {"rows": []}
-    said = advice(found.variants)
+    said = found.advice
     keys = ("setting", "peak_reserved", "change", "retries", "oom")
-    rows = zip(found.variants, variant_rows(found.variants, words), strict=True)
+    rows = zip(found.variants, variant_rows(found, words), strict=True)
     return {
         "title": variants_title(found.variants, words),
         "said": None if said is None else advised(said, found.variants[0], words),
         "note": laid_anew(found, words),
-        "helps": said is not None and said.best is not None,
+        "helps": said is not None and said.kind in ("avoids", "lowers"),
         "head": [words(f"replay.{key}") for key in keys],
         "rows": [{"reserved": variant.peak_reserved_bytes, "cells": cells} for variant, cells in rows],
     }

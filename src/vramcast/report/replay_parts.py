@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from vramcast.recordings.advice import Advice, advice, ran_out
+from vramcast.recordings.advice import Advice, ran_out
 from vramcast.recordings.difference import Difference, Grown, Moment
 from vramcast.recordings.examine import Examined, Failure
 from vramcast.recordings.leaks import Leak, Leaks
+from vramcast.recordings.replay import Outcome
+from vramcast.recordings.start import held_at_start, unlisted_at_start
 from vramcast.recordings.variants import Variant
 from vramcast.report.messages import Words
-from vramcast.report.replay_words import FRAMES, Stacks, category_name, plain, share, signed
+from vramcast.report.replay_words import FRAMES, Stacks, category_name, known_size, plain, share, signed
 from vramcast.report.text import table
 from vramcast.units import format_bytes
 
@@ -34,20 +36,22 @@ def failures(found: Examined, words: Words) -> Iterator[str]:
 
 def failed(failure: Failure, words: Words) -> str:
     """A request that found no memory."""
-    return words(
-        "replay.failure", event=f"{failure.event:,}", request=format_bytes(failure.request_bytes),
-        allocated=format_bytes(failure.allocated_bytes), reserved=format_bytes(failure.reserved_bytes),
-    )
+    said = {
+        "event": f"{failure.event:,}", "request": format_bytes(failure.request_bytes),
+        "allocated": format_bytes(failure.allocated_bytes),
+    }
+    if failure.reserved_bytes is None:
+        return words("replay.failure_allocated", **said)
+    return words("replay.failure", **said, reserved=format_bytes(failure.reserved_bytes))
 
 
 def could_have(failure: Failure, words: Words) -> str:
     """Whether free memory in one piece would have served a request that failed."""
     room = failure.contiguity
-    driver = room.driver_free_bytes
+    known = room.if_contiguous if room.largest_bytes is not None else None
     return words(
-        f"replay.contiguous.{room.if_contiguous}", free=format_bytes(room.free_bytes),
-        largest=format_bytes(room.largest_bytes),
-        driver=words("replay.not_known") if driver is None else format_bytes(driver),
+        f"replay.contiguous.{known}", free=known_size(room.free_bytes, words),
+        largest=known_size(room.largest_bytes, words), driver=known_size(room.driver_free_bytes, words),
     )
 
 
@@ -59,13 +63,14 @@ def variants_title(variants: Sequence[Variant], words: Words) -> str:
     return words("replay.variants_capacity", capacity=format_bytes(capacity))
 
 
-def variant_rows(variants: Sequence[Variant], words: Words) -> list[tuple[str, ...]]:
+def variant_rows(found: Examined, words: Words) -> list[tuple[str, ...]]:
     """A row for each setting: name, peak reserved, change, retries, out of memory."""
-    own = variants[0]
+    own = found.variants[0]
+    is_known = own.conf or found.replayed.outcome is not Outcome.NOT_COMPARED  # a replay that agrees shows them
     rows: list[tuple[str, ...]] = []
-    for variant in variants:
+    for variant in found.variants:
         conf = plain(variant.conf) or words("replay.defaults")
-        name = words("replay.as_recorded", conf=conf) if variant is own else conf
+        name = words("replay.as_recorded" if is_known else "replay.as_assumed", conf=conf) if variant is own else conf
         more = variant.peak_reserved_bytes - own.peak_reserved_bytes
         change = "" if variant is own or ran_out(variant) or ran_out(own) else signed(more)
         stopped = _stopped(variant, words)
@@ -79,11 +84,11 @@ def settings(found: Examined, words: Words) -> Iterator[str]:
     variants = found.variants
     if not variants:
         return
-    said = advice(variants)
+    said = found.advice
     if said is not None:
         yield advised(said, variants[0], words)
     keys = ("replay.setting", "replay.peak_reserved", "replay.change", "replay.retries", "replay.oom")
-    rows = [tuple(words(key) for key in keys), *variant_rows(variants, words)]
+    rows = [tuple(words(key) for key in keys), *variant_rows(found, words)]
     yield from table(rows, right=frozenset({1, 2, 3})).splitlines()
     note = laid_anew(found, words)
     if note:
@@ -93,7 +98,16 @@ def settings(found: Examined, words: Words) -> Iterator[str]:
 def laid_anew(found: Examined, words: Words) -> str:
     """Why the settings of the recording may reserve another amount than it did; "" where they do not."""
     reserved = found.replayed.peak_reserved_bytes
-    if not found.variants or ran_out(found.variants[0]) or found.variants[0].peak_reserved_bytes == reserved:
+    if not found.variants or ran_out(found.variants[0]):
+        return ""
+    if found.replayed.is_least:
+        return words("replay.least_laid")
+    if reserved is None:
+        return ""
+    unlisted = unlisted_at_start(found.source, held_at_start(found.snapshot, found.source))
+    if unlisted:
+        return words("replay.unlisted_laid", size=format_bytes(unlisted), reserved=format_bytes(reserved))
+    if found.variants[0].peak_reserved_bytes == reserved:
         return ""
     return words("replay.laid_anew", reserved=format_bytes(reserved))
 
@@ -138,6 +152,8 @@ def leak_line(leak: Leak, words: Words) -> str:
 
 def leaks_said(leaks: Leaks, words: Words) -> str:
     """The verdict on leaks."""
+    if not leaks.has_addresses:
+        return words("replay.leaks_no_addresses")
     if not leaks.can_be_told:
         counts = {0: words("replay.no_steps"), 1: words("replay.step")}
         steps = counts.get(leaks.steps) or words("replay.steps", count=leaks.steps)
@@ -162,10 +178,11 @@ def difference_lines(found: Difference, words: Words) -> Iterator[str]:
 def difference_rows(found: Difference, words: Words) -> list[tuple[str, ...]]:
     """Change, before, now and what: the peaks, then what grew at the peak and at the end."""
     peak, end = found.at_peak, found.at_end
-    reserved = found.peak_reserved_before_bytes, found.peak_reserved_after_bytes
+    before, after = found.peak_reserved_before_bytes, found.peak_reserved_after_bytes
+    reserved = () if before is None or after is None else (_changed(words("replay.what.reserved"), before, after),)
     return [
         (words("replay.change"), words("replay.was"), words("replay.is"), ""),
-        _changed(words("replay.what.reserved"), *reserved),
+        *reserved,
         _changed(words("replay.what.peak"), peak.before_bytes, peak.after_bytes),
         *_moment(peak, words),
         _changed(words("replay.what.end"), end.before_bytes, end.after_bytes),

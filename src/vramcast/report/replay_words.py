@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from vramcast.domain.snapshot import Snapshot
+from vramcast.domain.snapshot import PREDICTED, Snapshot
 from vramcast.recordings.examine import Examined
 from vramcast.recordings.fragmentation import Fragmentation
 from vramcast.recordings.lives import Category
-from vramcast.recordings.peak import Holder
+from vramcast.recordings.peak import Held, Holder
 from vramcast.recordings.stacks import top_frames
 from vramcast.report.messages import Words
 from vramcast.units import format_bytes, format_seconds
 
 FRAMES: Final = 4
-PREDICTED: Final = "vramcast"
-"""Format of recordings that are our own."""
 """Shown of a stack."""
 
 NOTHING: Final = "-"
 
 SAID_OF: Final[dict[str, str]] = {Category.UNKNOWN: "replay.unknown", Category.HELD: "replay.held_before"}
 """Categories that need a sentence."""
+
+
+def held_sentences(held: Held, words: Words) -> Iterator[str]:
+    """What is said of categories that say little."""
+    for group in held.by_category:
+        if group.name not in SAID_OF:
+            continue
+        unlisted = held.unlisted_bytes if group.name == held.unlisted else 0
+        if group.size_bytes > unlisted:
+            size = format_bytes(group.size_bytes - unlisted)
+            yield words(SAID_OF[group.name], size=size, count=blocks(group.num_blocks, words))
+        if unlisted and group.name == Category.HELD:
+            yield words("replay.held_unlisted", size=format_bytes(unlisted))
 
 
 class Stacks:
@@ -51,8 +63,15 @@ def share(value: float | None) -> str:
 
 
 def blocks(count: int, words: Words) -> str:
-    """How many blocks."""
+    """How many blocks; none: of what holds them nothing is listed."""
+    if not count:
+        return words("replay.unlisted")
     return words("replay.block") if count == 1 else words("replay.blocks", count=f"{count:,}")
+
+
+def known_size(num_bytes: int | None, words: Words) -> str:
+    """A size, or that it is not known."""
+    return words("replay.not_known") if num_bytes is None else format_bytes(num_bytes)
 
 
 def signed(num_bytes: int) -> str:

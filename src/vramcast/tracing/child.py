@@ -22,15 +22,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from vramcast.allocator import Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES
-from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import DEFAULT_STEPS, ScriptJob
 from vramcast.errors import InvalidSpec, OutOfMemory, Unsupported, VramcastError
 from vramcast.question.tracing import read_value
 from vramcast.tracing.distributed.world import parse_world
 from vramcast.tracing.extensions import ASKING
 from vramcast.tracing.failures import words_of
+from vramcast.tracing.origins import without_start
 from vramcast.tracing.record import RunRecord, pack_tape
-from vramcast.tracing.repetition import Repetition, Step
+from vramcast.tracing.repetition import MOST_STEPS, Repetition, Step
 from vramcast.tracing.scripts import JOB, RECORD, ROOT
 from vramcast.tracing.session import Session
 from vramcast.tracing.tape import BACKWARD
@@ -50,6 +50,12 @@ LEAST_KEPT_BYTES: Final = 1 << 16
 """So much more after half of these forwards is a cache that grows or outputs that are kept; losses are less [bytes]."""
 TRAINS: Final = re.compile(r"\bbackward\(|\boptim\b|optimizer|\.fit\(|Trainer\b")
 """What scripts that will train say somewhere: they may evaluate as long as they like before."""
+DUMPS: Final = re.compile(r"_dump_snapshot|memory\._snapshot|memory_snapshot\(")
+"""What scripts say that write their memory history; they may take up to MOST_STEPS steps to come to it."""
+NOT_DUMPED: Final = (
+    "the script records its memory history and was stopped before it writes that; --steps runs further, and --snapshot "
+    "writes the history of what was run"
+)
 NOT_RUN: Final = "what comes after these steps, as an evaluation, is not part of the answer; --steps runs further"
 BY_BACKWARD: Final = "no optimizer of torch.optim: a call of backward ends a step"
 
@@ -118,7 +124,10 @@ class Watch:
         session = self._session
         device = max(session.memory.devices, key=lambda each: each.allocator.peak_allocated_bytes)
         record = RunRecord(
-            tape=pack_tape(device.tape), stacks=[_users(stack) for stack in session.origins.stacks.frames()],
+            tape=pack_tape(device.tape), stacks=[
+                [(frame.name, frame.filename, frame.line) for frame in without_start(stack)]
+                for stack in session.origins.stacks.frames()
+            ],
             unseen={name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()},
             device=device.torch_device.index,
             communicators=len(device.communicators), num_parameters=self._num_parameters, steps=self.steps,
@@ -169,6 +178,8 @@ class Watch:
         self._held.append(sum(device.allocator.requested_bytes for device in self._session.memory.devices))
         if self._job.steps is None and self._keeps_more:
             return
+        if self._waits_for_dump(self._since_peak, REPEATS * MOST_UNEQUAL):
+            return
         if self._since_peak >= (self._job.steps or REPEATS) and not (self._has_optimizer or self._will_train):
             self._end(f"stopped after {self._forwards} forwards: the last {self._since_peak} brought no new peak")
 
@@ -181,6 +192,8 @@ class Watch:
             device.tape.mark(BACKWARD)
             device.reach()
         wanted = self._job.steps or DEFAULT_STEPS
+        if self._waits_for_dump(self._backwards, MOST_STEPS):
+            return
         if self._backwards >= wanted and (self._since_peak or self._backwards >= wanted * MOST_UNEQUAL):
             self._session.assumptions.note(BY_BACKWARD)
             self._end(f"stopped after {self._backwards} calls of backward")
@@ -216,11 +229,23 @@ class Watch:
     @cached_property
     def _will_train(self) -> bool:
         """Whether the script, or a module beside it, speaks of training."""
+        return self._speaks_of(TRAINS)
+
+    @cached_property
+    def _dumps(self) -> bool:
+        """Whether the script, or a module beside it, writes its memory history somewhere."""
+        return self._speaks_of(DUMPS)
+
+    def _waits_for_dump(self, steps: int, most: int) -> bool:
+        """Whether the run goes on until the script writes the history that it records."""
+        return self._job.steps is None and steps < most and self._session.memory.history.is_awaited and self._dumps
+
+    def _speaks_of(self, words: re.Pattern[str]) -> bool:
         folder = Path(self._job.path).resolve().parent
         loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
         beside = {Path(name) for name in loaded if name and Path(name).parent == folder}
         files = {path for path in (Path(self._job.path), *beside) if path.suffix == ".py" and path.is_file()}
-        return any(TRAINS.search(path.read_text(encoding="utf-8", errors="replace")) for path in files)
+        return any(words.search(path.read_text(encoding="utf-8", errors="replace")) for path in files)
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         key = id(optimizer)
@@ -231,11 +256,15 @@ class Watch:
         self._repetition.add(key, self._step())
         if min(self._steps.values()) < wanted and self._steps[key] < wanted * MOST_UNEQUAL:
             return
+        if self._waits_for_dump(self.steps, MOST_STEPS):
+            return
         if self._job.steps or self._repetition.is_steady:
             self._session.assumptions.note(NOT_RUN)
             self._end(self._repetition.end_after(self.steps))
 
     def _end(self, why: str) -> None:
+        if self._session.memory.history.is_awaited and self._dumps:
+            self._session.assumptions.note(NOT_DUMPED)
         self.write(stopped=why)
         raise Enough
 
@@ -299,14 +328,6 @@ def _room(job: ScriptJob) -> int | None:
         return None
     context = job.gpu.context_bytes or FALLBACK_CONTEXT_BYTES
     return max(0, (job.capacity_bytes or job.gpu.visible_bytes) - context)
-
-
-def _users(stack: tuple[Frame, ...]) -> list[tuple[str, str, int]]:
-    """Without the frames that started the script."""
-    kept = [(frame.name, frame.filename, frame.line) for frame in stack]
-    while kept and kept[-1][1].startswith((str(PACKAGE), "<frozen ")):
-        kept.pop()
-    return kept
 
 
 def _run(job: ScriptJob, watch: Watch) -> None:

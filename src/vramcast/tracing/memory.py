@@ -12,7 +12,9 @@ import torch
 from vramcast.allocator import Allocator, DeviceOutOfMemory, Settings
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.errors import InvalidSpec
+from vramcast.tracing.history import History
 from vramcast.tracing.origins import Origins
+from vramcast.tracing.pinned import Pinned
 from vramcast.tracing.tape import STEP, Action, Block, Tape
 
 LAUNCH_QUEUE: Final = 1024
@@ -49,6 +51,7 @@ class Device:
         self.blas_workspace: int | None = None  # as a script sets it [bytes]
         self.generators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by `_cdata`
         self.observers: list[Callable[[int, int, int, int], None]] = []  # of requests that find no room
+        self.keeps_frees = False  # the script wants the stacks of frees in its history
         self.communicators: set[str] = set()  # process groups of more than one rank that have communicated
         self._has_uses = False
         self._busy = False
@@ -97,6 +100,8 @@ class Device:
             self._deferred.append(block)
             return
         self._busy = True
+        if self.keeps_frees:
+            self.tape.freed_at[block.index] = self.origins.here()
         self.tape.end(block)
         self.allocator.free(block.handle)
         if self._has_uses and self.allocator.awaits_free(block.handle):
@@ -221,6 +226,8 @@ class Memory:
             host: main memory; simulated storages there are known but, unless it is tracked, not counted
         """
         self.devices, self.host = devices, host
+        self.pinned = Pinned()
+        self.history = History(devices)
         self.current = 0  # index of the device that `torch.cuda.set_device` chose
         self.residents: dict[int, Resident] = {}  # key of a storage -> where it is
         self._died: Final = self._remove

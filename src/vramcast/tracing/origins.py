@@ -19,6 +19,7 @@ _OWN: Final = str(Path(__file__).parent)
 _STANDARD: Final = sysconfig.get_path("stdlib")
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 _NOT_PLACES: Final = (_OWN, str(Path(torch.__file__).parent), "<")
+_STARTS: Final = (_OWN, "<frozen ", "<string>")
 DEEPEST: Final = 80
 """Python frames kept of a stack, this package's own among them."""
 
@@ -74,6 +75,14 @@ def _frame(code: CodeType, last_instruction: int) -> Frame:
     return Frame(code.co_qualname, code.co_filename, line or code.co_firstlineno)
 
 
+def without_start(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Without the frames that started the script, which the user never wrote."""
+    end = len(stack)
+    while end and stack[end - 1].filename.startswith(_STARTS):
+        end -= 1
+    return stack[:end]
+
+
 class Origins:
     """What the run is doing now."""
 
@@ -102,6 +111,10 @@ class Origins:
             # The node of an operator has its number before the operator runs.
             self._forwards[_next_sequence() - 1] = module, stack
         return Origin(Phase.FORWARD if self.has_run_forward else Phase.SETUP, module, stack, stack)
+
+    def here(self) -> int:
+        """Where Python is at this moment: index of the stack."""
+        return self.stacks.here(sys._getframe(1))
 
     def place(self) -> Place:
         """The innermost line that is not torch's, Python's or this package's: where a script asks for something."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from vramcast.allocator import Allocator, Settings
 from vramcast.allocator.failure import DeviceOutOfMemory
-from vramcast.domain.snapshot import Frame, PoolId, Snapshot
+from vramcast.domain.snapshot import PREDICTED, Frame, PoolId, Snapshot, Trace
 from vramcast.recordings.recorder import Recorder
 from vramcast.tracing.tape import STEP, Action, Aside, Block, Tape
 
@@ -87,7 +87,8 @@ def live_after(tape: Tape, event: int) -> list[Block]:
 
 def recording(
     tape: Tape, *, stacks: tuple[tuple[Frame, ...], ...], labels: list[str], name: str,
-    settings: Settings | None = None, capacity_bytes: int | None = None, alloc_conf: str = "",
+    settings: Settings | None = None, capacity_bytes: int | None = None, alloc_conf: str = "", first: int = 0,
+    has_stack: Callable[[int], bool] = lambda _position: True,
 ) -> Snapshot:
     """The run as torch's memory history would record it.
 
@@ -99,16 +100,24 @@ def recording(
         settings: of the caching allocator
         capacity_bytes: what the driver can give; None: without end [bytes]
         alloc_conf: what the recording names as PYTORCH_CUDA_ALLOC_CONF
+        first: events of the tape that the recording leaves out
+        has_stack: whether an allocation at this position of the tape is recorded with its stack
     """
     recorder = Recorder(settings=settings, capacity_bytes=capacity_bytes)
     ends = set(tape.step_ends())
-    start = 0
+    start = kept_from = 0
+    indices: dict[int, int] = {}  # handle -> index of its block
 
     def allocate(index: int) -> int:
         block = tape.blocks[index]
-        return recorder.allocate(
-            block.num_bytes, block.stream, stack=stacks[block.origin.stack], label=labels[index]
-        )
+        stack = stacks[block.origin.stack] if has_stack(block.born) else ()
+        handle = recorder.allocate(block.num_bytes, block.stream, stack=stack, label=labels[index])
+        indices[handle] = index
+        return handle
+
+    def free(handle: int) -> None:
+        freed_at = tape.freed_at.get(indices.pop(handle))
+        recorder.free(handle, stack=None if freed_at is None else stacks[freed_at])
 
     def refuse(aside: Aside) -> None:
         if capacity_bytes is not None:
@@ -116,15 +125,29 @@ def recording(
                 recorder.free(recorder.allocate(aside.number, aside.stream, stack=stacks[aside.stack]))
 
     try:
-        for events in _walk(tape, recorder, allocate, recorder.free, refuse):
+        for events in _walk(tape, recorder, allocate, free, refuse):
+            if events == first:
+                kept_from = recorder.clock
             if events in ends:
                 recorder.annotate(STEP, start)
                 start = recorder.clock
     except DeviceOutOfMemory:
         pass  # it is in the recording
-    recorded = recorder.snapshot(name=name, format_="vramcast", alloc_conf=alloc_conf)
-    device = replace(recorded.devices[0], capacity_bytes=capacity_bytes)
+    recorded = recorder.snapshot(name=name, format_=PREDICTED, alloc_conf=alloc_conf)
+    trace = recorded.devices[0].trace
+    if first:
+        kept = slice(kept_from if first <= len(tape.events) else len(trace), None)
+        trace = Trace(**{name: getattr(trace, name)[kept] for name in Trace.__struct_fields__})
+    device = replace(recorded.devices[0], capacity_bytes=capacity_bytes, trace=trace)
     return replace(recorded, devices=(device,))
+
+
+def bare(frame: Frame) -> Frame:
+    """With the plain name of its function, as torch records it.
+
+    [pytorch] torch/csrc/profiler/python/combined_traceback.cpp
+    """
+    return frame._replace(name=frame.name.rpartition(".")[2])
 
 
 class _Told(Protocol):

@@ -16,13 +16,13 @@ from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu
 from vramcast.domain.program import Basis, Category
 from vramcast.domain.snapshot import Frame, Snapshot
-from vramcast.domain.traced import FORMAT, CoursePoint, TraceAnswer, Traced, TraceFailure, UnknownOperator
+from vramcast.domain.traced import CoursePoint, TraceAnswer, Traced, TraceFailure, UnknownOperator
 from vramcast.errors import UnknownName
 from vramcast.estimate.outside import communicator_bytes
 from vramcast.recordings.stacks import python_frames, shown
 from vramcast.tracing.categories import categorise
 from vramcast.tracing.ledger import Live, Places, entries, holdings
-from vramcast.tracing.played import Failure, Highest, Played, highest, live_after, play, recording
+from vramcast.tracing.played import Failure, Highest, Played, bare, highest, live_after, play, recording
 from vramcast.tracing.tape import Phase, Tape
 from vramcast.units import MIB
 
@@ -220,27 +220,18 @@ def _failure(run: Run, failure: Failure, outside: tuple[LedgerEntry, ...]) -> Tr
         phase=origin.phase.value, operator=block.operator, module=origin.module,
         line=Places(run.stacks)[origin.forward_stack],
         message=error.torch_message(VERSION, processes=used, device=run.device),
-        stack=tuple(shown(frame) for frame in python_frames(map(_bare, stack)) if _is_file(frame))[:MOST_FRAMES],
+        stack=tuple(shown(frame) for frame in python_frames(map(bare, stack)) if _is_file(frame))[:MOST_FRAMES],
     )
 
 
 def _recording(run: Run, about: About, labels: list[Category], settings: Settings, room: int) -> Snapshot:
-    stacks = tuple(tuple(map(_bare, stack)) for stack in run.stacks)
-    found = recording(
+    stacks = tuple(tuple(map(bare, stack)) for stack in run.stacks)
+    return recording(
         run.tape, stacks=stacks, labels=[str(label) for label in labels], name=about.name, settings=settings,
         capacity_bytes=max(0, room) if run.gpu else None, alloc_conf=run.alloc_conf,
     )
-    return replace(found, format=FORMAT)
 
 
 def _is_file(frame: Frame) -> bool:
     """Not of the interpreter, which runs scripts."""
     return not frame.filename.startswith("<")
-
-
-def _bare(frame: Frame) -> Frame:
-    """With the plain name of its function, as torch records it.
-
-    [pytorch] torch/csrc/profiler/python/combined_traceback.cpp
-    """
-    return frame._replace(name=frame.name.rpartition(".")[2])

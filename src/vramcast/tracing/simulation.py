@@ -21,7 +21,7 @@ from vramcast.tracing.categories import Kind
 from vramcast.tracing.draws import drawn
 from vramcast.tracing.kernels import META, Kernels
 from vramcast.tracing.masks import COORDINATES, coordinates_bytes, masks_among
-from vramcast.tracing.memory import Device, Memory
+from vramcast.tracing.memory import Device, Memory, storage_of
 from vramcast.tracing.operators import Operator
 from vramcast.tracing.origins import Origins
 from vramcast.tracing.placement import Placement, mismatch
@@ -111,7 +111,17 @@ class Simulation(TorchDispatchMode):
         device = self.placement.of(operator, args, kwargs)
         if device is None:
             return func(*args, **kwargs)
-        return self._run(operator, args, kwargs, device)
+        out = self._run(operator, args, kwargs, device)
+        if device is self.memory.host and operator.name == MOVE and kwargs.get("non_blocking"):
+            self._pin(args[0], out)
+        return out
+
+    def _pin(self, original: torch.Tensor, copy: torch.Tensor) -> None:
+        """A copy from a card that nobody waits for goes to pinned memory [pytorch aten/src/ATen/native/
+        TensorConversions.cpp, _to_copy_out: pin_out]."""
+        resident = self.memory.of(original)
+        if resident is not None and resident.device is not self.memory.host and copy.layout is torch.strided:
+            self.memory.pinned.hold(storage_of(copy))
 
     def adopt(self, out: Any, device: Device, name: str) -> None:
         """Give every new tensor among the outputs a place, in the order returned."""

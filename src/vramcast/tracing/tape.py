@@ -86,13 +86,14 @@ class Tape:
     An event is the index of the block plus one, negative where it is freed.
     """
 
-    __slots__ = ("asides", "blocks", "events", "marks")
+    __slots__ = ("asides", "blocks", "events", "freed_at", "marks")
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.events = array("q")
         self.marks: list[Mark] = []
         self.asides: list[Aside] = []
+        self.freed_at: dict[int, int] = {}  # index of a block -> index of the stack that freed it, where that is kept
 
     def add(self, num_bytes: int, stream: int, operator: str, origin: Origin) -> Block:
         """A block comes to life."""

@@ -257,10 +257,13 @@ class Device(Struct, kw_only=True):
     allocations: int
     num_ooms: int
     peak: Options
+    basis: Literal["replayed", "recorded", "simulated", "summed"]
+    outcome: Literal["exact", "close", "failed", "not compared"]
     segments: list[Options]
     timeline: list[Options]
-    unallocated: Options
     out_of_memory: list[Options]
+    unallocated: Options | UnsetType = UNSET
+    about: list[str] | UnsetType = UNSET
 
 
 class Replay(Document):
@@ -271,4 +274,5 @@ class Replay(Document):
     snapshot: MaybeText = UNSET
     format: MaybeText = UNSET
     alloc_conf: MaybeText = UNSET
+    main_device: MaybeInt = UNSET
     warnings: list[str] | UnsetType = UNSET

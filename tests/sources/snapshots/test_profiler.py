@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import gzip
 import json
+from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.sources.snapshots.recordings import HEAP, read
-from vramcast.domain.snapshot import Action, Annotation, Frame, SizesAre
+from vramcast.domain.snapshot import Action, Annotation, Frame, SizesAre, Totals
+from vramcast.emit.memory_snapshot import write_snapshot
 from vramcast.errors import SourceError
 
 
-def memory(time_us: float, address: int, num_bytes: int, *, device_type: int = 1, device: int = 0) -> dict[str, Any]:
+def memory(
+    time_us: float, address: int | str, num_bytes: int, *, device_type: int = 1, device: int = 0, allocated: int = 2048,
+    reserved: int = 2**21,
+) -> dict[str, Any]:
     """An event as Kineto writes it."""
     args = {
-        "Total Reserved": 2**21, "Total Allocated": 2048, "Bytes": num_bytes, "Device Id": device,
+        "Total Reserved": reserved, "Total Allocated": allocated, "Bytes": num_bytes, "Device Id": device,
         "Device Type": device_type, "Addr": address, "finished": False, "Ev Idx": 522,
     }  # fmt: skip
     return {
         "ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 7, "tid": 7, "ts": time_us,
         "args": args,
     }  # fmt: skip
+
+
+def without(event: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """The event as an earlier version wrote it."""
+    return event | {"args": {key: value for key, value in event["args"].items() if key not in keys}}
+
+
+TOTALS = ("Total Allocated", "Total Reserved")
 
 
 def span(name: str, start: float, length: float, cat: str = "cpu_op", tid: int = 7) -> dict[str, Any]:
@@ -92,6 +106,7 @@ def test_a_plain_list_of_events_and_gzip_are_read_too(tmp_path: Path) -> None:
 def test_pointers_printed_as_signed_integers_are_addresses(tmp_path: Path) -> None:
     trace = read(tmp_path, document([memory(1.0, -512, 512)])).devices[0].trace
     assert trace.addresses[0] == 2**64 - 512
+    assert read(tmp_path, document([memory(1.0, "0512", 512)])).devices[0].trace.addresses[0] == 512
 
 
 def test_several_devices_are_kept_apart(tmp_path: Path) -> None:
@@ -104,7 +119,81 @@ def test_a_trace_without_gpu_memory_says_how_to_record_it(tmp_path: Path) -> Non
         read(tmp_path, document([memory(1.0, 1, 512, device_type=0)]))
 
 
-@pytest.mark.parametrize("field", [{"ts": 1e300}, {"args": {"Bytes": 5}}, {"args": 5}, {"ts": None}])
+@pytest.mark.parametrize(
+    "field", [
+        {"ts": 1e300}, {"args": {"Bytes": 5}}, {"args": 5}, {"ts": None},
+        {"args": memory(1.0, "9" * 5000, 512)["args"]},
+    ],
+)
 def test_damaged_memory_events_are_said(tmp_path: Path, field: dict[str, Any]) -> None:
     with pytest.raises(SourceError):
         read(tmp_path, document([memory(1.0, 1, 512) | field]))
+
+
+def test_what_the_allocator_counted_is_kept_event_by_event(tmp_path: Path) -> None:
+    events = [
+        memory(1.0, HEAP, 1024, allocated=5120, reserved=2**21), memory(2.0, HEAP + 1024, 512, allocated=5632),
+        memory(3.0, HEAP, -1024, allocated=4608, reserved=2**22),
+    ]
+    (device,) = read(tmp_path, document(events)).devices
+    assert device.totals is not None and device.totals.reserved is not None and device.has_addresses
+    assert list(device.totals.allocated) == [5120, 5632, 4608, 4608]  # a free is two events
+    assert list(device.totals.reserved) == [2**21, 2**21, 2**22, 2**22]
+
+
+@pytest.mark.parametrize(
+    ("missing", "has_addresses", "has_totals"),
+    [((), True, True), (("Addr",), False, True), (TOTALS, True, False), (("Addr", *TOTALS), False, False)],
+)
+def test_what_a_version_did_not_write_is_not_known(
+    tmp_path: Path, missing: tuple[str, ...], has_addresses: bool, has_totals: bool
+) -> None:
+    events = [without(memory(1.0, HEAP, 1024), *missing), without(memory(2.0, HEAP, -1024), *missing)]
+    (device,) = read(tmp_path, document(events)).devices
+    assert (device.has_addresses, device.totals is not None) == (has_addresses, has_totals)
+    assert len(device.trace) == 3
+
+
+def test_totals_of_some_events_are_none_and_reserved_memory_below_allocated_is_not_counted(tmp_path: Path) -> None:
+    events = [memory(1.0, HEAP, 1024), without(memory(2.0, HEAP, -1024), *TOTALS)]
+    assert read(tmp_path, document(events)).devices[0].totals is None
+    events = [memory(1.0, HEAP, 1024, reserved=0)]
+    totals = read(tmp_path, document(events)).devices[0].totals
+    assert totals is not None and totals.reserved is None
+
+
+def test_devices_have_totals_of_their_own(tmp_path: Path) -> None:
+    events = [
+        memory(1.0, HEAP, 512, device=1, allocated=9000, reserved=2**24),
+        without(memory(2.0, HEAP, 512), *TOTALS, "Addr"), memory(3.0, HEAP, -512, device=1, allocated=8488),
+    ]
+    first, second = read(tmp_path, document(events)).devices
+    assert (first.totals, first.has_addresses) == (None, False)
+    assert second.totals is not None and second.has_addresses and list(second.totals.allocated) == [9000, 8488, 8488]
+
+
+def test_a_failure_of_a_profile_is_one_of_its_events(tmp_path: Path) -> None:
+    failed = without(memory(5.0, 0, 3 << 20, allocated=4096), "Addr") | {"name": "[OutOfMemory]"}
+    (device,) = read(tmp_path, document([memory(1.0, HEAP, 1024), failed])).devices
+    trace = device.trace
+    assert list(zip(trace.actions, trace.sizes, trace.addresses, strict=True))[-1] == (Action.OOM, 3 << 20, 0)
+    assert device.has_addresses and device.totals is not None and device.totals.allocated[-1] == 4096
+
+
+@pytest.mark.parametrize("missing", [(), ("Addr",), TOTALS, ("Addr", *TOTALS)])
+def test_what_is_known_of_a_profile_is_kept_when_it_is_written_as_a_snapshot(
+    tmp_path: Path, missing: tuple[str, ...]
+) -> None:
+    events = [without(memory(1.0, HEAP, 1024), *missing), without(memory(2.0, HEAP, -1024), *missing)]
+    (before,) = read(tmp_path, document(events)).devices
+    (after,) = read(tmp_path, write_snapshot(read(tmp_path, document(events))), "again.pickle").devices
+    assert after == before
+
+
+def test_totals_that_are_not_those_of_the_events_are_refused(tmp_path: Path) -> None:
+    snapshot = read(tmp_path, document([memory(1.0, HEAP, 1024)]))
+    device = snapshot.devices[0]
+    for column in (array("Q", [1, 2]), array("Q", [2**63])):
+        wrong = replace(snapshot, devices=(replace(device, totals=Totals(column, None)),))
+        with pytest.raises(SourceError, match="totals"):
+            read(tmp_path, write_snapshot(wrong), "wrong.pickle")

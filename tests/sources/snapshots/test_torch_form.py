@@ -139,6 +139,10 @@ def test_unknown_actions_are_counted_and_said(tmp_path: Path) -> None:
         ({"roundup_power2_divisions": {str(2**power): 4 for power in range(16)}}, "roundup_power2_divisions:4"),
         ({"roundup_power2_divisions": {str(2**power): 0 for power in range(16)}}, ""),
         (None, ""),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "expandable_segments": True},
+         "max_split_size_mb:64,expandable_segments:True"),  # set one after the other
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "expandable_segments": False},
+         "expandable_segments:False"),  # the driver has none
     ],
 )  # fmt: skip
 def test_settings_are_rebuilt_where_their_text_is_missing(tmp_path: Path, settings: Any, expected: str) -> None:

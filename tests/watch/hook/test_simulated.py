@@ -39,6 +39,24 @@ def steps(run: Recording, phase: str = "step") -> list[TorchSample]:
     return [sample for sample in run.torch if sample.phase == phase]
 
 
+def test_what_a_closure_runs_is_not_called_the_optimizer(tmp_path: Path) -> None:
+    with vramcast.simulate("h100-sxm-80gb"), vramcast.record_memory(tmp_path / "run.sqlite") as memory:
+        model, optimizer = perceptron()
+        memory.attach(model, optimizer)
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = model(torch.randn(256, 1024, device="cuda")).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+            memory.step()
+    run = read_run(tmp_path / "run.sqlite")
+    assert {sample.phase for sample in run.torch} == {"load", "step", "between", "forward", "closure"}
+
+
 def test_a_plain_loop_is_recorded_as_the_simulation_counts_it(tmp_path: Path) -> None:
     with vramcast.simulate("h100-sxm-80gb") as card, vramcast.record_memory(tmp_path / "run.sqlite") as memory:
         model, optimizer = perceptron()
@@ -111,6 +129,7 @@ def test_a_program_that_tries_less_goes_on_and_its_snapshot_stays(tmp_path: Path
 
 def test_a_card_that_is_asked_for_less_afterwards_replays_to_the_end(tmp_path: Path) -> None:
     with Session(load_gpu("t4"), capacity_bytes=64 << 20).active():
+        torch.cuda.memory._record_memory_history()
         kept = torch.empty(20 << 20, dtype=torch.uint8, device="cuda")
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(50 << 20, dtype=torch.uint8, device="cuda")

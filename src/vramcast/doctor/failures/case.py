@@ -50,6 +50,7 @@ class Facts(NamedTuple):
     windows: bool = False
     words: frozenset[str] = frozenset()  # of `facts.WORDS` that the text mentions
     fraction: float | None = None  # of the card that an engine takes, where the text around says so
+    trains: bool = False  # a recording of the process has gradients or optimizer states
     busy: float | None = None  # share of a card that a table beside the failure shows as used, from a half on
 
 
@@ -105,7 +106,7 @@ def case_of(statement: Statement, facts: Facts = NO_FACTS, grew_bytes: int | Non
 
 def may_infer(case: Case) -> bool:
     """Nothing says that it trains."""
-    return not case.during("backward", "optimizer", "loss")
+    return not (case.facts.trains or case.during("backward", "optimizer", "loss"))
 
 
 def serving(case: Case) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,6 +20,9 @@ from vramcast.domain.job import Job
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.domain.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from vramcast.doctor.failures.recording import Recorded
 
 ECHO_LINES: Final = 400
 """A statement without figures this near to one with figures repeats it: tracebacks, workers, launchers [lines]."""
@@ -70,19 +73,19 @@ def diagnosis(name: str, told: Told, given: Given = NOTHING_GIVEN) -> Diagnosis:
 
     Raises: VramcastError of one sentence when the job cannot be answered
     """
-    failures = _failures(joined(told.statements))
+    known = _recorded(given.snapshot)
+    statements = told.statements or (known.statements if known is not None else ())
+    failures = _failures(joined(statements))
     kept = failures[:MOST_FINDINGS]
     job = computed(given.job) if given.job is not None else None
     growth = _growth([statement for _, statement in kept])
     findings: list[Finding] = []
-    proofs: dict[int | None, Shown] = {}  # one device of a snapshot is replayed once, however often it failed
     for index, statement in kept:
         facts = told.facts[index] if index < len(told.facts) else told.whole
+        proof: Shown = ((), ())
+        if known is not None:
+            statement, facts, proof = known.beside(statement, facts)
         case = case_of(statement, facts, growth.get(statement.numbers.get("device")))
-        device = _device(statement)
-        if given.snapshot is not None and device not in proofs:
-            proofs[device] = _replayed(given.snapshot, device)
-        proof = proofs.get(device, ((), ()))
         avoiding = next((fix.setting.partition("=")[2] for fix in proof[1] if fix.enough), "")
         case = case._replace(job=job.predicted if job else None, replay_avoids=avoiding)
         findings.append(_finding(case, job, proof))
@@ -117,7 +120,7 @@ def _finding(case: Case, job: Computed | None, proof: Shown) -> Finding:
 
 
 def _is_replayed(shown: tuple[Remark, ...]) -> bool:
-    return any(remark.key != "proof.no_device" for remark in shown)
+    return any(remark.key.startswith(("proof.failed", "proof.peak")) for remark in shown)
 
 
 def _settled(fix: Fix) -> bool:
@@ -125,15 +128,12 @@ def _settled(fix: Fix) -> bool:
     return "ALLOC_CONF=" in fix.setting or fix.action.key == "fix.record"
 
 
-def _replayed(snapshot: Snapshot, device: int | None) -> Shown:
-    from vramcast.doctor.failures.recording import proof_of  # most texts come without one
+def _recorded(snapshot: Snapshot | None) -> Recorded | None:
+    if snapshot is None:
+        return None
+    from vramcast.doctor.failures.recording import Recorded  # most texts come without one
 
-    return proof_of(snapshot, device)
-
-
-def _device(statement: Statement) -> int | None:
-    device = statement.numbers.get("device")
-    return device if isinstance(device, int) else None
+    return Recorded(snapshot)
 
 
 def _enough(fixes: Iterable[Fix]) -> tuple[Fix, ...]:

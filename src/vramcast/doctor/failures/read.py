@@ -119,9 +119,7 @@ def _of_stream(stream: IO[bytes], name: str) -> tuple[Failures, frozenset[str]]:
 
 def diagnosed_recording(snapshot: Snapshot, given: Given) -> Diagnosis:
     """The diagnosis of a recording alone."""
-    from vramcast.doctor.failures.recording import statements_of
-
-    return diagnosis(snapshot.name, Told(statements=statements_of(snapshot)), given)
+    return diagnosis(snapshot.name, Told(), given._replace(snapshot=snapshot))
 
 
 def _recorded(path: Path) -> Snapshot:

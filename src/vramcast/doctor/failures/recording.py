@@ -1,4 +1,4 @@
-"""A failure beside the memory snapshot of its process: which allocator settings would have avoided it, by replay."""
+"""A failure beside the memory snapshot of its process: its figures, what ran, and which settings would have helped."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from vramcast.doctor.failures.case import size
+from msgspec.structs import replace
+
+from vramcast.allocator.rounding import segment_bytes
+from vramcast.doctor.failures.case import TORCH, Facts, size
 from vramcast.domain.failure import Fix, Statement
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot
 from vramcast.errors import VramcastError
+from vramcast.recordings.advice import ran_out
 from vramcast.recordings.capacity import recorded_capacity
-from vramcast.recordings.replay import Replayed, replay, state_after
+from vramcast.recordings.examine import held_after
+from vramcast.recordings.kinds import Kind, Kinds
+from vramcast.recordings.lives import Category, Lives, lives_of
+from vramcast.recordings.peak import Places
+from vramcast.recordings.replay import Outcome, Replayed, replay
 from vramcast.recordings.variants import CONFS, Variant, under
 
 DIGITS: Final = re.compile(r"\d+")
@@ -24,6 +32,29 @@ SHOWN_HOLDERS: Final = 3
 WORTH_SHOWING: Final = 32 << 20
 """Less reserved memory saved is not worth a setting [bytes]."""
 
+PRINTED: Final = 0.006
+"""Share by which a size of a message may differ from the size itself: it has two decimals."""
+
+SPLIT: Final = ("allocated_bytes", "unallocated_bytes", "reserved_bytes")
+"""Two of them tell the third."""
+
+PHASES: Final[dict[Kind, str]] = {
+    Kind.BACKWARD: "backward", Kind.RECOMPUTED: "backward", Kind.ACCUMULATED: "backward",
+    Kind.STEP: "optimizer", Kind.OPTIMIZER_STATE: "optimizer", Kind.CLIPPING: "optimizer",
+    Kind.WEIGHT: "load", Kind.CACHE: "cache", Kind.FORWARD: "forward", Kind.FUNCTION: "loss",
+}
+"""The code that asked for memory in vain -> the phase that rules ask for."""
+
+TRAINING: Final = frozenset({Category.GRADIENTS, Category.OPTIMIZER, Category.BACKWARD})
+"""What is held, or was made, only where a model is trained."""
+
+AROUND: Final[dict[str, re.Pattern[str]]] = {
+    name: re.compile(rf"(^|/){name}/") for name in ("vllm", "sglang")
+}
+"""Servers, by the files of their code."""
+
+GENERATES: Final = re.compile(r"(^|/)generation/\w+\.py$")
+
 
 class Proof(NamedTuple):
     """What a replay shows."""
@@ -32,63 +63,192 @@ class Proof(NamedTuple):
     fixes: tuple[Fix, ...]
 
 
-def statements_of(snapshot: Snapshot) -> tuple[Statement, ...]:
-    """One statement per out-of-memory event of a snapshot, with the figures of that moment."""
-    found: list[Statement] = []
-    for device in snapshot.devices:
-        events = _failures(device)
-        replayed = replay(snapshot, device) if events else None
-        for index in events:
-            assert replayed is not None  # there are events
-            found.append(_statement(snapshot, device, replayed, index))
-    return tuple(found)
+class Event(NamedTuple):
+    """An out-of-memory event of a snapshot."""
+
+    device: DeviceSnapshot
+    number: int  # index of the event
+
+
+class Recorded:
+    """A snapshot beside a text, and what was found out about its devices so far."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        """Nothing yet."""
+        self.snapshot = snapshot
+        self._replays: dict[int, Replayed] = {}
+        self._lives: dict[int, Lives] = {}
+        self._variants: dict[int, list[Variant]] = {}
+
+    def replayed(self, device: DeviceSnapshot) -> Replayed:
+        """A device, replayed once."""
+        if device.device not in self._replays:
+            self._replays[device.device] = replay(self.snapshot, device)
+        return self._replays[device.device]
+
+    def lived(self, device: DeviceSnapshot) -> Lives:
+        """Lifetimes and categories of a device's blocks."""
+        if device.device not in self._lives:
+            self._lives[device.device] = lives_of(self.snapshot, device)
+        return self._lives[device.device]
+
+    def tried(self, device: DeviceSnapshot) -> list[Variant]:
+        """A device under the settings of the recording, then under those that usually help."""
+        if device.device not in self._variants:
+            held = recorded_capacity(device, self.replayed(device))
+            confs = (None, *(conf for conf in CONFS if conf != self.snapshot.alloc_conf))
+            found = (_under(self.snapshot, device, conf, held) for conf in confs)
+            self._variants[device.device] = [variant for variant in found if variant is not None]
+        return self._variants[device.device]
+
+    @property
+    def events(self) -> list[Event]:
+        """All that ran out of memory."""
+        return [Event(device, index) for device in self.snapshot.devices for index in _failures(device)]
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """One statement per out-of-memory event, with the figures of that moment."""
+        return tuple(_statement(self, event) for event in self.events)
+
+    def beside(self, statement: Statement, facts: Facts) -> tuple[Statement, Facts, Proof]:
+        """A statement and what surrounds it, with what the snapshot adds, and what a replay proves."""
+        event = event_of(self, statement)
+        if event is not None:
+            statement, facts = with_event(self, statement, facts, event)
+        number = statement.numbers.get("device")
+        return statement, facts, proof_of(self, event, number if isinstance(number, int) else None)
 
 
 def _failures(device: DeviceSnapshot) -> list[int]:
     return [index for index, action in enumerate(device.trace.actions) if action == Action.OOM]
 
 
-def _statement(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed, index: int) -> Statement:
+def _statement(known: Recorded, event: Event) -> Statement:
+    name, number = known.snapshot.name, event.device.device
+    text = f"{name}: event {event.number:,} of device {number} ran out of memory"
+    return Statement(
+        family=FAMILY, wording=WORDING, text=text, line=event.number + 1, numbers=dict(_numbers(known, event))
+    )
+
+
+def _numbers(known: Recorded, event: Event) -> Iterator[tuple[str, int | float | str]]:
     """The figures that a message would have had; what others hold is not recorded."""
-    trace = device.trace
-    allocated, reserved = replayed.allocated[index], replayed.reserved[index]
-    numbers: dict[str, int | float | str] = {
-        "device": device.device, "tried_bytes": trace.sizes[index], "free_bytes": trace.addresses[index],
-        "allocated_bytes": allocated, "reserved_bytes": reserved, "unallocated_bytes": max(0, reserved - allocated),
-    }
+    device, index = event
+    replayed, trace = known.replayed(device), device.trace
+    yield "device", device.device
+    yield "tried_bytes", trace.sizes[index]
+    if device.has_segments:  # a profile does not say what was free
+        yield "free_bytes", trace.addresses[index]
+    if replayed.outcome is not Outcome.FAILED and not replayed.is_least:
+        allocated = replayed.allocated[index]
+        yield "allocated_bytes", allocated
+        if replayed.reserved is not None:
+            yield "reserved_bytes", replayed.reserved[index]
+            yield "unallocated_bytes", max(0, replayed.reserved[index] - allocated)
     if device.capacity_bytes is not None:
-        numbers["total_bytes"] = device.capacity_bytes
-    text = f"{snapshot.name}: event {index:,} of device {device.device} ran out of memory"
-    return Statement(family=FAMILY, wording=WORDING, text=text, line=index + 1, numbers=numbers)
+        yield "total_bytes", device.capacity_bytes
 
 
-def proof_of(snapshot: Snapshot, number: int | None = None) -> Proof:
+def event_of(known: Recorded, statement: Statement) -> Event | None:
+    """The event of a snapshot that a statement tells of: by its device and the size asked for; of several the last.
+
+    None where the snapshot has none such: it is of another moment or process, or the statement is not of PyTorch.
+    """
+    if statement.family not in TORCH:
+        return None
+    number, tried = statement.numbers.get("device"), statement.numbers.get("tried_bytes")
+    found = [event for event in known.events if number in (None, event.device.device)]
+    if statement.family == FAMILY:
+        found = [event for event in found if event.number == statement.line - 1]
+    elif isinstance(tried, int | float):
+        found = [event for event in found if _is_as_printed(tried, event)]
+    return found[-1] if found else None
+
+
+def _is_as_printed(tried: float, event: Event) -> bool:
+    """Whether a message would have printed this size for the event: that of the segment it would have needed."""
+    asked = event.device.trace.sizes[event.number]
+    return any(abs(size - tried) <= PRINTED * size for size in (asked, segment_bytes(asked)))
+
+
+def with_event(known: Recorded, statement: Statement, facts: Facts, event: Event) -> tuple[Statement, Facts]:
+    """A statement and what surrounds it, with what the snapshot adds to both; what the text says itself stays."""
+    stated = statement.numbers
+    follows = sum(name in stated for name in SPLIT) >= 2  # the third follows from what the text says itself
+    added = {name: value for name, value in _numbers(known, event) if not (follows and name in SPLIT)}
+    numbers = added | stated
+    kinds, stack = Kinds(known.snapshot), event.device.trace.stacks[event.number]
+    frames = known.snapshot.stacks[stack]
+    phases = facts.phases
+    if not phases:
+        phases = frozenset({PHASES[kinds[stack]]}) if kinds[stack] in PHASES else frozenset()
+        if any(GENERATES.search(frame.filename) for frame in frames):
+            phases |= {"generate"}
+    words = {name for name, pattern in AROUND.items() if any(pattern.search(frame.filename) for frame in frames)}
+    return replace(statement, numbers=numbers), facts._replace(
+        phases=phases, words=facts.words | words,
+        trains=facts.trains or _trains(known.lived(event.device), event.device),
+        alloc_conf=facts.alloc_conf or known.snapshot.alloc_conf,
+    )
+
+
+def _trains(lives: Lives, device: DeviceSnapshot) -> bool:
+    """Whether anything that the recording holds or makes is of training."""
+    if any(category in TRAINING for category in lives.older.values()):
+        return True
+    return any(
+        action == Action.ALLOC and lives.category(index) in TRAINING
+        for index, action in enumerate(device.trace.actions)
+    )
+
+
+def proof_of(known: Recorded, event: Event | None = None, number: int | None = None) -> Proof:
     """What every setting would have made of a recording, the best first.
 
     Args:
-        snapshot: of the process that failed
-        number: of the device that failed; None: the one with most events
+        known: the snapshot of the process that failed
+        event: that a statement tells of
+        number: of the device that failed, where no event is that; None: the one that ran out or held most
     """
-    device = _device(snapshot, number)
+    device = event.device if event is not None else _device(known, number)
     if device is None:
         return Proof((Remark(key="proof.no_device"),), ())
-    replayed = replay(snapshot, device)
-    held = recorded_capacity(device, replayed)
-    variants = [variant for conf in CONFS if (variant := _under(snapshot, device, conf, held)) is not None]
-    failed = bool(_failures(device))
-    fixes = sorted(_fixes(variants, replayed, failed=failed), key=lambda fix: (not fix.enough, -(fix.saves_bytes or 0)))
-    none_helps = failed and not any(fix.enough for fix in fixes)
-    remarks = [_peak(replayed, device, failed=failed)]
-    remarks += [Remark(key="proof.none_avoids", values={"count": str(len(variants))})] if none_helps else []
-    return Proof((*remarks, *_holders(snapshot, device, replayed)), tuple(fixes))
+    replayed = known.replayed(device)
+    failures = _failures(device)
+    remarks = [_peak(replayed, device, failures=len(failures))]
+    if known.events and event is None:
+        remarks.insert(0, Remark(key="proof.other_failure"))
+    fixes: list[Fix] = []
+    if replayed.outcome is Outcome.FAILED or not device.has_addresses:
+        remarks.append(Remark(key="proof.not_replayed"))
+    else:
+        tried = known.tried(device)
+        fixes = sorted(
+            _fixes(tried, failed=bool(failures)), key=lambda fix: (not fix.enough, -(fix.saves_bytes or 0))
+        )
+        remarks += _verdict(tried, fixes, failed=bool(failures))
+    index = event.number if event is not None else failures[-1] if failures else replayed.peak_event
+    return Proof((*remarks, *_holders(known, device, index)), tuple(fixes))
 
 
-def _device(snapshot: Snapshot, number: int | None) -> DeviceSnapshot | None:
-    named = [device for device in snapshot.devices if device.device == number]
-    return named[0] if named else max(snapshot.devices, key=lambda device: len(device.trace), default=None)
+def _device(known: Recorded, number: int | None) -> DeviceSnapshot | None:
+    """The device of that number, else that which ran out of memory, else that which held most."""
+    devices = known.snapshot.devices
+    named = [device for device in devices if device.device == number]
+    if named or not devices:
+        return named[0] if named else None
+    if len(devices) == 1:
+        return devices[0]
+
+    def most(device: DeviceSnapshot) -> tuple[bool, int]:
+        found = known.replayed(device)
+        return bool(_failures(device)), max(found.peak_reserved_bytes or 0, found.peak_allocated_bytes)
+
+    return max(devices, key=most)
 
 
-def _under(snapshot: Snapshot, device: DeviceSnapshot, conf: str, held: int | None) -> Variant | None:
+def _under(snapshot: Snapshot, device: DeviceSnapshot, conf: str | None, held: int | None) -> Variant | None:
     """A setting tried; None where torch refuses it here: some need a capacity that is not known."""
     try:
         return under(snapshot, device, conf, capacity_bytes=held)
@@ -96,57 +256,58 @@ def _under(snapshot: Snapshot, device: DeviceSnapshot, conf: str, held: int | No
         return None
 
 
-def _peak(replayed: Replayed, device: DeviceSnapshot, *, failed: bool) -> Remark:
+def _peak(replayed: Replayed, device: DeviceSnapshot, *, failures: int) -> Remark:
     values = {
-        "device": str(device.device), "events": f"{replayed.events:,}", "ooms": str(replayed.num_ooms),
+        "device": str(device.device), "events": f"{replayed.events:,}", "ooms": str(failures),
         "allocated": size(replayed.peak_allocated_bytes), "reserved": size(replayed.peak_reserved_bytes),
     }
-    return Remark(key="proof.failed" if failed else "proof.peak", values=values)
+    key = "proof.failed" if failures else "proof.peak"
+    return Remark(key=key if replayed.peak_reserved_bytes is not None else f"{key}_allocated", values=values)
 
 
-def _holders(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed) -> Iterator[Remark]:
-    """Who held most when it failed, else at the peak: by the innermost line of a program."""
-    failures = _failures(device)
-    index = failures[-1] if failures else replayed.peak_event
-    sums: dict[str, int] = {}
-    for segment in state_after(snapshot, device, index):
-        for block in segment.blocks:
-            if not block.is_free:
-                name = _line(snapshot, block.stack)
-                sums[name] = sums.get(name, 0) + block.size_bytes
-    for name in sorted(sums, key=lambda line: -sums[line])[:SHOWN_HOLDERS]:
-        if name:
-            yield Remark(key="proof.holder", values={"size": size(sums[name]), "line": name})
+def _verdict(variants: list[Variant], fixes: list[Fix], *, failed: bool) -> Iterator[Remark]:
+    """What the settings come to, where none is shown to avoid the failure."""
+    if not failed or any(fix.enough for fix in fixes):
+        return
+    if ran_out(variants[0]):
+        yield Remark(key="proof.none_avoids", values={"count": str(len(variants) - 1)})
+    else:
+        yield Remark(key="proof.not_repeated")
 
 
-def _line(snapshot: Snapshot, stack: int) -> str:
-    """The innermost line of Python, frameworks left out where there is another; "" where none was recorded."""
-    frames = [frame for frame in snapshot.stacks[stack] if frame.filename.endswith(".py")] if (
-        0 <= stack < len(snapshot.stacks)
-    ) else []
-    own = [frame for frame in frames if "torch" not in frame.filename and "site-packages" not in frame.filename]
-    frame = next(iter(own or frames), None)
-    return "" if frame is None else f"{frame.filename.rpartition('/')[2]}:{frame.line} {frame.name}"[:160]
+def _holders(known: Recorded, device: DeviceSnapshot, index: int) -> Iterator[Remark]:
+    """What held most at a moment: by category, and by the innermost line of the program."""
+    if not device.has_addresses:
+        return
+    held = held_after(
+        known.snapshot, device, known.replayed(device), index, lives=known.lived(device), places=Places(known.snapshot)
+    )
+    named = [group for group in held.by_category if group.name != Category.UNKNOWN][:SHOWN_HOLDERS]
+    for group in named:
+        yield Remark(key="proof.category", values={"size": size(group.size_bytes), "category": group.name})
+    for group in [group for group in held.by_line if group.name][:SHOWN_HOLDERS]:
+        yield Remark(key="proof.holder", values={"size": size(group.size_bytes), "line": group.name})
 
 
-def _fixes(variants: list[Variant], replayed: Replayed, *, failed: bool) -> Iterator[Fix]:
+def _fixes(variants: list[Variant], *, failed: bool) -> Iterator[Fix]:
+    """Settings that avoid the failure or save memory, against the same replay under the settings of the recording."""
+    own, *others = variants
     seen: set[tuple[str, int]] = set()  # values of one option that come to the same are one proposal
-    for variant in variants:
+    for variant in others:
         kind = (DIGITS.sub("", variant.conf), variant.peak_reserved_bytes)
-        if kind in seen:
+        if kind in seen or ran_out(variant):  # a run cut short holds less: no saving
             continue
         seen.add(kind)
-        saves = replayed.peak_reserved_bytes - variant.peak_reserved_bytes
-        avoids = failed and variant.out_of_memory is None and not variant.num_ooms
-        stopped = variant.out_of_memory is not None or variant.num_ooms > 0  # a run cut short holds less: no saving
-        if not variant.conf or stopped or not (avoids or saves >= WORTH_SHOWING):
+        saves = 0 if ran_out(own) else own.peak_reserved_bytes - variant.peak_reserved_bytes
+        avoids = failed and ran_out(own)
+        if not (avoids or (saves >= WORTH_SHOWING and not failed)):
             continue
         yield Fix(
             action=Remark(
                 key="fix.replayed_avoids" if avoids else "fix.replayed",
-                values={"reserved": size(variant.peak_reserved_bytes), "before": size(replayed.peak_reserved_bytes)},
+                values={"reserved": size(variant.peak_reserved_bytes), "before": size(own.peak_reserved_bytes)},
             ),
-            setting=f"PYTORCH_CUDA_ALLOC_CONF={variant.conf}",
+            setting=f"PYTORCH_CUDA_ALLOC_CONF={variant.conf}" if variant.conf else "PYTORCH_CUDA_ALLOC_CONF=",
             saves_bytes=saves if saves > 0 else None,
             shown_by="replay",
             enough=avoids if failed else None,

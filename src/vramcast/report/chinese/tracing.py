@@ -89,6 +89,9 @@ TRACING_ZH: Final[dict[str, str]] = {
         "{count} 次优化器更新后停止；各步不同，最后 {quiet} 步没有新的峰值",
     "what comes after these steps, as an evaluation, is not part of the answer; --steps runs further":
         "这些步之后的部分（例如评估）不在结果之内；--steps 可多运行几步",
+    "the script records its memory history and was stopped before it writes that; --steps runs further, and --snapshot "
+    "writes the history of what was run":
+        "脚本在记录显存历史，但在写出之前已停止；--steps 可继续运行，--snapshot 可写出已运行部分的历史",
     "stopped at the time limit of {limit} s after {far}": "达到 {limit} s 时限而停止，此前完成 {far}",
     "{steps} optimizer steps and {forwards} forwards, at {place}":
         "{steps} 次优化器更新、{forwards} 次前向（位于 {place}）",

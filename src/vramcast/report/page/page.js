@@ -68,7 +68,7 @@ function opening(body, cells, device, stack) {
 function figures(device) {
   const figure = (value, text) => el("div", { class: "figure" }, el("b", {}, value), el("span", {}, text));
   return el("div", { class: "figures" },
-    figure(bytes(device.peak.reserved), W.reserved), figure(bytes(device.peak.allocated), W.allocated),
+    figure(device.peak.reserved === null ? "-" : bytes(device.peak.reserved), W.reserved), figure(bytes(device.peak.allocated), W.allocated),
     figure(device.fragmentation ?? "-", W.fragmentation),
     figure(percent(device.matched, device.allocations) || "-", W.matched));
 }
@@ -129,7 +129,7 @@ function timeline(device) {
       pen.strokeStyle = colour; pen.lineWidth = 1.6; pen.setLineDash(dashes); pen.beginPath(); step(pen, value); pen.stroke();
       pen.setLineDash([]);
     };
-    line(css("--ink"), (p) => p.reserved, [5, 3]);
+    if (device.peak.reserved !== null) line(css("--ink"), (p) => p.reserved, [5, 3]);
     pen.fillStyle = css("--soft"); pen.textAlign = "left";
     pen.fillText(W.event + " " + count(shown[0].first), LEFT, height - 8);
     pen.textAlign = "right";
@@ -159,7 +159,7 @@ function timeline(device) {
   function tell(event) {
     at = place(event);
     const p = points[at], box = canvas.getBoundingClientRect();
-    const lines = [[W.reserved, p.reserved], [W.allocated, p.allocated]].map(([name, value]) => row([[name], [bytes(value), "number"]]));
+    const lines = [[W.reserved, p.reserved], [W.allocated, p.allocated]].filter(([, value]) => value !== null).map(([name, value]) => row([[name], [bytes(value), "number"]]));
     names.forEach((name, number) => {
       if (p.held[number]) lines.push(el("tr", {}, el("td", {}, swatch(COLOURS[name]), category(name)), el("td", { class: "number" }, bytes(p.held[number]))));
     });
@@ -189,7 +189,7 @@ function groups(title, rows, total, name) {
   if (!rows.length) return null;
   const body = el("tbody");
   for (const [text, size, blocks, stack] of rows) {
-    const cells = [[name(text)], [bytes(size), "number"], [percent(size, total), "number"], [count(blocks), "number"]];
+    const cells = [[name(text)], [bytes(size), "number"], [percent(size, total), "number"], [blocks ? count(blocks) : W.unlisted, "number"]];
     if (stack === undefined) body.append(row(cells)); else opening(body, cells, null, stack);
   }
   return el("div", {}, el("h3", {}, title), el("table", {}, body));
@@ -200,7 +200,7 @@ function held(device) {
     el("i", { title: category(name) + ": " + bytes(size), style: { width: (100 * size) / total + "%", background: COLOURS[name] } })));
   const body = el("tbody", {}, ...peak.categories.map(([name, size, blocks]) =>
     el("tr", {}, el("td", {}, swatch(COLOURS[name]), category(name)), el("td", { class: "number" }, bytes(size)),
-      el("td", { class: "number" }, percent(size, total)), el("td", { class: "number" }, count(blocks)))));
+      el("td", { class: "number" }, percent(size, total)), el("td", { class: "number" }, blocks ? count(blocks) : W.unlisted))));
   return card(W.held, bar, el("div", { class: "columns" },
     el("div", {}, el("table", {}, body), ...peak.said.map((text) => el("p", { class: "soft" }, text)),
       groups(W.modules, peak.modules, total, (name) => name || W.no_module)),
@@ -230,7 +230,7 @@ function largest(device) {
 const PARTS = ["--live", "--good", "--awaits", "--bad", "--free"];
 function fragmentation(device) {
   const found = device.unallocated;
-  if (!found.reserved) return null;
+  if (!found || !found.reserved) return null;
   const bar = el("div", { class: "bar" }, ...found.parts.map(([name, size], place) =>
     el("i", { title: name + ": " + bytes(size), style: { width: (100 * size) / found.reserved + "%", background: `var(${PARTS[place]})` } })));
   const parts = el("tbody", {}, ...found.parts.map(([name, size], place) =>
@@ -361,6 +361,6 @@ function show(place) {
     ...(DATA.remarks.length ? [card(W.notes, ...DATA.remarks.map((text) => el("p", {}, text)))] : []));
   redraw.forEach((draw) => draw());
 }
-show(0);
+show(DATA.shown);
 window.addEventListener("resize", () => redraw.forEach((draw) => draw()));
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw.forEach((draw) => draw()));

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Final, Protocol
 
 from vramcast.domain.snapshot import BlockView
-from vramcast.recordings.advice import advice
 from vramcast.recordings.examine import Examined
 from vramcast.recordings.peak import Group, Held
 from vramcast.report.messages import Words
-from vramcast.report.replay import about, headline
+from vramcast.report.replay import about, headline, line_of, main_line
 from vramcast.report.replay_parts import (
     advised,
     could_have,
@@ -25,13 +24,13 @@ from vramcast.report.replay_parts import (
     variants_title,
 )
 from vramcast.report.replay_words import (
-    SAID_OF,
     Stacks,
     age,
     blocks,
     category_name,
     class_name,
     has_times,
+    held_sentences,
     parts_of,
     share,
 )
@@ -68,7 +67,10 @@ def replay_report(command: str, found: Replayed, words: Words, *, asked: str, to
     return Report(
         language=words.language,
         title=words(f"report.title.{command}", name=first.snapshot.name),
-        verdict=tuple(line for one in found.devices for line in (headline(one, words), *about(one, words))),
+        verdict=(
+            *((main_line(found.devices, words),) if len(found.devices) > 1 else ()),
+            *(line for one in found.devices for line in (headline(one, words), *about(one, words))),
+        ),
         good=None,
         sections=tuple(section for section in sections if section.parts),
         footer=(made(words, today),),
@@ -104,12 +106,12 @@ def _failures(found: Examined, stacks: Stacks, words: Words) -> Iterator[Part]:
 def _variants(found: Examined, words: Words) -> Iterator[Part]:
     if not found.variants:
         return
-    said = advice(found.variants)
+    said = found.advice
     if said is not None:
         yield Text(advised(said, found.variants[0], words))
     keys = ("setting", "peak_reserved", "change", "retries", "oom")
     head = tuple(words(f"replay.{key}") for key in keys)
-    yield Table(head, tuple(variant_rows(found.variants, words)), right=FIGURES)
+    yield Table(head, tuple(variant_rows(found, words)), right=FIGURES)
     note = laid_anew(found, words)
     if note:
         yield Text(note)
@@ -128,8 +130,9 @@ def course_of(found: Examined, words: Words) -> Iterator[Part]:
     layers.append(Layer("slack", words("replay.page.rounding"), rest))
     events = max(1, found.timeline.events)
     yield course_picture(Course(
-        title=words("report.course"), layers=layers, line=[point.reserved_bytes for point in points],
-        line_label=words("reserved"), span=words("report.span", events=f"{found.timeline.events:,}"),
+        title=words("report.course"), layers=layers, line=[line_of(point) for point in points],
+        line_label=words("allocated" if found.replayed.reserved is None else "reserved"),
+        span=words("report.span", events=f"{found.timeline.events:,}"),
         failures=[failure.event / events for failure in found.failures],
     ))
 
@@ -144,10 +147,7 @@ def held_parts(held: Held, words: Words, top: int) -> Iterator[Part]:
         return
     yield Bars(words("report.live"), (Bar(words("allocated"), slices, format_bytes(held.size_bytes)),))
     yield _groups(held.by_category, held, words, words("report.category"), lambda name: category_name(name, words))
-    yield from listed(
-        words(SAID_OF[name], size=format_bytes(group.size_bytes), count=blocks(group.num_blocks, words))
-        for group in held.by_category for name in SAID_OF if name == group.name
-    )
+    yield from listed(held_sentences(held, words))
     for groups, head, none in (
         (held.by_module, words("replay.modules"), words("replay.no_module")),
         (held.by_line, words("replay.lines"), words("replay.unnamed")),
@@ -183,6 +183,10 @@ def _largest(found: Examined, stacks: Stacks, words: Words, top: int) -> Iterato
 def _fragmentation(found: Examined, stacks: Stacks, words: Words, top: int) -> Iterator[Part]:
     """Where reserved memory is, the holes by size, the largest of them, and what pins segments."""
     parts = found.fragmentation
+    if parts is None:
+        if found.fragmentation_of_run is not None:
+            yield Text(words("replay.no_holes"))
+        return
     if not parts.reserved_bytes:
         return
     reserved = format_bytes(parts.reserved_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -11,21 +12,42 @@ _TEXTS: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_A
 _LONGEST: Final = 4096
 _LARGEST_SPLIT_MB: Final = 2**40
 _TABLE_ENTRIES: Final = 16
+_EXPANDABLE: Final = "expandable_segments:{}"
+_SAYS_EXPANDABLE: Final = re.compile(r"expandable_segments\s*:\s*(\w+)")
 
 
-def alloc_conf(settings: object) -> str:
+def alloc_conf(settings: object, *, is_expandable: bool = False) -> str:
     """The text itself where the snapshot has it, else one that says the same as the parsed fields.
+
+    Whether segments are expandable is as the parsed field says: a text set later replaces the earlier without
+    resetting it, and where the driver has no such segments the field says so [pytorch c10/cuda/CUDAAllocatorConfig.h,
+    expandable_segments]. Versions that write no settings show it by their segments.
 
     >>> alloc_conf({"max_split_size": 134217728, "expandable_segments": True})
     'max_split_size_mb:128,expandable_segments:True'
+    >>> alloc_conf({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "expandable_segments": False})
+    'expandable_segments:False'
+
+    Args:
+        settings: `allocator_settings` of the snapshot
+        is_expandable: whether every segment of the snapshot is expandable, and there is one
     """
     if not isinstance(settings, dict):
-        return ""
+        return _EXPANDABLE.format(True) if is_expandable else ""
     for key in _TEXTS:
         value = settings.get(key)
         if isinstance(value, str) and value and len(value) <= _LONGEST and value.isprintable():
-            return value
+            return _corrected(value, settings.get("expandable_segments"))
     return ",".join(_parsed(settings))
+
+
+def _corrected(text: str, is_expandable: object) -> str:
+    """The text with what the parsed field says of expandable segments."""
+    said = _SAYS_EXPANDABLE.search(text)
+    if not isinstance(is_expandable, bool) or (said is not None and said[1] == "True") == is_expandable:
+        return text
+    now = _EXPANDABLE.format(is_expandable)
+    return f"{text},{now}" if said is None else text[: said.start()] + now + text[said.end() :]
 
 
 def _parsed(settings: Mapping[str, Any]) -> Iterator[str]:
@@ -36,7 +58,7 @@ def _parsed(settings: Mapping[str, Any]) -> Iterator[str]:
     if type(threshold) is float and 0 < threshold < 1:
         yield f"garbage_collection_threshold:{threshold:g}"
     if settings.get("expandable_segments") is True:
-        yield "expandable_segments:True"
+        yield _EXPANDABLE.format(True)
     divisions = settings.get("roundup_power2_divisions")
     if isinstance(divisions, dict):
         yield from _divisions(divisions)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct, field
 
-from vramcast.domain.snapshot import Snapshot, Trace
+from vramcast.domain.snapshot import OWN_KEY, Snapshot, Trace
 from vramcast.sources.snapshots.json_stream import JsonStream
 from vramcast.sources.snapshots.limits import MOST_DEVICES
 from vramcast.sources.snapshots.profiler import ProfilerTrace
@@ -71,7 +71,7 @@ def _object(stream: JsonStream, tables: Tables, name: str) -> Snapshot:
             root[key] = ()
         elif key in ("segments", "external_annotations"):
             root[key] = _elements(stream, tables)
-        elif key in ("allocator_settings", "vramcast"):
+        elif key in ("allocator_settings", OWN_KEY):
             root[key] = stream.decoded()
         else:
             stream.skip()

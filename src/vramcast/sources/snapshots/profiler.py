@@ -1,8 +1,11 @@
 """Profiler traces (Kineto, Chrome's Trace Event Format) with `[memory]` events, as `profile_memory=True` writes them.
 
 Their sizes are those of blocks, rounded; segments are not listed. The stack of an event is what was running on its
-thread: operators, annotations and, with `with_stack=True`, Python functions.
-[kineto] pytorch torch/csrc/profiler/kineto_shim.cpp and collection.cpp, `[memory]`, `[OutOfMemory]`
+thread: operators, annotations and, with `with_stack=True`, Python functions. Torch 1.9 wrote type and number of the
+device and bytes alone; from 1.10 on there are the address and what the allocator held after the event, so that what was
+there before the recording is known, though not what it was.
+[kineto] pytorch torch/csrc/profiler/kineto_shim.cpp and collection.cpp, `[memory]`, `[OutOfMemory]`; before 1.12
+torch/csrc/autograd/profiler_kineto.cpp, reportMemoryUsage (pull requests 57835 and 61282)
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct, field
 
-from vramcast.domain.snapshot import Action, Annotation, DeviceSnapshot, SizesAre, Snapshot, Trace
+from vramcast.domain.snapshot import Action, Annotation, DeviceSnapshot, SizesAre, Snapshot, Totals, Trace
 from vramcast.sources.snapshots.json_stream import JsonStream
 from vramcast.sources.snapshots.limits import LARGEST_ADDRESS, LARGEST_SIZE, MOST_DEVICES
 from vramcast.sources.snapshots.spans import Spans
@@ -23,6 +26,7 @@ OUT_OF_MEMORY: Final = "[OutOfMemory]"
 _CPU: Final = 0  # c10::DeviceType
 _RUNNING: Final = frozenset({"cpu_op", "user_annotation", "python_function", "Operator"})
 _ANNOTATIONS: Final = frozenset({"user_annotation"})
+_LONGEST_ADDRESS: Final = 20  # digits of 2^64
 _LATEST_US: Final = 2.0**62
 
 
@@ -40,13 +44,14 @@ class _Entry(Struct):
 
 
 class _Memory(Struct):
-    """What a `[memory]` event says; frees have negative bytes."""
+    """What a `[memory]` event says; frees have negative bytes. Also an `[OutOfMemory]` event, without an address."""
 
     num_bytes: int = field(name="Bytes")
     device_type: int = field(name="Device Type")
     device: int = field(name="Device Id", default=0)
-    address: int | str = field(name="Addr", default=0)
-
+    address: int | str | None = field(name="Addr", default=None)
+    allocated: int | None = field(name="Total Allocated", default=None)
+    reserved: int | None = field(name="Total Reserved", default=None)
 
 
 class ProfilerTrace:
@@ -62,6 +67,10 @@ class ProfilerTrace:
         self._addresses = array("Q")
         self._bytes = array("q")
         self._devices = array("H")
+        self._is_failure = array("B")
+        self._allocated = array("q")  # -1 where it is not said
+        self._reserved = array("q")
+        self._without_address: set[int] = set()  # devices
         self._annotations: list[tuple[str, float, float]] = []
         self._on_host = 0
 
@@ -86,10 +95,10 @@ class ProfilerTrace:
         capacities = _capacities(self.properties)
         devices = tuple(
             DeviceSnapshot(
-                device=device, trace=traces[device], segments=(), has_segments=False,
-                capacity_bytes=capacities.get(device),
+                device=device, trace=trace, segments=(), has_segments=False, totals=totals,
+                has_addresses=device not in self._without_address, capacity_bytes=capacities.get(device),
             )
-            for device in sorted(traces)
+            for device, (trace, totals) in sorted(traces.items(), key=lambda item: item[0])
         )  # fmt: skip
         annotations = tuple(
             Annotation(label, device, round(start), round(end))
@@ -103,24 +112,29 @@ class ProfilerTrace:
         )  # fmt: skip
 
     def _add_memory(self, entry: _Entry, stream: JsonStream) -> None:
-        if entry.name == OUT_OF_MEMORY:
-            self._tables.spend(8)
-            self._annotations.append((OUT_OF_MEMORY, _time(entry.ts), _time(entry.ts)))
-        if entry.name != MEMORY:
+        if entry.name not in (MEMORY, OUT_OF_MEMORY):
             return
         said = stream.decode(bytes(entry.args), _Memory)
         if said.device_type == _CPU:
             self._on_host += 1
             return
-        address = int(said.address, 0) if isinstance(said.address, str) and said.address.isdecimal() else said.address
+        failed = entry.name == OUT_OF_MEMORY
+        if said.address is None and not failed:
+            self._without_address.add(said.device)
+        address = 0 if said.address is None else said.address
+        if isinstance(address, str) and address.isdecimal() and len(address) <= _LONGEST_ADDRESS:
+            address = int(address)
         if type(address) is int and address < 0:
             address += 2**64  # pointers are printed as signed integers
-        self._tables.count_events(1 if said.num_bytes > 0 else 2)
+        self._tables.count_events(1 if failed or said.num_bytes > 0 else 2)
         self._times.append(_time(entry.ts))
         self._threads.append(self._spans.thread(entry.pid, entry.tid))
         self._addresses.append(integer(address, "Addr", most=LARGEST_ADDRESS))
         self._bytes.append(integer(said.num_bytes, "Bytes", least=-LARGEST_SIZE))
         self._devices.append(integer(said.device, "Device Id", most=MOST_DEVICES))
+        self._is_failure.append(failed)
+        self._allocated.append(_total(said.allocated))
+        self._reserved.append(_total(said.reserved))
 
     def _add_span(self, entry: _Entry) -> None:
         if entry.ph != "X" or entry.cat not in _RUNNING:
@@ -131,26 +145,46 @@ class ProfilerTrace:
             self._tables.spend(8)
             self._annotations.append((entry.name, start, end))
 
-    def _traces(self) -> dict[int, Trace]:
+    def _traces(self) -> dict[int, tuple[Trace, Totals | None]]:
         """The events of each device in the order of their times; those of one time as they are written."""
         times = self._times
         order = sorted(range(len(times)), key=times.__getitem__)
         stacks = self._spans.stacks(order, times, self._threads)
         traces: dict[int, Trace] = {}
+        said: dict[int, tuple[array[int], array[int]]] = {}
         for index in order:
-            trace = traces.setdefault(self._devices[index], Trace.empty())
-            num_bytes = self._bytes[index]
-            actions = (Action.ALLOC,) if num_bytes > 0 else (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-            for action in actions:
+            device = self._devices[index]
+            trace = traces.setdefault(device, Trace.empty())
+            totals = said.setdefault(device, (array("q"), array("q")))
+            for action in self._actions(index):
                 trace.actions.append(action)
                 trace.addresses.append(self._addresses[index])
-                trace.sizes.append(abs(num_bytes))
+                trace.sizes.append(abs(self._bytes[index]))
                 trace.streams.append(0)
                 trace.times_us.append(round(times[index]))
                 trace.stacks.append(stacks[index])
                 trace.pools.append(0)
                 trace.labels.append(0)
-        return traces
+                totals[0].append(self._allocated[index])
+                totals[1].append(self._reserved[index])
+        return {device: (trace, _totals(*said[device])) for device, trace in traces.items()}
+
+    def _actions(self, index: int) -> tuple[Action, ...]:
+        if self._is_failure[index]:
+            return (Action.OOM,)
+        return (Action.ALLOC,) if self._bytes[index] > 0 else (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+
+
+def _total(num_bytes: int | None) -> int:
+    return -1 if num_bytes is None or num_bytes < 0 else integer(num_bytes, "Total Allocated or Total Reserved")
+
+
+def _totals(allocated: array[int], reserved: array[int]) -> Totals | None:
+    """What the allocator counted, if it did so at every event; of reserved memory allocators without a cache say 0."""
+    if min(allocated) < 0:
+        return None
+    counts = all(held >= live for live, held in zip(allocated, reserved, strict=True))
+    return Totals(array("Q", allocated), array("Q", reserved) if counts else None)
 
 
 def _time(time_us: float) -> float:

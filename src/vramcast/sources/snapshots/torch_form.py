@@ -10,6 +10,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from vramcast.domain.snapshot import (
+    OWN_KEY,
+    Action,
     Annotation,
     BlockView,
     DeviceSnapshot,
@@ -19,7 +21,7 @@ from vramcast.domain.snapshot import (
 )
 from vramcast.sources.snapshots.alloc_conf import alloc_conf
 from vramcast.sources.snapshots.limits import LARGEST_ADDRESS, MOST_DEVICES
-from vramcast.sources.snapshots.own_form import OWN_KEY, with_own
+from vramcast.sources.snapshots.own_form import with_own
 from vramcast.sources.snapshots.tables import Damaged, Tables, integer, rows, text
 from vramcast.units import MIB
 
@@ -62,12 +64,25 @@ def torch_snapshot(root: Any, traces: Sequence[Trace | None], tables: Tables, *,
         for device in sorted({*segments, *(index for index, trace in enumerate(traces) if trace)})
     )
     annotations = (*_annotations(rows(root.get("external_annotations") or (), "external_annotations")), *tables.marks)
+    conf = alloc_conf(root.get("allocator_settings"), is_expandable=_is_expandable(devices))
     snapshot = Snapshot(
-        name=name, format=form, devices=devices, alloc_conf=alloc_conf(root.get("allocator_settings")),
+        name=name, format=form, devices=devices, alloc_conf=conf,
         stacks=tuple(tables.stacks), pools=tuple(tables.pools), labels=tuple(tables.labels),
         annotations=annotations, remarks=tables.remarks(),
     )  # fmt: skip
     return with_own(snapshot, root[OWN_KEY]) if OWN_KEY in root else snapshot
+
+
+_TAKEN: Final = {Action.SEGMENT_MAP: True, Action.SEGMENT_ALLOC: False}
+"""Whether what an event takes from the driver belongs to an expandable segment."""
+
+
+def _is_expandable(devices: Sequence[DeviceSnapshot]) -> bool:
+    """Whether the allocator takes nothing but expandable segments, and does take some."""
+    taken = {segment.is_expandable for device in devices for segment in device.segments}
+    for device in devices:
+        taken |= {_TAKEN[Action(action)] for action in set(device.trace.actions) if action in _TAKEN}
+    return taken == {True}
 
 
 def _trace(traces: Sequence[Trace | None], device: int) -> Trace:

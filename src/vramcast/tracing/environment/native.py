@@ -100,15 +100,22 @@ class Native:
         }
 
     def _allocator(self) -> dict[str, Callable[..., Any]]:
+        pinned = self._memory.pinned
         return {
             "_cuda_memoryStats": lambda index: nested_statistics(self.device(index)),
             "_cuda_resetPeakMemoryStats": lambda index: self.device(index).allocator.reset_peaks(),
             "_cuda_resetAccumulatedMemoryStats": lambda index: self.device(index).forget_totals(),
             "_cuda_emptyCache": self._empty_caches,
+            "_cuda_hostMemoryStats": pinned.statistics,
+            "_cuda_resetPeakHostMemoryStats": pinned.reset_peaks,
+            "_cuda_resetAccumulatedHostMemoryStats": pinned.reset_totals,
+            "_host_emptyCache": pinned.empty_cache,
             "_cuda_memorySnapshot": lambda _pool=None: memory_snapshot(self._memory),
-            "_cuda_record_memory_history": lambda *_args, **_kwargs: None,  # it is always recorded
+            "_cuda_record_memory_history": self._memory.history.record,
+            "_cuda_record_memory_history_legacy": self._memory.history.record_legacy,
+            "_cuda_allocationTraceback": lambda _pointer: None,
             "_cuda_attach_out_of_memory_observer": self._observe,
-            "_cuda_isHistoryEnabled": lambda: True,
+            "_cuda_isHistoryEnabled": lambda: self._memory.history.is_on,
             "_cuda_setMemoryFraction": self._set_fraction,
             "_cuda_getMemoryFraction": lambda index: self.fractions.get(index, 1.0),
         }
@@ -161,7 +168,7 @@ class Native:
             "_accelerator_resetPeakStats": lambda index: self.device(index).allocator.reset_peaks(),
             "_accelerator_resetAccumulatedStats": lambda index: self.device(index).forget_totals(),
             "_accelerator_emptyCache": self._empty_caches,
-            "_accelerator_emptyHostCache": lambda: None,
+            "_accelerator_emptyHostCache": self._memory.pinned.empty_cache,
             "_accelerator_getMemoryInfo": lambda index: self.device(index).memory_info(),
         }
 
@@ -181,6 +188,5 @@ def _constants() -> dict[str, Callable[..., Any]]:
         "_cuda_setMemoryMetadata": lambda _text: None,
         "_cuda_getCurrentBlasHandle": lambda: 0,
         "_cuda_getCurrentSolverHandle": lambda: 0,
-        "_host_emptyCache": lambda: None,
         "_is_flash_attention_available": lambda: True,
     }

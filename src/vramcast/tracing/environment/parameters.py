@@ -7,7 +7,6 @@ C++ refuses that, as their implementations differ; two tensors of one Python typ
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 
@@ -41,18 +40,19 @@ def patch_parameters(patches: Patches, simulation: Simulation) -> None:
     patches.set(torch.Tensor, "data", property(data.__get__, assign, data.__delete__))
     patches.set(torch, "_has_compatible_shallow_copy_type", compatible)
 
+
 def patch_pinning(patches: Patches, simulation: Simulation) -> None:
-    """Pinned host memory: a copy on the host that says it is pinned. Host memory is not counted."""
-    pinned: WeakValueDictionary[int, Any] = WeakValueDictionary()  # key of a storage -> storage
+    """Pinned host memory: a copy on the host that says it is pinned, and is counted as the host's allocator does."""
+    held = simulation.memory.pinned
 
     def pin(self: torch.Tensor, device: Any = None) -> torch.Tensor:
         if self.device.type != "cpu":
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
-        if self.untyped_storage()._cdata in pinned:
+        if held.holds(self.untyped_storage()):
             return self
         copy = self.detach().clone()
-        pinned[copy.untyped_storage()._cdata] = copy.untyped_storage()
+        held.hold(copy.untyped_storage())
         return copy
 
     patches.set(torch.Tensor, "pin_memory", pin)
-    patches.set(torch.Tensor, "is_pinned", lambda self, device=None: self.untyped_storage()._cdata in pinned)
+    patches.set(torch.Tensor, "is_pinned", lambda self, device=None: held.holds(self.untyped_storage()))

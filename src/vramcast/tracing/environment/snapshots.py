@@ -1,39 +1,54 @@
-"""`torch.cuda.memory._snapshot` of simulated cards: segments, blocks and the whole history, with Python stacks.
+"""`torch.cuda.memory._snapshot` of simulated cards: segments, blocks and the history that was asked for, with Python
+stacks.
 
 [snapshot] pytorch torch/csrc/cuda/memory_snapshot.cpp
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
-from vramcast.domain.snapshot import Action, BlockView, Frame, SegmentView, Trace
-from vramcast.tracing.categories import categorise
+from vramcast.domain.snapshot import COUNTS_EVENTS, OWN_KEY, PREDICTED, Action, BlockView, Frame, SegmentView, Snapshot
+from vramcast.tracing.history import LEVELS
 from vramcast.tracing.memory import Device, Memory
-from vramcast.tracing.played import recording
+from vramcast.tracing.origins import without_start
+from vramcast.tracing.played import bare, recording
 
 STATES: Final = {(True, False): "inactive", (False, True): "active_awaiting_free", (False, False): "active_allocated"}
 """(is free, awaits its free) -> state"""
+OWN: Final = {"format": PREDICTED, "remarks": [COUNTS_EVENTS]}
+"""What torch has no key for, and its viewers pass over: that nothing of this was measured."""
 Frames = list[dict[str, Any]]
 
 
 def memory_snapshot(memory: Memory) -> dict[str, Any]:
-    """What `torch._C._cuda_memorySnapshot` returns."""
+    """What `torch._C._cuda_memorySnapshot` returns: segments, and the events that the script asked to be kept."""
     segments: list[dict[str, Any]] = []
     traces: list[list[dict[str, Any]]] = []
+    history = memory.history
     for index, device in enumerate(memory.devices):
         recorded = recording(
-            device.tape, stacks=device.origins.stacks.frames(), labels=[str(c) for c in categorise(device.tape)],
+            device.tape, stacks=stacks_of(device), labels=[""] * len(device.tape.blocks),
             name=f"cuda:{index}", settings=device.allocator.settings, capacity_bytes=device.capacity_bytes,
+            first=history.first(index), has_stack=partial(history.has_stack, index),
         )
         stacks = [[_frame(frame) for frame in stack] for stack in recorded.stacks]
         view = recorded.devices[0]
         segments += [_segment(segment, index, stacks) for segment in view.segments]
-        traces.append(_events(view.trace, stacks))
+        events = _events(recorded, stacks if history.level >= LEVELS["alloc"] else [[] for _ in stacks])
+        kept = [event for event in events if event["action"] not in history.skipped]
+        traces.append(kept[max(0, len(kept) - history.most_entries) :])
+    history.is_awaited = False
     return {
         "segments": segments, "device_traces": traces, "external_annotations": [],
-        "allocator_settings": _settings(memory.devices[0]),
+        "allocator_settings": _settings(memory.devices[0]), OWN_KEY: OWN,
     }
+
+
+def stacks_of(device: Device) -> tuple[tuple[Frame, ...], ...]:
+    """All stacks of a run as torch records them."""
+    return tuple(tuple(map(bare, without_start(stack))) for stack in device.origins.stacks.frames())
 
 
 def _frame(frame: Frame) -> dict[str, Any]:
@@ -60,13 +75,17 @@ def _block(block: BlockView, stacks: list[Frames]) -> dict[str, Any]:
     }
 
 
-def _events(trace: Trace, stacks: list[Frames]) -> list[dict[str, Any]]:
+def _events(recorded: Snapshot, stacks: list[Frames]) -> list[dict[str, Any]]:
+    """The events as torch writes them; their times count events."""
+    trace, pools = recorded.devices[0].trace, recorded.pools
     return [
         {
-            "action": Action(trace.actions[at]).name.lower(), "addr": trace.addresses[at], "size": trace.sizes[at],
-            "stream": trace.streams[at], "time_us": trace.times_us[at], "frames": stacks[trace.stacks[at]],
+            "action": Action(action).name.lower(), "device_free" if action == Action.OOM else "addr": address,
+            "size": trace.sizes[at], "stream": trace.streams[at], "time_us": trace.times_us[at],
+            "compile_context": "N/A", "user_metadata": "", "pool_id": pools[trace.pools[at]],
+            "frames": stacks[trace.stacks[at]],
         }
-        for at in range(len(trace))
+        for at, (action, address) in enumerate(zip(trace.actions, trace.addresses, strict=True))
     ]
 
 

@@ -25,8 +25,11 @@ from vramcast.watch.hook.writer import Writer
 
 AFTER: Final = {
     "load": "forward", "between": "forward", "forward": "backward", "backward": "optimizer", "optimizer": "forward",
+    "closure": "forward",
 }
 """Phase that ended -> the one that runs then."""
+CLOSURE: Final = "closure"
+"""What an optimizer ran after the forward in its closure: backward and step, which nothing tells apart."""
 COUNTED_STEPS: Final = 2
 """Steps in which gradients and states are counted: an optimizer makes its states in the first ones."""
 MOST_SNAPSHOTS: Final = 3
@@ -141,13 +144,21 @@ class MemoryRecorder:
             self._handles.append(self._model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
             self._handles.append(self._model.register_forward_hook(self._after_forward))
         for optimizer in self._optimizers:
-            self._handles.append(optimizer.register_step_pre_hook(lambda *_: self.mark("backward")))
-            self._handles.append(optimizer.register_step_post_hook(lambda *_: self.mark("optimizer")))
+            self._handles.append(optimizer.register_step_pre_hook(lambda *_: self._before_optimizer()))
+            self._handles.append(optimizer.register_step_post_hook(lambda *_: self._after_optimizer()))
 
     def _unhook(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+    def _before_optimizer(self) -> None:
+        """What ran since the forward was the backward; where no forward ran, a closure will run both inside."""
+        if self._model is None or self._running == "backward":
+            self.mark("backward")
+
+    def _after_optimizer(self) -> None:
+        self.mark("optimizer" if self._running == "optimizer" else CLOSURE)
 
     def _before_forward(self, module: Any, args: Any, kwargs: Any) -> None:
         if not wrapped.compiling() and module.training:

@@ -44,9 +44,12 @@ def replay(asked: Asked) -> dict[str, Any] | Reply:
         return Reply(200, HTML, page(found.devices, Words(language), top=look_at.top).encode())
     if shape == "md":
         return written("replay", found, shape, language)
+    from vramcast.report.replay import about
     from vramcast.report.replay_document import replay_document
 
     document = replay_document(found.devices, top=look_at.top)
+    for device, shown in zip(document["devices"], found.devices, strict=True):
+        device["about"] = list(about(shown, Words(language)))
     if "warnings" in document:
         document["warnings"] = [asked.words.said(text) for text in document["warnings"]]
     return document

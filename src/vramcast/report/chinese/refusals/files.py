@@ -46,6 +46,9 @@ FILES_ZH: Final[dict[str, str]] = {
     "first allocation":
         "{file} 没有显存事件也没有段；请在首次分配前调用 torch.cuda.memory._record_memory_history() 记录",
     "{file} has no device {device}; use one of {known}": "{file} 没有设备 {device}；可用 {known}",
+    "{file} holds no device that is looked at ({wanted}); it holds {known}: "
+    "compare with a recording of the same device":
+        "{file} 不含所查看的设备（{wanted}），只有 {known}：请与同一设备的记录比较",
     "a recording is named by a path, not by {value}; give a str or a Path":
         "记录要用路径指定，而不是 {value}；请给 str 或 Path",
     # configurations of other tools

@@ -14,7 +14,7 @@ import { LARGEST_RECORDING, argument } from "../uploads.js";
 
 const TEXTS = ["alloc-conf", "capacity"]; // options that are typed
 const MARKS = ["leaks", "all-confs"]; // options that are on or off
-let kept = { file: null, answer: null, options: {}, device: 0 }; // of the last visit; the file stays with the browser
+let kept = { file: null, answer: null, options: {}, device: null }; // of the last visit; the file stays with the browser
 
 class Replay {
   #app;
@@ -75,7 +75,7 @@ class Replay {
   }
 
   #taken(file) {
-    kept = { ...kept, file, device: 0 };
+    kept = { ...kept, file, device: null };
     this.#clear();
     this.#again();
   }
@@ -118,8 +118,9 @@ class Replay {
       if (this.#under !== under) return;
       refill(this.#at.notice);
       this.#show(answer);
-      const [device] = answer.devices;
-      say(device ? t("replay.said", { size: bytes(device.peak.reserved_bytes), count: device.num_ooms })
+      const device = answer.devices[kept.device];
+      say(device ? t("replay.said", { size: bytes(device.peak.reserved_bytes ?? device.peak.allocated_bytes),
+        count: device.num_ooms })
         : t("replay.empty"));
     } catch (error) {
       if (this.#under !== under) return;
@@ -139,8 +140,8 @@ class Replay {
 
   #show(answer) {
     const { t } = this.#app;
-    kept = { ...kept, answer };
-    const { devices, warnings } = answer;
+    const { devices, warnings, main_device: main } = answer;
+    kept = { ...kept, answer, device: kept.device ?? Math.max(0, devices.findIndex(({ device }) => device === main)) };
     const tab = ({ device }, index) => button(t("replay.device", { device }),
       () => { kept.device = index; this.#show(answer); },
       { "aria-pressed": String(index === kept.device), "data-key": `device ${index}` });

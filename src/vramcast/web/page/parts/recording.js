@@ -24,13 +24,14 @@ export function recordingHead({ peak, events, allocations, addresses_matched: ma
   return h("section", { class: `verdict ${verdict}`, "aria-label": t("verdict") },
     h("div", { class: "said" }, h("h2", {}, h("span", { class: "sign", "aria-hidden": "true" }, failures ? "✕" : "✓"),
       t(failures ? "replay.failed" : "replay.whole", { count: failures })),
-    h("p", { class: "needed" }, h("b", { class: "number" }, bytes(peak.reserved_bytes)),
-      h("span", {}, t("replay.reserved")))),
-    advised(rest.advice, t), rest.contradiction ? h("p", {}, rest.contradiction) : null,
-    figureList([["peak.allocated", bytes(peak.allocated_bytes)], ["peak.reserved", bytes(peak.reserved_bytes)],
+    h("p", { class: "needed" }, h("b", { class: "number" }, bytes(peak.reserved_bytes ?? peak.allocated_bytes)),
+      h("span", {}, t(peak.reserved_bytes === undefined ? "replay.allocated" : "replay.reserved")))),
+    advised(rest.advice, t), (rest.about ?? []).map((text) => h("p", { class: "soft" }, text)),
+    figureList([["peak.allocated", bytes(peak.allocated_bytes)],
+      ["peak.reserved", peak.reserved_bytes === undefined ? undefined : bytes(peak.reserved_bytes)],
       ["fragmentation", fragmentation === undefined ? undefined : percent(fragmentation, 1)], ["events", count(events)],
       ["allocations", count(allocations)], ["retries", retries ? count(retries) : undefined],
-      ["matched", allocations ? percent(matched / allocations) : undefined]], t));
+      ["matched", allocations && matched !== undefined ? percent(matched / allocations) : undefined]], t));
 }
 
 function advised(advice, t) {
@@ -70,7 +71,7 @@ function holdersTable(title, heading, groups, { total, name, t }) {
   const columns = [{ name: heading }, { name: t("memory"), number: true }, { name: t("share"), number: true },
     { name: t("blocks"), number: true }];
   return h("div", {}, h("h3", {}, title), table({ caption: title, columns, rows: groups.map((one) =>
-    [name(one), bytes(one.bytes), partOf(one.bytes / total), count(one.blocks)]) }));
+    [name(one), bytes(one.bytes), partOf(one.bytes / total), one.blocks ? count(one.blocks) : t("blocks.none")]) }));
 }
 
 /** What was live at the peak: by kind, line, module and stack, and the largest blocks. */
@@ -94,12 +95,13 @@ function livePart({ peak }, app) {
         columns: [{ name: t("size") }, { name: t("live.kind") }, { name: t("stack") }], rows: blocks })));
 }
 
+const known = (size, t) => (size === undefined ? t("live.unknown") : bytes(size));
+
 function failuresPart(failures, { t }) {
   if (!failures.length) return null;
   return part(t("replay.failures"), failures.map((one) => h("div", { class: "failure" },
     h("p", {}, t("failure.asked", { event: count(one.event), size: bytes(one.request_bytes),
-      free: bytes(one.free_in_allocator_bytes),
-      largest: bytes(one.largest_free_bytes) })),
+      free: known(one.free_in_allocator_bytes, t), largest: known(one.largest_free_bytes, t) })),
     one.fits_if_contiguous ? h("p", { class: "soft" }, t("failure.pieces")) : null, stack(one.frames, t))));
 }
 

@@ -67,7 +67,7 @@ function labelled(marks, x, width) {
 function picture({ points, kinds, range: [first, last], end, marks, t, at, label, keys, moved }, width) {
   const shown = points.slice(first, last + 1);
   const [low, high] = [shown[0].event, points[last + 1]?.event ?? end];
-  const most = 1.06 * Math.max(...shown.map(({ allocated_bytes: size, reserved_bytes: held }) => Math.max(size, held)),
+  const most = 1.06 * Math.max(...shown.map(({ allocated_bytes: size, reserved_bytes: held }) => Math.max(size, held ?? 0)),
     1);
   const [left, right] = [78, width - 14];
   const x = scaleOf({ low, high, from: left, to: right });
@@ -88,7 +88,8 @@ function picture({ points, kinds, range: [first, last], end, marks, t, at, label
   }, axes({ x, y, box, across: { values: events, write: count, name: t("event") },
     up: { values: sizes(most), write: (value) => bytes(value, 1), name: t("memory") } }),
   areas(kinds, drawnTo),
-  svg("path", { class: "reserved-line", d: steps(shown, x, y, (point) => point.reserved_bytes, high) }),
+  shown.some((point) => point.reserved_bytes === undefined) ? null
+    : svg("path", { class: "reserved-line", d: steps(shown, x, y, (point) => point.reserved_bytes, high) }),
   named.map(({ at: place, kind, label }) => svg("g", { class: `mark ${kind}` },
     svg("line", { x1: place, x2: place, y1: box.top, y2: box.bottom }),
     label && svg("text", { x: place, y: box.top - 6 - ROW * label.row, "text-anchor": label.anchor }, label.text))),
@@ -169,7 +170,8 @@ class Timeline {
   }
 
   #label({ event, allocated_bytes: allocated, reserved_bytes: reserved }) {
-    return this.#t("at.moment", { event: count(event), allocated: bytes(allocated), reserved: bytes(reserved) });
+    return this.#t("at.moment", { event: count(event), allocated: bytes(allocated),
+      reserved: reserved === undefined ? this.#t("live.unknown") : bytes(reserved) });
   }
 
   #keys(event) {

@@ -1,0 +1,243 @@
+"""Recordings that list no segments: what is known of them is said, and nothing else."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from vramcast.domain.snapshot import Action, DeviceSnapshot, SizesAre, Snapshot, Totals, Trace
+from vramcast.recordings.examine import Asked, Examined, examine, main_device
+from vramcast.recordings.replay import Basis, Outcome, replay
+from vramcast.report.messages import Words
+from vramcast.report.replay import render
+from vramcast.report.replay_document import replay_document
+from vramcast.report.replay_page import page
+from vramcast.units import GIB, MIB
+
+from . import _made as made
+from ._made import Run, train
+
+WITHOUT_SEGMENTS: dict[str, Any] = {"has_segments": False, "segments": ()}
+
+
+def profile(run: Run, first: int = 0, *, totals: bool = True, addresses: bool = True, keep_reserved: bool = True,
+            ) -> Snapshot:
+    """The run as a profiler trace has it from an event on: sizes of blocks, no segments."""
+    whole = run.dump()
+    device = whole.devices[0]
+    replayed = replay(whole, device)
+    sizes = block_sizes(whole)
+    kept = [index for index, action in enumerate(device.trace.actions)
+            if index >= first and action in (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.OOM)]
+    columns = {name: array(getattr(device.trace, name).typecode, (getattr(device.trace, name)[i] for i in kept))
+               for name in Trace.__struct_fields__}
+    columns["sizes"] = array("Q", (sizes[i] for i in kept))
+    if not addresses:
+        columns["addresses"] = array("Q", bytes(8 * len(kept)))
+    assert replayed.reserved is not None
+    counted = Totals(
+        array("Q", (replayed.allocated[i] for i in kept)),
+        array("Q", (replayed.reserved[i] for i in kept)) if keep_reserved else None,
+    )
+    made_of = DeviceSnapshot(
+        device=0, trace=Trace(**columns), segments=(), has_segments=False, has_addresses=addresses,
+        totals=counted if totals else None,
+    )
+    return replace(whole, format="kineto", sizes_are=SizesAre.BLOCKS, devices=(made_of,))
+
+
+def block_sizes(whole: Snapshot) -> list[int]:
+    """Of each event, the size of its block."""
+    trace = whole.devices[0].trace
+    replayed = replay(whole, whole.devices[0])
+    sizes, live, before = list(trace.sizes), {}, 0
+    for index, (action, address) in enumerate(zip(trace.actions, trace.addresses, strict=True)):
+        if action == Action.ALLOC:
+            live[address] = sizes[index] = replayed.allocated[index] - before
+        elif action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED):
+            sizes[index] = live.get(address, sizes[index])
+        before = replayed.allocated[index]
+    return sizes
+
+
+def examined(snapshot: Snapshot, **asked: Any) -> Examined:
+    return examine(snapshot, snapshot.devices[0], Asked(**asked))
+
+
+def after(run: Run, calls: Any) -> int:
+    """The first event of what is called."""
+    first = len(run.trace)
+    calls()
+    return first
+
+
+@given(keep=st.floats(0, 0.9), steps=st.integers(1, 4))
+def test_the_totals_of_a_profile_are_the_peaks_and_what_no_event_speaks_of_was_held_before(
+    keep: float, steps: int
+) -> None:
+    run = Run()
+    train(run, steps)
+    whole = run.dump()
+    truth = replay(whole, whole.devices[0])
+    first = int(keep * len(run.trace))
+    snapshot = profile(run, first)
+    found = examined(snapshot)
+    kept = [i for i, a in enumerate(whole.devices[0].trace.actions) if i >= first and a <= Action.FREE_COMPLETED]
+    assert truth.reserved is not None
+    before = truth.allocated[first - 1] if first else 0
+    assert found.replayed.basis is Basis.RECORDED and found.replayed.outcome is Outcome.NOT_COMPARED
+    assert found.replayed.peak_allocated_bytes == max(before, *(truth.allocated[i] for i in kept))
+    assert found.replayed.peak_reserved_bytes == max(truth.reserved[i] for i in kept)
+    assert found.held.size_bytes == found.replayed.peak_allocated_bytes
+    assert sum(group.size_bytes for group in found.held.by_category) == found.held.size_bytes
+    assert sum(block.size_bytes for block in found.held.blocks) + found.held.unlisted_bytes == found.held.size_bytes
+    assert not found.replayed.is_least and found.fragmentation is None and found.segments == ()
+    for point in found.timeline.points:
+        assert sum(point.by_category) == point.allocated_bytes
+
+
+def test_what_was_held_before_is_said_and_not_called_what_it_may_be() -> None:
+    run = Run()
+    run.make(GIB, made.MOVED)
+    first = len(run.trace)
+    run.drop(run.make(4 * MIB, made.FORWARD), made.MAIN_ONLY)
+    found = examined(profile(run, first))
+    assert {group.name: group.size_bytes for group in found.held.by_category} == {
+        "held before": GIB, "activations": 4 * MIB
+    }
+    text = render([found], Words("en"), top=3)
+    assert text.startswith("peak: 1.02 GiB reserved, 1.00 GiB allocated\n")
+    assert "1.00 GiB of it was there before the recording, which does not say what it is" in text
+    assert "not listed" in text and "not replayed" in text and "holes of" not in text
+
+
+def test_without_addresses_sizes_are_added_up_and_nothing_is_invented() -> None:
+    """Torch 1.9: a free does not say what it frees, so one address would hold everything that was ever asked for."""
+    run = Run()
+    train(run, 3)
+    whole = run.dump()
+    truth = replay(whole, whole.devices[0]).peak_allocated_bytes
+    found = examined(profile(run, totals=False, addresses=False), leaks=True, all_confs=True)
+    replayed = found.replayed
+    assert replayed.basis is Basis.SUMMED and replayed.is_least
+    assert replayed.peak_allocated_bytes == truth
+    assert (replayed.peak_reserved_bytes, replayed.reserved, replayed.num_alloc_retries) == (None, None, None)
+    assert found.held.blocks == () and found.held.unlisted_bytes == truth
+    assert found.variants == () and found.fragmentation is None and found.num_failures == 0
+    assert found.leaks is not None and not found.leaks.can_be_told
+    text = render([found], Words("en"), top=3)
+    assert text.startswith("peak: at least ")
+    assert "reserved memory, which blocks were live, and what other settings would do, are not known" in text
+    (device,) = replay_document([found], top=3)["devices"]
+    assert "reserved_bytes" not in device["peak"] and device["peak"]["at_least"] and device["basis"] == "summed"
+    assert all("reserved_bytes" not in point for point in device["timeline"])
+
+
+def test_where_more_goes_than_came_that_much_was_there_before() -> None:
+    run = Run()
+    held = [run.make(3 * MIB), run.make(5 * MIB)]
+    first = len(run.trace)
+    for handle in held:
+        run.drop(handle)
+    run.make(MIB)
+    replayed = examined(profile(run, first, totals=False, addresses=False)).replayed
+    assert (replayed.peak_allocated_bytes, replayed.peak_event) == (8 * MIB, -1)
+    assert list(replayed.allocated)[-1] == MIB
+
+
+def test_with_addresses_alone_reserved_memory_is_called_simulated() -> None:
+    run = Run()
+    run.make(GIB, made.MOVED)
+    first = len(run.trace)
+    train(run, 2)
+    snapshot = profile(run, first, totals=False)
+    found = examined(snapshot)
+    assert found.replayed.basis is Basis.SIMULATED and found.replayed.is_least
+    assert found.replayed.peak_allocated_bytes == found.held.size_bytes < GIB
+    assert found.fragmentation is None and found.fragmentation_of_run is None
+    assert "simulated" in render([found], Words("en"), top=3).splitlines()[0]
+    text = render([examined(snapshot, all_confs=True)], Words("en"), top=3)
+    assert "defaults (assumed: the recording states none)" in text and "(of the recording)" not in text
+    assert "nor in what runs out of memory" in text
+
+
+def test_a_failure_of_a_profile_has_no_figures_that_nobody_recorded() -> None:
+    run = Run(capacity_bytes=64 * MIB)
+    run.make(40 * MIB, made.FORWARD)
+    assert run.request(40 * MIB, stack=made.FORWARD) is None
+    (failure,) = examined(profile(run)).failures
+    assert failure.request_bytes == 40 * MIB and failure.allocated_bytes == 40 * MIB
+    assert failure.contiguity.largest_bytes is None and failure.contiguity.if_contiguous is None
+    assert "cannot be told" in render([examined(profile(run))], Words("en"), top=3)
+    (unknown,) = examined(profile(run, totals=False, addresses=False)).failures
+    assert unknown.reserved_bytes is None and unknown.contiguity.free_bytes is None
+
+
+def test_other_settings_keep_what_was_held_before() -> None:
+    run = Run()
+    run.make(GIB)
+    first = len(run.trace)
+    train(run, 2)
+    found = examined(profile(run, first), all_confs=True)
+    assert all(variant.peak_reserved_bytes >= GIB for variant in found.variants)
+    assert "is taken as one piece" in render([found], Words("en"), top=3)
+
+
+@pytest.mark.parametrize("form", [{}, {"totals": False}, {"addresses": False}, {"keep_reserved": False},
+                                  {"totals": False, "addresses": False}])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_form_of_report_is_made_of_every_form_of_profile(form: dict[str, bool], language: str) -> None:
+    from datetime import date
+
+    from vramcast.emit.perfetto import write_counters
+    from vramcast.report.replay_shown import ShownReplay
+    from vramcast.report.written.recordings import replay_report
+
+    run = Run(capacity_bytes=64 * MIB)
+    train(run, 3)
+    assert run.request(80 * MIB) is None
+    snapshot, words = profile(run, 9, **form), Words(language)
+    found = examined(snapshot, leaks=True, all_confs=True)
+    assert render([found], words, top=3) and page([found], words, top=3)
+    replay_document([found], top=3)
+    replay_report("replay", ShownReplay(devices=(found,)), words, asked="", today=date(2026, 1, 1))
+    write_counters(snapshot, {0: found.replayed})
+    assert examine(snapshot, snapshot.devices[0], Asked(), against=found).difference is not None
+
+
+def several() -> Snapshot:
+    """Three cards; the second held most, the first had most events."""
+    devices = []
+    for number, size in enumerate((8, 512, 64)):
+        run = Run()
+        run.make(size * MIB, made.FORWARD)
+        for _ in range(20 if not number else 1):
+            run.drop(run.make(MIB))
+        devices.append(replace(run.dump().devices[0], device=number))
+    return replace(run.dump(), devices=tuple(devices), stacks=((), made.FORWARD))
+
+
+def test_of_several_devices_the_one_to_look_at_comes_first() -> None:
+    snapshot = several()
+    found = [examine(snapshot, device, Asked()) for device in snapshot.devices]
+    assert main_device(found) == 1
+    assert render(found, Words("en"), top=3).startswith("of 3 devices, device 1 held most: 514.00 MiB\n")
+    assert replay_document(found, top=3)["main_device"] == 1
+    assert '"shown":1' in page(found, Words("en"), top=3)
+
+
+def test_a_device_that_ran_out_goes_before_one_that_held_more() -> None:
+    run = Run(capacity_bytes=64 * MIB)
+    run.make(40 * MIB)
+    assert run.request(40 * MIB) is None
+    snapshot = several()
+    failed = replace(run.dump().devices[0], device=3)
+    found = [examine(replace(snapshot, devices=(*snapshot.devices, failed)), device, Asked())
+             for device in (*snapshot.devices, failed)]
+    assert main_device(found) == 3
+    assert render(found, Words("en"), top=3).startswith("of 4 devices, device 3 ran out of memory\n")

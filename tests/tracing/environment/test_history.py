@@ -1,0 +1,127 @@
+"""The memory history that a script asks for, as torch keeps it."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vramcast.recordings.replay import Outcome, replay
+from vramcast.sources.snapshots import read_snapshot
+
+
+def made(size):
+    return torch.empty(size, device="cuda")
+
+
+def events():
+    (trace,) = torch.cuda.memory._snapshot()["device_traces"]
+    return trace
+
+
+def live_frames():
+    segments = torch.cuda.memory._snapshot()["segments"]
+    return [block["frames"] for segment in segments for block in segment["blocks"] if block["state"] != "inactive"]
+
+
+def test_until_it_is_switched_on_nothing_is_kept(session):
+    with session.active():
+        held = made(1000)
+        assert events() == [] and live_frames() == [[]]
+        assert not torch._C._cuda_isHistoryEnabled()
+        del held
+
+
+def test_events_are_those_since_it_was_switched_on_and_stacks_those_of_the_user(session):
+    with session.active():
+        before = made(1000)
+        torch.cuda.memory._record_memory_history()
+        after = made(2000)
+        assert [(event["action"], event["size"]) for event in events()] == [("alloc", 8000)]
+        first, second = live_frames()
+        assert first == [] and second[0]["name"] == "made" and second[0]["filename"].endswith("test_history.py")
+        del before
+        actions = [event["action"] for event in events()]
+        assert actions == ["alloc", "free_requested", "free_completed"]
+        assert events()[-1]["frames"][0]["name"].startswith("test_events_are_those")  # where it was given up
+        torch.cuda.memory._record_memory_history(enabled=None)
+        assert events() == []
+        del after
+
+
+def test_only_the_newest_are_kept_and_none_of_what_is_skipped(session):
+    with session.active():
+        torch.cuda.memory._record_memory_history(max_entries=3)
+        held = [made(size) for size in (1000, 2000, 3000, 4000)]
+        assert [event["size"] for event in events()] == [8000, 12000, 16000]
+        torch.cuda.memory._record_memory_history("state")
+        assert len(events()) == 1
+        torch.cuda.memory._record_memory_history(clear_history=True, skip_actions=["free_requested"])
+        held.clear()
+        assert {event["action"] for event in events()} == {"free_completed"}
+
+
+@pytest.mark.parametrize(
+    ("context", "of_blocks", "of_allocations", "of_frees"),
+    [(None, 0, 0, 0), ("state", 1, 0, 0), ("alloc", 1, 1, 1), ("all", 1, 1, 1)],
+)
+def test_stacks_are_kept_of_what_was_asked(session, context, of_blocks, of_allocations, of_frees):
+    with session.active():
+        torch.cuda.memory._record_memory_history(context=context)
+        held, gone = made(1000), made(2000)
+        del gone
+        allocation, free = events()[1], events()[-1]
+        assert [bool(live_frames()[0]), bool(allocation["frames"]), bool(free["frames"])] == [
+            bool(of_blocks), bool(of_allocations), bool(of_frees)
+        ]
+        if context == "alloc":  # without one of its own a free has that of its allocation
+            assert free["frames"] == events()[2]["frames"]
+        del held
+
+
+def test_the_older_way_to_ask_is_understood(session):
+    with session.active():
+        torch.cuda.memory._record_memory_history(
+            True, trace_alloc_max_entries=100, trace_alloc_record_context=True
+        )
+        held = made(1000)
+        assert [event["action"] for event in events()] == ["segment_alloc", "alloc"]
+        torch.cuda.memory._record_memory_history(False)
+        assert events() == []
+        del held
+
+
+def test_a_dump_opens_in_torchs_own_viewer_and_replays_exactly(session, tmp_path):
+    from torch.cuda import _memory_viz
+
+    path = tmp_path / "run.pickle"
+    with session.active():
+        module = torch.nn.Linear(512, 512).cuda()
+        optimizer = torch.optim.AdamW(module.parameters())
+        torch.cuda.memory._record_memory_history(max_entries=100_000)
+        for _ in range(3):
+            module(torch.randn(64, 512, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.memory._dump_snapshot(str(path))
+    document = pickle.loads(path.read_bytes())
+    for plot in (_memory_viz.trace_plot, _memory_viz.segment_plot):
+        assert "<html>" in plot(document) or "<script" in plot(document)
+    assert "alloc" in _memory_viz.trace(document)
+    snapshot = read_snapshot(path)
+    replayed = replay(snapshot, snapshot.devices[0])
+    assert replayed.outcome is Outcome.EXACT and replayed.allocations > 20
+
+
+def test_a_failure_says_what_was_free():
+    from vramcast.catalogue.gpus import load_gpu
+    from vramcast.tracing.session import Session
+
+    with Session(load_gpu("a100-sxm-80gb"), capacity_bytes=64 << 20).active():
+        torch.cuda.memory._record_memory_history()
+        with pytest.raises(torch.OutOfMemoryError):
+            made(100 << 20)
+        (event,) = (event for event in events() if event["action"] == "oom")
+        assert event["device_free"] == 64 << 20 and "addr" not in event
