@@ -13,6 +13,7 @@ from vramcast.emit.files import File, Order, Part
 from vramcast.emit.lines import Line, Table, plain, reasons
 from vramcast.engines.deepspeed import settings as zero_settings
 from vramcast.errors import Unsupported
+from vramcast.question.configs import deepspeed as reader
 
 NAME: Final = "ds_config.json"
 
@@ -21,9 +22,8 @@ STAGES: Final = {
 }
 """The engine computes stage 1 where the plan splits nothing: with one rank it is the same."""
 
-OPTIMIZERS: Final = {"adamw": "AdamW", "adam": "Adam", "lion": "Lion", "adagrad": "Adagrad", "lamb": "Lamb",
-                     "muon": "Muon"}
-"""DeepSpeed's own; others come from the training script."""
+OPTIMIZERS: Final = {ours: name for name, ours in reversed(reader.OPTIMIZERS.items()) if name != "SGD"}
+"""DeepSpeed's own; others come from the training script, PyTorch's too."""
 
 LEARNING_RATE: Final = 1e-5
 """Not part of a memory plan; stands in every file so that they agree [1]."""
@@ -52,7 +52,8 @@ def write(order: Order) -> tuple[File, ...]:
 def is_used(job: Job) -> bool:
     """Whether the engine answers with DeepSpeed: its own always, the Trainer where the plan shards."""
     sharded = job.plan.shards is not Shards.NOTHING and job.data_parallel > 1
-    trainer = job.engine == "huggingface" and (sharded or bool(job.engine_options.get("deepspeed")))
+    by_it = job.plan.sharded_by in (None, "deepspeed")
+    trainer = job.engine == "huggingface" and (sharded and by_it or bool(job.engine_options.get("deepspeed")))
     return job.engine == "deepspeed" or trainer
 
 
@@ -67,10 +68,12 @@ def _batch(order: Order) -> Table:
 
 
 def _precision(order: Order) -> Table:
-    precision = order.ask("precision")
+    precision = order.job.plan.precision
     if precision in ("fp64", "fp8"):
         raise Unsupported(f"DeepSpeed has no precision {precision}; use mixed-bf16")
     width = SIXTEEN_BITS.get(precision)
+    if precision != "tf32":  # which is PyTorch's own switch
+        order.ask("precision")
     if width is None:
         return ()
     why = f"{precision}: {width} weights and activations, an fp32 copy in the optimizer"
@@ -141,14 +144,17 @@ def _offload(order: Order, stage: int) -> list[Line]:
 
 
 def _optimizer(order: Order) -> Table:
-    name = order.ask("optimizer")
+    name = order.job.plan.optimizer
     if name not in OPTIMIZERS:
         why = f"{name} is built by the training script, not by DeepSpeed"
         return (
             Line("zero_allow_untested_optimizer", True, why),
             Line("zero_force_ds_cpu_optimizer", False, why),
         )
+    order.ask("optimizer")
     params = (Line("lr", LEARNING_RATE, "not part of the plan: set your own, also in training_args.yaml"),)
+    if name == "adam":
+        params = (*params, Line("adam_w_mode", False, "without it DeepSpeed's Adam is AdamW"))
     return (Line("optimizer", (Line("type", OPTIMIZERS[name], "as planned"), Line("params", params))),)
 
 
@@ -161,7 +167,7 @@ def _rest(order: Order) -> Table:
 
 def _notes(order: Order) -> tuple[str, ...]:
     found = []
-    precision = order.ask("precision")
+    precision = order.job.plan.precision
     if precision in ("bf16", "fp16", "amp-bf16", "amp-fp16"):
         found.append(f"{NAME}: with --precision {precision} DeepSpeed keeps an fp32 copy too; so the plan was computed")
     if order.job.plan.shards is Shards.NOTHING and order.job.data_parallel > 1:

@@ -22,24 +22,10 @@ from vramcast.emit.python_parts import (
 )
 from vramcast.emit.yaml_text import yaml_text
 from vramcast.errors import Unsupported
+from vramcast.question.configs.trainers import LOW_RANK, OPTIMS, optim_of
 
 NAME: Final = "training_args.yaml"
 SCRIPT: Final = "train_trainer.py"
-
-OPTIMIZERS: Final[dict[str, tuple[str, str]]] = {
-    "adamw": ("adamw_torch", ""), "sgd": ("sgd", ""), "sgd-momentum": ("sgd", "momentum=0.9"),
-    "adafactor": ("adafactor", ""), "adagrad": ("adagrad", ""), "rmsprop": ("rmsprop", ""),
-    "adamw-8bit": ("adamw_bnb_8bit", ""), "paged-adamw-8bit": ("paged_adamw_8bit", ""),
-    "paged-adamw": ("paged_adamw_32bit", ""), "adamw-4bit": ("adamw_torch_4bit", ""),
-    "lion": ("lion_32bit", ""), "lion-8bit": ("lion_8bit", ""), "paged-lion": ("paged_lion_32bit", ""),
-    "paged-lion-8bit": ("paged_lion_8bit", ""), "galore": ("galore_adamw", ""), "apollo": ("apollo_adamw", ""),
-    "lomo": ("lomo", ""), "adalomo": ("adalomo", ""), "schedulefree-adamw": ("schedule_free_adamw", ""),
-    "schedulefree-sgd": ("schedule_free_sgd", ""),
-}
-"""Optimizer -> `optim` and `optim_args`."""
-
-LOW_RANK: Final = ("galore", "apollo")
-"""Optimizers that project the matrices of named modules."""
 
 LIGER_LOSSES: Final = {Loss.FUSED: "cross_entropy", Loss.FUSED_LINEAR: "fused_linear_cross_entropy"}
 
@@ -59,13 +45,13 @@ def write(order: Order) -> tuple[File, ...]:
     order.ask.also("objective")
     table = training_arguments(order)
     text = yaml_text(table, head=head_of(order))
-    script = _script(order)
-    run = run_script(order, f"{SCRIPT} {NAME}", starter=ACCELERATE if _is_fsdp(job) else TORCHRUN)
-    said = frozenset(order.ask.said)
+    code, start = order.apart(), order.apart()
+    script, notes = _script(code), _notes(code)
+    run = run_script(start, f"{SCRIPT} {NAME}", starter=ACCELERATE if _is_fsdp(job) else TORCHRUN)
     return (
-        File(NAME, text, (Part("transformers", "TrainingArguments"),), said),
-        File(SCRIPT, script, (), said, _notes(order)),
-        File(RUN, run, (), said, executable=True),
+        File(NAME, text, (Part("transformers", "TrainingArguments"),), frozenset(order.ask.said)),
+        File(SCRIPT, script, (), frozenset(code.ask.said), notes),
+        File(RUN, run, (), frozenset(start.ask.said), executable=True),
     )
 
 
@@ -98,9 +84,10 @@ def training_arguments(order: Order) -> Table:
 
 
 def precision_lines(order: Order) -> list[Line]:
-    """Autocast, or the dtype DeepSpeed trains in."""
-    precision = Precision(order.ask("precision"))
-    zero = deepspeed.is_used(order.job)
+    """Autocast, or the dtype DeepSpeed trains in; without either the script says what weights are loaded in."""
+    precision, zero = order.job.plan.precision, deepspeed.is_used(order.job)
+    if zero or precision not in (Precision.BF16, Precision.FP16, Precision.FP64):
+        order.ask("precision")
     if precision is Precision.FP8:
         raise Unsupported("the Trainer has no fp8 of its own; use --engine megatron or torchtitan")
     width = COMPUTE_DTYPES.get(precision)
@@ -128,22 +115,20 @@ def recompute_lines(order: Order) -> list[Line]:
 
 
 def _optimizer(order: Order) -> list[Line]:
-    name, _, rank = str(order.ask("optimizer")).partition(":")
-    kernel = order.ask("optimizer_kernel")
+    name, kernel = order.job.plan.optimizer, order.job.plan.optimizer_kernel
     if deepspeed.is_used(order.job) and name in deepspeed.OPTIMIZERS:
         return []  # the DeepSpeed file builds it
-    if name not in OPTIMIZERS:
-        raise Unsupported(f"the Trainer has no optimizer {name}; use {', '.join(OPTIMIZERS)}")
-    optim, arguments = OPTIMIZERS[name]
-    if optim == "adamw_torch" and kernel == "fused":
-        optim = "adamw_torch_fused"
-    elif kernel in ("fused", "loop"):
-        raise Unsupported(f"the Trainer does not choose the kernel of {name}; leave --optimizer-kernel out")
-    lines = [Line("optim", optim, f"{name}, as planned")]
-    if name in LOW_RANK:
+    order.ask.also("optimizer", "optimizer_kernel")
+    found = optim_of(name, kernel)
+    if found is None:
+        known = dict.fromkeys(one.optimizer for meanings in OPTIMS.values() for one in meanings)
+        if name.partition(":")[0] in known:
+            raise Unsupported(f"the Trainer does not choose the kernel of {name}; leave --optimizer-kernel out")
+        raise Unsupported(f"the Trainer has no optimizer {name}; use {', '.join(known)}")
+    lines = [Line("optim", found[0], f"{name}, as planned")]
+    if name.partition(":")[0] in LOW_RANK:
         lines.append(Line("optim_target_modules", "all-linear", "every matrix is projected"))
-        arguments = f"rank={rank}" if rank else arguments
-    return lines + ([Line("optim_args", arguments)] if arguments else [])
+    return lines + ([Line("optim_args", found[1])] if found[1] else [])
 
 
 def _loss(order: Order) -> list[Line]:

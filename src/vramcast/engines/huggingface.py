@@ -26,7 +26,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
 
     `engine_options`: "reentrant" checkpoints (bool, the default before transformers 5), "padded" batches (bool),
     "shifted_loss" for model code that shifts its logits (bool), "deepspeed" (bool), "trl" (its release), "prepare_kbit"
-    ("trl", "peft", "none") for packed bases, "beta" (float) for GRPO.
+    ("trl", "peft", "norms", "none") for packed bases, "beta" (float) for GRPO.
 
     Raises: Unsupported for model parallelism and what DeepSpeed is not asked for
     """

@@ -43,7 +43,7 @@ class HuggingFace(Zero, frozen=True):
 
     deepspeed: bool = False
     trl: str | int = ""  # TRL's release, 0.24
-    prepare_kbit: Literal["trl", "peft", "none"] = "trl"  # who prepares a packed base for training
+    prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
 
 
 class Colossal(Eager, frozen=True):

@@ -23,8 +23,8 @@ CUTOFF: Final = 2048
 RANK: Final = 8
 """lora_rank where nobody says it [LF hparams/finetuning_args.py]."""
 
-KERNELS: Final = {"auto": "flash", "sdpa": "flash", "fa2": "flash", "fa3": "flash", "disabled": "eager"}
-"""`flash_attn` -> kernel: PyTorch's takes its flash kernel where batches are full [LF model_utils/attention.py]."""
+KERNELS: Final = {"auto": None, "sdpa": None, "fa2": "flash", "fa3": "flash", "disabled": "eager"}
+"""`flash_attn` -> kernel; None: as Transformers chooses [LF model_utils/attention.py]."""
 
 MULTIMODAL: Final = re.compile(
     r"vl|llava|omni|vision|pixtral|paligemma|mllama|minicpm_[vo]|gemma3|gemma4|4v|audio|moss"
@@ -55,8 +55,13 @@ def read_factory(config: Config) -> Reading:
         values.cannot("template", f"{str(values.get('template'))[:40]} is of a model with towers that stay frozen, "
                       "which is not modelled")
     options["seq-len"] = values.count("cutoff_len") or CUTOFF
-    options["attention"] = values.one_of("flash_attn", KERNELS, option="attention") or "flash"
-    options |= _recompute(values) | _kernels(values) | _adapters(values) | _low_rank(values)
+    if (kernel := values.one_of("flash_attn", KERNELS, option="attention")) is not None:
+        options["attention"] = kernel
+    options |= _recompute(values) | _kernels(values) | _low_rank(values)
+    adapters = _adapters(values)
+    prepared = adapters.pop("engine-option", ()) if options["engine"] != "unsloth" else ()
+    options |= {name: value for name, value in adapters.items() if name != "engine-option"}
+    options["engine-option"] = (*options.get("engine-option", ()), *prepared)
     values.only("pref_loss", "sigmoid", "hinge", "ipo")
     values.only("pref_ftx", 0, 0.0)
     read = arguments_of(values, config.name)
@@ -162,7 +167,9 @@ def _stored(values: Watched) -> dict[str, Any]:
         return {"base-weights": kind} if kind else {}
     if bits is None:
         return {}
+    prepared = "norms" if values.flag("upcast_layernorm") else "none"
+    found: dict[str, Any] = {"engine-option": (f"prepare_kbit={prepared}",)}
     if bits == 8:
-        return {"base-weights": "int8"}
+        return found | {"base-weights": "int8"}
     values.only("quantization_type", "nf4")
-    return {"base-weights": "nf4" if values.flag("double_quantization") is False else "nf4-dq"}
+    return found | {"base-weights": "nf4" if values.flag("double_quantization") is False else "nf4-dq"}

@@ -12,6 +12,7 @@ from vramcast.question.configs.deepspeed import read as read_deepspeed
 from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, Unread
 from vramcast.question.configs.sharding import fsdp_options
 from vramcast.question.configs.watched import Known, Watched
+from vramcast.states.optimizers import optimizer
 
 ARGUMENTS: Final = Known("transformers", "TrainingArguments")
 
@@ -28,9 +29,9 @@ OPTIMS: Final[dict[str, tuple[Optim, ...]]] = {
     "adamw_torch": (Optim("adamw", "foreach"),), "adamw_torch_fused": (Optim("adamw", "fused"),),
     "adamw_hf": (Optim("adamw", "loop"),), "sgd": (Optim("sgd"), Optim("sgd-momentum", arguments="momentum=0.9")),
     "adafactor": (Optim("adafactor"),), "adagrad": (Optim("adagrad"),), "rmsprop": (Optim("rmsprop"),),
-    "adamw_8bit": (Optim("adamw-8bit"),), "adamw_bnb_8bit": (Optim("adamw-8bit"),),
-    "paged_adamw_8bit": (Optim("paged-adamw-8bit"),), "paged_adamw": (Optim("paged-adamw"),),
-    "paged_adamw_32bit": (Optim("paged-adamw"),), "adamw_torch_4bit": (Optim("adamw-4bit"),),
+    "adamw_bnb_8bit": (Optim("adamw-8bit"),), "adamw_8bit": (Optim("adamw-8bit"),),
+    "paged_adamw_8bit": (Optim("paged-adamw-8bit"),), "paged_adamw_32bit": (Optim("paged-adamw"),),
+    "paged_adamw": (Optim("paged-adamw"),), "adamw_torch_4bit": (Optim("adamw-4bit"),),
     "lion_32bit": (Optim("lion"),), "lion_8bit": (Optim("lion-8bit"),), "paged_lion_32bit": (Optim("paged-lion"),),
     "paged_lion_8bit": (Optim("paged-lion-8bit"),), "galore_adamw": (Optim("galore"),),
     "apollo_adamw": (Optim("apollo"),), "lomo": (Optim("lomo"),), "adalomo": (Optim("adalomo"),),
@@ -38,8 +39,9 @@ OPTIMS: Final[dict[str, tuple[Optim, ...]]] = {
 }
 """`optim` -> our optimizers, by `optim_args` where several share it [HF `OptimizerNames`]."""
 
-LOW_RANK: Final = ("galore", "apollo")
-"""Optimizers that project the matrices of named modules; "rank=64" of `optim_args` is theirs."""
+LOW_RANK: Final = {"galore": 128, "apollo": 128}
+"""Optimizers that project the matrices of named modules -> rank where `optim_args` says none [HF
+trainer_optimizer.py]."""
 
 TRAINERS_BATCH: Final = 8
 """per_device_train_batch_size and its kin of evaluation where nobody says them [HF]."""
@@ -51,6 +53,20 @@ USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "optim_target_modules": ("all-linear",), "include_num_input_tokens_seen": ("no", "all", "non_padding", True, False),
 }
 """Names that change nothing with these values, and are not modelled with others."""
+
+
+def optim_of(name: str, kernel: str | None) -> tuple[str, str] | None:
+    """`optim` and `optim_args` of an optimizer and the implementation of its step; None: the Trainer has none such.
+
+    >>> optim_of("adamw", None), optim_of("adamw", "fused"), optim_of("galore:64", None), optim_of("sgd", "fused")
+    (('adamw_torch', ''), ('adamw_torch_fused', ''), ('galore_adamw', 'rank=64'), None)
+    """
+    bare = name.partition(":")[0]
+    for optim, meanings in OPTIMS.items():
+        for one in meanings:
+            if one.optimizer == bare and kernel in (None, one.kernel):
+                return optim, f"rank={optimizer(name).rank}" if bare in LOW_RANK else one.arguments
+    return None
 
 
 def is_trainer(config: Config) -> bool:
@@ -189,8 +205,8 @@ def optimizer_of(values: Watched) -> dict[str, Any]:
     if known is None:
         return {}
     name, _, rank = arguments.partition("rank=")
-    if known[0].optimizer in LOW_RANK and not name and rank.isdecimal():
-        return {"optimizer": f"{known[0].optimizer}:{rank}"}
+    if known[0].optimizer in LOW_RANK and not name and (rank.isdecimal() or not arguments):
+        return {"optimizer": f"{known[0].optimizer}:{rank or LOW_RANK[known[0].optimizer]}"}
     found = next((one for one in known if one.arguments == arguments.replace(" ", "")), None)
     if found is None:
         values.cannot("optim_args", option="optimizer")
