@@ -9,9 +9,11 @@ from msgspec.structs import replace
 
 import vramcast
 from truth.rows.megatron import peaks, simumax_job
+from vramcast.api import job_of
 from vramcast.domain.job import Job
 from vramcast.engines.megatron import ranks
-from vramcast.errors import InvalidSpec
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.estimate.training import answer
 from vramcast.units import GIB
 
 
@@ -37,6 +39,45 @@ def test_every_pipeline_stage_is_a_role() -> None:
     roles = ranks(simumax_job("llama3_70b_l12_tp1_pp2_dp4_mbc8_cef"))
     assert [role.role for role in roles] == ["first stage", "last stage"]
 
+
+def _allocated(model: str, modules: str, **options: object) -> int:
+    asked = {"model": model, "gpus": "8xh200-sxm-141gb", "engine": "megatron", "shards": "optimizer", **options}
+    chosen = {"recompute": "selective", "recompute-modules": modules} if modules else {}
+    return answer(job_of({**asked, **chosen}), with_changes=False).fullest.peak.allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "modules", "options"),
+    [
+        ("mixtral-8x7b", "moe", {"ep": 8}), ("mixtral-8x7b", "moe_act", {"ep": 8}),
+        ("mixtral-8x7b", "layernorm", {"ep": 8}), ("llama-3.1-8b", "mlp", {}),
+        ("llama-3.1-8b", "layernorm", {"engine-option": "transformer_impl=local"}),
+        ("deepseek-v2", "mla_up_proj", {"ep": 8, "layers": 6}),
+        ("deepseek-v2", "shared_experts", {"ep": 8, "layers": 6}),
+    ],
+)
+def test_every_module_that_is_recomputed_saves_memory(model: str, modules: str, options: dict[str, object]) -> None:
+    assert _allocated(model, modules, **options) < _allocated(model, "", **options)
+
+
+def test_recomputing_the_whole_moe_saves_more_than_any_part_of_it() -> None:
+    whole = _allocated("mixtral-8x7b", "moe", ep=8)
+    assert whole < _allocated("mixtral-8x7b", "moe_act", ep=8)
+    assert whole == _allocated("mixtral-8x7b", "moe,moe_act", ep=8)
+
+
+@pytest.mark.parametrize(
+    ("model", "modules", "error", "said"),
+    [
+        ("mixtral-8x7b", "foo", UnknownName, "known: core_attn, moe_act, layernorm, mla_up_proj, mlp, moe"),
+        ("llama-3.1-8b", "moe", InvalidSpec, "changes nothing of llama-3.1-8b: it has no experts"),
+        ("llama-3.1-8b", "layernorm", InvalidSpec, "within the product behind it"),
+        ("llama-3.1-8b", "mhc", Unsupported, "recompute-modules=mhc is not modelled"),
+    ],
+)
+def test_a_module_without_effect_is_refused(model: str, modules: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        _allocated(model, modules)
 
 @pytest.mark.parametrize(
     ("asked", "works"),

@@ -211,3 +211,18 @@ def test_a_model_without_queries_and_values_adapts_what_mixes_its_tokens() -> No
     assert "attention.kv_b" in usual_targets(load_model("deepseek-v2"))
     with pytest.raises(InvalidSpec, match="give --lora-targets"):
         usual_words(load_model("mamba-130m"))
+
+
+@pytest.mark.parametrize("model", sorted({load_model(name).family: name for name in model_names()}.values()))
+def test_every_module_of_every_family_can_be_adapted_or_is_refused(model: str) -> None:
+    network = load_model(model)
+    words = dict.fromkeys(module.last for module in modules_of(network) if module.kind in ("linear", "parameters"))
+    layers = min(8, network.num_layers)
+    for word in ("all-linear", *words):
+        asked = {"model": model, "gpus": "h200-sxm-141gb", "engine": "pytorch", "peft": "lora", "lora-targets": word,
+                 "precision": "bf16", "seq-len": 64, "layers": layers}
+        try:
+            found = answer(job_of(asked), with_changes=False)
+        except (InvalidSpec, UnknownName):
+            continue  # an engine does not build the model, PEFT refuses the module, or no layer of the cut has it
+        assert found.fullest.peak.allocated_bytes > 0

@@ -64,7 +64,7 @@ def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, 
     normed = norm(
         graph, f"{part}_norm", x, rows=rows, width=hidden, element=e, statistics=2 if layer.norm is Norm.LAYER else 1
     )
-    if "layernorm" in shape.recompute_modules:
+    if "layernorm" in shape.recompute_modules and owns_norm(layer, part, te=shape.te):
         graph.checkpoint(start, discard_output=True)
     if part == "channel":
         out = (
@@ -78,6 +78,15 @@ def _residual(graph: Graph, x: Value, layer: Layer, shape: Shape, *, part: str, 
         out = _mixer(graph, normed, layer, shape, hidden=hidden, causal=causal)
     dropout = shape.hidden_dropout
     return dropout_add(graph, f"{part}_add", out, x, rows=rows, width=hidden, element=e, dropout=dropout)
+
+
+def owns_norm(layer: Layer, part: str, *, te: bool) -> bool:
+    """Whether the norm before a part is a module; TransformerEngine makes the others within the linear behind them.
+
+    Source: Megatron-LM core/models/gpt/gpt_layer_specs.py `get_gpt_layer_with_transformer_engine_submodules`
+    """
+    read = {"mixer": layer.mixer, "cross": layer.cross_attention, "channel": layer.channel}[part]
+    return read is not None and (not te or isinstance(read, (MultiLatentAttention, MoE)))
 
 
 def _dense(graph: Graph, x: Value, layer: Layer, shape: Shape, *, hidden: int) -> Value:

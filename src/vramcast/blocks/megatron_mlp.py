@@ -21,10 +21,7 @@ def mlp(graph: Graph, x: Value, block: MLP, shape: Shape, *, hidden: int, name: 
         biased = activation(graph, f"{name}.biased", shape.tokens, width, shape.element)
         graph.call(f"{name}.bias", [inner], [biased], passes_gradient=True)
         inner = biased
-    start = len(graph.operators)
     out = fused_activation(graph, f"{name}.activation", inner, rows=shape.tokens, width=width, element=shape.element)
-    if "activation" in shape.recompute_modules:
-        graph.checkpoint(start, discard_output=True)
     down = Linear(rows=hidden, columns=width, tokens=shape.tokens, tokens_between=shape.tokens_between,
                   element=shape.element)
     return row_linear(graph, f"{name}.down", out, down)

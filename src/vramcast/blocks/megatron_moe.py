@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from math import ceil
 
+from msgspec.structs import replace
+
 from vramcast.blocks.megatron_mlp import mlp
 from vramcast.blocks.megatron_shape import Shape
 from vramcast.domain.model import MLP, MoE
@@ -27,7 +29,16 @@ def expert_rows(moe: MoE, shape: Shape) -> int:
 
 
 def moe(graph: Graph, x: Value, block: MoE, shape: Shape, *, hidden: int) -> Value:
-    """Routed and shared experts; their sum is the output."""
+    """Routed and shared experts; their sum is the output. Recomputed whole, nothing within is kept."""
+    if "moe" not in shape.recompute_modules:
+        return _moe(graph, x, block, shape, hidden=hidden)
+    start = len(graph.operators)
+    out = _moe(graph, x, block, replace(shape, recompute_modules=()), hidden=hidden)
+    graph.checkpoint(start)
+    return out
+
+
+def _moe(graph: Graph, x: Value, block: MoE, shape: Shape, *, hidden: int) -> Value:
     shared = None
     if block.shared_width:
         inner = MLP(width=block.shared_width, gated=block.expert.gated, bias=block.expert.bias)

@@ -38,6 +38,12 @@ JOINED: Final[dict[str, Callable[[int, int], int]]] = {
 """Variant -> rows that the projection of queries, keys and values has beside them."""
 
 
+BESIDE: Final[dict[str, tuple[str, ...]]] = {
+    "gated_delta": ("gate", "beta", "decay"), "kimi_delta": ("beta",), "lightning": ("gate",),
+}
+"""Variant -> weights that read the same states as queries, keys and values do."""
+
+
 def state_space_block(graph: Graph, x: Value, *, spec: Mamba | LinearAttention, sizes: Sizes) -> Value:
     """In-projection, causal convolution, scan, gate, out-projection."""
     if isinstance(spec, LinearAttention) and spec.variant == "short_conv":
@@ -73,44 +79,45 @@ def _linear_attention(graph: Graph, x: Value, spec: LinearAttention, sizes: Size
     key, value = heads_k * spec.k_head_dim, heads_v * spec.v_head_dim
     rows = 2 * key + value + JOINED[spec.variant](value, heads_v)
     element = sizes.numerics.compute
-    mixed, beside = _projected(graph, x, spec, sizes, rows=rows, heads=(heads_k, heads_v))
+    mixed, gate, steps = _projected(graph, x, spec, sizes, rows=rows, heads=(heads_k, heads_v))
     convolved = _saved_step(graph, mixed, "linear_attention.convolved", sizes.tokens * (2 * key + value) * element)
     # the triangular factors of every chunk, and the state between chunks
     states = sizes.tokens * heads_v * CHUNK * element
     states += sizes.batch * ceil_div(sizes.seq_len, CHUNK) * heads_v * spec.k_head_dim * spec.v_head_dim * element
-    gate, decay = beside, None
     if spec.variant == "kimi_delta":
         decay = _narrowed(graph, x, "linear_attention.decay", width=spec.v_head_dim, rows=key, sizes=sizes)
         gate = _narrowed(graph, x, "linear_attention.gate", width=spec.v_head_dim, rows=value, sizes=sizes)
-    out = _scan(graph, "linear_attention", convolved, gate, inner=value, states=states, sizes=sizes, decay=decay)
+        steps = (*steps, decay)
+    out = _scan(graph, "linear_attention", convolved, gate, inner=value, states=states, sizes=sizes, steps=steps)
     shape = (sizes.hidden, value)
     return project(graph, "linear_attention.out", out, tokens=sizes.tokens, shape=shape, sizes=sizes)
 
 
 def _projected(
     graph: Graph, x: Value, spec: LinearAttention, sizes: Sizes, *, rows: int, heads: tuple[int, int]
-) -> tuple[Value, Value]:
-    """What the convolution reads and what the gate reads: one product, or those that adapters correct apart."""
+) -> tuple[Value, Value, tuple[Value, ...]]:
+    """What the convolution, the gate and the scan read: one product, or those that adapters correct apart."""
     owner, tokens = "linear_attention", sizes.tokens
     key, value = heads[0] * spec.k_head_dim, heads[1] * spec.v_head_dim
     widths = {"q": key, "k": key, "v": value, "gate": value, "beta": heads[1], "decay": heads[1]}
-    names = {"gated_delta": ("gate", "beta", "decay"), "kimi_delta": ("beta",), "lightning": ("gate",)}
-    weights = tuple(f"{owner}.{name}" for name in ("q", "k", "v", *names[spec.variant]))
+    weights = tuple(f"{owner}.{name}" for name in ("q", "k", "v", *BESIDE[spec.variant]))
     targets = sizes.adapter.targets if sizes.adapter is not None else ()
     joined = [path for path in targets if any(part in weights for part in parts_of(path))]
     if not joined:
         mixed = project(graph, f"{owner}.in", x, tokens=tokens, shape=(rows, sizes.hidden), sizes=sizes)
-        return mixed, mixed
-    paths = [*joined, *(path for path in weights if not any(path in parts_of(other) for other in joined))]
-    made = {
-        path: project(
-            graph, path, x, tokens=tokens, sizes=sizes,
-            shape=(sum(widths[part.rpartition(".")[2]] for part in parts_of(path)), sizes.hidden),
-        )
-        for path in paths
-    }
-    reads = {part: found for path, found in made.items() for part in parts_of(path)}
-    return reads[f"{owner}.v"], reads.get(f"{owner}.gate", reads[f"{owner}.v"])
+        return mixed, mixed, ()
+    left = tuple(path for path in weights if not any(path in parts_of(other) for other in joined))
+    reads: dict[str, Value] = {}
+    for path, parts in (*((path, parts_of(path)) for path in joined), *([(f"{owner}.in", left)] if left else [])):
+        shape = (sum(widths[part.rpartition(".")[2]] for part in parts), sizes.hidden)
+        reads |= dict.fromkeys(parts, project(graph, path, x, tokens=tokens, shape=shape, sizes=sizes))
+    read = list(dict.fromkeys(reads[f"{owner}.{name}"] for name in "qkv"))
+    mixed = read[0]
+    if len(read) > 1:
+        mixed = graph.value(f"{owner}.qkv_states", tokens * (2 * key + value) * sizes.numerics.compute)
+        graph.call("cat", read, [mixed])
+    steps = (reads[f"{owner}.{name}"] for name in ("beta", "decay") if f"{owner}.{name}" in reads)
+    return mixed, reads.get(f"{owner}.gate", mixed), tuple(dict.fromkeys(steps))
 
 
 def _narrowed(graph: Graph, x: Value, path: str, *, width: int, rows: int, sizes: Sizes) -> Value:
@@ -140,10 +147,10 @@ def _saved_step(graph: Graph, x: Value, name: str, num_bytes: int) -> Value:
 
 def _scan(
     graph: Graph, owner: str, convolved: Value, gate: Value, *, inner: int, states: int, sizes: Sizes,
-    decay: Value | None = None,
+    steps: tuple[Value, ...] = (),
 ) -> Value:
-    """The scan with its chunk states, then the gated norm."""
-    read = [convolved] if decay is None else [convolved, decay]
+    """The scan with its chunk states, then the gated norm; `steps` are what it reads beside the convolution."""
+    read = [convolved, *steps]
     size = sizes.tokens * inner * sizes.numerics.compute
     scanned = graph.value(f"{owner}.scanned", size)
     extra = graph.value(f"{owner}.chunk_states", states, gradient_bytes=0)

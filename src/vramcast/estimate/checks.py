@@ -7,7 +7,7 @@ from math import gcd
 from typing import Final
 
 from vramcast.blocks.parameters.targets import check_targets
-from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Shards
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
 from vramcast.errors import InvalidSpec, Unsupported
 
@@ -35,6 +35,17 @@ UNUSED: Final[dict[str, tuple[str, ...]]] = {
     "megatron": (*_DATA_PARALLEL, "optimizer_kernel", "shard_group"),
 }
 """Fields of the plan that an engine does not look at. Their defaults are fine, anything else is refused."""
+
+NEEDS: Final[dict[str, tuple[Callable[[Plan], bool], str]]] = {
+    "recompute_modules": (lambda plan: plan.recompute is Recompute.SELECTIVE, "recompute=selective"),
+    "recompute_layers": (lambda plan: plan.recompute is Recompute.FULL, "recompute=full"),
+    "virtual_stages": (lambda plan: plan.pp > 1, "pp above 1"),
+    "first_stage_layers": (lambda plan: plan.pp > 1, "pp above 1"),
+    "last_stage_layers": (lambda plan: plan.pp > 1, "pp above 1"),
+    "cp_kind": (lambda plan: plan.cp > 1, "cp above 1"),
+    "shard_group": (lambda plan: plan.shards is Shards.EVERYTHING, "shards=everything"),
+}
+"""Field of the plan -> what it says something about, and how that is asked for. Without it, it is refused."""
 
 SHARDERS: Final[dict[str, tuple[str, ...]]] = {
     "pytorch": ("fsdp1", "fsdp2"),
@@ -107,6 +118,11 @@ def refuse_ignored(job: Job) -> None:
         if getattr(plan, name) != getattr(DEFAULT_PLAN, name):
             option = name.replace("_", "-")
             raise Unsupported(f"{option}={getattr(plan, name)} is not modelled for engine {job.engine}; leave it out")
+    for name, (there, asked) in NEEDS.items():
+        if getattr(plan, name) != getattr(DEFAULT_PLAN, name) and not there(plan):
+            value, option = getattr(plan, name), name.replace("_", "-")
+            shown = ",".join(value) if isinstance(value, tuple) else value
+            raise InvalidSpec(f"{option}={shown} says nothing without {asked}; add that, or leave {option} out")
     _check_sharder(job)
     if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(

@@ -13,6 +13,7 @@ from vramcast.domain.job import Recompute
 from vramcast.domain.model import Head, Layer, Norm, Run, Stack
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.engines.megatron.context import Context
+from vramcast.engines.megatron.recompute import DEFAULT
 from vramcast.engines.megatron.stages import Chunk, runs_of
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import Caller, Lowered, WeightGradients, lower
@@ -228,7 +229,7 @@ def _with_loss_gradient(graph: Graph, lowered: Lowered) -> Lowered:
 def shape_of(context: Context) -> Shape:
     """The block builders' view of a job."""
     plan, options = context.job.plan, context.options
-    modules = plan.recompute_modules or ("core_attn",)
+    modules = plan.recompute_modules or DEFAULT
     shape = Shape(
         seq=context.seq,
         batch=context.batch,

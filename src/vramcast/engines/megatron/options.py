@@ -11,6 +11,7 @@ import msgspec
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
 from vramcast.domain.model import Noun
+from vramcast.engines.megatron.recompute import check_modules
 from vramcast.errors import InvalidSpec, Unsupported
 
 
@@ -113,6 +114,7 @@ def _optimizer(name: str) -> str:
 
 def _check(job: Job, options: Options) -> None:
     plan = job.plan
+    check_modules(job, options)
     if options.moments != "fp32" and not options.precision_aware:
         raise InvalidSpec(f"moments={options.moments} needs precision_aware=true")
     if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP32, Precision.FP8):

@@ -108,7 +108,7 @@ def plan_of(arguments: Arguments) -> Plan:
     granularity = arguments.get("--recompute-granularity")
     if arguments.get("--recompute-activations"):
         granularity = granularity or "selective"  # the older name
-    modules = tuple(arguments.get("--recompute-modules") or ("core_attn",))
+    modules = tuple(arguments.get("--recompute-modules") or ())
     layers = arguments.get("--recompute-num-layers")
     if granularity == "full" and layers == 0:
         granularity = None
@@ -131,7 +131,7 @@ def plan_of(arguments: Arguments) -> Plan:
         shards=shards,
         precision=_precision(arguments),
         recompute=Recompute(granularity) if granularity else Recompute.NONE,
-        recompute_layers=layers if arguments.get("--recompute-method") == "block" else None,
+        recompute_layers=layers if granularity == "full" and arguments.get("--recompute-method") == "block" else None,
         recompute_modules=modules if granularity == "selective" else (),
         offload_optimizer="cpu" if arguments.get("--optimizer-cpu-offload") else "none",
         offload_activations=bool(arguments.get("--fine-grained-activation-offloading")),

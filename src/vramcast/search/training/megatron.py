@@ -51,7 +51,7 @@ CACHED: Final = 1 << 14
 
 SELECTIVE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "dense": (("core_attn",), ("layernorm",), ("mlp",), ("layernorm", "mlp")),
-    "moe": (("core_attn",), ("layernorm",), ("moe_act",), ("layernorm", "moe_act")),
+    "moe": (("core_attn",), ("layernorm",), ("moe_act",), ("layernorm", "moe_act"), ("moe",)),
     "mla": (("mla_up_proj",), ("layernorm", "moe_act", "mla_up_proj")),
 }
 """Modules that selective recomputation drops, by what the model has [Megatron-LM --recompute-modules]."""
@@ -167,7 +167,7 @@ def _is_modelled(job: Job, modules: tuple[str, ...]) -> bool:
     plan = replace(job.plan, recompute=Recompute.SELECTIVE, recompute_modules=modules, tp=1, pp=1, cp=1, ep=1, etp=None)
     try:
         Context(replace(job, plan=plan))
-    except Unsupported:
+    except VramcastError:
         return False
     return True
 

@@ -90,6 +90,8 @@ ASKING_ZH: Final[dict[str, str]] = {
         "--peft {method} 不会自行适配 {model} 的任何权重；请给出 --lora-targets：{known}",
     "--peft {method} adapts no weights that exist; leave out --lora-targets":
         "--peft {method} 不适配已有的权重；请去掉 --lora-targets",
+    "{option}={value} says nothing without {asked}; add that, or leave {again} out":
+        "{option}={value} 没有 {asked} 时无意义；请加上，或去掉 {again}",
     "engine-option={text} must be written key=value": "engine-option={text} 必须写成 key=value",
     "sequences of {needed} tokens ({parts}) are longer than {context}; shorten them, or give --context {again}":
         "序列 {needed} 个 token（{parts}）超过 {context}；请缩短，或给出 --context {again}",

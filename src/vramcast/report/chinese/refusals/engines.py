@@ -62,6 +62,18 @@ ENGINES_ZH: Final[dict[str, str]] = {
     "litgpt cannot train quantised models on several GPUs; use one GPU": "litgpt 不能在多卡上训练量化模型；请用单卡",
     "litgpt has no {method}; use lora or adapter": "litgpt 没有 {method}；请用 lora 或 adapter",
     "litgpt cannot adapt {targets}; use {known}": "litgpt 不能适配 {targets}；请用 {known}",
+    "recompute-modules={name} is not modelled for megatron; use {known}":
+        "megatron 未建模 recompute-modules={name}；可用 {known}",
+    "recompute-modules={name} changes nothing of {model}: {why}; leave it out":
+        "recompute-modules={name} 对 {model} 不起作用：{why}；请去掉",
+    "it has no softmax attention": "它没有 softmax 注意力",
+    "it has no experts in grouped products": "它没有分组矩阵乘的专家",
+    "TransformerEngine makes each of its norms within the product behind it, and keeps what that reads":
+        "TransformerEngine 把每个归一化并入其后的矩阵乘，并保留其输入",
+    "it has no latent attention": "它没有潜注意力",
+    "it has no dense MLP": "它没有稠密 MLP",
+    "it has no experts": "它没有专家",
+    "it has no shared experts that run by themselves": "它没有单独运行的共享专家",
     "litgpt adapts the whole MLP or nothing of it; add {paths} to --lora-targets":
         "litgpt 要么适配整个 MLP 要么完全不适配；请把 {paths} 加入 --lora-targets",
     "--peft {method} adapts no weight of {model}; name some with --lora-targets":
