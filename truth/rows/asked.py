@@ -1,11 +1,13 @@
 """Rows that carry their question in a user's own options (`ask`): asked as the command line would ask it.
 
-Nothing is added to the options: a row is what somebody gets who says what the row says. Counters of the harnesses are
-not reset between phases, so a level is the highest of all phases.
+What a row says beside its options is said too, where there is an option for it: the release of the framework, and what
+`unexpressed` could not say when the row was written. Nothing else is added: a row is what somebody gets who says what
+the row says. Counters of the harnesses are not reset between phases, so a level is the highest of all phases.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,28 @@ VERDICTS: Final = {"oom": False, "fits": True}
 
 UNITS: Final = {"B": 1, "MiB": MIB, "GiB": GIB, "GB": GB, "GB?": GB}
 
+RELEASES: Final = {
+    "huggingface": re.compile(r"transformers ~?(\d+\.\d+(?:\.\d+)?)(?![\dx])"),
+    "pytorch": re.compile(r"torch (\d+\.\d+)"),
+}
+"""Engine -> where a row's `framework` names the release that its versions are of."""
+
+EXPRESSED: Final[dict[str, dict[str, str]]] = {
+    "FSDP1 by Accelerate": {"sharded-by": "fsdp1"},
+    "FSDP1 with flat parameters": {"sharded-by": "fsdp1"},
+    "bf16 weights under autocast": {"engine-option": "autocast=true"},
+    "fused kernels (LoRA": {"engine-option": "liger=rope+rms_norm"},
+}
+"""How a line of `unexpressed` begins -> what says it today."""
+
+SETTINGS: Final[tuple[tuple[str, str, dict[str, str]], ...]] = (
+    ("framework_config", "accelerated-peft", {"engine-option": "prepare_kbit=none"}),
+    ("framework_config", "accelerated-peft-bnb", {"base-weights": "nf4-dq"}),
+    ("framework_config", "baseline-peft-bnb", {"base-weights": "nf4-dq"}),
+)
+"""A setting of a row's own tool, how its value begins, and what that means: fms-acceleration quantises constants too,
+and prepares packed models its own way [plugins/accelerated-peft framework_plugin_bnb.py]."""
+
 FOLDER: Final = "recipe_configs/"
 """Where a row's model is a file of its own beside the rows."""
 
@@ -44,7 +68,7 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     ask, measured = row["ask"], row["measured"]
     if ask.get("ask_with") == "none":
         raise Refused(f"not a question of train or serve: {ask['reason']}")
-    found = _answered(row["task"], _options(ask, folder))
+    found = _answered(row["task"], said(row) | _model(ask, folder))
     quantity = measured["quantity"]
     if quantity in VERDICTS:
         return [Prediction(VERDICT, float(found.fits), float(VERDICTS[quantity]))]
@@ -61,9 +85,26 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     return [Prediction(LEVELS[quantity], _highest(found, LEVELS[quantity]), value)]
 
 
-def _options(ask: Row, folder: Path) -> dict[str, Any]:
+def said(row: Row) -> dict[str, Any]:
+    """The options of a row, with what it says in words."""
+    ask = row["ask"]
+    options = dict(ask["options"])
+    engine = options.get("engine")
+    release = RELEASES[engine].search(row.get("framework", "")) if engine in RELEASES else None
+    if release is not None:
+        options["engine"] = f"{engine}@{release[1]}"
+    words = [EXPRESSED[key] for text in ask.get("unexpressed", ()) for key in EXPRESSED if text.startswith(key)]
+    values = row.get("config", {}).get("values", {})
+    words += [meant for name, value, meant in SETTINGS if str(values.get(name) or "").startswith(value)]
+    for meant in words:
+        for name, value in meant.items():
+            options[name] = [*options.get(name, ()), value] if name == "engine-option" else value
+    return options
+
+
+def _model(ask: Row, folder: Path) -> dict[str, Any]:
     model = ask["model"]
-    return {"model": str(folder / model) if model.startswith(FOLDER) else model, "gpus": ask["gpus"], **ask["options"]}
+    return {"model": str(folder / model) if model.startswith(FOLDER) else model, "gpus": ask["gpus"]}
 
 
 def _answered(task: str, options: dict[str, Any]) -> Answer:

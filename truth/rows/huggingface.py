@@ -35,6 +35,9 @@ OTHER_TARGETS: Final[dict[str, tuple[str, ...]]] = {
 QWEN_TARGETS: Final = ("c_attn", "c_proj", "w1", "w2")
 """finetune.py `LoraArguments.lora_target_modules`."""
 
+QWEN_TRANSFORMERS: Final = (4, 32)
+"""requirements.txt: transformers==4.32.0; the README profiles with torch 2.0, as is current with it."""
+
 QWEN_RANK: Final = 64
 QWEN_BUCKET: Final = 200_000_000
 """finetune.py `LoraArguments.lora_r`; ds_config_zero2.json `reduce_bucket_size` [elements]."""
@@ -91,7 +94,7 @@ def qwen_job(row: Row) -> Job:
     adapted, quantised = str(row["peft"]), "Q-LoRA" in str(row["peft"])
     several, whole = int(row["n_gpus"]) > 1, adapted == "none"
     zero = quantised or several
-    options: dict[str, str | int | float | bool] = {"shifted_loss": True, "reentrant": True, "foreach_temporaries": 2}
+    options: dict[str, str | int | float | bool] = {}
     everything = row.get("zero") == "ZeRO-3" or (several and whole)
     shards = Shards.NOTHING
     if zero:
@@ -113,6 +116,7 @@ def qwen_job(row: Row) -> Job:
         plan=Plan(precision=precision, recompute=Recompute.FULL, shards=shards, peft=peft),
         cluster=cluster(row),
         engine="huggingface",
+        engine_version=QWEN_TRANSFORMERS,
         engine_options=options,
     )
 
@@ -133,7 +137,7 @@ def peft_job(row: Row) -> Job:
         plan=Plan(precision=Precision.BF16, peft=method_of(row, model)),
         cluster=cluster(row),
         engine="pytorch",
-        engine_options={"padded": True},
+        engine_options={"padded": True, "model_loss": True},
     )
 
 

@@ -66,7 +66,8 @@ def embedding(model: Model, sizes: Sizes, *, learns: bool, owner: str = "embeddi
 
 
 def head(
-    model: Model, sizes: Sizes, *, learns: bool, loss: str = "eager", outputs_fp32: bool = False, owner: str = "head"
+    model: Model, sizes: Sizes, *, learns: bool, loss: str = "eager", returns_fp32: bool = False,
+    outputs_fp32: bool = False, owner: str = "head",
 ) -> Graph:
     """Final norm, output projection and loss; ends in the scalar loss.
 
@@ -75,6 +76,7 @@ def head(
         sizes: local sizes
         learns: whether the output projection has a gradient
         loss: key of CROSS_ENTROPY_VARIANTS, or of LINEAR_CROSS_ENTROPY_VARIANTS behind "linear:"
+        returns_fp32: the model's code returns fp32 logits and forgets the others
         outputs_fp32: Accelerate's mixed precision converts the returned logits to fp32
         owner: where the ledger lists its tensors
     """
@@ -87,7 +89,8 @@ def head(
     if model.head is Head.MLM:
         x = _mlm(graph, x, model, sizes)
     if model.head in (Head.LM, Head.MLM):
-        graph.returns(_language_loss(graph, x, model, sizes, learns=learns, loss=loss, outputs_fp32=outputs_fp32))
+        returned = (returns_fp32, outputs_fp32)
+        graph.returns(_language_loss(graph, x, model, sizes, learns=learns, loss=loss, fp32=returned))
     else:
         graph.returns(_pooled_loss(graph, x, sizes))
     return graph
@@ -147,8 +150,10 @@ def _pooled_loss(graph: Graph, x: Value, sizes: Sizes) -> Value:
 
 
 def _language_loss(
-    graph: Graph, x: Value, model: Model, sizes: Sizes, *, learns: bool, loss: str, outputs_fp32: bool
+    graph: Graph, x: Value, model: Model, sizes: Sizes, *, learns: bool, loss: str, fp32: tuple[bool, bool]
 ) -> Value:
+    """The loss; `fp32`: whether forward returns fp32 logits, and whether the caller converts what it returns."""
+    returned, converted_later = fp32
     tokens, vocab, numerics = sizes.tokens, model.vocab // sizes.tp, sizes.numerics
     if loss.startswith(LINEAR):
         x = cast(graph, x, elements=tokens * sizes.hidden, to_bytes=numerics.compute, name="head.input")
@@ -159,11 +164,13 @@ def _language_loss(
     logits = project(graph, "head.output", x, tokens=tokens, shape=shape, sizes=whole, bias=model.head_bias)
     if model.logits_softcap:
         logits = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="logits.capped", saves="output")
+    if returned:
+        logits = cast(graph, logits, elements=tokens * vocab, to_bytes=FP32, name="logits.fp32")
     itemsize = logits.num_bytes // (tokens * vocab)
     if loss == "eager" and not numerics.autocast and _keeps_logits_type(model):
         loss = "torch"
     result = cross_entropy(graph, logits, Vocabulary(tokens, vocab, itemsize), loss)
-    if outputs_fp32 and itemsize != 4:
+    if converted_later and itemsize != FP32:
         converted = graph.value("logits.returned_fp32", tokens * vocab * 4, gradient_bytes=0)
         graph.call("to_fp32", [logits], [converted], differentiable=False)
     graph.hold(logits)

@@ -66,7 +66,8 @@ def _grouped(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: S
 
 
 def _one_by_one(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes: Sizes, width: int) -> Value:
-    """A loop over experts, each with its share of the rows: one expert's activations are alive at a time.
+    """A loop over experts, each with its share of the rows: one expert's activations are alive at a time, and what
+    backward reads of those before.
 
     The mask of chosen experts has eight bytes for every token, choice and expert (`one_hot`).
     """
@@ -75,17 +76,19 @@ def _one_by_one(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes
     graph.call("one_hot", [routing], [mask], differentiable=False)
     total = graph.value("moe.combined", tokens * width * element)
     graph.call("zeros", [], [total])
-    rows = max(1, ceil_div(tokens * spec.top_k, spec.num_experts))
-    gathered = graph.value("moe.gathered", rows * width * element)
-    graph.call("index", [states], [gathered])
-    out = mlp_block(
-        graph, gathered, spec=spec.expert, sizes=sizes, tokens=rows, owner="moe.experts", width=width
-    )
-    weighted = aten.multiply(graph, out, routing, num_bytes=out.num_bytes, name="moe.weighted")
-    added = graph.view(total, "moe.combined.added")
-    graph.call("index_add", [weighted, total], [added])
+    copies = 1 if sizes.expert_turns == 1 else ceil_div(spec.num_experts, sizes.expert_turns)
+    rows = max(1, ceil_div(tokens * spec.top_k * copies, spec.num_experts))
+    for _ in range(sizes.expert_turns):
+        gathered = graph.value("moe.gathered", rows * width * element)
+        graph.call("index", [states], [gathered])
+        out = mlp_block(
+            graph, gathered, spec=spec.expert, sizes=sizes, tokens=rows, owner="moe.experts", width=width, copies=copies
+        )
+        weighted = aten.multiply(graph, out, routing, num_bytes=out.num_bytes, name="moe.weighted")
+        added = graph.view(total, "moe.combined.added")
+        total = graph.call("index_add", [weighted, total], [added])
     graph.hold(mask)
-    return added
+    return total
 
 
 def _router(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:

@@ -82,7 +82,8 @@ class Phase(StrEnum):
 class Workload(Noun, frozen=True):
     """One optimizer step's data."""
 
-    seq_len: int = 4096  # positions per sample [tokens]
+    seq_len: int = 4096  # positions per sample, of the longest where they differ [tokens]
+    min_seq_len: int | None = None  # of the shortest sample, where their lengths differ [tokens]
     micro_batch: int = 1  # samples per forward on one data-parallel rank [count]
     grad_accum: int = 1  # micro-batches per optimizer step [count]
     decoder_seq_len: int | None = None  # encoder-decoder models: positions of the decoder
@@ -92,7 +93,7 @@ class Workload(Noun, frozen=True):
     completion_len: int = 0  # generated tokens per sample (ppo, grpo, evaluation with generation)
 
     def __post_init__(self) -> None:
-        counts = ("seq_len", "micro_batch", "grad_accum", "images", "decoder_seq_len", "image_size")
+        counts = ("seq_len", "min_seq_len", "micro_batch", "grad_accum", "images", "decoder_seq_len", "image_size")
         require_counts(self, *counts, zero=("completion_len",))
 
     @property

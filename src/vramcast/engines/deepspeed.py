@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.job import Job, Loss, Precision, Shards
+from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.rank import RankProgram
+from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
-from vramcast.engines.eager.question import packing_sentences, recipe_of
+from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of
+from vramcast.engines.eager.releases import causal_loss, software
 from vramcast.engines.eager.zero import Zero, zero_phases
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
 from vramcast.operators.linear import Numerics
 from vramcast.states.optimizers import optimizer
+
+PURE: Final = (Precision.BF16, Precision.FP16)
+
+NARROW_MASTERS_SINCE: Final[Version] = (0, 18, 3)
+"""bf16_master_weights_and_grads and bf16_optimizer_states [deepspeed runtime/precision_config.py]."""
+
+KEPT: Final = (
+    "DeepSpeed keeps 16-bit weights and an fp32 copy of what learns",
+    "DeepSpeed keeps masters, gradients and optimizer states in 16 bits: bf16_master_weights_and_grads and "
+    "bf16_optimizer_states",
+)
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -28,11 +41,11 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         raise Unsupported(
             f"{job.workload.objective} is not modelled for --engine {job.engine} with ZeRO; use --engine pytorch"
         )
-    loss = None
-    if job.engine_options.get("shifted_loss") and job.plan.loss in (None, Loss.EAGER):
-        loss = "shifted"
-    recipe = recipe_of(job, loss=loss)
+    causal = causal_loss(job)
+    loss = loss_of(job, autocast=False, causal=causal)
+    recipe = recipe_of(job, loss=loss)._replace(returns_fp32=causal.returns_fp32 and loss is not None)
     width = 4 if job.plan.precision in (Precision.FP32, Precision.TF32) else 2
+    _check_masters(job)
     # DeepSpeed casts the whole model, adapters too, and runs it without autocast
     adapter = recipe.sizes.adapter
     sizes = recipe.sizes._replace(
@@ -40,8 +53,16 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         adapter=None if adapter is None else adapter._replace(width=width, compute=width),
     )
     phases = zero_phases(recipe._replace(sizes=sizes), settings(job, width))
-    kept = "DeepSpeed keeps 16-bit weights and an fp32 copy of what learns"
-    return (one_role(job, phases, kept, *packing_sentences(job)),)
+    return (one_role(job, phases, KEPT[job.plan.precision in PURE], *packing_sentences(job)),)
+
+
+def _check_masters(job: Job) -> None:
+    """[Z] in eager/zero.py: masters in bf16 keep their states on the card, masters in fp16 need them on the host."""
+    version = job.engine_version if job.engine == "deepspeed" else None
+    if job.plan.precision is Precision.BF16 and version is not None and version < NARROW_MASTERS_SINCE:
+        raise Unsupported("DeepSpeed keeps masters in bf16 since 0.18.3; use --precision mixed-bf16")
+    if job.plan.precision is Precision.FP16 and job.plan.offload_optimizer == "none":
+        raise Unsupported("DeepSpeed keeps masters in fp16 on the host only; add --offload-optimizer cpu")
 
 
 FILLED_IN: Final = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
@@ -72,8 +93,9 @@ def settings(job: Job, width: int) -> Zero:
         overlap=bool(options.get("overlap_comm", True)),
         grad_accum=job.workload.grad_accum,
         width=width,
+        master=2 if plan.precision in PURE else 4,
         gradient_width=4 if options.get("grad_accum_dtype") == "fp32" else width,
         offload_optimizer=plan.offload_optimizer != "none",
         offload_parameters=plan.offload_parameters != "none",
-        workspaces=blas_workspaces(job),
+        workspaces=blas_workspaces(job, torch=software(job).torch),
     )

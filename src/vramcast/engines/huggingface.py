@@ -1,46 +1,129 @@
-"""Hugging Face Trainer over Accelerate: autocast, converted outputs, DDP; DeepSpeed where the plan shards.
+"""Hugging Face Trainer over Accelerate: autocast, converted outputs, DDP; FSDP or DeepSpeed where the plan shards.
 
-[HF] transformers trainer.py: gradient checkpointing per layer, `zero_grad(set_to_none)`, foreach AdamW
+[HF] transformers trainer.py: gradient checkpointing per layer, `zero_grad(set_to_none)`
 [Accelerate] accelerator.py `prepare_model`: forward runs under autocast and `convert_outputs_to_fp32`, so the logits
-exist once more in fp32 while the loss is computed.
+exist once more in fp32 while the loss is computed; utils/dataclasses.py `set_mixed_precision`: FSDP gathers, computes
+and reduces in 16 bits
+Defaults by release stand in eager/releases.py.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.job import Job, Loss, Precision, Shards
+from msgspec.structs import replace
+
+from vramcast.domain.job import Job, Loss, Precision, Recompute
 from vramcast.domain.rank import RankProgram
+from vramcast.domain.version import named
 from vramcast.engines import deepspeed
 from vramcast.engines.eager.models import all_phases
-from vramcast.engines.eager.question import packing_sentences, recipe_of, stepping_of
+from vramcast.engines.eager.question import (
+    loss_of,
+    packing_sentences,
+    recipe_of,
+    refuse_unsharded,
+    stepping_of,
+)
+from vramcast.engines.eager.recipe import IN_MEMORY, Recipe
+from vramcast.engines.eager.releases import (
+    CHECKPOINTS_INSIDE_SINCE,
+    SPLITS_ROOT_SINCE,
+    UPCASTS_LEARNING_SINCE,
+    UPCASTS_SINCE,
+    Sharder,
+    causal_loss,
+    reentrant,
+    sharder,
+    software,
+)
 from vramcast.engines.eager.trl import prepared
-from vramcast.engines.pytorch import one_role
-from vramcast.errors import Unsupported
+from vramcast.engines.pytorch import MIXED, one_role, sharded_role, sharding_of
+from vramcast.errors import UnknownName
 
 AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
+FP32: Final = 4
+HALF: Final = 2
+LIGER: Final = ("rope", "rms_norm", "swiglu", "fused_linear_cross_entropy")
+"""Kernels of Liger that are on by default [liger_kernel/transformers/monkey_patch.py]."""
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
     """The one role of data-parallel ranks.
 
-    `engine_options`: "reentrant" checkpoints (bool, the default before transformers 5), "padded" batches (bool),
-    "shifted_loss" for model code that shifts its logits (bool), "deepspeed" (bool), "trl" (its release), "prepare_kbit"
-    ("trl", "peft", "norms", "none") for packed bases, "beta" (float) for GRPO.
+    `engine_options`: "torch", "accelerate" and "trl" (their releases); "reentrant" checkpoints (bool), "padded" batches
+    (bool), "liger" (bool, or kernels: "rope+rms_norm"), "shifted_loss" for model code that shifts its logits (bool),
+    "autocast" over weights of 16 bits (bool), "backward_prefetch" of FSDP1 ("pre", "none"), "deepspeed" (bool),
+    "prepare_kbit" ("trl", "peft", "norms", "none") for packed bases, "beta" (float) for GRPO.
 
-    Raises: Unsupported for model parallelism and what DeepSpeed is not asked for
+    Raises: Unsupported for model parallelism and what the sharder is not asked for
     """
-    if job.engine_options.get("deepspeed") or (job.plan.shards is not Shards.NOTHING and job.data_parallel > 1):
-        if job.plan.sharded_by in ("fsdp1", "fsdp2"):
-            raise Unsupported(f"sharded-by={job.plan.sharded_by} is not modelled for engine huggingface; leave it out")
+    who = sharder(job)
+    if who == "deepspeed":
         return deepspeed.ranks(job)
-    autocast = job.plan.precision in AUTOCAST
-    loss = None
-    if job.engine_options.get("shifted_loss") and job.plan.loss in (None, Loss.EAGER):
-        loss = "shifted_autocast" if autocast else "shifted"
-    recipe = recipe_of(job, loss=loss, outputs_fp32=autocast, autocast=autocast)
-    recipe, said = prepared(recipe, job)
-    assumptions = [*packing_sentences(job), *said]
-    if job.plan.peft is not None and autocast:
-        assumptions.append("the frozen weights are loaded in 16 bits, adapters are fp32 under autocast")
-    return (one_role(job, all_phases(job, recipe, stepping_of(job)), *assumptions),)
+    if who is not None:
+        return (_sharded(job, who),)
+    refuse_unsharded(job)
+    recipe, said = prepared(_recipe(job), job)
+    return (one_role(job, all_phases(job, recipe, stepping_of(job)), *packing_sentences(job), *said, *_loaded(job)),)
+
+
+def _autocast(job: Job) -> bool:
+    """Whether bf16 or fp16 is asked of the Trainer, beside weights of any type."""
+    return job.plan.precision in (*AUTOCAST, *MIXED) or bool(job.engine_options.get("autocast", False))
+
+
+def _recipe(job: Job, *, narrow: bool = False) -> Recipe:
+    autocast, causal, kernels = _autocast(job), causal_loss(job), liger_kernels(job)
+    if "fused_linear_cross_entropy" in kernels and job.plan.loss is None:
+        job = replace(job, plan=replace(job.plan, loss=Loss.FUSED_LINEAR))
+    loss = loss_of(job, autocast=autocast, causal=causal)
+    recipe = recipe_of(job, loss=loss, outputs_fp32=autocast, autocast=autocast, narrow=narrow)
+    sizes = recipe.sizes
+    sizes = sizes._replace(
+        rope="liger" if "rope" in kernels else sizes.rope, norm="liger" if "rms_norm" in kernels else sizes.norm,
+        activation="liger" if "swiglu" in kernels else sizes.activation,
+    )
+    return recipe._replace(sizes=sizes, returns_fp32=causal.returns_fp32 and loss is not None)
+
+
+def liger_kernels(job: Job) -> tuple[str, ...]:
+    """Kernels of Liger that take the place of the model's: `use_liger_kernel`, or those of `liger_kernel_config`.
+
+    Raises: UnknownName for one that Liger does not have
+    """
+    said = job.engine_options.get("liger", False)
+    if isinstance(said, bool):
+        return LIGER if said else ()
+    names = tuple(filter(None, str(said).split("+")))
+    for name in names:
+        if name not in LIGER:
+            raise UnknownName.of("Liger kernel", name, LIGER)
+    return names
+
+
+def _loaded(job: Job) -> tuple[str, ...]:
+    if job.plan.peft is None or job.plan.precision not in AUTOCAST:
+        return ()
+    return ("the frozen weights are loaded in 16 bits, adapters are fp32 under autocast",)
+
+
+def _sharded(job: Job, who: Sharder) -> RankProgram:
+    """[Accelerate]: under mixed precision what learns is held in fp32, and everything is gathered in 16 bits."""
+    mixed, found, plain = _autocast(job), software(job), sharding_of(job, who)
+    sharding, wide = plain, job.plan.precision in (*AUTOCAST, *MIXED)
+    if mixed:
+        upcasts = found.accelerate >= UPCASTS_SINCE or wide
+        packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
+        frozen = who == "fsdp2" and found.accelerate < UPCASTS_LEARNING_SINCE and not packed
+        sharding = plain._replace(
+            master=FP32 if upcasts else None, frozen_master=FP32 if frozen else None, compute=HALF
+        )
+    older = who == "fsdp1" and found.transformers < CHECKPOINTS_INSIDE_SINCE
+    sharding = sharding._replace(
+        split_root=found.accelerate >= SPLITS_ROOT_SINCE,
+        hooks_hold=older and reentrant(job) and job.plan.recompute is Recompute.FULL,
+    )
+    by = "" if job.plan.sharded_by else f": {who} is the default of {named('transformers', found.transformers)}"
+    said = (f"Accelerate shards, not DeepSpeed{by}; --sharded-by says otherwise",)
+    return sharded_role(job, _recipe(job, narrow=mixed), sharding, *said, *packing_sentences(job), *_loaded(job))

@@ -1,35 +1,117 @@
-"""A plain PyTorch training loop, alone or under DistributedDataParallel.
+"""A plain PyTorch training loop, alone, under DistributedDataParallel, or under FSDP.
 
-Every rank keeps weights, gradients and optimizer states whole. torch.autocast where the precision says amp.
+Under DDP every rank keeps weights, gradients and optimizer states whole. torch.autocast where the precision says amp.
+The loss takes logits in their own type, as `F.cross_entropy(logits, targets)` does; autocast makes it fp32.
+[FSDP] MixedPrecision(param_dtype=...) of FSDP1, MixedPrecisionPolicy of FSDP2 where the precision says mixed: fp32
+weights, gathered and computed in 16 bits, gradients reduced in 16 bits
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from vramcast.domain.job import Job, Phase
+from vramcast.domain.job import Job, Phase, Precision, Shards
 from vramcast.domain.program import Program
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.eager.models import all_phases
 from vramcast.engines.eager.question import (
     attention_sentences,
+    loss_of,
     packing_sentences,
     recipe_of,
     refuse_shards,
+    refuse_unsharded,
+    sharded_stepping_of,
     stepping_of,
     text_only,
 )
+from vramcast.engines.eager.recipe import Recipe
+from vramcast.engines.eager.releases import CausalLoss, Sharder, causal_loss, sharder
+from vramcast.engines.eager.sharded import sharded_phases
+from vramcast.engines.eager.sharding import Sharding
 from vramcast.engines.eager.trl import reference_sentences
+from vramcast.errors import InvalidSpec, Unsupported
+
+MIXED: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16)
+FULL: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
+FP32: Final = 4
+HALF: Final = 2
+OWN_TYPE: Final = (
+    "the loss takes logits in their own 16 bits; where transformers' model code computes it, it makes them fp32: "
+    "--engine-option model_loss=true"
+)
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
     """The one role of data-parallel ranks.
 
-    Raises: Unsupported for model parallelism, sharding and offload, with the engine that would work
+    `engine_options`: "reentrant" checkpoints, "padded" batches, "shifted_loss" for model code that shifts its logits,
+    "model_loss" computed by transformers' model code (bool), "gradient_as_bucket_view" (bool), "backward_prefetch"
+    ("pre", "none").
+
+    Raises: Unsupported for model parallelism, partial sharding and offload, with the engine that would work
     """
+    mixed, who = job.plan.precision in MIXED, sharder(job)
+    autocast = job.plan.precision in (Precision.AMP_BF16, Precision.AMP_FP16)
+    models = job.engine_options.get("model_loss", False) or job.engine_options.get("shifted_loss", False)
+    causal = causal_loss(job) if models else CausalLoss(returns_fp32=False, upcasts=False, copies=False)
+    loss = loss_of(job, autocast=autocast, causal=causal)
+    said = (*packing_sentences(job), *((OWN_TYPE,) if loss == "torch" and job.plan.precision not in FULL else ()))
+    recipe = recipe_of(job, loss=loss, narrow=mixed)
+    recipe = recipe._replace(returns_fp32=causal.returns_fp32 and loss is not None)
+    if who in ("fsdp1", "fsdp2"):
+        sharding = sharding_of(job, who)._replace(master=FP32, compute=HALF) if mixed else sharding_of(job, who)
+        return (sharded_role(job, recipe, sharding, *said),)
+    refuse_unsharded(job)
     refuse_shards(job, job.plan)
-    recipe = recipe_of(job)
-    return (one_role(job, all_phases(job, recipe, stepping_of(job)), *packing_sentences(job)),)
+    return (one_role(job, all_phases(job, recipe, stepping_of(job)), *said),)
+
+
+def sharding_of(job: Job, by: Sharder) -> Sharding:
+    """How FSDP shards a job whose weights are stored as they compute.
+
+    Raises: InvalidSpec or Unsupported for what FSDP cannot shard so
+    """
+    plan = job.plan
+    if plan.shards is Shards.OPTIMIZER:
+        raise InvalidSpec(f"{by} cannot shard optimizer states alone; use --shards everything, or --engine deepspeed")
+    if plan.offload_parameters == "nvme" or plan.offload_optimizer == "nvme":
+        raise Unsupported("FSDP offloads to the host only; use --offload-parameters cpu, or --engine deepspeed")
+    if plan.offload_optimizer != "none" and plan.offload_parameters == "none":
+        raise Unsupported("FSDP offloads weights and optimizer together; add --offload-parameters cpu")
+    if plan.peft is not None and plan.peft.base == "int8":
+        raise Unsupported("FSDP cannot shard bitsandbytes' 8-bit weights; use --base-weights nf4, or --shards nothing")
+    if job.workload.objective in ("dpo", "ppo", "grpo"):
+        raise Unsupported(f"{job.workload.objective} is not modelled with FSDP; leave --shards out")
+    return Sharding(
+        "fsdp1" if by == "fsdp1" else "fsdp2",
+        min(plan.shard_group or job.data_parallel, job.data_parallel),
+        reshard=plan.reshard_after_forward and plan.shards is Shards.EVERYTHING,
+        prefetch=job.engine_options.get("backward_prefetch", "pre") == "pre",
+        offload=plan.offload_parameters == "cpu",
+    )
+
+
+def sharded_role(job: Job, recipe: Recipe, sharding: Sharding, *assumptions: str) -> RankProgram:
+    """All ranks do the same, each with its share."""
+    said = [*assumptions, f"{NAMES[sharding.by]}: {UNITS[sharding.by]}"]
+    if recipe.sizes.adapter is not None and sharding.by == "fsdp1":
+        said.append("every adapter is a unit of its own, as PEFT's fsdp_auto_wrap_policy wraps them")
+    if job.plan.peft is not None and recipe.sizes.packs(""):
+        said.append("packed weights are stored as 16-bit numbers, so that they can be sharded; block constants are not")
+    if job.workload.grad_accum > 1:
+        said.append("gradients of the micro-batches before the last add up unsharded (no_sync)")
+    phases = sharded_phases(recipe, sharded_stepping_of(job), sharding)
+    found = one_role(job, phases, *said)
+    kept = tuple(text for text in found.assumptions if not text.startswith("gradients of later micro-batches"))
+    return RankProgram(role=found.role, count=found.count, phases=phases, assumptions=kept)
+
+
+NAMES: Final = {"fsdp1": "FullyShardedDataParallel (FSDP1)", "fsdp2": "fully_shard (FSDP2)"}
+UNITS: Final = {
+    "fsdp1": "a flat weight for every layer, one for all the rest", "fsdp2": "a unit for every layer",
+}
 
 
 def one_role(job: Job, phases: Mapping[Phase, Program], *assumptions: str) -> RankProgram:

@@ -21,8 +21,8 @@ _FSDP_TRAINERS: Final = (
     "first_stage_layers", "last_stage_layers",
 )
 UNUSED: Final[dict[str, tuple[str, ...]]] = {
-    "pytorch": _DATA_PARALLEL,
-    "huggingface": _DATA_PARALLEL,
+    "pytorch": (),
+    "huggingface": (),
     "unsloth": _DATA_PARALLEL,
     "deepspeed": (*_DATA_PARALLEL, "optimizer_kernel"),
     "colossalai": (*_DATA_PARALLEL, "optimizer_kernel", "loss"),

@@ -20,9 +20,15 @@ class Eager(Noun, frozen=True):
     reentrant: bool = False  # checkpoints of the older kind
     padded: bool = False  # batches with an attention mask
     shifted_loss: bool = False  # model code that shifts its logits
-    foreach_temporaries: Annotated[int, Meta(ge=0, le=16)] = 0  # lists that the optimizer's step makes
     gradient_as_bucket_view: bool = False  # DDP's buckets are the gradients
     beta: Annotated[float, Meta(ge=0, le=1000)] = 0.0  # weight of GRPO's KL term; without it there is no reference
+
+
+class PyTorch(Eager, frozen=True):
+    """A plain loop."""
+
+    model_loss: bool = False  # transformers' model code computes the loss
+    backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
 
 
 class Zero(Eager, frozen=True):
@@ -42,6 +48,11 @@ class HuggingFace(Zero, frozen=True):
     """The Trainer, with or without DeepSpeed."""
 
     deepspeed: bool = False
+    torch: str | int = ""  # its release, 2.8
+    accelerate: str | int = ""  # its release, 1.10
+    liger: bool | str = False  # Liger's kernels: all, or those named, rope+rms_norm
+    autocast: bool = False  # bf16 or fp16 of the Trainer over weights of 16 bits
+    backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
     trl: str | int = ""  # TRL's release, 0.24
     prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
 
@@ -72,7 +83,7 @@ class Litgpt(Noun, frozen=True):
 
 
 OPTIONS: Final[dict[str, type[Noun]]] = {
-    "pytorch": Eager, "huggingface": HuggingFace, "unsloth": Eager, "deepspeed": Zero, "colossalai": Colossal,
+    "pytorch": PyTorch, "huggingface": HuggingFace, "unsloth": Eager, "deepspeed": Zero, "colossalai": Colossal,
     "torchtitan": Torchtitan, "torchtune": Eager, "litgpt": Litgpt,
 }
 """Engine -> its options; the defaults here are not read, the engines have their own. Megatron's are read by itself."""

@@ -89,8 +89,8 @@ def _sixteen_bits(job: Job) -> Job | None:
 
 
 def _pure_bf16(job: Job) -> Job | None:
-    """Where the card has bf16; DeepSpeed and Colossal-AI keep an fp32 copy whatever they are told."""
-    keeps = job.engine in ("deepspeed", "colossalai") or not job.cluster.gpu.has_bf16
+    """Where the card has bf16; Colossal-AI keeps an fp32 copy whatever it is told."""
+    keeps = job.engine == "colossalai" or not job.cluster.gpu.has_bf16
     return None if keeps else with_plan(job, precision=Precision.BF16)
 
 

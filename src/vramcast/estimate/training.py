@@ -22,6 +22,7 @@ from vramcast.estimate.checks import check
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.interval import interval
+from vramcast.estimate.lengths import with_lengths
 from vramcast.estimate.ranks import RankNeed, rank_answer, rank_need
 from vramcast.estimate.training_corrections import beside, corrected_rank, explained, holding, with_slack
 from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES, IN_FP16
@@ -44,7 +45,7 @@ class Engine(NamedTuple):
 ENGINES: Final[dict[str, Engine]] = {
     "pytorch": Engine("vramcast.engines.pytorch", (2, 0), (2, 13), "PyTorch"),
     "huggingface": Engine("vramcast.engines.huggingface", (4, 30), (5, 23), "transformers"),
-    "deepspeed": Engine("vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed", by_version=False),
+    "deepspeed": Engine("vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed"),
     "colossalai": Engine("vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", by_version=False),
     "unsloth": Engine("vramcast.engines.unsloth", (2024,), (2026, 10), "Unsloth"),
     "torchtitan": Engine("vramcast.engines.torchtitan", (2024,), (2026, 7), "torchtitan, by the date of the checkout"),
@@ -233,7 +234,7 @@ def rank_programs(job: Job, *, every_role: bool = True) -> tuple[RankProgram, ..
     check(job)
     engine = import_module(ENGINES[job.engine].module)
     ranks = engine.ranks if every_role else getattr(engine, "deciding_ranks", engine.ranks)
-    programs: tuple[RankProgram, ...] = ranks(job)
+    programs: tuple[RankProgram, ...] = with_lengths(job, ranks)
     held = holding(job)
     return programs if held is None else tuple(corrected_rank(held, program) for program in programs)
 

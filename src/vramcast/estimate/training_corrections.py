@@ -32,7 +32,7 @@ from vramcast.estimate.outside import outside_tensors
 from vramcast.units import format_bytes
 
 DEGREES: Final = ("tp", "pp", "dp", "cp", "ep")
-LOAD: Final = ("seq_len", "micro_batch", "decoder_seq_len", "image_size", "images", "completion_len")
+LOAD: Final = ("seq_len", "min_seq_len", "micro_batch", "decoder_seq_len", "image_size", "images", "completion_len")
 """How much goes through at once."""
 STATES: Final = (
     "model", *DEGREES, "etp", "virtual_stages", "first_stage_layers", "last_stage_layers", "shards", "shard_group",

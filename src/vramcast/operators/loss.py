@@ -66,7 +66,7 @@ def _torch(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
 
 
 def _huggingface(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[hf] since 4.47: the labels are shifted, the logits only upcast; the caller holds the upcast ones."""
+    """[hf] since 4.49: the labels are padded, the logits only upcast; the caller holds the upcast ones."""
     upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
     loss = _torch(graph, upcast, spec)
     graph.hold(upcast)
@@ -74,7 +74,7 @@ def _huggingface(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
 
 
 def _huggingface_shifted(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
-    """[hf] until 4.46: `logits[..., :-1, :].contiguous()` copies the upcast logits."""
+    """[hf] until 4.48: `logits[..., :-1, :].contiguous()` copies the upcast logits of several samples."""
     upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
     shifted = aten.unary(graph, upcast, num_bytes=spec.fp32_bytes, name="logits.shifted")
     loss = _torch(graph, shifted, spec)
@@ -115,6 +115,28 @@ def _liger(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
             graph.tensor("loss.target_mask.int64", spec.tokens * INT64),
         ],
     )
+
+
+def _liger_upcast(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[liger] in place of `F.cross_entropy`: the model's code has made the logits fp32 before."""
+    upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+    loss = _liger(graph, upcast, spec._replace(itemsize=FP32))
+    graph.hold(upcast)
+    return loss
+
+
+def _liger_shifted(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[liger] over logits that the model's code has copied without their last position."""
+    shifted = aten.unary(graph, logits, num_bytes=logits.num_bytes, name="logits.shifted")
+    loss = _liger(graph, shifted, spec)
+    graph.hold(logits, shifted)
+    return loss
+
+
+def _liger_upcast_shifted(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
+    """[liger] over logits that are fp32 and copied."""
+    upcast = cast(graph, logits, elements=spec.elements, to_bytes=FP32, name="logits.fp32")
+    return _liger_shifted(graph, upcast, spec._replace(itemsize=FP32))
 
 
 def _megatron(graph: Graph, logits: Value, spec: Vocabulary) -> Value:
@@ -183,6 +205,9 @@ CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, Vocabulary], Val
     "shifted_autocast": _shifted_autocast,
     "compiled": _compiled,
     "liger": _liger,
+    "liger_upcast": _liger_upcast,
+    "liger_shifted": _liger_shifted,
+    "liger_upcast_shifted": _liger_upcast_shifted,
     "liger_vocab_parallel": _liger_vocab_parallel,
     "megatron": _megatron,
     "megatron_fused": _megatron_fused,

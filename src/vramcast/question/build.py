@@ -165,6 +165,11 @@ def _plan(values: Mapping[str, Any], engine: str, cluster: Cluster) -> Plan:
 def _workload(values: Mapping[str, Any], plan: Plan, num_gpus: int) -> Workload:
     fields = section(values, "workload")
     workload = converted(Workload, fields)
+    if (workload.min_seq_len or 0) > workload.seq_len:
+        raise InvalidSpec(
+            f"min-seq-len={workload.min_seq_len} is longer than seq-len={workload.seq_len}, which is the longest "
+            "sample's; use a smaller one"
+        )
     if "global-batch" not in values:
         return workload
     per_step = plan.data_parallel(num_gpus) * workload.micro_batch

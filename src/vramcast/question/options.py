@@ -101,6 +101,8 @@ OPTIONS: Final[dict[str, Option]] = {
         ENGINES,
     )._replace(versioned=True),
     "seq-len": Option("workload", "seq_len", Kind.COUNT, "positions per sample (8k = 8192)"),
+    "min-seq-len": Option("workload", "min_seq_len", Kind.COUNT, "samples differ in length: positions of the shortest; "
+                          "--seq-len is the longest"),
     "micro-batch": Option("workload", "micro_batch", Kind.COUNT, "samples per forward on one data-parallel rank"),
     "grad-accum": Option("workload", "grad_accum", Kind.COUNT, "micro-batches per optimizer step"),
     "global-batch": Option("job", "global_batch", Kind.COUNT, "samples per optimizer step; sets --grad-accum"),

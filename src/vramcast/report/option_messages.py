@@ -19,6 +19,8 @@ HELP_ZH: Final[dict[str, str]] = {
     "[NODESx]COUNTxGPU, [COUNTx]INSTANCE: 8xh100-sxm-80gb, aws:p5.48xlarge":
         "[机器数x]卡数x卡型，或 [台数x]实例：8xh100-sxm-80gb、aws:p5.48xlarge",
     "positions per sample (8k = 8192)": "每个样本的长度（8k = 8192）",
+    "samples differ in length: positions of the shortest; --seq-len is the longest":
+        "样本长度不一：最短样本的长度；--seq-len 为最长样本的长度",
     "samples per forward on one data-parallel rank": "每个数据并行进程一次前向的样本数",
     "samples per optimizer step; sets --grad-accum": "每次优化器更新的样本总数；据此设定梯度累积",
     "micro-batches per optimizer step": "每次优化器更新的微批数（梯度累积）",

@@ -52,7 +52,10 @@ def blocks(recipe: Recipe) -> Blocks:
     first = embedding(model, sizes, learns=recipe.learns("embedding.tokens"))
     # PEFT trains a copy of the head, which is tied to nothing
     learns = recipe.learns("embedding.tokens" if model.tied and not sizes.frozen else "head.output")
-    last = head(model, sizes, learns=learns, loss=recipe.loss, outputs_fp32=recipe.outputs_fp32)
+    last = head(
+        model, sizes, learns=learns, loss=recipe.loss, returns_fp32=recipe.returns_fp32,
+        outputs_fp32=recipe.outputs_fp32,
+    )
     return Blocks(towers, chained(first, main.hidden), main, chained(last, main.hidden))
 
 

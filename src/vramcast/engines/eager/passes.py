@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
 from vramcast.engines.eager.graphs import Blocks, Layers, blocks, input_tensors
 from vramcast.engines.eager.recipe import Recipe
@@ -34,7 +36,7 @@ class Passes(NamedTuple):
         return self.forward + self.backward
 
 
-class Piece(NamedTuple):
+class Piece(Struct, frozen=True, kw_only=True):
     """Equal layers of a stack, lowered."""
 
     count: int
@@ -120,7 +122,7 @@ class _Lowering:
         """The layers of a stack."""
         around = weights or (None,) * len(layers.graphs)
         return tuple(
-            Piece(count, graph, self.lowered(graph, count, layers.gradient, weight), run)
+            Piece(count=count, graph=graph, lowered=self.lowered(graph, count, layers.gradient, weight), run=run)
             for (count, graph), run, weight in zip(layers.graphs, layers.runs, around, strict=True)
         )
 
@@ -261,7 +263,7 @@ def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None
 
 def _inferred(layers: Layers, around: Around) -> Program:
     pieces = (
-        Piece(count, graph, Lowered(lower_inference(graph), (), ()), run)
+        Piece(count=count, graph=graph, lowered=Lowered(lower_inference(graph), (), ()), run=run)
         for (count, graph), run in zip(layers.graphs, layers.runs, strict=True)
     )
     return around.forward(layers.hidden.owner, tuple(pieces), differentiates=False)

@@ -11,16 +11,25 @@ from vramcast.blocks.parameters.targets import LAST, Place, has, matrices, place
 from vramcast.blocks.projection import EXPERTS
 from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
-from vramcast.domain.model import Model, Norm, Stack
+from vramcast.domain.model import Model, MoE, Norm, Stack
 from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
 from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
+from vramcast.engines.eager.releases import (
+    TWO_LISTS_UNTIL,
+    CausalLoss,
+    optimizer_kernel,
+    reentrant,
+    repeats_keys,
+    software,
+)
 from vramcast.engines.transformers.versions import (
     FLASH_NEEDS,
     NEWEST,
     attention_kernels,
+    behaviour,
     family_of,
     left_sentences,
     left_whole,
@@ -77,7 +86,8 @@ def refuse_splits(job: Job) -> None:
                 f"{name}={getattr(plan, name)} is not modelled for --engine {job.engine}; "
                 f"use --engine megatron, or {name}=1"
             )
-    if plan.virtual_stages > 1 or plan.shard_group is not None:
+    groups = plan.shard_group is not None and plan.shards is not Shards.EVERYTHING
+    if plan.virtual_stages > 1 or groups:
         raise Unsupported(
             f"virtual stages and shard groups are not modelled for --engine {job.engine}; use --engine megatron for "
             "the former, --engine torchtitan for the latter"
@@ -96,7 +106,8 @@ def refuse_splits(job: Job) -> None:
 
 
 def recipe_of(
-    job: Job, *, loss: str | None = None, outputs_fp32: bool = False, variants: str = "eager", autocast: bool = False
+    job: Job, *, loss: str | None = None, outputs_fp32: bool = False, variants: str = "eager", autocast: bool = False,
+    narrow: bool = False,
 ) -> Recipe:
     """The model's forward and backward as the job asks for it.
 
@@ -106,6 +117,7 @@ def recipe_of(
         outputs_fp32: the trainer converts returned logits to fp32
         variants: which forms of norm, activation and rotary embedding: "eager", "compiled", "liger"
         autocast: the trainer's own autocast, under which a frozen base is loaded in 16 bits
+        narrow: weights have 16 bits while they compute, whatever their masters have
 
     Raises: Unsupported for what eager engines cannot be asked
     """
@@ -115,7 +127,7 @@ def recipe_of(
     if loss is None and chosen not in LOSSES:
         raise Unsupported(f"--loss {chosen} is not modelled for --engine {job.engine}; use --loss fused_linear")
     numerics = NUMERICS[plan.precision]
-    if peft is not None and autocast:
+    if narrow or (peft is not None and autocast):
         numerics = Numerics(2, 2, 2, 2)
     variants = "compiled" if plan.compile else variants
     adapted = () if peft is None or peft.method in WITHOUT_ADAPTER else places_of(job.model, peft.targets)
@@ -135,7 +147,7 @@ def recipe_of(
         loss=loss or LOSSES[chosen],
         outputs_fp32=outputs_fp32,
         recompute=plan.recompute is Recompute.FULL,
-        reentrant=bool(job.engine_options.get("reentrant", False)),
+        reentrant=reentrant(job),
         recompute_layers=plan.recompute_layers,
         learning=_learning(peft),
         virtual_elements=_virtual_elements(job),
@@ -152,6 +164,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
     batch = workload.micro_batch * (2 if workload.objective in ("dpo", "reward") else 1)
     seq_len = workload.seq_len + virtual + (workload.completion_len if workload.objective in ("ppo", "grpo") else 0)
     padded = bool(job.engine_options.get("padded", False))
+    loops = bool(expert_counts(model)) and runs_experts_in_a_loop(job)
     return Sizes(
         batch=batch,
         seq_len=seq_len,
@@ -164,7 +177,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         fp32_softmax=model.main.causal,
         copies_scores=plan.precision in COMPUTES_IN_BF16,
         masked=padded and attention_of(job) is not AttentionKernel.EAGER,
-        grouped=not padded,
+        grouped=not padded and not repeats_keys(job),
         keys=seq_len + prefix if prefix else None,
         hidden_dropout=model.hidden_dropout,
         attention_dropout=model.attention_dropout,
@@ -173,7 +186,24 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=peft.base if peft is not None else "full",
         left_whole=_left_whole(job),
+        expert_loop=loops,
+        expert_turns=min(MOST_TURNS, max(expert_counts(model), default=1)) if loops else 1,
     )
+
+
+MOST_TURNS: Final = 16
+"""Turns of a loop over experts that are told apart: more experts take their turns together [count]."""
+
+
+def expert_counts(model: Model) -> tuple[int, ...]:
+    """Routed experts of every kind of layer that has some."""
+    channels = (layer.channel for layer in model.main.layers)
+    return tuple(channel.num_experts for channel in channels if isinstance(channel, MoE))
+
+
+def runs_experts_in_a_loop(job: Job) -> bool:
+    """Whether the model code of the job's release of transformers does."""
+    return behaviour(job.model.family, transformers_version(job), flash=False).expert_loop
 
 
 def transformers_version(job: Job) -> Version:
@@ -331,10 +361,6 @@ def _learning(peft: Peft | None) -> tuple[str, ...]:
 def stepping_of(job: Job) -> Stepping:
     """Optimizer, accumulation and replicas of a job whose ranks keep everything."""
     plan = job.plan
-    rule = optimizer(plan.optimizer)
-    lists = job.engine_options.get("foreach_temporaries")
-    if isinstance(lists, int):
-        rule = rule._replace(foreach_temporaries=lists)
     if plan.precision in (Precision.MIXED_BF16, Precision.MIXED_FP16):
         raise Unsupported(
             f"precision {plan.precision} keeps an fp32 copy in the optimizer, which --engine {job.engine} does not; "
@@ -342,14 +368,41 @@ def stepping_of(job: Job) -> Stepping:
         )
     if plan.offload_optimizer != "none" or plan.offload_parameters != "none":
         raise Unsupported(f"offload is not modelled for --engine {job.engine}; use --engine deepspeed")
+    bucket_views = bool(job.engine_options.get("gradient_as_bucket_view", False))
+    return sharded_stepping_of(job)._replace(replicas=job.data_parallel, bucket_views=bucket_views)
+
+
+def sharded_stepping_of(job: Job) -> Stepping:
+    """Optimizer and accumulation, whoever holds what is stepped."""
+    rule, torch = optimizer(job.plan.optimizer), software(job).torch
+    if torch < TWO_LISTS_UNTIL and job.plan.optimizer in ("adam", "adamw"):
+        rule = rule._replace(foreach_temporaries=2)
     return Stepping(
-        rule,
-        kernel=plan.optimizer_kernel or "foreach",
-        grad_accum=job.workload.grad_accum,
-        replicas=job.data_parallel,
-        bucket_views=bool(job.engine_options.get("gradient_as_bucket_view", False)),
-        workspaces=blas_workspaces(job),
+        rule, kernel=optimizer_kernel(job), grad_accum=job.workload.grad_accum,
+        workspaces=blas_workspaces(job, torch=torch),
     )
+
+
+def loss_of(job: Job, *, autocast: bool, causal: CausalLoss) -> str | None:
+    """Key of the loss tables where the loss is one of logits that model code has prepared; None: what the plan says.
+
+    One sample's logits are contiguous without their last position, and not copied.
+
+    Args:
+        job: the question
+        autocast: cross_entropy runs in fp32
+        causal: what is between logits and loss
+    """
+    if job.plan.loss not in (None, Loss.EAGER, Loss.FUSED) or (job.plan.compile and job.plan.loss is None):
+        return None
+    copies = causal.copies and (job.workload.micro_batch > 1 or job.workload.objective in ("dpo", "reward"))
+    if job.plan.loss is Loss.FUSED:
+        return "liger" + "_upcast" * causal.upcasts + "_shifted" * copies
+    if causal.upcasts:
+        return "huggingface_shifted" if copies else "eager"
+    if autocast:
+        return "shifted_autocast" if copies else "eager"
+    return "shifted" if copies else "torch"
 
 
 def text_only(job: Job) -> bool:
@@ -359,6 +412,12 @@ def text_only(job: Job) -> bool:
         stack.vision is not None and not (stack.vision.positions or stack.positions or job.workload.image_size)
         for stack in towers
     )
+
+
+def refuse_unsharded(job: Job) -> None:
+    """Raises: Unsupported for a choice that only a run with sharded weights has."""
+    if not job.plan.reshard_after_forward:
+        raise Unsupported(f"reshard-after-forward=False is not modelled for engine {job.engine}; leave it out")
 
 
 def refuse_shards(job: Job, plan: Plan) -> None:

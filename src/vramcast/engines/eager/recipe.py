@@ -36,6 +36,7 @@ class Recipe(NamedTuple):
     sizes: Sizes
     towers: tuple[Tower, ...] = ()
     loss: str = "eager"  # key of the loss tables
+    returns_fp32: bool = False  # forward makes the logits fp32 and forgets the narrow ones
     outputs_fp32: bool = False  # returned logits are converted to fp32 (Accelerate's mixed precision)
     kept_logits: int = 0  # bytes per logit that the loop's variables hold until backward has ended
     recompute: bool = False  # every layer keeps only its input

@@ -6,6 +6,9 @@ Symbols:  N data-parallel ranks   P weights that learn   F frozen weights
 buffers while backward runs, the partition's gradients beside the accumulated ones, flattened and upcast for the step.
 [Z3] deepspeed runtime/zero/stage3.py `DeepSpeedZeroOptimizer_Stage3` and partitioned_param_coordinator.py: weights are
 gathered per submodule and kept while their next use is less than max_reuse_distance away.
+[Z] deepspeed runtime/base_optimizer.py `_configure_master_weights`, runtime/precision_config.py
+`bf16_master_weights_and_grads`, `bf16_optimizer_states`, since 0.18.3: masters, gradients and states in 16 bits;
+stage 3 then steps the partition itself
 [HF] transformers integrations/deepspeed.py `HfTrainerDeepSpeedConfig`: "auto" buckets: H^2, 0.9 H^2 and 10 H elements.
 """
 
@@ -18,7 +21,8 @@ from vramcast.domain.job import Phase, Shards
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor
 from vramcast.engines.eager.graphs import run_parts
 from vramcast.engines.eager.passes import Gathered, inference, passes
-from vramcast.engines.eager.recipe import Recipe, elements, weights
+from vramcast.engines.eager.recipe import Recipe, elements
+from vramcast.engines.eager.sharding import parts, sharded, whole
 from vramcast.operators.lowering import WeightGradients
 from vramcast.states.optimizers import OptimizerRule
 from vramcast.states.steps import Weight, weight_program
@@ -42,6 +46,7 @@ class Zero(NamedTuple):
     persistence: int = 100_000
     grad_accum: int = 1
     width: int = 2  # bytes of a weight and of a gradient
+    master: int = FP32  # bytes of an element of what the optimizer steps, and of its states
     gradient_width: int = 2  # bytes of an accumulated gradient
     offload_optimizer: bool = False
     offload_parameters: bool = False
@@ -50,9 +55,10 @@ class Zero(NamedTuple):
 
 def zero_phases(recipe: Recipe, zero: Zero) -> Mapping[Phase, Program]:
     """Load, first step, step, evaluation of one rank under ZeRO 1, 2 or 3."""
-    held = weights(recipe)
+    found = parts(recipe, leaves=False)
+    held, constants = tuple(sharded(found)), weight_program(whole(found))
     everything = zero.shards is Shards.EVERYTHING
-    load = _partitioned_load(held, zero) if everything else _flat_load(held, zero)
+    load = (*constants, *(_partitioned_load(held, zero) if everything else _flat_load(held, zero)))
     step = _step(recipe, held, zero)
     return {
         Phase.LOAD: load,
@@ -65,8 +71,17 @@ def zero_phases(recipe: Recipe, zero: Zero) -> Mapping[Phase, Program]:
 
 def _consolidated(held: tuple[Weight, ...], zero: Zero) -> Program:
     """`_zero3_consolidated_16bit_state_dict` gathers one module at a time and copies it to the host."""
-    largest = max(weight.elements for weight in held)
-    return _scope(_tensor("gathered for the checkpoint", largest * zero.width, Category.COMMUNICATION))
+    largest = max(_bytes(weight, zero) for weight in held)
+    return _scope(_tensor("gathered for the checkpoint", largest, Category.COMMUNICATION))
+
+
+def _bytes(weight: Weight, zero: Zero) -> int:
+    """Of one weight while it computes: packed ones stay packed [bytes]."""
+    return weight.num_bytes if weight.width == 1 else weight.elements * zero.width
+
+
+def _total_bytes(held: tuple[Weight, ...], zero: Zero) -> int:
+    return sum(_bytes(weight, zero) * weight.repeats for weight in held)
 
 
 def _tensor(name: str, num_bytes: int, category: Category, formula: str = "") -> Tensor:
@@ -79,14 +94,17 @@ def _scope(tensor: Tensor) -> Program:
 
 
 def _optimizer_nodes(partition: int, zero: Zero) -> list[Node]:
-    """fp32 weights and moments of a partition; a zero gradient lives while DeepSpeed makes the states at start."""
+    """Master weights and moments of a partition; a zero gradient lives while DeepSpeed makes the states at start."""
     if zero.offload_optimizer:
         return []
-    formula = f"{partition:,} x 4 B"
-    nodes: list[Node] = [Alloc(_tensor("fp32 weights", partition * FP32, Category.OPTIMIZER, formula))]
-    gradient = _tensor("zero gradient", partition * FP32, Category.TEMPORARIES)
+    formula = f"{partition:,} x {zero.master} B"
+    nodes: list[Node] = []
+    if zero.shards is not Shards.EVERYTHING or zero.master != zero.width:
+        name = "fp32 weights" if zero.master == FP32 else "master weights"
+        nodes.append(Alloc(_tensor(name, partition * zero.master, Category.OPTIMIZER, formula)))
+    gradient = _tensor("zero gradient", partition * zero.master, Category.TEMPORARIES)
     nodes.append(Alloc(gradient))
-    made = zero.optimizer.state_tensors((partition,), width=FP32)
+    made = zero.optimizer.state_tensors((partition,), width=zero.master)
     nodes += [Alloc(_tensor(state.name, state.num_bytes, Category.OPTIMIZER, formula)) for state in made]
     return [*nodes, Free(gradient)]
 
@@ -99,14 +117,14 @@ def _flat_load(held: tuple[Weight, ...], zero: Zero) -> Program:
 
 
 def _partitioned_load(held: tuple[Weight, ...], zero: Zero) -> Program:
-    learning, total = elements(held, learning_only=True), elements(held)
+    learning, total = elements(held, learning_only=True), _total_bytes(held, zero)
     partition = ceil_div(learning, zero.ranks)
     nodes: list[Node] = []
     if not zero.offload_parameters:
-        share = ceil_div(total, zero.ranks) * zero.width
-        formula = f"{total:,} x {zero.width} B / {zero.ranks}"
+        share = ceil_div(ceil_div(total, zero.width), zero.ranks) * zero.width
+        formula = f"{total:,} B / {zero.ranks}"
         nodes.append(Alloc(_tensor("weight partition", share, Category.WEIGHTS, formula)))
-    small = sum(w.elements * w.repeats for w in held if w.elements <= zero.persistence) * zero.width
+    small = _total_bytes(tuple(w for w in held if _bytes(w, zero) <= zero.persistence * zero.width), zero)
     nodes.append(Alloc(_tensor("persistent small weights", small, Category.WEIGHTS)))
     if not zero.offload_optimizer:
         gradient = partition * zero.gradient_width
@@ -142,11 +160,13 @@ def _step(recipe: Recipe, held: tuple[Weight, ...], zero: Zero) -> Program:
 
 
 def _upcast(partition: int, zero: Zero) -> Program:
-    """Flattened gradients and their fp32 copy, which the fused Adam reads."""
+    """Flattened gradients and their copy in the masters' type, which the fused Adam reads."""
     if zero.offload_optimizer:
         return ()
     flat = _tensor("flattened gradients", partition * zero.gradient_width, Category.TEMPORARIES)
-    wide = _tensor("fp32 gradients", partition * FP32, Category.TEMPORARIES)
+    if zero.gradient_width == zero.master:
+        return _scope(flat)
+    wide = _tensor("fp32 gradients", partition * zero.master, Category.TEMPORARIES)
     return (Alloc(flat), Alloc(wide), Free(flat), Free(wide))
 
 
@@ -164,13 +184,13 @@ def _gathered_micro_batch(recipe: Recipe, zero: Zero) -> Program:
     one = passes(recipe, policy=WeightGradients.TRANSIENT, gathered=_gathered(recipe, zero))
     if zero.ranks == 1:
         return (*one.forward, Alloc(bucket), *one.backward, Free(bucket))
-    held = weights(recipe)
-    total = sum(weight.elements * weight.repeats for weight in held)
+    held = tuple(sharded(parts(recipe, leaves=False)))
+    total = _total_bytes(held, zero)
     # what backward will use again within the reuse distance stays gathered from forward on: half the distance
-    kept = _stream_tensor("weights kept for backward", min(total, zero.reuse_distance // 2) * zero.width)
+    kept = _stream_tensor("weights kept for backward", min(total, zero.reuse_distance // 2 * zero.width))
     # the weight that fills the bucket is fetched whole
-    largest = max(weight.elements for weight in held if ".layers." in weight.owner)
-    prefetched = _stream_tensor("prefetched weights", min(total, zero.prefetch_bucket + largest) * zero.width)
+    largest = max(_bytes(weight, zero) for weight in held if ".layers." in weight.owner)
+    prefetched = _stream_tensor("prefetched weights", min(total, zero.prefetch_bucket * zero.width + largest))
     return (
         Alloc(prefetched), *one.forward, Alloc(kept), Alloc(bucket), Free(kept), *one.backward,
         Free(bucket), Free(prefetched),
@@ -182,8 +202,8 @@ def _gathered(recipe: Recipe, zero: Zero) -> Gathered | None:
     if zero.ranks == 1:
         return None
     sums: dict[str, int] = {}
-    for weight in weights(recipe):
-        sums[weight.owner] = sums.get(weight.owner, 0) + weight.elements * zero.width
+    for weight in sharded(parts(recipe, leaves=False)):
+        sums[weight.owner] = sums.get(weight.owner, 0) + _bytes(weight, zero)
     stack = recipe.model.main
     runs = [size for owner, size in sums.items() if owner.startswith(f"{stack.name}.layers.")]
     tied = sums.get("embedding", 0)

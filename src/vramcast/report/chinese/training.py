@@ -52,6 +52,10 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "{family} 的 attention=flash 需要计算能力 {needed}，{gpu} 不具备；请用 eager",
     "attention={kernel} is none that transformers has for {family}; use {names}":
         "transformers 对 {family} 没有 attention={kernel}；请用 {names}",
+    "samples of {shortest} to {longest} tokens: {count} steps of different lengths fill the allocator; the order they "
+    "come in is chance, and what is reserved depends on it; time is the longest's":
+        "样本长度为 {shortest} 到 {longest} 个 token：用 {count} 个长度不同的步填充分配器；其先后顺序是随机的，"
+        "保留显存取决于此；时间按最长的步计",
     "attention runs in full: transformers has no fused kernel for {kinds}":
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",

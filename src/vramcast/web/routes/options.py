@@ -28,8 +28,9 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
         "goal", "find", "techniques", "ttft", "per-user", "headroom", "budget", "deadline", "top", "allow", "forbid",
     ),
     "workload": (
-        "context", "concurrency", "input-len", "output-len", "seq-len", "micro-batch", "global-batch", "grad-accum",
-        "objective", "completion-len", "decoder-seq-len", "images", "image-size", "height", "width", "frames", "tokens",
+        "context", "concurrency", "input-len", "output-len", "seq-len", "min-seq-len", "micro-batch", "global-batch",
+        "grad-accum", "objective", "completion-len", "decoder-seq-len", "images", "image-size", "height", "width",
+        "frames", "tokens",
     ),
     "engine": ("engine", "engine-option", "alloc-conf"),
     "precision": ("precision", "weights", "dtype", "kv-dtype", "v-dtype", "optimizer", "optimizer-kernel"),

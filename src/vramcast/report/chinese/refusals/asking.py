@@ -136,6 +136,8 @@ ASKING_ZH: Final[dict[str, str]] = {
     "{model} reads no images; leave image-size and images out": "{model} 不接受图像；请去掉 image-size 与 images",
     "{model} has no encoder beside its decoder; leave decoder-seq-len out":
         "{model} 没有编码器；请去掉 decoder-seq-len",
+    "min-seq-len={shortest} is longer than seq-len={longest}, which is the longest sample's; use a smaller one":
+        "min-seq-len={shortest} 大于最长样本的长度 seq-len={longest}；请取更小的值",
     "completion-len needs objective ppo or grpo, not {objective}":
         "completion-len 需要 objective 为 ppo 或 grpo，而不是 {objective}",
     "engine option of {engine}: {reason}": "{engine} 的引擎选项：{reason}",

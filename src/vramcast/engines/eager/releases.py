@@ -1,0 +1,196 @@
+"""What PyTorch, the Trainer and Accelerate do by default, by release, as far as it decides memory.
+
+Read in the wheels of transformers 4.30.2 to 5.23.0 (37 releases), in huggingface/accelerate tags v0.20.3 to v1.14.0 and
+in torch 2.13:
+[args] transformers training_args.py
+[trainer] transformers trainer.py
+[utils] transformers modeling_utils.py `gradient_checkpointing_enable`
+[layers] transformers modeling_layers.py `GradientCheckpointingLayer`
+[loss] transformers loss/loss_utils.py `ForCausalLMLoss`; models/*/modeling_*.py before
+[accelerate] accelerate accelerator.py `prepare_model`, utils/fsdp_utils.py `fsdp2_prepare_model`
+[adam] pytorch torch/optim/adam.py `_multi_tensor_adam`
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from vramcast.domain.job import AttentionKernel, Job, Plan, Shards
+from vramcast.domain.version import Version, read_version
+from vramcast.engines.transformers.versions import (
+    ALWAYS,
+    GROUPED_SDPA_SINCE,
+    NEVER,
+    NEWEST,
+    REMOTE,
+    behaviour,
+    family_of,
+)
+from vramcast.errors import InvalidSpec
+
+Sharder = Literal["fsdp1", "fsdp2", "deepspeed"]
+
+NEWEST_TORCH: Final[Version] = (2, 13)
+
+CONTEMPORARY: Final[tuple[tuple[Version, Version, Version], ...]] = (
+    ((5, 18), (2, 13), (1, 15)), ((5, 10), (2, 12), (1, 14)), ((5, 6), (2, 11), (1, 13)), ((5, 3), (2, 10), (1, 13)),
+    ((5, 0), (2, 10), (1, 12)), ((4, 57), (2, 9), (1, 12)), ((4, 55), (2, 8), (1, 10)), ((4, 53), (2, 7), (1, 9)),
+    ((4, 52), (2, 6), (1, 7)), ((4, 50), (2, 6), (1, 5)), ((4, 48), (2, 6), (1, 3)), ((4, 46), (2, 5), (1, 1)),
+    ((4, 43), (2, 4), (0, 33)), ((4, 40), (2, 3), (0, 30)), ((4, 38), (2, 2), (0, 27)), ((4, 34), (2, 1), (0, 23)),
+    ((0,), (2, 0), (0, 20)),
+)
+"""Release of transformers, the torch and the Accelerate that were the newest when its last patch came out. 4.52 allows
+no torch after 2.6."""
+
+FUSED_ADAMW_SINCE: Final[tuple[Version, Version]] = ((4, 54), (2, 8))
+"""`optim` is adamw_torch_fused since that transformers on that torch; adamw_torch, which is foreach, before [args]."""
+OWN_ADAMW_UNTIL: Final[Version] = (4, 32)
+"""`optim` is adamw_hf before: transformers' own, one weight after the other [args]."""
+NON_REENTRANT_SINCE: Final[Version] = (5, 0)
+"""Checkpoints are not reentrant where nothing is said [utils]."""
+CHECKPOINTS_INSIDE_SINCE: Final[Version] = (4, 52)
+"""A layer checkpoints itself, inside what wraps it; before, the loop over layers checkpointed the wrapper [layers]."""
+PADS_LABELS_SINCE: Final[Version] = (4, 49)
+"""The labels are padded; before, all logits but the last were copied [loss]."""
+FSDP2_SINCE: Final[Version] = (5, 10)
+"""`fsdp_config["version"]` is 2 by default [args]."""
+
+SHIFTS_UNTIL: Final[Version] = (4, 45)
+"""Every family's code shifts its logits itself until then."""
+
+CENTRAL_LOSS_SINCE: Final[dict[str, Version]] = {
+    "mistral": (4, 48), "starcoder2": (4, 47), "granite": (4, 48), "bert": (4, 47),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "mamba2"), (4, 52)), **dict.fromkeys(("mamba", "falcon_mamba"), NEVER),
+    **dict.fromkeys(
+        ("bloom", "codegen", "dbrx", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "granitemoe",
+         "mpt", "opt", "persimmon", "stablelm"), (4, 49),
+    ),
+}
+"""First release whose model code calls [loss], which upcasts the logits; 4.46 for every other family."""
+
+REPEATS_KEYS_UNTIL: Final[dict[str, Version]] = {
+    **dict.fromkeys(("mistral", "mixtral", "phi3", "qwen2", "starcoder2"), (4, 48)),
+    **dict.fromkeys(("jamba", "phimoe", "qwen2_moe"), (4, 53)),
+}
+"""First release that hands grouped keys and values to flash-attn as they are; every other family always did."""
+
+TWO_LISTS_UNTIL: Final[Version] = (2, 1)
+"""foreach Adam made the denominators beside the square roots before [adam]."""
+
+UPCASTS_SINCE: Final[Version] = (0, 30)
+"""FSDP1 under mixed precision holds what learns in fp32 [accelerate]."""
+UPCASTS_LEARNING_SINCE: Final[Version] = (1, 13)
+"""FSDP2 under mixed precision: only what learns becomes fp32; before, everything did [accelerate]."""
+SPLITS_ROOT_SINCE: Final[Version] = (1, 14)
+"""FSDP2: the embedding is a unit, final norm and head are another [accelerate]."""
+
+
+FULLY_SHARD_SINCE: Final[Version] = (2, 6)
+"""torch.distributed.fsdp exports fully_shard, and its documentation names it before FullyShardedDataParallel."""
+
+ZERO_OPTIONS: Final = (
+    "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "sub_group_size",
+    "stage3_max_reuse_distance", "overlap_comm", "auto", "grad_accum_dtype",
+)
+
+
+class Software(NamedTuple):
+    """What a job runs on."""
+
+    torch: Version
+    transformers: Version
+    accelerate: Version
+
+
+def software(job: Job) -> Software:
+    """Releases of a job: named, else those of the days of what is named, else the newest.
+
+    Raises: InvalidSpec for a name that is no release
+    """
+    release = (job.engine_version if job.engine == "huggingface" else None) or NEWEST
+    torch, accelerate = next((torch, of) for since, torch, of in CONTEMPORARY if release >= since)
+    if job.engine == "pytorch":
+        torch = job.engine_version or NEWEST_TORCH
+    return Software(_named(job, "torch") or torch, release, _named(job, "accelerate") or accelerate)
+
+
+def _named(job: Job, name: str) -> Version | None:
+    text = str(job.engine_options.get(name, ""))
+    found = read_version(text) if text else None
+    if text and found is None:
+        raise InvalidSpec(f"engine option {name}={text[:40]!r} must be a release, as in {name}=2.8")
+    return found
+
+
+def optimizer_kernel(job: Job) -> Literal["foreach", "fused", "loop"]:
+    """How the optimizer steps: as the plan says, else by default."""
+    if job.plan.optimizer_kernel is not None or job.engine != "huggingface" or job.plan.optimizer != "adamw":
+        return job.plan.optimizer_kernel or "foreach"
+    found = software(job)
+    if found.transformers < OWN_ADAMW_UNTIL:
+        return "loop"
+    since, torch = FUSED_ADAMW_SINCE
+    return "fused" if found.transformers >= since and found.torch >= torch else "foreach"
+
+
+def reentrant(job: Job) -> bool:
+    """Whether checkpoints are of the older kind."""
+    default = job.engine == "huggingface" and software(job).transformers < NON_REENTRANT_SINCE
+    return bool(job.engine_options.get("reentrant", default))
+
+
+class CausalLoss(NamedTuple):
+    """How model code comes from logits to their loss."""
+
+    returns_fp32: bool  # forward makes the logits fp32 and forgets the narrow ones
+    upcasts: bool
+    copies: bool  # all positions but the last become a tensor of their own
+
+
+def causal_loss(job: Job) -> CausalLoss:
+    """What the model code of a job's release does; what a checkpoint brings itself has shifted logits ever since.
+
+    "shifted_loss" asks for the model code of an older release.
+    """
+    family, release = family_of(job.model.family), software(job).transformers
+    if job.engine_options.get("shifted_loss"):
+        release = min(release, SHIFTS_UNTIL)
+    returned = behaviour(job.model.family, release, flash=False).upcasts
+    if family not in REMOTE and release >= CENTRAL_LOSS_SINCE.get(family, (4, 46)):
+        return CausalLoss(returned, True, release < PADS_LABELS_SINCE)
+    return CausalLoss(returned, returned, True)
+
+
+def repeats_keys(job: Job) -> bool:
+    """Whether keys and values are copied for every query head: before PyTorch's kernels for long, before flash-attn in
+    some families' code."""
+    release = software(job).transformers
+    if job.plan.attention is AttentionKernel.FLASH:
+        return release < REPEATS_KEYS_UNTIL.get(family_of(job.model.family), ALWAYS)
+    return release < GROUPED_SDPA_SINCE
+
+
+def sharder(job: Job) -> Sharder | None:
+    """Who shards a job of the Trainer or of a plain loop: as the plan says, else by default; None: nobody.
+
+    ZeRO 1 and 2, offload, and settings of DeepSpeed need DeepSpeed.
+    """
+    plan = job.plan
+    if plan.sharded_by is not None:
+        return plan.sharded_by
+    if job.engine == "huggingface" and (job.engine_options.get("deepspeed") or _needs_deepspeed(job)):
+        return "deepspeed"
+    if plan.shards is Shards.NOTHING or job.data_parallel == 1:
+        return None
+    if job.engine == "pytorch":
+        return "fsdp2" if software(job).torch >= FULLY_SHARD_SINCE else "fsdp1"
+    return "fsdp2" if software(job).transformers >= FSDP2_SINCE else "fsdp1"
+
+
+def _needs_deepspeed(job: Job) -> bool:
+    plan: Plan = job.plan
+    if job.data_parallel == 1:
+        return False
+    partly = plan.shards in (Shards.OPTIMIZER, Shards.OPTIMIZER_AND_GRADIENTS)
+    offloads = plan.offload_optimizer != "none" or plan.offload_parameters != "none"
+    return partly or offloads or any(name in job.engine_options for name in ZERO_OPTIONS)

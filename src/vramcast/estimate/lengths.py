@@ -1,0 +1,80 @@
+"""Runs whose samples differ in length: steps of many sizes leave the caching allocator more than one size does.
+
+A step that is longer than all before it finds no cached block that is large enough for its largest tensors: new
+segments are taken, and the old ones stay. Of lengths drawn at random each new longest one comes half as near to the
+longest possible one as the last, on average; the sequence here does so exactly, with shorter ones between (van der
+Corput). How many new longest ones a run meets, and when, is chance: that decides what is reserved far more than the
+length of the shortest does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from vramcast.domain.job import Job, Phase
+from vramcast.domain.rank import RankProgram
+
+PLAYED: Final = 16
+"""Steps of different lengths before the longest one [count]."""
+
+Build = Callable[[Job], tuple[RankProgram, ...]]
+
+
+def step_lengths(shortest: int, longest: int, *, multiple: int = 1, count: int = PLAYED) -> tuple[int, ...]:
+    """Lengths of the steps that are played, the longest last.
+
+    Args:
+        shortest: of a sample [tokens]
+        longest: of a sample [tokens]
+        multiple: what the run pads lengths to [tokens]
+        count: steps before the longest [count]
+
+    >>> step_lengths(1, 1024, count=4)
+    (512, 257, 768, 129, 1024)
+    """
+    between = (shortest + (longest - shortest) * _mirrored(index) for index in range(1, count + 1))
+    padded = (max(multiple, round(length / multiple) * multiple) for length in between)
+    return (*(min(length, longest) for length in padded), longest)
+
+
+def _mirrored(index: int) -> float:
+    """The binary digits of a number, mirrored at the point."""
+    found, weight = 0.0, 0.5
+    while index:
+        found += weight * (index & 1)
+        index, weight = index >> 1, weight / 2
+    return found
+
+
+def with_lengths(job: Job, build: Build) -> tuple[RankProgram, ...]:
+    """The programs of every rank role: of the lengths that the job's samples have, the longest last.
+
+    Args:
+        job: the question
+        build: the programs of a job of one length
+    """
+    workload, plan = job.workload, job.plan
+    if workload.min_seq_len is None or workload.min_seq_len >= workload.seq_len:
+        return build(job)
+    divided = plan.cp * plan.tp
+    lengths = step_lengths(workload.min_seq_len, workload.seq_len, multiple=2 * divided if divided > 1 else 1)
+    built = (build(replace(job, workload=replace(workload, seq_len=length, min_seq_len=None))) for length in lengths)
+    said = (
+        f"samples of {workload.min_seq_len} to {workload.seq_len} tokens: {len(lengths)} steps of different lengths "
+        "fill the allocator; the order they come in is chance, and what is reserved depends on it; time is the longest's"
+    )
+    return tuple(_joined(programs, said) for programs in zip(*built, strict=True))
+
+
+def _joined(programs: tuple[RankProgram, ...], said: str) -> RankProgram:
+    """One role: the first length's first step, every length's step."""
+    longest = programs[-1]
+    phases = dict(longest.phases)
+    if Phase.FIRST_STEP in phases:
+        phases[Phase.FIRST_STEP] = programs[0].phases[Phase.FIRST_STEP]
+    if Phase.STEP in phases:
+        phases[Phase.STEP] = tuple(node for program in programs for node in program.phases[Phase.STEP])
+    return replace(longest, phases=phases, assumptions=(*longest.assumptions, said))
