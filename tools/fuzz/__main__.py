@@ -16,13 +16,10 @@ import time
 from collections import Counter
 from random import Random
 
-from tools.fuzz.ask import Examination
-from tools.fuzz.draw import TABLES, Question, question, without
+from tools.fuzz.ask import examined
+from tools.fuzz.draw import TABLES
 from vramcast.estimate.loop import LOOP
 from vramcast.web.limits import QUICK, SEARCH
-
-TRIES = 9
-"""A question that is refused is asked again with an option less, so often in all."""
 
 EVERY_FORM = 16
 """Of so many answers one is written as text, too."""
@@ -39,29 +36,21 @@ def main() -> int:
         sys.exit("--compiled needs numba")
     places = [asked.only] if asked.only is not None else range(asked.first, asked.first + asked.questions)
     for place in places:
-        random = Random(f"{asked.seed}:{place}")
-        drawn: Question | None = question(random, asked.command)
-        for _ in range(TRIES):
-            assert drawn is not None
-            found = Examination(drawn, every_form=place % EVERY_FORM == 0)
-            seconds = found.seconds
+        for found in examined(Random(f"{asked.seed}:{place}"), asked.command, every_form=place % EVERY_FORM == 0):
+            command, options = found.question
             tally["questions"] += found.num_answers
-            tally[f"{drawn.command} {'refused' if found.refusal else 'answered'}"] += 1
-            slowest = sorted([*slowest, (round(seconds, 2), place)])[-8:]
-            limit = SEARCH.seconds if drawn.command.startswith("plan") or "find" in drawn.options else QUICK.seconds
-            for fault in (*found.faults, *([f"slow: {seconds:.1f} s"] if seconds > asked.slow * limit else [])):
+            tally[f"{command} {'refused' if found.refusal else 'answered'}"] += 1
+            slowest = sorted([*slowest, (round(found.seconds, 2), place)])[-8:]
+            limit = SEARCH.seconds if command.startswith("plan") or "find" in options else QUICK.seconds
+            is_slow = found.seconds > asked.slow * limit
+            for fault in (*found.faults, *([f"slow: {found.seconds:.1f} s"] if is_slow else [])):
                 kind = _kind(fault)
                 seen[kind] += 1
                 if asked.all or seen[kind] <= asked.shown:
-                    print(json.dumps({"place": place, "command": drawn.command, "options": drawn.options,
-                                      "fault": fault}), flush=True)
+                    print(json.dumps({"place": place, "command": command, "options": options, "fault": fault}),
+                          flush=True)
             if asked.only is not None:
-                print(json.dumps({"options": drawn.options, "refusal": str(found.refusal)}))
-            if found.refusal is None:
-                break
-            drawn = without(random, drawn, str(found.refusal))
-            if drawn is None:
-                break
+                print(json.dumps({"options": options, "refusal": str(found.refusal)}))
         if asked.minutes and time.monotonic() - start > 60 * asked.minutes:
             break
         if place % 1000 == 999:

@@ -11,11 +11,12 @@ import json
 import shlex
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import isclose, isfinite
+from random import Random
 from typing import Any, Final, TypeVar
 
-from tools.fuzz.draw import TABLES, Question
+from tools.fuzz.draw import TABLES, Question, question, without
 from vramcast.api.jobs import job_of, serve_answer
 from vramcast.api.planning import planned_serving, planned_training
 from vramcast.blocks.parameters import count_parameters
@@ -32,6 +33,9 @@ from vramcast.question.options import OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report import document, plan, plan_document, text
 from vramcast.report.messages import LANGUAGES, Words
+
+TRIES: Final = 9
+"""A question that is refused is asked again with an option less, so often in all."""
 
 LONGEST_SENTENCE: Final = 2000
 """Of a refusal [characters]."""
@@ -66,6 +70,7 @@ class Examination:
             question: what to ask
             every_form: whether the answer is written as text, too, in every language
         """
+        self.question = question
         self.faults: list[str] = []
         self.refusal: VramcastError | None = None
         self.num_answers = 0  # with those behind changes and plans
@@ -247,6 +252,17 @@ class Examination:
 
     def _fault(self, what: str) -> None:
         self.faults.append(what)
+
+
+def examined(random: Random, command: str | None = None, *, every_form: bool = False) -> Iterator[Examination]:
+    """A question, and while it is refused the same with an option less."""
+    drawn: Question | None = question(random, command)
+    for _ in range(TRIES):
+        if drawn is None:
+            return
+        found = Examination(drawn, every_form=every_form)
+        yield found
+        drawn = without(random, drawn, str(found.refusal)) if found.refusal is not None else None
 
 
 _EXAMINED: Final[dict[str, Callable[[Examination, Options], None]]] = {

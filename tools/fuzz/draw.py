@@ -117,7 +117,7 @@ def question(random: Random, command: str | None = None) -> Question:
         and (option.section != "model" or by_numbers or random.random() < BY_NUMBERS)
     ]
     for name in random.sample(names, min(len(names), random.choice((0, 1, 2, 3, 4, 5, 7, 10)))):
-        value = _value(random, name, table[name], options)
+        value = value_of(random, name, table[name], options)
         if value is not None:
             options[name] = value
         if table[name].section == "peft" and "peft" not in options:
@@ -125,7 +125,7 @@ def question(random: Random, command: str | None = None) -> Question:
     if random.random() < 0.02:
         name = random.choice(WHOLE_MARKET)
         if name in table:
-            options[name] = _value(random, name, table[name], options)
+            options[name] = value_of(random, name, table[name], options)
     return Question(command, options)
 
 
@@ -205,7 +205,7 @@ _BASES: Final[dict[str, Callable[[Random], dict[str, Any]]]] = {
 }
 
 
-def _value(random: Random, name: str, option: Option, options: Mapping[str, Any]) -> Any:
+def value_of(random: Random, name: str, option: Option, options: Mapping[str, Any]) -> Any:
     """Something that an option may say; None where nothing is known."""
     match option.kind:
         case Kind.COUNT:
