@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -17,6 +17,14 @@ from vramcast.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from vramcast.domain.pipeline import Pipeline
+
+
+LONGEST_SIDE: Final = 2**14
+"""Of a generated image: 1,024 patches of 16 pixels [diffusers WanTransformer3DModel rope_max_seq_len]."""
+MOST_FRAMES: Final = 2**12
+"""The same of a video: 1,024 latent frames, four frames each."""
+MOST_PIXELS: Final = 2**30
+"""Of all frames: 2,600 of 480 x 832."""
 
 
 class Requests(Noun, frozen=True):
@@ -35,6 +43,16 @@ class Requests(Noun, frozen=True):
     def __post_init__(self) -> None:
         counts = ("context", "concurrency", "input_len", "output_len", "image_size", "height", "width", "frames")
         require_counts(self, *counts, zero=("images",))
+        for name, value, most in (("height", self.height, LONGEST_SIDE), ("width", self.width, LONGEST_SIDE),
+                                  ("frames", self.frames, MOST_FRAMES)):
+            if value is not None and value > most:
+                raise InvalidSpec(f"{name}={value} is more than any pipeline generates at once; use at most {most}")
+        pixels = (self.height or 0) * (self.width or 0) * self.frames
+        if pixels > MOST_PIXELS:
+            raise InvalidSpec(
+                f"height={self.height} x width={self.width} x frames={self.frames} are more pixels than any pipeline "
+                f"generates at once; use at most {MOST_PIXELS:,}"
+            )
 
 
 class Draft(Noun, frozen=True):
