@@ -23,8 +23,8 @@ LONGEST_SIDE: Final = 2**14
 """Of a generated image: 1,024 patches of 16 pixels [diffusers WanTransformer3DModel rope_max_seq_len]."""
 MOST_FRAMES: Final = 2**12
 """The same of a video: 1,024 latent frames, four frames each."""
-MOST_PIXELS: Final = 2**30
-"""Of all frames: 2,600 of 480 x 832."""
+MOST_PIXELS: Final = 2**29
+"""Of all frames: 1,344 of 480 x 832, 291 of 1280 x 1440."""
 
 
 class Requests(Noun, frozen=True):
@@ -43,16 +43,6 @@ class Requests(Noun, frozen=True):
     def __post_init__(self) -> None:
         counts = ("context", "concurrency", "input_len", "output_len", "image_size", "height", "width", "frames")
         require_counts(self, *counts, zero=("images",))
-        for name, value, most in (("height", self.height, LONGEST_SIDE), ("width", self.width, LONGEST_SIDE),
-                                  ("frames", self.frames, MOST_FRAMES)):
-            if value is not None and value > most:
-                raise InvalidSpec(f"{name}={value} is more than any pipeline generates at once; use at most {most}")
-        pixels = (self.height or 0) * (self.width or 0) * self.frames
-        if pixels > MOST_PIXELS:
-            raise InvalidSpec(
-                f"height={self.height} x width={self.width} x frames={self.frames} are more pixels than any pipeline "
-                f"generates at once; use at most {MOST_PIXELS:,}"
-            )
 
 
 class Draft(Noun, frozen=True):
@@ -123,6 +113,28 @@ class PipelineJob(ServingQuestion, frozen=True, kw_only=True):
     """One question about a diffusion pipeline, complete."""
 
     pipeline: Pipeline
+
+    def __post_init__(self) -> None:
+        height, width = self.size
+        for name, value, most in (("height", height, LONGEST_SIDE), ("width", width, LONGEST_SIDE),
+                                  ("frames", self.frames, MOST_FRAMES)):
+            if value > most:
+                raise InvalidSpec(f"{name}={value} is more than any pipeline generates at once; use at most {most}")
+        if height * width * self.frames > MOST_PIXELS:
+            raise InvalidSpec(
+                f"height={height} x width={width} x frames={self.frames} are more pixels than any pipeline generates "
+                f"at once; use at most {MOST_PIXELS:,}"
+            )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of what is generated [pixels]."""
+        return self.requests.height or self.pipeline.height, self.requests.width or self.pipeline.width
+
+    @property
+    def frames(self) -> int:
+        """Of what is generated."""
+        return self.requests.frames if self.requests.frames > 1 else self.pipeline.frames
 
 
 class ServeJob(ServingQuestion, frozen=True, kw_only=True):

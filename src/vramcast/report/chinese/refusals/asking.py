@@ -52,7 +52,6 @@ ASKING_ZH: Final[dict[str, str]] = {
     "{name}={value} must be a size of memory, for example 24GiB, 80GB or 512MiB":
         "{name}={value} 必须是显存大小，例如 24GiB、80GB 或 512MiB",
     "{name}={value} must be a whole number from {least} to {most}": "{name}={value} 必须是 {least} 到 {most} 的整数",
-    "{name}={value} must be a whole number from {least} to {most}": "{name}={value} 必须是 {least} 到 {most} 的整数",
     "{name} must be a text of at most 1000 characters": "{name} 必须是不超过 1000 个字符的文本",
     "{name}={value} is not known; use {known}": "{name}={value} 未知；可用 {known}",
     "{name} must be a list of names": "{name} 必须是名称列表",
@@ -242,6 +241,12 @@ ASKING_ZH: Final[dict[str, str]] = {
         "params={params} 少于 {layers} 层 hidden={hidden} 的注意力与词嵌入所需；请减少层数或隐藏宽度",
     "params={params}, but the sizes given make {made}; leave out --ffn or correct --params":
         "params={params}，但给出的尺寸对应 {made}；请去掉 --ffn 或改正 --params",
+    "{name}={value} is more than any pipeline generates at once; use at most {most}":
+        "{name}={value} 超过任何流水线一次所能生成的量；最多 {most}",
+    "height={height} x width={width} x frames={frames} are more pixels than any pipeline generates at once; use at "
+    "most {most}":
+        "height={height} x width={width} x frames={frames} 的像素超过任何流水线一次所能生成的量；最多 {most}",
+    "a process has no addresses for so much memory; ask for less": "进程没有足够的地址容纳这么多内存；请减少请求",
     "lora-dropout={value} must be from 0 up to, but not, 1": "lora-dropout={value} 必须不小于 0 且小于 1",
     "{field}={value} of {model} must be even": "{model} 的 {field}={value} 必须是偶数",
     "{field}={value} of {model} must be a table": "{model} 的 {field}={value} 必须是一张表",
