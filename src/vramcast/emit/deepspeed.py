@@ -12,6 +12,7 @@ from vramcast.domain.job import Job, Shards
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.lines import Line, Table, plain, reasons
 from vramcast.engines.deepspeed import settings as zero_settings
+from vramcast.engines.eager.releases import ZERO_OPTIONS, runs_deepspeed
 from vramcast.errors import Unsupported
 from vramcast.question.configs import deepspeed as reader
 
@@ -39,7 +40,7 @@ def write(order: Order) -> tuple[File, ...]:
 
     Raises: Unsupported for what DeepSpeed's ZeRO does not have
     """
-    if not is_used(order.job):
+    if not runs_deepspeed(order.job):
         return ()
     table = (*_batch(order), *_precision(order), _zero(order), *_optimizer(order), *_rest(order))
     text = json.dumps(plain(table), indent=2) + "\n"
@@ -47,14 +48,6 @@ def write(order: Order) -> tuple[File, ...]:
     notes = _notes(order)
     parts = (Part("deepspeed", "config"),)
     return (File(NAME, text, parts, frozenset(order.ask.said), notes, tuple(reasons(table))),)
-
-
-def is_used(job: Job) -> bool:
-    """Whether the engine answers with DeepSpeed: its own always, the Trainer where the plan shards."""
-    sharded = job.plan.shards is not Shards.NOTHING and job.data_parallel > 1
-    by_it = job.plan.sharded_by in (None, "deepspeed")
-    trainer = job.engine == "huggingface" and (sharded and by_it or bool(job.engine_options.get("deepspeed")))
-    return job.engine == "deepspeed" or trainer
 
 
 def _batch(order: Order) -> Table:
@@ -77,7 +70,13 @@ def _precision(order: Order) -> Table:
     if width is None:
         return ()
     why = f"{precision}: {width} weights and activations, an fp32 copy in the optimizer"
-    return (Line(width, (Line("enabled", True, why),)),)
+    if precision != width:
+        return (Line(width, (Line("enabled", True, why),)),)
+    lines = [Line("enabled", True, f"{width} weights and activations"),
+             Line(f"{width}_master_weights_and_grads", True, f"{precision}: no fp32 copy")]
+    if width == "bf16":
+        lines.append(Line("bf16_optimizer_states", True, "moments in bf16, too"))
+    return (Line(width, tuple(lines)),)
 
 
 def _zero(order: Order) -> Line:
@@ -87,7 +86,7 @@ def _zero(order: Order) -> Line:
     if job.plan.tp * job.plan.pp * job.plan.cp * job.plan.ep > 1:
         raise Unsupported("a DeepSpeed configuration splits over data-parallel ranks only; use tp=pp=cp=ep=1")
     options = {name.removeprefix("option.") for name in ask.settings if name.startswith("option.")}
-    for name in options & ZERO_OPTIONS:
+    for name in options & {*ZERO_OPTIONS, "deepspeed"}:
         ask(f"option.{name}")
     zero = zero_settings(job, 2)
     lines = [
@@ -100,13 +99,6 @@ def _zero(order: Order) -> Line:
         lines += _stage3(zero)
     lines += _offload(order, stage)
     return Line("zero_optimization", tuple(lines))
-
-
-ZERO_OPTIONS: Final = {
-    "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "sub_group_size",
-    "stage3_max_reuse_distance", "overlap_comm", "auto", "grad_accum_dtype", "deepspeed",
-}
-"""Engine options that end in this file."""
 
 
 def _stage_reason(stage: int, job: Job) -> str:
@@ -152,7 +144,7 @@ def _optimizer(order: Order) -> Table:
             Line("zero_force_ds_cpu_optimizer", False, why),
         )
     order.ask("optimizer")
-    params = (Line("lr", LEARNING_RATE, "not part of the plan: set your own, also in training_args.yaml"),)
+    params: Table = (Line("lr", LEARNING_RATE, "not part of the plan: set your own, also in training_args.yaml"),)
     if name == "adam":
         params = (*params, Line("adam_w_mode", False, "without it DeepSpeed's Adam is AdamW"))
     return (Line("optimizer", (Line("type", OPTIMIZERS[name], "as planned"), Line("params", params))),)
@@ -168,7 +160,7 @@ def _rest(order: Order) -> Table:
 def _notes(order: Order) -> tuple[str, ...]:
     found = []
     precision = order.job.plan.precision
-    if precision in ("bf16", "fp16", "amp-bf16", "amp-fp16"):
+    if precision in ("amp-bf16", "amp-fp16"):
         found.append(f"{NAME}: with --precision {precision} DeepSpeed keeps an fp32 copy too; so the plan was computed")
     if order.job.plan.shards is Shards.NOTHING and order.job.data_parallel > 1:
         found.append(f"{NAME}: the plan was computed with ZeRO 1, which is what DeepSpeed's 16-bit optimizers do least")

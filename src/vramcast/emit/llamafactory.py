@@ -13,7 +13,10 @@ from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.model_names import hub_id
+from vramcast.emit.transformers import kernel_of
 from vramcast.emit.yaml_text import yaml_text
+from vramcast.engines.eager.liger import LIGER, liger_kernels
+from vramcast.engines.eager.releases import reentrant, runs_deepspeed
 from vramcast.engines.eager.trl import prepared_weights
 from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved
@@ -76,7 +79,8 @@ def _model(order: Order) -> Table:
         lines.append(Line("disable_gradient_checkpointing", True, "LLaMA-Factory recomputes unless told not to"))
     else:
         lines += [Line("disable_gradient_checkpointing", False, "layers keep only their input"),
-                  Line("use_reentrant_gc", bool(ask("option.reentrant", False)), "the variant that was computed")]
+                  Line("use_reentrant_gc", reentrant(order.job), "the variant that was computed")]
+        ask.also("option.reentrant")
     lines += _kernels(order)
     return (*lines, *_base(order))
 
@@ -84,12 +88,15 @@ def _model(order: Order) -> Table:
 def _kernels(order: Order) -> list[Line]:
     """Whose kernels run; LLaMA-Factory switches all of Liger's on at once [LF model_utils/liger_kernel.py]."""
     plan, unsloth = order.job.plan, order.job.engine == "unsloth"
-    if plan.loss in (Loss.FUSED, Loss.FUSED_LINEAR) and not unsloth:
-        raise Unsupported("LLaMA-Factory's Liger kernels replace norms, activations and rotary embeddings beside the "
-                          "loss; use --loss eager, or --format transformers")
-    if plan.loss in (None, Loss.COMPILED if plan.compile else None if unsloth else Loss.EAGER):
-        order.ask.also("loss")
-    return [Line("use_unsloth", True, "Unsloth's kernels, as computed")] if unsloth else []
+    kernels = () if unsloth else liger_kernels(order.job)
+    liger = set(kernels) == set(LIGER) and plan.loss in (None, Loss.FUSED_LINEAR)
+    if not liger and (kernels or plan.loss in (Loss.FUSED, Loss.FUSED_LINEAR)) and not unsloth:
+        raise Unsupported("LLaMA-Factory's Liger kernels replace norms, activations and rotary embeddings and fuse the "
+                          "head with its loss, all together; add --engine-option liger=true, or use --loss eager")
+    if liger or plan.loss in (None, Loss.COMPILED if plan.compile else None if unsloth else Loss.EAGER):
+        order.ask.also("loss", "option.liger")
+    lines = [Line("enable_liger_kernel", True, "Liger's kernels, as computed")] if liger else []
+    return lines + ([Line("use_unsloth", True, "Unsloth's kernels, as computed")] if unsloth else [])
 
 
 def _base(order: Order) -> Table:
@@ -147,7 +154,7 @@ def _modules(order: Order) -> tuple[str, ...]:
 def _pure(order: Order) -> Table:
     """What learns is fp32 unless all of it is bf16 [LF model/adapter.py `init_adapter`]."""
     job, peft = order.job, order.job.plan.peft
-    zero, pure = deepspeed.is_used(job), job.plan.precision is Precision.BF16
+    zero, pure = runs_deepspeed(job), job.plan.precision is Precision.BF16
     if peft is not None and not zero:
         order.ask.also("peft.adapter_dtype")
         if peft.adapter_dtype == "fp16" or (peft.adapter_dtype == "bf16" and not pure):
@@ -185,7 +192,7 @@ def _arguments(order: Order) -> Table:
     ]
     if ask("compile"):
         lines.append(Line("torch_compile", True))
-    if deepspeed.is_used(order.job):
+    if runs_deepspeed(order.job):
         lines.append(Line("deepspeed", deepspeed.NAME, "ZeRO and offload stand there"))
     return tuple(lines)
 
@@ -193,9 +200,9 @@ def _arguments(order: Order) -> Table:
 def _optimizer(order: Order) -> list[Line]:
     plan = order.job.plan
     name = plan.optimizer.partition(":")[0]
-    if deepspeed.is_used(order.job) and name in deepspeed.OPTIMIZERS:
+    if runs_deepspeed(order.job) and name in deepspeed.OPTIMIZERS:
         return []  # the DeepSpeed file builds it
-    found = optim_of(plan.optimizer, plan.optimizer_kernel)
+    found = optim_of(plan.optimizer, kernel_of(order.job))
     if found is None:
         kinds = ", ".join(dict.fromkeys(one.optimizer for meanings in OPTIMS.values() for one in meanings))
         kernel = f" with kernel {plan.optimizer_kernel}" if plan.optimizer_kernel else ""
@@ -213,11 +220,11 @@ def _precision(order: Order) -> list[Line]:
     if precision in (Precision.FP8, Precision.FP64, Precision.FP16):
         raise Unsupported(f"LLaMA-Factory trains in no {precision.value}; use amp-bf16 or bf16")
     if precision in (Precision.FP32, Precision.TF32):
-        if peft is not None and not deepspeed.is_used(order.job):
+        if peft is not None:
             raise Unsupported("LLaMA-Factory loads frozen weights as the checkpoint has them, not in fp32; use "
                               "--precision amp-bf16")
         return [Line("tf32", True, "fp32 products run in TF32")] if precision is Precision.TF32 else []
-    if precision is Precision.BF16 and not deepspeed.is_used(order.job):
+    if precision is Precision.BF16 and not runs_deepspeed(order.job):
         return []  # pure_bf16, or frozen weights without autocast
     half = "fp16" if precision in (Precision.AMP_FP16, Precision.MIXED_FP16) else "bf16"
     return [Line(half, True, f"precision: {precision.value}")]

@@ -21,6 +21,8 @@ from vramcast.emit.python_parts import (
     model_id,
 )
 from vramcast.emit.yaml_text import yaml_text
+from vramcast.engines.eager.liger import LIGER, liger_kernels
+from vramcast.engines.eager.releases import optimizer_kernel, reentrant, runs_deepspeed
 from vramcast.errors import Unsupported
 from vramcast.question.configs.trainers import LOW_RANK, OPTIMS, optim_of
 
@@ -57,7 +59,7 @@ def write(order: Order) -> tuple[File, ...]:
 
 def _is_fsdp(job: Job) -> bool:
     """Whether the ranks share weights without DeepSpeed: then Accelerate's file says how."""
-    return job.plan.shards is not Shards.NOTHING and job.cluster.count > 1 and not deepspeed.is_used(job)
+    return job.plan.shards is not Shards.NOTHING and job.data_parallel > 1 and not runs_deepspeed(job)
 
 
 def training_arguments(order: Order) -> Table:
@@ -78,14 +80,14 @@ def training_arguments(order: Order) -> Table:
     ]
     if ask("compile"):
         lines.append(Line("torch_compile", True, "kernels of norms, activations and the loss are fused"))
-    if deepspeed.is_used(order.job):
+    if runs_deepspeed(order.job):
         lines.append(Line("deepspeed", deepspeed.NAME, "ZeRO and offload stand there"))
     return tuple(lines)
 
 
 def precision_lines(order: Order) -> list[Line]:
     """Autocast, or the dtype DeepSpeed trains in; without either the script says what weights are loaded in."""
-    precision, zero = order.job.plan.precision, deepspeed.is_used(order.job)
+    precision, zero = order.job.plan.precision, runs_deepspeed(order.job)
     if zero or precision not in (Precision.BF16, Precision.FP16, Precision.FP64):
         order.ask("precision")
     if precision is Precision.FP8:
@@ -107,16 +109,22 @@ def recompute_lines(order: Order) -> list[Line]:
         raise Unsupported("the Trainer recomputes whole layers only; use --recompute full")
     if recompute is Recompute.NONE:
         return [Line("gradient_checkpointing", False, "layers keep what backward needs")]
-    reentrant = bool(order.ask("option.reentrant", False))
+    order.ask.also("option.reentrant")
+    variant = (Line("use_reentrant", reentrant(order.job), "the variant that was computed"),)
     return [
         Line("gradient_checkpointing", True, "layers keep only their input and run again in backward"),
-        Line("gradient_checkpointing_kwargs", (Line("use_reentrant", reentrant, "the variant that was computed"),)),
+        Line("gradient_checkpointing_kwargs", variant),
     ]
 
 
+def kernel_of(job: Job) -> str | None:
+    """The implementation of the step that was computed, where the Trainer has several."""
+    return optimizer_kernel(job) if job.plan.optimizer == "adamw" else job.plan.optimizer_kernel
+
+
 def _optimizer(order: Order) -> list[Line]:
-    name, kernel = order.job.plan.optimizer, order.job.plan.optimizer_kernel
-    if deepspeed.is_used(order.job) and name in deepspeed.OPTIMIZERS:
+    name, kernel = order.job.plan.optimizer, kernel_of(order.job)
+    if runs_deepspeed(order.job) and name in deepspeed.OPTIMIZERS:
         return []  # the DeepSpeed file builds it
     order.ask.also("optimizer", "optimizer_kernel")
     found = optim_of(name, kernel)
@@ -132,25 +140,26 @@ def _optimizer(order: Order) -> list[Line]:
 
 
 def _loss(order: Order) -> list[Line]:
-    loss = order.ask("loss")
-    if loss in (None, Loss.EAGER):
+    plan, kernels = order.job.plan, set(liger_kernels(order.job))
+    if plan.loss in (None, Loss.COMPILED if plan.compile else Loss.EAGER):
+        order.ask.also("loss")
+    elif plan.loss in LIGER_LOSSES:
+        order.ask.also("loss")
+        kernels = kernels - {*LIGER_LOSSES.values()} | {LIGER_LOSSES[plan.loss]}
+    elif plan.loss is not Loss.EAGER:
+        raise Unsupported(f"the Trainer has no loss {plan.loss}; use eager, fused or fused_linear, or --engine pytorch")
+    if not kernels:
         return []
-    if loss not in LIGER_LOSSES:
-        if loss == Loss.COMPILED and order.job.plan.compile:
-            return []
-        raise Unsupported(f"the Trainer has no loss {loss}; use eager, fused or fused_linear, or --engine pytorch")
-    switches = tuple(
-        Line(name, name == LIGER_LOSSES[Loss(loss)])
-        for name in ("cross_entropy", "fused_linear_cross_entropy", "rms_norm", "swiglu", "rope")
-    )
-    return [Line("use_liger_kernel", True, "one kernel computes the loss"),
-            Line("liger_kernel_config", switches, "only the loss: the rest was computed as PyTorch's own")]
+    order.ask.also("option.liger")
+    switches = tuple(Line(name, name in kernels) for name in dict.fromkeys((*LIGER_LOSSES.values(), *LIGER)))
+    return [Line("use_liger_kernel", True, "Liger's kernels, as computed"),
+            Line("liger_kernel_config", switches, "the rest was computed as PyTorch's own")]
 
 
 def weights_dtype(order: Order) -> str:
     """What the checkpoint is loaded in: a frozen base under autocast stays in 16 bits."""
     precision = Precision(order.ask("precision"))
-    if deepspeed.is_used(order.job):
+    if runs_deepspeed(order.job):
         return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
     if order.job.plan.peft is not None:
         return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
@@ -158,8 +167,7 @@ def weights_dtype(order: Order) -> str:
 
 
 def _notes(order: Order) -> tuple[str, ...]:
-    ask, found = order.ask, []
-    ask.also("option.padded", "option.shifted_loss", "option.auto", "option.deepspeed")
+    found = []
     if order.job.plan.peft is not None and order.job.plan.peft.base in ("gptq-int4", "awq-int4"):
         found.append(f"{SCRIPT}: MODEL must be a checkpoint already quantised to {order.job.plan.peft.base}")
     return tuple(found)

@@ -161,15 +161,33 @@ def _offload(zero: Watched) -> dict[str, Any]:
 
 
 def _precision(values: Watched) -> dict[str, Any]:
-    """bf16 and fp16 keep an fp32 copy; with neither DeepSpeed runs in fp32; "auto" is the Trainer's."""
+    """bf16 and fp16 keep an fp32 copy, unless masters are narrow, too; with neither DeepSpeed runs in fp32; "auto" is
+    the Trainer's."""
     open_, found = False, ""
     values |= {"bf16": values.get("bfloat16")} if "bfloat16" in values and "bf16" not in values else {}
     for name, precision in (("bf16", "mixed-bf16"), ("fp16", "mixed-fp16")):
         section = values.section(name, Known("deepspeed", name))
         if section.flag("enabled"):
-            found = found or precision
+            found = found or (name if _narrow(section, name) else precision)
         elif not section.auto:
             for inner in section:
                 section.get(inner)  # switched off
         open_ = open_ or bool(section.auto)
     return {"precision": found} if found else {} if open_ else {"precision": "fp32"}
+
+
+def _narrow(section: Watched, name: str) -> bool:
+    """Whether masters, gradients and states have 16 bits [deepspeed runtime/precision_config.py]."""
+    if not section.flag(f"{name}_master_weights_and_grads"):
+        section.get("bf16_optimizer_states")
+        return False
+    if name == "bf16" and not section.flag("bf16_optimizer_states"):
+        section.cannot("bf16_master_weights_and_grads", "without bf16_optimizer_states is not modelled",
+                       option="precision")
+    return True
+
+
+def under_the_trainer(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of DeepSpeed's file where Transformers' Trainer runs it: sizes are as the file has them."""
+    pairs = (*options.get("engine-option", ()), "auto=false")
+    return {**options, "engine": "huggingface", "sharded-by": "deepspeed", "engine-option": pairs}

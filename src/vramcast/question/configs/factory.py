@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from vramcast.question.configs.reading import Config, Reading
+from vramcast.question.configs.reading import Config, Reading, together
 from vramcast.question.configs.trainers import ARGUMENTS, arguments_of, precision_of
 from vramcast.question.configs.watched import Known, Watched
 
@@ -57,25 +57,17 @@ def read_factory(config: Config) -> Reading:
     options["seq-len"] = values.count("cutoff_len") or CUTOFF
     if (kernel := values.one_of("flash_attn", KERNELS, option="attention")) is not None:
         options["attention"] = kernel
-    options |= _recompute(values) | _kernels(values) | _low_rank(values)
-    adapters = _adapters(values)
-    prepared = adapters.pop("engine-option", ()) if options["engine"] != "unsloth" else ()
-    options |= {name: value for name, value in adapters.items() if name != "engine-option"}
-    options["engine-option"] = (*options.get("engine-option", ()), *prepared)
+    options = together(options, _recompute(values), _kernels(values), _low_rank(values), _adapters(values))
+    if options["engine"] == "unsloth":  # which prepares packed bases itself
+        pairs = options.get("engine-option", ())
+        options["engine-option"] = tuple(pair for pair in pairs if not pair.startswith("prepare_kbit="))
     values.only("pref_loss", "sigmoid", "hinge", "ipo")
     values.only("pref_ftx", 0, 0.0)
     read = arguments_of(values, config.name)
     notes = [] if "cutoff_len" in values else [f"cutoff_len is not given: {CUTOFF}, as LLaMA-Factory has it"]
-    merged = _with_deepspeed(options, read)
     workers = values.count("ray_num_workers")
-    return Reading("llama-factory", merged, {}, read.batch, (*values.unread(), *read.unread), (*notes, *read.notes),
-                   ranks=workers)
-
-
-def _with_deepspeed(options: dict[str, Any], read: Reading) -> dict[str, Any]:
-    """The options with those of a DeepSpeed table inside."""
-    pairs = (*options.pop("engine-option", ()), *read.options.pop("engine-option", ()))
-    return options | read.options | ({"engine-option": pairs} if pairs else {})
+    options, unread = together(options, read.options), (*values.unread(), *read.unread)
+    return Reading("llama-factory", options, {}, read.batch, unread, (*notes, *read.notes), ranks=workers)
 
 
 def _precision(values: Watched) -> dict[str, Any]:
@@ -107,10 +99,10 @@ def _recompute(values: Watched) -> dict[str, Any]:
 
 def _kernels(values: Watched) -> dict[str, Any]:
     """Whose kernels run beside PyTorch's."""
-    if values.flag("enable_liger_kernel"):
-        values.cannot("enable_liger_kernel", "replaces norms, activations and rotary embeddings too, which is not "
-                      "modelled")
-    return {"engine": "unsloth"} if values.flag("use_unsloth") else {}
+    if values.flag("use_unsloth"):
+        values.get("enable_liger_kernel")  # which it replaces
+        return {"engine": "unsloth"}
+    return {"engine-option": ("liger=true",)} if values.flag("enable_liger_kernel") else {}
 
 
 def _low_rank(values: Watched) -> dict[str, Any]:

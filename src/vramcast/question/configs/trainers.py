@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from vramcast.engines.eager.liger import LIGER
 from vramcast.question.configs.deepspeed import read as read_deepspeed
-from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, Unread
+from vramcast.question.configs.deepspeed import under_the_trainer
+from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, Unread, together
 from vramcast.question.configs.sharding import fsdp_options
 from vramcast.question.configs.watched import Known, Watched
 from vramcast.states.optimizers import optimizer
@@ -84,7 +86,7 @@ def read_trainer(config: Config) -> Reading:
     values = Watched(config.table or {}, ARGUMENTS)
     precision = precision_of(values)
     weak = precision if precision == {"precision": "fp32"} else {}
-    options = {"engine": "huggingface", **recompute_of(values), **liger_of(values)} | ({} if weak else precision)
+    options = together({"engine": "huggingface"}, recompute_of(values), liger_of(values), {} if weak else precision)
     if model := values.text("model_name_or_path"):
         options["model"] = model
     lengths = [size for name in LENGTHS if (size := values.count(name)) is not None]
@@ -93,10 +95,8 @@ def read_trainer(config: Config) -> Reading:
     auto = {} if lengths else {"seq-len": "says no length of the samples"}
     whole = "full training is assumed where no --peft is given: TrainingArguments say nothing of adapters"
     notes = (*read.notes, whole)
-    return Reading(
-        "transformers", read.options | options if "deepspeed" in values else options | read.options, weak, read.batch,
-        (*values.unread(), *read.unread), notes, auto,
-    )
+    unread = (*values.unread(), *read.unread)
+    return Reading("transformers", together(options, read.options), weak, read.batch, unread, notes, auto)
 
 
 def is_factory(table: Mapping[str, Any]) -> bool:
@@ -128,10 +128,8 @@ def arguments_of(values: Watched, file: str) -> Reading:
         values.cannot("deepspeed", ELSEWHERE, file="deepspeed")
     if values.get("fsdp") or values.get("fsdp_config"):
         options |= _fsdp(values)
-    return found._replace(
-        options=options | {name: value for name, value in found.options.items() if name != "engine"},
-        batch=found.batch | batch, notes=(*notes, *found.notes),
-    )
+    inside = under_the_trainer(found.options) if found.options else {}
+    return found._replace(options=together(options, inside), batch=found.batch | batch, notes=(*notes, *found.notes))
 
 
 def _unanswered(unread: Any, batch: Mapping[str, int]) -> list[Unread]:
@@ -179,23 +177,25 @@ def recompute_of(values: Watched) -> dict[str, Any]:
     return {"recompute": "full"} | details if any(on) else {}
 
 
-LIGER: Final = ("rope", "rms_norm", "swiglu", "layer_norm", "geglu")
-"""Kernels of Liger beside those of the loss."""
+ALSO_CALLED: Final = {"swiglu": "geglu"}
+"""Liger's kernel of gated activations by its name in families whose gate is GELU."""
 
 
-def liger_of(values: Watched, name: str = "use_liger_kernel") -> dict[str, Any]:
-    """Which of Liger's kernels run: all, or only those of the loss [Liger-Kernel transformers/monkey_patch.py]."""
+def liger_of(values: Watched) -> dict[str, Any]:
+    """Which of Liger's kernels run: all that are on by default, but for those switched off [Liger-Kernel
+    transformers/monkey_patch.py]."""
     chosen = values.section("liger_kernel_config") if "liger_kernel_config" in values else Watched({})
-    switches = {kernel: chosen.flag(kernel) for kernel in (*LIGER, "cross_entropy", "fused_linear_cross_entropy")}
-    if not values.flag(name):
+    switches = {name: chosen.flag(name) for name in ("cross_entropy", "layer_norm", *LIGER, *ALSO_CALLED.values())}
+    if not values.flag("use_liger_kernel"):
         return {}
-    if any(switches[kernel] is not False for kernel in LIGER[:3]):
-        values.cannot(name, "replaces norms, activations and rotary embeddings too, which is not modelled; "
-                      "liger_kernel_config can leave it to the loss")
-        return {}
-    if switches["fused_linear_cross_entropy"] is not False and not switches["cross_entropy"]:
+    on = [name for name in LIGER if False not in (switches[name], switches.get(ALSO_CALLED.get(name, "")))]
+    if switches["cross_entropy"]:  # instead of the head's
+        on = [name for name in on if name != "fused_linear_cross_entropy"]
+    if on == ["fused_linear_cross_entropy"]:
         return {"loss": "fused_linear"}
-    return {"loss": "fused"} if switches["cross_entropy"] else {}
+    said = "true" if len(on) == len(LIGER) else "+".join(on)
+    found: dict[str, Any] = {"engine-option": (f"liger={said}",)} if on else {}
+    return found | ({"loss": "fused"} if switches["cross_entropy"] else {})
 
 
 def optimizer_of(values: Watched) -> dict[str, Any]:
