@@ -162,6 +162,4 @@ def _notes(order: Order) -> tuple[str, ...]:
     precision = order.job.plan.precision
     if precision in ("amp-bf16", "amp-fp16"):
         found.append(f"{NAME}: with --precision {precision} DeepSpeed keeps an fp32 copy too; so the plan was computed")
-    if order.job.plan.shards is Shards.NOTHING and order.job.data_parallel > 1:
-        found.append(f"{NAME}: the plan was computed with ZeRO 1, which is what DeepSpeed's 16-bit optimizers do least")
     return tuple(found)

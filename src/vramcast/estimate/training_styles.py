@@ -201,6 +201,8 @@ def _eager_style(job: Job, width: int) -> Style:
         asked = replace(job, plan=replace(plan, precision=_held_as(job)))
         trainer = job.engine in ("huggingface", "unsloth") and asked.plan.precision in AUTOCAST
         sizes = eager_recipe(asked, autocast=trainer).sizes
+        if runs_deepspeed(job) and sizes.adapter is not None:  # cast with the rest
+            sizes = sizes._replace(adapter=sizes.adapter._replace(width=width, compute=width))
     return Style(
         fused=plan.compile, sizes=sizes, launch_s=LAUNCH_S.get(job.cluster.gpu.arch, OTHER_LAUNCH_S), width=width,
         module_s=ZERO3_MODULE_S if plan.shards is Shards.EVERYTHING and runs_deepspeed(job) else 0.0,

@@ -25,11 +25,12 @@ class Optim(NamedTuple):
     optimizer: str
     kernel: str | None = None  # implementation, where PyTorch has several
     arguments: str = ""  # `optim_args` that make it this one
+    former: bool = False  # newer releases do not have it
 
 
 OPTIMS: Final[dict[str, tuple[Optim, ...]]] = {
     "adamw_torch": (Optim("adamw", "foreach"),), "adamw_torch_fused": (Optim("adamw", "fused"),),
-    "adamw_hf": (Optim("adamw", "loop"),), "sgd": (Optim("sgd"), Optim("sgd-momentum", arguments="momentum=0.9")),
+    "adamw_hf": (Optim("adamw", "loop", former=True),), "sgd": (Optim("sgd"), Optim("sgd-momentum", arguments="momentum=0.9")),
     "adafactor": (Optim("adafactor"),), "adagrad": (Optim("adagrad"),), "rmsprop": (Optim("rmsprop"),),
     "adamw_bnb_8bit": (Optim("adamw-8bit"),), "adamw_8bit": (Optim("adamw-8bit"),),
     "paged_adamw_8bit": (Optim("paged-adamw-8bit"),), "paged_adamw_32bit": (Optim("paged-adamw"),),
@@ -66,7 +67,7 @@ def optim_of(name: str, kernel: str | None) -> tuple[str, str] | None:
     bare = name.partition(":")[0]
     for optim, meanings in OPTIMS.items():
         for one in meanings:
-            if one.optimizer == bare and kernel in (None, one.kernel):
+            if one.optimizer == bare and kernel in (None, one.kernel) and not one.former:
                 return optim, f"rank={optimizer(name).rank}" if bare in LOW_RANK else one.arguments
     return None
 
