@@ -47,8 +47,10 @@ class FollowingAllocator(Allocator):
             handle: what allocate returned
             address: where it really was
 
-        Returns: where it is now: at the address, if that memory was free
+        Returns: where it is now: at the address, if that memory was free; an empty request is nowhere
         """
+        if not handle:
+            return handle
         block = self._blocks[handle]
         num_bytes, free = block.requested_bytes, block.pool
         self.free(handle)

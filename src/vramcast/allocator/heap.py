@@ -48,8 +48,13 @@ class RisingAddresses:
         self._next_address = _FIRST_ADDRESS
 
     def allocate(self, size_bytes: int) -> int:
-        """The address of a new range."""
+        """The address of a new range.
+
+        Raises: OutOfMemory where a process has no more addresses
+        """
         address = self._next_address
+        if address + size_bytes > ADDRESS_MASK:
+            raise OutOfMemory("a process has no addresses for so much memory; ask for less")
         self._next_address += size_bytes
         return address
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -18,6 +18,14 @@ from vramcast.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from vramcast.domain.pipeline import Pipeline
+
+
+LONGEST_SIDE: Final = 2**14
+"""Of a generated image: 1,024 patches of 16 pixels [diffusers WanTransformer3DModel rope_max_seq_len]."""
+MOST_FRAMES: Final = 2**12
+"""The same of a video: 1,024 latent frames, four frames each."""
+MOST_PIXELS: Final = 2**29
+"""Of all frames: 1,344 of 480 x 832, 291 of 1280 x 1440."""
 
 
 class Requests(Noun, frozen=True):
@@ -106,6 +114,28 @@ class PipelineJob(ServingQuestion, frozen=True, kw_only=True):
     """One question about a diffusion pipeline, complete."""
 
     pipeline: Pipeline
+
+    def __post_init__(self) -> None:
+        height, width = self.size
+        for name, value, most in (("height", height, LONGEST_SIDE), ("width", width, LONGEST_SIDE),
+                                  ("frames", self.frames, MOST_FRAMES)):
+            if value > most:
+                raise InvalidSpec(f"{name}={value} is more than any pipeline generates at once; use at most {most}")
+        if height * width * self.frames > MOST_PIXELS:
+            raise InvalidSpec(
+                f"height={height} x width={width} x frames={self.frames} are more pixels than any pipeline generates "
+                f"at once; use at most {MOST_PIXELS:,}"
+            )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of what is generated [pixels]."""
+        return self.requests.height or self.pipeline.height, self.requests.width or self.pipeline.width
+
+    @property
+    def frames(self) -> int:
+        """Of what is generated."""
+        return self.requests.frames if self.requests.frames > 1 else self.pipeline.frames
 
 
 class ServeJob(ServingQuestion, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.yaml_text import yaml_text
-from vramcast.engines.eager.releases import sharder
+from vramcast.engines.eager.releases import runs_deepspeed, sharder
 from vramcast.errors import Unsupported
 
 NAME: Final = "accelerate.yaml"
@@ -41,7 +41,7 @@ WHOLE_MODELS: Final = ("pp", "ep")
 def write(order: Order) -> tuple[File, ...]:
     """The file that the plan's framework asks for."""
     job = order.job
-    if deepspeed.is_used(job):
+    if runs_deepspeed(job):
         return _written(order, "DEEPSPEED", _deepspeed(order))
     if job.plan.shards is Shards.NOTHING or job.cluster.count == 1:
         return _written(order, "NO" if job.cluster.count == 1 else "MULTI_GPU", ())
@@ -92,9 +92,11 @@ def _machines(order: Order, kind: str) -> Table:
 
 
 def _precision(order: Order, kind: str) -> list[Line]:
-    precision = Precision(order.ask("precision"))
+    precision = order.job.plan.precision
     if kind == "DEEPSPEED":
         return []  # the DeepSpeed file says it, and Accelerate refuses to hear it twice
+    if precision in MIXED or precision is Precision.FP32:
+        order.ask("precision")  # otherwise the script says what weights are loaded in
     why = f"{precision.value}: " + ("computed in 16 bits over fp32 weights" if precision in MIXED else
                                     "the weights' own dtype computes")
     computed = OVER_NARROW if order.ask("option.autocast", False) else MIXED

@@ -12,8 +12,9 @@ from vramcast.domain.job import Job, Shards
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.lines import Line, Table, plain, reasons
 from vramcast.engines.deepspeed import settings as zero_settings
-from vramcast.engines.eager.releases import sharder
+from vramcast.engines.eager.releases import ZERO_OPTIONS, runs_deepspeed
 from vramcast.errors import Unsupported
+from vramcast.question.configs import deepspeed as reader
 
 NAME: Final = "ds_config.json"
 
@@ -22,20 +23,14 @@ STAGES: Final = {
 }
 """The engine computes stage 1 where the plan splits nothing: with one rank it is the same."""
 
-OPTIMIZERS: Final = {"adamw": "AdamW", "adam": "Adam", "lion": "Lion", "adagrad": "Adagrad", "lamb": "Lamb",
-                     "muon": "Muon"}
-"""DeepSpeed's own; others come from the training script."""
+OPTIMIZERS: Final = {ours: name for name, ours in reversed(reader.OPTIMIZERS.items()) if name != "SGD"}
+"""DeepSpeed's own; others come from the training script, PyTorch's too."""
 
 LEARNING_RATE: Final = 1e-5
 """Not part of a memory plan; stands in every file so that they agree [1]."""
 
 SIXTEEN_BITS: Final = {"amp-bf16": "bf16", "mixed-bf16": "bf16", "bf16": "bf16", "amp-fp16": "fp16",
                        "mixed-fp16": "fp16", "fp16": "fp16"}
-
-PURE: Final = {
-    "bf16": ("bf16_master_weights_and_grads", "bf16_optimizer_states"), "fp16": ("fp16_master_weights_and_grads",),
-}
-"""Precision without anything in fp32 -> what says so."""
 
 NVME: Final = "/local_nvme"
 
@@ -45,7 +40,7 @@ def write(order: Order) -> tuple[File, ...]:
 
     Raises: Unsupported for what DeepSpeed's ZeRO does not have
     """
-    if not is_used(order.job):
+    if not runs_deepspeed(order.job):
         return ()
     table = (*_batch(order), *_precision(order), _zero(order), *_optimizer(order), *_rest(order))
     text = json.dumps(plain(table), indent=2) + "\n"
@@ -53,11 +48,6 @@ def write(order: Order) -> tuple[File, ...]:
     notes = _notes(order)
     parts = (Part("deepspeed", "config"),)
     return (File(NAME, text, parts, frozenset(order.ask.said), notes, tuple(reasons(table))),)
-
-
-def is_used(job: Job) -> bool:
-    """Whether the engine answers with DeepSpeed: its own always, the Trainer where DeepSpeed shards."""
-    return job.engine == "deepspeed" or (job.engine == "huggingface" and sharder(job) == "deepspeed")
 
 
 def _batch(order: Order) -> Table:
@@ -71,17 +61,22 @@ def _batch(order: Order) -> Table:
 
 
 def _precision(order: Order) -> Table:
-    precision = order.ask("precision")
+    precision = order.job.plan.precision
     if precision in ("fp64", "fp8"):
         raise Unsupported(f"DeepSpeed has no precision {precision}; use mixed-bf16")
     width = SIXTEEN_BITS.get(precision)
+    if precision != "tf32":  # which is PyTorch's own switch
+        order.ask("precision")
     if width is None:
         return ()
-    if precision in PURE:
-        why = f"{precision}: {width} weights, activations, gradients and optimizer states"
-        return (Line(width, (Line("enabled", True, why), *(Line(name, True) for name in PURE[precision]))),)
     why = f"{precision}: {width} weights and activations, an fp32 copy in the optimizer"
-    return (Line(width, (Line("enabled", True, why),)),)
+    if precision != width:
+        return (Line(width, (Line("enabled", True, why),)),)
+    lines = [Line("enabled", True, f"{width} weights and activations"),
+             Line(f"{width}_master_weights_and_grads", True, f"{precision}: no fp32 copy")]
+    if width == "bf16":
+        lines.append(Line("bf16_optimizer_states", True, "moments in bf16, too"))
+    return (Line(width, tuple(lines)),)
 
 
 def _zero(order: Order) -> Line:
@@ -91,7 +86,7 @@ def _zero(order: Order) -> Line:
     if job.plan.tp * job.plan.pp * job.plan.cp * job.plan.ep > 1:
         raise Unsupported("a DeepSpeed configuration splits over data-parallel ranks only; use tp=pp=cp=ep=1")
     options = {name.removeprefix("option.") for name in ask.settings if name.startswith("option.")}
-    for name in options & ZERO_OPTIONS:
+    for name in options & {*ZERO_OPTIONS, "deepspeed"}:
         ask(f"option.{name}")
     zero = zero_settings(job, 2)
     lines = [
@@ -104,13 +99,6 @@ def _zero(order: Order) -> Line:
         lines += _stage3(zero)
     lines += _offload(order, stage)
     return Line("zero_optimization", tuple(lines))
-
-
-ZERO_OPTIONS: Final = {
-    "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "sub_group_size",
-    "stage3_max_reuse_distance", "overlap_comm", "auto", "grad_accum_dtype", "deepspeed",
-}
-"""Engine options that end in this file."""
 
 
 def _stage_reason(stage: int, job: Job) -> str:
@@ -148,14 +136,17 @@ def _offload(order: Order, stage: int) -> list[Line]:
 
 
 def _optimizer(order: Order) -> Table:
-    name = order.ask("optimizer")
+    name = order.job.plan.optimizer
     if name not in OPTIMIZERS:
         why = f"{name} is built by the training script, not by DeepSpeed"
         return (
             Line("zero_allow_untested_optimizer", True, why),
             Line("zero_force_ds_cpu_optimizer", False, why),
         )
-    params = (Line("lr", LEARNING_RATE, "not part of the plan: set your own, also in training_args.yaml"),)
+    order.ask("optimizer")
+    params: Table = (Line("lr", LEARNING_RATE, "not part of the plan: set your own, also in training_args.yaml"),)
+    if name == "adam":
+        params = (*params, Line("adam_w_mode", False, "without it DeepSpeed's Adam is AdamW"))
     return (Line("optimizer", (Line("type", OPTIMIZERS[name], "as planned"), Line("params", params))),)
 
 
@@ -168,9 +159,7 @@ def _rest(order: Order) -> Table:
 
 def _notes(order: Order) -> tuple[str, ...]:
     found = []
-    precision = order.ask("precision")
+    precision = order.job.plan.precision
     if precision in ("amp-bf16", "amp-fp16"):
         found.append(f"{NAME}: with --precision {precision} DeepSpeed keeps an fp32 copy too; so the plan was computed")
-    if order.job.plan.shards is Shards.NOTHING and order.job.data_parallel > 1:
-        found.append(f"{NAME}: the plan was computed with ZeRO 1, which is what DeepSpeed's 16-bit optimizers do least")
     return tuple(found)

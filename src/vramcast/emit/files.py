@@ -43,6 +43,10 @@ class Order(NamedTuple):
     beside: tuple[File, ...] = ()  # files of the frameworks, for a launcher
     fleet: Fleet | None = None  # where a search spread a load over replicas of this job
 
+    def apart(self) -> Order:
+        """The same for a file beside, which says what it says itself."""
+        return self._replace(ask=Asked(self.job))
+
 
 def read_back(file: File) -> Any:
     """The values a file holds, as the tool that it is for reads them.

@@ -7,28 +7,33 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute
+from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute
 from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.model_names import hub_id
-from vramcast.emit.transformers import OPTIMIZERS
+from vramcast.emit.transformers import kernel_of
 from vramcast.emit.yaml_text import yaml_text
-from vramcast.engines.eager.releases import reentrant
+from vramcast.engines.eager.liger import LIGER, liger_kernels
+from vramcast.engines.eager.releases import reentrant, runs_deepspeed
+from vramcast.engines.eager.trl import prepared_weights
 from vramcast.errors import Unsupported
 from vramcast.families.module_names import names_of, names_saved
+from vramcast.question.configs import factory as reader
+from vramcast.question.configs.trainers import LOW_RANK, OPTIMS, optim_of
+from vramcast.states.optimizers import optimizer
 
 NAME: Final = "llamafactory.yaml"
 
-STAGES: Final = {"pretrain": "pt", "sft": "sft", "dpo": "dpo", "ppo": "ppo", "reward": "rm"}
+STAGES: Final = {objective: stage for stage, objective in reader.STAGES.items()}
 
 DATASETS: Final = {"pt": "c4_demo", "sft": "alpaca_en_demo", "dpo": "dpo_en_demo", "ppo": "alpaca_en_demo",
                    "rm": "dpo_en_demo"}
 """Small data sets that come with LLaMA-Factory."""
 
-KERNELS: Final = {AttentionKernel.FLASH: "fa2", AttentionKernel.EFFICIENT: "sdpa", AttentionKernel.CUDNN: "sdpa",
-                  AttentionKernel.EAGER: "disabled"}
+KERNELS: Final = {AttentionKernel.FLASH: "fa2", AttentionKernel.EAGER: "disabled", None: "auto"}
+"""Those that `flash_attn` chooses between; which of PyTorch's runs it leaves to PyTorch."""
 
 BITS: Final = {"nf4": 4, "nf4-dq": 4, "int8": 8}
 
@@ -48,47 +53,70 @@ def write(order: Order) -> tuple[File, ...]:
         raise Unsupported(f"LLaMA-Factory trains no {job.workload.objective}; use {', '.join(STAGES)}")
     if plan.recompute is Recompute.SELECTIVE:
         raise Unsupported("LLaMA-Factory recomputes whole layers only; use --recompute full")
-    order.ask.also("option.padded", "option.auto", "option.deepspeed", "option.shifted_loss")
     own = (*_model(order), *_method(order), *_data(order))
     arguments = _arguments(order)
     head = head_of(order, f"FORCE_TORCHRUN=1 llamafactory-cli train {NAME}")
     text = yaml_text((*own, *arguments), head=head)
     parts = (Part("llamafactory", "arguments"),)
-    return (File(NAME, text, parts, frozenset(order.ask.said)),)
+    return (File(NAME, text, parts, frozenset(order.ask.said), _notes(job)),)
+
+
+def _notes(job: Job) -> tuple[str, ...]:
+    peft = job.plan.peft
+    if peft is None or peft.base not in reader.STORED.values():
+        return ()
+    return (f"{NAME}: model_name_or_path must be a checkpoint already quantised to {peft.base}",)
 
 
 def _model(order: Order) -> Table:
     ask, plan = order.ask, order.job.plan
-    lines = [
-        Line("model_name_or_path", hub_id(order.job.model)),
-        Line("flash_attn", KERNELS[AttentionKernel(ask("attention"))], f"attention kernel: {ask('attention')}"),
-    ]
+    lines = [Line("model_name_or_path", hub_id(order.job.model))]
+    if plan.attention in KERNELS:
+        ask.also("attention")
+        why = f"attention kernel: {plan.attention or 'as Transformers chooses'}"
+        lines.append(Line("flash_attn", KERNELS[plan.attention], why))
     if ask("recompute") == Recompute.NONE:
         lines.append(Line("disable_gradient_checkpointing", True, "LLaMA-Factory recomputes unless told not to"))
     else:
         lines += [Line("disable_gradient_checkpointing", False, "layers keep only their input"),
                   Line("use_reentrant_gc", reentrant(order.job), "the variant that was computed")]
-    if plan.loss in (Loss.FUSED, Loss.FUSED_LINEAR) and order.job.engine != "unsloth":
-        if plan.loss is Loss.FUSED:
-            raise Unsupported("LLaMA-Factory's Liger kernels fuse the head with its loss; use --loss fused_linear")
-        ask.also("loss")
-        lines.append(Line("enable_liger_kernel", True, "the loss never makes all logits"))
-    elif plan.loss is Loss.EAGER:
-        ask.also("loss")
-    if order.job.engine == "unsloth":
-        ask.also("loss")
-        lines.append(Line("use_unsloth", True, "Unsloth's kernels, as computed"))
+        ask.also("option.reentrant")
+    lines += _kernels(order)
     return (*lines, *_base(order))
 
 
+def _kernels(order: Order) -> list[Line]:
+    """Whose kernels run; LLaMA-Factory switches all of Liger's on at once [LF model_utils/liger_kernel.py]."""
+    plan, unsloth = order.job.plan, order.job.engine == "unsloth"
+    kernels = () if unsloth else liger_kernels(order.job)
+    liger = set(kernels) == set(LIGER) and plan.loss in (None, Loss.FUSED_LINEAR)
+    if not liger and (kernels or plan.loss in (Loss.FUSED, Loss.FUSED_LINEAR)) and not unsloth:
+        raise Unsupported("LLaMA-Factory's Liger kernels replace norms, activations and rotary embeddings and fuse the "
+                          "head with its loss, all together; add --engine-option liger=true, or use --loss eager")
+    if liger or plan.loss in (None, Loss.COMPILED if plan.compile else None if unsloth else Loss.EAGER):
+        order.ask.also("loss", "option.liger")
+    lines = [Line("enable_liger_kernel", True, "Liger's kernels, as computed")] if liger else []
+    return lines + ([Line("use_unsloth", True, "Unsloth's kernels, as computed")] if unsloth else [])
+
+
 def _base(order: Order) -> Table:
-    base = order.ask("peft.base", "full")
-    if base not in BITS:
+    peft = order.job.plan.peft
+    if peft is None or peft.base not in BITS:
         return ()
+    base = order.ask("peft.base")
     lines = [Line("quantization_bit", BITS[base], f"frozen weights: {base}"), Line("quantization_method", "bnb")]
     if BITS[base] == 4:
         lines += [Line("quantization_type", "nf4"),
                   Line("double_quantization", base == "nf4-dq", "whether the scales are quantised too")]
+    if order.job.engine == "unsloth":
+        return tuple(lines)
+    order.ask.also("option.trl", "option.prepare_kbit")
+    match prepared_weights(order.job):
+        case "all":
+            raise Unsupported("LLaMA-Factory does not call prepare_model_for_kbit_training, which the plan counts; add "
+                              "--engine-option prepare_kbit=none")
+        case "norms":
+            lines.append(Line("upcast_layernorm", True, "norms are fp32, as TRL of that release prepares them"))
     return tuple(lines)
 
 
@@ -96,22 +124,21 @@ def _method(order: Order) -> Table:
     ask, job = order.ask, order.job
     stage = STAGES[ask("objective")]
     lines = [Line("stage", stage, f"objective: {job.workload.objective}"), Line("do_train", True)]
-    method = ask("peft.method")
-    if method is None:
+    peft: Peft | None = job.plan.peft
+    if peft is None:
         return (*lines, Line("finetuning_type", "full", "every weight learns"), *_pure(order))
-    if method not in METHODS:
-        raise Unsupported(f"LLaMA-Factory has no {method}; use lora or dora, or --format transformers")
-    if ask("peft.adapter_dtype") != "fp32":
-        lines.append(Line("pure_bf16", True, "adapters in 16 bits"))
+    if ask("peft.method") not in METHODS:
+        raise Unsupported(f"LLaMA-Factory has no {peft.method}; use lora or dora, or --format transformers")
     rank = ask("peft.rank")
     lines += [
         Line("finetuning_type", "lora", "only adapters learn"),
+        *_pure(order),
         Line("lora_rank", rank),
         Line("lora_alpha", 2 * rank, "not part of the plan"),
         Line("lora_dropout", ask("peft.dropout")),
         Line("lora_target", ",".join(_modules(order)), "the adapted matrices"),
     ]
-    if method == "dora":
+    if peft.method == "dora":
         lines.append(Line("use_dora", True, "direction and magnitude apart"))
     saved = names_saved(job.model, ask("peft.modules_to_save"))
     return (*lines, *([Line("additional_target", ",".join(saved), "learn whole beside adapters")] if saved else []))
@@ -125,9 +152,18 @@ def _modules(order: Order) -> tuple[str, ...]:
 
 
 def _pure(order: Order) -> Table:
-    if order.ask("precision") == Precision.BF16 and not deepspeed.is_used(order.job):
-        return (Line("pure_bf16", True, "weights, gradients and states in bf16"),)
-    return ()
+    """What learns is fp32 unless all of it is bf16 [LF model/adapter.py `init_adapter`]."""
+    job, peft = order.job, order.job.plan.peft
+    zero, pure = runs_deepspeed(job), job.plan.precision is Precision.BF16
+    if peft is not None and not zero:
+        order.ask.also("peft.adapter_dtype")
+        if peft.adapter_dtype == "fp16" or (peft.adapter_dtype == "bf16" and not pure):
+            raise Unsupported(f"LLaMA-Factory keeps adapters in fp32 under autocast, not in {peft.adapter_dtype}; use "
+                              "--adapter-dtype fp32, or bf16 with --precision bf16")
+        pure = peft.adapter_dtype == "bf16"
+    elif peft is not None:
+        order.ask.also("peft.adapter_dtype")  # DeepSpeed casts them with the rest
+    return (Line("pure_bf16", True, "weights, gradients and states in bf16"),) if pure and not zero else ()
 
 
 def _data(order: Order) -> Table:
@@ -144,7 +180,7 @@ def _data(order: Order) -> Table:
 
 
 def _arguments(order: Order) -> Table:
-    """Names of TrainingArguments."""
+    """Names of TrainingArguments, and LLaMA-Factory's own switches of low-rank optimizers."""
     ask = order.ask
     lines = [
         Line("per_device_train_batch_size", ask("micro_batch"), "samples per forward on one GPU"),
@@ -152,28 +188,43 @@ def _arguments(order: Order) -> Table:
         Line("learning_rate", deepspeed.LEARNING_RATE, "not part of the plan: set your own"),
         Line("num_train_epochs", 1.0, "not part of the plan"),
         *_precision(order),
+        *_optimizer(order),
     ]
-    name, kernel = ask("optimizer"), ask("optimizer_kernel")
-    if not (deepspeed.is_used(order.job) and name in deepspeed.OPTIMIZERS):
-        if name not in OPTIMIZERS or kernel == "loop" or (kernel == "fused" and name != "adamw"):
-            kinds = ", ".join(OPTIMIZERS)
-            raise Unsupported(f"LLaMA-Factory has no optimizer {name} with kernel {kernel}; use {kinds}")
-        optim = "adamw_torch_fused" if kernel == "fused" else OPTIMIZERS[name][0]
-        lines.append(Line("optim", optim, f"{name}, as planned"))
     if ask("compile"):
         lines.append(Line("torch_compile", True))
-    if deepspeed.is_used(order.job):
+    if runs_deepspeed(order.job):
         lines.append(Line("deepspeed", deepspeed.NAME, "ZeRO and offload stand there"))
     return tuple(lines)
 
 
+def _optimizer(order: Order) -> list[Line]:
+    plan = order.job.plan
+    name = plan.optimizer.partition(":")[0]
+    if runs_deepspeed(order.job) and name in deepspeed.OPTIMIZERS:
+        return []  # the DeepSpeed file builds it
+    found = optim_of(plan.optimizer, kernel_of(order.job))
+    if found is None:
+        kinds = ", ".join(dict.fromkeys(one.optimizer for meanings in OPTIMS.values() for one in meanings))
+        kernel = f" with kernel {plan.optimizer_kernel}" if plan.optimizer_kernel else ""
+        raise Unsupported(f"LLaMA-Factory has no optimizer {name}{kernel}; use {kinds}")
+    order.ask.also("optimizer", "optimizer_kernel")
+    if name in LOW_RANK:
+        return [Line(f"use_{name}", True, f"{plan.optimizer}, as planned"),
+                Line(f"{name}_rank", optimizer(plan.optimizer).rank), Line(f"{name}_target", "all")]
+    arguments = [Line("optim_args", found[1])] if found[1] else []
+    return [Line("optim", found[0], f"{plan.optimizer}, as planned"), *arguments]
+
+
 def _precision(order: Order) -> list[Line]:
-    precision = Precision(order.ask("precision"))
+    precision, peft = Precision(order.ask("precision")), order.job.plan.peft
     if precision in (Precision.FP8, Precision.FP64, Precision.FP16):
         raise Unsupported(f"LLaMA-Factory trains in no {precision.value}; use amp-bf16 or bf16")
-    if precision is Precision.TF32:
-        return [Line("tf32", True, "fp32 products run in TF32")]
-    if precision is Precision.FP32:
-        return []
+    if precision in (Precision.FP32, Precision.TF32):
+        if peft is not None:
+            raise Unsupported("LLaMA-Factory loads frozen weights as the checkpoint has them, not in fp32; use "
+                              "--precision amp-bf16")
+        return [Line("tf32", True, "fp32 products run in TF32")] if precision is Precision.TF32 else []
+    if precision is Precision.BF16 and not runs_deepspeed(order.job):
+        return []  # pure_bf16, or frozen weights without autocast
     half = "fp16" if precision in (Precision.AMP_FP16, Precision.MIXED_FP16) else "bf16"
     return [Line(half, True, f"precision: {precision.value}")]

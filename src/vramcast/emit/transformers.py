@@ -21,33 +21,13 @@ from vramcast.emit.python_parts import (
     model_id,
 )
 from vramcast.emit.yaml_text import yaml_text
-from vramcast.engines.eager.releases import optimizer_kernel, reentrant
-from vramcast.engines.huggingface import LIGER, liger_kernels
+from vramcast.engines.eager.liger import LIGER, liger_kernels
+from vramcast.engines.eager.releases import optimizer_kernel, reentrant, runs_deepspeed
 from vramcast.errors import Unsupported
+from vramcast.question.configs.trainers import LOW_RANK, OPTIMS, optim_of
 
 NAME: Final = "training_args.yaml"
 SCRIPT: Final = "train_trainer.py"
-
-OPTIMIZERS: Final[dict[str, tuple[str, str]]] = {
-    "adamw": ("adamw_torch", ""), "sgd": ("sgd", ""), "sgd-momentum": ("sgd", "momentum=0.9"),
-    "adafactor": ("adafactor", ""), "adagrad": ("adagrad", ""), "rmsprop": ("rmsprop", ""),
-    "adamw-8bit": ("adamw_bnb_8bit", ""), "paged-adamw-8bit": ("paged_adamw_8bit", ""),
-    "paged-adamw": ("paged_adamw_32bit", ""), "adamw-4bit": ("adamw_torch_4bit", ""),
-    "lion": ("lion_32bit", ""), "lion-8bit": ("lion_8bit", ""), "paged-lion": ("paged_lion_32bit", ""),
-    "paged-lion-8bit": ("paged_lion_8bit", ""), "galore": ("galore_adamw", ""), "apollo": ("apollo_adamw", ""),
-    "lomo": ("lomo", ""), "adalomo": ("adalomo", ""), "schedulefree-adamw": ("schedule_free_adamw", ""),
-    "schedulefree-sgd": ("schedule_free_sgd", ""),
-}
-"""Optimizer -> `optim` and `optim_args`."""
-
-ADAMW: Final = {
-    (None, "foreach"): "adamw_torch", (None, "fused"): "adamw_torch_fused", (None, "loop"): "adamw_hf",
-    ("foreach", "foreach"): "adamw_torch", ("fused", "fused"): "adamw_torch_fused",
-}
-"""Kernel that was asked for, kernel that was computed -> `optim` of AdamW."""
-
-LOW_RANK: Final = ("galore", "apollo")
-"""Optimizers that project the matrices of named modules."""
 
 LIGER_LOSSES: Final = {Loss.FUSED: "cross_entropy", Loss.FUSED_LINEAR: "fused_linear_cross_entropy"}
 
@@ -67,19 +47,19 @@ def write(order: Order) -> tuple[File, ...]:
     order.ask.also("objective")
     table = training_arguments(order)
     text = yaml_text(table, head=head_of(order))
-    script = _script(order)
-    run = run_script(order, f"{SCRIPT} {NAME}", starter=ACCELERATE if _is_fsdp(job) else TORCHRUN)
-    said = frozenset(order.ask.said)
+    code, start = order.apart(), order.apart()
+    script, notes = _script(code), _notes(code)
+    run = run_script(start, f"{SCRIPT} {NAME}", starter=ACCELERATE if _is_fsdp(job) else TORCHRUN)
     return (
-        File(NAME, text, (Part("transformers", "TrainingArguments"),), said),
-        File(SCRIPT, script, (), said, _notes(order)),
-        File(RUN, run, (), said, executable=True),
+        File(NAME, text, (Part("transformers", "TrainingArguments"),), frozenset(order.ask.said)),
+        File(SCRIPT, script, (), frozenset(code.ask.said), notes),
+        File(RUN, run, (), frozenset(start.ask.said), executable=True),
     )
 
 
 def _is_fsdp(job: Job) -> bool:
     """Whether the ranks share weights without DeepSpeed: then Accelerate's file says how."""
-    return job.plan.shards is not Shards.NOTHING and job.cluster.count > 1 and not deepspeed.is_used(job)
+    return job.plan.shards is not Shards.NOTHING and job.data_parallel > 1 and not runs_deepspeed(job)
 
 
 def training_arguments(order: Order) -> Table:
@@ -100,15 +80,16 @@ def training_arguments(order: Order) -> Table:
     ]
     if ask("compile"):
         lines.append(Line("torch_compile", True, "kernels of norms, activations and the loss are fused"))
-    if deepspeed.is_used(order.job):
+    if runs_deepspeed(order.job):
         lines.append(Line("deepspeed", deepspeed.NAME, "ZeRO and offload stand there"))
     return tuple(lines)
 
 
 def precision_lines(order: Order) -> list[Line]:
-    """Autocast, or the dtype DeepSpeed trains in."""
-    precision = Precision(order.ask("precision"))
-    zero = deepspeed.is_used(order.job)
+    """Autocast, or the dtype DeepSpeed trains in; without either the script says what weights are loaded in."""
+    precision, zero = order.job.plan.precision, runs_deepspeed(order.job)
+    if zero or precision not in (Precision.BF16, Precision.FP16, Precision.FP64):
+        order.ask("precision")
     if precision is Precision.FP8:
         raise Unsupported("the Trainer has no fp8 of its own; use --engine megatron or torchtitan")
     width = COMPUTE_DTYPES.get(precision)
@@ -133,51 +114,56 @@ def recompute_lines(order: Order) -> list[Line]:
     if recompute is Recompute.NONE:
         return [Line("gradient_checkpointing", False, "layers keep what backward needs")]
     order.ask.also("option.reentrant")
-    variant = Line("use_reentrant", reentrant(order.job), "the variant that was computed")
+    variant = (Line("use_reentrant", reentrant(order.job), "the variant that was computed"),)
     return [
         Line("gradient_checkpointing", True, "layers keep only their input and run again in backward"),
-        Line("gradient_checkpointing_kwargs", (variant,)),
+        Line("gradient_checkpointing_kwargs", variant),
     ]
 
 
+def kernel_of(job: Job) -> str | None:
+    """The implementation of the step that was computed, where the Trainer has several."""
+    return optimizer_kernel(job) if job.plan.optimizer == "adamw" else job.plan.optimizer_kernel
+
+
 def _optimizer(order: Order) -> list[Line]:
-    name, _, rank = str(order.ask("optimizer")).partition(":")
-    asked = order.ask("optimizer_kernel")
-    if deepspeed.is_used(order.job) and name in deepspeed.OPTIMIZERS:
+    name, kernel = order.job.plan.optimizer, kernel_of(order.job)
+    if runs_deepspeed(order.job) and name in deepspeed.OPTIMIZERS:
         return []  # the DeepSpeed file builds it
-    if name not in OPTIMIZERS:
-        raise Unsupported(f"the Trainer has no optimizer {name}; use {', '.join(OPTIMIZERS)}")
-    optim, arguments = OPTIMIZERS[name]
-    kernel = asked or optimizer_kernel(order.job)
-    if optim == "adamw_torch" and (asked, kernel) in ADAMW:
-        optim = ADAMW[asked, kernel]
-    elif kernel in ("fused", "loop"):
-        raise Unsupported(f"the Trainer does not choose the kernel of {name}; leave --optimizer-kernel out")
-    lines = [Line("optim", optim, f"{name}, as planned")]
-    if name in LOW_RANK:
+    order.ask.also("optimizer", "optimizer_kernel")
+    found = optim_of(name, kernel)
+    if found is None:
+        known = dict.fromkeys(one.optimizer for meanings in OPTIMS.values() for one in meanings)
+        if name.partition(":")[0] in known:
+            raise Unsupported(f"the Trainer does not choose the kernel of {name}; leave --optimizer-kernel out")
+        raise Unsupported(f"the Trainer has no optimizer {name}; use {', '.join(known)}")
+    lines = [Line("optim", found[0], f"{name}, as planned")]
+    if name.partition(":")[0] in LOW_RANK:
         lines.append(Line("optim_target_modules", "all-linear", "every matrix is projected"))
-        arguments = f"rank={rank}" if rank else arguments
-    return lines + ([Line("optim_args", arguments)] if arguments else [])
+    return lines + ([Line("optim_args", found[1])] if found[1] else [])
 
 
 def _loss(order: Order) -> list[Line]:
-    loss = order.ask("loss")
-    order.ask.also("option.liger")
-    compiled = loss == Loss.COMPILED and order.job.plan.compile
-    if loss not in (None, Loss.EAGER, *LIGER_LOSSES) and not compiled:
-        raise Unsupported(f"the Trainer has no loss {loss}; use eager, fused or fused_linear, or --engine pytorch")
-    kernels = (*liger_kernels(order.job), LIGER_LOSSES.get(loss, ""))
-    switches = tuple(Line(name, name in kernels) for name in (*LIGER, "cross_entropy"))
-    if not any(line.value for line in switches):
+    plan, kernels = order.job.plan, set(liger_kernels(order.job))
+    if plan.loss in (None, Loss.COMPILED if plan.compile else Loss.EAGER):
+        order.ask.also("loss")
+    elif plan.loss in LIGER_LOSSES:
+        order.ask.also("loss")
+        kernels = kernels - {*LIGER_LOSSES.values()} | {LIGER_LOSSES[plan.loss]}
+    elif plan.loss is not Loss.EAGER:
+        raise Unsupported(f"the Trainer has no loss {plan.loss}; use eager, fused or fused_linear, or --engine pytorch")
+    if not kernels:
         return []
-    return [Line("use_liger_kernel", True, "kernels of Liger, as computed"),
-            Line("liger_kernel_config", switches, "the others were computed as PyTorch's own")]
+    order.ask.also("option.liger")
+    switches = tuple(Line(name, name in kernels) for name in dict.fromkeys((*LIGER_LOSSES.values(), *LIGER)))
+    return [Line("use_liger_kernel", True, "Liger's kernels, as computed"),
+            Line("liger_kernel_config", switches, "the rest was computed as PyTorch's own")]
 
 
 def weights_dtype(order: Order) -> str:
     """What the checkpoint is loaded in: a frozen base under autocast stays in 16 bits."""
     precision = Precision(order.ask("precision"))
-    if deepspeed.is_used(order.job):
+    if runs_deepspeed(order.job):
         return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
     if order.job.plan.peft is not None:
         return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
@@ -185,8 +171,7 @@ def weights_dtype(order: Order) -> str:
 
 
 def _notes(order: Order) -> tuple[str, ...]:
-    ask, found = order.ask, []
-    ask.also("option.padded", "option.shifted_loss", "option.auto", "option.deepspeed")
+    found = []
     if order.job.plan.peft is not None and order.job.plan.peft.base in ("gptq-int4", "awq-int4"):
         found.append(f"{SCRIPT}: MODEL must be a checkpoint already quantised to {order.job.plan.peft.base}")
     return tuple(found)

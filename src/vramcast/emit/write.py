@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.domain.answer import Answer, Fleet, ServeAnswer
 from vramcast.domain.job import Job
 from vramcast.domain.serving import PipelineJob, ServeJob
@@ -17,6 +19,7 @@ from vramcast.emit.model_names import hub_id, is_cut
 from vramcast.emit.readme import readme
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 from vramcast.sources.whole_files import Content, write_folder
+from vramcast.states.optimizers import canonical
 
 README: Final = "README.md"
 
@@ -148,6 +151,8 @@ def files_of(
     for name in chosen:
         _check(name, job.engine)
     assert not isinstance(job, PipelineJob)  # no format is for the engines of pipelines
+    if isinstance(job, Job):
+        job = replace(job, plan=replace(job.plan, optimizer=canonical(job.plan.optimizer)))
     fleet = answer.fleet if isinstance(answer, ServeAnswer) else None
     files, notes = _built(job, chosen, fleet, strict=bool(formats))
     problems = [text for file in files for text in defects(file)]

@@ -8,6 +8,7 @@ from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
+from vramcast.engines.eager.liger import with_its_kernels, with_its_loss
 from vramcast.engines.eager.question import loss_of, packing_sentences, recipe_of
 from vramcast.engines.eager.releases import causal_loss, software
 from vramcast.engines.eager.zero import Zero, zero_phases
@@ -41,9 +42,10 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         raise Unsupported(
             f"{job.workload.objective} is not modelled for --engine {job.engine} with ZeRO; use --engine pytorch"
         )
-    causal = causal_loss(job)
+    causal, job = causal_loss(job), with_its_loss(job)
     loss = loss_of(job, autocast=False, causal=causal)
-    recipe = recipe_of(job, loss=loss)._replace(returns_fp32=causal.returns_fp32 and loss is not None)
+    recipe = with_its_kernels(recipe_of(job, loss=loss), job)
+    recipe = recipe._replace(returns_fp32=causal.returns_fp32 and loss is not None)
     width = 4 if job.plan.precision in (Precision.FP32, Precision.TF32) else 2
     _check_masters(job)
     # DeepSpeed casts the whole model, adapters too, and runs it without autocast

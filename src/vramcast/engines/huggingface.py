@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec.structs import replace
-
-from vramcast.domain.job import Job, Loss, Precision, Recompute
+from vramcast.domain.job import Job, Precision, Recompute
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import named
 from vramcast.engines import deepspeed
+from vramcast.engines.eager.liger import with_its_kernels, with_its_loss
 from vramcast.engines.eager.models import all_phases
 from vramcast.engines.eager.question import (
     loss_of,
@@ -39,13 +38,10 @@ from vramcast.engines.eager.releases import (
 )
 from vramcast.engines.eager.trl import prepared
 from vramcast.engines.pytorch import MIXED, one_role, sharded_role, sharding_of
-from vramcast.errors import UnknownName
 
 AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
 FP32: Final = 4
 HALF: Final = 2
-LIGER: Final = ("rope", "rms_norm", "swiglu", "fused_linear_cross_entropy")
-"""Kernels of Liger that are on by default [liger_kernel/transformers/monkey_patch.py]."""
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -54,7 +50,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     `engine_options`: "torch", "accelerate" and "trl" (their releases); "reentrant" checkpoints (bool), "padded" batches
     (bool), "liger" (bool, or kernels: "rope+rms_norm"), "shifted_loss" for model code that shifts its logits (bool),
     "autocast" over weights of 16 bits (bool), "backward_prefetch" of FSDP1 ("pre", "none"), "deepspeed" (bool),
-    "prepare_kbit" ("trl", "peft", "none") for packed bases, "beta" (float) for GRPO.
+    "prepare_kbit" ("trl", "peft", "norms", "none") for packed bases, "beta" (float) for GRPO.
 
     Raises: Unsupported for model parallelism and what the sharder is not asked for
     """
@@ -74,32 +70,10 @@ def _autocast(job: Job) -> bool:
 
 
 def _recipe(job: Job, *, narrow: bool = False) -> Recipe:
-    autocast, causal, kernels = _autocast(job), causal_loss(job), liger_kernels(job)
-    if "fused_linear_cross_entropy" in kernels and job.plan.loss is None:
-        job = replace(job, plan=replace(job.plan, loss=Loss.FUSED_LINEAR))
+    autocast, causal, job = _autocast(job), causal_loss(job), with_its_loss(job)
     loss = loss_of(job, autocast=autocast, causal=causal)
     recipe = recipe_of(job, loss=loss, outputs_fp32=autocast, autocast=autocast, narrow=narrow)
-    sizes = recipe.sizes
-    sizes = sizes._replace(
-        rope="liger" if "rope" in kernels else sizes.rope, norm="liger" if "rms_norm" in kernels else sizes.norm,
-        activation="liger" if "swiglu" in kernels else sizes.activation,
-    )
-    return recipe._replace(sizes=sizes, returns_fp32=causal.returns_fp32 and loss is not None)
-
-
-def liger_kernels(job: Job) -> tuple[str, ...]:
-    """Kernels of Liger that take the place of the model's: `use_liger_kernel`, or those of `liger_kernel_config`.
-
-    Raises: UnknownName for one that Liger does not have
-    """
-    said = job.engine_options.get("liger", False)
-    if isinstance(said, bool):
-        return LIGER if said else ()
-    names = tuple(filter(None, str(said).split("+")))
-    for name in names:
-        if name not in LIGER:
-            raise UnknownName.of("Liger kernel", name, LIGER)
-    return names
+    return with_its_kernels(recipe, job)._replace(returns_fp32=causal.returns_fp32 and loss is not None)
 
 
 def _loaded(job: Job) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from vramcast.blocks.lengths import check_lengths
 from vramcast.blocks.parameters.targets import check_targets
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
-from vramcast.engines.eager.releases import TRAINERS, ZERO_OPTIONS, sharder
+from vramcast.engines.eager.releases import TRAINERS, ZERO_OPTIONS, runs_deepspeed, sharder
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.states.optimizers import optimizer
 
@@ -154,6 +154,8 @@ def refuse_ignored(job: Job) -> None:
         raise Unsupported(f"precision={plan.precision} is not modelled for engine litgpt; use bf16 (bf16-true)")
     if job.engine == "deepspeed" and plan.offload_parameters != "none" and plan.shards is not Shards.EVERYTHING:
         raise InvalidSpec("offload-parameters needs ZeRO-3; add --zero 3")
+    if runs_deepspeed(job) and plan.shards is Shards.NOTHING and job.data_parallel > 1:
+        raise Unsupported("DeepSpeed without ZeRO is not modelled; use --zero 1, 2 or 3, or --engine pytorch")
     gpu = job.cluster.gpu
     if plan.precision is Precision.FP8 and gpu.sm is not None and not gpu.has_fp8:
         raise InvalidSpec(f"{gpu.name} has no fp8; use precision mixed-bf16, or Ada, Hopper or newer")

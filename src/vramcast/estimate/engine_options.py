@@ -63,7 +63,7 @@ class HuggingFace(Zero, frozen=True):
     autocast: bool = False  # bf16 or fp16 of the Trainer over weights of 16 bits
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
     trl: Release | Major = ""  # 0.24
-    prepare_kbit: Literal["trl", "peft", "none"] = "trl"  # who prepares a packed base for training
+    prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
 
 
 class Colossal(Eager, frozen=True):

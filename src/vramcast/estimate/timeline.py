@@ -50,7 +50,10 @@ def simulate(
     """
     run = (script or Script(phases)).run
     # Many questions of a search or sweep differ in cards or ranks alone, and their ranks do the same to memory.
-    key = digest(run, f"{alloc_conf} {capacity_bytes}")
+    try:
+        key = digest(run, f"{alloc_conf} {capacity_bytes}")
+    except OverflowError:  # a tensor of 2^63 bytes and more
+        raise InvalidSpec("the question is larger than can be answered") from None
     if key not in _known:
         marks = _simulated(phases, run, alloc_conf, capacity_bytes)
         if len(_known) >= MOST_KNOWN:

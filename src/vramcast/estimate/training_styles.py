@@ -12,7 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
+from vramcast.engines.eager.liger import with_its_loss
+from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed
 from vramcast.states.optimizers import optimizer
 from vramcast.timing.training.parts import Style
 from vramcast.timing.training.states import Update, orthogonalisation_flops
@@ -43,9 +47,6 @@ with LoRA under ZeRO-3, 256 and 1,024 tokens, in qwen-lora."""
 
 OTHER_LAUNCH_S: Final = 12e-6
 
-ON_DEEPSPEED: Final = ("deepspeed", "huggingface")
-"""Engines whose sharded weights are DeepSpeed's."""
-
 ALWAYS_SHARDED: Final = ("deepspeed",)
 """Engines whose plans split at least the optimizer states, as `engines.deepspeed.settings` has it."""
 
@@ -57,10 +58,12 @@ MASTER: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP8)
 HELD_AS: Final[dict[str, dict[Precision, Precision]]] = {
     "torchtitan": dict.fromkeys((Precision.MIXED_BF16, Precision.FP8), Precision.AMP_BF16),
     "torchtune": {Precision.MIXED_BF16: Precision.BF16},
+    "deepspeed": {Precision.AMP_BF16: Precision.MIXED_BF16, Precision.AMP_FP16: Precision.MIXED_FP16},
 }
 """Engine -> recipe asked for -> recipe whose weights and gradients it has: torchtitan keeps fp32 shards, which it casts
 when it gathers them, and reduces in fp32 [titan config/configs.py `mixed_precision_reduce`]; torchtune trains 16-bit
-weights [full_finetune_distributed.py]. No copy of them is written by the update."""
+weights [full_finetune_distributed.py]. No copy of them is written by the update. DeepSpeed casts the weights and runs
+without autocast, the Trainer's, too [deepspeed runtime/engine.py `_configure_distributed_model`]."""
 
 
 class Recipe(NamedTuple):
@@ -133,16 +136,16 @@ def _eager(job: Job) -> Recipe:
     """PyTorch and the trainers on top of it: operators one by one, or compiled."""
     plan = job.plan
     sharded = plan.shards is Shards.EVERYTHING
-    held = HELD_AS.get(job.engine, {}).get(plan.precision, plan.precision)
+    held = _held_as(job)
     whole, autocast = held in WHOLE, held in AUTOCAST
     in_fp32 = whole or autocast or held in MASTER
     width = 4 if whole else 2
     style = _eager_style(job, width)
+    kernel = plan.optimizer_kernel or ("foreach" if runs_deepspeed(job) else optimizer_kernel(job))
     return Recipe(
         style=style,
-        update=_update(job, copy=2.0 if held in MASTER else 0.0, kernel=plan.optimizer_kernel or "foreach",
-                       width=4.0 if in_fp32 else 2.0),
-        loss=plan.loss or (Loss.COMPILED if plan.compile else Loss.EAGER),
+        update=_update(job, copy=2.0 if held in MASTER else 0.0, kernel=kernel, width=4.0 if in_fp32 else 2.0),
+        loss=with_its_loss(job).plan.loss or (Loss.COMPILED if plan.compile else Loss.EAGER),
         gradient_bytes=4.0 if autocast or whole else 2.0,
         weight_bytes=1.0 if style.float8.endswith("gathered") else float(width),
         gradients_hidden=HIDDEN,
@@ -152,6 +155,11 @@ def _eager(job: Job) -> Recipe:
         modules=("per-operator",),
         learning=None if plan.peft is None else _learning(job),
     )
+
+
+def _held_as(job: Job) -> Precision:
+    engine = "deepspeed" if runs_deepspeed(job) else job.engine
+    return HELD_AS.get(engine, {}).get(job.plan.precision, job.plan.precision)
 
 
 def _torchtitan(job: Job) -> Recipe:
@@ -190,11 +198,14 @@ def _eager_style(job: Job, width: int) -> Style:
             rope="compiled" if plan.compile else "complex",
         )
     else:
-        trainer = job.engine in ("huggingface", "unsloth") and plan.precision in AUTOCAST
-        sizes = eager_recipe(job, autocast=trainer).sizes
+        asked = replace(job, plan=replace(plan, precision=_held_as(job)))
+        trainer = job.engine in ("huggingface", "unsloth") and asked.plan.precision in AUTOCAST
+        sizes = eager_recipe(asked, autocast=trainer).sizes
+        if runs_deepspeed(job) and sizes.adapter is not None:  # cast with the rest
+            sizes = sizes._replace(adapter=sizes.adapter._replace(width=width, compute=width))
     return Style(
         fused=plan.compile, sizes=sizes, launch_s=LAUNCH_S.get(job.cluster.gpu.arch, OTHER_LAUNCH_S), width=width,
-        module_s=ZERO3_MODULE_S if plan.shards is Shards.EVERYTHING and job.engine in ON_DEEPSPEED else 0.0,
+        module_s=ZERO3_MODULE_S if plan.shards is Shards.EVERYTHING and runs_deepspeed(job) else 0.0,
         residual=sizes.numerics.residual, gradient_bytes=3.0 * width,  # the head's
         attention=str(kernel), float8=float8_casts(job),
         eager_scores=EAGER_SCORES if kernel is AttentionKernel.EAGER else 0.0,

@@ -379,7 +379,8 @@ def _as_peft_converts(
         containers = {name.rpartition(".")[0] for module in stacked for name, _ in module.names()}
         words += [name for name in converted if any(fits(f"{container}.{name}") for container in containers)]
     elif is_known(model, place_of(word, [stack.name for stack in model.stacks])):
-        words = [word]
+        yield word  # our own path, whatever a module's name that it ends in
+        return
     for one in dict.fromkeys(words or [word]):
         yield next((path for name, path in converted.items() if f".{one}".endswith(f".{name}")), one)
 

@@ -12,7 +12,7 @@ from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Workload
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.domain.version import named
-from vramcast.errors import Unsupported
+from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.question.build import build_job
 from vramcast.question.options import OPTIONS, Option
 from vramcast.question.serving import build_serving
@@ -64,7 +64,7 @@ def train_options(job: Job, given: Mapping[str, Any], *, model: str | None) -> d
     def asked(options: Mapping[str, Any]) -> Job:
         return build_job(options, resolve=lambda _: Checkpoint(model=job.model))
 
-    return _completed(found, given, job, asked, OPTIONS, ("workload", "plan", "plan.peft"))
+    return _completed(found, given, job, _same(asked), OPTIONS, ("workload", "plan", "plan.peft"))
 
 
 def serve_options(job: ServeJob, given: Mapping[str, Any], *, model: str | None, gpus: str = "") -> dict[str, Any]:
@@ -90,7 +90,7 @@ def serve_options(job: ServeJob, given: Mapping[str, Any], *, model: str | None,
         again = build_serving(options, resolve=resolve)
         return replace(again, weights=job.weights) if isinstance(again, ServeJob) else job
 
-    return _completed(found, given, job, asked, SERVE_OPTIONS, ("requests", "plan"))
+    return _completed(found, given, job, _same(asked), SERVE_OPTIONS, ("requests", "plan"))
 
 
 def _completed(
@@ -126,6 +126,18 @@ def _completed(
                 bare[name] = options[name] = value
     _check(asked(bare), job)
     return options
+
+
+def _same(ask: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[str, Any]], Any]:
+    """What options ask for, where the table of options does not even take them: that no options ask for it."""
+
+    def asked(options: Mapping[str, Any]) -> Any:
+        try:
+            return ask(options)
+        except (InvalidSpec, UnknownName) as reason:
+            raise Unsupported(f"no options ask for this plan again: {reason}") from None
+
+    return asked
 
 
 def _check(again: Any, job: Any) -> None:

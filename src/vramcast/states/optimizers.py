@@ -281,15 +281,26 @@ ALIASES: Final[dict[str, str]] = {
 """Other spellings."""
 
 
+def canonical(name: str) -> str:
+    """An optimizer by the name of its rule.
+
+    >>> canonical("AdamW_8bit"), canonical("paged_lion8bit"), canonical("galore-adamw:64")
+    ('adamw-8bit', 'paged-lion-8bit', 'galore:64')
+    """
+    base, colon, rank = name.lower().partition(":")
+    paged = base.startswith(("paged-", "paged_"))
+    base = base[len("paged-") :] if paged else base
+    return ("paged-" if paged else "") + ALIASES.get(base, base) + colon + rank
+
+
 def optimizer(name: str) -> OptimizerRule:
     """The rule called `name`: 'adamw', 'paged-adamw-8bit', 'galore:256'.
 
     Raises: UnknownName with the nearest names; InvalidSpec for a rank that is not a positive number.
     """
-    base, _, rank = name.lower().partition(":")
-    paged = base.startswith(("paged-", "paged_"))
-    base = base[len("paged-") :] if paged else base
-    rule = OPTIMIZERS.get(ALIASES.get(base, base))
+    base, _, rank = canonical(name).partition(":")
+    paged = base.startswith("paged-")
+    rule = OPTIMIZERS.get(base.removeprefix("paged-"))
     if rule is None:
         raise UnknownName.of("optimizer", name, OPTIMIZERS)
     if rank:

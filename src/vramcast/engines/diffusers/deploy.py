@@ -131,11 +131,11 @@ def latent_sizes(job: PipelineJob) -> tuple[int, int, int]:
 
     Raises: InvalidSpec when the autoencoder cannot make such pixels
     """
-    pipeline, requests = job.pipeline, job.requests
+    pipeline = job.pipeline
     part = pipeline.autoencoder
     if part is None or isinstance(part.network, Model):
         raise Unsupported(f"{pipeline.name} has no autoencoder that is modelled")
-    height, width = requests.height or pipeline.height, requests.width or pipeline.width
+    height, width = job.size
     scale = getattr(part.network, "scale", 8)
     for name, size in (("height", height), ("width", width)):
         if size % (2 * scale):
@@ -143,7 +143,7 @@ def latent_sizes(job: PipelineJob) -> tuple[int, int, int]:
             raise InvalidSpec(
                 f"{name}={size} is not a multiple of {2 * scale} pixels; use {below} or {below + 2 * scale}"
             )
-    frames = requests.frames if requests.frames > 1 else pipeline.frames
+    frames = job.frames
     return _latent_frames(part.network, frames), height // scale, width // scale
 
 

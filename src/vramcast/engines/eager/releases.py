@@ -190,6 +190,11 @@ def sharder(job: Job) -> Sharder | None:
     return "fsdp2" if software(job).transformers >= FSDP2_SINCE else "fsdp1"
 
 
+def runs_deepspeed(job: Job) -> bool:
+    """Whether DeepSpeed runs a job: its own engine always, the Trainer where that shards."""
+    return job.engine == "deepspeed" or (job.engine == "huggingface" and sharder(job) == "deepspeed")
+
+
 def _needs_deepspeed(job: Job) -> bool:
     plan: Plan = job.plan
     if job.data_parallel == 1:

@@ -61,8 +61,8 @@ def prepared_weights(job: Job) -> Prepared:
     sharded = job.plan.shards is Shards.EVERYTHING and job.data_parallel > 1
     if base not in IN_MEMORY or sharded or how == "none":
         return "nothing"
-    if how == "peft":
-        return "all"
+    if how in ("peft", "norms"):
+        return "all" if how == "peft" else "norms"
     version = trl_version(job)
     found: Prepared = next((what for since, what in PREPARES if version >= since), "nothing")
     casts_back = job.plan.precision is Precision.AMP_BF16 and base != "int8"
@@ -101,6 +101,8 @@ def reference_sentences(job: Job) -> tuple[str, ...]:
 def _said(what: Prepared, job: Job) -> str:
     if job.engine_options.get("prepare_kbit") == "peft":
         return "prepare_model_for_kbit_training: what is not packed is fp32, and so are hidden states"
+    if job.engine_options.get("prepare_kbit") == "norms":
+        return "norms beside a packed base are fp32, and so are hidden states"
     version = version_text(trl_version(job))
     if what == "all":
         return f"TRL {version} prepares packed models: what is not packed is fp32, and so are hidden states"

@@ -41,7 +41,12 @@ class Pools(Struct, frozen=True, kw_only=True):
         return kept + self.states * c.state_bytes
 
     def sequence_bytes(self, tokens: int) -> int:
-        """What one sequence takes of the pool that fills first, as a share of all of them [bytes]."""
+        """What one sequence takes of the pool that fills first, as a share of all of them [bytes].
+
+        0 where layers keep nothing.
+        """
+        if not any((self.contents.full_token_bytes, self.contents.window_token_bytes, self.contents.state_bytes)):
+            return 0
         c, paged = self.contents, round_up(tokens, self.page_tokens)
         kept = min(paged, round_up(c.window + self.in_flight, self.page_tokens))
         uses = (
@@ -61,6 +66,12 @@ class Pools(Struct, frozen=True, kw_only=True):
         if self.contents.state_bytes:
             counts["recurrent states"] = self.states
         return counts
+
+
+def fewest_tokens(stages: Iterable[Pools]) -> int:
+    """What all stages have room for; stages whose layers keep nothing for a token follow any number of them."""
+    keeping = (pools for pools in stages if pools.contents.full_token_bytes or pools.contents.window_token_bytes)
+    return min((pools.full_tokens for pools in keeping), default=0)
 
 
 def contents_of(

@@ -21,7 +21,7 @@ from vramcast.engines.serving.corrected import corrected, corrected_tensor
 from vramcast.engines.serving.drafts import EAGLE
 from vramcast.engines.serving.forward import logits, transient, widest_moment
 from vramcast.engines.serving.loading import reserved_bytes, without_draft
-from vramcast.engines.serving.pools import Pools
+from vramcast.engines.serving.pools import Pools, fewest_tokens
 from vramcast.engines.serving.rank import WIDTHS, dtype_of, job_formats, layout_of, load_program
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.sglang.fraction import DRAFT_COUNTED_SINCE
@@ -74,7 +74,7 @@ def deploy(job: ServeJob) -> Deployment:
     refuse_encoders(job)
     settings = settings_of(job)
     workers = [_worker(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
-    tokens = min(worker.sized.pools.full_tokens for worker in workers)
+    tokens = fewest_tokens(worker.sized.pools for worker in workers)
     running = running_requests(tokens, job.context, settings.max_running)
     ranks = tuple(_rank(job, settings, worker, shortened(worker.sized.pools, tokens), running) for worker in workers)
     given = "as asked" if job.plan.memory_fraction is not None else "SGLang's own choice for the card and the arguments"

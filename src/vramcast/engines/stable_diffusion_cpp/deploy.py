@@ -122,7 +122,7 @@ def latent_sizes(job: PipelineJob) -> tuple[int, int]:
 
     Raises: InvalidSpec for sizes that are no multiple of 64
     """
-    sizes = (job.requests.width or job.pipeline.width, job.requests.height or job.pipeline.height)
+    sizes = job.size[::-1]
     for name, size in zip(("width", "height"), sizes, strict=True):
         if size % MULTIPLE:
             raise InvalidSpec(f"{name}={size} is not a multiple of {MULTIPLE} pixels")

@@ -26,7 +26,7 @@ from vramcast.engines.serving.choices import refuse_encoders
 from vramcast.engines.serving.corrected import corrected
 from vramcast.engines.serving.drafts import draft_mixers
 from vramcast.engines.serving.forward import logits, transient, widest_moment
-from vramcast.engines.serving.pools import Contents, Pools, contents_of
+from vramcast.engines.serving.pools import Contents, Pools, contents_of, fewest_tokens
 from vramcast.engines.serving.rank import WIDTHS, dtype_of, job_formats, layout_of, load_program
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import total
@@ -62,7 +62,7 @@ def deploy(job: ServeJob) -> Deployment:
     refuse_encoders(job)
     settings = settings_of(job)
     workers = [_worker(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
-    tokens = min(worker.blocks.full_tokens for worker in workers)
+    tokens = fewest_tokens(worker.blocks for worker in workers)
     return Deployment(
         ranks=tuple(_rank(job, settings, worker, _shortened(worker.blocks, tokens)) for worker in workers),
         assumptions=tuple(_assumptions(job, settings)),

@@ -12,9 +12,11 @@ CONFIG: Final = Known("deepspeed", "config")
 ZERO: Final = Known("deepspeed", "zero_optimization")
 
 OPTIMIZERS: Final = {
-    "adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "lion": "lion",
-    "lamb": "lamb", "adagrad": "adagrad", "muon": "muon", "sgd": "sgd",
+    "AdamW": "adamw", "Adam": "adam", "FusedAdam": "adamw", "DeepSpeedCPUAdam": "adamw", "Lion": "lion",
+    "Lamb": "lamb", "Adagrad": "adagrad", "Muon": "muon", "SGD": "sgd",
 }
+"""`type` as DeepSpeed's documents write it -> ours; any case is taken. Its Adam is AdamW unless `adam_w_mode` is false
+[deepspeed runtime/engine.py `_configure_basic_optimizer`]."""
 
 BUFFERS: Final = (
     "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "sub_group_size",
@@ -40,6 +42,8 @@ def is_deepspeed(config: Config) -> bool:
     return config.table is not None and any(name in config.table for name in names)
 
 
+PARAMS: Final = Known("deepspeed", "optimizer_params")
+
 BATCH: Final = {
     "global": "train_batch_size", "micro": "train_micro_batch_size_per_gpu",
     "accumulation": "gradient_accumulation_steps",
@@ -54,7 +58,10 @@ def read(config: Config) -> Reading:
     """The options of the file."""
     values = Watched(_by_full_names(config.table or {}), CONFIG)
     zero = values.section("zero_optimization", ZERO)
-    options: dict[str, Any] = {"engine": "deepspeed"} | _stage(zero) | _offload(zero) | _precision(values)
+    precision = _precision(values)
+    options: dict[str, Any] = {"engine": "deepspeed"} | _stage(zero) | _offload(zero)
+    open_precision = not {"bf16", "fp16", "bfloat16"} & set(config.table or {})
+    options |= {} if open_precision else precision
     options |= _optimizer(values) | _buffers(values, zero)
     batch = {kind: size for kind, name in BATCH.items() if (size := values.count(name)) is not None}
     values.section("activation_checkpointing")  # each of its names takes memory where the model uses it
@@ -64,6 +71,7 @@ def read(config: Config) -> Reading:
                       option="micro-batch")
     open_ = _auto(values)
     weak = {"grad-accum": 1} if BATCH["accumulation"] in values.left_open() else {}  # as Transformers has it
+    weak |= precision if open_precision else {}  # Accelerate puts in what its own file or the Trainer's says
     return Reading(
         "deepspeed", options, weak, batch, (*values.unread(), *open_),
     )
@@ -95,7 +103,13 @@ def _stage(zero: Watched) -> dict[str, Any]:
 
 def _optimizer(values: Watched) -> dict[str, Any]:
     section = values.section("optimizer", Known("deepspeed", "optimizer"))
-    named = section.one_of("type", OPTIMIZERS, lower=True, option="optimizer")
+    known = {name.lower(): optimizer for name, optimizer in OPTIMIZERS.items()}
+    named = section.one_of("type", known, lower=True, option="optimizer")
+    params = section.section("params", PARAMS)
+    for name in ("torch_adam", "amsgrad"):  # PyTorch's own step takes lists of tensors beside the states
+        params.only(name, False)
+    if named == "adam" and params.flag("adam_w_mode") is not False:
+        named = "adamw"
     return {"optimizer": named} if named else {}
 
 
@@ -147,15 +161,33 @@ def _offload(zero: Watched) -> dict[str, Any]:
 
 
 def _precision(values: Watched) -> dict[str, Any]:
-    """bf16 and fp16 keep an fp32 copy; with neither DeepSpeed runs in fp32; "auto" is the Trainer's."""
+    """bf16 and fp16 keep an fp32 copy, unless masters are narrow, too; with neither DeepSpeed runs in fp32; "auto" is
+    the Trainer's."""
     open_, found = False, ""
     values |= {"bf16": values.get("bfloat16")} if "bfloat16" in values and "bf16" not in values else {}
     for name, precision in (("bf16", "mixed-bf16"), ("fp16", "mixed-fp16")):
         section = values.section(name, Known("deepspeed", name))
         if section.flag("enabled"):
-            found = found or precision
+            found = found or (name if _narrow(section, name) else precision)
         elif not section.auto:
             for inner in section:
                 section.get(inner)  # switched off
         open_ = open_ or bool(section.auto)
     return {"precision": found} if found else {} if open_ else {"precision": "fp32"}
+
+
+def _narrow(section: Watched, name: str) -> bool:
+    """Whether masters, gradients and states have 16 bits [deepspeed runtime/precision_config.py]."""
+    if not section.flag(f"{name}_master_weights_and_grads"):
+        section.get("bf16_optimizer_states")
+        return False
+    if name == "bf16" and not section.flag("bf16_optimizer_states"):
+        section.cannot("bf16_master_weights_and_grads", "without bf16_optimizer_states is not modelled",
+                       option="precision")
+    return True
+
+
+def under_the_trainer(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of DeepSpeed's file where Transformers' Trainer runs it: sizes are as the file has them."""
+    pairs = (*options.get("engine-option", ()), "auto=false")
+    return {**options, "engine": "huggingface", "sharded-by": "deepspeed", "engine-option": pairs}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from vramcast.question.configs.reading import Config, Reading
+from vramcast.question.configs.reading import Config, Reading, together
 from vramcast.question.configs.trainers import ARGUMENTS, arguments_of, precision_of
 from vramcast.question.configs.watched import Known, Watched
 
@@ -23,8 +23,8 @@ CUTOFF: Final = 2048
 RANK: Final = 8
 """lora_rank where nobody says it [LF hparams/finetuning_args.py]."""
 
-KERNELS: Final = {"auto": "flash", "sdpa": "flash", "fa2": "flash", "fa3": "flash", "disabled": "eager"}
-"""`flash_attn` -> kernel: PyTorch's takes its flash kernel where batches are full [LF model_utils/attention.py]."""
+KERNELS: Final = {"auto": None, "sdpa": None, "fa2": "flash", "fa3": "flash", "disabled": "eager"}
+"""`flash_attn` -> kernel; None: as Transformers chooses [LF model_utils/attention.py]."""
 
 MULTIMODAL: Final = re.compile(
     r"vl|llava|omni|vision|pixtral|paligemma|mllama|minicpm_[vo]|gemma3|gemma4|4v|audio|moss"
@@ -55,22 +55,19 @@ def read_factory(config: Config) -> Reading:
         values.cannot("template", f"{str(values.get('template'))[:40]} is of a model with towers that stay frozen, "
                       "which is not modelled")
     options["seq-len"] = values.count("cutoff_len") or CUTOFF
-    options["attention"] = values.one_of("flash_attn", KERNELS, option="attention") or "flash"
-    options |= _recompute(values) | _kernels(values) | _adapters(values) | _low_rank(values)
+    if (kernel := values.one_of("flash_attn", KERNELS, option="attention")) is not None:
+        options["attention"] = kernel
+    options = together(options, _recompute(values), _kernels(values), _low_rank(values), _adapters(values))
+    if options["engine"] == "unsloth":  # which prepares packed bases itself
+        pairs = options.get("engine-option", ())
+        options["engine-option"] = tuple(pair for pair in pairs if not pair.startswith("prepare_kbit="))
     values.only("pref_loss", "sigmoid", "hinge", "ipo")
     values.only("pref_ftx", 0, 0.0)
     read = arguments_of(values, config.name)
     notes = [] if "cutoff_len" in values else [f"cutoff_len is not given: {CUTOFF}, as LLaMA-Factory has it"]
-    merged = _with_deepspeed(options, read)
     workers = values.count("ray_num_workers")
-    return Reading("llama-factory", merged, {}, read.batch, (*values.unread(), *read.unread), (*notes, *read.notes),
-                   ranks=workers)
-
-
-def _with_deepspeed(options: dict[str, Any], read: Reading) -> dict[str, Any]:
-    """The options with those of a DeepSpeed table inside."""
-    pairs = (*options.pop("engine-option", ()), *read.options.pop("engine-option", ()))
-    return options | read.options | ({"engine-option": pairs} if pairs else {})
+    options, unread = together(options, read.options), (*values.unread(), *read.unread)
+    return Reading("llama-factory", options, {}, read.batch, unread, (*notes, *read.notes), ranks=workers)
 
 
 def _precision(values: Watched) -> dict[str, Any]:
@@ -102,10 +99,10 @@ def _recompute(values: Watched) -> dict[str, Any]:
 
 def _kernels(values: Watched) -> dict[str, Any]:
     """Whose kernels run beside PyTorch's."""
-    if values.flag("enable_liger_kernel"):
-        values.cannot("enable_liger_kernel", "replaces norms, activations and rotary embeddings too, which is not "
-                      "modelled")
-    return {"engine": "unsloth"} if values.flag("use_unsloth") else {}
+    if values.flag("use_unsloth"):
+        values.get("enable_liger_kernel")  # which it replaces
+        return {"engine": "unsloth"}
+    return {"engine-option": ("liger=true",)} if values.flag("enable_liger_kernel") else {}
 
 
 def _low_rank(values: Watched) -> dict[str, Any]:
@@ -162,7 +159,9 @@ def _stored(values: Watched) -> dict[str, Any]:
         return {"base-weights": kind} if kind else {}
     if bits is None:
         return {}
+    prepared = "norms" if values.flag("upcast_layernorm") else "none"
+    found: dict[str, Any] = {"engine-option": (f"prepare_kbit={prepared}",)}
     if bits == 8:
-        return {"base-weights": "int8"}
+        return found | {"base-weights": "int8"}
     values.only("quantization_type", "nf4")
-    return {"base-weights": "nf4" if values.flag("double_quantization") is False else "nf4-dq"}
+    return found | {"base-weights": "nf4" if values.flag("double_quantization") is False else "nf4-dq"}

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 from vramcast.domain.job import Workload
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 from vramcast.question.configs import accelerate, deepspeed, megatron, servers, torchtitan, trainers
-from vramcast.question.configs.reading import SHOWN, Config, Reading, Unread, read_config, sentence
+from vramcast.question.configs.deepspeed import under_the_trainer
+from vramcast.question.configs.reading import SHOWN, Config, Reading, Unread, read_config, sentence, together
 from vramcast.question.configs.tools import tool_of
 from vramcast.question.options import parse_count
 
@@ -72,12 +73,13 @@ def read_files(paths: Iterable[str | Path], *, command: str, format_name: str | 
     for _, _, found in by_weight:
         options |= found.weak
     for _, _, found in by_weight:
-        pairs = (*options.get("engine-option", ()), *found.options.get("engine-option", ()))
-        options |= found.options  # DeepSpeed's own file says more of its run than the trainer's
-        options |= {"engine-option": pairs} if pairs else {}
+        options = together(options, found.options)  # DeepSpeed's own file says more of its run than the trainer's
         batch |= found.batch
-    if options.get("engine") == "deepspeed":  # 16-bit weights and fp32 copies where others run autocast
+    if "deepspeed" in (options.get("engine"), options.get("sharded-by")):
+        # 16-bit weights and fp32 copies where others run autocast
         options["precision"] = str(options.get("precision", "mixed-bf16")).replace("amp-", "mixed-")
+    if options.get("engine") == "deepspeed" and any(name == "trainer" for _, name, _ in read):
+        options = under_the_trainer(options)
     return Given(
         options, batch,
         (

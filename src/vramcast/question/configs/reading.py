@@ -60,6 +60,17 @@ class Reading(NamedTuple):
     ranks: int | None = None  # processes that the file starts
 
 
+def together(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Options over each other, later ones win; those of the engine add up.
+
+    >>> together({"tp": 2, "engine-option": ("a=1",)}, {"tp": 4, "engine-option": ("b=2",)})
+    {'tp': 4, 'engine-option': ('a=1', 'b=2')}
+    """
+    pairs = tuple(pair for part in parts for pair in part.get("engine-option", ()))
+    found = {name: value for part in parts for name, value in part.items()}
+    return found | ({"engine-option": pairs} if pairs else {})
+
+
 def read_config(path: Path) -> Config:
     """The file, its size and depth bounded.
 

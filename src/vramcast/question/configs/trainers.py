@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from vramcast.engines.eager.liger import LIGER
 from vramcast.question.configs.deepspeed import read as read_deepspeed
-from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, Unread
+from vramcast.question.configs.deepspeed import under_the_trainer
+from vramcast.question.configs.reading import ELSEWHERE, Config, Reading, Unread, together
 from vramcast.question.configs.sharding import fsdp_options
 from vramcast.question.configs.watched import Known, Watched
+from vramcast.states.optimizers import optimizer
 
 ARGUMENTS: Final = Known("transformers", "TrainingArguments")
 
@@ -22,15 +25,16 @@ class Optim(NamedTuple):
     optimizer: str
     kernel: str | None = None  # implementation, where PyTorch has several
     arguments: str = ""  # `optim_args` that make it this one
+    former: bool = False  # newer releases do not have it
 
 
 OPTIMS: Final[dict[str, tuple[Optim, ...]]] = {
     "adamw_torch": (Optim("adamw", "foreach"),), "adamw_torch_fused": (Optim("adamw", "fused"),),
-    "adamw_hf": (Optim("adamw", "loop"),), "sgd": (Optim("sgd"), Optim("sgd-momentum", arguments="momentum=0.9")),
+    "adamw_hf": (Optim("adamw", "loop", former=True),), "sgd": (Optim("sgd"), Optim("sgd-momentum", arguments="momentum=0.9")),
     "adafactor": (Optim("adafactor"),), "adagrad": (Optim("adagrad"),), "rmsprop": (Optim("rmsprop"),),
-    "adamw_8bit": (Optim("adamw-8bit"),), "adamw_bnb_8bit": (Optim("adamw-8bit"),),
-    "paged_adamw_8bit": (Optim("paged-adamw-8bit"),), "paged_adamw": (Optim("paged-adamw"),),
-    "paged_adamw_32bit": (Optim("paged-adamw"),), "adamw_torch_4bit": (Optim("adamw-4bit"),),
+    "adamw_bnb_8bit": (Optim("adamw-8bit"),), "adamw_8bit": (Optim("adamw-8bit"),),
+    "paged_adamw_8bit": (Optim("paged-adamw-8bit"),), "paged_adamw_32bit": (Optim("paged-adamw"),),
+    "paged_adamw": (Optim("paged-adamw"),), "adamw_torch_4bit": (Optim("adamw-4bit"),),
     "lion_32bit": (Optim("lion"),), "lion_8bit": (Optim("lion-8bit"),), "paged_lion_32bit": (Optim("paged-lion"),),
     "paged_lion_8bit": (Optim("paged-lion-8bit"),), "galore_adamw": (Optim("galore"),),
     "apollo_adamw": (Optim("apollo"),), "lomo": (Optim("lomo"),), "adalomo": (Optim("adalomo"),),
@@ -38,8 +42,9 @@ OPTIMS: Final[dict[str, tuple[Optim, ...]]] = {
 }
 """`optim` -> our optimizers, by `optim_args` where several share it [HF `OptimizerNames`]."""
 
-LOW_RANK: Final = ("galore", "apollo")
-"""Optimizers that project the matrices of named modules; "rank=64" of `optim_args` is theirs."""
+LOW_RANK: Final = {"galore": 128, "apollo": 128}
+"""Optimizers that project the matrices of named modules -> rank where `optim_args` says none [HF
+trainer_optimizer.py]."""
 
 TRAINERS_BATCH: Final = 8
 """per_device_train_batch_size and its kin of evaluation where nobody says them [HF]."""
@@ -51,6 +56,20 @@ USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "optim_target_modules": ("all-linear",), "include_num_input_tokens_seen": ("no", "all", "non_padding", True, False),
 }
 """Names that change nothing with these values, and are not modelled with others."""
+
+
+def optim_of(name: str, kernel: str | None) -> tuple[str, str] | None:
+    """`optim` and `optim_args` of an optimizer and the implementation of its step; None: the Trainer has none such.
+
+    >>> optim_of("adamw", None), optim_of("adamw", "fused"), optim_of("galore:64", None), optim_of("sgd", "fused")
+    (('adamw_torch', ''), ('adamw_torch_fused', ''), ('galore_adamw', 'rank=64'), None)
+    """
+    bare = name.partition(":")[0]
+    for optim, meanings in OPTIMS.items():
+        for one in meanings:
+            if one.optimizer == bare and kernel in (None, one.kernel) and not one.former:
+                return optim, f"rank={optimizer(name).rank}" if bare in LOW_RANK else one.arguments
+    return None
 
 
 def is_trainer(config: Config) -> bool:
@@ -68,8 +87,12 @@ def read_trainer(config: Config) -> Reading:
     values = Watched(config.table or {}, ARGUMENTS)
     precision = precision_of(values)
     weak = precision if precision == {"precision": "fp32"} else {}
+<<<<<<< HEAD
     layers, liger = recompute_of(values), liger_of(values)
     options = {"engine": "huggingface", **layers, **liger} | ({} if weak else precision)
+=======
+    options = together({"engine": "huggingface"}, recompute_of(values), liger_of(values), {} if weak else precision)
+>>>>>>> files
     if model := values.text("model_name_or_path"):
         options["model"] = model
     lengths = [size for name in LENGTHS if (size := values.count(name)) is not None]
@@ -79,11 +102,16 @@ def read_trainer(config: Config) -> Reading:
     auto = {} if lengths else {"seq-len": "says no length of the samples"}
     whole = "full training is assumed where no --peft is given: TrainingArguments say nothing of adapters"
     notes = (*read.notes, whole)
+<<<<<<< HEAD
     found = read.options | options if "deepspeed" in values else options | read.options
     return Reading(
         "transformers", found | ({"engine-option": pairs} if pairs else {}), weak, read.batch,
         (*values.unread(), *read.unread), notes, auto,
     )
+=======
+    unread = (*values.unread(), *read.unread)
+    return Reading("transformers", together(options, read.options), weak, read.batch, unread, notes, auto)
+>>>>>>> files
 
 
 def is_factory(table: Mapping[str, Any]) -> bool:
@@ -115,10 +143,8 @@ def arguments_of(values: Watched, file: str) -> Reading:
         values.cannot("deepspeed", ELSEWHERE, file="deepspeed")
     if values.get("fsdp") or values.get("fsdp_config"):
         options |= _fsdp(values)
-    return found._replace(
-        options=options | {name: value for name, value in found.options.items() if name != "engine"},
-        batch=found.batch | batch, notes=(*notes, *found.notes),
-    )
+    inside = under_the_trainer(found.options) if found.options else {}
+    return found._replace(options=together(options, inside), batch=found.batch | batch, notes=(*notes, *found.notes))
 
 
 def _unanswered(unread: Any, batch: Mapping[str, int]) -> list[Unread]:
@@ -166,21 +192,33 @@ def recompute_of(values: Watched) -> dict[str, Any]:
     return {"recompute": "full"} | details if any(on) else {}
 
 
-LIGER: Final = ("rope", "rms_norm", "swiglu", "layer_norm", "geglu")
-"""Kernels of Liger beside those of the loss."""
+ALSO_CALLED: Final = {"swiglu": "geglu"}
+"""Liger's kernel of gated activations by its name in families whose gate is GELU."""
 
 
-def liger_of(values: Watched, name: str = "use_liger_kernel") -> dict[str, Any]:
-    """Which of Liger's kernels run: all, or only those of the loss [Liger-Kernel transformers/monkey_patch.py]."""
+def liger_of(values: Watched) -> dict[str, Any]:
+    """Which of Liger's kernels run: all that are on by default, but for those switched off [Liger-Kernel
+    transformers/monkey_patch.py]."""
     chosen = values.section("liger_kernel_config") if "liger_kernel_config" in values else Watched({})
-    switches = {kernel: chosen.flag(kernel) for kernel in (*LIGER, "cross_entropy", "fused_linear_cross_entropy")}
-    if not values.flag(name):
+    switches = {name: chosen.flag(name) for name in ("cross_entropy", "layer_norm", *LIGER, *ALSO_CALLED.values())}
+    if not values.flag("use_liger_kernel"):
         return {}
+<<<<<<< HEAD
     kernels = [kernel for kernel in LIGER[:3] if switches[kernel] is not False]
     found: dict[str, Any] = {"engine-option": (f"liger={'+'.join(kernels)}",)} if kernels else {}
     if switches["fused_linear_cross_entropy"] is not False and not switches["cross_entropy"]:
         return {**found, "loss": "fused_linear"}
     return {**found, "loss": "fused"} if switches["cross_entropy"] else found
+=======
+    on = [name for name in LIGER if False not in (switches[name], switches.get(ALSO_CALLED.get(name, "")))]
+    if switches["cross_entropy"]:  # instead of the head's
+        on = [name for name in on if name != "fused_linear_cross_entropy"]
+    if on == ["fused_linear_cross_entropy"]:
+        return {"loss": "fused_linear"}
+    said = "true" if len(on) == len(LIGER) else "+".join(on)
+    found: dict[str, Any] = {"engine-option": (f"liger={said}",)} if on else {}
+    return found | ({"loss": "fused"} if switches["cross_entropy"] else {})
+>>>>>>> files
 
 
 def optimizer_of(values: Watched) -> dict[str, Any]:
@@ -190,8 +228,8 @@ def optimizer_of(values: Watched) -> dict[str, Any]:
     if known is None:
         return {}
     name, _, rank = arguments.partition("rank=")
-    if known[0].optimizer in LOW_RANK and not name and rank.isdecimal():
-        return {"optimizer": f"{known[0].optimizer}:{rank}"}
+    if known[0].optimizer in LOW_RANK and not name and (rank.isdecimal() or not arguments):
+        return {"optimizer": f"{known[0].optimizer}:{rank or LOW_RANK[known[0].optimizer]}"}
     found = next((one for one in known if one.arguments == arguments.replace(" ", "")), None)
     if found is None:
         values.cannot("optim_args", option="optimizer")

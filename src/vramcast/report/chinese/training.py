@@ -51,6 +51,7 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "没有层被压缩：{family} 使用自己的线性层类，transformers {version} 不转换它们",
     "prepare_model_for_kbit_training: what is not packed is fp32, and so are hidden states":
         "prepare_model_for_kbit_training：未压缩的权重为 fp32，隐藏状态也是",
+    "norms beside a packed base are fp32, and so are hidden states": "压缩权重之外的归一化权重为 fp32，隐藏状态也是",
     "TRL {version} prepares packed models: what is not packed is fp32, and so are hidden states":
         "TRL {version} 会准备压缩模型：未压缩的权重为 fp32，隐藏状态也是",
     "TRL {version} prepares packed models: norms are fp32, and so are hidden states":

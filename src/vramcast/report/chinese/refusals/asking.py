@@ -278,6 +278,12 @@ ASKING_ZH: Final[dict[str, str]] = {
         "params={params} 少于 {layers} 层 hidden={hidden} 的注意力与词嵌入所需；请减少层数或隐藏宽度",
     "params={params}, but the sizes given make {made}; leave out --ffn or correct --params":
         "params={params}，但给出的尺寸对应 {made}；请去掉 --ffn 或改正 --params",
+    "{name}={value} is more than any pipeline generates at once; use at most {most}":
+        "{name}={value} 超过任何流水线一次所能生成的量；最多 {most}",
+    "height={height} x width={width} x frames={frames} are more pixels than any pipeline generates at once; use at "
+    "most {most}":
+        "height={height} x width={width} x frames={frames} 的像素超过任何流水线一次所能生成的量；最多 {most}",
+    "a process has no addresses for so much memory; ask for less": "进程没有足够的地址容纳这么多内存；请减少请求",
     "lora-dropout={value} must be from 0 up to, but not, 1": "lora-dropout={value} 必须不小于 0 且小于 1",
     "{field}={value} of {model} must be even": "{model} 的 {field}={value} 必须是偶数",
     "{field}={value} of {model} must be a table": "{model} 的 {field}={value} 必须是一张表",

@@ -1,0 +1,91 @@
+"""No option that counts takes less than it can mean, or more than can be answered, whoever asks."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+import vramcast
+from vramcast.errors import InvalidSpec, Unsupported, VramcastError
+from vramcast.question.options import OPTIONS, Kind
+from vramcast.question.plan_options import PLAN_OPTIONS
+from vramcast.question.serving_options import SERVE_OPTIONS
+from vramcast.question.tracing import TRACE_OPTIONS, build_trace
+
+MAY_BE_ZERO: Final = {"completion-len", "virtual-tokens", "images", "lora-slots", "gpu-layers", "rank"}
+TRAIN: Final[tuple[dict[str, Any], ...]] = (
+    {"model": "mixtral-8x7b", "gpus": "8xh100-sxm-80gb", "engine": "megatron"},
+    {"model": "mixtral-8x7b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan"},
+    {"model": "qwen2.5-vl-7b", "gpus": "h100", "engine": "pytorch"},
+    {"model": "llama-3.2-1b", "gpus": "h100", "engine": "huggingface", "peft": "lora"},
+)
+SERVE: Final[tuple[dict[str, Any], ...]] = (
+    *({"model": "llama-3.1-8b", "gpus": "2xh100-sxm-80gb", "engine": engine}
+      for engine in ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers")),
+    {"model": "llama-3.1-8b", "gpus": "h100", "draft": "llama-3.2-1b"},
+    {"model": "wan2.1-t2v-1.3b", "gpus": "h100", "engine": "diffusers", "tiling": True},
+)
+
+
+def counts(table: Any) -> list[str]:
+    return [name for name, option in table.items() if option.kind is Kind.COUNT]
+
+
+CASES: Final = [("train", name) for name in counts(OPTIONS)] + [("serve", name) for name in counts(SERVE_OPTIONS)]
+
+
+@pytest.mark.parametrize(("command", "name"), CASES)
+@pytest.mark.parametrize("value", [0, -1, "0", True, 2**41])
+def test_counts_below_what_they_mean_are_refused(command: str, name: str, value: Any) -> None:
+    for base in TRAIN if command == "train" else SERVE:
+        question = {**base, name.replace("-", "_"): value}
+        if value in (0, "0") and name in MAY_BE_ZERO and (command, name) != ("train", "images"):
+            continue
+        with pytest.raises(VramcastError):
+            getattr(vramcast, command)(question.pop("model"), **question)
+
+
+@pytest.mark.parametrize(("command", "name"), CASES)
+@pytest.mark.parametrize("value", [0, 1, 7, 2**20, 2**30, 2**40])
+def test_any_count_is_answered_or_refused_in_one_sentence(command: str, name: str, value: int) -> None:
+    for base in TRAIN if command == "train" else SERVE:
+        question = {**base, name.replace("-", "_"): value}
+        try:
+            getattr(vramcast, command)(question.pop("model"), **question)
+        except VramcastError as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("name", counts({k: v for k, v in PLAN_OPTIONS.items() if k in ("top", "max-gpus")}))
+def test_searches_refuse_them_too(name: str) -> None:
+    for value in (0, -1):
+        with pytest.raises(InvalidSpec):
+            vramcast.plan("train", "llama-3.2-1b", on="h100", **{name.replace("-", "_"): value})
+
+
+@pytest.mark.parametrize("name", counts(TRACE_OPTIONS))
+def test_traces_refuse_them_too(name: str) -> None:
+    for value in (-1, *([] if name in MAY_BE_ZERO else [0])):
+        with pytest.raises(InvalidSpec):
+            build_trace("timm:resnet18", {name: value, "input": ("BxS",)})
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers"])
+def test_stages_that_keep_nothing_of_a_sequence_do_not_limit_it(engine: str) -> None:
+    try:
+        answer = vramcast.serve("nemotron-h-56b", gpus="8x8xh100-sxm-80gb", engine=engine, tp=1, pp=59, context=1024)
+    except Unsupported:
+        return
+    assert answer.capacity is not None
+    assert answer.capacity.concurrency >= 1
+    assert answer.fits
+
+
+@pytest.mark.parametrize(
+    "question",
+    [{"frames": 131072}, {"frames": 4096}, {"height": 2**20, "width": 2**20}, {"height": 32768}, {"width": 2**30}],
+)
+def test_more_pixels_than_anything_generates_are_refused(question: dict[str, int]) -> None:
+    with pytest.raises(InvalidSpec, match="than any pipeline generates at once"):
+        vramcast.serve("wan2.1-t2v-1.3b", gpus="h100", tiling=True, **question)
