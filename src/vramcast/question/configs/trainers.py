@@ -87,12 +87,7 @@ def read_trainer(config: Config) -> Reading:
     values = Watched(config.table or {}, ARGUMENTS)
     precision = precision_of(values)
     weak = precision if precision == {"precision": "fp32"} else {}
-<<<<<<< HEAD
-    layers, liger = recompute_of(values), liger_of(values)
-    options = {"engine": "huggingface", **layers, **liger} | ({} if weak else precision)
-=======
     options = together({"engine": "huggingface"}, recompute_of(values), liger_of(values), {} if weak else precision)
->>>>>>> files
     if model := values.text("model_name_or_path"):
         options["model"] = model
     lengths = [size for name in LENGTHS if (size := values.count(name)) is not None]
@@ -102,16 +97,8 @@ def read_trainer(config: Config) -> Reading:
     auto = {} if lengths else {"seq-len": "says no length of the samples"}
     whole = "full training is assumed where no --peft is given: TrainingArguments say nothing of adapters"
     notes = (*read.notes, whole)
-<<<<<<< HEAD
-    found = read.options | options if "deepspeed" in values else options | read.options
-    return Reading(
-        "transformers", found | ({"engine-option": pairs} if pairs else {}), weak, read.batch,
-        (*values.unread(), *read.unread), notes, auto,
-    )
-=======
     unread = (*values.unread(), *read.unread)
     return Reading("transformers", together(options, read.options), weak, read.batch, unread, notes, auto)
->>>>>>> files
 
 
 def is_factory(table: Mapping[str, Any]) -> bool:
@@ -203,13 +190,6 @@ def liger_of(values: Watched) -> dict[str, Any]:
     switches = {name: chosen.flag(name) for name in ("cross_entropy", "layer_norm", *LIGER, *ALSO_CALLED.values())}
     if not values.flag("use_liger_kernel"):
         return {}
-<<<<<<< HEAD
-    kernels = [kernel for kernel in LIGER[:3] if switches[kernel] is not False]
-    found: dict[str, Any] = {"engine-option": (f"liger={'+'.join(kernels)}",)} if kernels else {}
-    if switches["fused_linear_cross_entropy"] is not False and not switches["cross_entropy"]:
-        return {**found, "loss": "fused_linear"}
-    return {**found, "loss": "fused"} if switches["cross_entropy"] else found
-=======
     on = [name for name in LIGER if False not in (switches[name], switches.get(ALSO_CALLED.get(name, "")))]
     if switches["cross_entropy"]:  # instead of the head's
         on = [name for name in on if name != "fused_linear_cross_entropy"]
@@ -218,7 +198,6 @@ def liger_of(values: Watched) -> dict[str, Any]:
     said = "true" if len(on) == len(LIGER) else "+".join(on)
     found: dict[str, Any] = {"engine-option": (f"liger={said}",)} if on else {}
     return found | ({"loss": "fused"} if switches["cross_entropy"] else {})
->>>>>>> files
 
 
 def optimizer_of(values: Watched) -> dict[str, Any]:
