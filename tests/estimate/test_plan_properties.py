@@ -94,8 +94,8 @@ def test_each_zero_stage_holds_less_than_the_one_before(shards: str) -> None:
     [
         ({"tp": 3}, "tp=3"),
         ({"tp": 6, "gpus": "6xh100"}, "tp=6"),
-        ({"micro_batch": 0}, "micro_batch=0"),
-        ({"seq_len": 2**60}, "seq_len"),
+        ({"micro_batch": 0}, "micro-batch=0"),
+        ({"seq_len": 2**60}, "seq-len"),
         ({"no_such_option": 1}, "no-such-option"),
     ],
 )

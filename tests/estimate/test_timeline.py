@@ -59,3 +59,11 @@ def test_a_tensor_beyond_every_card_is_refused_as_a_question() -> None:
     for _ in range(2):  # simulated, then remembered
         with pytest.raises(InvalidSpec, match="larger than can be answered"):
             simulate({Phase.STEP: (Alloc(huge),)}, alloc_conf="expandable_segments:True")
+
+
+def test_a_long_run_beyond_every_card_is_refused_at_once() -> None:
+    huge = [Tensor(name=f"t{index}", num_bytes=1 << 40, category=Category.ACTIVATIONS) for index in range(40)]
+    small = Tensor(name="small", num_bytes=1 << 20, category=Category.ACTIVATIONS)
+    run = (*map(Alloc, huge), Loop(count=1 << 22, body=(Alloc(small), Free(small))))
+    with pytest.raises(InvalidSpec, match="larger than can be answered"):
+        simulate({Phase.STEP: run})
