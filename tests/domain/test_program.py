@@ -114,7 +114,7 @@ def test_a_rank_that_frees_what_it_has_not_allocated_is_not_built() -> None:
         RankProgram(role="all", count=8, phases={Phase.LOAD: (), Phase.STEP: step})
 
 
-def test_what_an_earlier_phase_allocated_may_be_freed_and_what_has_no_size_too() -> None:
-    weight, nothing = tensor("weight", 512), tensor("states of nobody", 0)
-    phases = {Phase.LOAD: (Alloc(weight),), Phase.STEP: (Free(weight), Free(nothing))}
+def test_what_an_earlier_phase_allocated_may_be_freed() -> None:
+    weight = tensor("weight", 512)
+    phases = {Phase.LOAD: (Alloc(weight),), Phase.STEP: (Free(weight),)}
     assert RankProgram(role="all", count=1, phases=phases).steady is Phase.STEP

@@ -132,3 +132,15 @@ def test_a_choice_that_an_engine_would_ignore_is_refused(engine: str, options: d
     with pytest.raises(InvalidSpec) as caught:
         ask(engine, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["etp", "shard_group", "first_stage_layers", "last_stage_layers"])
+def test_nothing_is_no_number_of_ranks_or_layers(option: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"{option}=0 must be a whole number from 1"):
+        ask("megatron", **{option: 0})
+
+
+@pytest.mark.parametrize("engine", ["megatron", "torchtitan", "torchtune", "litgpt"])
+def test_trainers_of_language_models_refuse_what_predicts_no_tokens(engine: str) -> None:
+    with pytest.raises(InvalidSpec, match="predicts no tokens; use --engine pytorch"):
+        vramcast.train("vit-large-patch16-224", gpus="2xh100", engine=engine)

@@ -161,3 +161,22 @@ def test_plans_that_do_not_fit_are_shown_with_what_they_need() -> None:
         assert one.needed_bytes == whole.fullest.needed_bytes
         assert "at least" not in one.reason
     assert found_.nearest_failing == min(failing, key=lambda one: one.needed_bytes or 0)
+
+
+@pytest.mark.parametrize("goal", ["largest-batch", "longest-sequence", "fewest-gpus", "smallest-box"])
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "llama-3.1-8b"])
+def test_every_plan_shown_needs_what_it_needs_when_asked_for(goal: str, model: str) -> None:
+    on = {"smallest-box": "a100-sxm4-40gb,l40s", "fewest-gpus": "a10"}.get(goal, "a100-sxm4-40gb")
+    answer = ask(goal, model, on=on, seq_len=None if goal == "longest-sequence" else 1024)
+    asked = {} if goal == "longest-sequence" else {"seq_len": 1024}
+    shown = [tried for tried in found(answer).tried if tried.needed_bytes]
+    assert shown
+    for tried in shown:
+        options = {"model": model, "gpus": "a100-sxm4-40gb", "shards": "nothing"} | asked | read(tried.what)
+        assert needed_bytes(job(**options)) == tried.needed_bytes, tried.what
+    failing = [tried for tried in shown if not tried.fits]
+    nearest = found(answer).nearest_failing
+    if nearest is not None and failing:
+        assert nearest.needed_bytes / nearest.capacity_bytes <= min(
+            tried.needed_bytes / tried.capacity_bytes for tried in failing
+        )

@@ -12,7 +12,9 @@ import vramcast
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.domain.answer import Found, ServeAnswer
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.question.option_text import options_in
 from vramcast.question.serving_options import GOALS as NAMES
+from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.search.hardware import dtype_on, has_kernel, runs_on
 from vramcast.search.serving import GOALS
 
@@ -178,3 +180,19 @@ def test_every_engine_of_language_models_is_timed_and_searched() -> None:
     from vramcast.timing.execution import EXECUTIONS
 
     assert set(SUPPORT) == set(STORED) == set(EXECUTIONS) == set(ENGINES) - {*PIPELINE_ENGINES}
+
+
+@pytest.mark.parametrize("goal", NAMES)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp", "transformers"])
+def test_every_plan_shown_needs_what_it_needs_when_asked_for(goal: str, engine: str) -> None:
+    asked = {"gpus": "2xl4", "context": 8192, "concurrency": 4, "engine": engine}
+    try:
+        answer = ask(goal, "llama-3.1-70b", **asked)
+    except InvalidSpec:
+        return  # nothing is possible at all
+    for tried in found(answer).tried:
+        options = options_in(tried.what, SERVE_OPTIONS)
+        if tried.needed_bytes is None or options is None:
+            continue
+        again = vramcast.serve("llama-3.1-70b", **asked | {name.replace("-", "_"): v for name, v in options.items()})
+        assert (again.fullest.needed_bytes, again.fits) == (tried.needed_bytes, tried.fits), tried.what

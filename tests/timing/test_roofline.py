@@ -20,7 +20,7 @@ BARE = Execution(kernel_s=0.0, step_s=0.0)
 
 
 def seconds(work: Work, execution: Execution = BARE, *, replayed: bool = True, gpu: str = "h100-sxm-80gb") -> StepTime:
-    machine = machine_of(load_gpu(gpu), execution, node_cards=8)
+    machine = machine_of(load_gpu(gpu), execution, whole="bf16", node_cards=8)
     assert machine is not None
     return step_time([(work, 1)], machine, Placement(), replayed=replayed)
 
@@ -80,7 +80,7 @@ def test_fp8_products_run_in_fp8_where_the_card_can_and_in_16_bits_elsewhere() -
 
 
 def test_a_card_without_figures_has_no_machine() -> None:
-    assert machine_of(load_gpu("ppu-810e"), BARE, node_cards=8) is None
+    assert machine_of(load_gpu("ppu-810e"), BARE, whole="bf16", node_cards=8) is None
 
 
 @pytest.mark.parametrize("name", gpu_names())
@@ -101,7 +101,7 @@ def test_shares_add_up_and_more_work_never_takes_less_time(
 ) -> None:
     model, execution = load_model("qwen3-30b-a3b"), execution_of(engine, (99,), arch="Hopper")
     assert execution is not None
-    machine = machine_of(H100, execution, node_cards=8)
+    machine = machine_of(H100, execution, whole="bf16", node_cards=8)
     assert machine is not None
     times = []
     steps = [(sequences, cached), (sequences + 1, cached), (sequences, 2 * cached)]
@@ -123,3 +123,8 @@ def test_the_host_of_a_newer_card_starts_eager_kernels_faster() -> None:
     assert old is not None
     assert new is not None
     assert new.launch_s < old.launch_s
+
+
+def test_a_card_whose_rate_in_the_dtype_asked_for_is_unknown_has_no_time() -> None:
+    assert machine_of(load_gpu("ascend-910a"), BARE, whole="fp16", node_cards=8) is not None
+    assert machine_of(load_gpu("ascend-910a"), BARE, whole="fp32", node_cards=8) is None

@@ -16,12 +16,10 @@ import time
 from collections import Counter
 from random import Random
 
-from tools.fuzz.ask import Examination
-from tools.fuzz.draw import TABLES, Question, question, without
+from tools.fuzz.ask import examined
+from tools.fuzz.draw import TABLES
 from vramcast.estimate.loop import LOOP
-
-TRIES = 9
-"""A question that is refused is asked again with an option less, so often in all."""
+from vramcast.web.limits import QUICK, SEARCH
 
 EVERY_FORM = 16
 """Of so many answers one is written as text, too."""
@@ -38,29 +36,21 @@ def main() -> int:
         sys.exit("--compiled needs numba")
     places = [asked.only] if asked.only is not None else range(asked.first, asked.first + asked.questions)
     for place in places:
-        random = Random(f"{asked.seed}:{place}")
-        drawn: Question | None = question(random, asked.command)
-        for _ in range(TRIES):
-            assert drawn is not None
-            before = time.process_time()
-            found = Examination(drawn, every_form=place % EVERY_FORM == 0)
-            seconds = time.process_time() - before
-            tally["questions"] += max(1, found.num_answers)
-            tally[f"{drawn.command} {'refused' if found.refusal else 'answered'}"] += 1
-            slowest = sorted([*slowest, (round(seconds, 2), place)])[-8:]
-            for fault in (*found.faults, *([f"slow: {seconds:.1f} s"] if seconds > asked.slow else [])):
+        for found in examined(Random(f"{asked.seed}:{place}"), asked.command, every_form=place % EVERY_FORM == 0):
+            command, options = found.question
+            tally["questions"] += found.num_answers
+            tally[f"{command} {'refused' if found.refusal else 'answered'}"] += 1
+            slowest = sorted([*slowest, (round(found.seconds, 2), place)])[-8:]
+            limit = SEARCH.seconds if command.startswith("plan") or "find" in options else QUICK.seconds
+            is_slow = found.seconds > asked.slow * limit
+            for fault in (*found.faults, *([f"slow: {found.seconds:.1f} s"] if is_slow else [])):
                 kind = _kind(fault)
                 seen[kind] += 1
                 if asked.all or seen[kind] <= asked.shown:
-                    print(json.dumps({"place": place, "command": drawn.command, "options": drawn.options,
-                                      "fault": fault}), flush=True)
+                    print(json.dumps({"place": place, "command": command, "options": options, "fault": fault}),
+                          flush=True)
             if asked.only is not None:
-                print(json.dumps({"options": drawn.options, "refusal": str(found.refusal)}))
-            if found.refusal is None:
-                break
-            drawn = without(random, drawn, str(found.refusal))
-            if drawn is None:
-                break
+                print(json.dumps({"options": options, "refusal": str(found.refusal)}))
         if asked.minutes and time.monotonic() - start > 60 * asked.minutes:
             break
         if place % 1000 == 999:
@@ -92,7 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", type=int, help="only this place")
     parser.add_argument("--command", choices=TABLES, help="only questions of this command")
     parser.add_argument("--minutes", type=float, help="stop after so long")
-    parser.add_argument("--slow", type=float, default=10.0, help="seconds from which on a question is a fault")
+    parser.add_argument("--slow", type=float, default=1.0, help="how often the web's limit of time is a fault")
     parser.add_argument("--shown", type=int, default=3, help="faults of a kind that are printed")
     parser.add_argument("--all", action="store_true", help="print every fault")
     parser.add_argument("--compiled", action="store_true", help="play the allocator compiled (extra `fast`)")

@@ -9,32 +9,38 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import isclose, isfinite
-from typing import Any, Final
+from random import Random
+from typing import Any, Final, TypeVar
 
-from tools.fuzz.draw import TABLES, Question
+from tools.fuzz.draw import TABLES, Question, question, without
 from vramcast.api.jobs import job_of, serve_answer
 from vramcast.api.planning import planned_serving, planned_training
 from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer, RankAnswer, ServeAnswer
 from vramcast.domain.checkpoint import Checkpoint
-from vramcast.domain.job import AttentionKernel
+from vramcast.domain.job import AttentionKernel, require_count
 from vramcast.domain.planning import PlanAnswer
 from vramcast.errors import VramcastError
 from vramcast.estimate.layers import layer_rows
 from vramcast.estimate.training import answer as train_answer
-from vramcast.question.option_text import options_in
+from vramcast.question.option_text import applied_in, options_in
 from vramcast.question.options import OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report import document, plan, plan_document, text
 from vramcast.report.messages import LANGUAGES, Words
 
+TRIES: Final = 9
+"""A question that is refused is asked again with an option less, so often in all."""
+
 LONGEST_SENTENCE: Final = 2000
 """Of a refusal [characters]."""
 
+FoundT = TypeVar("FoundT")
 Options = Mapping[str, Any]
 Asking = Callable[[Options], Answer]
 
@@ -64,9 +70,11 @@ class Examination:
             question: what to ask
             every_form: whether the answer is written as text, too, in every language
         """
+        self.question = question
         self.faults: list[str] = []
         self.refusal: VramcastError | None = None
         self.num_answers = 0  # with those behind changes and plans
+        self.seconds = 0.0  # of the question itself
         self._every_form = every_form
         try:
             _EXAMINED[question.command](self, question.options)
@@ -79,11 +87,12 @@ class Examination:
             self._fault(traceback.format_exc(limit=-6))
 
     def train(self, options: Options) -> None:
-        self._one(options, train)
+        answer = self._timed(train, options)
+        self._answer(answer)
+        self._changes(options, answer, train)
 
     def serve(self, options: Options) -> None:
-        answer = serve(options)
-        self.num_answers += 1
+        answer = self._timed(serve, options)
         self._answer(answer)
         if answer.found is None:
             self._changes(options, answer, serve)
@@ -91,8 +100,7 @@ class Examination:
             self._tried(options, answer, serve)
 
     def plan_train(self, options: Options) -> None:
-        planned = planned_training(options, resolve=resolve).answer
-        self.num_answers += 1
+        planned = self._timed(planned_training, options, resolve=resolve).answer
         if isinstance(planned, Answer):
             self._answer(planned)
             self._tried(options, planned, train)
@@ -102,35 +110,37 @@ class Examination:
         self._plans(planned, train)
 
     def plan_serve(self, options: Options) -> None:
-        planned, _ = planned_serving(options, resolve=resolve)
-        self.num_answers += 1
+        planned, _ = self._timed(planned_serving, options, resolve=resolve)
         self._plans(planned, serve)
 
     def layers(self, options: Options) -> None:
         model = load_model(options["model"])
-        rows = layer_rows(
-            model, batch=options.get("batch", 1), seq_len=options.get("seq-len", 1024),
+        rows = self._timed(
+            layer_rows, model, batch=require_count("batch", options.get("batch", 1)),
+            seq_len=require_count("seq-len", options.get("seq-len", 1024)),
             dtype_bytes=int(options.get("dtype-bytes", 2)),
             attention=AttentionKernel(options.get("attention", "flash")),
         )
-        self.num_answers += 1
         for row in rows:
             self._hold(min(row.parameters, row.saved_bytes, row.flops, *row.output_shape, 1) >= 0, f"{row} is negative")
         if len(model.stacks) == 1:
             counted, total = sum(row.parameters * row.repeats for row in rows), count_parameters(model).total
             self._hold(counted == total, f"layers hold {counted:,} of {total:,} parameters")
 
-    def _one(self, options: Options, asking: Asking) -> None:
-        answer = asking(options)
-        self.num_answers += 1
-        self._answer(answer)
-        self._changes(options, answer, asking)
+    def _timed(self, asked: Callable[..., FoundT], *given: Any, **named: Any) -> FoundT:
+        """The answer to the question itself."""
+        start = time.process_time()
+        try:
+            return asked(*given, **named)
+        finally:
+            self.seconds = time.process_time() - start
+            self.num_answers += 1
 
     def _changes(self, options: Options, answer: Answer, asking: Asking) -> None:
         """Every change, asked for."""
         table = SERVE_OPTIONS if isinstance(answer, ServeAnswer) else OPTIONS
         for change in answer.changes:
-            applied = options_in(change.change, table)
+            applied = applied_in(change.change, table)
             if applied is None:
                 self._fault(f"change {change.change!r} cannot be read as options")
                 continue
@@ -242,6 +252,17 @@ class Examination:
 
     def _fault(self, what: str) -> None:
         self.faults.append(what)
+
+
+def examined(random: Random, command: str | None = None, *, every_form: bool = False) -> Iterator[Examination]:
+    """A question, and while it is refused the same with an option less."""
+    drawn: Question | None = question(random, command)
+    for _ in range(TRIES):
+        if drawn is None:
+            return
+        found = Examination(drawn, every_form=every_form)
+        yield found
+        drawn = without(random, drawn, str(found.refusal)) if found.refusal is not None else None
 
 
 _EXAMINED: Final[dict[str, Callable[[Examination, Options], None]]] = {

@@ -48,7 +48,7 @@ COUNTS: Final[dict[str, tuple[int, ...]]] = {
     "tp": DEGREES, "pp": DEGREES, "cp": DEGREES, "ep": DEGREES, "etp": DEGREES, "dp": DEGREES, "dcp": DEGREES,
     "max-gpus": (1, 8, 16, 64), "top": (1, 2, 3), "layers": (1, 2, 5, 8, 31), "hidden": (256, 1024, 4096, 5000),
     "heads": (8, 16, 32, 40), "kv-heads": (1, 4, 8), "ffn": (1024, 11008, 14336), "vocab": (1000, 32000, 151936),
-    "shard-group": (*DEGREES, 0), "gpu-layers": (0, 1, 10, 33, 99),
+    "shard-group": DEGREES, "gpu-layers": (0, 1, 10, 33, 99),
 }
 """What a count may be; of others SMALL."""
 
@@ -77,8 +77,11 @@ WORD: Final = re.compile(r"[a-z0-9_][a-z0-9_.@-]*(?=[,) ]|$)")
 WHOLE_MARKET: Final = ("region", "currency", "spot", "price")
 """Options that almost every question is refused with: drawn seldom."""
 
-OTHER: Final = 0.25
-"""Of the models: named by numbers, cut, or unusual."""
+BY_NUMBERS: Final = 0.1
+"""Of the models."""
+
+ZERO: Final = 0.01
+"""Of the counts: nothing, which most options refuse."""
 
 
 class Question(NamedTuple):
@@ -107,15 +110,22 @@ def question(random: Random, command: str | None = None) -> Question:
     command = command or random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
     options = _BASES[command](random)
     table = TABLES[command]
-    names = [name for name in table if name not in FILES and name not in options and name not in WHOLE_MARKET]
+    by_numbers = "params" in options
+    names = [
+        name for name, option in table.items()
+        if name not in (*FILES, *options, *WHOLE_MARKET)
+        and (option.section != "model" or by_numbers or random.random() < BY_NUMBERS)
+    ]
     for name in random.sample(names, min(len(names), random.choice((0, 1, 2, 3, 4, 5, 7, 10)))):
-        value = _value(random, name, table[name], options)
+        value = value_of(random, name, table[name], options)
         if value is not None:
             options[name] = value
+        if table[name].section == "peft" and "peft" not in options:
+            options["peft"] = random.choice(table["peft"].choices)
     if random.random() < 0.02:
         name = random.choice(WHOLE_MARKET)
         if name in table:
-            options[name] = _value(random, name, table[name], options)
+            options[name] = value_of(random, name, table[name], options)
     return Question(command, options)
 
 
@@ -131,7 +141,7 @@ def without(random: Random, asked: Question, refusal: str) -> Question | None:
 
 
 def _model(random: Random) -> dict[str, Any]:
-    if random.random() < OTHER / 2:
+    if random.random() < BY_NUMBERS:
         return {"params": random.choice(TEXTS["params"]), "layers": random.choice((8, 24, 31)),
                 "hidden": random.choice((1024, 4096))}
     return {"model": random.choice(model_names())}
@@ -195,11 +205,11 @@ _BASES: Final[dict[str, Callable[[Random], dict[str, Any]]]] = {
 }
 
 
-def _value(random: Random, name: str, option: Option, options: Mapping[str, Any]) -> Any:
+def value_of(random: Random, name: str, option: Option, options: Mapping[str, Any]) -> Any:
     """Something that an option may say; None where nothing is known."""
     match option.kind:
         case Kind.COUNT:
-            return random.choice(COUNTS.get(name, SMALL))
+            return 0 if random.random() < ZERO else random.choice(COUNTS.get(name, SMALL))
         case Kind.AMOUNT:
             return random.choice(("300M", "1B", "1T"))
         case Kind.CHOICE:

@@ -187,6 +187,7 @@ class Job(Noun, frozen=True):
     alloc_conf: str = ""  # PYTORCH_CUDA_ALLOC_CONF
     env: dict[str, str] = {}  # memory-relevant environment (CUBLAS_WORKSPACE_CONFIG ...)
     run_tokens: int | None = None  # of the whole run, where the question names it
+    global_batch: int | None = None  # samples of an optimizer step, where the question names them: grad_accum follows
     calibration: Calibration | None = None  # what a measured run taught
 
     @property

@@ -195,7 +195,7 @@ def _use(program: Program, bodies: dict[int, _Use]) -> _Use:
             net[node.tensor] = count_of(node.tensor, 0) + 1
         elif isinstance(node, Free):
             net[node.tensor] = count = count_of(node.tensor, 0) - 1
-            if count < 0 and node.tensor.num_bytes:  # what has no size the allocator never sees
+            if count < 0:
                 lowest[node.tensor] = min(count, lowest.get(node.tensor, 0))
         elif node.count > 0:
             inner = bodies.get(id(node.body))

@@ -33,7 +33,8 @@ class RankProgram(Struct, frozen=True, kw_only=True):
         """
         freed = freed_unallocated(tuple(chain.from_iterable(self.phases.values())))
         if freed is not None:
-            raise BrokenProgram(f"{self.role} frees {freed.path} of {freed.num_bytes} bytes, which it has not allocated")
+            size = freed.num_bytes
+            raise BrokenProgram(f"{self.role} frees {freed.path} of {size} bytes, which it has not allocated")
 
     @property
     def steady(self) -> Phase:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -195,3 +196,4 @@ class Deployment(Struct, frozen=True, kw_only=True):
     ranks: tuple[ServingRank, ...]
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    advice: Callable[[], tuple[str, ...]] = tuple  # more warnings, that take work: for an answer that is shown

@@ -13,7 +13,7 @@ from vramcast.domain.job import Job
 from vramcast.estimate.host_memory import has_room, host_need, shortfall, takes
 from vramcast.estimate.proposals import attempted
 from vramcast.estimate.techniques import TECHNIQUES, WHOLE_MODEL_ENGINES, Technique
-from vramcast.estimate.variants import on_engine, options_between, with_plan
+from vramcast.estimate.variants import on_engine, options_between, rebatched, with_plan
 from vramcast.units import ceil_div
 
 
@@ -54,9 +54,10 @@ def _relieved(job: Job, measure: Measure) -> Iterator[Change]:
     kept = with_plan(job, offload_optimizer="none", offload_parameters="none")
     times = max((ceil_div(needed, there) for _, needed, there in need.places if there), default=1)
     more = replace(job, cluster=replace(job.cluster, num_nodes=job.cluster.num_nodes * times))
-    for changed, cost in ((kept, "states stay on the cards"), (more, f"{times} times the GPUs")):
-        found = attempted(partial(measure, changed))
-        if found is not None:
+    for relieved, cost in ((kept, "states stay on the cards"), (more, f"{times} times the GPUs")):
+        changed = rebatched(relieved)
+        found = None if changed is None else attempted(partial(measure, changed))
+        if changed is not None and found is not None:
             yield _change(job, changed, found, cost)
 
 
@@ -65,6 +66,7 @@ def _tried(job: Job, measure: Measure, needed_bytes: int, before: float | None) 
     for technique in TECHNIQUES:
         for engine in _engines(job, technique) if technique.offered else ():
             changed = technique.apply(on_engine(job, engine))
+            changed = changed and rebatched(changed)
             if changed is None or _key(changed) in seen:
                 continue
             seen.add(_key(changed))

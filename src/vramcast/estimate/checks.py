@@ -7,7 +7,7 @@ from math import gcd
 from typing import Final
 
 from vramcast.domain.job import Job, Plan, Precision, Shards
-from vramcast.domain.model import MLP, Attention, Layer, MoE, MultiLatentAttention
+from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
 from vramcast.errors import InvalidSpec, Unsupported
 
 LARGEST_SUGGESTED = 128
@@ -108,6 +108,10 @@ def refuse_ignored(job: Job) -> None:
     if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
+        )
+    if job.engine in PRETRAINERS and model.head not in (Head.LM, Head.MLM):
+        raise Unsupported(
+            f"{job.engine} trains language models, and {model.name} predicts no tokens; use --engine pytorch"
         )
     if job.engine == "litgpt" and plan.precision is not Precision.BF16:
         raise Unsupported(f"precision={plan.precision} is not modelled for engine litgpt; use bf16 (bf16-true)")

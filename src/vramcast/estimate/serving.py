@@ -113,7 +113,10 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
             )
         ),
         warnings=_unique(
-            chain(ignored, idle, _cautions(job), deployment.warnings, *(rank.warnings for rank in programs))
+            chain(
+                ignored, idle, _cautions(job), deployment.warnings, deployment.advice(),
+                *(rank.warnings for rank in programs),
+            )
         ),
         changes=() if fits or not with_changes or isinstance(job, PipelineJob) else _changes(job),
         capacity=capacity,

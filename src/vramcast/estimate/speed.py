@@ -72,10 +72,10 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
         raise Unsupported("encoder-decoder models are not timed")
     if job.plan.gpu_layers is not None and job.plan.gpu_layers < job.model.num_layers:
         raise Unsupported("layers on the host run at a speed that is not known here")
-    machine = machine_of(gpu, execution, node_cards=job.cluster.node_cards)
+    placement = placement_of(job, execution)
+    machine = machine_of(gpu, execution, whole=placement.whole, node_cards=job.cluster.node_cards)
     if machine is None:
         raise Unsupported(f"the catalogue has no bandwidth or rates of {gpu.name}")
-    placement = placement_of(job, execution)
     load = load_of(job)
     prefill = _prefill(job, machine, placement, load.prompt, prompts=1)
     together = min(job.requests.concurrency, max(1, _chunk(job) // load.prompt))

@@ -122,12 +122,18 @@ def _micro_batch(smaller: Callable[[int], int]) -> Apply:
     return apply
 
 
+def _divided(job: Job, **degrees: Any) -> Job:
+    """The model over more ranks; where that leaves no copies there is nobody to share states with."""
+    divided = with_plan(job, **degrees)
+    return with_plan(divided, shards=Shards.NOTHING) if divided.data_parallel * divided.plan.cp == 1 else divided
+
+
 def _double(name: str) -> Apply:
     def apply(job: Job) -> Job | None:
         degree = getattr(job.plan, name) * 2
         if job.data_parallel % 2 or degree > job.cluster.count:
             return None
-        return with_plan(job, **{name: degree})
+        return _divided(job, **{name: degree})
 
     return apply
 
@@ -137,13 +143,13 @@ def _whole_machine(job: Job) -> Job | None:
     degree = job.cluster.gpus_per_node
     if degree <= 2 * job.plan.tp or job.data_parallel * job.plan.tp % degree:
         return None
-    return with_plan(job, tp=degree)
+    return _divided(job, tp=degree)
 
 
 def _sequence_parallel(job: Job) -> Job | None:
     if job.plan.tp == 1 and job.data_parallel % 2:
         return None
-    return with_plan(job, tp=max(2, job.plan.tp), sequence_parallel=True)
+    return _divided(job, tp=max(2, job.plan.tp), sequence_parallel=True)
 
 
 def _lora(base: Literal["full", "nf4-dq"]) -> Apply:

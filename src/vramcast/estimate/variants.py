@@ -64,6 +64,14 @@ def recipes(asked: Iterable[Precision | None], engine: str, gpu: Gpu) -> tuple[P
     return native or tuple(found)
 
 
+def rebatched(job: Job) -> Job | None:
+    """The job with as many micro-batches as its question's global batch takes; None where that does not divide."""
+    if job.global_batch is None:
+        return job
+    grad_accum, rest = divmod(job.global_batch, job.data_parallel * job.workload.micro_batch)
+    return None if rest else with_workload(job, grad_accum=grad_accum)
+
+
 def on_engine(job: Job, engine: str) -> Job:
     """The same question to another engine, in that engine's own 16-bit recipe."""
     if engine == job.engine:
@@ -77,21 +85,23 @@ def on_engine(job: Job, engine: str) -> Job:
 def options_between(before: Job, after: Job) -> str:
     """The options that turn one job into another, as the command line writes them.
 
-    Another engine's own 16-bit recipe is its default, and not written.
+    Another engine's own 16-bit recipe is its default, and not written where the first engine's own was asked for; nor
+    are micro-batches that follow from the global batch of the question.
     """
-    words = []
+    words, derived = [], ("peft",) if after.global_batch is None else ("peft", "grad_accum")
     if after.cluster.name != before.cluster.name:
         words.append(f"--gpus {after.cluster.name}")
     if after.engine != before.engine:
         words.append(f"--engine {after.engine}")
-        if after.plan.precision is sixteen_bits(after.engine, after.cluster.gpu):
-            before = with_plan(before, precision=after.plan.precision)
+        if not all(job.plan.precision is sixteen_bits(job.engine, job.cluster.gpu) for job in (before, after)):
+            words.append(_option("precision", after.plan.precision))
+        before = with_plan(before, precision=after.plan.precision)
     for old, new, usual in ((before.plan, after.plan, Plan()), (before.workload, after.workload, Workload())):
         was, default = asdict(old), asdict(usual)
         words += [
             _option(field, default[field] if value is None else value)
             for field, value in asdict(new).items()
-            if field != "peft" and value != was[field]
+            if field not in derived and value != was[field]
         ]
     if after.plan.peft != before.plan.peft:
         words += _peft_options(after.plan.peft)

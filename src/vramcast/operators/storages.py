@@ -19,10 +19,11 @@ class Storages:
         self.references: dict[Value, int] = {}
 
     def allocate(self, value: Value, references: int) -> None:
-        self.nodes.append(Alloc(value.tensor))
         self.references[value] = references
-        if references == 0:
-            self.nodes.append(Free(value.tensor))
+        if value.tensor.num_bytes:
+            self.nodes.append(Alloc(value.tensor))
+            if references == 0:
+                self.nodes.append(Free(value.tensor))
 
     def adopt(self, value: Value, references: int) -> None:
         storage = value.storage
@@ -32,7 +33,7 @@ class Storages:
         storage = value.storage
         left = self.references[storage] - references
         self.references[storage] = left
-        if left == 0:
+        if left == 0 and storage.tensor.num_bytes:  # what has no size is somebody else's: nothing is allocated for it
             self.nodes.append(Free(storage.tensor))
 
     def allocate_all(self, tensors: Sequence[Tensor]) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from math import prod
 
-from vramcast.domain.job import share
+from vramcast.domain.job import Plan, share
 from vramcast.domain.model import Noun, Parameter, Split
+from vramcast.errors import InvalidSpec
 from vramcast.units import ceil_div, round_up
 
 
@@ -63,3 +64,20 @@ class Layout(Noun, frozen=True):
                 return ceil_div(parameter.elements, kept)
             case _:
                 return ceil_div(parameter.elements, self.tp)
+
+
+def uneven(engine: str, plan: Plan, asked: str, length: int, divisor: int) -> InvalidSpec:
+    """The refusal of a length that sequence and context parallelism do not divide.
+
+    Args:
+        engine: whose rule it is
+        plan: how many ranks share the positions
+        asked: the option with its value, "seq-len=4097"
+        length: its value [tokens]
+        divisor: of what would be accepted [tokens]
+    """
+    below = length // divisor * divisor
+    return InvalidSpec(
+        f"{engine} divides positions evenly over tp={plan.tp} and cp={plan.cp}, by {divisor}; {asked} does not divide "
+        f"so, use {below or divisor} or {below + divisor}"
+    )

@@ -65,6 +65,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         engine_options=engine_options(values.get("engine-option", ())),
         alloc_conf=values.get("alloc-conf", ""),
         run_tokens=values.get("tokens"),
+        global_batch=values.get("global-batch"),
         calibration=calibration_of(values.get("calibration")),
     )
 

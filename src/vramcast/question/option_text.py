@@ -10,6 +10,26 @@ from vramcast.question.options import Kind, Option
 
 ALWAYS: Final = ("model", "gpus")
 
+RIVALS: Final[dict[str, tuple[str, ...]]] = {
+    "zero": ("shards",), "shards": ("zero",), "grad-accum": ("global-batch",), "global-batch": ("grad-accum",),
+    "engine": ("engine-option", "sharded-by", "precision"),
+}
+"""Option -> others that a question cannot keep where a change says it: they say the same, or were another engine's."""
+
+
+def applied_in(text: str, table: Mapping[str, Option]) -> dict[str, Any] | None:
+    """What a change makes of a question's options, None for those that it takes out; None where it is none.
+
+    >>> from vramcast.question.options import OPTIONS
+    >>> applied_in("--shards everything", OPTIONS)
+    {'zero': None, 'shards': 'everything'}
+    """
+    found = options_in(text, table)
+    if found is None:
+        return None
+    rivals = (rival for name in found for rival in RIVALS.get(name, ()) if rival in table)
+    return dict.fromkeys(rivals) | found
+
 
 def options_in(text: str, table: Mapping[str, Option]) -> dict[str, Any] | None:
     """The options that a text writes, as a question takes them; None where it says anything else.

@@ -24,7 +24,7 @@ from vramcast.domain.answer import (
     StepTime,
     Tried,
 )
-from vramcast.question.option_text import options_in
+from vramcast.question.option_text import applied_in
 from vramcast.question.options import OPTIONS, Option
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.price import cost_document
@@ -63,14 +63,15 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
 
 
 def change_document(change: Change, table: Mapping[str, Option] | None) -> dict[str, Any]:
-    """One change and what it would lead to; `"apply"`: the options to put into the question, where there are such.
+    """One change and what it would lead to; `"apply"`: the options to put into the question, where there are such;
+    null: to take out of it.
 
     Args:
         change: to the plan of the answer
         table: the options that it is written in; None where that plan is not the question's
     """
     plain = {"change": change.change, "device_bytes": change.device_bytes, "fits": change.fits, "cost": change.cost}
-    apply = None if table is None else options_in(change.change, table)
+    apply = None if table is None else applied_in(change.change, table)
     known = {
         "apply": apply, "concurrency": change.concurrency, "slowdown": change.slowdown, "high_bytes": change.high_bytes,
     }

@@ -40,18 +40,19 @@ MOST_USERS: Final = 1 << 20
 
 
 class Look(NamedTuple):
-    """One plan looked at, and how it came out. `verdict` is None where the plan is impossible."""
+    """One plan looked at, and how it came out. `verdict` is None where the plan is impossible, or not worked out."""
 
     candidate: Candidate
     verdict: Verdict | None
     tried: Tried
+    least_bytes: int = 0  # of a plan that is not worked out, because so much is too much
 
     @property
     def nearness(self) -> tuple[float, float]:
-        """How much there is of what is needed: of the cache, and of the card."""
+        """How much there is of what is needed: of the cache, and of the card; no less where it is not worked out."""
         found, job = self.verdict, self.candidate.job
         if found is None:
-            return 0.0, 0.0
+            return 1.0, job.cluster.gpu.visible_bytes / max(1, self.least_bytes)
         cached = found.capacity.concurrency / job.requests.concurrency if found.capacity else float(found.fits)
         return min(1.0, cached), job.cluster.gpu.visible_bytes / max(1, found.needed_bytes)
 
@@ -76,28 +77,43 @@ def find(goal: str, job: ServeJob, *, cards: Iterable[Gpu] = ()) -> ServeAnswer:
     if goal not in GOALS:
         raise UnknownName.of("goal", goal, GOALS)
     result = GOALS[goal](job, cards)
-    possible = [look for look in result.looks if look.verdict is not None]
-    if not possible:
+    nearest = nearest_of(result.looks)
+    chosen = result.best or nearest
+    if chosen is None:
         reasons = "; ".join(dict.fromkeys(look.tried.reason for look in result.looks)) or "no card to choose from"
         raise InvalidSpec(f"no plan is possible: {reasons[:400]}")
-    failing = [look for look in possible if not look.tried.fits]
-    nearest = max(failing, key=lambda look: look.nearness, default=None)
-    chosen = result.best or nearest
-    assert chosen is not None
     found = Found(
         goal=goal,
         what=result.best.candidate.what if result.best else None,
         value=result.best.candidate.value if result.best else None,
-        tried=tuple(look.tried for look in _shown(result.looks, chosen)),
+        tried=tuple(worked_out(look).tried for look in _shown(result.looks, chosen)),
         num_tried=len(result.looks),
         nearest_failing=nearest.tried if nearest else None,
     )
     return replace(answer(chosen.candidate.job), found=found)
 
 
+def nearest_of(looks: Iterable[Look]) -> Look | None:
+    """Of the plans that are possible and do not fit, the one that misses by least."""
+    failing = (look for look in looks if not look.tried.fits and (look.verdict is not None or look.least_bytes))
+    nearest: Look | None = None
+    for look in sorted(failing, key=lambda look: look.nearness, reverse=True):
+        if nearest is not None and look.nearness <= nearest.nearness:
+            break  # none behind it can miss by less
+        found = worked_out(look)
+        if found.verdict is not None and (nearest is None or found.nearness > nearest.nearness):
+            nearest = found
+    return nearest
+
+
+def worked_out(look: Look) -> Look:
+    """The plan with what it comes to."""
+    return look if look.verdict is not None or not look.least_bytes else _look(look.candidate)
+
+
 def _shown(looks: list[Look], chosen: Look) -> list[Look]:
     """The plans around the chosen one."""
-    index = next(position for position, look in enumerate(looks) if look is chosen)
+    index = next(position for position, look in enumerate(looks) if look.candidate is chosen.candidate)
     start = max(0, min(index - SHOWN + 1 + LARGER_ONES, len(looks) - SHOWN))
     return looks[start : start + SHOWN]
 
@@ -138,12 +154,8 @@ def _smallest(job: ServeJob, cards: Iterable[Gpu]) -> Result:
         dtype, visible = candidate.job.plan.dtype, candidate.job.cluster.gpu.visible_bytes
         weights = loaded.get(dtype, 0)
         if weights > visible:
-            without = Verdict(fits=False, needed_bytes=weights, loaded_bytes=weights, shortfall="", capacity=None)
-            reason = f"the weights alone take {format_bytes(weights)}, {format_bytes(visible)} are usable"
-            tried = Tried(
-                what=candidate.what, fits=False, reason=reason, needed_bytes=weights, capacity_bytes=visible
-            )
-            return Look(candidate, without, tried)
+            tried = Tried(what=candidate.what, fits=False, capacity_bytes=visible)
+            return Look(candidate, None, tried, least_bytes=weights)
         found = _look(candidate)
         if found.verdict is not None:
             loaded[dtype] = found.verdict.loaded_bytes

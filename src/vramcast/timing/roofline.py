@@ -49,15 +49,15 @@ class Machine(Struct, frozen=True):
         if not work.flops:
             return 0.0
         rate = product_rate(self.gpu, work.operands or placement.whole, placement.whole)
-        assert rate is not None  # `machine_of` asked for 16 bits, and every format falls back on them
+        assert rate is not None  # `machine_of` asked for the activations' dtype, and every format falls back on it
         share = self.execution.integer_share if rate.dtype == "int8" else 1.0
         return work.flops / (rate.flops_per_s * share * SHAPES.value)
 
 
-def machine_of(gpu: Gpu, execution: Execution, *, node_cards: int) -> Machine | None:
-    """The machine, or None where the card's bandwidth or rates are unknown."""
+def machine_of(gpu: Gpu, execution: Execution, *, whole: str, node_cards: int) -> Machine | None:
+    """The machine, or None where the card's bandwidth or its rate in the dtype of activations is unknown."""
     memory = bandwidth(gpu)
-    if memory is None or product_rate(gpu, "bf16", "bf16") is None:
+    if memory is None or product_rate(gpu, whole, whole) is None:
         return None
     return Machine(gpu, execution, memory[0], links_of(gpu, node_cards=node_cards))
 

@@ -194,7 +194,7 @@ def test_fp32_checkpoints_stay_fp32() -> None:
         ({"tp": 2, "gpus": "2xl40s"}, Unsupported, "--pp 2"),
         ({"kv_dtype": "fp8"}, InvalidSpec, "int8"),
         ({"engine_option": ["cache=paged"]}, UnknownName, "cache of transformers 'paged'"),
-        ({"engine_option": ["speed=1"]}, UnknownName, "option of engine transformers 'speed'"),
+        ({"engine_option": ["speed=1"]}, UnknownName, "transformers option"),
         ({"context": 100, "input_len": 200}, InvalidSpec, "longer than context"),
         ({"gpus": "64xl40s", "pp": 64}, InvalidSpec, "28 layers"),
         ({"draft": "ngram"}, Unsupported, "vllm"),

@@ -208,3 +208,16 @@ def test_prices_in_two_currencies_are_not_compared() -> None:
     chosen = search(space, Limits(currency="CNY"), Goal.CHEAPEST, top=1)
     assert "a100" in chosen.labels[0]
     assert any("another currency" in text for text in chosen.warnings)
+
+
+def test_the_plan_that_misses_by_least_is_the_one_that_needs_least() -> None:
+    space = space_of(gpus="2xrtx-4090", model="llama-3.1-8b", **SMALL)
+    found = search(space, Limits(), Goal.FASTEST, top=1)
+    assert not found.plans and found.nearest_failing is not None
+    assert found.nearest_failing.fullest.needed_bytes == min(needed_bytes(job) for job in every_job(space))
+
+
+def test_plans_that_need_least_come_in_the_order_of_what_they_need() -> None:
+    found = search(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), Limits(), Goal.LEAST_MEMORY)
+    needed = [plan.fullest.needed_bytes for plan in found.plans]
+    assert needed == sorted(needed)

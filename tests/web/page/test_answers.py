@@ -155,10 +155,11 @@ def test_a_change_is_applied_and_back_undoes_it(opened: Opened, command: str) ->
     change = asked(command, question)["changes"][0]
     before = page.locator(".needed b").inner_text()
     page.get_by_role("button", name=f"Apply {change['change']}", exact=True).click()
-    changed = asked(command, question | {name: str(value) for name, value in change["apply"].items()})
+    applied = {name: str(value) for name, value in change["apply"].items() if value is not None}
+    changed = asked(command, {name: text for name, text in question.items() if name not in change["apply"]} | applied)
     page.wait_for_selector(".verdict.fits, .verdict.fits_closely" if changed["fits"] else ".verdict.does_not_fit")
     wait_for_needed(page, needed(changed))
-    for name, value in change["apply"].items():
+    for name, value in applied.items():
         assert f"{name}={value}" in page.evaluate("decodeURIComponent(location.hash)")
     page.go_back()
     wait_for_needed(page, before)

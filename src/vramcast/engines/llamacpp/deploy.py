@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from vramcast.domain.job import Phase
@@ -32,7 +33,7 @@ def deploy(job: ServeJob) -> Deployment:
     ranks = tuple(_rank(context, card) for card in range(context.placement.cards))
     if not ranks:
         ranks = (_idle(job),)
-    return Deployment(ranks=ranks, assumptions=_assumptions(context), warnings=_warnings(context))
+    return Deployment(ranks=ranks, assumptions=_assumptions(context), advice=partial(_advice, context))
 
 
 def _idle(job: ServeJob) -> ServingRank:
@@ -106,7 +107,7 @@ def _assumptions(context: Context) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _warnings(context: Context) -> tuple[str, ...]:
+def _advice(context: Context) -> tuple[str, ...]:
     cards = range(context.placement.cards)
     if not cards:
         return ()

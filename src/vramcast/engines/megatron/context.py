@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from math import lcm
 
 from vramcast.blocks.megatron_shape import Kernel
 from vramcast.domain.cublas import workspace_bytes
@@ -10,8 +11,17 @@ from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Model
 from vramcast.engines.megatron.options import Options, options_of, release
 from vramcast.errors import Unsupported
-from vramcast.parallel.layout import Layout
+from vramcast.parallel.layout import Layout, uneven
 from vramcast.units import MIB
+
+
+def divides_positions(length: int, *, tp: int, cp: int, sequence_parallel: bool) -> bool:
+    """Whether sequence and context parallelism leave each rank the same number of positions.
+
+    Context parallelism gives each rank two pieces. Source: training/arguments.py `validate_args` "seq-length should be
+    a multiple of 2 * context-parallel-size"; core/tensor_parallel/mappings.py `_split_along_first_dim`
+    """
+    return length % (2 * cp if cp > 1 else 1) == 0 and length // cp % (tp if sequence_parallel else 1) == 0
 
 
 class Context:
@@ -45,10 +55,22 @@ class Context:
         self.encoder_seq = job.workload.seq_len // plan.cp
         decoder_seq = job.workload.decoder_seq_len if self.encoder is not None else None
         self.seq = (decoder_seq or job.workload.seq_len) // plan.cp  # positions of the stack with the head
+        self._refuse_uneven()
         self.element = 4 if plan.precision is Precision.FP32 else 2  # activations and 16-bit weights [bytes]
         self.fp8 = plan.precision is Precision.FP8
         self.te = self.options.transformer_impl == "transformer_engine"
         self.sm = job.cluster.gpu.sm or 80
+
+    def _refuse_uneven(self) -> None:
+        """Raise InvalidSpec where a stack's positions would not divide over the ranks that share them."""
+        plan, workload = self.job.plan, self.job.workload
+        lengths = {"seq-len": workload.seq_len}
+        if self.encoder is not None and workload.decoder_seq_len is not None:
+            lengths["decoder-seq-len"] = workload.decoder_seq_len
+        for name, length in lengths.items():
+            if not divides_positions(length, tp=plan.tp, cp=plan.cp, sequence_parallel=self.sp):
+                divisor = lcm(2 * plan.cp if plan.cp > 1 else 1, plan.cp * (plan.tp if self.sp else 1))
+                raise uneven("megatron", plan, f"{name}={length}", length, divisor)
 
     @property
     def sp(self) -> bool:

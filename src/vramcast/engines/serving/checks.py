@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.model import MLP, Attention, MoE, MultiLatentAttention
+from vramcast.domain.model import MLP, Attention, Head, MoE, MultiLatentAttention
 from vramcast.domain.serving import ServeJob, ServePlan
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.states.cache import KV_BITS
@@ -46,6 +46,8 @@ def refuse_foreign_cache(job: ServeJob) -> None:
 def refuse_ignored(job: ServeJob) -> None:
     """Raise Unsupported for a choice that the job's engine would not look at."""
     refuse_foreign_cache(job)
+    if job.plan.draft is not None and job.model.head is not Head.LM:
+        raise InvalidSpec(f"draft: {job.model.name} generates no tokens that a draft could propose; leave it out")
     reads, default = READS.get(job.engine), ServePlan()
     if reads is None:
         return

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 
-Value = int | float | bool
+Value = int | float | bool | str
 
 
 def refuse_encoders(job: ServeJob) -> None:
@@ -30,6 +30,8 @@ def typed_options(job: ServeJob, known: Mapping[str, type[Value]]) -> dict[str, 
 
 
 def _typed(name: str, value: object, kind: type[Value]) -> Value:
+    if kind is str:
+        return str(value)
     wanted = {bool: "true or false", int: "a whole number", float: "a number above 0"}[kind]
     try:
         number = float(str(value))

@@ -14,12 +14,12 @@ from vramcast.domain.version import date_text
 from vramcast.engines.torchtitan.facts import Facts, facts
 from vramcast.engines.torchtitan.model import Choices
 from vramcast.engines.torchtitan.pieces import Sharing
-from vramcast.errors import InvalidSpec, Unsupported
+from vramcast.errors import Unsupported
 from vramcast.operators.linear import Numerics
 from vramcast.parallel.fsdp import (
     Fsdp,
 )
-from vramcast.parallel.layout import Layout
+from vramcast.parallel.layout import Layout, uneven
 from vramcast.states.optimizers import OptimizerRule, optimizer
 
 BF16: Final = Numerics(2, 2, 2, 2)
@@ -131,11 +131,7 @@ def _refuse_uneven(job: Job, known: Facts, samples: int) -> None:
     divisor = plan.tp * plan.cp * halves
     tokens = length * samples if known.folds_batch else length
     if tokens % divisor:
-        below = length // divisor * divisor
-        raise InvalidSpec(
-            f"torchtitan divides positions evenly over tp={plan.tp} and cp={plan.cp}, by {divisor}; seq-len={length} "
-            f"does not divide so, use {below or divisor} or {below + divisor}"
-        )
+        raise uneven("torchtitan", plan, f"seq-len={length}", length, divisor)
 
 
 def _graph_trainer(job: Job) -> bool:

@@ -9,6 +9,7 @@ from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.job import AttentionKernel
 from vramcast.domain.model import Head, Model, Stack
 from vramcast.domain.serving import ServeJob, Version
+from vramcast.engines.serving.choices import Value, typed_options
 from vramcast.engines.serving.weights import Formats
 from vramcast.engines.transformers.versions import Behaviour, behaviour
 from vramcast.engines.transformers.weights import formats_of
@@ -20,7 +21,8 @@ from vramcast.units import DTYPE_BITS
 CACHES: Final = ("dynamic", "static", "quantized", "offloaded")
 """`cache_implementation` of generate."""
 
-OPTIONS: Final = ("cache", "beams", "padded", "prefill_chunk")
+OPTIONS: Final[dict[str, type[Value]]] = {"cache": str, "beams": int, "padded": bool, "prefill_chunk": int}
+"""Engine options and the type of their values."""
 
 QUANTISED_CACHES: Final[dict[str, int]] = {"int8": 8, "int4": 4, "int2": 2}
 """Cache dtypes of QuantizedCache -> bits."""
@@ -99,15 +101,16 @@ def settings_of(job: ServeJob) -> Settings:
     found = behaviour(model.family, job.version, flash=flash)
     prompt, total = lengths(job)
     total = total if generates(model) else prompt
-    kind, bits = _cache(job)
+    options = typed_options(job, OPTIONS)
+    kind, bits = _cache(job, str(options.get("cache", "dynamic")))
     return Settings(
         version=job.version,
         behaviour=found,
         formats=formats,
         batch=requests.concurrency,
-        beams=int(job.engine_options.get("beams", 1)),
+        beams=int(options.get("beams", 1)),
         prompt=prompt,
-        chunk=min(prompt, int(job.engine_options.get("prefill_chunk", prompt))),
+        chunk=min(prompt, int(options.get("prefill_chunk", prompt))),
         total=total,
         width=DTYPE_BITS[dtype] // 8,
         bf16=dtype == "bf16",
@@ -117,7 +120,7 @@ def settings_of(job: ServeJob) -> Settings:
         attention=_attention(plan.attention, found, dtype),
         images=requests.images,
         image_size=requests.image_size,
-        padded=bool(job.engine_options.get("padded", False)),
+        padded=bool(options.get("padded", False)),
         workspace=workspace_bytes(job.cluster.gpu.compute_capability),
         source=source_len(model, prompt),
     )
@@ -140,9 +143,6 @@ def _refuse(job: ServeJob) -> None:
         raise Unsupported("drafts and LoRA slots are not modelled for --engine transformers; use --engine vllm")
     if plan.offload != "none":
         raise Unsupported("offloaded weights are not modelled for --engine transformers; use --engine llama.cpp")
-    for name in job.engine_options:
-        if name not in OPTIONS:
-            raise UnknownName.of("option of engine transformers", name, OPTIONS)
     if not job.model.stacks or not job.model.main.runs:
         raise Unsupported(f"{job.model.name} has no transformer layers to build; trace it instead")
 
@@ -160,8 +160,7 @@ def lengths(job: ServeJob) -> tuple[int, int]:
     return prompt, min(total, prompt + (requests.output_len or total - prompt))
 
 
-def _cache(job: ServeJob) -> tuple[str, int]:
-    kind = str(job.engine_options.get("cache", "dynamic"))
+def _cache(job: ServeJob, kind: str) -> tuple[str, int]:
     if kind not in CACHES:
         raise UnknownName.of("cache of transformers", kind, CACHES)
     bits = QUANTISED_CACHES.get(job.plan.kv_dtype, 0)

@@ -6,7 +6,6 @@ from typing import Final
 
 PLANS_ZH: Final[dict[str, str]] = {
     "{needed} needed, {there} usable": "需要 {needed}，可用 {there}",
-    "the weights alone take {size}, {there} are usable": "仅权重就需要 {size}，可用 {there}",
     "no plan of {engines} is known here": "此处没有 {engines} 的可行方案",
     "needs --allow {name:w}": "需要 --allow {name}",
     "{size:v} of main memory in each machine": "每台机器需内存 {size}",

@@ -12,6 +12,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan
 from vramcast.domain.model import MoE
 from vramcast.domain.planning import Space
+from vramcast.engines.megatron.context import divides_positions
 from vramcast.errors import VramcastError
 from vramcast.estimate.checks import check
 from vramcast.search.training.extents import Counts
@@ -88,8 +89,7 @@ def _combinations(space: Space, cluster: Cluster) -> list[tuple[int, ...]]:
         for ep in experts
         for etp in (_inside_experts(space, tp, sparse))
         if cluster.count % (tp * cp) == 0 and cluster.count % (ep * etp) == 0
-        and space.workload.seq_len % (tp * cp) == 0  # sequence parallelism divides what context parallelism leaves
-        and (cp == 1 or space.workload.seq_len % (2 * cp) == 0)  # two pieces a rank: training/arguments.py
+        and divides_positions(space.workload.seq_len, tp=tp, cp=cp, sequence_parallel=True)
     ]
 
 

@@ -39,15 +39,17 @@ TRIES: Final = 4
 
 
 def reasons_of(
-    best: Candidate, others: list[Candidate], rule: Rule, fits: Callable[[Candidate], bool]
+    best: Candidate, others: list[Candidate], rule: Rule, fits: Callable[[Candidate], bool],
+    value: Callable[[Candidate], float],
 ) -> Iterator[Reason]:
     """One for every respect in which another choice was possible.
 
     Args:
-        best: the winner
+        best: the winner, with the value of its goal
         others: candidates in the order of the goal
         rule: the goal
         fits: whether a candidate fits, allocator included
+        value: of a candidate that fits, what the goal makes small
     """
     winner = best.job
     jobs = [(candidate, candidate.job) for candidate in others]
@@ -55,7 +57,7 @@ def reasons_of(
         own = look(winner)
         different = [(candidate, job) for candidate, job in jobs if look(job) != own]
         found = next((pair for pair in different[:TRIES] if fits(pair[0])), None)
-        times = _times(found[0], best, rule.goal) if found else 1.0
+        times = _times(found[1], value(found[0]), best, rule.goal) if found else 1.0
         if found is not None and times > 1 + EQUAL:
             yield Reason(
                 kind="respect", respect=words, option=option, other=str(look(found[1])), own=str(own), times=times
@@ -69,11 +71,11 @@ def _respects(winner: Job, goal: Goal) -> tuple[Respect, ...]:
     return RESPECTS[:1] if winner.cluster.count > 1 else ()
 
 
-def _times(other: Candidate, best: Candidate, goal: Goal) -> float:
+def _times(other: Job, value: float, best: Candidate, goal: Goal) -> float:
     """How many times as large another plan's value is; of GPUs, without what breaks ties."""
     if goal is Goal.FEWEST_GPUS:
-        return other.job.cluster.count / best.job.cluster.count
-    return other.value / best.value
+        return other.cluster.count / best.job.cluster.count
+    return value / best.value
 
 
 def points(found: Iterable[Candidate], rule: Rule) -> tuple[Point, ...]:

@@ -40,6 +40,9 @@ POOL: Final = 2048
 SPLIT: Final = 4
 """Plans at the head of the table whose layers are split anew."""
 
+MOST_ANSWERED: Final = 48
+"""Plans answered in full to find those that need least: more only to fill the table [count]."""
+
 DRAWN: Final = 16
 """Clusters that are all put into the picture; of more only those on the front."""
 
@@ -201,11 +204,14 @@ class _Search:
 
     def fits(self, candidate: Candidate) -> bool:
         """Whether a plan fits, allocator and headroom included."""
-        found = self.answered(candidate)
-        return found.fullest.needed_bytes <= self.rule.capacity_bytes(candidate.job.cluster)
+        return self.needed_bytes(candidate) <= self.rule.capacity_bytes(candidate.job.cluster)
 
     def best(self, top: int) -> list[Found]:
         """The best plans that fit, no two alike."""
+        return self._least_memory(top) if self.rule.goal is Goal.LEAST_MEMORY else self.first_fitting(top)
+
+    def first_fitting(self, top: int) -> list[Found]:
+        """The first plans that fit, no two alike, in the order in which candidates come."""
         fitting: list[Found] = []
         seen: set[tuple[object, ...]] = set()
         for candidate in merge(*(pool.best for pool in self.pools), key=rank_of):
@@ -217,6 +223,32 @@ class _Search:
             if len(fitting) == top:
                 break
         return fitting
+
+    def _least_memory(self, top: int) -> list[Found]:
+        """Those that need least, allocator included: candidates come in the order of their live memory, and need more.
+
+        Where live memory says little about that, only the first so many are compared.
+        """
+        best: dict[tuple[object, ...], Found] = {}
+        limit = float("inf")  # what the last plan of the table needs
+        for number, candidate in enumerate(merge(*(pool.best for pool in self.pools), key=rank_of)):
+            job, is_late = candidate.job, number >= MOST_ANSWERED
+            if candidate.live_bytes >= limit or (is_late and len(best) >= top):
+                break
+            if (is_late and signature(job) in best) or not self.fits(candidate):
+                continue
+            needed = self.needed_bytes(candidate)
+            found = Found(candidate._replace(value=needed), job, self.answered(candidate))
+            known = best.setdefault(signature(job), found)
+            if found.candidate.value < known.candidate.value:
+                best[signature(job)] = found
+            if len(best) >= top:
+                limit = sorted(found.candidate.value for found in best.values())[top - 1]
+        return sorted(best.values(), key=lambda found: found.candidate.value)[:top]
+
+    def needed_bytes(self, candidate: Candidate) -> int:
+        """What a plan needs of a card, allocator included."""
+        return self.answered(candidate).fullest.needed_bytes
 
     def with_balanced(self, fitting: list[Found]) -> list[Found]:
         """The best plans, pipelines among the first of them also with their layers split best."""
@@ -252,7 +284,7 @@ class _Search:
         for least, capacity, candidate in sorted(missing, key=lambda item: item[0]):
             if least >= misses:
                 break  # none behind it can miss by less
-            found = self.answered(candidate).fullest.needed_bytes / capacity
+            found = self.needed_bytes(candidate) / capacity
             if found < misses:
                 nearest, misses = candidate, found
         return nearest.job if nearest is not None else None
@@ -277,7 +309,7 @@ class _Search:
             space = replace(self.space, engines=(engine,), precisions=(precision,), tp=self.space.tp or wide)
             wider = _Search(space, self.rule._replace(goal=Goal.LEAST_MEMORY))
             wider.look([larger])
-            fitting = wider.best(1)
+            fitting = wider.first_fitting(1)
             if fitting:
                 needed = fitting[0].answer.fullest.needed_bytes
                 cost = f"{factor} times the GPUs"
@@ -310,7 +342,9 @@ class _Search:
     def reasons(self, best: Found) -> Iterator[Reason]:
         """Why the best plan is the best."""
         others = list(merge(*(pool.best for pool in self.pools), key=rank_of))
-        yield from reasons_of(best.candidate, others, self.rule, self.fits)
+        by_memory = self.rule.goal is Goal.LEAST_MEMORY
+        value = self.needed_bytes if by_memory else lambda candidate: candidate.value
+        yield from reasons_of(best.candidate, others, self.rule, self.fits, value)
 
     def front(self) -> tuple[Point, ...]:
         """The fastest plan of each cluster, by what it costs; of many clusters only those that no other one beats."""

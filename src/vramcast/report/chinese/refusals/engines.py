@@ -98,9 +98,9 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "last_stage_layers",
     "stage_layers={text} does not place {layers} layers on pp={pp} x virtual_stages={stages} stages":
         "stage_layers={text} 没有把 {layers} 层放到 pp={pp} x virtual_stages={stages} 级上",
-    "torchtitan divides positions evenly over tp={tp} and cp={cp}, by {divisor}; seq-len={length} does not divide so, "
+    "{engine} divides positions evenly over tp={tp} and cp={cp}, by {divisor}; {asked} does not divide so, "
     "use {below} or {above}":
-        "torchtitan 按 tp={tp}、cp={cp} 均分位置，须能被 {divisor} 整除；seq-len={length} 不能，请用 {below} 或 {above}",
+        "{engine} 按 tp={tp}、cp={cp} 均分位置，须能被 {divisor} 整除；{asked} 不能，请用 {below} 或 {above}",
     "torchtitan version {text} is no date; use a year and month, as in 2025-02":
         "torchtitan 版本 {text} 不是日期；请用年月，例如 2025-02",
     "{chunks} pipeline chunks are more than {layers} layers and two ends; use fewer stages":
@@ -171,6 +171,10 @@ ENGINES_ZH: Final[dict[str, str]] = {
     "pp={pp} is more than the {layers} layers of {model}; use fewer stages":
         "pp={pp} 超过 {model} 的 {layers} 层；请减少级数",
     "pp={pp} is more than the {layers} layers; use at most {most}": "pp={pp} 超过 {layers} 层；最多用 {most}",
+    "{engine} trains language models, and {model} predicts no tokens; use --engine pytorch":
+        "{engine} 训练语言模型，而 {model} 不预测 token；请用 --engine pytorch",
+    "draft: {model} generates no tokens that a draft could propose; leave it out":
+        "draft：{model} 不生成 token，草稿模型无从提议；请去掉",
     "{model} reads an encoder in every layer; use engine transformers":
         "{model} 每层都读取编码器；请用引擎 transformers",
     "draft: {model} has no attention layer an EAGLE draft could be like; use ngram":

@@ -6,10 +6,6 @@ import { button, part } from "./part.js";
 import { linear } from "./scale.js";
 import { judged } from "./verdict.js";
 
-/** Options that say the same thing: setting one takes the other out of the question. */
-const RIVALS = {
-  "zero": ["shards"], "shards": ["zero"], "global-batch": ["grad-accum"], "grad-accum": ["global-batch"],
-};
 const METER = 110; // pixels
 const WORTH_SAYING = 0.005; // of the time
 
@@ -17,7 +13,6 @@ const WORTH_SAYING = 0.005; // of the time
 export function applied(question, change) {
   const next = { ...question };
   for (const [name, value] of Object.entries(change)) {
-    for (const rival of RIVALS[name] ?? []) delete next[rival];
     if (value === null) delete next[name];
     else next[name] = String(value);
   }
