@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
+from vramcast.errors import InvalidSpec
 from vramcast.question.configs.paths import is_script
 
 if TYPE_CHECKING:
@@ -39,19 +40,23 @@ def serve_answer(
 ) -> ServeAnswer:
     """The answer to a serving question on top of a job file: of its plan, or of the plan it asks to find."""
     from vramcast.domain.serving import PipelineJob
+    from vramcast.question.options import NO_SEARCH
     from vramcast.question.serving import build_serving, goal_of
     from vramcast.question.serving_options import SERVE_OPTIONS
 
     merged, found = question_of(options, file, SERVE_OPTIONS)
     goal, job = goal_of(merged), build_serving(merged, resolve=resolve or found)
+    if goal is None and merged.get("headroom") is not None:
+        raise InvalidSpec(NO_SEARCH)
     if goal is None or isinstance(job, PipelineJob):
         from vramcast.estimate.serving import answer
 
         return answer(job, with_changes=with_changes)
     from vramcast.catalogue.gpus import gpu_names, load_gpu
+    from vramcast.question.amounts import headroom_of
     from vramcast.search.serving import find
 
-    return find(goal, job, cards=map(load_gpu, gpu_names()))
+    return find(goal, job, cards=map(load_gpu, gpu_names()), headroom=headroom_of(merged))
 
 
 def job_of(

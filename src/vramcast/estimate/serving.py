@@ -12,7 +12,15 @@ import msgspec
 import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import Capacity, Change, LoadMemory, RankAnswer, ServeAnswer
+from vramcast.domain.answer import (
+    Capacity,
+    Change,
+    LoadMemory,
+    RankAnswer,
+    ServeAnswer,
+    claimed_bytes,
+    usable_bytes,
+)
 from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
@@ -42,11 +50,16 @@ class Verdict(NamedTuple):
 
     fits: bool
     needed_bytes: int  # device bytes of the fullest card, allocator included, whether it fits or not
+    high_bytes: int  # upper end of its 90 % interval
     loaded_bytes: int  # of weights on the fullest rank, once they are loaded
     shortfall: str  # why the load does not go into the cache
     capacity: Capacity | None
     load: LoadMemory | None = None  # what the load itself needs
-    high_bytes: int | None = None  # upper end of the fullest card's 90 % interval
+
+    def leaves(self, visible_bytes: int, headroom: float | None) -> bool:
+        """Whether the plan fits and leaves so much of a card free; None: its 90 % interval fits."""
+        claimed = claimed_bytes(needed_bytes=self.needed_bytes, high_bytes=self.high_bytes, headroom=headroom)
+        return self.fits and claimed <= usable_bytes(visible_bytes, headroom)
 
 
 ENGINES: Final[dict[str, Engine]] = {
@@ -161,7 +174,7 @@ def verdict(job: ServeJob) -> Verdict:
         shortfall=shortfall,
         capacity=capacity,
         load=_load(job, deployment, ranks),
-        high_bytes=fullest.interval_bytes[1],
+        high_bytes=max(rank.high_bytes for rank in ranks),
     )
 
 
