@@ -359,8 +359,17 @@ def _rank_answer(job: ServeJob | PipelineJob, rank: ServingRank) -> RankAnswer:
         capacity_bytes=job.cluster.gpu.visible_bytes,
         engine=job.engine,
         purpose="serving",
-        exact_bytes=rank.cache.num_bytes if rank.cache is not None and not rank.grows else 0,
+        exact_bytes=_exact_bytes(rank),
     )
+
+
+def _exact_bytes(rank: ServingRank) -> int:
+    """What cannot be missed: a cache of a given size, and of an engine that gives its cache what is left of a share of
+    the card that whole share, since larger weights leave a smaller cache [bytes]."""
+    if rank.cache is None or rank.grows:
+        return 0
+    share = int(rank.budget.fraction * rank.budget.of_bytes) if rank.budget is not None and rank.cache.num_bytes else 0
+    return max(rank.cache.num_bytes, share)
 
 
 def _subject(job: ServeJob | PipelineJob) -> str:
