@@ -9,7 +9,6 @@ from vramcast.domain.model import Noun
 from vramcast.domain.price import Cost
 from vramcast.domain.program import Basis
 
-
 CLOSE: Final = 0.05
 """Share of a card that stays free above the 90 % interval of what fits and is not said to fit closely."""
 
@@ -122,8 +121,8 @@ class Change(Noun, frozen=True):
     concurrency: float | None = None  # serving: sequences of the context asked for that then fit at once
     high_bytes: int | None = None  # upper end of the 90 % interval of device_bytes; None: not known
 
-    def verdict(self, capacity_bytes: int) -> Fit:
-        """On the plan that it leads to, on cards of which so much can be used."""
+    def verdict(self, capacity_bytes: int | None) -> Fit:
+        """On the plan that it leads to, on cards of which so much can be used; None: not known."""
         return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=capacity_bytes)
 
 
@@ -181,8 +180,8 @@ class Tried(Noun, frozen=True):
     model: str | None = None  # the largest of the catalogue that fits
 
     @property
-    def verdict(self) -> Fit:
-        """On this plan."""
+    def fit(self) -> Fit:
+        """The verdict on this plan."""
         return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=self.capacity_bytes)
 
 

@@ -317,6 +317,11 @@ def _shortfall(job: ServeJob | PipelineJob, deployment: Deployment, capacity: Ca
         return f"nothing is left for the cache: {taken}; {format_bytes(missing)} more than the engine may take"
     needed = capacity.sequence_bytes * job.requests.concurrency
     longest = f"; the longest context that fits is {capacity.longest_context:,}" if capacity.longest_context else ""
+    if capacity.concurrency >= 1 and not any(rank.grows for rank in deployment.ranks):
+        return (
+            f"starts, but holds {capacity.concurrency:,.1f} of {job.requests.concurrency} sequences of {job.context:,} "
+            f"tokens: they take {format_bytes(needed)}, the cache has {format_bytes(capacity.kv_bytes)}{longest}"
+        )
     return (
         f"the cache of {format_bytes(capacity.kv_bytes)} holds {capacity.concurrency:.2f} sequences of {job.context:,} "
         f"tokens; {job.requests.concurrency} take {format_bytes(needed)}{longest}"

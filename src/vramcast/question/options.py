@@ -239,5 +239,6 @@ def _parse_number(name: str, value: object) -> float:
 
 
 __all__ = [
-    "ENGINES", "HEADROOM", "MARKET_OPTIONS", "MODEL_OPTIONS", "NO_SEARCH", "OPTIONS", "Kind", "Option", "parse", "parse_amount", "parse_count",
+    "ENGINES", "HEADROOM", "MARKET_OPTIONS", "MODEL_OPTIONS", "NO_SEARCH", "OPTIONS", "Kind", "Option",
+    "parse", "parse_amount", "parse_count",
 ]

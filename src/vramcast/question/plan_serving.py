@@ -15,9 +15,9 @@ from vramcast.domain.model import Head
 from vramcast.domain.planning import Goal, Limits, ServeSpace
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.question.amounts import headroom_of
 from vramcast.question.build import Resolve, market_of
 from vramcast.question.options import Kind, Option, parse, parse_count
-from vramcast.question.amounts import headroom_of
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.serving import build_serving, default_engine, parse_engine
 from vramcast.question.serving_options import SERVE_OPTIONS
@@ -26,7 +26,9 @@ from vramcast.states.storage import FORMATS
 SEVERAL: Final = ("engine", "weights", "kv-dtype", "tp", "pp")
 """Options of `serve` of which a search takes several values."""
 
-NOT_ASKED: Final = ("find", "headroom", "dp", "draft", "draft-tokens", "height", "width", "frames", "offload", "tiling", "slicing")
+NOT_ASKED: Final = (
+    "find", "headroom", "dp", "draft", "draft-tokens", "height", "width", "frames", "offload", "tiling", "slicing",
+)
 """Options of `serve` that a search sets itself, or that say nothing about a deployment of a language model."""
 
 AS_STORED: Final = "stored"
