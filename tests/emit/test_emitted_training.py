@@ -263,3 +263,17 @@ def test_a_cut_model_or_one_by_numbers_is_written_by_its_own_name() -> None:
     described = training(None, "h100", engine="pytorch", params="7B", layers=32, hidden=4096)
     assert constants(files(described)["train.py"])["MODEL"] == PLACEHOLDER
     assert "no checkpoint is known for" in notes(described)
+
+
+def test_a_script_prepares_of_a_packed_base_what_the_answer_counts() -> None:
+    def script(*options: str) -> str:
+        plan = training(
+            "llama-3.2-1b", "1xa100-sxm4-80gb", engine="huggingface", peft="lora", base_weights="nf4",
+            engine_option=list(options), recompute="full",
+        )
+        return "".join(file.text for file in files(plan, "transformers").values())
+
+    assert "prepare_model_for_kbit_training(" in script("prepare_kbit=peft")
+    assert "kbit" not in script()
+    assert "parameter.data.float()" in script("trl=0.13")
+    assert "enable_input_require_grads" in script("reentrant=true")

@@ -7,10 +7,14 @@ from msgspec.structs import replace
 
 from tests.engines.test_pytorch import job
 from tests.peaks import live_at_peak
+from vramcast.api.jobs import job_of
+from vramcast.domain.answer import Answer
 from vramcast.domain.job import Job, Peft, Phase, Precision, Recompute, Shards
 from vramcast.domain.program import Category, extent
 from vramcast.engines import deepspeed, huggingface, pytorch, unsloth
+from vramcast.engines.eager.trl import prepared_weights
 from vramcast.errors import UnknownName, Unsupported
+from vramcast.estimate.training import answer
 from vramcast.operators.lora import ADAPTERS
 
 
@@ -72,3 +76,66 @@ def test_adapters_have_gradients_and_the_base_has_none() -> None:
     live = live_at_peak(huggingface.ranks(lora())[0].phases[Phase.STEP])
     gradients = [t for t in live if t.category is Category.GRADIENTS]
     assert all("lora" in tensor.name for tensor in gradients)
+
+
+def packed(engine: str, *options: str, model: str = "mistral-7b-v0.1", **others: object) -> Answer:
+    asked = {
+        "model": model, "gpus": "1xa100-sxm4-80gb", "engine": engine, "peft": "lora", "base-weights": "nf4",
+        "seq-len": 4096, "micro-batch": 4, "recompute": "full", "engine-option": list(options), **others,
+    }
+    return answer(job_of(asked), with_changes=False)
+
+
+def step_bytes(found: Answer) -> int:
+    return found.fullest.phases[Phase.STEP].allocated_bytes
+
+
+def test_norms_in_fp32_make_every_checkpoint_as_wide() -> None:
+    """A layer of norms in fp32 over packed layers answers in fp32: 32 layers x 4,096 x 2 B more for each token."""
+    plain, prepared = packed("huggingface", "trl=0.28"), packed("huggingface", "trl=0.13")
+    more = (step_bytes(prepared) - step_bytes(plain)) / (4 * 4096)
+    assert more == pytest.approx(33 * 4096 * 2, rel=0.03)
+    assert any("TRL 0.13 prepares packed models: norms" in text for text in prepared.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "what"),
+    [
+        ("huggingface", {}, "nothing"),
+        ("huggingface@4.57", {}, "norms"),
+        ("huggingface@5.0", {}, "norms"),
+        ("huggingface@4.48", {"precision": "amp-fp16"}, "all"),
+        ("huggingface@4.48", {"base-weights": "int8"}, "all"),
+        ("huggingface@4.48", {"base-weights": "gptq-int4"}, "nothing"),
+        ("huggingface@4.48", {"base-weights": "full"}, "nothing"),
+    ],
+)
+def test_trl_prepares_by_its_release(engine: str, options: dict[str, str], what: str) -> None:
+    base = {"model": "llama-3.2-1b", "gpus": "1xa100-sxm4-80gb", "peft": "lora", "base-weights": "nf4"}
+    assert prepared_weights(job_of({**base, "engine": engine, **options})) == what
+
+
+def test_pefts_own_call_widens_embedding_and_head_too() -> None:
+    plain, whole = packed("huggingface", "prepare_kbit=none"), packed("huggingface", "prepare_kbit=peft")
+    more = whole.fullest.phases[Phase.LOAD].allocated_bytes - plain.fullest.phases[Phase.LOAD].allocated_bytes
+    assert more == pytest.approx(2 * 2 * 32_000 * 4096, rel=0.01)
+
+
+def test_gemmas_norms_answer_in_the_type_of_what_they_read() -> None:
+    plain, prepared = (packed("huggingface", f"trl={trl}", model="gemma-2b") for trl in ("0.28", "0.13"))
+    assert step_bytes(prepared) == pytest.approx(step_bytes(plain), rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "copies"),
+    [
+        ("huggingface", (), 0), ("huggingface@4.52", (), 1), ("huggingface", ("beta=0.04",), 1),
+        ("huggingface@4.52", ("beta=0",), 0), ("huggingface", ("trl=0.18",), 1), ("pytorch", (), 0),
+    ],
+)
+def test_grpo_has_a_reference_where_beta_is_not_zero(engine: str, options: tuple[str, ...], copies: int) -> None:
+    asked = {"model": "llama-3.2-1b", "gpus": "1xa100-sxm4-80gb", "engine": engine, "objective": "grpo"}
+    found = answer(job_of({**asked, "precision": "bf16", "engine-option": list(options)}), with_changes=False)
+    load = found.fullest.phases[Phase.LOAD].allocated_bytes
+    assert load == pytest.approx((1 + copies) * 2 * 1_235_814_400, rel=0.01)
+    assert any(text.startswith("GRPO with beta") for text in found.assumptions)

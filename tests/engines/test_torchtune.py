@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 import vramcast
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.catalogue.models import load_model
-from vramcast.domain.job import Job, Phase, Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.job import Job, Loss, Phase, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.program import extent, live_at_end
 from vramcast.engines.torchtune import ranks
 from vramcast.errors import Unsupported
@@ -40,3 +41,40 @@ def test_samples_are_padded_to_what_tensor_parallelism_divides() -> None:
     assert odd.peak == even.peak
     assert "samples are padded to 4100 tokens, which tp=4 divides" in odd.assumptions
     assert not any("padded" in text for text in even.assumptions)
+
+
+def largest(question: Job) -> int:
+    phases = ranks(question)[0].phases
+    return extent(tuple(node for program in phases.values() for node in program)).peak
+
+
+def of(version: tuple[int, ...] | None = None, **plan: object) -> Job:
+    return replace(job(**plan), workload=Workload(seq_len=8192, micro_batch=2), engine_version=version)
+
+
+def test_each_release_has_the_loss_its_recipes_name() -> None:
+    logits = 2 * 8192 * 128_256
+    held = largest(of((0, 2)))  # fp32 logits, log-probabilities and two gradients, the variable not deleted
+    eager = largest(of((0, 2, 1), loss=Loss.EAGER))
+    chunks = largest(of((0, 6, 1)))  # all logits in 16 bits, their log-probabilities
+    newest = largest(of((0, 7)))
+    assert held == eager
+    assert held - chunks > 4 * logits
+    assert newest < chunks
+    assert newest == largest(of())
+    assert largest(of((0, 6), loss=Loss.EAGER)) == largest(of((0, 7), loss=Loss.EAGER)) > chunks
+
+
+def test_a_version_nobody_named_is_said() -> None:
+    assert "torchtune@0.6" in ranks(job())[0].assumptions[0]
+    assert not ranks(of((0, 6)))[0].assumptions
+
+
+def test_losses_torchtune_lacks_are_refused() -> None:
+    with pytest.raises(Unsupported, match="no fused loss; use"):
+        ranks(job(loss=Loss.FUSED))
+
+
+@pytest.mark.parametrize("version", [(0, 2), (0, 6), (0, 7)])
+def test_a_step_leaves_nothing_behind(version: tuple[int, ...]) -> None:
+    assert not live_at_end(ranks(of(version))[0].phases[Phase.STEP])

@@ -54,7 +54,8 @@ def test_every_cost_has_its_chinese_words() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        {"model": "qwen2.5-0.5b", "gpus": "rtx-3090", "objective": "grpo", "recompute_layers": 1},
+        {"model": "qwen2.5-0.5b", "gpus": "rtx-3090", "objective": "grpo", "recompute_layers": 1,
+         "engine_option": ["beta=0.04"]},
         {
             "model": "llama-3.1-8b", "gpus": "4xa100-sxm4-80gb", "engine": "megatron", "pp": 4, "grad_accum": 4,
             "recompute": "full", "recompute_layers": 1, "seq_len": 4096, "micro_batch": 4,

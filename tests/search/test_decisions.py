@@ -45,7 +45,7 @@ def test_an_offloaded_plan_must_go_into_main_memory() -> None:
     asked = job("llama-3.1-70b", "8xh100-sxm-80gb")
     enough = decisions(asked)
     assert enough[-1].name == "offload"
-    assert enough[-1].host_bytes == 12 * 70_553_706_496
+    assert enough[-1].host_bytes == 18 * 70_553_706_496 + 8 * 3 * 10**9
     small = replace(asked, cluster=replace(asked.cluster, host_bytes=256 << 30))
     path = decisions(small)
     assert not next(step for step in path if step.name == "offload").yes

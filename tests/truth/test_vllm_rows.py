@@ -71,7 +71,7 @@ def test_adapters_are_read_from_the_notes(notes: str, slots: int, rank: int) -> 
 @pytest.mark.parametrize(
     ("stated", "version", "v1"),
     [
-        ("v0.19.0 (V1)", (0, 19, 0), True), ("V0 0.8.x", (0, 8), False), ("2025-10", (0, 11), None),
+        ("v0.19.0 (V1)", (0, 19, 0), True), ("V0 0.8.x", (0, 8), False), ("2025-10", (0, 11, 0), None),
         ("V0", (0, 9), False),
     ],
 )

@@ -38,7 +38,8 @@ def attention_block(
     q, k = _norms(graph, q, k, spec=spec, elements=counts[:2], sizes=sizes)
     if spec.rope and source is None:
         q, k = parts.rope(
-            graph, q, k, q_elements=counts[0], k_elements=counts[1], sizes=sizes, fraction=spec.rope_fraction
+            graph, q, k, q_elements=counts[0], k_elements=counts[1], sizes=sizes, fraction=spec.rope_fraction,
+            width=k.num_bytes // counts[1],
         )
     scores = _scores(spec, sizes, heads=heads, kv_heads=kv_heads, source=source is not None)
     q, k, v = (

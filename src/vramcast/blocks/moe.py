@@ -10,12 +10,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from vramcast.blocks import parts
+from vramcast.blocks.dispatched import routed_experts
 from vramcast.blocks.mlp import mlp_block
 from vramcast.blocks.projection import project
 from vramcast.blocks.sizes import Sizes
 from vramcast.domain.model import MoE
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
+from vramcast.operators.linear import cast
 from vramcast.units import ceil_div
 
 FP32 = 4
@@ -35,7 +37,9 @@ def moe_block(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:
     states = x
     if spec.latent_width:
         states = project(graph, "moe.latent_in", x, tokens=tokens, shape=(width, sizes.hidden), sizes=sizes)
-    if sizes.expert_loop:
+    if sizes.dispatch is not None:
+        total = routed_experts(graph, states, routing, spec=spec, sizes=sizes, dispatch=sizes.dispatch)
+    elif sizes.expert_loop:
         total = _one_by_one(graph, states, routing, spec=spec, sizes=sizes, width=width)
     else:
         total = _grouped(graph, states, routing, spec=spec, sizes=sizes, width=width)
@@ -91,6 +95,8 @@ def _one_by_one(graph: Graph, states: Value, routing: Value, *, spec: MoE, sizes
 def _router(graph: Graph, x: Value, *, spec: MoE, sizes: Sizes) -> Value:
     """Logits, fp32 softmax, the k largest."""
     tokens, shape = sizes.tokens, (spec.num_experts, sizes.hidden)
+    if sizes.dispatch is not None and sizes.dispatch.fp32_gate:
+        x = cast(graph, x, elements=tokens * sizes.hidden, to_bytes=FP32, name="moe.router_input")
     logits = project(graph, "moe.router", x, tokens=tokens, shape=shape, sizes=sizes, bias=spec.router_bias)
     size = tokens * spec.num_experts * FP32
     scores = aten.unary(graph, logits, num_bytes=size, name="moe.scores", saves="output")

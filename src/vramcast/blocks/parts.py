@@ -16,6 +16,8 @@ from vramcast.operators.norm import Norm as NormSpec
 from vramcast.operators.norm import layer_norm, rms_norm
 from vramcast.operators.rope import rope as _rope
 
+FP32 = 4
+
 
 def norm(graph: Graph, name: str, x: Value, *, kind: Norm, elements: int, width: int, sizes: Sizes) -> Value:
     """A normalised copy of x.
@@ -29,9 +31,11 @@ def norm(graph: Graph, name: str, x: Value, *, kind: Norm, elements: int, width:
         width: elements one statistic covers
         sizes: element widths and whether the weight learns
     """
+    if sizes.wide_layer_norms and kind is not Norm.RMS:
+        x = cast(graph, x, elements=elements, to_bytes=FP32, name=f"{name}.input")
     spec = NormSpec(
         rows=elements // width, width=width, itemsize=x.num_bytes // elements,
-        weight_itemsize=sizes.numerics.weight,
+        weight_itemsize=sizes.norm_weights or sizes.numerics.weight,
         trainable=(not sizes.frozen or sizes.trains(f"{name}.weight")) and kind is not Norm.PLAIN, name=name,
     )
     if kind is Norm.RMS:
@@ -40,13 +44,16 @@ def norm(graph: Graph, name: str, x: Value, *, kind: Norm, elements: int, width:
 
 
 def rope(
-    graph: Graph, q: Value, k: Value, *, q_elements: int, k_elements: int, sizes: Sizes, fraction: float = 1.0
+    graph: Graph, q: Value, k: Value, *, q_elements: int, k_elements: int, sizes: Sizes, fraction: float = 1.0,
+    width: int = 0,
 ) -> tuple[Value, Value]:
     """Rotated queries and keys; with a fraction below 1 the rest is concatenated behind.
 
-    Under autocast cos and sin have the residual stream's width, so the products have it too.
+    Under autocast cos and sin have the residual stream's width, so the products have it too; `width` is of queries
+    and keys, where that may be more [bytes].
     """
-    width = sizes.numerics.residual if sizes.numerics.autocast else sizes.numerics.compute
+    tables = sizes.numerics.residual if sizes.numerics.autocast else sizes.numerics.compute
+    width = max(tables, width)
     whole = (q_elements * width, k_elements * width)
     part = tuple(round(size * fraction) for size in whole)
     out = _rope(graph, q, k, q_bytes=part[0], k_bytes=part[1], variant=sizes.rope)

@@ -19,6 +19,15 @@ def norm_variant(model: Model) -> str:
     return next((name for name in ("gemma", "t5") if model.family.startswith(name)), "eager")
 
 
+class Dispatch(NamedTuple):
+    """How torchtitan brings rows to their experts and back."""
+
+    ranks: int = 1  # over which whole experts are spread
+    row_ranks: int = 1  # tensor-parallel ranks that divide the rows among themselves
+    in_order: bool = False  # rows come back in the order of tokens and are summed in fp32, instead of scattered
+    fp32_gate: bool = False  # the gate reads an fp32 copy of the states
+
+
 class Sizes(NamedTuple):
     """One rank's share of a micro-batch, and how its operators are implemented."""
 
@@ -41,13 +50,18 @@ class Sizes(NamedTuple):
     frozen: bool = False  # no weight of the block learns, but those `trained` names
     trained: tuple[str, ...] = ()  # paths that learn although the block is frozen
     adapter: Adapter | None = None
+    norm_weights: int | None = None  # bytes of an element of a norm's weight; None: as the other weights
+    wide_layer_norms: bool = False  # autocast runs LayerNorm in fp32 although the stream is 16 bits wide
     stored: str = "full"  # key of QUANTISED: how frozen linear weights are stored
+    left_whole: tuple[str, ...] = ()  # how the paths of those begin that are not
+    stacked: bool = False  # packed experts are one tensor, unpacked all together
     source_len: int = 0  # encoder positions that cross-attention reads [tokens]
     fused_qkv: bool = False  # one weight makes queries, keys and values
     fused_gate: bool = False  # gate and up are halves of one product, which lives as long as either
     copies_scores: bool = False  # bf16 scores become fp32 in a copy before eager softmax; fp16 ones inside its kernel
     expert_loop: bool = False  # experts run one after the other instead of in one grouped product
     caches: bool = False  # keys and values outlive the block
+    dispatch: Dispatch | None = None  # of experts, where they are not run as transformers does
 
     @property
     def tokens(self) -> int:
@@ -63,6 +77,10 @@ class Sizes(NamedTuple):
     def residual_bytes(self) -> int:
         """The residual stream of one rank [bytes]."""
         return self.residual_tokens * self.hidden * self.numerics.residual
+
+    def packs(self, path: str) -> bool:
+        """Whether a weight that does not learn is stored in few bits."""
+        return self.stored != "full" and not path.startswith(self.left_whole)
 
     def trains(self, path: str) -> bool:
         """Whether a weight of a frozen block learns."""

@@ -126,6 +126,16 @@ class Change(Noun, frozen=True):
         return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=capacity_bytes)
 
 
+class HostPart(Noun, frozen=True):
+    """One thing that the ranks of a machine keep in its main memory."""
+
+    name: str
+    low_bytes: int
+    high_bytes: int
+    formula: str = ""
+    source: str = ""
+
+
 class HostNeed(Noun, frozen=True):
     """What a plan keeps in each machine beside the cards, at least. None: how much there is is not known [bytes]."""
 
@@ -133,20 +143,28 @@ class HostNeed(Noun, frozen=True):
     disk_bytes: int = 0  # of local disks
     memory_there_bytes: int | None = None
     disk_there_bytes: int | None = None
+    memory_high_bytes: int | None = None  # of main memory, at most
+    parts: tuple[HostPart, ...] = ()  # of main memory
 
     @property
-    def places(self) -> tuple[tuple[str, int, int | None], ...]:
-        """Name, what is needed and what there is, of every place that is used."""
+    def places(self) -> tuple[tuple[str, int, int | None, int | None], ...]:
+        """Name, what is needed, what there is, and what is needed at most, of every place that is used."""
         both = (
-            ("main memory", self.memory_bytes, self.memory_there_bytes),
-            ("local disks", self.disk_bytes, self.disk_there_bytes),
+            ("main memory", self.memory_bytes, self.memory_there_bytes, self.memory_high_bytes),
+            ("local disks", self.disk_bytes, self.disk_there_bytes, None),
         )
         return tuple(place for place in both if place[1])
 
     @property
+    def may_run_out(self) -> bool:
+        """Whether there is enough for what is certain and too little for what may come."""
+        there, high = self.memory_there_bytes, self.memory_high_bytes
+        return self.fits and there is not None and high is not None and high > there
+
+    @property
     def fits(self) -> bool:
         """Whether there is enough, as far as that is known."""
-        return all(there is None or needed <= there for _, needed, there in self.places)
+        return all(there is None or needed <= there for _, needed, there, _ in self.places)
 
 
 class StepTime(Noun, frozen=True):

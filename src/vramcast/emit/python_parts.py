@@ -10,6 +10,7 @@ from vramcast.domain.model import Head
 from vramcast.emit.files import Order
 from vramcast.emit.model_names import hub_id, module_names
 from vramcast.emit.shell import commented
+from vramcast.engines.eager.trl import prepared_weights
 from vramcast.errors import Unsupported
 
 WEIGHT_DTYPES: Final = {
@@ -112,13 +113,29 @@ def _adapter_lines(order: Order) -> list[str]:
         raise Unsupported(f"the package peft has no {method}; use {', '.join(ADAPTERS)}")
     call, names = _adapter_call(order, method)
     keep = "" if ask("peft.adapter_dtype") == "fp32" else ", autocast_adapter_dtype=False"
-    prepare = []
-    if ask("peft.base") in BASES:
-        names += ", prepare_model_for_kbit_training"
-        full = order.job.plan.recompute == "full"
-        prepare = [f"    model = prepare_model_for_kbit_training(model, use_gradient_checkpointing={full})"]
+    prepare = _preparation(order) if ask("peft.base") in BASES else []
+    names += ", prepare_model_for_kbit_training" if any("kbit" in line for line in prepare) else ""
     return [f"    from peft import {names}, get_peft_model", "", *prepare,
             f"    model = get_peft_model(model, {call}{keep})"]
+
+
+def _preparation(order: Order) -> list[str]:
+    """What the answer counts as prepared of a packed base, and what checkpoints of frozen layers need."""
+    order.ask.also("option.trl", "option.prepare_kbit")
+    match prepared_weights(order.job):
+        case "all":
+            full = order.job.plan.recompute == "full"
+            return [f"    model = prepare_model_for_kbit_training(model, use_gradient_checkpointing={full})"]
+        case "norms":
+            lines = [
+                "    for name, parameter in model.named_parameters():",
+                '        if "norm" in name:',
+                "            parameter.data = parameter.data.float()  # as TRL prepares packed models",
+            ]
+        case _:
+            lines = []
+    reentrant = order.job.engine_options.get("reentrant") and order.job.plan.recompute == "full"
+    return [*lines, "    model.enable_input_require_grads()"] if reentrant else lines
 
 
 def _adapter_call(order: Order, method: str) -> tuple[str, str]:

@@ -269,7 +269,8 @@ def _gguf(order: Order) -> list[Line]:
 
 
 LLAMACPP_VALUES: Final = {"batch": "batch-size", "n-cpu-moe": "n-cpu-moe", "override-tensor": "override-tensor",
-                          "tensor-split": "tensor-split", "split-mode": "split-mode", "device": "device"}
+                          "tensor-split": "tensor-split", "split-mode": "split-mode", "device": "device",
+                          "threads": "threads"}
 LLAMACPP_SWITCHES: Final = {"kv-unified": ("kv-unified", True), "swa-full": ("swa-full", True),
                             "cpu-moe": ("cpu-moe", True), "op-offload": ("no-op-offload", False),
                             "kv-offload": ("no-kv-offload", False)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vramcast.domain.job import Job, Loss, Precision, Shards
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.blas import blas_workspaces
-from vramcast.engines.eager.question import recipe_of
+from vramcast.engines.eager.question import packing_sentences, recipe_of
 from vramcast.engines.eager.zero import Zero, zero_phases
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
@@ -38,7 +38,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         adapter=None if adapter is None else adapter._replace(width=width, compute=width),
     )
     phases = zero_phases(recipe._replace(sizes=sizes), settings(job, width))
-    return (one_role(job, phases, "DeepSpeed keeps 16-bit weights and an fp32 copy of what learns"),)
+    kept = "DeepSpeed keeps 16-bit weights and an fp32 copy of what learns"
+    return (one_role(job, phases, kept, *packing_sentences(job)),)
 
 
 def settings(job: Job, width: int) -> Zero:

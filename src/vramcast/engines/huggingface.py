@@ -13,7 +13,8 @@ from vramcast.domain.job import Job, Loss, Precision, Shards
 from vramcast.domain.rank import RankProgram
 from vramcast.engines import deepspeed
 from vramcast.engines.eager.models import all_phases
-from vramcast.engines.eager.question import recipe_of, stepping_of
+from vramcast.engines.eager.question import packing_sentences, recipe_of, stepping_of
+from vramcast.engines.eager.trl import prepared
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
 
@@ -24,7 +25,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     """The one role of data-parallel ranks.
 
     `engine_options`: "reentrant" checkpoints (bool, the default before transformers 5), "padded" batches (bool),
-    "shifted_loss" for model code that shifts its logits (bool), "deepspeed" (bool).
+    "shifted_loss" for model code that shifts its logits (bool), "deepspeed" (bool), "trl" (its release), "prepare_kbit"
+    ("trl", "peft", "none") for packed bases, "beta" (float) for GRPO.
 
     Raises: Unsupported for model parallelism and what DeepSpeed is not asked for
     """
@@ -37,7 +39,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     if job.engine_options.get("shifted_loss") and job.plan.loss in (None, Loss.EAGER):
         loss = "shifted_autocast" if autocast else "shifted"
     recipe = recipe_of(job, loss=loss, outputs_fp32=autocast, autocast=autocast)
-    assumptions = []
+    recipe, said = prepared(recipe, job)
+    assumptions = [*packing_sentences(job), *said]
     if job.plan.peft is not None and autocast:
         assumptions.append("the frozen weights are loaded in 16 bits, adapters are fp32 under autocast")
     return (one_role(job, all_phases(job, recipe, stepping_of(job)), *assumptions),)

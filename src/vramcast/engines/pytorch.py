@@ -11,7 +11,15 @@ from vramcast.domain.job import Job, Phase
 from vramcast.domain.program import Program
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.eager.models import all_phases
-from vramcast.engines.eager.question import attention_of, recipe_of, refuse_shards, stepping_of, text_only
+from vramcast.engines.eager.question import (
+    attention_of,
+    packing_sentences,
+    recipe_of,
+    refuse_shards,
+    stepping_of,
+    text_only,
+)
+from vramcast.engines.eager.trl import reference_sentences
 
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
@@ -21,12 +29,12 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     """
     refuse_shards(job, job.plan)
     recipe = recipe_of(job)
-    return (one_role(job, all_phases(job, recipe, stepping_of(job))),)
+    return (one_role(job, all_phases(job, recipe, stepping_of(job)), *packing_sentences(job)),)
 
 
 def one_role(job: Job, phases: Mapping[Phase, Program], *assumptions: str) -> RankProgram:
     """All ranks do the same."""
-    found = list(assumptions)
+    found = [*assumptions, *reference_sentences(job)]
     if job.plan.compile:
         found.append("torch.compile fuses norms, activations, rotary embedding and the loss; the rest as in eager mode")
     if job.workload.grad_accum > 1:

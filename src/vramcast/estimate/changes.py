@@ -52,7 +52,7 @@ def _relieved(job: Job, measure: Measure) -> Iterator[Change]:
     need = host_need(job)
     assert need is not None  # there is too little room for it
     kept = with_plan(job, offload_optimizer="none", offload_parameters="none")
-    times = max((ceil_div(needed, there) for _, needed, there in need.places if there), default=1)
+    times = max((ceil_div(needed, there) for _, needed, there, _ in need.places if there), default=1)
     more = replace(job, cluster=replace(job.cluster, num_nodes=job.cluster.num_nodes * times))
     for relieved, cost in ((kept, "states stay on the cards"), (more, f"{times} times the GPUs")):
         changed = rebatched(relieved)

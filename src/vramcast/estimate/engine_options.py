@@ -22,6 +22,7 @@ class Eager(Noun, frozen=True):
     shifted_loss: bool = False  # model code that shifts its logits
     foreach_temporaries: Annotated[int, Meta(ge=0, le=16)] = 0  # lists that the optimizer's step makes
     gradient_as_bucket_view: bool = False  # DDP's buckets are the gradients
+    beta: Annotated[float, Meta(ge=0, le=1000)] = 0.0  # weight of GRPO's KL term; without it there is no reference
 
 
 class Zero(Eager, frozen=True):
@@ -41,6 +42,8 @@ class HuggingFace(Zero, frozen=True):
     """The Trainer, with or without DeepSpeed."""
 
     deepspeed: bool = False
+    trl: str | int = ""  # TRL's release, 0.24
+    prepare_kbit: Literal["trl", "peft", "none"] = "trl"  # who prepares a packed base for training
 
 
 class Colossal(Eager, frozen=True):
@@ -88,6 +91,6 @@ def check_options(job: Job) -> None:
         if name not in known.__struct_fields__:
             raise UnknownName.of(f"engine option of {job.engine}", name, known.__struct_fields__)
     try:
-        msgspec.convert(job.engine_options, known)
+        msgspec.convert(job.engine_options, known, strict=False)  # 0.04 is a version to some, a number to others
     except msgspec.ValidationError as error:
         raise InvalidSpec(f"engine option of {job.engine}: {error}") from error

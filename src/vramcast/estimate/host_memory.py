@@ -1,63 +1,291 @@
 """What a training plan keeps beside the cards: main memory and local disks of every machine.
 
-Leaves out gradients on their way, pinned buffers, data loaders and the operating system: the figures are lower bounds,
-so a plan refused for them cannot run.
+A figure is a range. Its lower end is what the run cannot do without: a plan refused for it cannot run. Its upper end
+adds what depends on settings and on the loader: PyTorch's pinned allocator rounds every block up to a power of two and
+gives none back, every rank may read the whole checkpoint, the rank that saves gathers all weights. Leaves out data
+sets, their loaders' workers, and the operating system.
 
-[ZeRO] Rajbhandari et al., arXiv:1910.02054, section 3.1: an fp32 copy and two moments are 12 bytes a parameter
-[fsdp] pytorch torch/distributed/fsdp/_fully_shard/_fsdp_api.py: `CPUOffloadPolicy` keeps sharded parameters, gradients
-and optimizer states on the host, whichever of them is asked for
+Symbols:  N elements of all weights   n elements of a rank's partition
+[pin] pytorch aten/src/ATen/core/CachingHostAllocator.h `allocate`: `c10::llvm::PowerOf2Ceil`; blocks are kept for reuse
+[zero3] deepspeed 0.19.6 runtime/zero/stage3.py `_create_fp32_partitions`, `initialize_optimizer_states`,
+`_setup_for_real_optimizer`, `_create_param_groups_fp16_flat_cpu_memory`; partition_parameters.py `_partition_param`
+[zero2] runtime/zero/stage_1_and_2.py `__init__`, `initialize_optimizer_states`, `async_accumulate_grad_in_cpu_via_gpu`
+[swap] runtime/swap_tensor/optimizer_utils.py `OptimizerSwapper`, partitioned_param_swapper.py, zero/offload_config.py
+[adam] deepspeed ops/adam/cpu_adam.py; pytorch torch/optim/adamw.py: moments like the weights they belong to
+[fsdp] pytorch torch/distributed/fsdp/_fully_shard/_fsdp_param.py `_init_sharded_param`, _fsdp_collectives.py
+`foreach_reduce`: pinned shards; gradients come back by a copy that does not block, into pinned memory
+[hybrid] Megatron-LM megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py
+[hf] transformers modeling_utils.py `from_pretrained`: each rank opens the checkpoint; deepspeed runtime/engine.py
+`_zero3_consolidated_16bit_state_dict`
+[gemini] ColossalAI colossalai/zero/low_level/low_level_optim.py: master weights and moments of its partition
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple
 
-from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import HostNeed
-from vramcast.domain.job import Job, Precision
+from vramcast.blocks.parameters import count_parameters, named_parameters
+from vramcast.domain.answer import HostNeed, HostPart
+from vramcast.domain.job import Job, Precision, Shards
+from vramcast.domain.model import Model
 from vramcast.units import ceil_div, format_bytes
 
 MOMENTS: Final[dict[str, int]] = {"adam": 8, "adamw": 8, "adam-8bit": 2, "adamw-8bit": 2}
 """Optimizer -> bytes of its states of a parameter in fp32; of others only the copy of the weights is counted."""
 
-COPY_BYTES: Final = 4
-"""The fp32 weight that the optimizer updates."""
+FP32: Final = 4
+HALF: Final = 2
+SUB_GROUP: Final = 1_000_000_000
+"""Elements of a rank that are stepped together: `sub_group_size` [zero3]."""
 
-WEIGHT_BYTES: Final = 2
-"""The 16-bit weight that is computed with, where it is offloaded beside the copy."""
+SWAP_BUFFERS: Final = 4
+PARAM_BUFFERS: Final = 5
+BUFFER_ELEMENTS: Final = 100_000_000
+"""`buffer_count` of offload_optimizer and of offload_param, and its `buffer_size` [swap]."""
+
+PROCESS_BYTES: Final = (3 * 10**9, 6 * 10**9)
+"""Interpreter, CUDA's pages on the host and libraries of one rank [RUNS]."""
+
+ZERO3: Final = "deepspeed runtime/zero/stage3.py"
+ZERO2: Final = "deepspeed runtime/zero/stage_1_and_2.py"
+SWAP: Final = "deepspeed runtime/swap_tensor"
+ADAM: Final = "deepspeed ops/adam/cpu_adam.py, torch/optim/adamw.py"
+FSDP2: Final = "pytorch torch/distributed/fsdp/_fully_shard"
+HYBRID: Final = "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py"
+LOW_LEVEL: Final = "ColossalAI zero/low_level/low_level_optim.py"
+LOADING: Final = "transformers modeling_utils.py; deepspeed runtime/engine.py"
+RUNS: Final = "runs of verl, OpenRLHF and TRL"
 
 ALL_OR_NOTHING: Final = ("torchtitan", "torchtune")
 """Engines whose offload takes weights and states together [fsdp]."""
+
+SHARD_ALWAYS: Final = ("deepspeed", "colossalai")
+"""Engines whose states are divided whatever is asked for, ZeRO-1 at least."""
 
 KEEP_A_COPY: Final = ("deepspeed", "colossalai", "megatron")
 """Engines whose optimizers have an fp32 copy in every recipe; the others update the weights themselves."""
 
 
+class Blocks(NamedTuple):
+    """How an offloaded tensor lies in main memory."""
+
+    pinned: bool = False  # page-locked: every block is a power of two [pin]
+    elements: int = 0  # of one block on a rank; 0: a block for each weight
+
+
+class Part(NamedTuple):
+    """One thing that the ranks of a machine keep there."""
+
+    name: str
+    width: int  # bytes an element
+    source: str
+    blocks: Blocks = Blocks()
+    learning: bool = True  # of what learns only
+    whole: bool = False  # on every rank, not a partition
+    certain: bool = True  # False: counted in the upper end only
+    most: int = 0  # elements of a rank that are there at once; 0: all
+
+
+class Sharing(NamedTuple):
+    """Who keeps how much."""
+
+    ranks: int  # of one machine
+    shards: int  # a copy of the weights is divided into
+    number: int  # elements of all weights
+    learning: int  # of those that learn
+
+
 def host_need(job: Job) -> HostNeed | None:
-    """What the offloaded parts of a plan take of each machine at least; None where nothing is offloaded [bytes]."""
+    """What the offloaded parts of a plan take of each machine; None where nothing is offloaded [bytes]."""
     plan, cluster = job.plan, job.cluster
-    taken = {"cpu": 0, "nvme": 0, "none": 0}
-    states = plan.offload_optimizer
-    if job.engine in ALL_OR_NOTHING:
-        states = "none" if states == plan.offload_parameters == "none" else "cpu"
-    if states == plan.offload_parameters == "none":
+    if plan.offload_optimizer == plan.offload_parameters == "none":
         return None
-    number = count_parameters(job.model).total
-    learning = number if plan.peft is None else plan.peft.trainable_parameters or 0
-    taken[states] += learning * _state_bytes(job)
-    if job.engine not in ALL_OR_NOTHING:
-        taken[plan.offload_parameters] += number * WEIGHT_BYTES
+    sharing = _sharing(job)
+    parts = [_measured(part, job.model, sharing) for part in _parts(job)]
+    parts += [_processes(sharing), *_passing(job, sharing, sum(part.high_bytes for part in parts))]
     return HostNeed(
-        memory_bytes=ceil_div(taken["cpu"], cluster.num_nodes),
-        disk_bytes=ceil_div(taken["nvme"], cluster.num_nodes),
+        memory_bytes=sum(part.low_bytes for part in parts),
+        memory_high_bytes=sum(part.high_bytes for part in parts),
+        disk_bytes=ceil_div(_on_disks(job, sharing), cluster.num_nodes),
         memory_there_bytes=cluster.host_bytes,
         disk_there_bytes=cluster.nvme_bytes,
+        parts=tuple(parts),
     )
+
+
+def _sharing(job: Job) -> Sharing:
+    plan, cluster = job.plan, job.cluster
+    number = count_parameters(job.model).total
+    data = job.data_parallel * plan.cp
+    sharded = plan.shards is not Shards.NOTHING or job.engine in SHARD_ALWAYS
+    divided = min(plan.shard_group or data, data) if sharded else 1
+    return Sharing(
+        ranks=ceil_div(cluster.count, cluster.num_nodes), shards=max(1, divided * plan.model_parallel), number=number,
+        learning=number if plan.peft is None else _adapters(job),
+    )
+
+
+def _adapters(job: Job) -> int:
+    """Elements that adapters add, as far as they are known."""
+    from vramcast.engines.eager.question import recipe_of  # few plans offload adapters
+    from vramcast.engines.eager.recipe import weights
+    from vramcast.errors import VramcastError
+
+    assert job.plan.peft is not None
+    if job.plan.peft.trainable_parameters:
+        return job.plan.peft.trainable_parameters
+    try:
+        return sum(weight.elements * weight.repeats for weight in weights(recipe_of(job)) if weight.learns)
+    except VramcastError:
+        return 0
+
+
+def _parts(job: Job) -> Iterator[Part]:
+    """Everything that stands in main memory, by who shards."""
+    plan = job.plan
+    moments = MOMENTS.get(plan.optimizer, 0)
+    if job.engine in ALL_OR_NOTHING:
+        width = HALF if plan.precision in (Precision.BF16, Precision.FP16) else FP32
+        yield Part("sharded weights", width, FSDP2, Blocks(pinned=True), learning=False)
+        yield Part("sharded gradients", width, FSDP2, Blocks(pinned=True))
+        yield Part("moments", moments * width // FP32, ADAM)
+    elif job.engine == "megatron":
+        yield Part("fp32 weights", FP32, HYBRID, Blocks(pinned=True))
+        yield Part("gradients", FP32, HYBRID, Blocks(pinned=True))
+        yield Part("moments", moments, ADAM)
+        yield Part("16-bit weights they were made of", HALF, HYBRID, Blocks(pinned=True), certain=False)
+    elif job.engine == "colossalai":
+        yield Part("fp32 weights", FP32, LOW_LEVEL)
+        yield Part("moments", moments, ADAM)
+        yield Part("fp32 gradients of a step", FP32, LOW_LEVEL, certain=False)
+    else:
+        everything = plan.shards is Shards.EVERYTHING
+        yield from (_zero3 if everything else _zero2)(job, moments)
+        if everything and plan.offload_parameters != "none":
+            yield from _parameters(job)
+
+
+def _passing(job: Job, sharing: Sharing, steady: int) -> Iterator[HostPart]:
+    """What is there before training or when a checkpoint is saved, as far as it is more than training takes."""
+    if job.engine != "deepspeed":
+        return
+    weights = sharing.number * HALF
+    read, saved = max(0, sharing.ranks * weights - steady), weights if job.plan.shards is Shards.EVERYTHING else 0
+    for name, num_bytes, formula in (
+        ("checkpoint, read by every rank", read, f"{sharing.ranks} ranks x {weights:,} B, less what comes after it"),
+        ("weights gathered to be saved", saved, f"{weights:,} B on one rank"),
+    ):
+        if num_bytes:
+            yield HostPart(name=name, low_bytes=0, high_bytes=num_bytes, formula=formula, source=LOADING)
+
+
+def _zero3(job: Job, moments: int) -> Iterator[Part]:
+    """Optimizer states of ZeRO-3."""
+    width = FP32 if job.engine_options.get("grad_accum_dtype") == "fp32" else HALF
+    match job.plan.offload_optimizer:
+        case "cpu":
+            yield Part("fp32 weights", FP32, ZERO3)
+            yield Part("moments", moments, ADAM)
+            yield Part("fp32 gradients", FP32, ZERO3, Blocks(pinned=True, elements=SUB_GROUP))
+            yield Part("gradient partitions", width, ZERO3, Blocks(pinned=True, elements=_FLAT))
+        case "nvme":
+            yield Part("gradient partitions", width, ZERO3, Blocks(pinned=True, elements=_FLAT))
+            yield Part("swap buffers", FP32 * SWAP_BUFFERS, SWAP, most=SUB_GROUP)
+
+
+def _zero2(job: Job, moments: int) -> Iterator[Part]:
+    """Optimizer states of ZeRO-1 and 2: one flat partition a rank."""
+    if job.plan.offload_optimizer == "none":
+        return
+    flat = Blocks(pinned=True, elements=_FLAT)
+    yield Part("fp32 weights", FP32, ZERO2, flat)
+    yield Part("moments", moments, ADAM)
+    yield Part("fp32 gradients", FP32, ZERO2, flat)
+    yield Part("16-bit copy of the partition", HALF, ZERO2, flat)
+    if job.workload.grad_accum > 1:
+        yield Part("accumulated gradients", HALF, ZERO2, Blocks(pinned=True), whole=True)
+
+
+def _parameters(job: Job) -> Iterator[Part]:
+    """Weights of ZeRO-3 that wait beside the card."""
+    if job.plan.offload_parameters == "cpu":
+        yield Part("16-bit weights", HALF, ZERO3, Blocks(pinned=True, elements=_FLAT), learning=False)
+        yield Part(
+            "partitions they were made of", HALF, ZERO3, Blocks(pinned=True), learning=False, certain=False
+        )
+    else:
+        yield Part("swap buffers of weights", HALF, SWAP, learning=False, most=PARAM_BUFFERS * BUFFER_ELEMENTS)
+
+
+_FLAT: Final = -1
+"""One block of everything that a rank has."""
+
+
+def _measured(part: Part, model: Model, sharing: Sharing) -> HostPart:
+    """Both ends of what one part takes of a machine."""
+    ranks, shards, number = sharing.ranks, 1 if part.whole else sharing.shards, sharing.number
+    count = sharing.learning if part.learning else number
+    share = min(ceil_div(count, shards), part.most or count)
+    exact = rounded = share * part.width
+    if part.blocks.pinned:
+        rounded = _rounded(part, model, shards, share) if count == number else 2 * exact
+    return HostPart(
+        name=part.name, low_bytes=ranks * exact * part.certain, high_bytes=ranks * rounded,
+        formula=f"{ranks} ranks x {share:,} x {part.width} B" + (
+            ", each block a power of two" if rounded > exact else ""
+        ),
+        source=part.source,
+    )
+
+
+def _rounded(part: Part, model: Model, shards: int, share: int) -> int:
+    """A rank's blocks, each rounded up to a power of two [pin]."""
+    if part.blocks.elements == _FLAT:
+        return power_of_two(share * part.width)
+    if part.blocks.elements:
+        groups, rest = divmod(share, part.blocks.elements)
+        return groups * power_of_two(part.blocks.elements * part.width) + power_of_two(rest * part.width)
+    return _of_weights(model, shards, part.width)
+
+
+@lru_cache(maxsize=256)
+def _of_weights(model: Model, shards: int, width: int) -> int:
+    """A rank's share of every weight, a pinned block each [bytes]."""
+    return sum(
+        owned.repeats * power_of_two(ceil_div(owned.parameter.elements, shards) * width)
+        for owned in named_parameters(model)
+    )
+
+
+def power_of_two(num_bytes: int) -> int:
+    """The block that the pinned allocator takes for a request [pin].
+
+    >>> power_of_two(4097), power_of_two(4096), power_of_two(0)
+    (8192, 4096, 0)
+    """
+    return 1 << (num_bytes - 1).bit_length() if num_bytes else 0
+
+
+def _processes(sharing: Sharing) -> HostPart:
+    low, high = PROCESS_BYTES
+    return HostPart(
+        name="processes", low_bytes=sharing.ranks * low, high_bytes=sharing.ranks * high,
+        formula=f"{sharing.ranks} ranks x {low / 1e9:g} to {high / 1e9:g} GB", source=RUNS,
+    )
+
+
+def _on_disks(job: Job, sharing: Sharing) -> int:
+    """What all machines write to their disks together [bytes]."""
+    plan = job.plan
+    found = sharing.learning * _state_bytes(job) if plan.offload_optimizer == "nvme" else 0
+    return found + (sharing.number * HALF if plan.offload_parameters == "nvme" else 0)
 
 
 def _state_bytes(job: Job) -> int:
     """Of a parameter: its copy and the optimizer's states."""
-    whole = COPY_BYTES + MOMENTS.get(job.plan.optimizer, 0)
+    whole = FP32 + MOMENTS.get(job.plan.optimizer, 0)
     half = job.plan.precision in (Precision.BF16, Precision.FP16) and job.engine not in KEEP_A_COPY
     return whole // 2 if half else whole
 
@@ -73,10 +301,15 @@ def takes(need: HostNeed | None) -> str:
     if need is None:
         return ""
     return ", ".join(
-        f"at least {format_bytes(needed)} of {name} in each machine"
+        f"{span(needed, high)} of {name} in each machine"
         + (", not checked" if there is None else f" of {format_bytes(there)}")
-        for name, needed, there in need.places
+        for name, needed, there, high in need.places
     )
+
+
+def span(low: int, high: int | None) -> str:
+    """Both ends of a figure as one clause."""
+    return f"at least {format_bytes(low)}" + (f", at most {format_bytes(high)}" if high else "")
 
 
 def shortfall(need: HostNeed | None) -> str:
@@ -85,5 +318,5 @@ def shortfall(need: HostNeed | None) -> str:
         return ""
     return "; ".join(
         f"{name}: at least {format_bytes(needed)} needed in each machine, {format_bytes(there)} there"
-        for name, needed, there in need.places if there is not None and needed > there
+        for name, needed, there, _ in need.places if there is not None and needed > there
     )

@@ -16,12 +16,14 @@ from vramcast.domain.model import Head, Run
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import formats_of
+from vramcast.engines.transformers.versions import left_whole
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.states.storage import FORMATS
 from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
 from vramcast.timing.execution import Execution, execution_of
 from vramcast.timing.forward import forward_work
-from vramcast.timing.links import assumed_links
+from vramcast.timing.links import assumed_links, pcie_bytes_per_s
+from vramcast.timing.main_memory import PCIE_SHARE, Beside, machine_around
 from vramcast.timing.roofline import CAUSES, Machine, StepTime, machine_of, step_time
 from vramcast.timing.work import Placement, Setting, Step
 from vramcast.units import ceil_div
@@ -70,12 +72,11 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
     gpu = job.cluster.gpu
     if len(job.model.stacks) > 1 and any(run.layer.cross_attention for run in job.model.main.runs):
         raise Unsupported("encoder-decoder models are not timed")
-    if job.plan.gpu_layers is not None and job.plan.gpu_layers < job.model.num_layers:
-        raise Unsupported("layers on the host run at a speed that is not known here")
     placement = placement_of(job, execution)
     machine = machine_of(gpu, execution, whole=placement.whole, node_cards=job.cluster.node_cards)
     if machine is None:
         raise Unsupported(f"the catalogue has no bandwidth or rates of {gpu.name}")
+    machine = replace(machine, beside=_beside(job))
     load = load_of(job)
     prefill = _prefill(job, machine, placement, load.prompt, prompts=1)
     together = min(job.requests.concurrency, max(1, _chunk(job) // load.prompt))
@@ -90,7 +91,25 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
     )
     if job.model.head is Head.LM:
         found = _with_decode(found, job, machine, placement, load)
-    return Timed(found, _assumed(job, load))
+    host = (machine.beside.assumed,) if machine.beside is not None and machine.beside.assumed else ()
+    return Timed(found, (*_assumed(job, load), *host))
+
+
+def _beside(job: ServeJob) -> Beside | None:
+    """What llama.cpp leaves on the host: it is computed there, or brought to a card for large batches."""
+    if job.engine not in GGML_ENGINES:
+        return None
+    from vramcast.engines.llamacpp.beside import OFFLOADED_ROWS, host_shares  # other engines never need it
+
+    held = host_shares(job)
+    if not held.any:
+        return None
+    rate, flops, assumed = machine_around(job.cluster.gpu, bytes_per_s=held.bytes_per_s, cores=held.threads)
+    shares = {name: getattr(held, name) for name in ("experts", "layers", "head", "cache")}
+    return Beside(
+        shares, rate, flops, pcie_bytes_per_s(job.cluster.gpu) * PCIE_SHARE.value, held.micro_batch,
+        OFFLOADED_ROWS if held.op_offload else None, assumed,
+    )
 
 
 def _with_decode(speed: Speed, job: ServeJob, machine: Machine, placement: Placement, load: Load) -> Speed:
@@ -166,6 +185,7 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
         tp=tp,
         ep=tp * plan.dp if plan.expert_parallel else 1,
         dcp=plan.dcp,
+        left_whole=left_whole(job.model.family, job.version) if job.engine == "transformers" else None,
     )
 
 
@@ -222,7 +242,7 @@ def _through_stages(
         runs: tuple[Run, ...] = tuple(stage.runs(job.model))
         setting = Setting(step, placement, machine.execution)
         works = forward_work(job.model, runs, setting, first=stage.first, last=stage.last)
-        times.append(step_time(works, machine, placement, replayed=replayed))
+        times.append(step_time(works, machine, placement, replayed=replayed, rows=step.rows))
     total = sum(time.seconds for time in times)
     shares = {cause: sum(time.seconds * time.shares[cause] for time in times) / total for cause in CAUSES}
     return StepTime(total, shares)

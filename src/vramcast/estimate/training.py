@@ -46,9 +46,9 @@ ENGINES: Final[dict[str, Engine]] = {
     "huggingface": Engine("vramcast.engines.huggingface", (4, 30), (5, 23), "transformers"),
     "deepspeed": Engine("vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed", by_version=False),
     "colossalai": Engine("vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", by_version=False),
-    "unsloth": Engine("vramcast.engines.unsloth", (2024,), (2026, 7), "Unsloth", by_version=False),
+    "unsloth": Engine("vramcast.engines.unsloth", (2024,), (2026, 10), "Unsloth"),
     "torchtitan": Engine("vramcast.engines.torchtitan", (2024,), (2026, 7), "torchtitan, by the date of the checkout"),
-    "torchtune": Engine("vramcast.engines.torchtune", (0, 1), (0, 6), "torchtune", by_version=False),
+    "torchtune": Engine("vramcast.engines.torchtune", (0, 1), (0, 7), "torchtune"),
     "litgpt": Engine("vramcast.engines.litgpt", (2023,), (2026, 7), "litgpt, by the date of the checkout"),
     "megatron": Engine("vramcast.engines.megatron", (0, 2), (0, 17), "Megatron Core", by_version=False),
 }

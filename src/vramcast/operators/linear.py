@@ -2,8 +2,8 @@
 
 Symbols:  T tokens   I in features   O out features
 [autograd] pytorch tools/autograd/derivatives.yaml `addmm`, `mm`: the weight gradient needs x, the input gradient W.
-[autocast] pytorch aten/src/ATen/autocast_mode.cpp `cached_cast`: fp32 leaf weights are cast once per autocast context
-and the copy is cached; activations are cast at every call.
+[autocast] pytorch aten/src/ATen/autocast_mode.cpp `cached_cast`: fp32 leaf weights that require a gradient are cast
+once per autocast context and the copy is cached; everything else is cast at every call.
 """
 
 from __future__ import annotations
@@ -114,10 +114,14 @@ def linear(
 
 
 def _weight_cast(graph: Graph, name: str, dense: Dense, width: int) -> Value:
-    """The 16-bit copy of an fp32 weight; backward of the input needs it, so it is saved."""
+    """The 16-bit copy of an fp32 weight; backward of the input needs it, so it is saved.
+
+    Only that of a weight that learns is cached: a frozen one is copied at every call [autocast].
+    """
     elements = dense.elements
     formula = f"{dense.out_features} x {dense.in_features} x {width} B"
-    return graph.value(f"{name}.weight_cast", elements * width, gradient_bytes=0, formula=formula)
+    kept = "weight_cast" if dense.trainable else "weight_copy"
+    return graph.value(f"{name}.{kept}", elements * width, gradient_bytes=0, formula=formula)
 
 
 def _weight_gradients(graph: Graph, name: str, dense: Dense, numerics: Numerics) -> list[Tensor]:

@@ -4,6 +4,7 @@ Symbols:  T tokens   I in features   O out features   r rank
 [LoRA] Hu et al., arXiv:2106.09685: y = W x + s B A x
 [DoRA] Liu et al., arXiv:2402.09353: the direction of W + s B A, with a learned magnitude
 [PEFT] peft src/peft/tuners/lora/layer.py `Linear.forward`: x is cast to the adapter's dtype; result + lora_B(lora_A(x))
+[PEFT4] peft src/peft/tuners/lora/bnb.py `Linear4bit.forward`, `Linear8bitLt.forward`
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Target(NamedTuple):
     out_features: int
     in_features: int
     width: int  # of the frozen layer's output and weight [bytes]
+    packed: bool = False  # bitsandbytes' layer, whose adapter PEFT writes for itself
+    cloned: bool = False
 
     @property
     def elements(self) -> int:
@@ -80,10 +83,17 @@ def product(
 
 
 def lora(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) -> Value:
-    """base + s B(A(dropout(x))), then back to the base's dtype [PEFT]."""
+    """base + s B(A(dropout(x))), then back to the base's dtype [PEFT].
+
+    Over a packed layer the input is left to autocast where it runs, and the base may be cloned [PEFT4].
+    """
     t, path = target.tokens, target.path
     elements = t * target.in_features
-    wide = cast(graph, x, elements=elements, to_bytes=adapter.width, name=f"{path}.lora_input")
+    autocast = adapter.compute != adapter.width
+    width = x.num_bytes // elements if target.packed and autocast else adapter.width
+    wide = cast(graph, x, elements=elements, to_bytes=width, name=f"{path}.lora_input")
+    if target.cloned:
+        base = graph.call("clone", [base], [graph.value(f"{path}.cloned", base.num_bytes)], passes_gradient=True)
     dropped = wide
     if adapter.dropout:
         dropped = graph.value(f"{path}.lora_dropped", wide.num_bytes, gradient_bytes=wide.gradient_bytes)
@@ -93,6 +103,10 @@ def lora(graph: Graph, x: Value, base: Value, target: Target, adapter: Adapter) 
     a = product(graph, f"{path}.lora_A", dropped, tokens=t, shape=(adapter.rank, target.in_features), adapter=adapter)
     b = product(graph, f"{path}.lora_B", a, tokens=t, shape=(target.out_features, adapter.rank), adapter=adapter)
     scaled = aten.unary(graph, b, num_bytes=b.num_bytes, name=f"{path}.lora_scaled")
+    if target.packed and not autocast:
+        scaled = cast(
+            graph, scaled, elements=t * target.out_features, to_bytes=target.width, name=f"{path}.lora_narrowed"
+        )
     total = aten.add(graph, base, scaled, num_bytes=max(base.num_bytes, scaled.num_bytes), name=f"{path}.lora_sum")
     graph.hold(wide)
     return cast(graph, total, elements=t * target.out_features, to_bytes=target.width, name=f"{path}.adapted")

@@ -3,11 +3,13 @@
 Symbols:  n elements of one weight
 [QLoRA] Dettmers et al., arXiv:2305.14314, section 3: NF4 blocks of 64 with an fp32 constant each, or constants in 8
 bits in blocks of 256 with fp32 constants of their own (double quantisation).
-[bnb] bitsandbytes autograd/_functions.py `MatMul4Bit`: the weight is unpacked for forward and again for backward.
+[bnb] bitsandbytes autograd/_functions.py `MatMul4Bit`: the weight is unpacked for forward and again for backward;
+nn/modules.py `Linear4bit.forward`: the input is cast to the compute type, the product back to the input's.
 [GPTQ] AutoGPTQ nn_modules/qlinear/qlinear_cuda.py: int32 packs, zeros and fp16 scales per group of 128 rows, g_idx;
 above 128 rows of input the weight is unpacked in Python through an int32 tensor and multiplied with torch.matmul.
 qlinear_cuda_old.py does so for 8 bits.
-[bnb8] bitsandbytes autograd/_functions.py `MatMul8bitLt`: an 8-bit copy of the input, an int32 product.
+[bnb8] bitsandbytes autograd/_functions.py `MatMul8bitLt`: an 8-bit copy of the input, an int32 product of the input's
+type in the end; `ctx.tensors` keeps the input, backward unpacks the weight.
 [fp8] transformers integrations/finegrained_fp8.py `act_quant`: an 8-bit copy of the input, an fp32 scale per 128
 channels.
 """
@@ -28,6 +30,9 @@ class Storage(NamedTuple):
     before: tuple[tuple[str, int, int], ...] = ()  # tensors alive at once before the weight and the output exist
     of_input: tuple[tuple[str, int, int], ...] = ()  # of the quantised input, n being its elements
     of_output: tuple[tuple[str, int, int], ...] = ()  # of a wider product, n being the output's elements
+    follows_input: bool = False  # the product is cast to the type of its input, whatever it computed in
+    cloned: bool = False  # PEFT clones the product before an adapter's is added
+    input_saved: bool = False  # the autograd node keeps the input although the weight is frozen
 
     def stored_bytes(self, elements: int) -> tuple[tuple[str, int], ...]:
         """Each stored tensor's bytes for one weight of `elements` elements."""
@@ -51,12 +56,15 @@ def _bytes(parts: tuple[tuple[str, int, int], ...], elements: int) -> tuple[tupl
 
 
 QUANTISED: Final[dict[str, Storage]] = {
-    "nf4": Storage((("weight_4bit", 1, 2), ("absmax", 4, 64)), (("weight", 2, 1),)),
+    "nf4": Storage((("weight_4bit", 1, 2), ("absmax", 4, 64)), (("weight", 2, 1),), follows_input=True, cloned=True),
     "nf4-dq": Storage(
         (("weight_4bit", 1, 2), ("absmax_8bit", 1, 64), ("absmax_absmax", 4, 64 * 256)),
-        (("weight", 2, 1), ("absmax", 4, 64)),
+        (("weight", 2, 1), ("absmax", 4, 64)), follows_input=True, cloned=True,
     ),
-    "int8": Storage((("weight_8bit", 1, 1),), (("weight", 2, 1),)),
+    "int8": Storage(
+        (("weight_8bit", 1, 1),), (("weight", 2, 1),), of_input=(("input_8bit", 1, 1),), of_output=(("int32", 4, 1),),
+        follows_input=True, input_saved=True,
+    ),
     "gptq-int4": Storage(
         (("qweight", 1, 2), ("qzeros", 1, 256), ("scales", 2, 128)),
         (("weight", 2, 1), ("shifted_int32", 4, 1), ("masked_int8", 1, 1)),

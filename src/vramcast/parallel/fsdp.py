@@ -46,6 +46,7 @@ class Unit(NamedTuple):
     reduce_input: Tensor
     reduce_output: Tensor  # the sharded gradient
     accumulated: tuple[Tensor, ...]  # unsharded gradients in the reduce dtype, kept over micro-batches without sync
+    reduced: Tensor | None = None  # the sharded gradient in the reduce dtype, where the weight has another
 
     @property
     def shared(self) -> bool:
@@ -156,17 +157,19 @@ def _forward_body(stage: Stage, before: tuple[Unit, ...], *, prefetch: bool) -> 
     )
 
 
-def backward(stages: Sequence[Stage], *, first: bool = True, synchronise: bool = True) -> Program:
+def backward(
+    stages: Sequence[Stage], *, first: bool = True, synchronise: bool = True, ahead: bool = False
+) -> Program:
     """Backward through all stages: gathers ahead, reduce-scatters behind.
 
     Args:
         stages: in order of forward
         first: no sharded gradients exist yet; else the new ones are added to them and freed
         synchronise: gradients are reduced; else they add up unsharded in the reduce dtype (pipeline micro-batches)
+        ahead: the gather of the last stage has been issued
     """
     nodes: list[Node] = []
     order: list[Stage | None] = [*reversed(stages), None]
-    ahead = False  # whether the gather of the stage in turn has been issued
     inputs: tuple[Unit, ...] = ()  # whose reduce-scatter inputs live
     for stage, after in pairwise(order):
         assert stage is not None
@@ -202,11 +205,36 @@ def reduce(stage: Stage, inputs: Sequence[Unit] = (), *, first: bool = True) -> 
     """Reduce-scatter of a stage's gradients; `inputs` are the units whose reduction ran before."""
     if not stage.gradients:
         return ()
-    outputs = [Alloc(piece.reduce_output) for piece in stage.units]
     summed = () if first else tuple(Free(piece.reduce_output) for piece in stage.units)
     return (
         *drop_inputs(inputs), *(Alloc(piece.reduce_input) for piece in stage.units), *map(Free, stage.gradients),
-        *outputs, *summed,
+        *scattered(stage.units), *summed,
+    )
+
+
+def scattered(units: Sequence[Unit]) -> Program:
+    """The shares that a reduce-scatter leaves, cast to the type of the weights."""
+    nodes: list[Node] = []
+    for piece in units:
+        around = () if piece.reduced is None else (piece.reduced,)
+        nodes += [*map(Alloc, around), Alloc(piece.reduce_output), *map(Free, around)]
+    return tuple(nodes)
+
+
+def scatter_accumulated(stages: Sequence[Stage]) -> Program:
+    """Reduce-scatter of gradients that added up unsharded."""
+    return tuple(
+        Loop(
+            stage.repeats,
+            tuple(
+                node for piece in stage.units for node in (
+                    Alloc(piece.reduce_input), *map(Free, piece.accumulated), *scattered((piece,)),
+                    Free(piece.reduce_input),
+                )
+            ),
+        )
+        for stage in reversed(stages)
+        if stage.gradients
     )
 
 

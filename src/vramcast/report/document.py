@@ -55,7 +55,8 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
     if answer.found is not None:
         plain |= _found(answer.found)
     if answer.host is not None:
-        plain["host"] = {"fits": answer.host.fits} | _present(answer.host)
+        parts = [asdict(part) for part in answer.host.parts]
+        plain["host"] = {"fits": answer.host.fits} | _present(answer.host) | {"parts": parts}
     if answer.run_hours is not None:
         plain["run_hours"] = answer.run_hours
     if answer.cost is not None:

@@ -55,6 +55,19 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "{place}: at least {needed} needed in each machine; how much there is is not known, so not checked",
         "zh": "{place}：每台机器至少需要 {needed}；机器容量未知，未作检查",
     },
+    "host_enough_span": {
+        "en": "{place}: {needed} to {most} of {there} in each machine",
+        "zh": "{place}：每台机器 {needed} 至 {most}，共有 {there}",
+    },
+    "host_tight": {
+        "en": "{place}: {needed} to {most} needed in each machine, {there} there: it may run out",
+        "zh": "{place}：每台机器需要 {needed} 至 {most}，只有 {there}：可能不足",
+    },
+    "host_unknown_span": {
+        "en": "{place}: {needed} to {most} needed in each machine; how much there is is not known, so not checked",
+        "zh": "{place}：每台机器需要 {needed} 至 {most}；机器容量未知，未作检查",
+    },
+    "host_parts": {"en": "Main memory of each machine, at least and at most", "zh": "每台机器的内存（至少与至多）"},
     "place.main memory": {"en": "main memory", "zh": "内存"},
     "place.local disks": {"en": "local disks", "zh": "本地盘"},
     "capacity": {
@@ -142,6 +155,8 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "bound.compute": {"en": "compute", "zh": "算力"},
     "bound.memory": {"en": "memory", "zh": "显存带宽"},
     "bound.communication": {"en": "communication", "zh": "通信"},
+    "bound.main_memory": {"en": "main memory", "zh": "内存带宽"},
+    "cause.main_memory": {"en": "reading and computing on the host", "zh": "在主机上读取与计算"},
     "bound.launch": {"en": "launch", "zh": "内核启动"},
     "cause.weights": {"en": "reading weights", "zh": "读权重"},
     "cause.cache": {"en": "reading the cache", "zh": "读缓存"},

@@ -209,8 +209,8 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     },
     "decision.more_yes": {"en": ": {needed} of {capacity}", "zh": " 台：{needed}，可用 {capacity}"},
     "decision.host": {
-        "en": ", and {host} of main memory in each machine",
-        "zh": "；每台机器另需内存 {host}",
+        "en": ", and at least {host} of main memory in each machine",
+        "zh": "；每台机器另至少需内存 {host}",
     },
 }
 """Key -> language -> text."""

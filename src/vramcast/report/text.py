@@ -44,6 +44,8 @@ def render(
         key = "ledger" if rank is answer.fullest else "role"
         lines += [words(key, role=rank.role, count=rank.count, total=total), *ledger(rank, words, explain=explain), ""]
         lines += [words("phases"), *phases(rank, words), ""]
+    if answer.host is not None and answer.host.parts:
+        lines += [words("host_parts"), *host_parts(answer.host, words, explain=explain), ""]
     if isinstance(answer, ServeAnswer) and answer.capacity is not None and len(answer.capacity.tokens_by_count) > 1:
         counts = answer.capacity.tokens_by_count
         lines += [words("token_counts"), *(f"  {left(name, 32)}{count:>14,}" for name, count in counts.items()), ""]
@@ -112,13 +114,24 @@ def path_of(entry: LedgerEntry, words: Words) -> str:
 
 def host(need: HostNeed, words: Words, *, short: bool = False) -> Iterator[str]:
     """What each place beside the cards must hold; `short`: only those that hold too little."""
-    for place, needed, there in need.places:
+    for place, needed, there, high in need.places:
         lacks = there is not None and needed > there
         if short and not lacks:
             continue
         key = "host_unknown" if there is None else "host_short" if lacks else "host_enough"
-        held = "" if there is None else format_bytes(there)
-        yield words(key, place=words(f"place.{place}"), needed=format_bytes(needed), there=held)
+        if high is not None and not lacks:
+            key = f"{key}_span" if there is None or high <= there else "host_tight"
+        held, most = ("" if size is None else format_bytes(size) for size in (there, high))
+        yield words(key, place=words(f"place.{place}"), needed=format_bytes(needed), there=held, most=most)
+
+
+def host_parts(need: HostNeed, words: Words, *, explain: bool = False) -> Iterator[str]:
+    """What a machine's main memory holds: both ends of every part; `explain`: how they come about."""
+    for part in need.parts:
+        name, low, high = words.said(part.name), format_bytes(part.low_bytes), format_bytes(part.high_bytes)
+        yield f"  {left(name, 44)}{low:>14}{high:>14}"
+        if explain:
+            yield f"    {words.said(part.formula)} {part.source}"
 
 
 def search(found: Found | None, words: Words) -> Iterator[str]:

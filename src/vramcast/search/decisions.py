@@ -168,7 +168,7 @@ def _decision(step: Step, job: Job, built: Job, needed: int, capacity: int) -> D
     if host is not None:
         there = host.memory_there_bytes
         have = "" if there is None else f" of {format_bytes(there)}"
-        finding += f", and {format_bytes(host.memory_bytes)}{have} of main memory in each machine"
+        finding += f", and at least {format_bytes(host.memory_bytes)}{have} of main memory in each machine"
     take = TAKE if job.cluster.count == built.cluster.count else COPY
     return Decision(
         name=step.name, question=step.question, finding=finding, action=take if fits else step.otherwise, yes=fits,

@@ -311,7 +311,8 @@ def _remarks(asked: Question, rung: Rung, job: Job) -> Iterator[str]:
         yield f"needs --allow {rung.allow}"
     need = host_need(job)
     if need is not None:
-        yield f"{format_bytes(need.memory_bytes)} of main memory in each machine"
+        low, high = (format_bytes(size or need.memory_bytes) for size in (need.memory_bytes, need.memory_high_bytes))
+        yield f"at least {low}, at most {high} of main memory in each machine"
 
 
 def _may_fit(job: Job, headroom: float | None) -> bool:

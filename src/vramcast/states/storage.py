@@ -107,6 +107,21 @@ def is_linear(parameter: Parameter) -> bool:
     )
 
 
+BITSANDBYTES: Final = frozenset(("nf4", "nf4-dq", "int8-bnb"))
+"""Formats that bitsandbytes makes of the linear layers of a network in memory, whichever its checkpoint has."""
+
+
+def bitsandbytes_converts(parameter: Parameter, left_whole: tuple[str, ...]) -> bool:
+    """Whether a matrix is packed when every linear layer but the head is.
+
+    Args:
+        parameter: of any part of the network
+        left_whole: how the paths of those begin that are no linear layer of their own in the code that runs it
+    """
+    matrix = parameter.kind == "matrix" and len(parameter.shape) > 1
+    return matrix and not parameter.path.startswith(("head.", *left_whole))
+
+
 def is_expert(parameter: Parameter) -> bool:
     """A matrix of routed experts."""
     return parameter.expert and len(parameter.shape) > 2
@@ -164,7 +179,18 @@ def format_of(name: str) -> Format:
     return FORMATS[name]
 
 
-def format_for(parameter: Parameter, *, quantised: str, whole: str) -> str:
-    """The format a weight has in a checkpoint: the quantised one where it applies, else the other."""
+def format_for(
+    parameter: Parameter, *, quantised: str, whole: str, left_whole: tuple[str, ...] | None = None
+) -> str:
+    """The format a weight has: the quantised one where it applies, else the other.
+
+    Args:
+        parameter: the weight
+        quantised: key of FORMATS
+        whole: key of FORMATS
+        left_whole: for networks that bitsandbytes converts in memory: as for `bitsandbytes_converts`
+    """
+    if left_whole is not None and quantised in BITSANDBYTES:
+        return quantised if bitsandbytes_converts(parameter, left_whole) else whole
     applies = format_of(quantised).applies
     return quantised if applies is None or applies(parameter) else whole

@@ -7,7 +7,7 @@ from typing import Final
 
 from vramcast.blocks.parameters import embedding_parameters, head_parameters
 from vramcast.domain.model import Head, Layer, Model, Run
-from vramcast.states.storage import format_for, format_of
+from vramcast.states.storage import format_of
 from vramcast.timing.layers import layer_work
 from vramcast.timing.work import Placement, Setting, Work, collective
 from vramcast.units import ceil_div
@@ -79,4 +79,4 @@ def _head_format(model: Model, placement: Placement) -> str:
     """Of the head's own weight, or of the embedding it is tied to."""
     own = [parameter for parameter in head_parameters(model) if len(parameter.shape) > 1]
     parameter = (own or list(embedding_parameters(model)))[0]
-    return format_for(parameter, quantised=placement.quantised, whole=placement.whole)
+    return placement.stored_as(parameter)

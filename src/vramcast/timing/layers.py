@@ -12,7 +12,7 @@ from math import prod
 from vramcast.blocks.parameters import layer_parameters
 from vramcast.domain.model import Attention, Layer, MoE, Parameter
 from vramcast.parallel.layout import Layout
-from vramcast.states.storage import format_for, format_of
+from vramcast.states.storage import format_of
 from vramcast.states.weights import local_shape
 from vramcast.timing.merged import FUSED
 from vramcast.timing.mixing import mixing
@@ -46,7 +46,7 @@ def _products(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
         merged = execution.fused and FUSED.get(parameter.path) in paths
         yield _product(parameter, layer, setting, merged=merged)
     if isinstance(layer.channel, MoE) and execution.loops_experts:
-        looped = sum(execution.kernels_of(_stored(p, placement)) for p in parameters if p.expert)
+        looped = sum(execution.kernels_of(placement.stored_as(p)) for p in parameters if p.expert)
         yield Work("moe.loop", kernels=layer.channel.num_experts * (execution.loops_experts + looped))
 
 
@@ -56,14 +56,10 @@ def _layout(layer: Layer, placement: Placement) -> Layout:
     return Layout(tp=placement.tp, ep=placement.ep, etp=1 if whole_experts else placement.tp, kv_heads=kv_heads)
 
 
-def _stored(parameter: Parameter, placement: Placement) -> str:
-    return format_for(parameter, quantised=placement.quantised, whole=placement.whole)
-
-
 def _product(parameter: Parameter, layer: Layer, setting: Setting, *, merged: bool) -> Work:
     """y = W x for the rows of the step, on its own or in the kernel of another product that reads the same x."""
     step, placement = setting.step, setting.placement
-    shape, stored = local_shape(parameter, _layout(layer, placement)), _stored(parameter, placement)
+    shape, stored = local_shape(parameter, _layout(layer, placement)), placement.stored_as(parameter)
     size: float = format_of(stored).num_bytes(shape)
     rows: float = step.rows
     in_features = shape[-1]

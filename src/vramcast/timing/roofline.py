@@ -14,10 +14,12 @@ from vramcast.domain.device import Gpu
 from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
 from vramcast.timing.execution import Execution
 from vramcast.timing.links import Links, collective_s, links_of
+from vramcast.timing.main_memory import Beside
 from vramcast.timing.work import Placement, Work
 
-CAUSES: Final = ("weights", "cache", "activations", "compute", "communication", "launch")
-"""What a step's time goes into: reading three kinds of memory, computing, waiting for other cards, starting kernels."""
+CAUSES: Final = ("weights", "cache", "activations", "compute", "communication", "launch", "main_memory", "offload")
+"""What a step's time goes into: reading three kinds of memory, computing, waiting for other cards, starting kernels,
+reading and computing on the host, bringing from it."""
 
 MEMORY: Final = ("weights", "cache", "activations")
 
@@ -30,8 +32,8 @@ class StepTime(Struct, frozen=True):
 
     @property
     def bound(self) -> str:
-        """What most of the time goes into: "memory", "compute", "communication" or "launch"."""
-        groups = {name: self.shares[name] for name in CAUSES if name not in MEMORY}
+        """What most of the time goes into: "memory", "compute", "communication", "launch", "main_memory", "offload"."""
+        groups = {name: self.shares.get(name, 0.0) for name in CAUSES if name not in MEMORY}
         groups["memory"] = sum(self.shares[name] for name in MEMORY)
         return max(groups, key=lambda name: groups[name])
 
@@ -43,6 +45,7 @@ class Machine(Struct, frozen=True):
     execution: Execution
     bytes_per_s: float
     links: Links
+    beside: Beside | None = None  # what lies on the host
 
     def product_s(self, work: Work, placement: Placement) -> float:
         """Seconds of an operator's operations at the achieved rate."""
@@ -62,7 +65,9 @@ def machine_of(gpu: Gpu, execution: Execution, *, whole: str, node_cards: int) -
     return Machine(gpu, execution, memory[0], links_of(gpu, node_cards=node_cards))
 
 
-def step_time(works: Iterable[tuple[Work, int]], machine: Machine, placement: Placement, *, replayed: bool) -> StepTime:
+def step_time(
+    works: Iterable[tuple[Work, int]], machine: Machine, placement: Placement, *, replayed: bool, rows: int = 1
+) -> StepTime:
     """The time of one forward.
 
     Args:
@@ -70,13 +75,18 @@ def step_time(works: Iterable[tuple[Work, int]], machine: Machine, placement: Pl
         machine: the card under the engine
         placement: formats, for the rates
         replayed: a CUDA graph starts the kernels instead of the host
+        rows: of the products, which decides where those on the host are computed
     """
     seconds = dict.fromkeys(CAUSES, 0.0)
-    kernels = 0.0
+    kernels, beside = 0.0, machine.beside
     for work, repeats in works:
         kernels += work.kernels * repeats
+        on_card = repeats * (1.0 if beside is None or beside.brings(work, rows) else 1 - beside.share(work))
         for cause, share in _operator(work, machine, placement).items():
-            seconds[cause] += share * repeats
+            seconds[cause] += share * on_card
+        if beside is not None:
+            cause, taken = beside.seconds(work, rows)
+            seconds[cause] += taken * repeats
     busy = sum(seconds.values())
     hosted = 0.0 if replayed else kernels * machine.execution.launch_s
     seconds["launch"] += max(0.0, hosted - busy) + machine.execution.step_s

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from vramcast.domain.model import Parameter
+from vramcast.states.storage import format_for
 from vramcast.timing.execution import Execution
 
 
@@ -57,6 +59,11 @@ class Placement(Struct, frozen=True):
     tp: int = 1
     ep: int = 1  # ranks over which whole experts are spread
     dcp: int = 1  # ranks over which a sequence's cache is spread
+    left_whole: tuple[str, ...] | None = None  # see `states.storage.format_for`
+
+    def stored_as(self, parameter: Parameter) -> str:
+        """Key of FORMATS: how a weight is stored."""
+        return format_for(parameter, quantised=self.quantised, whole=self.whole, left_whole=self.left_whole)
 
     @property
     def width(self) -> int:

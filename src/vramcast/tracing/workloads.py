@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from vramcast.allocator import DeviceOutOfMemory
 from vramcast.domain.trace_job import TraceJob
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.tracing.environment.compiled import EAGER
 from vramcast.tracing.failures import explained
 from vramcast.tracing.inputs import Feed, describe, sizes_of
 from vramcast.tracing.losses import default_loss, make_loss
@@ -52,7 +53,7 @@ class Workload:
         self._optimizer = make_optimizer(job.optimizer, self.model.parameters()) if job.is_training else None
         self._scaler = torch.amp.GradScaler(self.device.type) if job.is_training and job.amp == "fp16" else None
         if job.compiles:
-            self.assumptions.append("torch.compile: traced as it runs eagerly; compiled code mostly takes less")
+            self.assumptions.append(EAGER)
 
     def _placed(self) -> torch.nn.Module:
         """The module on the device, or this rank's share of it."""

@@ -135,7 +135,7 @@ def test_lora_slots_are_taken_before_the_pools() -> None:
         ({"engine_option": ("mem-fraction=3",)}, UnknownName, "sglang option"),
         ({"engine_option": ("max-total-tokens=many",)}, InvalidSpec, "whole number"),
         ({"gpus": "2xh100", "tp": 2, "dcp": 2}, Unsupported, "dcp"),
-        ({"engine": "sglang@0.9"}, InvalidSpec, "0.3 to 0.5.23"),
+        ({"engine": "sglang@0.2"}, InvalidSpec, "0.3 to 0.5.23"),
         ({"model": "whisper-large-v3"}, Unsupported, "transformers"),
     ],
 )

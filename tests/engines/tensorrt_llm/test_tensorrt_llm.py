@@ -106,7 +106,7 @@ def test_drafts_and_adapters_come_out_of_the_cache() -> None:
         ({"kv_dtype": "q4_0"}, InvalidSpec, "none of tensorrt-llm's"),
         ({"engine_option": ("sliding=true",)}, UnknownName, "tensorrt-llm option"),
         ({"engine_option": ("sliding-windows=3",)}, InvalidSpec, "true or false"),
-        ({"engine": "tensorrt-llm@9.0"}, InvalidSpec, "0.5 to 1.2"),
+        ({"engine": "tensorrt-llm@0.4"}, InvalidSpec, "0.5 to 1.2"),
         ({"gpus": "2xh100", "tp": 2, "dcp": 2}, Unsupported, "dcp"),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_longer_context_brings_a_longer_video() -> None:
 @pytest.mark.parametrize(
     ("engine", "options", "sizes"),
     [
-        ("vllm@0.19", {}, 51), ("vllm@0.11", {}, 67), ("vllm@0.19", {"max_sequences": 64}, 19),
+        ("vllm@0.19", {}, 51), ("vllm@0.11.0", {}, 67), ("vllm@0.11", {}, 51), ("vllm@0.19", {"max_sequences": 64}, 19),
         ("vllm@0.19", {"graphs": False}, 0), ("vllm@0.19", {"engine_option": ("graph-sizes=4",)}, 4),
         ("vllm@0.7", {}, 35), ("vllm@0.7", {"max_sequences": 1}, 2),
     ],

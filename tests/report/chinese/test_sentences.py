@@ -92,8 +92,8 @@ def test_several_sentences_in_one_are_each_found() -> None:
     one = "pp=96 is more than the 61 layers of deepseek-v3; use fewer stages"
     said = in_chinese(one)
     assert in_chinese(f"no plan is possible: {one}; {one}") == f"没有可行的方案：{said}；{said}"
-    both = in_chinese("needs --allow offload, 890.43 GiB of main memory in each machine")
-    assert both == "需要 --allow offload，每台机器需内存 890.43 GiB"
+    both = in_chinese("needs --allow offload, at least 890.43 GiB, at most 1.02 TiB of main memory in each machine")
+    assert both == "需要 --allow offload，每台机器需内存 890.43 GiB 至 1.02 TiB"
     assert in_chinese(f"ds_config.json: {one}") == f"ds_config.json：{said}"
 
 

@@ -27,11 +27,19 @@ Row = dict[str, Any]
 BUFFER: Final = re.compile(r"'(CUDA\d+|CUDA_Host|CUDA_Split|CPU\w*|AMX)': ([\d.]+)")
 SIZES: Final = re.compile(r"'(n_\w+)': '(\d+)'")
 FILE: Final = re.compile(r"([\d.]+) GiB \(")
+BITS: Final = re.compile(r"\(([\d.]+) BPW\)")
 CACHE_TYPE: Final = re.compile(r"(?:K|c\^KV|K\^R) \((\w+)\)")
 VALUE_TYPE: Final = re.compile(r"(?:V|kv\^T) \((\w+)\)")
 
 UNEVEN: Final = 0.5
 """A card with less of what the middle one holds: weights were moved by -ot, which goes with builds without copies."""
+
+LISTED: Final = (0.9, 1.1)
+"""Share of its file that a complete list of buffers has: mapped files are listed whole beside what cards copied; of a
+file in parts some rows keep the last line."""
+
+UNIFORM: Final = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q6_k": 6.5625}
+"""Bits of a weight of files that hold nothing smaller."""
 
 DEFAULT_BUILDS: Final = {"ik_llama.cpp": 3750, "llama.cpp": 5600}
 """Where a log names no build: spring 2025, when the two engines' logs of this form were written."""
@@ -271,6 +279,14 @@ def _compute_host(row: Row) -> float:
 
 def _weights_total(row: Row) -> float:
     """By the mix's rule: no row carries the header of its file, which would say the bytes themselves."""
+    written = str(row.get("quant_dtype") or "")
+    file, bits = FILE.search(written), BITS.search(written)
+    if file is not None:
+        share = value_of(row) * MIB / (float(file[1]) * GIB)
+        if not LISTED[0] <= share <= LISTED[1]:
+            raise Refused(f"the row's buffers are {share:.2f} of the file it names")
+    if bits is not None and float(bits[1]) < 0.9 * UNIFORM.get(_mix(row) or "", 0.0):
+        raise Refused(f"{bits[1]} bits a weight are no file of type {_mix(row)}; no header is at hand")
     return _weights(row, card=True) + _weights(row, card=False)
 
 

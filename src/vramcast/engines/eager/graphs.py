@@ -23,6 +23,7 @@ class Layers(NamedTuple):
     graphs: tuple[tuple[int, Graph], ...]
     hidden: Tensor
     gradient: Tensor
+    runs: tuple[int, ...] = ()  # which run of equal layers each graph is of
 
 
 class Blocks(NamedTuple):
@@ -59,11 +60,9 @@ def _layers(stack: Stack, sizes: Sizes, recipe: Recipe) -> Layers:
         name="gradient of hidden states", num_bytes=hidden.num_bytes, category=Category.TEMPORARIES, owner=stack.name,
         formula=hidden.formula, source=hidden.source,
     )
-    found = [
-        (count, _layer(stack.runs[index], sizes, hidden, recipe, again))
-        for index, count, again in run_parts(stack, recipe)
-    ]
-    return Layers(tuple(found), hidden, gradient)
+    divided = tuple(run_parts(stack, recipe))
+    found = [(count, _layer(stack.runs[index], sizes, hidden, recipe, again)) for index, count, again in divided]
+    return Layers(tuple(found), hidden, gradient, tuple(index for index, _, _ in divided))
 
 
 def run_parts(stack: Stack, recipe: Recipe) -> Iterator[tuple[int, int, bool]]:

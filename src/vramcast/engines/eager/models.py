@@ -16,6 +16,7 @@ from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
 from vramcast.engines.eager.passes import inference
 from vramcast.engines.eager.phases import Stepping, plain_phases
 from vramcast.engines.eager.recipe import Recipe, weights
+from vramcast.engines.eager.trl import beta_of
 from vramcast.states.steps import weight_program
 
 FROZEN_COPIES: Final[dict[str, tuple[str, ...]]] = {
@@ -33,7 +34,7 @@ def all_phases(job: Job, recipe: Recipe, stepping: Stepping) -> Mapping[Phase, P
     phases = dict(plain_phases(recipe, stepping, generation=generation))
     if objective not in FROZEN_COPIES:
         return phases
-    copies = FROZEN_COPIES[objective]
+    copies = FROZEN_COPIES[objective] if objective != "grpo" or beta_of(job) else ()
     if recipe.sizes.adapter is not None:
         # the reference is the policy with its adapter switched off
         copies = tuple(name for name in copies if name != "reference")

@@ -34,6 +34,58 @@ class Passes(NamedTuple):
         return self.forward + self.backward
 
 
+class Piece(NamedTuple):
+    """Equal layers of a stack, lowered."""
+
+    count: int
+    graph: Graph
+    lowered: Lowered
+    run: int  # of equal layers in its stack
+
+    @property
+    def gradients(self) -> tuple[Tensor, ...]:
+        """Those of its weights."""
+        return tuple(weight_gradients(self.graph))
+
+
+class Around:
+    """What happens around the parts of a model while they run. Here nothing: every rank has its weights whole."""
+
+    def begin(self) -> Program:
+        """Before anything runs forward."""
+        return ()
+
+    def forward(self, stack: str, pieces: tuple[Piece, ...], *, differentiates: bool = True) -> Program:
+        """The layers of a stack; in training autocast's casts of recomputed ones stay in its cache."""
+        casts = [_weight_casts(piece.graph, 1)[0] if differentiates else () for piece in pieces]
+        bodies = ((piece.count, piece.lowered.forward + kept) for piece, kept in zip(pieces, casts, strict=True))
+        return tuple(Loop(count, body, label="layers") for count, body in bodies)
+
+    def leave(self, pieces: tuple[Piece, ...]) -> Program:
+        """The end of forward."""
+        return tuple(node for piece in pieces for node in _weight_casts(piece.graph, piece.count)[1])
+
+    def turn(self) -> Program:
+        """Before anything runs backward."""
+        return ()
+
+    def between(self, gradients: tuple[Tensor, ...]) -> Program:
+        """After the head's backward; `gradients` are those of its weights."""
+        return ()
+
+    def backward(self, stack: str, pieces: tuple[Piece, ...]) -> Program:
+        """The layers of a stack, the last first."""
+        return tuple(Loop(piece.count, piece.lowered.backward, label="layers") for piece in reversed(pieces))
+
+    def end(self, gradients: tuple[Tensor, ...]) -> Program:
+        """After all backward; `gradients` are those of all weights outside the layers."""
+        return ()
+
+    def close(self) -> Program:
+        """After an evaluation."""
+        return ()
+
+
 class Gathered(NamedTuple):
     """Full weights that exist only while their block runs (ZeRO-3): one tensor per block of the main stack."""
 
@@ -53,7 +105,7 @@ class _Lowering:
     def lowered(self, graph: Graph, count: int, gradient: Tensor, weight: Tensor | None = None) -> Lowered:
         found = lower(graph, weight_gradients=self.policy, gradient=gradient)
         if self.policy is WeightGradients.KEPT:
-            self.gradients += [Gradient(tensor, count) for tensor in _weight_gradients(graph)]
+            self.gradients += [Gradient(tensor, count) for tensor in weight_gradients(graph)]
         share = _share(graph, self.shares)
         if share is not None:
             self.gradients.append(Gradient(share, count))
@@ -64,24 +116,18 @@ class _Lowering:
         born, died = (Alloc(weight), Alloc(weight), Free(weight)), Free(weight)
         return found._replace(forward=(*born, *found.forward, died), backward=(*born, *found.backward, died))
 
-    def stack(self, layers: Layers, weights: tuple[Tensor | None, ...] = ()) -> tuple[Program, Program, Program]:
-        """Forward, backward, and what the end of forward frees."""
-        forward: list[Node] = []
-        backward: list[Node] = []
-        leaving: list[Node] = []
+    def stack(self, layers: Layers, weights: tuple[Tensor | None, ...] = ()) -> tuple[Piece, ...]:
+        """The layers of a stack."""
         around = weights or (None,) * len(layers.graphs)
-        for (count, graph), weight in zip(layers.graphs, around, strict=True):
-            layer = self.lowered(graph, count, layers.gradient, weight)
-            born, died = _weight_casts(graph, count)
-            forward.append(Loop(count, layer.forward + born, label="layers"))
-            backward.insert(0, Loop(count, layer.backward, label="layers"))
-            leaving += died
-        return tuple(forward), tuple(backward), tuple(leaving)
+        return tuple(
+            Piece(count, graph, self.lowered(graph, count, layers.gradient, weight), run)
+            for (count, graph), run, weight in zip(layers.graphs, layers.runs, around, strict=True)
+        )
 
 
 def passes(
     recipe: Recipe, *, policy: WeightGradients = WeightGradients.KEPT, gathered: Gathered | None = None,
-    shares: int = 0, built: Blocks | None = None,
+    shares: int = 0, built: Blocks | None = None, around: Around | None = None,
 ) -> Passes:
     """Forward and backward of one micro-batch.
 
@@ -91,23 +137,31 @@ def passes(
         gathered: weights that are gathered around each block of the main stack
         shares: each block's gradients are reduced as soon as it is done, and 1 / shares of them kept; 0: nothing kept
         built: the recipe's graphs, where they are built already
+        around: what happens around the parts; None: nothing
     """
-    built = built or blocks(recipe)
+    built, around = built or blocks(recipe), around or Around()
     lowering = _Lowering(policy, shares)
     towers = [(tower, lowering.stack(tower)) for tower in built.towers]
     gradient = built.main.gradient
     first = lowering.lowered(built.embedding, 1, gradient, gathered.embedding if gathered else None)
-    forward, backward, leaving = lowering.stack(built.main, gathered.layers if gathered else ())
+    layers = lowering.stack(built.main, gathered.layers if gathered else ())
     last = lowering.lowered(built.head, 1, gradient, gathered.head if gathered else None)
     added = _added_to_the_heads(recipe, built.embedding, lowering.gradients)
     inputs, kept = input_tensors(recipe), _kept_logits(recipe)
-    before = tuple(node for tower, parts in towers for node in (Alloc(tower.hidden), *parts[0], *parts[2]))
-    after = tuple(node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts[1]))
+    before = tuple(node for tower, parts in towers for node in _tower_forward(tower, parts, around))
+    after = tuple(node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts, around))
+    ends = tuple(tensor for graph in (built.embedding, built.head) for tensor in weight_gradients(graph))
+    name = recipe.model.main.name
     return Passes(
-        (*map(Alloc, inputs), *before, *first.forward, *forward, *last.forward, *map(Alloc, kept), *leaving),
         (
-            *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *last.backward, *backward,
-            *first.backward, *_sum_with_the_heads(added), *after, Free(built.head.outputs[0].tensor),
+            *map(Alloc, inputs), *around.begin(), *before, *first.forward, *around.forward(name, layers),
+            *last.forward, *map(Alloc, kept), *around.leave(layers),
+        ),
+        (
+            *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *around.turn(), *last.backward,
+            *around.between(tuple(weight_gradients(built.head))), *around.backward(name, layers), *first.backward,
+            *_sum_with_the_heads(added), *after,
+            *around.end(tuple(tensor for tensor in ends if tensor not in added)), Free(built.head.outputs[0].tensor),
             *map(Free, (*kept, *inputs)),
         ),
         tuple(gradient for gradient in lowering.gradients if gradient.tensor not in added),
@@ -120,7 +174,7 @@ def _added_to_the_heads(recipe: Recipe, embedding: Graph, gradients: list[Gradie
         return ()
     kept = {gradient.tensor for gradient in gradients}
     of_head = {tensor.num_bytes for tensor in kept if tensor.name == "head.output.weight_gradient"}
-    of_table = (tensor for tensor in _weight_gradients(embedding) if tensor.name == "tokens.weight_gradient")
+    of_table = (tensor for tensor in weight_gradients(embedding) if tensor.name == "tokens.weight_gradient")
     return tuple(tensor for tensor in of_table if tensor in kept and tensor.num_bytes in of_head)
 
 
@@ -138,9 +192,13 @@ def _sum_with_the_heads(added: tuple[Tensor, ...]) -> Iterator[Node]:
         yield from (Alloc(total), Free(total), Free(tensor))
 
 
-def _tower_backward(tower: Layers, backward: Program) -> Program:
+def _tower_forward(tower: Layers, pieces: tuple[Piece, ...], around: Around) -> Program:
+    return (Alloc(tower.hidden), *around.forward(tower.hidden.owner, pieces), *around.leave(pieces))
+
+
+def _tower_backward(tower: Layers, pieces: tuple[Piece, ...], around: Around) -> Program:
     """The tower's output lives until its readers' backward is done; its gradient was summed meanwhile."""
-    return (Free(tower.hidden), *backward, Free(tower.gradient))
+    return (Free(tower.hidden), *around.backward(tower.hidden.owner, pieces), Free(tower.gradient))
 
 
 def _loss_gradient(last: Lowered) -> Iterator[Node]:
@@ -176,26 +234,37 @@ def _kept_logits(recipe: Recipe) -> tuple[Tensor, ...]:
     return (Tensor(name="logits held by the loop", num_bytes=size, category=Category.ACTIVATIONS, owner="head"),)
 
 
-def _weight_gradients(graph: Graph) -> Iterator[Tensor]:
+def weight_gradients(graph: Graph) -> Iterator[Tensor]:
+    """Those that a graph's backward leaves behind."""
     for operator in graph.operators:
         yield from operator.weight_gradients
         for value in operator.saved_weight_gradients:
             yield value.tensor
 
 
-def inference(recipe: Recipe, built: Blocks | None = None) -> Program:
-    """Forward without autograd; `built` are the recipe's graphs, where they are built already."""
-    built, inputs = built or blocks(recipe), input_tensors(recipe)
-    towers = tuple(node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower)))
+def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None = None) -> Program:
+    """Forward without autograd.
+
+    Args:
+        recipe: the model and its implementations
+        built: the recipe's graphs, where they are built already
+        around: what happens around the parts; None: nothing
+    """
+    built, inputs, around = built or blocks(recipe), input_tensors(recipe), around or Around()
+    towers = tuple(node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower, around)))
     return (
-        *map(Alloc, inputs), *towers, *lower_inference(built.embedding), *_inferred(built.main),
-        *lower_inference(built.head), Free(built.head.outputs[0].tensor), *map(Free, inputs),
-        *(Free(tower.hidden) for tower in built.towers),
+        *map(Alloc, inputs), *around.begin(), *towers, *lower_inference(built.embedding),
+        *_inferred(built.main, around), *lower_inference(built.head), Free(built.head.outputs[0].tensor),
+        *map(Free, inputs), *(Free(tower.hidden) for tower in built.towers), *around.close(),
     )
 
 
-def _inferred(layers: Layers) -> Program:
-    return tuple(Loop(count, lower_inference(graph), label="layers") for count, graph in layers.graphs)
+def _inferred(layers: Layers, around: Around) -> Program:
+    pieces = (
+        Piece(count, graph, Lowered(lower_inference(graph), (), ()), run)
+        for (count, graph), run in zip(layers.graphs, layers.runs, strict=True)
+    )
+    return around.forward(layers.hidden.owner, tuple(pieces), differentiates=False)
 
 
 def free_gradients(gradients: tuple[Gradient, ...]) -> Program:

@@ -8,15 +8,17 @@ from vramcast.blocks.ends import LINEAR
 from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.sizes import Sizes, norm_variant
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Plan, Precision, Recompute, Shards
-from vramcast.domain.model import Model, Stack
+from vramcast.domain.model import Model, Norm, Stack
+from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
-from vramcast.engines.eager.recipe import Recipe, Tower
-from vramcast.engines.transformers.versions import has_fused_attention
+from vramcast.engines.eager.recipe import IN_MEMORY, Recipe, Tower
+from vramcast.engines.transformers.versions import NEWEST, has_fused_attention, left_sentences, left_whole
 from vramcast.errors import UnknownName, Unsupported
 from vramcast.operators.linear import NUMERICS, Numerics
 from vramcast.operators.lora import ADAPTERS, Adapter
+from vramcast.operators.quantised import QUANTISED
 from vramcast.states.optimizers import optimizer
 from vramcast.units import DTYPE_BITS
 
@@ -30,6 +32,8 @@ LOSSES: Final[dict[Loss, str]] = {
 
 WITHOUT_ADAPTER: Final = ("prefix", "prompt", "ln")
 """PEFT methods that add no correction to linear layers."""
+
+FP32: Final = 4
 
 SAVED_MODULES: Final[dict[str, str]] = {"embedding": "embedding.tokens", "head": "head.output"}
 
@@ -95,6 +99,8 @@ def recipe_of(
     if towers and any(layer.cross_attention for layer in job.model.main.layers):
         decoder_len = job.workload.decoder_seq_len or sizes.seq_len
         sizes = sizes._replace(source_len=towers[-1].sizes.seq_len, seq_len=decoder_len)
+    if autocast and peft is not None:
+        sizes = _under_autocast(sizes, job.model)
     return Recipe(
         job.model,
         sizes,
@@ -137,7 +143,36 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         trained=NORM_WEIGHTS if peft is not None and peft.method == "ln" else (),
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=peft.base if peft is not None else "full",
+        left_whole=_left_whole(job),
     )
+
+
+def transformers_version(job: Job) -> Version:
+    """The release of transformers whose model code runs; the newest known where the question names none."""
+    return (job.engine_version if job.engine == "huggingface" else None) or NEWEST
+
+
+def _left_whole(job: Job) -> tuple[str, ...]:
+    """How the paths of those matrices begin that stay as they are where bitsandbytes packs the base."""
+    packed = job.plan.peft is not None and job.plan.peft.base in IN_MEMORY
+    return left_whole(job.model.family, transformers_version(job)) if packed else ()
+
+
+def packing_sentences(job: Job) -> tuple[str, ...]:
+    """What stays in 16 bits of a packed base."""
+    return tuple(left_sentences(job.model, _left_whole(job), transformers_version(job)))
+
+
+def _under_autocast(sizes: Sizes, model: Model) -> Sizes:
+    """A frozen 16-bit base: LayerNorm runs in fp32, and a packed layer answers in the type that it was asked in.
+
+    Source: pytorch aten/src/ATen/autocast_mode.h, list of fp32 operators; [bnb] in operators/quantised.py
+    """
+    if model.main.layers[0].norm is Norm.RMS:
+        return sizes
+    wide = sizes.packs("") and QUANTISED[sizes.stored].follows_input
+    numerics = sizes.numerics._replace(residual=FP32) if wide else sizes.numerics
+    return sizes._replace(wide_layer_norms=True, numerics=numerics)
 
 
 def attention_of(job: Job) -> AttentionKernel:

@@ -6,10 +6,14 @@ from typing import Final, NamedTuple
 
 from vramcast.blocks.parameters import named_parameters
 from vramcast.blocks.sizes import Sizes
-from vramcast.domain.model import Model, Stack
+from vramcast.domain.model import Model, Parameter, Stack
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
 from vramcast.states.steps import Weight
+from vramcast.states.storage import BITSANDBYTES, bitsandbytes_converts, is_linear
+
+IN_MEMORY: Final = BITSANDBYTES | {"int8"}
+"""Storages that bitsandbytes makes of the network in memory; "int8" of a frozen base is its LLM.int8()."""
 
 WEIGHTS_SOURCE: Final = "the model's configuration and its code in transformers"
 
@@ -50,9 +54,9 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
         parameter, path = owned.parameter, owned.parameter.path
         learns = recipe.learns(path) and parameter.trainable
         in_layer = ".layers." in owned.owner
-        width = sizes.numerics.weight
+        width = (sizes.norm_weights if parameter.kind == "norm" else None) or sizes.numerics.weight
         weight = Weight(owned.owner, path, parameter.shape, owned.repeats, width, learns, source=WEIGHTS_SOURCE)
-        if sizes.stored in QUANTISED and in_layer and parameter.kind == "matrix" and not learns:
+        if not learns and sizes.packs(path) and _packed(parameter, sizes, in_layer=in_layer):
             found += _quantised(weight, sizes.stored)
         elif learns and sizes.frozen and recipe.copies_learning:
             # PEFT's modules_to_save trains a copy and keeps the original
@@ -64,6 +68,13 @@ def weights(recipe: Recipe) -> tuple[Weight, ...]:
     if recipe.virtual_elements:
         found.append(Weight("adapter", "virtual tokens", (recipe.virtual_elements,), source="peft src/peft/tuners"))
     return tuple(found)
+
+
+def _packed(parameter: Parameter, sizes: Sizes, *, in_layer: bool) -> bool:
+    """Whether the format is one for this weight: bitsandbytes takes all linear layers, a checkpoint the inner ones."""
+    if sizes.stored in IN_MEMORY:
+        return bitsandbytes_converts(parameter, sizes.left_whole)
+    return in_layer and is_linear(parameter)
 
 
 def _quantised(weight: Weight, stored: str) -> list[Weight]:

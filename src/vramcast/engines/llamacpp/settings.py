@@ -61,6 +61,8 @@ OPTIONS: Final[dict[str, type]] = {
     "amb": int,  # ik_llama.cpp -amb: largest piece of attention scores [MiB]
     "fmoe": bool,  # ik_llama.cpp -fmoe: fused experts
     "rtr": bool,  # ik_llama.cpp -rtr: host weights are repacked at load
+    "threads": int,  # -t: cores that compute what lies on the host
+    "host-bandwidth": int,  # not the engine's: what main memory reads, as measured [GB/s]
     "parallel-copies": bool,  # pipeline parallelism where the engine would use it
 }
 """Engine options and the type of their values."""

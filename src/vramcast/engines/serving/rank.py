@@ -10,6 +10,7 @@ from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.adapters import adapter_slots
 from vramcast.engines.serving.corrected import corrected
 from vramcast.engines.serving.drafts import draft_weights
+from vramcast.engines.serving.packing import MARLIN, Packing
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.serving.tables import beside_weights
 from vramcast.engines.serving.weights import Formats, formats_of, loaded, weight_tensors
@@ -37,7 +38,8 @@ def layout_of(job: ServeJob, *, vocab_divisor: int) -> Layout:
 
 
 def load_program(
-    job: ServeJob, stage: Stage, layout: Layout, formats: Formats, *, rotary_width: int | None = None
+    job: ServeJob, stage: Stage, layout: Layout, formats: Formats, *, rotary_width: int | None = None,
+    packing: Packing = MARLIN,
 ) -> Program:
     """Everything that is there before the cache is sized, as large as the job's calibration says.
 
@@ -47,12 +49,13 @@ def load_program(
         layout: degrees of parallelism
         formats: how weights are stored
         rotary_width: bytes of an element of rotary tables; None: as activations
+        packing: how mxfp4 experts are laid out
     """
     stored = job.weights if job.plan.weights is None else None
     weights = weight_tensors(job.model, layout=layout, formats=formats, stage=stage, stored=stored)
     program = (
         *loaded(weights),
-        *loaded(_tables(job, stage, layout, formats, rotary_width)),
+        *loaded(_tables(job, stage, layout, rotary_width, packing if formats.quantised == "mxfp4" else None)),
         *loaded(adapter_slots(job, stage)),
         *loaded(draft_weights(job, stage)),
     )
@@ -60,13 +63,13 @@ def load_program(
 
 
 def _tables(
-    job: ServeJob, stage: Stage, layout: Layout, formats: Formats, rotary_width: int | None
+    job: ServeJob, stage: Stage, layout: Layout, rotary_width: int | None, packing: Packing | None
 ) -> Iterator[tuple[Tensor, int]]:
     channels = [run.layer.channel for run in stage.runs(job.model)]
     experts = max((channel.num_experts for channel in channels if isinstance(channel, MoE)), default=0)
     return beside_weights(
         job.model, stage, tp=layout.tp, experts_divided=layout.etp, local_experts=ceil_div(experts, layout.ep),
-        quantised=formats.quantised, width=WIDTHS[dtype_of(job.model, job.plan.dtype)], rotary_width=rotary_width,
+        packing=packing, width=WIDTHS[dtype_of(job.model, job.plan.dtype)], rotary_width=rotary_width,
     )
 
 

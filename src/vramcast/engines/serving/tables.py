@@ -3,7 +3,6 @@
 [rotary] vllm-project/vllm vllm/model_executor/layers/rotary_embedding/base.py `_compute_cos_sin_cache`: cosine and sine
 of every position, one table for all layers that rotate alike; linear scaling lengthens it (linear_scaling_rope.py)
 [absorb] vllm/model_executor/layers/attention/mla_attention.py `process_weights_after_loading`: W_UK and W_UV in 16 bits
-[mxfp4] vllm/model_executor/layers/quantization/utils/mxfp4_utils.py, marlin_utils_fp4.py: tiles of 256 x 128
 """
 
 from __future__ import annotations
@@ -13,17 +12,12 @@ from typing import Final
 
 from vramcast.domain.model import Attention, Mixer, Model, MoE, MultiLatentAttention
 from vramcast.domain.program import Category, Tensor
+from vramcast.engines.serving.packing import Packing, padding_bytes
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.serving.weights import block_bytes
-from vramcast.states.storage import format_of
-from vramcast.units import ceil_div, round_up
 
 OWN_LOCAL_TABLE: Final = frozenset(("gemma3", "gemma3_text", "gemma4", "gemma4_text"))
 """Families whose windowed layers rotate with another base than the others."""
-
-HIDDEN_TILE: Final = 256
-WIDTH_TILE: Final = 128
-"""What Marlin pads mxfp4 experts to [mxfp4]."""
 
 
 def beside_weights(
@@ -33,7 +27,7 @@ def beside_weights(
     tp: int,
     experts_divided: int,
     local_experts: int,
-    quantised: str,
+    packing: Packing | None,
     width: int = 2,
     rotary_width: int | None = None,
 ) -> Iterator[tuple[Tensor, int]]:
@@ -45,7 +39,7 @@ def beside_weights(
         tp: ranks that share a layer's matrices
         experts_divided: ranks that share one expert's matrices
         local_experts: experts of one layer on this rank
-        quantised: format of the experts
+        packing: how kernels lay the experts out; None: as the checkpoint does
         width: of an activation [bytes]
         rotary_width: of an element of a rotary table; None: as an activation [bytes]
     """
@@ -56,9 +50,11 @@ def beside_weights(
         if isinstance(mixer, MultiLatentAttention):
             elements = mixer.num_heads // tp * mixer.kv_lora_rank * (mixer.qk_nope_dim + mixer.v_head_dim)
             yield _tensor("absorbed W_UK and W_UV", elements * width, f"{elements:,} x {width} B"), run.count
-        if isinstance(channel, MoE) and quantised == "mxfp4":
-            padding = _padding(channel, model.hidden, experts_divided, local_experts)
-            yield _tensor("experts.padding", padding, f"tiles of {HIDDEN_TILE} x {WIDTH_TILE}"), run.count
+        if isinstance(channel, MoE) and packing is not None:
+            padding = padding_bytes(
+                channel, model.hidden, divided=experts_divided, experts=local_experts, packing=packing
+            )
+            yield _tensor("experts.padding", padding, f"as {packing.name} lays them out"), run.count
 
 
 def _rotary_tables(model: Model, width: int) -> Iterator[tuple[str, int, str]]:
@@ -85,17 +81,6 @@ def _rotary_width(mixer: Mixer | None) -> int:
 
 def _is_local(mixer: Mixer | None) -> bool:
     return isinstance(mixer, Attention) and mixer.window is not None
-
-
-def _padding(moe: MoE, hidden: int, divided: int, experts: int) -> int:
-    """Bytes that padded tiles add to the experts of one layer."""
-    stored, inner = format_of("mxfp4"), ceil_div(moe.expert.width, divided)
-    ups = 2 if moe.expert.gated else 1
-
-    def size(h: int, f: int) -> int:
-        return stored.num_bytes((experts, ups * f, h)) + stored.num_bytes((experts, h, f))
-
-    return size(round_up(hidden, HIDDEN_TILE), round_up(inner, WIDTH_TILE)) - size(hidden, inner)
 
 
 def _tensor(name: str, num_bytes: int, formula: str) -> Tensor:

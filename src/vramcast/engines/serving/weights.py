@@ -58,6 +58,7 @@ class Formats(NamedTuple):
     whole: str  # of everything else
     experts: str = ""  # of routed experts, where they differ
     attention: str = ""  # of what mixes tokens, where it differs
+    left_whole: tuple[str, ...] | None = None  # see `states.storage.format_for`
 
     def of(self, parameter: Parameter) -> str:
         """The format of one weight of the decoder."""
@@ -65,7 +66,7 @@ class Formats(NamedTuple):
             return self.attention
         if self.experts and is_expert(parameter):
             return self.experts
-        return format_for(parameter, quantised=self.quantised, whole=self.whole)
+        return format_for(parameter, quantised=self.quantised, whole=self.whole, left_whole=self.left_whole)
 
 
 def formats_of(model: Model, *, weights: str | None, dtype: str | None) -> Formats:

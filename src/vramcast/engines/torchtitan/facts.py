@@ -46,6 +46,14 @@ FOLDED_BATCH_SINCE: Final = "2026-08-20"
 OUTPUTS_DROPPED_SINCE: Final = "2025-10-22"
 """schedule.step(return_outputs=False): the last stage keeps no logits [titan e5ef99aab, train.py]."""
 
+EXCHANGES_KEPT_SINCE: Final = "2025-09-06"
+"""Selective recomputation keeps what comes out of all-to-alls [titan c4e229115, `_save_list`]."""
+IN_ORDER: Final = ("2025-11-21", "2026-04-06")
+"""Experts' rows were put back in order, turned into fp32 and multiplied by their scores; before and since, they are
+scored in fp32 and added where their tokens are [titan models/common/moe.py, e1f7f318a to 8bc267dea]."""
+FP32_GATE: Final = ("2026-03-04", "2026-04-02")
+"""The gate computed in fp32 under autocast [titan models/common/moe/moe.py, ab5ed59f8 to fe80b63cf]."""
+
 LATEST: Final = "2099-01-01"
 
 
@@ -69,6 +77,9 @@ class Facts(NamedTuple):
     graph_chunked_loss: bool
     pairs_positions: bool
     folds_batch: bool
+    keeps_exchanges: bool
+    experts_in_order: bool
+    fp32_gate: bool
 
 
 def facts(version: str = "") -> Facts:
@@ -97,4 +108,7 @@ def facts(version: str = "") -> Facts:
         graph_chunked_loss=date >= GRAPH_CHUNKED_LOSS_SINCE,
         pairs_positions=PAIRED_POSITIONS[0] <= date < PAIRED_POSITIONS[1],
         folds_batch=date >= FOLDED_BATCH_SINCE,
+        keeps_exchanges=date >= EXCHANGES_KEPT_SINCE,
+        experts_in_order=IN_ORDER[0] <= date < IN_ORDER[1],
+        fp32_gate=FP32_GATE[0] <= date < FP32_GATE[1],
     )

@@ -18,17 +18,18 @@ from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.job import Recompute
 from vramcast.domain.model import Layer, Model, Norm
 from vramcast.domain.program import Category, Tensor
+from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Operator, Value
 from vramcast.operators.linear import cast
 from vramcast.operators.loss import Vocabulary, cross_entropy
 
-PRODUCTS: Final = ("linear", "grouped_linear", "quantised_linear")
-KEPT_KERNELS: Final = (
-    "flash_attention", "efficient_attention", "cudnn_attention", "reduce_scatter", "all_to_all", "topk",
-)
+PRODUCTS: Final = ("linear", "quantised_linear")
+KEPT_KERNELS: Final = ("flash_attention", "efficient_attention", "cudnn_attention", "reduce_scatter")
 """Operators whose outputs selective recomputation keeps, besides every second product [titan `_save_list`]."""
 LOSS_CHUNKS: Final = 8
 """ChunkedCELoss.Config.num_chunks."""
+HELD: Final = {"model_fp32": "logits.fp32", "model_fp32_shifted": "logits.shifted"}
+"""Which logits the trainer's variable holds, where they are not the head's output."""
 
 
 class Choices(NamedTuple):
@@ -43,6 +44,8 @@ class Choices(NamedTuple):
     context_ranks: int = 1
     expert_ranks: int = 1
     fused_qkv: bool = False
+    keeps_exchanges: bool = False  # selective recomputation keeps what all-to-alls bring
+    graph: bool = False  # the graph trainer, whose policy keeps batches of products
 
 
 def layer(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
@@ -69,17 +72,25 @@ def _policy(graph: Graph, choices: Choices) -> Callable[[Operator], bool]:
     Eager checkpointing keeps the output of the last product although nothing of backward reads it; the compiler's
     partitioner does not.
     """
-    products = [operator for operator in graph.operators if operator.name in PRODUCTS]
+    products = [operator for operator in graph.operators if operator.name in PRODUCTS and not _is_grouped(operator)]
     kept = {
         id(operator)
         for index, operator in zip(_places(products, fused=choices.fused_qkv), products, strict=True)
         if choices.every_product or index % 2 == 0
     }
-    kept |= {id(operator) for operator in graph.operators if operator.name in (*KEPT_KERNELS, "abs")}
+    kernels = (*KEPT_KERNELS, "abs", *(("all_to_all",) if choices.keeps_exchanges else ()))
+    kept |= {id(operator) for operator in graph.operators if operator.name in kernels}
+    if choices.graph:
+        kept |= {id(operator) for operator in graph.operators if operator.name == "bmm"}
     if choices.needed_only:
         last = max((i for i, operator in enumerate(graph.operators) if operator.name in PRODUCTS), default=0)
         kept -= {id(operator) for operator in graph.operators[last:]}
     return lambda operator: id(operator) in kept
+
+
+def _is_grouped(operator: Operator) -> bool:
+    """Whether it is a grouped product of experts, which is not on the policy's list [titan `_save_list`]."""
+    return any("moe.experts" in value.name for value in operator.outputs)
 
 
 def _places(products: list[Operator], *, fused: bool) -> list[int]:
@@ -166,7 +177,7 @@ def head(model: Model, sizes: Sizes, choices: Choices, hidden: Tensor) -> Graph:
     graph.returns(LOSSES[choices.loss](graph, x, model, sizes))
     if not choices.frees_prediction:
         made = {value.name: value for operator in graph.operators for value in operator.outputs}
-        logits = made.get("logits.fp32" if choices.loss == "model_fp32" else "head.output")
+        logits = made.get(HELD.get(choices.loss, "head.output"))
         holder.saved = () if logits is None else (logits,)  # a chunked loss never makes them whole
     return graph
 
@@ -264,11 +275,48 @@ def _chunked_output(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value
     return loss
 
 
+def _linear_chunked(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
+    """Head and cross entropy chunk by chunk over the tokens [torchtune `LinearCrossEntropyLoss`].
+
+    Forward keeps every chunk's fp32 log-probabilities: chunks save what is live beside them, not what is kept.
+    Backward frees them chunk by chunk. What is live beside all of them and the weight's gradient is the largest of
+    two fp32 gradients of the first chunk, of the second, when the first is gone, and the second chunk's weight gradient
+    before it is added.
+    """
+    tokens, vocab = -(-sizes.tokens // LOSS_CHUNKS), model.vocab // sizes.tp
+    whole, chunk = (Vocabulary(count, vocab, sizes.numerics.compute) for count in (sizes.tokens, tokens))
+    weight = vocab * sizes.hidden * sizes.numerics.gradient
+    wide = chunk.fp32_bytes
+    beside = max(2 * wide - weight, wide, weight - 2 * wide + chunk.num_bytes)
+    hidden = aten.unary(graph, x, num_bytes=x.num_bytes, name="loss.valid_tokens")
+    log_probs = graph.value("loss.log_probabilities", whole.fp32_bytes, gradient_bytes=0)
+    return graph.call(
+        "linear_cross_entropy", [hidden], [graph.value("loss", 4)], saved=[hidden], extra=[log_probs],
+        temporaries=[graph.tensor("logits_chunk", chunk.num_bytes), graph.tensor("logits_chunk.fp32", wide)],
+        backward_temporaries=[
+            graph.tensor("logits_chunk.gradients", beside), graph.tensor("loss.hidden_gradient_chunk", x.num_bytes)
+        ],
+        weight_gradients=[graph.tensor("head.output.weight_gradient", weight, Category.GRADIENTS)],
+    )
+
+
+def _model_fp32_shifted(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
+    """The model's fp32 logits, shifted by a copy that the recipe holds [torchtune recipes of 0.2]."""
+    logits, spec = _logits(graph, x, model, sizes, sizes.tokens)
+    wide = cast(graph, logits, elements=spec.elements, to_bytes=4, name="logits.fp32")
+    shifted = aten.unary(graph, wide, num_bytes=spec.fp32_bytes, name="logits.shifted")
+    loss = cross_entropy(graph, shifted, spec._replace(itemsize=4), "torch")
+    graph.hold(shifted)
+    return loss
+
+
 LOSSES: Final[dict[str, Callable[[Graph, Value, Model, Sizes], Value]]] = {
     "eager": _eager,
     "model_fp32": _model_fp32,
     "compiled": _compiled,
     "chunked": _chunked,
     "chunked_output": _chunked_output,
+    "linear_chunked": _linear_chunked,
+    "model_fp32_shifted": _model_fp32_shifted,
 }
 """Forms of head and loss."""

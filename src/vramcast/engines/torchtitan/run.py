@@ -16,7 +16,7 @@ from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, 
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.torchtitan.pieces import Pieces, Span, pieces
-from vramcast.engines.torchtitan.setting import Setting, offloaded, read
+from vramcast.engines.torchtitan.setting import Setting, assumptions, offloaded, read
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.parallel.fsdp import (
     backward,
@@ -43,7 +43,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     built = pieces_of(setting, Span(runs))
     return (
         RankProgram(
-            role="all", count=job.cluster.count, phases=phases_of(setting, built), alloc_conf=alloc_conf_of(setting)
+            role="all", count=job.cluster.count, phases=phases_of(setting, built), alloc_conf=alloc_conf_of(setting),
+            assumptions=assumptions(job),
         ),
     )
 
@@ -175,7 +176,7 @@ def _pipeline_ranks(setting: Setting, stages: Mapping[int, tuple[Span, ...]]) ->
         role = f"stage {stage + 1} of {plan.pp}"
         yield RankProgram(
             role=role, count=job.cluster.count // plan.pp, phases=_pipeline_phases(setting, built, slots),
-            alloc_conf=alloc_conf_of(setting),
+            alloc_conf=alloc_conf_of(setting), assumptions=assumptions(job),
         )
 
 

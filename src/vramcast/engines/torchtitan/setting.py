@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from vramcast.blocks.sizes import Sizes
+from vramcast.blocks.sizes import Dispatch, Sizes
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute, Shards, share
 from vramcast.domain.model import Attention, MultiLatentAttention
 from vramcast.domain.version import date_text
@@ -94,6 +94,16 @@ def read(job: Job) -> Setting:
     )
 
 
+def assumptions(job: Job) -> tuple[str, ...]:
+    """Whose loss is counted where nobody names a version."""
+    if job.engine_version is not None or "version" in job.engine_options or job.plan.loss is not None:
+        return ()
+    return (
+        "torchtitan of today: head and loss run chunk by chunk, since 2026-05; before, all logits were made, in fp32: "
+        "--engine torchtitan@2026-04 counts them",
+    )
+
+
 def _micro_batches(job: Job, known: Facts) -> tuple[int, int]:
     """Pipeline micro-batches and samples of each."""
     batch, plan = job.workload.micro_batch, job.plan
@@ -118,6 +128,10 @@ def _sizes(job: Job, known: Facts, samples: int) -> Sizes:
         rope="compiled" if plan.compile else "complex",
         grouped=known.grouped_attention, tp=plan.tp,
         sequence_parallel=plan.tp > 1,
+        dispatch=Dispatch(
+            ranks=plan.ep, row_ranks=plan.tp if plan.ep > 1 and (plan.etp or 1) == 1 else 1,
+            in_order=known.experts_in_order, fp32_gate=known.fp32_gate,
+        ),
     )
 
 
@@ -154,6 +168,7 @@ def _choices(job: Job, known: Facts, *, float8: bool) -> Choices:
         plan.recompute, loss, known.frees_prediction, needed_only=plan.compile or graph,
         every_product=graph and known.graph_keeps_products, context_ranks=plan.cp,
         expert_ranks=plan.ep, fused_qkv=known.fused_qkv,
+        keeps_exchanges=known.keeps_exchanges, graph=graph,
         abs_kept=float8 and not plan.compile and known.saves_abs and plan.recompute is Recompute.SELECTIVE,
     )
 

@@ -14,6 +14,8 @@ from vramcast.engines.transformers.placement import placed
 from vramcast.engines.transformers.program import phases, workspace
 from vramcast.engines.transformers.room import Room
 from vramcast.engines.transformers.settings import Settings, generates, settings_of
+from vramcast.engines.transformers.versions import left_sentences, left_whole
+from vramcast.states.storage import BITSANDBYTES
 
 
 def deploy(job: ServeJob) -> Deployment:
@@ -49,3 +51,5 @@ def _assumptions(job: ServeJob) -> Iterator[str]:
         yield "what growing caches leave free in PyTorch's allocator is given back before the card is full"
     if job.plan.pp > 1:
         yield 'layers lie on the GPUs as device_map="auto" balances them'
+    if job.plan.weights in BITSANDBYTES:
+        yield from left_sentences(job.model, left_whole(job.model.family, job.version), job.version)

@@ -15,7 +15,7 @@ from vramcast.engines.transformers.versions import Behaviour, behaviour
 from vramcast.engines.transformers.weights import formats_of
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.operators.linear import Numerics
-from vramcast.states.storage import format_of
+from vramcast.states.storage import BITSANDBYTES, format_of
 from vramcast.units import DTYPE_BITS
 
 CACHES: Final = ("dynamic", "static", "quantized", "offloaded")
@@ -94,7 +94,7 @@ def settings_of(job: ServeJob) -> Settings:
     """
     _refuse(job)
     model, plan, requests = job.model, job.plan, job.requests
-    formats = formats_of(model, weights=plan.weights, dtype=plan.dtype)
+    formats = formats_of(model, weights=plan.weights, dtype=plan.dtype, version=job.version)
     format_of(formats.quantised)
     dtype = activation_dtype(formats)
     flash = plan.attention == "flash"
@@ -208,6 +208,7 @@ def sizes_of(model: Model, stack: Stack, settings: Settings, *, rows: int, queri
         keys=keys,
         frozen=True,
         stored=product.stored if rows * queries >= product.rows else "full",
+        left_whole=(settings.formats.left_whole or ()) if settings.formats.quantised in BITSANDBYTES else (),
         fused_gate=found.fused_gate,
         expert_loop=found.expert_loop,
     )

@@ -7,10 +7,15 @@ Code that a checkpoint brings itself ("remote") does not change with the release
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from vramcast.domain.serving import Version
+from vramcast.blocks.parameters import named_parameters
+from vramcast.domain.model import Model
+from vramcast.domain.version import Version, version_text
 
+NEWEST: Final[Version] = (5, 23)
+"""The newest release whose sources were read: what holds where no release is named."""
 NEVER: Final[Version] = (1 << 30,)
 ALWAYS: Final[Version] = (0,)
 
@@ -107,6 +112,32 @@ CONCATENATES_PROMPT_SINCE: Final[Version] = (4, 56)
 """A layer's first update is a concatenation too, so that no views are cached."""
 WARM_UP_SINCE: Final[Version] = (4, 50)
 GROUPED_EXPERTS_SINCE: Final[Version] = (5, 0)
+
+STACKED_EXPERTS_SINCE: Final[dict[str, Version]] = {
+    **dict.fromkeys(("dbrx", "gpt_oss", "granitemoe", "jetmoe", "llama4", "qwen3_vl_moe"), ALWAYS),
+    "nemotron_h": (5, 3), "deepseek_v4": (5, 10), **dict.fromkeys(("deepseek_v32", "mimo_v2_flash"), (5, 14)),
+    "kimi_linear": (5, 18), "kimi_k2": NEVER,
+}
+"""First release whose experts are one parameter of three dimensions and no linear layers, which bitsandbytes converts;
+GROUPED_EXPERTS_SINCE for every other family. Those of a later release came with code of their own before, with linear
+layers, as Kimi K2 still does."""
+
+OWN_ROUTER_SINCE: Final[dict[str, Version]] = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "gpt_oss", "kimi_k2"), ALWAYS),
+    "llama4": (5, 5), "gemma4": NEVER,
+}
+"""First release whose router is a parameter or a subclass of nn.Linear, left as it is; else (5, 0)."""
+
+OTHERS_LEFT: Final[dict[str, tuple[Version, tuple[str, ...]]]] = {
+    "falcon": ((5, 5), ("attention.", "mlp.")),  # `FalconLinear`, since only nn.Linear itself is converted
+    **dict.fromkeys(("mt5", "t5", "umt5"), (ALWAYS, ("mlp.down",))),  # `_keep_in_fp32_modules`, here and below
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), (ALWAYS, ("indexer.weights",))),
+    "deepseek_v4": (
+        ALWAYS,
+        ("attention.out_a", "compressor.", "hyper.", "indexer.kv", "indexer.gate", "indexer.weights"),
+    ),
+}
+"""Since when which other matrices of a family are kept whole."""
 WINDOWED_CACHE_SINCE: Final[Version] = (4, 56)
 """DynamicSlidingWindowLayer: layers with a window keep its tokens only."""
 
@@ -127,6 +158,42 @@ def has_fused_attention(family: str) -> bool:
     (True, False)
     """
     return SDPA_SINCE.get(family_of(family), ALWAYS) != NEVER
+
+
+def left_whole(family: str, version: Version) -> tuple[str, ...]:
+    """How the paths of those matrices begin that bitsandbytes does not convert when it converts every linear layer.
+
+    Source: transformers integrations/bitsandbytes.py `replace_with_bnb_linear`; models/<family>/modeling_*.py
+
+    >>> left_whole("qwen3_moe", (4, 57)), left_whole("qwen3_moe", (5, 0))
+    ((), ('moe.experts.', 'moe.router'))
+    """
+    name = family_of(family)
+    since, found = OTHERS_LEFT.get(name, (NEVER, ()))
+    found = found if version >= since else ()
+    if version >= STACKED_EXPERTS_SINCE.get(name, GROUPED_EXPERTS_SINCE):
+        found += ("moe.experts.",)
+    if version >= OWN_ROUTER_SINCE.get(name, GROUPED_EXPERTS_SINCE):
+        found += ("moe.router",)
+    return found
+
+
+def left_sentences(model: Model, left: tuple[str, ...], version: Version) -> Iterator[str]:
+    """What somebody should know who expects bitsandbytes to convert all of a network.
+
+    Args:
+        model: the network
+        left: what is not converted, as `left_whole` says it
+        version: of transformers
+    """
+    said = version_text(version)
+    if "moe.experts." in left and any(owned.parameter.expert for owned in named_parameters(model)):
+        yield (
+            f"experts are not packed: transformers {said} stacks them in one parameter, and bitsandbytes converts "
+            "linear layers only"
+        )
+    if "mlp." in left:
+        yield f"no layer is packed: {model.family} has linear layers of its own, which transformers {said} passes by"
 
 
 def behaviour(family: str, version: Version, *, flash: bool) -> Behaviour:

@@ -1,6 +1,7 @@
 """Weights as modules register them: one tensor each, scales and zeros beside them.
 
-[bnb] transformers integrations/bitsandbytes.py `replace_with_bnb_linear`: every nn.Linear but the head.
+[bnb] transformers integrations/bitsandbytes.py `replace_with_bnb_linear`: every nn.Linear but the head, which experts
+stacked in one parameter are not.
 """
 
 from __future__ import annotations
@@ -14,17 +15,15 @@ from vramcast.blocks.parameters import named_parameters
 from vramcast.domain.checkpoint import StoredWeights
 from vramcast.domain.model import Model
 from vramcast.domain.program import Category, Tensor
+from vramcast.domain.serving import Version
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.serving.weights import CHECKPOINT_FORMATS, Formats, on_stage, stage_of
-from vramcast.states.storage import format_for, format_of
+from vramcast.engines.transformers.versions import left_whole
+from vramcast.states.storage import BITSANDBYTES, format_of
 from vramcast.units import ceil_div
 
 if TYPE_CHECKING:
     from vramcast.engines.serving.headers import Part
-
-CONVERTS_TOWERS: Final = ("nf4", "nf4-dq", "int8-bnb")
-"""Formats that a library applies to every linear layer on loading [bnb]; GPTQ, AWQ and FP8 checkpoints quantise the
-language model's layers only."""
 
 SOURCE: Final = "the model's modules in transformers models/*/modeling_*.py"
 
@@ -36,14 +35,15 @@ class Owned(NamedTuple):
     repeats: int
 
 
-def formats_of(model: Model, *, weights: str | None, dtype: str | None) -> Formats:
+def formats_of(model: Model, *, weights: str | None, dtype: str | None, version: Version) -> Formats:
     """The formats a question names, else the checkpoint's own: nothing is converted on loading."""
+    left = left_whole(model.family, version)
     whole = dtype or (model.dtype if model.dtype in ("bf16", "fp16", "fp32") else "bf16")
     if weights is not None:
-        return Formats(weights, whole)
+        return Formats(weights, whole, left_whole=left)
     if model.quantisation is None:
         return Formats(whole, whole)
-    return Formats(CHECKPOINT_FORMATS.get(model.quantisation, model.quantisation), whole)
+    return Formats(CHECKPOINT_FORMATS.get(model.quantisation, model.quantisation), whole, left_whole=left)
 
 
 def weights(
@@ -76,8 +76,8 @@ def _by_format(model: Model, formats: Formats, stage: Stage) -> Iterator[Owned]:
         if not on_stage(owner, model, stage):
             continue
         tower = any(owner.startswith(stack.name) for stack in model.stacks[:-1] if stack.vision is not None)
-        quantised = formats.whole if tower and formats.quantised not in CONVERTS_TOWERS else formats.quantised
-        stored = format_for(parameter, quantised=quantised, whole=formats.whole)
+        # GPTQ, AWQ and FP8 checkpoints quantise the language model's layers only
+        stored = formats.whole if tower and formats.quantised not in BITSANDBYTES else formats.of(parameter)
         sizes = " x ".join(f"{size:,}" for size in parameter.shape)
         for name, num_bytes in format_of(stored).parts(parameter.shape):
             path = f"{parameter.path}.{name}" if name else parameter.path

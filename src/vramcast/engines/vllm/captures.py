@@ -37,16 +37,20 @@ class Graphs(NamedTuple):
 
 TAKEN: Final[tuple[Graphs, ...]] = (
     Graphs(
-        (0, 11), 162, 13.8, 49.6, 8.5, 25, 51, 0.2, 1.7,
-        "15 start-up logs of 0.19 on H100, 16 to 80 dense layers, within 7 %, 4 with experts; adapters: one of 0.11",
+        (0, 12), 162, 13.8, 49.6, 8.5, 25, 51, 0.2, 3.0,
+        "15 start-up logs of 0.19 on H100, 16 to 80 dense layers, within 7 %, 4 with experts; adapters: as in 0.11.2",
     ),
-    Graphs((0, 8), 113, 9.7, 34.7, 6, 17.5, 51, 0.2, 1.7, "the same less a third: one log of 0.10, piecewise only"),
+    Graphs(
+        (0, 11, 1), 113, 9.7, 34.7, 6, 17.5, 51, 0.2, 3.0,
+        "as 0.10; adapters: captured once with and once without them, twice the kernels with: one log of 0.11.2 on L4",
+    ),
+    Graphs((0, 8), 113, 9.7, 34.7, 6, 17.5, 51, 0.2, 2.0, "those of 0.19 less a third: one log of 0.10.2"),
     Graphs((0, 0), 0, 5.6, 0, 0, 6, 35, 0.0, 3.5, "5 start-up logs of 0.7 to 0.9 on T4, four of them with adapters"),
 )
 """Version -> what the driver has less when all are captured; the last row is the V0 engine's."""
 
 ESTIMATED: Final = Graphs(
-    (0, 18), -89, 12.8, 97.6, 6.2, 25, 51, 0.2, 1.7, "15 start-up logs of 0.19 on H100, half of them within 7 %"
+    (0, 18), -89, 12.8, 97.6, 6.2, 25, 51, 0.2, 3.0, "15 start-up logs of 0.19 on H100, half of them within 7 %"
 )
 """What the profile expects them to take [estimate]."""
 
@@ -56,11 +60,12 @@ PACKED_SIZES: Final = 2
 LARGEST: Final = 512
 LARGEST_BLACKWELL: Final = 1024
 BLACKWELL_SINCE: Final[Version] = (0, 31)
-LARGEST_OF_FAMILY: Final = {"gpt_oss": 1024}
-"""Largest batch with a graph; of data-centre Blackwell; of families [vllm/model_executor/models/config.py]."""
+GPT_OSS_LARGEST: Final[tuple[tuple[Version, int], ...]] = (((0, 11, 1), 1024), ((0, 11), 992), ((0, 0), 1024))
+"""Largest batch with a graph; of data-centre Blackwell; of gpt-oss by version, in sixteens from 256 on
+[vllm/model_executor/models/config.py `GptOssForCausalLMConfig`, wheels 0.11.0, 0.11.2, 0.19.0]."""
 
 V0_LARGEST: Final = 256
-SIXTEENS_SINCE: Final[Version] = (0, 12)
+SIXTEENS_SINCE: Final[Version] = (0, 11, 1)
 """Before, sizes went up in eights to the end."""
 
 TWICE_SINCE: Final[Version] = (0, 10)
@@ -77,12 +82,13 @@ def captured_sizes(settings: Settings, model: Model, gpu: Gpu) -> int:
 
 
 def _sizes(settings: Settings, model: Model, gpu: Gpu) -> Iterator[int]:
-    most = LARGEST_OF_FAMILY.get(model.family, LARGEST)
+    oss = settings.v1 and model.family == "gpt_oss"
+    most = next(most for since, most in GPT_OSS_LARGEST if settings.version >= since) if oss else LARGEST
     if settings.version >= BLACKWELL_SINCE and gpu.sm in (100, 103):
         most = max(most, LARGEST_BLACKWELL)
     if not settings.v1:
         most = V0_LARGEST
-    step = 16 if settings.v1 and settings.version >= SIXTEENS_SINCE else 8
+    step = 16 if oss or (settings.v1 and settings.version >= SIXTEENS_SINCE) else 8
     largest = min(most, settings.batched_tokens)
     if settings.version >= TWICE_SINCE:
         largest = min(largest, 2 * settings.max_sequences)

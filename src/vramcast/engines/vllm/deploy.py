@@ -22,6 +22,7 @@ from vramcast.engines.vllm.captures import expected_bytes, graphs
 from vramcast.engines.vllm.groups import Grouping
 from vramcast.engines.vllm.layout import layout_of_cache, num_blocks, pool_of
 from vramcast.engines.vllm.options import options_of
+from vramcast.engines.vllm.packing import packing_of
 from vramcast.engines.vllm.pool import BlockPool
 from vramcast.engines.vllm.process import before_profile, non_torch, warm_up
 from vramcast.engines.vllm.profile import profiled_step, unpacked_bytes
@@ -98,7 +99,9 @@ def _assumptions(job: ServeJob, settings: Settings) -> tuple[str, ...]:
 def _worker(job: ServeJob, settings: Settings, stage: Stage) -> _Worker:
     model, plan, gpu = job.model, job.plan, job.cluster.gpu
     layout, formats = layout_of(job, vocab_divisor=VOCAB_MULTIPLE), job_formats(job)
-    load = (*load_program(job, stage, layout, formats), *corrected(job, loaded(more_slots(job, settings, stage))))
+    packing = packing_of(model, gpu, settings.version, adapters=plan.lora_slots > 0)
+    slots = corrected(job, loaded(more_slots(job, settings, stage)))
+    load = (*load_program(job, stage, layout, formats, packing=packing), *slots)
     kept = loaded(token_counts(model, settings)) if stage.last and generates(model) else ()
     profiled = profiled_step(
         model, settings, stage, plan=plan, gpu=gpu, eight_bit=formats.quantised in EIGHT_BIT,

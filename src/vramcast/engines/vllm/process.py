@@ -63,6 +63,9 @@ FREED_BYTES: Final = 10
 warmed up. From runs of 0.19 at fraction 0.95 on H100: one with 1.7 GiB left over ran out of memory (201,088 entries),
 one with 2.4 GiB served (102,400 entries); dense ones served with 0.8."""
 
+FREED_SINCE: Final[Version] = (0, 12)
+"""Under 0.11 gpt-oss-120b serves at fraction 0.95 on the same card, which such blocks would not leave room for."""
+
 
 def non_torch(plan: ServePlan, gpu: Gpu, settings: Settings) -> Tensor:
     """What the profile finds in use beside PyTorch's memory."""
@@ -95,9 +98,9 @@ def warm_up(settings: Settings, vocab: int, *, experts: bool) -> tuple[Tensor, .
     """The sampler once more, now that the cache is taken: its buffers no longer come out of the profile's share."""
     if not settings.v1 or settings.version < SAMPLER_WARM_UP_SINCE:
         return ()
-    sequences = settings.max_sequences
+    sequences, freed = settings.max_sequences, experts and settings.version >= FREED_SINCE
     slack = Tensor(
-        name="kernels and freed blocks", num_bytes=FREED_BYTES * sequences * vocab if experts else 0,
+        name="kernels and freed blocks", num_bytes=FREED_BYTES * sequences * vocab if freed else 0,
         category=Category.ACTIVATIONS, owner="sampler", basis=Basis.MEASURED,
         formula=f"{FREED_BYTES} B x {sequences:,} sequences x {vocab:,}",
         source="start-up logs of 0.19 on H100 at fraction 0.95",

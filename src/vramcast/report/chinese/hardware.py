@@ -136,7 +136,7 @@ HARDWARE_ZH: Final[dict[str, str]] = {
     "{count} batch sizes; {base} MiB + {each} MiB a layer for {layers}":
         "{count} 种批大小；{base} MiB + {layers} 层每层 {each} MiB",
     "graph of {part} packed by ggml's allocator": "由 ggml 分配器排布的 {part} 计算图",
-    "tiles of {size}": "{size} 的分块",
+    "as {name} lays them out": "按 {name} 的布局",
     "matrices in {dtype}, convolutions in fp16, vectors and tables in fp32":
         "矩阵为 {dtype}，卷积为 fp16，向量与表为 fp32",
     # machines and prices

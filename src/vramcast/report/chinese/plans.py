@@ -8,7 +8,7 @@ PLANS_ZH: Final[dict[str, str]] = {
     "{needed} needed, {there} usable": "需要 {needed}，可用 {there}",
     "no plan of {engines} is known here": "此处没有 {engines} 的可行方案",
     "needs --allow {name:w}": "需要 --allow {name}",
-    "{size:v} of main memory in each machine": "每台机器需内存 {size}",
+    "at least {low}, at most {high} of main memory in each machine": "每台机器需内存 {low} 至 {high}",
     "full recomputation: {options}": "完全重计算：{options}",
     "copies: {options}": "多副本：{options}",
     "full recomputation": "完全重计算",

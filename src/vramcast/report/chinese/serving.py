@@ -24,8 +24,8 @@ SERVING_ZH: Final[dict[str, str]] = {
         "可以启动，但 {wanted} 条 {context} token 的序列只容纳 {held} 条：它们需要 {needed}，缓存为 {size}",
     "starts, but holds {held} of {wanted} sequences of {context} tokens: they take {needed}, the cache has {size}; "
     "the longest context that fits is {longest}":
-        "可以启动，但 {wanted} 条 {context} token 的序列只容纳 {held} 条：它们需要 {needed}，缓存为 {size}；能放下的最长"
-        "上下文为 {longest}",
+        "可以启动，但 {wanted} 条 {context} token 的序列只容纳 {held} 条：它们需要 {needed}，缓存为 {size}；"
+        "能放下的最长上下文为 {longest}",
     "the cache of {size} holds {sequences} sequences of {context} tokens; {wanted} take {needed}":
         "{size} 的缓存可容纳 {sequences} 条 {context} token 的序列；{wanted} 条需要 {needed}",
     "the cache of {size} holds {sequences} sequences of {context} tokens; {wanted} take {needed}; "
@@ -77,7 +77,12 @@ SERVING_ZH: Final[dict[str, str]] = {
     # speed
     "no speed: {reason}": "无法给出速度：{reason}",
     "encoder-decoder models are not timed": "编码器-解码器模型不计时",
-    "layers on the host run at a speed that is not known here": "主机上的层速度未知",
+    "the host is taken for {machine}: {cores} cores that read {rate} GB/s; --engine-option host-bandwidth=GB/s and "
+    "threads=N say otherwise":
+        "主机假定为{machine}：{cores} 核，读内存 {rate} GB/s；可用 --engine-option host-bandwidth=GB/s、threads=N 指定",
+    "a desktop with two channels of DDR5-5600": "双通道 DDR5-5600 台式机",
+    "a workstation with eight channels of DDR5-5200": "八通道 DDR5-5200 工作站",
+    "one Xeon of the fourth generation": "一颗第四代至强",
     "the catalogue has no bandwidth or rates of {gpu}": "目录中没有 {gpu} 的带宽或算力",
     "speed is that of prompts of {prompt} tokens and answers of {answer}; --input-len and --output-len say otherwise":
         "速度按提示 {prompt} 个 token、回答 {answer} 个 token 计算；可用 --input-len 与 --output-len 指定",

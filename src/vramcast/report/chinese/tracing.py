@@ -20,8 +20,6 @@ TRACING_ZH: Final[dict[str, str]] = {
     "{length} positions; its config has {longest}, beyond which learned positions fail on a card":
         "{length} 个位置；其配置为 {longest}，超出时可学习的位置编码在卡上会报错",
     "torch {version}: tracing is tested with 2.13": "torch {version}：追踪仅在 2.13 上测试过",
-    "torch.compile: traced as it runs eagerly; compiled code mostly takes less":
-        "torch.compile：按 eager 执行追踪；编译后的代码通常占用更少",
     "the script runs out of memory, catches that and goes on; with memory enough its peak would be {size}":
         "脚本显存不足后捕获异常并继续；若显存足够，其峰值为 {size}",
     "{goal} looked for in steps of {unit}": "按步长 {unit} 查找 {goal}",
@@ -58,8 +56,9 @@ TRACING_ZH: Final[dict[str, str]] = {
     "a checkpoint holds this rank's optimizer states: those of other ranks are not gathered":
         "检查点只含本进程的优化器状态：未收集其他进程的",
     "a checkpoint of tensors without data is not written": "没有数据的张量不写入检查点",
-    "torch.compile runs eagerly; compiled code mostly needs less for activations and temporaries":
-        "torch.compile 按 eager 执行；编译后的代码激活与临时张量通常更少",
+    "torch.compile is not modelled: the step is traced as it runs eagerly; compiled, fused operators keep fewer "
+    "tensors, reordered ones and autotuning may hold more":
+        "未对 torch.compile 建模：按 eager 执行追踪；编译后融合的算子保留的张量更少，重排的算子与自动调优可能占用更多",
     "torch.compile runs without CUDA graphs; theirs keep a pool of their own":
         "torch.compile 未使用 CUDA 图；启用时图另占自己的池",
     "flex_attention runs as its compiled kernel": "flex_attention 按编译后的内核执行",

@@ -23,6 +23,27 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "DeepSpeed 保存 16 位权重，可训练部分另有 fp32 副本",
     "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
         "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
+    "torchtune 0.7: head and loss run chunk by chunk; before, all logits were made first: --engine torchtune@0.6 "
+    "counts them":
+        "torchtune 0.7：输出层和损失逐块计算；此前先算出全部 logits：--engine torchtune@0.6 按此计算",
+    "torchtitan of today: head and loss run chunk by chunk, since 2026-05; before, all logits were made, in fp32: "
+    "--engine torchtitan@2026-04 counts them":
+        "按当前的 torchtitan：自 2026-05 起输出层和损失逐块计算；此前先算出全部 fp32 logits："
+        "--engine torchtitan@2026-04 按此计算",
+    "experts are not packed: transformers {version} stacks them in one parameter, and bitsandbytes converts linear "
+    "layers only":
+        "专家没有被压缩：transformers {version} 把它们堆叠为一个参数，而 bitsandbytes 只转换线性层",
+    "no layer is packed: {family} has linear layers of its own, which transformers {version} passes by":
+        "没有层被压缩：{family} 使用自己的线性层类，transformers {version} 不转换它们",
+    "prepare_model_for_kbit_training: what is not packed is fp32, and so are hidden states":
+        "prepare_model_for_kbit_training：未压缩的权重为 fp32，隐藏状态也是",
+    "TRL {version} prepares packed models: what is not packed is fp32, and so are hidden states":
+        "TRL {version} 会准备压缩模型：未压缩的权重为 fp32，隐藏状态也是",
+    "TRL {version} prepares packed models: norms are fp32, and so are hidden states":
+        "TRL {version} 会准备压缩模型：归一化权重为 fp32，隐藏状态也是",
+    "GRPO with beta={beta}: a reference model is asked, too": "GRPO 的 beta={beta}：还要运行参考模型",
+    "GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one":
+        "GRPO 的 beta=0（TRL 自 0.19 起的默认值）：没有参考模型；需要时用 --engine-option beta=0.04",
     "fused kernels with in-place backward": "融合内核，反向就地进行",
     "every expert receives the same number of tokens": "每个专家收到的 token 数相同",
     "every micro-batch is as long as the longest sample": "每个微批都与最长的样本一样长",
@@ -61,8 +82,35 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "it was measured on {there}, not {here}": "它是在 {there} 上测得的，不是 {here}",
     "it holds for {engine} {oldest} to {newest}, not {version}":
         "它适用于 {engine} {oldest} 至 {newest}，不含 {version}",
-    "at least {needed} of main memory in each machine, not checked": "每台机器至少需要内存 {needed}，未作检查",
-    "at least {needed} of main memory in each machine of {there}": "每台机器至少需要内存 {needed}，共有 {there}",
+    "at least {low}, at most {high} of main memory in each machine, not checked":
+        "每台机器需要内存 {low} 至 {high}，未作检查",
+    "at least {low}, at most {high} of main memory in each machine of {there}":
+        "每台机器需要内存 {low} 至 {high}，共有 {there}",
+    # what stands in main memory
+    "fp32 weights": "fp32 权重",
+    "moments": "优化器动量",
+    "fp32 gradients": "fp32 梯度",
+    "fp32 gradients of a step": "一步的 fp32 梯度",
+    "gradient partitions": "梯度分片",
+    "16-bit weights": "16 位权重",
+    "16-bit copy of the partition": "分片的 16 位副本",
+    "16-bit weights they were made of": "转换前的 16 位权重",
+    "partitions they were made of": "合并前的分片",
+    "accumulated gradients": "累积的梯度",
+    "sharded weights": "分片权重",
+    "sharded gradients": "分片梯度",
+    "gradients": "梯度",
+    "swap buffers": "交换缓冲区",
+    "swap buffers of weights": "权重交换缓冲区",
+    "processes": "进程",
+    "checkpoint, read by every rank": "每个进程各读一份检查点",
+    "weights gathered to be saved": "为保存而汇集的权重",
+    "{ranks} ranks x {elements} x {width} B": "{ranks} 个进程 x {elements} x {width} B",
+    "{ranks} ranks x {elements} x {width} B, each block a power of two":
+        "{ranks} 个进程 x {elements} x {width} B，每块取 2 的幂",
+    "{ranks} ranks x {size} B, less what comes after it": "{ranks} 个进程 x {size} B，减去其后所占",
+    "{ranks} ranks x {low} to {high} GB": "{ranks} 个进程 x {low} 至 {high} GB",
+    "{size} B on one rank": "一个进程上 {size} B",
     "at least {needed} of local disks in each machine, not checked": "每台机器至少需要本地盘 {needed}，未作检查",
     "at least {needed} of local disks in each machine of {there}": "每台机器至少需要本地盘 {needed}，共有 {there}",
     "{place}: at least {needed} needed in each machine, {there} there":

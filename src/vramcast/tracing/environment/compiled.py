@@ -14,7 +14,10 @@ import torch
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
 
-EAGER: Final = "torch.compile runs eagerly; compiled code mostly needs less for activations and temporaries"
+EAGER: Final = (
+    "torch.compile is not modelled: the step is traced as it runs eagerly; compiled, fused operators keep fewer "
+    "tensors, reordered ones and autotuning may hold more"
+)
 GRAPHED: Final = "torch.compile runs without CUDA graphs; theirs keep a pool of their own"
 GRAPH_MODES: Final = ("reduce-overhead", "max-autotune")
 GRAPH_TREES: Final = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")

@@ -68,6 +68,7 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "{model}：megatron 只建模文本解码器与编码器-解码器；请用引擎 pytorch",
     "pipeline stages of encoder-decoders are not modelled for megatron; use pp=1":
         "megatron 未建模编码器-解码器的流水线级；请用 pp=1",
+    "engine option trl={text} must be a release, as in trl=0.24": "引擎选项 trl={text} 必须是发布版本，例如 trl=0.24",
     "torch={text} must be a release such as 2.13": "torch={text} 必须是发布版本，例如 2.13",
     "moments={dtype} needs precision_aware=true": "moments={dtype} 需要 precision_aware=true",
     "PEFT is not modelled for megatron; use engine huggingface or unsloth":
@@ -138,6 +139,8 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "torchtune 没有流水线、上下文或专家并行；请用 --engine torchtitan",
     "torchtune trains bf16 weights in bf16, not in {precision}; use bf16":
         "torchtune 以 bf16 训练 bf16 权重，而不是 {precision}；请用 bf16",
+    "torchtune has no {loss} loss; use --loss chunked or eager":
+        "torchtune 没有 {loss} 损失；请用 --loss chunked 或 eager",
     "torchtune offloads to the host only; use --offload-optimizer cpu":
         "torchtune 只能卸载到主机；请用 --offload-optimizer cpu",
     "torchtune is modelled for text decoders; use --engine pytorch for models of several stacks":

@@ -1,0 +1,107 @@
+"""What TRL does to a job that its trainers run, by release: packed bases prepared for training, GRPO's reference model.
+
+[TRL] huggingface/trl trl/trainer/{sft_trainer,grpo_config,grpo_trainer}.py, trl/models/utils.py `prepare_peft_model`,
+tags v0.7.2 to v1.9.0
+[PEFT] huggingface/peft src/peft/utils/other.py `prepare_model_for_kbit_training`: every 16-bit parameter that is not
+packed becomes fp32, but for GPTQ, AQLM, EETQ, HQQ and torchao
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from vramcast.domain.job import Job, Precision, Shards
+from vramcast.domain.model import Norm
+from vramcast.domain.version import Version, read_version, version_text
+from vramcast.engines.eager.recipe import IN_MEMORY, Recipe
+from vramcast.engines.transformers.versions import NEWEST
+from vramcast.errors import InvalidSpec
+from vramcast.operators.linear import Numerics
+
+CONTEMPORARY: Final[tuple[tuple[Version, Version], ...]] = (
+    ((5, 2), (0, 28)), ((5, 0), (0, 27)), ((4, 57), (0, 24)), ((4, 53), (0, 19)), ((0,), (0, 7, 2)),
+)
+"""Release of transformers, and the TRL that was the newest when it came: where no TRL is named [release dates]."""
+
+Prepared = Literal["nothing", "norms", "all"]
+"""Which weights of a packed network become fp32."""
+
+PREPARES: Final[tuple[tuple[Version, Prepared], ...]] = (((0, 28), "nothing"), ((0, 25), "norms"), ((0, 7, 2), "all"))
+"""[TRL] SFTTrainer since that release; before 0.25 [PEFT] does it, and embedding and head are cast back where the run
+computes in bf16 and the base has 4 bits (`peft_module_casting_to_bf16`)."""
+
+BETAS: Final[tuple[tuple[Version, float], ...]] = (((0, 19), 0.0), ((0,), 0.04))
+"""`GRPOConfig.beta` since that release; without it there is no reference model [TRL]."""
+
+FP32: Final = 4
+
+
+def trl_version(job: Job) -> Version:
+    """The TRL of a job: named, or the one of its transformers' days.
+
+    Raises: InvalidSpec for a name that is no version
+    """
+    named = str(job.engine_options.get("trl", ""))
+    found = read_version(named) if named else None
+    if named and found is None:
+        raise InvalidSpec(f"engine option trl={named[:40]!r} must be a release, as in trl=0.24")
+    release = (job.engine_version if job.engine == "huggingface" else None) or NEWEST
+    return found or next(trl for since, trl in CONTEMPORARY if release >= since)
+
+
+def beta_of(job: Job) -> float:
+    """The weight of the KL term of GRPO."""
+    version = trl_version(job)
+    return float(job.engine_options.get("beta", next(beta for since, beta in BETAS if version >= since)))
+
+
+def prepared_weights(job: Job) -> Prepared:
+    """What becomes fp32 before training begins: of a base that bitsandbytes packs, whole on every rank."""
+    how, base = str(job.engine_options.get("prepare_kbit", "trl")), job.plan.peft.base if job.plan.peft else "full"
+    sharded = job.plan.shards is Shards.EVERYTHING and job.data_parallel > 1
+    if base not in IN_MEMORY or sharded or how == "none":
+        return "nothing"
+    if how == "peft":
+        return "all"
+    version = trl_version(job)
+    found: Prepared = next((what for since, what in PREPARES if version >= since), "nothing")
+    casts_back = job.plan.precision is Precision.AMP_BF16 and base != "int8"
+    return "norms" if found == "all" and casts_back else found
+
+
+def prepared(recipe: Recipe, job: Job) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe of a model so prepared, and what there is to say.
+
+    A norm whose weight is fp32 answers in fp32, packed layers in the type of their input: so does the residual stream,
+    and with it every checkpoint. Gemma's norms answer in the type of what they read.
+    """
+    what, sizes = prepared_weights(job), recipe.sizes
+    if what == "nothing":
+        return recipe, ()
+    compute = sizes.numerics.compute
+    if what == "all":
+        numerics = Numerics(FP32, compute, FP32, FP32)
+    else:
+        follows = sizes.norm == "gemma" and recipe.model.main.layers[0].norm is Norm.RMS
+        numerics = sizes.numerics if follows else sizes.numerics._replace(residual=FP32)
+    sizes = sizes._replace(numerics=numerics, norm_weights=FP32)
+    return recipe._replace(sizes=sizes), (_said(what, job),)
+
+
+def reference_sentences(job: Job) -> tuple[str, ...]:
+    """Whether GRPO has a reference model, and why."""
+    if job.workload.objective != "grpo":
+        return ()
+    beta = beta_of(job)
+    if beta:
+        return (f"GRPO with beta={beta:g}: a reference model is asked, too",)
+    return ("GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one",)
+
+
+def _said(what: Prepared, job: Job) -> str:
+    if job.engine_options.get("prepare_kbit") == "peft":
+        return "prepare_model_for_kbit_training: what is not packed is fp32, and so are hidden states"
+    version = version_text(trl_version(job))
+    if what == "all":
+        return f"TRL {version} prepares packed models: what is not packed is fp32, and so are hidden states"
+    return f"TRL {version} prepares packed models: norms are fp32, and so are hidden states"
