@@ -37,8 +37,8 @@ MORE: dict[str, Any] = COMMON | {
     "modules_to_save": st.sampled_from(["head", "embedding"]),
     "adapter_dtype": st.sampled_from(["fp32", "bf16"]),
     "optimizer": st.sampled_from(
-        ["adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "paged-adamw-8bit", "lion", "muon", "adafactor", "galore",
-         "galore:64", "apollo", "lomo"]
+        ["adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "paged-adamw-8bit", "lion", "muon", "adafactor",
+         "galore", "galore:64", "apollo", "lomo"]
     ),
     "optimizer_kernel": st.sampled_from(["foreach", "fused", "loop"]),
     "reshard_after_forward": st.booleans(),

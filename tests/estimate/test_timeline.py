@@ -10,6 +10,7 @@ from vramcast.allocator import Settings
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
 from vramcast.errors import InvalidSpec
+from vramcast.estimate import timeline
 from vramcast.estimate.timeline import simulate, simulated_in_full
 
 SIZES = (1, 3 << 20, 12 << 20)
@@ -59,3 +60,12 @@ def test_a_tensor_beyond_every_card_is_refused_as_a_question() -> None:
     for _ in range(2):  # simulated, then remembered
         with pytest.raises(InvalidSpec, match="larger than can be answered"):
             simulate({Phase.STEP: (Alloc(huge),)}, alloc_conf="expandable_segments:True")
+
+
+def test_a_long_run_beyond_every_card_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = (Tensor(name=f"t{index}", num_bytes=1 << 40, category=Category.ACTIVATIONS) for index in range(40))
+    run = tuple(map(Alloc, huge))
+    assert simulate({Phase.STEP: run})[Phase.STEP].reserved_bytes == 40 << 40
+    monkeypatch.setattr(timeline, "MOST_IN_FULL", 30)
+    with pytest.raises(InvalidSpec, match="larger than can be answered"):
+        simulate({Phase.STEP: (*run, Free(run[0].tensor))})

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import Job
 from vramcast.domain.model import Model
+from vramcast.errors import InvalidSpec
 from vramcast.question.build import Resolve
 from vramcast.question.configs.paths import Configs, is_script
 
@@ -57,19 +58,23 @@ def serve_answer(
 ) -> ServeAnswer:
     """The answer to a serving question on top of a job file: of its plan, or of the plan it asks to find."""
     from vramcast.domain.serving import PipelineJob
+    from vramcast.question.options import NO_SEARCH
     from vramcast.question.serving import build_serving, goal_of
     from vramcast.question.serving_options import SERVE_OPTIONS
 
     asked = question_of(options, file, SERVE_OPTIONS, command="serve")
     goal, job = goal_of(asked.options), build_serving(asked.options, resolve=resolve or asked.resolve)
+    if goal is None and asked.options.get("headroom") is not None:
+        raise InvalidSpec(NO_SEARCH)
     if goal is None or isinstance(job, PipelineJob):
         from vramcast.estimate.serving import answer
 
         return asked.noted(answer(job, with_changes=with_changes))
     from vramcast.catalogue.gpus import gpu_names, load_gpu
+    from vramcast.question.amounts import headroom_of
     from vramcast.search.serving import find
 
-    return asked.noted(find(goal, job, cards=map(load_gpu, gpu_names())))
+    return asked.noted(find(goal, job, cards=map(load_gpu, gpu_names()), headroom=headroom_of(asked.options)))
 
 
 def train_answer(

@@ -147,15 +147,14 @@ def _found(
 ) -> Planned:
     """An inverse question."""
     from vramcast.catalogue.models import text_decoders
-    from vramcast.estimate.training import answer
     from vramcast.question.planning import build_inverse
     from vramcast.search.inverse import choose
 
     asked = build_inverse(options, resolve=resolve, models=text_decoders)
     if before is not None:
         before(asked.engines or (asked.job.engine,))
-    job, found = choose(goal, asked)
-    return Planned(replace(answer(job), found=found), job if found.what is not None else None)
+    job, answer = choose(goal, asked)
+    return Planned(answer, job if answer.found is not None and answer.found.what is not None else None)
 
 
 def _searched(asked: PlanQuestion, progress: Callable[[int], None] | None) -> Planned:

@@ -65,9 +65,10 @@ def traced_target(
     goal, job = options.get("find"), build_trace(target, options, arguments=arguments)
     require_torch()
     if goal is not None:
+        from vramcast.question.amounts import headroom_of
         from vramcast.tracing.finding import find_largest
 
-        return find_largest(job, goal)
+        return find_largest(job, goal, headroom_of(options))
     from vramcast.tracing.run import answered
 
     return answered(job)

@@ -114,8 +114,8 @@ def check_lengths(model: Model, workload: Workload) -> None:
         heard = model.stacks[0].positions
         if workload.seq_len != heard:
             raise InvalidSpec(
-                f"seq-len={workload.seq_len}: the encoder of {model.name} reads {heard} positions of sound, not more or "
-                "fewer; --decoder-seq-len says how long the text is"
+                f"seq-len={workload.seq_len}: the encoder of {model.name} reads {heard} positions of sound, not more "
+                "or fewer; --decoder-seq-len says how long the text is"
             )
         _check_stack("decoder-seq-len", workload.decoder_seq_len or workload.seq_len, model, main)
         return

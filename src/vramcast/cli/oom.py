@@ -61,7 +61,7 @@ def command(
     elif found.findings or found.checks:
         from vramcast.report.failure import render
 
-        click.echo(coloured(render(found, words), fits=False), nl=False)
+        click.echo(coloured(render(found, words), "bad"), nl=False)
     if not found.findings and not as_json and not only_checks and (checks or not found.checks):
         recorded = snapshot is not None or (source is not None and is_snapshot(source))
         click.echo(words("failure.no_event" if recorded else "failure.none", name=found.name))

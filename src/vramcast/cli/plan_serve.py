@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from vramcast.cli.shared import (
+    EXIT_DOES_NOT_FIT,
     Reporting,
     Writing,
     check_picture,
@@ -22,8 +23,6 @@ from vramcast.cli.shared import (
 )
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
 from vramcast.report.messages import words_here
-
-EXIT_DOES_NOT_FIT = 1
 
 
 @click.command("serve")
@@ -69,7 +68,9 @@ def command(
     check_picture(picture)
     result, job = planned_serving(given, file=job_file)
     text = searched(result, picture, as_json=as_json, explain=False, lang=lang)
-    click.echo(text if as_json else coloured(text, fits=bool(result.plans)), nl=as_json)
+    from vramcast.report.verdicts import tone_of
+
+    click.echo(text if as_json else coloured(text, tone_of(result)), nl=as_json)
     reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     if job is not None:
         writing.write(job, result.plans[0], words_here(lang), as_json=as_json)

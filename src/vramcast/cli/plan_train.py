@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vramcast.cli.shared import (
+    EXIT_DOES_NOT_FIT,
     Reporting,
     Writing,
     check_picture,
@@ -29,7 +30,6 @@ from vramcast.report.messages import words_here
 if TYPE_CHECKING:
     from vramcast.domain.answer import Answer
 
-EXIT_DOES_NOT_FIT = 1
 
 
 @click.command("train")
@@ -90,7 +90,9 @@ def command(
         if picture is not None:
             raise InvalidSpec("--picture shows a search, not the answer of --find; leave out one of them")
         text, fits = _found(result, as_json=as_json, explain=explain, lang=lang), _is_found(result)
-    click.echo(text if as_json else coloured(text, fits=fits), nl=as_json)
+    from vramcast.report.verdicts import tone_of
+
+    click.echo(text if as_json else coloured(text, tone_of(result)), nl=as_json)
     reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     if job is not None:
         best = result.plans[0] if isinstance(result, PlanAnswer) else result

@@ -12,6 +12,7 @@ from vramcast.cli.shared import (
     Reporting,
     Writing,
     coloured,
+    exit_of,
     given_options,
     json_option,
     language_option,
@@ -22,8 +23,6 @@ from vramcast.cli.shared import (
 from vramcast.errors import InvalidSpec
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.messages import words_here
-
-EXIT_DOES_NOT_FIT = 1
 
 
 @click.command("serve")
@@ -105,13 +104,14 @@ def command(
         click.echo(to_json(result, today=today))
     else:
         from vramcast.report.text import render
+        from vramcast.report.verdicts import tone_of
 
         text = render(result, words_here(lang), all_ranks=all_ranks, explain=explain, today=today)
-        click.echo(coloured(text, fits=result.fits), nl=False)
+        click.echo(coloured(text, tone_of(result)), nl=False)
     reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     if directory is not None:
         writing.write(serve_job_of(given, file=job_file), result, words_here(lang), as_json=as_json)
-    return 0 if result.fits else EXIT_DOES_NOT_FIT
+    return exit_of(result)
 
 
 def _reconciled(
@@ -129,5 +129,5 @@ def _reconciled(
         from vramcast.report.reconciliation import render
 
         text = render(found, words_here(lang), saved=str(saved) if saved is not None else None)
-        click.echo(coloured(text, fits=found.largest is None), nl=False)
-    return 0 if found.answer.fits else EXIT_DOES_NOT_FIT
+        click.echo(coloured(text, "good" if found.largest is None else "bad"), nl=False)
+    return exit_of(found.answer)

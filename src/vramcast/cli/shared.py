@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -150,12 +150,22 @@ def _click_option(name: str, option: Option) -> Callable[[Command], Command]:
     return click.option(f"--{name}", metavar=metavar, multiple=multiple, default=None, help=option.help)
 
 
-def coloured(text: str, *, fits: bool) -> str:
-    """On a terminal the verdict in green or red, the rest as it is."""
-    if not sys.stdout.isatty():
+COLOURS: Final = {"good": "green", "close": "yellow", "bad": "red"}
+"""Tone of a verdict (`report.verdicts`) -> its colour on a terminal."""
+EXIT_DOES_NOT_FIT: Final = 1
+
+
+def exit_of(answer: Answer) -> int:
+    """The exit code of a verdict: 1 for what does not fit, 0 for the others, "may run out" among them."""
+    return 0 if answer.fits else EXIT_DOES_NOT_FIT
+
+
+def coloured(text: str, tone: str) -> str:
+    """On a terminal the first line in the colour of a tone, the rest as it is."""
+    if not sys.stdout.isatty() or tone not in COLOURS:
         return text
     first, newline, rest = text.partition("\n")
-    return click.style(first, fg="green" if fits else "red", bold=True) + newline + rest
+    return click.style(first, fg=COLOURS[tone], bold=True) + newline + rest
 
 
 def searched(result: PlanAnswer, picture: Path | None, *, as_json: bool, explain: bool, lang: str | None) -> str:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from vramcast.cli.shared import (
     Reporting,
     coloured,
+    exit_of,
     given_options,
     json_option,
     language_option,
@@ -21,7 +22,6 @@ from vramcast.errors import InvalidSpec, SourceError
 from vramcast.question.tracing import TRACE_OPTIONS, is_script
 from vramcast.report.messages import words_here
 
-EXIT_DOES_NOT_FIT = 1
 FILE = click.Path(path_type=Path)
 VIEWS = ("category", "module", "line", "operator")
 
@@ -77,8 +77,10 @@ def command(
     if as_json:
         click.echo(found.to_json())
     else:
+        from vramcast.report.verdicts import tone_of
+
         text = found.text(words, views=views, explain=explain)
-        click.echo(coloured(text, fits=found.fits), nl=False)
+        click.echo(coloured(text, tone_of(found)), nl=False)
     if html is not None:
         found.write_html(html, words.language)
     if snapshot is not None:
@@ -88,7 +90,7 @@ def command(
     for path in (html, snapshot):
         if path is not None:
             click.echo(words("replay.written", path=path), err=as_json)
-    return 0 if found.fits else EXIT_DOES_NOT_FIT
+    return exit_of(found)
 
 
 def _check_folder(path: Path | None) -> None:

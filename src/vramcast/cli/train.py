@@ -12,6 +12,7 @@ from vramcast.cli.shared import (
     Reporting,
     Writing,
     coloured,
+    exit_of,
     given_options,
     json_option,
     language_option,
@@ -21,8 +22,6 @@ from vramcast.cli.shared import (
 )
 from vramcast.question.options import OPTIONS
 from vramcast.report.messages import words_here
-
-EXIT_DOES_NOT_FIT = 1
 
 
 @click.command("train")
@@ -90,9 +89,10 @@ def command(
         click.echo(to_json(result, today=today))
     else:
         from vramcast.report.text import render
+        from vramcast.report.verdicts import tone_of
 
         text = render(result, words_here(lang), all_ranks=all_ranks, explain=explain, today=today)
-        click.echo(coloured(text, fits=result.fits), nl=False)
+        click.echo(coloured(text, tone_of(result)), nl=False)
     if snapshot is not None:
         from vramcast.emit.memory_snapshot import save_snapshot
         from vramcast.estimate.training import recorded
@@ -100,4 +100,4 @@ def command(
         save_snapshot(recorded(job), snapshot)
     reporting.write(result, words_here(lang), as_json=as_json, asked=given, file=job_file)
     writing.write(job, result, words_here(lang), as_json=as_json)
-    return 0 if result.fits else EXIT_DOES_NOT_FIT
+    return exit_of(result)

@@ -2,11 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any
+from enum import StrEnum
+from typing import Any, Final
 
 from vramcast.domain.model import Noun
 from vramcast.domain.price import Cost
 from vramcast.domain.program import Basis
+
+CLOSE: Final = 0.05
+"""Share of a card that stays free above the 90 % interval of what fits and is not said to fit closely."""
+
+
+class Fit(StrEnum):
+    """The verdict on a plan, in the words that every surface prints. The interval is that of 90 %."""
+
+    FITS = "fits"  # the interval ends within the card, and CLOSE of it stays free
+    CLOSELY = "fits closely"  # the interval ends within the card
+    MAY_RUN_OUT = "may run out"  # the prediction is within the card, the interval goes beyond
+    NOT = "does not fit"  # on the card, beside it, or as many sequences as are asked for
+
+
+def fit_of(*, fits: bool, high_bytes: int | None, capacity_bytes: int | None) -> Fit:
+    """The verdict on what fits or not.
+
+    Args:
+        fits: whether the prediction is within what there is
+        high_bytes: upper end of its 90 % interval; None: not known [bytes]
+        capacity_bytes: what a process can use of the card; None: not known [bytes]
+
+    >>> [str(fit_of(fits=True, high_bytes=high, capacity_bytes=80)) for high in (76, 77, 80, 81)]
+    ['fits', 'fits closely', 'fits closely', 'may run out']
+    """
+    if not fits:
+        return Fit.NOT
+    if high_bytes is None or capacity_bytes is None:
+        return Fit.FITS
+    if high_bytes > capacity_bytes:
+        return Fit.MAY_RUN_OUT
+    return Fit.CLOSELY if high_bytes > (1 - CLOSE) * capacity_bytes else Fit.FITS
+
+
+def claimed_bytes(*, needed_bytes: int, high_bytes: int, headroom: float | None) -> int:
+    """What a search holds against a card: what a plan needs, or where nobody says how much of the card is to stay free
+    the upper end of its 90 % interval [bytes].
+
+    Args:
+        needed_bytes: device bytes of the highest phase
+        high_bytes: upper end of its interval
+        headroom: share of a card that stays free; None: the interval
+    """
+    return high_bytes if headroom is None else needed_bytes
+
+
+def usable_bytes(visible_bytes: int, headroom: float | None) -> int:
+    """What a search lets a plan have of a card [bytes]."""
+    return int(visible_bytes * (1 - (headroom or 0.0)))
 
 
 class Peak(Noun, frozen=True):
@@ -54,6 +104,11 @@ class RankAnswer(Noun, frozen=True):
         """Device bytes of the highest phase."""
         return self.phases[self.highest_phase].device_bytes
 
+    @property
+    def high_bytes(self) -> int:
+        """Upper end of the 90 % interval of what is needed: as far above it as above the steady step."""
+        return self.interval_bytes[1] + self.needed_bytes - self.peak.device_bytes
+
 
 class Change(Noun, frozen=True):
     """One change of the plan, and the device peak it would lead to."""
@@ -65,6 +120,10 @@ class Change(Noun, frozen=True):
     slowdown: float | None = None  # time per token relative to the plan as it was, -1: 0.14 is 14 % more
     concurrency: float | None = None  # serving: sequences of the context asked for that then fit at once
     high_bytes: int | None = None  # upper end of the 90 % interval of device_bytes; None: not known
+
+    def verdict(self, capacity_bytes: int | None) -> Fit:
+        """On the plan that it leads to, on cards of which so much can be used; None: not known."""
+        return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=capacity_bytes)
 
 
 class HostPart(Noun, frozen=True):
@@ -129,6 +188,7 @@ class Tried(Noun, frozen=True):
     fits: bool
     reason: str = ""  # why not
     needed_bytes: int | None = None  # device bytes of the fullest card
+    high_bytes: int | None = None  # upper end of its 90 % interval
     capacity_bytes: int | None = None  # what a process can use of the card
     kv_tokens: int | None = None
     concurrency: float | None = None
@@ -136,6 +196,11 @@ class Tried(Noun, frozen=True):
     time_to_first_token_s: float | None = None
     parameters: int | None = None  # the largest model of a LLaMA-like family that fits [count]
     model: str | None = None  # the largest of the catalogue that fits
+
+    @property
+    def fit(self) -> Fit:
+        """The verdict on this plan."""
+        return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=self.capacity_bytes)
 
 
 class Found(Noun, frozen=True):
@@ -185,6 +250,26 @@ class Answer(Noun, frozen=True):
     def interval_bytes(self) -> tuple[int, int]:
         """90 % interval of the fullest role's device peak [bytes]."""
         return self.ranks[0].interval_bytes
+
+    @property
+    def high_bytes(self) -> int:
+        """Upper end of the 90 % interval of what the fullest card needs in its highest phase [bytes]."""
+        return max(rank.high_bytes for rank in self.ranks)
+
+    def claimed_bytes(self, headroom: float | None) -> int:
+        """What a search holds against the card, see `claimed_bytes` [bytes]."""
+        return claimed_bytes(
+            needed_bytes=self.fullest.needed_bytes, high_bytes=self.high_bytes, headroom=headroom
+        )
+
+    def leaves(self, headroom: float | None) -> bool:
+        """Whether the plan fits and leaves so much of the card free; None: its 90 % interval fits."""
+        return self.fits and self.claimed_bytes(headroom) <= usable_bytes(self.capacity_bytes, headroom)
+
+    @property
+    def verdict(self) -> Fit:
+        """On the plan as it is."""
+        return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=self.capacity_bytes)
 
 
 class Capacity(Noun, frozen=True):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
-from vramcast.domain.answer import Answer, Change, Fleet
+from vramcast.domain.answer import Answer, Change, Fit, Fleet
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Model, Noun
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.errors import InvalidSpec
+from vramcast.units import format_bytes
 
 
 class Goal(StrEnum):
@@ -25,7 +26,7 @@ class Goal(StrEnum):
 class Limits(Noun, frozen=True):
     """What a plan must keep to. None: no such limit."""
 
-    headroom: float = 0.0  # share of the card's capacity that stays free, 0 to 1
+    headroom: float | None = None  # share of the card's capacity that stays free, 0 to 1; None: the 90 % interval fits
     budget: float | None = None  # money of the whole run, in `currency`
     currency: str | None = None  # prices in another one are left out, never converted
     deadline_hours: float | None = None  # of the whole run
@@ -35,10 +36,21 @@ class Limits(Noun, frozen=True):
     tokens_per_s_per_user: float | None = None  # serving
 
     def __post_init__(self) -> None:
-        if not 0 <= self.headroom < 1:
+        if self.headroom is not None and not 0 <= self.headroom < 1:
             raise InvalidSpec(f"headroom={self.headroom!r} must be a share from 0 to below 1, for example 0.05")
         if self.run_tokens is None and (self.budget is not None or self.deadline_hours is not None):
             raise InvalidSpec("a budget or a deadline needs the length of the run: give --tokens, such as --tokens 1T")
+
+
+NO_ROOM: Final = "no plan leaves the upper end of its 90 % interval on the card: what is shown may run out"
+"""Said where a search that is told no headroom finds only such plans."""
+
+
+def too_close(needed_bytes: int, high_bytes: int, usable_bytes: int, headroom: float | None) -> str:
+    """Why a search does not offer a plan that fits."""
+    if headroom is None:
+        return f"90 % up to {format_bytes(high_bytes)}, {format_bytes(usable_bytes)} usable"
+    return f"{format_bytes(needed_bytes)} needed, {format_bytes(usable_bytes)} usable"
 
 
 class Space(Noun, frozen=True):
@@ -116,6 +128,7 @@ class Technique(Noun, frozen=True):
     device_bytes: int  # fullest card with it and nothing else changed
     saves_bytes: int  # may be negative
     fits: bool
+    verdict: Fit
     slowdown: float | None  # step time relative to without, -1: 0.25 is a quarter slower
     when: str  # when to use it, in words
     needs: str  # what it needs, in words

@@ -55,8 +55,7 @@ def readme(job: Job | ServeJob, files: Iterable[File], notes: tuple[str, ...], a
 
 def _answer_lines(answer: Answer) -> list[str]:
     needed_bytes = answer.fullest.needed_bytes
-    verdict = "fits" if answer.fits else "does not fit"
-    lines = [f"It {verdict}: {needed_bytes / GIB:.2f} of {answer.capacity_bytes / GIB:.2f} GiB per GPU."]
+    lines = [f"It {answer.verdict}: {needed_bytes / GIB:.2f} of {answer.capacity_bytes / GIB:.2f} GiB per GPU."]
     if isinstance(answer, ServeAnswer):
         lines += _served_lines(answer)
     if answer.time is not None:

@@ -64,7 +64,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     phases = phases_of(setting, pieces_of(setting, Span(runs)))
     length = workload.seq_len
     padded = (f"samples are padded to {length} tokens, which tp={plan.tp} divides",) if length != asked else ()
-    return (RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=(*padded, *_said(job))),)
+    return (RankProgram(role="all", count=job.cluster.count, phases=phases, assumptions=(*_said(job), *padded)),)
 
 
 def _padded(job: Job) -> Job:

@@ -48,6 +48,7 @@ def rank_answer(
             allocated_bytes=allocated, reserved_bytes=reserved, device_bytes=reserved + outside_bytes
         )
     steady = phases[program.steady.value]
+    exact_bytes = min(exact_bytes, steady.device_bytes)
     low, high = interval(engine, steady.device_bytes - exact_bytes, purpose=purpose)
     return RankAnswer(
         role=program.role,

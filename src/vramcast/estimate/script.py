@@ -183,6 +183,20 @@ def unrolled(run: Run, body: int) -> list[int]:
     return codes
 
 
+def count_events(run: Run) -> int:
+    """Of all phases, every round of every loop."""
+    known: dict[int, int] = {}
+
+    def of_body(body: int) -> int:
+        if body not in known:
+            loops = (_loop(code) for code in run.bodies[body] if code >= REPEAT)
+            plain = sum(code < REPEAT for code in run.bodies[body])
+            known[body] = plain + sum(rounds * of_body(inner) for rounds, inner in loops)
+        return known[body]
+
+    return sum(map(of_body, run.phases))
+
+
 def _loop(code: int) -> tuple[int, int]:
     """Rounds and body."""
     return code - REPEAT >> BODY_BITS, code & BODY_MASK

@@ -12,7 +12,15 @@ import msgspec
 import msgspec.structs
 
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import Capacity, Change, LoadMemory, RankAnswer, ServeAnswer
+from vramcast.domain.answer import (
+    Capacity,
+    Change,
+    LoadMemory,
+    RankAnswer,
+    ServeAnswer,
+    claimed_bytes,
+    usable_bytes,
+)
 from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
@@ -42,11 +50,16 @@ class Verdict(NamedTuple):
 
     fits: bool
     needed_bytes: int  # device bytes of the fullest card, allocator included, whether it fits or not
+    high_bytes: int  # upper end of its 90 % interval
     loaded_bytes: int  # of weights on the fullest rank, once they are loaded
     shortfall: str  # why the load does not go into the cache
     capacity: Capacity | None
     load: LoadMemory | None = None  # what the load itself needs
-    high_bytes: int | None = None  # upper end of the fullest card's 90 % interval
+
+    def leaves(self, visible_bytes: int, headroom: float | None) -> bool:
+        """Whether the plan fits and leaves so much of a card free; None: its 90 % interval fits."""
+        claimed = claimed_bytes(needed_bytes=self.needed_bytes, high_bytes=self.high_bytes, headroom=headroom)
+        return self.fits and claimed <= usable_bytes(visible_bytes, headroom)
 
 
 ENGINES: Final[dict[str, Engine]] = {
@@ -161,7 +174,7 @@ def verdict(job: ServeJob) -> Verdict:
         shortfall=shortfall,
         capacity=capacity,
         load=_load(job, deployment, ranks),
-        high_bytes=fullest.interval_bytes[1],
+        high_bytes=max(rank.high_bytes for rank in ranks),
     )
 
 
@@ -304,6 +317,11 @@ def _shortfall(job: ServeJob | PipelineJob, deployment: Deployment, capacity: Ca
         return f"nothing is left for the cache: {taken}; {format_bytes(missing)} more than the engine may take"
     needed = capacity.sequence_bytes * job.requests.concurrency
     longest = f"; the longest context that fits is {capacity.longest_context:,}" if capacity.longest_context else ""
+    if capacity.concurrency >= 1 and not any(rank.grows for rank in deployment.ranks):
+        return (
+            f"starts, but holds {capacity.concurrency:,.1f} of {job.requests.concurrency} sequences of {job.context:,} "
+            f"tokens: they take {format_bytes(needed)}, the cache has {format_bytes(capacity.kv_bytes)}{longest}"
+        )
     return (
         f"the cache of {format_bytes(capacity.kv_bytes)} holds {capacity.concurrency:.2f} sequences of {job.context:,} "
         f"tokens; {job.requests.concurrency} take {format_bytes(needed)}{longest}"
@@ -346,8 +364,17 @@ def _rank_answer(job: ServeJob | PipelineJob, rank: ServingRank) -> RankAnswer:
         capacity_bytes=job.cluster.gpu.visible_bytes,
         engine=job.engine,
         purpose="serving",
-        exact_bytes=rank.cache.num_bytes if rank.cache is not None and not rank.grows else 0,
+        exact_bytes=_exact_bytes(rank),
     )
+
+
+def _exact_bytes(rank: ServingRank) -> int:
+    """What cannot be missed: a cache of a given size, and of an engine that gives its cache what is left of a share of
+    the card that whole share, since larger weights leave a smaller cache [bytes]."""
+    if rank.cache is None or rank.grows:
+        return 0
+    share = int(rank.budget.fraction * rank.budget.of_bytes) if rank.budget is not None and rank.cache.num_bytes else 0
+    return max(rank.cache.num_bytes, share)
 
 
 def _subject(job: ServeJob | PipelineJob) -> str:

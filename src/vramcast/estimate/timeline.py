@@ -12,7 +12,7 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import Program, Tensor, events
 from vramcast.errors import InvalidSpec, OutOfMemory
 from vramcast.estimate.loop import LOOP
-from vramcast.estimate.script import Script, digest, play
+from vramcast.estimate.script import Script, count_events, digest, play
 
 _DEFAULTS: Final = Settings()
 _EXPANDABLE: Final = Settings(expandable_segments=True)
@@ -28,6 +28,8 @@ class Simulated(NamedTuple):
     reserved_bytes: int
 
 
+MOST_IN_FULL: Final = 1 << 20
+"""Events of a run beyond every card that are still looked at one by one: a second or two [count]."""
 _known: dict[bytes, tuple[Simulated, ...] | None] = {}
 """Marks of the phases of runs, None where memory is out, by what decides them; the oldest go first."""
 
@@ -77,6 +79,8 @@ def _simulated(
             found = _marks(run, settings.expandable_segments, capacity_bytes)
             if found is not None:
                 return tuple(Simulated(*mark) for mark in found)
+            if capacity_bytes is None and count_events(run) > MOST_IN_FULL:  # 32 TiB and more, which no card has
+                raise InvalidSpec("the question is larger than can be answered")
         return tuple(simulated_in_full(phases, settings, capacity_bytes).values())
     except (OutOfCapacity, OutOfMemory):
         return None

@@ -155,7 +155,8 @@ def need(job: Job, *, below: int | None = None) -> Need | None:
 def need_of(job: Job, programs: Sequence[RankProgram]) -> Need:
     """What a job needs whose programs are known."""
     found, _ = _fullest(job, programs)
-    return Need(found.needed_bytes, interval(job.engine, found.steady_bytes)[1])
+    high = interval(job.engine, found.steady_bytes)[1] + found.needed_bytes - found.steady_bytes
+    return Need(found.needed_bytes, high)
 
 
 def needed_bytes(job: Job) -> int:

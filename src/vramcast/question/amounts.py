@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -77,6 +78,14 @@ def parse_share(name: str, value: object) -> float:
     if share >= 1:
         raise InvalidSpec(f"{name}={_shown(value)} must be below 100%, for example 5% or 0.05")
     return float(share)
+
+
+def headroom_of(values: Mapping[str, object]) -> float | None:
+    """The share of each card that is to stay free; None where nobody says one: then the 90 % interval is to fit.
+
+    Raises: as `parse_share`
+    """
+    return None if values.get("headroom") is None else parse_share("headroom", values["headroom"])
 
 
 def parse_bytes(name: str, value: object) -> int:

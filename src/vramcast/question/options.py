@@ -62,6 +62,10 @@ def _choice(section: str, field: str, help_: str, choices: Any) -> Option:
     return Option(section, field, Kind.CHOICE, help_, tuple(str(choice) for choice in choices))
 
 
+HEADROOM: Final = "share of each card that stays free: 5%; by default so much that the 90 % interval fits"
+
+NO_SEARCH: Final = "--headroom says what a search leaves free; give --find with it, or leave it out"
+
 MODEL_OPTIONS: Final[dict[str, Option]] = {
     "params": Option("model", "params", Kind.TEXT, "without MODEL: number of weights, 100B"),
     "layers": Option("model", "layers", Kind.COUNT, "without MODEL: layers; with MODEL: cut it to that many"),
@@ -270,6 +274,6 @@ def _parse_number(name: str, value: object) -> float:
 
 
 __all__ = [
-    "CONFIG_OPTIONS", "ENGINES", "MARKET_OPTIONS", "MODEL_OPTIONS", "OPTIONS", "Kind", "Option", "over", "parse",
-    "parse_amount", "parse_count",
+    "CONFIG_OPTIONS", "ENGINES", "HEADROOM", "MARKET_OPTIONS", "MODEL_OPTIONS", "NO_SEARCH", "OPTIONS", "Kind",
+    "Option", "over", "parse", "parse_amount", "parse_count",
 ]

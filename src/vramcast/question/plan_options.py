@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from vramcast.domain.planning import Goal
-from vramcast.question.options import OPTIONS, Kind, Option
+from vramcast.question.options import HEADROOM, OPTIONS, Kind, Option
 
 FINDS: Final = (
     "largest-batch", "longest-sequence", "knee", "largest-model", "smallest-box", "cheapest-box", "fewest-gpus",
@@ -77,7 +77,7 @@ PLAN_OPTIONS: Final[dict[str, Option]] = {
     "budget": _search("budget", Kind.TEXT, "most money of the run, with currency: 100000usd; needs --tokens"),
     "deadline": _search("deadline", Kind.TEXT, "longest time of the run: 12h, 30d; needs --tokens"),
     "tokens": _search("tokens", Kind.AMOUNT, "length of the run: 300B, 1T"),
-    "headroom": _search("headroom", Kind.TEXT, "share of each card that stays free: 5%"),
+    "headroom": _search("headroom", Kind.TEXT, HEADROOM),
     "max-gpus": _search("max_gpus", Kind.COUNT, "most GPUs of a plan: several machines where --on names a kind"),
     "allow": _search("allow", Kind.NAMES, f"techniques to try too: {_names(allowed=False)}"),
     "forbid": _search("forbid", Kind.NAMES, f"techniques not to try: {_names(allowed=True)}"),

@@ -15,6 +15,7 @@ from vramcast.domain.model import Head
 from vramcast.domain.planning import Goal, Limits, ServeSpace
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.question.amounts import headroom_of
 from vramcast.question.build import Resolve, market_of
 from vramcast.question.options import Kind, Option, parse, parse_count
 from vramcast.question.plan_options import PLAN_OPTIONS
@@ -25,7 +26,9 @@ from vramcast.states.storage import FORMATS
 SEVERAL: Final = ("engine", "weights", "kv-dtype", "tp", "pp")
 """Options of `serve` of which a search takes several values."""
 
-NOT_ASKED: Final = ("find", "dp", "draft", "draft-tokens", "height", "width", "frames", "offload", "tiling", "slicing")
+NOT_ASKED: Final = (
+    "find", "headroom", "dp", "draft", "draft-tokens", "height", "width", "frames", "offload", "tiling", "slicing",
+)
 """Options of `serve` that a search sets itself, or that say nothing about a deployment of a language model."""
 
 AS_STORED: Final = "stored"
@@ -46,6 +49,7 @@ PLAN_SERVE_OPTIONS: Final[dict[str, Option]] = {
     ),
     "max-gpus": Option("search", "max_gpus", Kind.COUNT, "most GPUs, all machines together"),
     "top": PLAN_OPTIONS["top"],
+    "headroom": PLAN_OPTIONS["headroom"],
     **{
         name: Option("axis", option.field, Kind.NAMES, f"{option.help}; several: a,b", option.choices)
         if name in SEVERAL else option
@@ -171,6 +175,7 @@ def _limits(values: Mapping[str, Any]) -> Limits:
     if per_user is not None and per_user <= 0:
         raise InvalidSpec(f"per-user={per_user:g} must be more than 0 tokens per second")
     return Limits(
+        headroom=headroom_of(values),
         currency=values.get("currency"),
         max_gpus=require_count("max-gpus", values["max-gpus"]) if "max-gpus" in values else None,
         time_to_first_token_s=_seconds(values["ttft"]) if "ttft" in values else None,

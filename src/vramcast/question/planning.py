@@ -16,7 +16,7 @@ from vramcast.domain.model import Model
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.variants import IN_FP16
-from vramcast.question.amounts import parse_hours, parse_money, parse_share
+from vramcast.question.amounts import headroom_of, parse_hours, parse_money
 from vramcast.question.build import (
     Resolve,
     build_job,
@@ -202,7 +202,7 @@ def _default_batch(clusters: Iterable[Cluster]) -> int:
 def _limits(values: Mapping[str, Any]) -> Limits:
     budget = parse_money("budget", values["budget"]) if "budget" in values else None
     return Limits(
-        headroom=parse_share("headroom", values.get("headroom", 0)),
+        headroom=headroom_of(values),
         budget=budget.amount if budget else None,
         currency=budget.currency if budget else market_of(values, PLAN_OPTIONS).currency,
         deadline_hours=parse_hours("deadline", values["deadline"]) if "deadline" in values else None,
@@ -294,7 +294,7 @@ def build_inverse(
     return Question(
         job=_one_plan(options, values, clusters[0], resolve, box=box),
         clusters=clusters,
-        headroom=parse_share("headroom", values.get("headroom", 0)),
+        headroom=headroom_of(values),
         allowed=frozenset(allowed),
         engines=values.get("engine", ()) if box else (),
         models=models,

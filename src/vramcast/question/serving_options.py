@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.question.options import CONFIG_OPTIONS, MARKET_OPTIONS, MODEL_OPTIONS, Kind, Option
+from vramcast.question.options import CONFIG_OPTIONS, HEADROOM, MARKET_OPTIONS, MODEL_OPTIONS, Kind, Option
 
 
 def _choice(section: str, field: str, help_: str, choices: tuple[str, ...]) -> Option:
@@ -16,6 +16,7 @@ GOALS: Final = ("smallest-gpu", "fewest-gpus", "best-split", "longest-context", 
 
 SERVE_OPTIONS: Final[dict[str, Option]] = {
     "find": _choice("job", "find", "the inverse question: vary this until the load fits", GOALS),
+    "headroom": Option("job", "headroom", Kind.TEXT, f"with --find: {HEADROOM}"),
     "engine": Option(
         "job", "engine", Kind.TEXT, "engine@version: vllm@0.19 (default), sglang, tensorrt-llm, llama.cpp, diffusers"
     ),

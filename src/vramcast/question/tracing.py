@@ -23,7 +23,7 @@ from vramcast.domain.trace_job import (
 )
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 from vramcast.question.amounts import parse_bytes
-from vramcast.question.options import Kind, Option, parse
+from vramcast.question.options import HEADROOM, NO_SEARCH, Kind, Option, parse
 
 DEFAULT_GPU: Final = "h100-sxm-80gb"
 DTYPES: Final = ("fp32", "bf16", "fp16", "fp64")
@@ -69,6 +69,7 @@ TRACE_OPTIONS: Final[dict[str, Option]] = {
     "compile": Option("module", "compile", Kind.FLAG, "torch.compile, not modelled: the step runs eagerly here"),
     "parallel": _choice("module", "parallel", "how the ranks share the module", PARALLEL),
     "find": _choice("module", "find", "the largest that fits", GOALS),
+    "headroom": Option("module", "headroom", Kind.TEXT, f"with --find: {HEADROOM}"),
     "sandbox": Option("script", "sandbox", Kind.FLAG, "keep out the files the script would write"),
     "enforce-capacity": Option(
         "script", "enforce_capacity", Kind.FLAG, "run out of memory as on the card, for scripts that then try again"
@@ -119,6 +120,8 @@ def build_trace(
     batch, seq_len = (_count(values, name) for name in ("batch", "seq-len"))
     inputs = tuple(parse_input(text) for text in values.get("input", ()))
     _check_inputs(inputs, values)
+    if "headroom" in values and "find" not in values:
+        raise InvalidSpec(NO_SEARCH)
     is_training = not values.get("eval", False)
     _check_training(values, is_training)
     return TraceJob(

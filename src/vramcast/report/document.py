@@ -38,6 +38,7 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
         "schema": SCHEMA,
         "question": answer.question,
         "fits": answer.fits,
+        "verdict": answer.verdict,
         "peak": _peak(answer.peak) | {"interval_bytes": list(answer.interval_bytes)},
         "needed_bytes": answer.fullest.needed_bytes,
         "capacity_bytes": answer.capacity_bytes,
@@ -45,7 +46,7 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
         "ranks": [_rank(rank) for rank in answer.ranks],
         "assumptions": list(answer.assumptions),
         "warnings": list(answer.warnings),
-        "changes": [change_document(change, _table(answer)) for change in answer.changes],
+        "changes": [change_document(change, _table(answer), answer.capacity_bytes) for change in answer.changes],
     }
     if answer.ignored:
         plain["ignored"] = list(answer.ignored)
@@ -65,15 +66,21 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
     return plain
 
 
-def change_document(change: Change, table: Mapping[str, Option] | None) -> dict[str, Any]:
+def change_document(
+    change: Change, table: Mapping[str, Option] | None, capacity_bytes: int | None
+) -> dict[str, Any]:
     """One change and what it would lead to; `"apply"`: the options to put into the question, where there are such;
     null: to take out of it.
 
     Args:
         change: to the plan of the answer
         table: the options that it is written in; None where that plan is not the question's
+        capacity_bytes: what a process can use of the card; None: not known
     """
-    plain = {"change": change.change, "device_bytes": change.device_bytes, "fits": change.fits, "cost": change.cost}
+    plain = {
+        "change": change.change, "device_bytes": change.device_bytes, "fits": change.fits,
+        "verdict": change.verdict(capacity_bytes), "cost": change.cost,
+    }
     apply = None if table is None else applied_in(change.change, table)
     known = {
         "apply": apply, "concurrency": change.concurrency, "slowdown": change.slowdown, "high_bytes": change.high_bytes,
@@ -124,9 +131,13 @@ def _found(found: Found) -> dict[str, Any]:
     if found.command:
         plain["command"] = found.command
     if found.nearest_failing is not None:
-        plain["nearest_failing"] = _present(found.nearest_failing)
+        plain["nearest_failing"] = _tried(found.nearest_failing)
     known = {name: value for name, value in plain.items() if value is not None}
-    return {"found": known, "tried": [_present(tried) for tried in found.tried]}
+    return {"found": known, "tried": [_tried(tried) for tried in found.tried]}
+
+
+def _tried(tried: Tried) -> dict[str, Any]:
+    return _present(tried) | {"verdict": tried.fit}
 
 
 def _present(noun: HostNeed | Speed | StepTime | Tried) -> dict[str, Any]:

@@ -20,17 +20,28 @@ LANGUAGES: Final = ("en", "zh")
 AnswerT = TypeVar("AnswerT", bound="Answer | PlanAnswer")
 
 MESSAGES: Final[dict[str, dict[str, str]]] = {
-    "fits": {
-        "en": "fits: {needed} of {capacity} per GPU",
-        "zh": "放得下：每卡 {needed}，可用 {capacity}",
+    "verdict.fits": {"en": "fits", "zh": "放得下"},
+    "verdict.fits closely": {"en": "fits closely", "zh": "放得下但很紧"},
+    "verdict.may run out": {"en": "may run out", "zh": "可能放不下"},
+    "verdict.does not fit": {"en": "does not fit", "zh": "放不下"},
+    "verdict.line": {"en": "{verdict}: {reason}", "zh": "{verdict}：{reason}"},
+    "verdict.within": {"en": "{needed} of {capacity}", "zh": "需要 {needed}，可用 {capacity}"},
+    "verdict.within.per_gpu": {"en": "{needed} of {capacity} per GPU", "zh": "每卡 {needed}，可用 {capacity}"},
+    "verdict.close": {
+        "en": "{needed} of {capacity}, 90 % up to {high}", "zh": "需要 {needed}，可用 {capacity}，90 % 区间上限 {high}",
     },
-    "does_not_fit": {
-        "en": "does not fit: {needed} needed, {capacity} usable per GPU, {excess} too much",
-        "zh": "放不下：每卡需要 {needed}，可用 {capacity}，超出 {excess}",
+    "verdict.close.per_gpu": {
+        "en": "{needed} of {capacity} per GPU, 90 % up to {high}",
+        "zh": "每卡 {needed}，可用 {capacity}，90 % 区间上限 {high}",
+    },
+    "verdict.beyond": {"en": "{needed} needed, {capacity} usable", "zh": "需要 {needed}，可用 {capacity}"},
+    "verdict.beyond.per_gpu": {
+        "en": "{needed} needed, {capacity} usable per GPU, {excess} too much",
+        "zh": "每卡需要 {needed}，可用 {capacity}，超出 {excess}",
     },
     "host_does_not_fit": {
-        "en": "does not fit: {places} (per GPU {needed} of {capacity})",
-        "zh": "放不下：{places}（每卡 {needed}，可用 {capacity}）",
+        "en": "{places} (per GPU {needed} of {capacity})",
+        "zh": "{places}（每卡 {needed}，可用 {capacity}）",
     },
     "host_short": {
         "en": "{place}: at least {needed} needed in each machine, {there} there",
@@ -59,10 +70,6 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "host_parts": {"en": "Main memory of each machine, at least and at most", "zh": "每台机器的内存（至少与至多）"},
     "place.main memory": {"en": "main memory", "zh": "内存"},
     "place.local disks": {"en": "local disks", "zh": "本地盘"},
-    "load_does_not_fit": {
-        "en": "does not fit: {reason}",
-        "zh": "放不下：{reason}",
-    },
     "capacity": {
         "en": "the cache holds {tokens} tokens: {concurrency} sequences of {context} tokens",
         "zh": "缓存可容纳 {tokens} 个 token：{concurrency} 条长度 {context} 的序列",
@@ -117,8 +124,7 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "sequences": {"en": "sequences", "zh": "序列"},
     "tokens_per_s": {"en": "tokens/s", "zh": "token/s"},
     "why_not": {"en": "why not", "zh": "原因"},
-    "does_not": {"en": "no", "zh": "放不下"},
-    "nearest_failing": {"en": "nearest that does not fit: {what}", "zh": "最接近但放不下的：{what}"},
+    "nearest_failing": {"en": "nearest that is left out: {what}", "zh": "最接近但未采用的：{what}"},
     "holds": {"en": "{sequences} sequences", "zh": "{sequences} 条序列"},
     "where_time_goes": {"en": "Where the time goes", "zh": "时间花在哪里"},
     "prefill": {"en": "prefill", "zh": "预填充"},
@@ -193,8 +199,6 @@ MESSAGES: Final[dict[str, dict[str, str]]] = {
     "warnings": {"en": "Warnings", "zh": "警告"},
     "largest": {"en": "largest entry: {path}, {size}", "zh": "最大的一项：{path}，{size}"},
     "changes": {"en": "Changes, each computed", "zh": "修改方案（均已计算）"},
-    "change_fits": {"en": "fits", "zh": "放得下"},
-    "change_fails": {"en": "not yet", "zh": "仍不够"},
     "no_change": {
         "en": "no single change makes it fit; combine them, or use more or larger GPUs",
         "zh": "没有任何单项修改能放下；请组合使用，或换更多、更大的卡",

@@ -13,6 +13,7 @@ from vramcast.report.picture import scatter
 from vramcast.report.plan_words import decision_words, fleet_words, reason_words, technique_words
 from vramcast.report.price import dated, money, run_length
 from vramcast.report.text import cost_words, host, table, unread
+from vramcast.report.verdicts import headline, word_of
 from vramcast.units import format_bytes
 
 SHOWN_TECHNIQUES: Final = 0.01
@@ -119,8 +120,7 @@ def _amount(value: float, unit: str, words: Words) -> str:
 def _cautions(best: Answer, words: Words) -> Iterator[str]:
     """How sure the winner's memory is, what it needs beside the cards, and what to know before running it."""
     low, high = best.interval_bytes
-    key = "plan.interval_over" if high > best.capacity_bytes else "plan.interval"
-    yield words(key, low=format_bytes(low), high=format_bytes(high))
+    yield words("plan.interval", low=format_bytes(low), high=format_bytes(high))
     if best.host is not None:
         yield from host(best.host, words)
     yield from (words("plan.caution", text=text) for text in best.warnings)
@@ -128,10 +128,7 @@ def _cautions(best: Answer, words: Words) -> Iterator[str]:
 
 def summary(answer: Answer, words: Words) -> Iterator[str]:
     """Memory, speed and price of one plan, as far as they are known."""
-    key = "plan.fits" if answer.fits else "plan.not"
-    yield words(
-        key, needed=format_bytes(answer.fullest.needed_bytes), capacity=format_bytes(answer.capacity_bytes)
-    )
+    yield headline(answer, words)
     if isinstance(answer, ServeAnswer):
         yield from _served(answer, words)
     if answer.time is not None:
@@ -318,7 +315,7 @@ def _technique_row(row: Technique, words: Words) -> tuple[str, ...]:
         format_bytes(row.saves_bytes),
         f"{_share(row):.0%}",
         "" if row.slowdown is None else f"{round(row.slowdown, 2) + 0.0:+.0%}",
-        words("change_fits") if row.fits else words("does_not"),
+        word_of(row.verdict, words),
         row.against,
         f"{row.change} ({row.lacks})" if row.lacks else row.change,
     )

@@ -41,7 +41,9 @@ def plan_document(answer: PlanAnswer, words: Words = ENGLISH, *, today: date | N
         plain["nearest_failing"] = _part(document(answer.nearest_failing, today=today))
         plain["nearest_label"] = answer.nearest_label
     if answer.change is not None:
-        plain["change"] = change_document(answer.change, _search(answer))
+        nearest = answer.nearest_failing
+        capacity = None if nearest is None else nearest.capacity_bytes
+        plain["change"] = change_document(answer.change, _search(answer), capacity)
     if answer.num_in_memory is not None:
         plain["num_in_memory"] = answer.num_in_memory
         plain["missed"] = [_present(noun) for noun in answer.missed]

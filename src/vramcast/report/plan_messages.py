@@ -66,8 +66,6 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.command": {"en": "run: {command}", "zh": "命令：{command}"},
     "plan.replica": {"en": "each replica: {command}", "zh": "每个副本的命令：{command}"},
     "plan.comma": {"en": ", ", "zh": "，"},
-    "plan.fits": {"en": "fits {needed} of {capacity} per GPU", "zh": "放得下：每卡 {needed}，可用 {capacity}"},
-    "plan.not": {"en": "{needed} needed, {capacity} usable per GPU", "zh": "每卡需要 {needed}，可用 {capacity}"},
     "plan.step": {"en": "step {seconds}", "zh": "每步 {seconds}"},
     "plan.speed": {"en": "{rate} tokens/s", "zh": "{rate} token/s"},
     "plan.per_hour": {"en": "{amount} per hour", "zh": "每小时 {amount}"},
@@ -75,10 +73,6 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.per_run": {"en": "the run: {amount}", "zh": "整个训练：{amount}"},
     "plan.run_length": {"en": "the run takes {length}", "zh": "整个训练需 {length}"},
     "plan.interval": {"en": "90 % between {low} and {high}", "zh": "90 % 区间 {low} 至 {high}"},
-    "plan.interval_over": {
-        "en": "90 % between {low} and {high}, which is more than there is; --headroom leaves room",
-        "zh": "90 % 区间 {low} 至 {high}，上限超出可用显存；--headroom 可留余量",
-    },
     "plan.caution": {"en": "caution: {text}", "zh": "注意：{text}"},
     "plan.gives_back": {
         "en": "{mark} fits only because the allocator gives cached memory back when the card is full: expect retries "
@@ -184,7 +178,7 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     },
     "plan.saves": {"en": "saves", "zh": "节省"},
     "plan.slower": {"en": "time", "zh": "时间"},
-    "plan.verdict": {"en": "fits", "zh": "放得下"},
+    "plan.verdict": {"en": "verdict", "zh": "结论"},
     "plan.against": {"en": "against", "zh": "对比基准"},
     "plan.options": {"en": "options", "zh": "选项"},
     "plan.when": {"en": "when: {when}; needs: {needs}", "zh": "适用：{when}；需要：{needs}"},

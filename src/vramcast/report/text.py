@@ -21,6 +21,7 @@ from vramcast.domain.answer import (
 )
 from vramcast.report.messages import Words
 from vramcast.report.price import cost_lines, run_length
+from vramcast.report.verdicts import headline, tried_word, word_of
 from vramcast.units import format_bytes, format_seconds
 
 SHOWN_PER_CATEGORY: Final = 4
@@ -75,15 +76,13 @@ def unread(ignored: Iterable[str], words: Words) -> tuple[str, ...]:
 def verdict(answer: Answer, words: Words, *, today: date | None = None) -> Iterator[str]:
     """Fits or not, the three levels, what was asked, and what it costs."""
     needed, capacity = answer.fullest.needed_bytes, answer.capacity_bytes
-    shown = {"needed": format_bytes(needed), "capacity": format_bytes(capacity)}
-    if answer.fits:
-        yield words("fits", **shown)
-    elif isinstance(answer, ServeAnswer) and answer.shortfall and needed <= capacity:
-        yield words("load_does_not_fit", reason=words.said(answer.shortfall))
-    elif answer.host is not None and not answer.host.fits and needed <= capacity:
-        yield words("host_does_not_fit", places="; ".join(host(answer.host, words, short=True)), **shown)
+    if answer.host is not None and not answer.host.fits and needed <= capacity:
+        places, shown = "; ".join(host(answer.host, words, short=True)), (format_bytes(needed), format_bytes(capacity))
+        lacks = words("host_does_not_fit", places=places, needed=shown[0], capacity=shown[1])
+        yield words("verdict.line", verdict=word_of(answer.verdict, words), reason=lacks)
     else:
-        yield words("does_not_fit", **shown, excess=format_bytes(needed - capacity))
+        yield headline(answer, words)
+    if needed > capacity:
         largest = answer.fullest.ledger[0]
         yield "  " + words("largest", path=path_of(largest, words), size=format_bytes(largest.num_bytes))
     if answer.fullest.needed_bytes > answer.peak.device_bytes:
@@ -182,7 +181,7 @@ def tried_cells(found: Found, words: Words) -> tuple[list[tuple[str, ...]], froz
 def _tried_row(one: Tried, words: Words, *, serving: bool) -> tuple[str, ...]:
     return (
         one.what,
-        words("change_fits") if one.fits else words("does_not"),
+        tried_word(one, words),
         "" if one.kv_tokens is None else f"{one.kv_tokens:,}",
         "" if one.concurrency is None else f"{one.concurrency:,.1f}",
         "" if one.needed_bytes is None or serving else format_bytes(one.needed_bytes),
@@ -333,13 +332,13 @@ def changes(answer: Answer, words: Words) -> Iterator[str]:
     if not any(change.fits for change in answer.changes):
         yield "  " + words("no_change")
     for change in answer.changes:
-        name, size, mark, cost = change_cells(change, words)
-        yield f"  {left(name, 52)}{size:>13}  {left(mark, 8)} {cost}".rstrip()
+        name, size, mark, cost = change_cells(change, answer, words)
+        yield f"  {left(name, 52)}{size:>13}  {left(mark, 13)} {cost}".rstrip()
 
 
-def change_cells(change: Change, words: Words) -> tuple[str, str, str, str]:
-    """A change, what it leads to, whether that fits, and what it costs."""
-    mark = words("change_fits") if change.fits else words("change_fails")
+def change_cells(change: Change, answer: Answer, words: Words) -> tuple[str, str, str, str]:
+    """A change of an answer's plan, what it leads to, the verdict on that, and what it costs."""
+    mark = word_of(change.verdict(answer.capacity_bytes), words)
     size = format_bytes(change.device_bytes)
     if change.concurrency:
         size = words("holds", sequences=f"{change.concurrency:,.1f}")

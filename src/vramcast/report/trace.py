@@ -12,6 +12,7 @@ from vramcast.report.braille import chart
 from vramcast.report.messages import Words
 from vramcast.report.replay_words import plain, share
 from vramcast.report.text import cost_words, ledger, phases, table, tried
+from vramcast.report.verdicts import headline, word_of
 from vramcast.units import format_bytes
 
 COLUMNS: Final = 72
@@ -82,8 +83,7 @@ def _sections(
 def verdict(answer: TraceAnswer, words: Words) -> Iterator[str]:
     """Fits or not, the levels, what was traced, and where it runs out."""
     rank, asked = answer.fullest, answer.question
-    key = "trace.fits" if answer.fits else "trace.does_not_fit"
-    yield words(key, needed=format_bytes(rank.needed_bytes), capacity=format_bytes(answer.capacity_bytes))
+    yield headline(answer, words, per_gpu=False)
     if answer.failure is not None:
         yield from (f"  {line}" for line in _failed(answer.failure, words))
     key, peak, step = "trace.levels" if "gpu" in asked else "trace.host_level", answer.peak, ""
@@ -152,7 +152,7 @@ def _changes(answer: TraceAnswer, words: Words) -> Iterator[str]:
         yield "  " + words("no_change")
     rows = [
         (change.change, format_bytes(change.device_bytes),
-         words("change_fits") if change.fits else words("change_fails"), cost_words(change, words))
+         word_of(change.verdict(answer.capacity_bytes), words), cost_words(change, words))
         for change in answer.changes
     ]
     yield from (f"  {line}" for line in table(rows, right=frozenset({1})).splitlines())

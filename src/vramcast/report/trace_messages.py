@@ -5,11 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 TRACE_MESSAGES: Final[dict[str, dict[str, str]]] = {
-    "trace.fits": {"en": "fits: {needed} of {capacity}", "zh": "放得下：需要 {needed}，可用 {capacity}"},
-    "trace.does_not_fit": {
-        "en": "does not fit: {needed} needed, {capacity} usable",
-        "zh": "放不下：需要 {needed}，可用 {capacity}",
-    },
     "trace.levels": {
         "en": "allocated {allocated}, reserved {reserved}, device {device}",
         "zh": "已分配 {allocated}，已保留 {reserved}，设备占用 {device}",

@@ -14,15 +14,16 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters import count_parameters
-from vramcast.domain.answer import Answer, Found, Tried
+from vramcast.domain.answer import Answer, Found, Tried, claimed_bytes, usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model
-from vramcast.domain.planning import Goal, Limits, Space
+from vramcast.domain.planning import NO_ROOM, Goal, Limits, Space, too_close
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
+from vramcast.estimate.changes import Need
 from vramcast.estimate.host_memory import has_room, host_need, shortfall
 from vramcast.estimate.step_time import timed
-from vramcast.estimate.training import answer, live_bytes, live_of, need_of, needed_bytes, rank_programs
+from vramcast.estimate.training import answer, live_bytes, live_of, need_of, rank_programs
 from vramcast.estimate.variants import on_engine, options_between, with_plan, with_workload
 from vramcast.search.bisection import largest
 from vramcast.search.family import scaled_model
@@ -66,7 +67,7 @@ class Question(NamedTuple):
 
     job: Job  # the plan on the first of the clusters; the goal replaces what it looks for
     clusters: tuple[Cluster, ...]
-    headroom: float = 0.0  # share of a card that stays free
+    headroom: float | None = None  # share of a card that stays free; None: the 90 % interval fits
     allowed: frozenset[str] = frozenset()  # techniques that are not tried by themselves
     engines: tuple[str, ...] = ()  # empty: any
     models: Callable[[], Iterable[Model]] = tuple  # of the catalogue
@@ -79,11 +80,13 @@ class Look(NamedTuple):
     value: int | str
     tried: Tried  # without `needed_bytes` where that is only known to be too much
     live_bytes: int = 0  # never more than needed; 0: no such plan
+    claimed_bytes: int = 0  # what is held against a card; 0: not known
+    leaves: bool = False  # whether it fits and leaves free what it is to
 
     @property
     def misses(self) -> float:
         """How often over what there is would be needed, or more often."""
-        return (self.tried.needed_bytes or self.live_bytes) / max(1, self.tried.capacity_bytes or 0)
+        return (self.claimed_bytes or self.live_bytes) / max(1, self.tried.capacity_bytes or 0)
 
 
 class Result(NamedTuple):
@@ -98,25 +101,31 @@ def find(goal: str, asked: Question) -> Answer:
 
     Raises: UnknownName for another goal, InvalidSpec where no plan is possible at all
     """
-    job, found = choose(goal, asked)
-    return replace(answer(job), found=found)
+    return choose(goal, asked)[1]
 
 
-def choose(goal: str, asked: Question) -> tuple[Job, Found]:
-    """The plan that a goal asks for, else the one that misses by least, and what else was looked at.
+def choose(goal: str, asked: Question) -> tuple[Job, Answer]:
+    """The plan that a goal asks for, else the one that misses by least, and its answer with what else was looked at.
+
+    Where nobody says what is to stay free, and no plan leaves its 90 % interval on the card, plans that fit are found.
 
     Raises: as `find`
     """
     if goal not in GOALS:
         raise UnknownName.of("goal", goal, GOALS)
     result = GOALS[goal](asked)
+    warnings: tuple[str, ...] = ()
+    if result.best is None and asked.headroom is None:
+        without = GOALS[goal](asked._replace(headroom=0.0))
+        if without.best is not None:
+            result, warnings = without, (NO_ROOM,)
     nearest = nearest_of(result.looks)
     chosen = result.best or nearest
     if chosen is None:
         reasons = "; ".join(dict.fromkeys(look.tried.reason for look in result.looks)) or "nothing to look at"
         raise InvalidSpec(f"no plan is possible: {reasons[:400]}")
     shown = [measured(look) for look in _shown(result.looks, chosen)]
-    return chosen.job, Found(
+    found = Found(
         goal=goal,
         what=result.best.tried.what if result.best else None,
         value=result.best.value if result.best else None,
@@ -124,12 +133,14 @@ def choose(goal: str, asked: Question) -> tuple[Job, Found]:
         num_tried=len(result.looks),
         nearest_failing=nearest.tried if nearest else None,
     )
+    chosen_answer = answer(chosen.job)
+    return chosen.job, replace(chosen_answer, found=found, warnings=(*warnings, *chosen_answer.warnings))
 
 
 def nearest_of(looks: Iterable[Look]) -> Look | None:
     """Of the plans that are possible and do not fit, the one that misses by least."""
     nearest: Look | None = None
-    failing = (look for look in looks if look.live_bytes and not look.tried.fits)
+    failing = (look for look in looks if look.live_bytes and not look.leaves)
     for look in sorted(failing, key=lambda look: look.misses):
         if nearest is not None and look.misses >= nearest.misses:
             break  # none behind it can miss by less
@@ -142,9 +153,10 @@ def measured(look: Look) -> Look:
     """The plan with what it needs, allocator included."""
     if look.tried.needed_bytes is not None or not look.live_bytes:
         return look
-    needed = needed_bytes(look.job)
-    reason = _reason(look.job, needed, look.tried.capacity_bytes or 0)
-    return look._replace(tried=replace(look.tried, needed_bytes=needed, reason=reason))
+    need = need_of(look.job, rank_programs(look.job))
+    reason = _reason(look.job, need, look.tried.capacity_bytes or 0, None)
+    tried = replace(look.tried, needed_bytes=need.needed_bytes, high_bytes=need.high_bytes, reason=reason)
+    return look._replace(tried=tried, claimed_bytes=need.needed_bytes)  # it is more than there is as it is
 
 
 def _shown(looks: list[Look], chosen: Look) -> list[Look]:
@@ -156,31 +168,35 @@ def _shown(looks: list[Look], chosen: Look) -> list[Look]:
     return looks[start : start + SHOWN]
 
 
-def _look(job: Job, what: str, value: int | str, headroom: float) -> Look:
+def _look(job: Job, what: str, value: int | str, headroom: float | None) -> Look:
     """Whether a plan fits, by how much, and how fast it is."""
-    capacity = int(job.cluster.gpu.visible_bytes * (1 - headroom))
+    capacity = usable_bytes(job.cluster.gpu.visible_bytes, headroom)
     try:
         programs = rank_programs(job)
         live = live_of(job, programs)
         if live > capacity:
             return Look(job, value, Tried(what=what, fits=False, capacity_bytes=capacity), live)
-        needed = need_of(job, programs).needed_bytes
+        need = need_of(job, programs)
     except VramcastError as error:
         return Look(job, value, Tried(what=what, fits=False, reason=str(error)))
-    fits = needed <= capacity and has_room(job)
-    clock = timed(job).time if fits else None
+    claimed = claimed_bytes(needed_bytes=need.needed_bytes, high_bytes=need.high_bytes, headroom=headroom)
+    fits = need.needed_bytes <= capacity and has_room(job)
+    leaves = fits and claimed <= capacity
+    clock = timed(job).time if leaves else None
     tried = Tried(
-        what=what, fits=fits, reason="" if fits else _reason(job, needed, capacity), needed_bytes=needed,
-        capacity_bytes=capacity, tokens_per_s=clock.tokens_per_s if clock else None,
+        what=what, fits=fits, reason="" if leaves else _reason(job, need, capacity, headroom),
+        needed_bytes=need.needed_bytes, high_bytes=need.high_bytes, capacity_bytes=capacity,
+        tokens_per_s=clock.tokens_per_s if clock else None,
     )
-    return Look(job, value, tried, live)
+    return Look(job, value, tried, live, claimed, leaves)
 
 
-def _reason(job: Job, needed: int, capacity: int) -> str:
-    """Why a plan does not fit."""
-    if needed > capacity:
-        return f"{format_bytes(needed)} needed, {format_bytes(capacity)} usable"
-    return shortfall(host_need(job))
+def _reason(job: Job, need: Need, capacity: int, headroom: float | None) -> str:
+    """Why a plan does not fit, or leaves too little free."""
+    if need.needed_bytes > capacity:
+        return f"{format_bytes(need.needed_bytes)} needed, {format_bytes(capacity)} usable"
+    lacks = shortfall(host_need(job))
+    return lacks or too_close(need.needed_bytes, need.high_bytes, capacity, headroom)
 
 
 def _largest(of: Callable[[int], Look], most: int, guess: int = 1) -> Result:
@@ -190,7 +206,7 @@ def _largest(of: Callable[[int], Look], most: int, guess: int = 1) -> Result:
     def fits(number: int) -> bool:
         if number not in looks:
             looks[number] = of(number)
-        return looks[number].tried.fits
+        return looks[number].leaves
 
     best = largest(fits, most, guess)
     return Result([looks[number] for number in sorted(looks)], looks.get(best))
@@ -220,13 +236,13 @@ def _longest_sequence(asked: Question) -> Result:
 def _knee(asked: Question) -> Result:
     """Batches by doubling, up to the first whose doubling gains less than 5 %, or does not fit."""
     looks = [_with_batch(asked, 1)]
-    if looks[0].tried.fits and looks[0].tried.tokens_per_s is None:
+    if looks[0].leaves and looks[0].tried.tokens_per_s is None:
         raise InvalidSpec(f"no step time is known: {'; '.join(timed(asked.job).assumptions)[:300]}")
-    best = looks[0] if looks[0].tried.fits else None
-    while looks[-1].tried.fits and len(looks) <= MOST_BATCH.bit_length():
+    best = looks[0] if looks[0].leaves else None
+    while looks[-1].leaves and len(looks) <= MOST_BATCH.bit_length():
         looks.append(_with_batch(asked, 1 << len(looks)))
         before, after = looks[-2].tried, looks[-1].tried
-        if not after.fits or (after.tokens_per_s or 0) < (1 + WORTH_IT) * (before.tokens_per_s or 0):
+        if not looks[-1].leaves or (after.tokens_per_s or 0) < (1 + WORTH_IT) * (before.tokens_per_s or 0):
             break
         best = looks[-1]
     return Result(looks, best)
@@ -248,7 +264,7 @@ def _largest_model(asked: Question) -> Result:
     """For every set of techniques the largest model; the answer is the largest of the catalogue with those allowed."""
     catalogue = sorted(asked.models(), key=lambda model: -count_parameters(model).total)
     looks = {rung: _largest_with(asked, rung, catalogue) for rung, _ in _rungs(asked, asked.job)}
-    possible = [look for rung, look in looks.items() if look.tried.fits and _may(asked, rung)]
+    possible = [look for rung, look in looks.items() if look.leaves and _may(asked, rung)]
     return Result(list(looks.values()), max(possible, key=_size, default=None))
 
 
@@ -272,13 +288,13 @@ def _largest_with(asked: Question, rung: Rung, catalogue: list[Model]) -> Look:
         return _may_fit(with_workload(job_of(model), **workload), asked.headroom)
 
     most = largest(lambda steps: may_fit(_of_size(steps)), MOST_STEPS, _guess(asked.job))
-    steps = largest(lambda steps: look(_of_size(steps)).tried.fits, most, most) if most else 0
+    steps = largest(lambda steps: look(_of_size(steps)).leaves, most, most) if most else 0
     parameters = count_parameters(_of_size(steps)).total if steps else None
     # states take the same bytes a parameter whatever the architecture: what they alone fill, no model exceeds by much
     alone = largest(lambda steps: may_fit(_of_size(steps), **SHORT), MOST_STEPS, max(1, most))
     bound = MARGIN * count_parameters(_of_size(alone)).total
     candidates = (model for model in catalogue if count_parameters(model).total <= bound)
-    found = next((looked for looked in map(look, candidates) if looked.tried.fits), None)
+    found = next((looked for looked in map(look, candidates) if looked.leaves), None)
     looked = found or measured(look(_of_size(max(1, steps))))
     bare = with_plan(replace(asked.job, model=looked.job.model), shards=Shards.NOTHING)
     tried = replace(
@@ -286,7 +302,7 @@ def _largest_with(asked: Question, rung: Rung, catalogue: list[Model]) -> Look:
         model=f"{found.job.model.name} ({count_parameters(found.job.model).total / 1e9:.1f}B)" if found else None,
         reason=looked.tried.reason or ", ".join(_remarks(asked, rung, looked.job)),
     )
-    return Look(looked.job, looked.value, tried)
+    return looked._replace(tried=tried, live_bytes=0)
 
 
 def _remarks(asked: Question, rung: Rung, job: Job) -> Iterator[str]:
@@ -299,10 +315,10 @@ def _remarks(asked: Question, rung: Rung, job: Job) -> Iterator[str]:
         yield f"at least {low}, at most {high} of main memory in each machine"
 
 
-def _may_fit(job: Job, headroom: float) -> bool:
+def _may_fit(job: Job, headroom: float | None) -> bool:
     """Whether live tensors leave room: what does not pass cannot fit."""
     try:
-        return live_bytes(job) <= job.cluster.gpu.visible_bytes * (1 - headroom) and has_room(job)
+        return live_bytes(job) <= usable_bytes(job.cluster.gpu.visible_bytes, headroom) and has_room(job)
     except VramcastError:
         return False
 
@@ -325,7 +341,7 @@ def _enough(order: Callable[[Cluster], tuple[float, ...]]) -> Callable[[Question
         best: Look | None = None
         for cluster in sorted(asked.clusters, key=lambda cluster: (*order(cluster), cluster.name)):
             looks.append(_on_cluster(asked, cluster))
-            best = best or (looks[-1] if looks[-1].tried.fits else None)
+            best = best or (looks[-1] if looks[-1].leaves else None)
             if best is not None and len(looks) - looks.index(best) > LARGER_ONES:
                 break
         return Result(looks, best)
@@ -341,7 +357,7 @@ def _on_cluster(asked: Question, cluster: Cluster) -> Look:
         if _may(asked, rung):
             what = options_between(with_plan(here, shards=Shards.NOTHING), job)
             looks.append(_look(job, f"--gpus {cluster.name} {what}".rstrip(), cluster.name, asked.headroom))
-            if looks[-1].tried.fits:
+            if looks[-1].leaves:
                 return looks[-1]
     if any(_may_fit(with_workload(look.job, **SHORT), asked.headroom) for look in looks):
         found = _searched(asked, here)

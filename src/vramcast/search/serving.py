@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Capacity, Found, ServeAnswer, Tried
+from vramcast.domain.answer import Capacity, Found, ServeAnswer, Tried, usable_bytes
 from vramcast.domain.device import Gpu
+from vramcast.domain.planning import NO_ROOM, too_close
 from vramcast.domain.serving import DEFAULT_CONTEXT, ServeJob
 from vramcast.errors import InvalidSpec, UnknownName, VramcastError
 from vramcast.estimate.serving import Verdict, answer, verdict
@@ -46,6 +47,7 @@ class Look(NamedTuple):
     verdict: Verdict | None
     tried: Tried
     least_bytes: int = 0  # of a plan that is not worked out, because so much is too much
+    leaves: bool = False  # whether it fits and leaves free what it is to
 
     @property
     def nearness(self) -> tuple[float, float]:
@@ -64,19 +66,36 @@ class Result(NamedTuple):
     best: Look | None
 
 
-def find(goal: str, job: ServeJob, *, cards: Iterable[Gpu] = ()) -> ServeAnswer:
+class Asked(NamedTuple):
+    """What a goal starts from."""
+
+    job: ServeJob
+    cards: tuple[Gpu, ...] = ()  # to choose from
+    headroom: float | None = None  # share of a card that stays free; None: its 90 % interval fits
+
+
+def find(
+    goal: str, job: ServeJob, *, cards: Iterable[Gpu] = (), headroom: float | None = None
+) -> ServeAnswer:
     """The answer of the plan that a goal asks for, with what else was looked at.
 
     Args:
         goal: key of GOALS
         job: the question; what the goal varies is replaced
         cards: cards to choose from
+        headroom: share of a card that stays free; None: so much that the 90 % interval fits, where any plan does so
 
     Raises: UnknownName for another goal, InvalidSpec when no plan is possible at all
     """
     if goal not in GOALS:
         raise UnknownName.of("goal", goal, GOALS)
-    result = GOALS[goal](job, cards)
+    asked = Asked(job, tuple(cards), headroom)
+    result = GOALS[goal](asked)
+    warnings: tuple[str, ...] = ()
+    if result.best is None and headroom is None:
+        without = GOALS[goal](asked._replace(headroom=0.0))
+        if without.best is not None:
+            result, warnings = without, (NO_ROOM,)
     nearest = nearest_of(result.looks)
     chosen = result.best or nearest
     if chosen is None:
@@ -90,12 +109,13 @@ def find(goal: str, job: ServeJob, *, cards: Iterable[Gpu] = ()) -> ServeAnswer:
         num_tried=len(result.looks),
         nearest_failing=nearest.tried if nearest else None,
     )
-    return replace(answer(chosen.candidate.job), found=found)
+    chosen_answer = answer(chosen.candidate.job)
+    return replace(chosen_answer, found=found, warnings=(*warnings, *chosen_answer.warnings))
 
 
 def nearest_of(looks: Iterable[Look]) -> Look | None:
     """Of the plans that are possible and do not fit, the one that misses by least."""
-    failing = (look for look in looks if not look.tried.fits and (look.verdict is not None or look.least_bytes))
+    failing = (look for look in looks if not look.leaves and (look.verdict is not None or look.least_bytes))
     nearest: Look | None = None
     for look in sorted(failing, key=lambda look: look.nearness, reverse=True):
         if nearest is not None and look.nearness <= nearest.nearness:
@@ -108,7 +128,7 @@ def nearest_of(looks: Iterable[Look]) -> Look | None:
 
 def worked_out(look: Look) -> Look:
     """The plan with what it comes to."""
-    return look if look.verdict is not None or not look.least_bytes else _look(look.candidate)
+    return look if look.verdict is not None or not look.least_bytes else _look(look.candidate, None)
 
 
 def _shown(looks: list[Look], chosen: Look) -> list[Look]:
@@ -118,7 +138,7 @@ def _shown(looks: list[Look], chosen: Look) -> list[Look]:
     return looks[start : start + SHOWN]
 
 
-def _look(candidate: Candidate) -> Look:
+def _look(candidate: Candidate, headroom: float | None) -> Look:
     try:
         found = verdict(candidate.job)
     except VramcastError as error:
@@ -127,26 +147,29 @@ def _look(candidate: Candidate) -> Look:
     tried = Tried(
         what=candidate.what,
         fits=found.fits,
-        reason=_reason(candidate.job, found),
+        reason=_reason(candidate.job, found, headroom),
         needed_bytes=found.needed_bytes,
+        high_bytes=found.high_bytes,
         capacity_bytes=candidate.job.cluster.gpu.visible_bytes,
         kv_tokens=capacity.kv_tokens if capacity else None,
         concurrency=capacity.concurrency if capacity else None,
         tokens_per_s=speed.tokens_per_s if speed else None,
         time_to_first_token_s=speed.time_to_first_token_s if speed else None,
     )
-    return Look(candidate, found, tried)
+    return Look(candidate, found, tried, leaves=found.leaves(candidate.job.cluster.gpu.visible_bytes, headroom))
 
 
-def _reason(job: ServeJob, found: Verdict) -> str:
-    """Why a plan does not fit, or nothing."""
+def _reason(job: ServeJob, found: Verdict, headroom: float | None) -> str:
+    """Why a plan does not fit, or leaves too little of the card free; or nothing."""
     visible = job.cluster.gpu.visible_bytes
     if found.needed_bytes > visible:
         return f"{format_bytes(found.needed_bytes)} needed, {format_bytes(visible)} usable"
-    return found.shortfall
+    if found.shortfall or found.leaves(visible, headroom):
+        return found.shortfall
+    return too_close(found.needed_bytes, found.high_bytes, usable_bytes(visible, headroom), headroom)
 
 
-def _smallest(job: ServeJob, cards: Iterable[Gpu]) -> Result:
+def _smallest(asked: Asked) -> Result:
     """Cards from the smallest up; one that cannot hold the weights that another was found to load is not looked at."""
     loaded: dict[str | None, int] = {}
 
@@ -156,12 +179,12 @@ def _smallest(job: ServeJob, cards: Iterable[Gpu]) -> Result:
         if weights > visible:
             tried = Tried(what=candidate.what, fits=False, capacity_bytes=visible)
             return Look(candidate, None, tried, least_bytes=weights)
-        found = _look(candidate)
+        found = _look(candidate, asked.headroom)
         if found.verdict is not None:
             loaded[dtype] = found.verdict.loaded_bytes
         return found
 
-    return _first(smallest_gpu(job, cards), look)
+    return _first(smallest_gpu(asked.job, asked.cards), look)
 
 
 def _first(candidates: Iterable[Candidate], look_at: Callable[[Candidate], Look]) -> Result:
@@ -171,7 +194,7 @@ def _first(candidates: Iterable[Candidate], look_at: Callable[[Candidate], Look]
     for candidate in candidates:
         look = look_at(candidate)
         looks.append(look)
-        best = best or (look if look.tried.fits else None)
+        best = best or (look if look.leaves else None)
         if best is not None and len(looks) - looks.index(best) > LARGER_ONES:
             break
     return Result(looks, best)
@@ -179,15 +202,15 @@ def _first(candidates: Iterable[Candidate], look_at: Callable[[Candidate], Look]
 
 def _fastest(looks: list[Look]) -> Look | None:
     """The one with the most tokens a second; without speeds the one with the most room."""
-    fitting = [look for look in looks if look.tried.fits]
+    fitting = [look for look in looks if look.leaves]
     return max(fitting, key=lambda look: (look.tried.tokens_per_s or 0, look.tried.concurrency or 0), default=None)
 
 
-def _fewest(job: ServeJob) -> Result:
+def _fewest(asked: Asked) -> Result:
     """The smallest number of cards on which any split fits, in its fastest split."""
     looks: list[Look] = []
-    for group in fewest_gpus(job):
-        here = [_look(candidate) for candidate in group]
+    for group in fewest_gpus(asked.job):
+        here = [_look(candidate, asked.headroom) for candidate in group]
         looks += here
         best = _fastest(here)
         if best is not None:
@@ -195,35 +218,38 @@ def _fewest(job: ServeJob) -> Result:
     return Result(looks, None)
 
 
-def _best_split(job: ServeJob) -> Result:
-    looks = [_look(candidate) for candidate in splits(job)]
+def _best_split(asked: Asked) -> Result:
+    looks = [_look(candidate, asked.headroom) for candidate in splits(asked.job)]
     return Result(looks, _fastest(looks))
 
 
-def _largest(of: Callable[[int], Candidate], most: int, guess: int) -> Result:
+def _largest(asked: Asked, of: Callable[[int], Candidate], most: int, guess: int) -> Result:
     """The largest number up to `most` that fits."""
     looks: dict[int, Look] = {}
 
     def fits(number: int) -> bool:
         if number not in looks:
-            looks[number] = _look(of(number))
-        return looks[number].tried.fits
+            looks[number] = _look(of(number), asked.headroom)
+        return looks[number].leaves
 
     best = largest(fits, most, guess)
     return Result([looks[number] for number in sorted(looks)], looks.get(best))
 
 
-def _longest_context(job: ServeJob) -> Result:
+def _longest_context(asked: Asked) -> Result:
+    job = asked.job
     longest = job.model.context or max(job.context, DEFAULT_CONTEXT)
     capacity = _capacity(job)
     guess = capacity.longest_context if capacity else job.context
-    return _largest(lambda tokens: with_context(job, tokens), longest, guess)
+    return _largest(asked, lambda tokens: with_context(job, tokens), longest, guess)
 
 
-def _most_users(job: ServeJob) -> Result:
+def _most_users(asked: Asked) -> Result:
+    job = asked.job
     capacity = _capacity(job)
     guess = int(capacity.concurrency) if capacity else job.requests.concurrency
-    return _largest(lambda sequences: with_users(job, sequences), job.plan.max_sequences or MOST_USERS, guess)
+    most = job.plan.max_sequences or MOST_USERS
+    return _largest(asked, lambda sequences: with_users(job, sequences), most, guess)
 
 
 def _capacity(job: ServeJob) -> Capacity | None:
@@ -234,12 +260,16 @@ def _capacity(job: ServeJob) -> Capacity | None:
         return None
 
 
-GOALS: Final[dict[str, Callable[[ServeJob, Iterable[Gpu]], Result]]] = {
+def _quantisation(asked: Asked) -> Result:
+    return _first(formats(asked.job), lambda candidate: _look(candidate, asked.headroom))
+
+
+GOALS: Final[dict[str, Callable[[Asked], Result]]] = {
     "smallest-gpu": _smallest,
-    "fewest-gpus": lambda job, cards: _fewest(job),
-    "best-split": lambda job, cards: _best_split(job),
-    "longest-context": lambda job, cards: _longest_context(job),
-    "most-users": lambda job, cards: _most_users(job),
-    "quantisation": lambda job, cards: _first(formats(job), _look),
+    "fewest-gpus": _fewest,
+    "best-split": _best_split,
+    "longest-context": _longest_context,
+    "most-users": _most_users,
+    "quantisation": _quantisation,
 }
 """What can be asked for -> how it is searched."""

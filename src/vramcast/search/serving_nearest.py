@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Change, ServeAnswer
+from vramcast.domain.answer import Change, ServeAnswer, usable_bytes
 from vramcast.domain.device import Cluster
-from vramcast.domain.planning import Limits, Reason
+from vramcast.domain.planning import Limits, Reason, too_close
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import VramcastError
 from vramcast.estimate.serving import Verdict, answer, verdict
@@ -100,8 +100,10 @@ def _too_many(attempt: Attempt, gpus: int) -> Nearest:
         words.append(f"--on {replace(machine, num_nodes=number).name}")
     if most is not None and gpus > most:
         words.append(f"--max-gpus {gpus}")
-    needed = found.fullest.needed_bytes
-    change = Change(change=" ".join(words), device_bytes=needed, fits=True, cost="more hardware")
+    change = Change(
+        change=" ".join(words), device_bytes=found.fullest.needed_bytes, fits=True, cost="more hardware",
+        high_bytes=found.high_bytes,
+    )
     reason = Reason(kind="load-gpus", value=gpus, limit=attempt.most_gpus)
     return Nearest(found, job, machine, (reason,), change)
 
@@ -119,6 +121,11 @@ def _missing(attempt: Attempt, job: ServeJob, found: Verdict) -> Nearest:
     if attempt.most is not None and job.cluster.num_nodes > attempt.most:
         reason = Reason(kind="replica-gpus", value=job.cluster.count, limit=attempt.most_gpus)
         return Nearest(failing, job, machine, (reason,), None)
+    visible = job.cluster.gpu.visible_bytes
+    if found.fits and not found.leaves(visible, limits.headroom) and not missed(job, limits):
+        usable = usable_bytes(visible, limits.headroom)
+        text = too_close(found.needed_bytes, found.high_bytes, usable, limits.headroom)
+        return Nearest(failing, job, machine, (Reason(kind="other", text=text),), None)
     if found.fits:
         return Nearest(failing, job, machine, tuple(missed(job, limits)) or (NO_SPEED,), _relaxed(failing, limits))
     fitting = [
@@ -144,8 +151,10 @@ def _relaxed(failing: ServeAnswer, limits: Limits) -> Change | None:
         costs.append("answers come more slowly")
     if not words:
         return None
-    needed = failing.fullest.needed_bytes
-    return Change(change=" ".join(words), device_bytes=needed, fits=True, cost=", ".join(costs))
+    return Change(
+        change=" ".join(words), device_bytes=failing.fullest.needed_bytes, fits=True, cost=", ".join(costs),
+        high_bytes=failing.high_bytes,
+    )
 
 
 def _milliseconds(seconds: float) -> str:

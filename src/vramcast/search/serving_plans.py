@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Fleet, ServeAnswer
 from vramcast.domain.device import Cluster
-from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Reason, ServeSpace
+from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, ServeSpace
 from vramcast.domain.price import Cost
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import InvalidSpec, VramcastError
@@ -48,12 +48,24 @@ def search(space: ServeSpace, limits: Limits, goal: Goal, *, top: int = 10) -> t
 
     Args:
         space: what may be varied, and the load
-        limits: time to first token, tokens per second of a user, currency, most GPUs
+        limits: time to first token, tokens per second of a user, currency, most GPUs, and what is to stay free; where
+            nobody says that and no deployment leaves its 90 % interval on the card, those that fit, the safest first
         goal: what makes one better
-        top: deployments to answer in full
+        top: deployments to answer in full, of each machine the best where several are compared
 
     Raises: InvalidSpec where the space holds no possible deployment at all
     """
+    found, job = _searched(space, limits, goal, top)
+    if found.plans or limits.headroom is not None:
+        return found, job
+    closest, without = _searched(space, replace(limits, headroom=0.0), Goal.LEAST_MEMORY, top)
+    if not closest.plans:
+        return found, job
+    asked = {"goal": goal.value, "limits": found.question["limits"]}
+    return replace(closest, question=closest.question | asked, warnings=(NO_ROOM, *closest.warnings)), without
+
+
+def _searched(space: ServeSpace, limits: Limits, goal: Goal, top: int) -> tuple[PlanAnswer, ServeJob | None]:
     compared, warnings = comparable(space.machines, limits, goal)
     counted = [machine for machine in compared if machine.name in space.most]
     machines, left = cheapest_of_alike([machine for machine in compared if machine not in counted], offload=False)
@@ -64,7 +76,7 @@ def search(space: ServeSpace, limits: Limits, goal: Goal, *, top: int = 10) -> t
     )
     if not looked.replicas:
         raise InvalidSpec(looked.nothing_possible())
-    best = found[:top]
+    best = _each_machine_once(found)[:top]
     plans = tuple(map(_answered, best))
     near = None if best else nearest(looked.attempts, space.job.requests.concurrency)
     cautions = dict.fromkeys(text for plan in (*plans, *([near.answer] if near else ())) for text in plan.warnings)
@@ -82,6 +94,14 @@ def search(space: ServeSpace, limits: Limits, goal: Goal, *, top: int = 10) -> t
         warnings=(*warnings, *left, *looked.left_out(), *cautions),
     )
     return found_answer, best[0].job if best else None
+
+
+def _each_machine_once(found: list[Deployment]) -> list[Deployment]:
+    """The best deployment of each machine, where there are several; else all."""
+    best: dict[str, Deployment] = {}
+    for plan in found:
+        best.setdefault(plan.machine.name, plan)
+    return list(best.values()) if len(best) > 1 else found
 
 
 class _Search:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import asdict, replace
 
+from vramcast.domain.answer import claimed_bytes, usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.planning import Limits, Reason
 from vramcast.domain.serving import ServeJob, ServePlan
@@ -56,10 +57,14 @@ def per_user(job: ServeJob) -> float | None:
 def replica_of(job: ServeJob, limits: Limits) -> Replica:
     """A replica with the most users at once that fit and keep to the limits, up to all there are."""
     users = job.requests.concurrency
-    first = with_users(job, 1)
-    if not verdict(first).fits or missed(first, limits):
+    visible, first = job.cluster.gpu.visible_bytes, with_users(job, 1)
+
+    def holds(number: int) -> bool:
+        return verdict(with_users(job, number)).leaves(visible, limits.headroom)
+
+    if not holds(1) or missed(first, limits):
         return Replica(first, 0)
-    most = _largest(users, lambda number: verdict(with_users(job, number)).fits)
+    most = _largest(users, holds)
     most = _largest(most, lambda number: not missed(with_users(job, number), limits))
     return Replica(with_users(job, most), most)
 
@@ -95,7 +100,8 @@ def missed(job: ServeJob, limits: Limits) -> list[Reason]:
 
 def nearness(job: ServeJob, found: Verdict, limits: Limits) -> float:
     """The smallest of what there is over what is needed; 0 where a limit is on a speed that is not known."""
-    shares = [1.0, job.cluster.gpu.visible_bytes / max(1, found.needed_bytes)]
+    claimed = claimed_bytes(needed_bytes=found.needed_bytes, high_bytes=found.high_bytes, headroom=limits.headroom)
+    shares = [1.0, usable_bytes(job.cluster.gpu.visible_bytes, limits.headroom) / max(1, claimed)]
     if found.capacity is not None:
         shares.append(found.capacity.concurrency / job.requests.concurrency)
     speed = timed(job).speed

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from vramcast.domain.answer import StepTime
+from vramcast.domain.answer import StepTime, fit_of
 from vramcast.domain.job import Job
 from vramcast.domain.planning import Technique
 from vramcast.errors import VramcastError
 from vramcast.estimate import techniques as ways
+from vramcast.estimate.changes import Need
 from vramcast.estimate.host_memory import host_need, shortfall
 from vramcast.estimate.step_time import step_time
-from vramcast.estimate.training import needed_bytes
+from vramcast.estimate.training import need_of, rank_programs
 from vramcast.estimate.variants import on_engine, options_between
 
 Pace = Callable[[Job], StepTime]
@@ -31,7 +32,7 @@ class _Pair(NamedTuple):
 
     with_it: Job
     without: Job
-    device_bytes: int
+    need: Need
     without_bytes: int
 
 
@@ -45,12 +46,12 @@ def techniques(job: Job, *, pace: Pace = step_time) -> Table:
         job: the case, fitting or not
         pace: how long a step takes
     """
-    sizes: dict[tuple[object, ...], int] = {}
+    sizes: dict[tuple[object, ...], Need] = {}
 
-    def measured(other: Job) -> int:
+    def measured(other: Job) -> Need:
         key = (other.engine, other.plan, other.workload, other.alloc_conf)
         if key not in sizes:
-            sizes[key] = needed_bytes(other)
+            sizes[key] = need_of(other, rank_programs(other))
         return sizes[key]
 
     found: list[Technique] = []
@@ -68,7 +69,7 @@ def techniques(job: Job, *, pace: Pace = step_time) -> Table:
     return Table(tuple(found), tuple(refused))
 
 
-def _pair(job: Job, way: ways.Technique, measured: Callable[[Job], int]) -> _Pair | None:
+def _pair(job: Job, way: ways.Technique, measured: Callable[[Job], Need]) -> _Pair | None:
     """The technique on the first engine that has it; None where it does not apply.
 
     Raises: VramcastError of the job's own engine, where it applies and no engine has it
@@ -85,7 +86,7 @@ def _pair(job: Job, way: ways.Technique, measured: Callable[[Job], int]) -> _Pai
         if without is None or without == with_it:
             continue
         try:
-            return _Pair(with_it, without, measured(with_it), measured(without))
+            return _Pair(with_it, without, measured(with_it), measured(without).needed_bytes)
         except VramcastError as error:
             refusal = refusal or error
     if refusal is not None:
@@ -95,13 +96,15 @@ def _pair(job: Job, way: ways.Technique, measured: Callable[[Job], int]) -> _Pai
 
 def _row(job: Job, way: ways.Technique, pair: _Pair, pace: Pace) -> Technique:
     already = pair.with_it == job
-    lacks = shortfall(host_need(pair.with_it))
+    lacks, visible = shortfall(host_need(pair.with_it)), job.cluster.gpu.visible_bytes
+    fits = pair.need.needed_bytes <= visible and not lacks
     return Technique(
         name=way.name,
         change=options_between(pair.without if already else job, pair.with_it),
-        device_bytes=pair.device_bytes,
-        saves_bytes=pair.without_bytes - pair.device_bytes,
-        fits=pair.device_bytes <= job.cluster.gpu.visible_bytes and not lacks,
+        device_bytes=pair.need.needed_bytes,
+        saves_bytes=pair.without_bytes - pair.need.needed_bytes,
+        fits=fits,
+        verdict=fit_of(fits=fits, high_bytes=pair.need.high_bytes, capacity_bytes=visible),
         slowdown=_slowdown(pair, pace),
         when=way.when,
         needs=way.needs,

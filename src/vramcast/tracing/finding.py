@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vramcast.domain.answer import Found, Tried
+from vramcast.domain.answer import Found, Tried, usable_bytes
 from vramcast.domain.trace_job import TraceJob
 from vramcast.domain.traced import TraceAnswer, Traced
 from vramcast.tracing.run import trace_job
@@ -31,16 +31,17 @@ STEPS: Final = 2
 """The second is steady."""
 
 
-def find_largest(job: TraceJob, goal: str) -> Traced:
+def find_largest(job: TraceJob, goal: str, headroom: float | None = None) -> Traced:
     """The run of the largest value that fits, with how it was found; where none fits, that of the smallest.
 
     Args:
         job: what is traced; its own value is where the search begins
         goal: "batch" or "seq-len"
+        headroom: share of the card that stays free; None: so much that the 90 % interval fits
 
     Raises: VramcastError of one sentence
     """
-    search = _Search(job, goal)
+    search = _Search(job, goal, headroom)
     best = search.run()
     found = Found(
         goal=goal, what=f"--{goal} {best}" if best else None, value=best or None,
@@ -56,8 +57,8 @@ def find_largest(job: TraceJob, goal: str) -> Traced:
 
 
 class _Search:
-    def __init__(self, job: TraceJob, goal: str) -> None:
-        self._job, self._goal = job, goal
+    def __init__(self, job: TraceJob, goal: str, headroom: float | None) -> None:
+        self._job, self._goal, self._headroom = job, goal, headroom
         self.traces: dict[int, Traced] = {}
         self.fitting = 0  # the largest value known to fit; 0: none
         self.failing = 0  # the smallest value known not to fit; 0: none
@@ -87,7 +88,7 @@ class _Search:
         answer = self.traces[value].answer
         return Tried(
             what=f"--{self._goal} {value}", fits=answer.fits, needed_bytes=answer.fullest.needed_bytes,
-            capacity_bytes=answer.capacity_bytes,
+            high_bytes=answer.high_bytes, capacity_bytes=answer.capacity_bytes,
         )
 
     def _is_done(self) -> bool:
@@ -99,7 +100,7 @@ class _Search:
         if value not in self.traces:
             field = {"batch": "batch", "seq-len": "seq_len"}[self._goal]
             self.traces[value] = trace_job(replace(self._job, **{field: value}, steps=STEPS))
-        return self.traces[value].answer.fits
+        return self.traces[value].answer.leaves(self._headroom)
 
     def _next(self) -> int:
         """Where allocated memory meets what there is; once that was tried, on from it in steps that double."""
@@ -123,7 +124,8 @@ class _Search:
         if rise <= 0:  # what does not depend on the value is still higher
             return LEAP * high
         answer = self.traces[low].answer
-        room = answer.capacity_bytes - (answer.peak.device_bytes - answer.peak.reserved_bytes) - needs[0]
+        free = usable_bytes(answer.capacity_bytes, self._headroom) - answer.claimed_bytes(self._headroom)
+        room = free + answer.fullest.needed_bytes - (answer.peak.device_bytes - answer.peak.reserved_bytes) - needs[0]
         return low + room * (high - low) // rise
 
 

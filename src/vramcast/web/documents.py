@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from vramcast.domain.answer import Fleet, HostNeed, LoadMemory, Speed, StepTime, Tried
+from vramcast.domain.answer import Fit, Fleet, HostNeed, LoadMemory, Speed, StepTime, Tried
 from vramcast.domain.planning import Decision, MissedLimit, Point, Technique
 from vramcast.domain.program import Basis
 
@@ -67,6 +67,7 @@ class Change(Document):
     change: str
     device_bytes: int
     fits: bool
+    verdict: Fit
     cost: str
     apply: Options | UnsetType = UNSET
     concurrency: MaybeFloat = UNSET
@@ -91,6 +92,12 @@ class Cost(Document):
     source: MaybeText = UNSET
 
 
+class Looked(Tried, frozen=True, kw_only=True):
+    """One plan that a search looked at, and the verdict on it."""
+
+    verdict: Fit
+
+
 class Found(Document):
     """What an inverse question came to."""
 
@@ -99,7 +106,7 @@ class Found(Document):
     what: MaybeText = UNSET
     value: int | str | UnsetType = UNSET
     command: MaybeText = UNSET
-    nearest_failing: Tried | UnsetType = UNSET
+    nearest_failing: Looked | UnsetType = UNSET
 
 
 class PlanPart(Document, kw_only=True):
@@ -107,6 +114,7 @@ class PlanPart(Document, kw_only=True):
 
     question: Options
     fits: bool
+    verdict: Fit
     peak: Peak
     needed_bytes: int
     capacity_bytes: int
@@ -121,7 +129,7 @@ class PlanPart(Document, kw_only=True):
     run_hours: MaybeFloat = UNSET
     price: Cost | UnsetType = UNSET
     found: Found | UnsetType = UNSET
-    tried: list[Tried] | UnsetType = UNSET
+    tried: list[Looked] | UnsetType = UNSET
 
 
 class Host(HostNeed, frozen=True, kw_only=True):

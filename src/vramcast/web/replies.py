@@ -13,6 +13,7 @@ from vramcast.web.documents import (
     Diagnosis,
     Document,
     Host,
+    Looked,
     MaybeFloat,
     MaybeInt,
     MaybeText,
@@ -229,5 +230,5 @@ REPLIES: Final[dict[str, tuple[type[Struct], ...]]] = {
 }
 """Path of a route -> what it answers, one of them; a report is a text."""
 
-DROPPED: Final = (StepTime, Speed, HostNeed, Host, Tried, Point, Decision, Technique, MissedLimit, Gpu)
+DROPPED: Final = (StepTime, Speed, HostNeed, Host, Tried, Looked, Point, Decision, Technique, MissedLimit, Gpu)
 """Nouns of which documents leave out what is None or an empty text."""

@@ -39,7 +39,7 @@ class Passes(NamedTuple):
 class Piece(Struct, frozen=True, kw_only=True):
     """Equal layers of a stack, lowered."""
 
-    count: int  # type: ignore[assignment]  # hides tuple.count
+    count: int
     graph: Graph
     lowered: Lowered
     run: int  # of equal layers in its stack

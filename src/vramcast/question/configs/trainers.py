@@ -30,7 +30,8 @@ class Optim(NamedTuple):
 
 OPTIMS: Final[dict[str, tuple[Optim, ...]]] = {
     "adamw_torch": (Optim("adamw", "foreach"),), "adamw_torch_fused": (Optim("adamw", "fused"),),
-    "adamw_hf": (Optim("adamw", "loop", former=True),), "sgd": (Optim("sgd"), Optim("sgd-momentum", arguments="momentum=0.9")),
+    "adamw_hf": (Optim("adamw", "loop", former=True),),
+    "sgd": (Optim("sgd"), Optim("sgd-momentum", arguments="momentum=0.9")),
     "adafactor": (Optim("adafactor"),), "adagrad": (Optim("adagrad"),), "rmsprop": (Optim("rmsprop"),),
     "adamw_bnb_8bit": (Optim("adamw-8bit"),), "adamw_8bit": (Optim("adamw-8bit"),),
     "paged_adamw_8bit": (Optim("paged-adamw-8bit"),), "paged_adamw_32bit": (Optim("paged-adamw"),),
@@ -93,7 +94,6 @@ def read_trainer(config: Config) -> Reading:
     lengths = [size for name in LENGTHS if (size := values.count(name)) is not None]
     options |= {"seq-len": lengths[-1]} if lengths else {}
     read = arguments_of(values, config.name)
-    pairs = tuple(pair for part in (layers, liger, read.options) for pair in part.get("engine-option", ()))
     auto = {} if lengths else {"seq-len": "says no length of the samples"}
     whole = "full training is assumed where no --peft is given: TrainingArguments say nothing of adapters"
     notes = (*read.notes, whole)

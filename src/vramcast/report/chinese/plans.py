@@ -38,6 +38,9 @@ PLANS_ZH: Final[dict[str, str]] = {
     "engine: {engine}; --engine vllm,sglang looks at several": "引擎：{engine}；--engine vllm,sglang 可查看多个",
     "weights as stored and in fp8; --weights stored,awq-int4 looks at other formats":
         "权重按原格式与 fp8；--weights stored,awq-int4 可查看其他格式",
+    "no plan leaves the upper end of its 90 % interval on the card: what is shown may run out":
+        "没有方案能把 90 % 区间的上限留在卡内：所示方案可能放不下",
+    "90 % up to {high}, {usable} usable": "90 % 区间上限 {high}，可用 {usable}",
     "context of {tokens} tokens: a prompt and its answer": "上下文 {tokens} 个 token：提示加回答",
     "sequences of {tokens} tokens, the longest the model takes; --context says otherwise":
         "序列为 {tokens} 个 token，即模型支持的最长；可用 --context 指定",

@@ -20,6 +20,12 @@ SERVING_ZH: Final[dict[str, str]] = {
         "方案只用了 {there} 张卡中的 {used} 张；其余的还能放 {copies} 份副本，或增大 --tp",
     "nothing is left for the cache: {taken}; {missing} more than the engine may take":
         "没有显存留给缓存：{taken}；比引擎可用的多出 {missing}",
+    "starts, but holds {held} of {wanted} sequences of {context} tokens: they take {needed}, the cache has {size}":
+        "可以启动，但 {wanted} 条 {context} token 的序列只容纳 {held} 条：它们需要 {needed}，缓存为 {size}",
+    "starts, but holds {held} of {wanted} sequences of {context} tokens: they take {needed}, the cache has {size}; "
+    "the longest context that fits is {longest}":
+        "可以启动，但 {wanted} 条 {context} token 的序列只容纳 {held} 条：它们需要 {needed}，缓存为 {size}；"
+        "能放下的最长上下文为 {longest}",
     "the cache of {size} holds {sequences} sequences of {context} tokens; {wanted} take {needed}":
         "{size} 的缓存可容纳 {sequences} 条 {context} token 的序列；{wanted} 条需要 {needed}",
     "the cache of {size} holds {sequences} sequences of {context} tokens; {wanted} take {needed}; "

@@ -35,7 +35,6 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "图像 {side} x {side2} 像素，{count} 个位置：边长 {patch} 的图块加一个分类 token；可用 --image-size 另行指定",
     "images of {side} x {side2} pixels, {count} positions: patches of {patch}; --image-size says otherwise":
         "图像 {side} x {side2} 像素，{count} 个位置：边长 {patch} 的图块；可用 --image-size 另行指定",
-    "adapters of rank {rank} on {paths}": "秩为 {rank} 的适配器位于 {paths}",
     "torchtune 0.7: head and loss run chunk by chunk; before, all logits were made first: --engine torchtune@0.6 "
     "counts them":
         "torchtune 0.7：输出层和损失逐块计算；此前先算出全部 logits：--engine torchtune@0.6 按此计算",
@@ -92,7 +91,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "fully_shard (FSDP2): a unit for every layer": "fully_shard（FSDP2）：每层一个单元",
     "the loss takes logits in their own 16 bits; where transformers' model code computes it, it makes them fp32: "
     "--engine-option model_loss=true":
-        "损失直接使用 16 位的 logits；若由 transformers 的模型代码计算损失，则会转为 fp32：--engine-option model_loss=true",
+        "损失直接使用 16 位的 logits；"
+        "若由 transformers 的模型代码计算损失，则会转为 fp32：--engine-option model_loss=true",
     "samples of {shortest} to {longest} tokens: {count} steps of different lengths fill the allocator; the order they "
     "come in is chance, and what is reserved depends on it; time is the longest's":
         "样本长度为 {shortest} 到 {longest} 个 token：用 {count} 个长度不同的步填充分配器；其先后顺序是随机的，"

@@ -13,6 +13,7 @@ from vramcast.domain.program import Basis
 from vramcast.report.messages import MESSAGES, Words
 from vramcast.report.price import cost_lines, run_length
 from vramcast.report.text import cache, change_cells, headlines, rates, step_time, tried_cells
+from vramcast.report.verdicts import tone_of
 from vramcast.report.written.accuracy import accuracy
 from vramcast.report.written.bars import bars_table
 from vramcast.report.written.parts import (
@@ -51,7 +52,7 @@ def answer_report(command: str, answer: Answer, words: Words, *, asked: str, tod
         language=words.language,
         title=words(f"report.title.{command}", name=name),
         verdict=tuple(line.strip() for line in headlines(answer, words, today=today)),
-        good=answer.fits,
+        tone=tone_of(answer),
         sections=tuple(
             section for section in (
                 question(asked, words), *answer_sections(answer, words, today), *_end(answer, words)
@@ -355,5 +356,5 @@ def change_parts(answer: Answer, words: Words) -> Iterator[Part]:
     if not answer.fits and not any(change.fits for change in answer.changes):
         yield Text(words("no_change"))
     keys = ("change", "becomes", "verdict", "costs")
-    rows = tuple(change_cells(change, words) for change in answer.changes)
+    rows = tuple(change_cells(change, answer, words) for change in answer.changes)
     yield Table(tuple(words(f"report.{key}") for key in keys), rows, right=frozenset({1}))

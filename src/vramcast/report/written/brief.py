@@ -14,6 +14,7 @@ from vramcast.report.messages import Words
 from vramcast.report.replay import about, headline
 from vramcast.report.text import headlines
 from vramcast.report.trace import opening
+from vramcast.report.verdicts import NO_TONE, tone_of
 from vramcast.report.written.answers import (
     bars_parts,
     category_name,
@@ -45,9 +46,9 @@ SHOWN_COLUMNS: Final = (
 """Of a sweep's answers; the rest is in its rows."""
 
 
-def _brief(words: Words, lines: Iterator[str], good: bool | None, sections: Iterator[Section]) -> Report:
+def _brief(words: Words, lines: Iterator[str], tone: str, sections: Iterator[Section]) -> Report:
     return Report(
-        language=words.language, title="", verdict=tuple(line.strip() for line in lines), good=good,
+        language=words.language, title="", verdict=tuple(line.strip() for line in lines), tone=tone,
         sections=tuple(section for section in sections if section.parts),
     )
 
@@ -55,7 +56,7 @@ def _brief(words: Words, lines: Iterator[str], good: bool | None, sections: Iter
 def answer_brief(answer: Answer, words: Words, today: date) -> Report:
     """Of `train`, `serve`, or an inverse question."""
     answer = words.spoken(answer)
-    return _brief(words, iter(headlines(answer, words, today=today)), answer.fits, _answer(answer, words))
+    return _brief(words, iter(headlines(answer, words, today=today)), tone_of(answer), _answer(answer, words))
 
 
 def _answer(answer: Answer, words: Words) -> Iterator[Section]:
@@ -93,8 +94,7 @@ def _entries(rank: RankAnswer, words: Words) -> Iterator[Part]:
 def plan_brief(answer: PlanAnswer, words: Words, today: date) -> Report:
     """Of a search."""
     answer = words.spoken(answer)
-    good = bool(answer.plans) if answer.num_plans else None
-    return _brief(words, iter(plan_verdict(answer, words, today)), good, _plan(answer, words))
+    return _brief(words, iter(plan_verdict(answer, words, today)), tone_of(answer), _plan(answer, words))
 
 
 def _plan(answer: PlanAnswer, words: Words) -> Iterator[Section]:
@@ -113,7 +113,7 @@ def diagnosis_brief(found: Diagnosis, words: Words, today: date) -> Report:
 def replay_brief(found: Replayed, words: Words) -> Report:
     """Of `replay`: the course of each device and what held its peak; failures and other settings."""
     lines = (line for one in found.devices for line in (headline(one, words), *about(one, words)))
-    return _brief(words, lines, None, _devices(found, words))
+    return _brief(words, lines, NO_TONE, _devices(found, words))
 
 
 def _devices(found: Replayed, words: Words) -> Iterator[Section]:
@@ -128,7 +128,7 @@ def _devices(found: Replayed, words: Words) -> Iterator[Section]:
 def trace_brief(answer: TraceAnswer, words: Words) -> Report:
     """Of `trace`."""
     answer = words.spoken(answer)
-    return _brief(words, opening(answer, words), answer.fits, _trace(answer, words))
+    return _brief(words, opening(answer, words), tone_of(answer), _trace(answer, words))
 
 
 def _trace(answer: TraceAnswer, words: Words) -> Iterator[Section]:
@@ -153,7 +153,7 @@ def sweep_brief(
         words: of a language
     """
     said = words("sweep_result", **{name: f"{count:,}" for name, count in counts.items()})
-    return _brief(words, iter([said]), None, _sweep(counts["total"], asked, rows, words))
+    return _brief(words, iter([said]), NO_TONE, _sweep(counts["total"], asked, rows, words))
 
 
 def _sweep(

@@ -17,6 +17,7 @@ from vramcast.report.failure import (
     whereabouts,
 )
 from vramcast.report.messages import Words
+from vramcast.report.verdicts import NO_TONE
 from vramcast.report.written.answers import listed, made, question
 from vramcast.report.written.parts import Bar, Bars, Code, Part, Report, Section, Slice, Table, Text
 from vramcast.units import format_bytes
@@ -32,7 +33,7 @@ def diagnosis_report(command: str, found: Diagnosis, words: Words, *, asked: str
         language=words.language,
         title=words(f"report.title.{command}", name=words("report.text") if found.name == "-" else found.name),
         verdict=tuple(said),
-        good=False if groups else None,
+        tone="bad" if groups else NO_TONE,
         sections=tuple(section for section in _sections(found, groups, words, asked) if section.parts),
         footer=(made(words, today),),
     )

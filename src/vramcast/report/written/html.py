@@ -59,7 +59,7 @@ def _style(*names: str) -> str:
 
 def _body(report: Report) -> str:
     first, *others = report.verdict
-    kind = {True: " good", False: " bad", None: ""}[report.good]
+    kind = f" {report.tone}" if report.tone else ""
     said = "".join(f"<p>{_linked(line)}</p>" for line in others)
     sections = "".join(map(_section, report.sections))
     footer = "".join(f"<p>{_linked(line)}</p>" for line in report.footer)

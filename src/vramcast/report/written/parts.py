@@ -107,6 +107,6 @@ class Report(NamedTuple):
     language: str
     title: str
     verdict: tuple[str, ...]  # the answer first, then what belongs to it
-    good: bool | None  # whether the verdict is good news; None: neither
+    tone: str  # of the verdict, see `report.verdicts`
     sections: tuple[Section, ...]
     footer: tuple[str, ...] = ()  # what made it, when

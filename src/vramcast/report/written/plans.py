@@ -23,6 +23,7 @@ from vramcast.report.plan import (
 )
 from vramcast.report.plan_words import technique_words
 from vramcast.report.text import unread
+from vramcast.report.verdicts import tone_of
 from vramcast.report.written.answers import (
     answer_report,
     answer_sections,
@@ -49,7 +50,7 @@ def plan_report(command: str, answer: PlanAnswer | Answer, words: Words, *, aske
         language=words.language,
         title=words(f"report.title.{command}", name=name),
         verdict=plan_verdict(answer, words, today),
-        good=bool(answer.plans) if answer.num_plans else None,
+        tone=tone_of(answer),
         sections=tuple(section for section in _sections(answer, words, asked, today) if section.parts),
         footer=(made(words, today), words("report.computed")),
     )

@@ -34,6 +34,7 @@ from vramcast.report.replay_words import (
     parts_of,
     share,
 )
+from vramcast.report.verdicts import NO_TONE
 from vramcast.report.written.answers import listed, made, question
 from vramcast.report.written.parts import Bar, Bars, Items, Part, Report, Section, Slice, Table, Text
 from vramcast.report.written.timeline import Course, Layer, course_picture
@@ -71,7 +72,7 @@ def replay_report(command: str, found: Replayed, words: Words, *, asked: str, to
             *((main_line(found.devices, words),) if len(found.devices) > 1 else ()),
             *(line for one in found.devices for line in (headline(one, words), *about(one, words))),
         ),
-        good=None,
+        tone=NO_TONE,
         sections=tuple(section for section in sections if section.parts),
         footer=(made(words, today),),
     )

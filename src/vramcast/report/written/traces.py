@@ -10,6 +10,7 @@ from vramcast.domain.traced import Holding, TraceAnswer
 from vramcast.report.messages import Words
 from vramcast.report.replay_words import share
 from vramcast.report.trace import VIEWS, merged, opening
+from vramcast.report.verdicts import tone_of
 from vramcast.report.written.answers import (
     change_parts,
     ledger,
@@ -37,7 +38,7 @@ def trace_report(command: str, answer: TraceAnswer, words: Words, *, asked: str,
         language=words.language,
         title=words(f"report.title.{command}", name=answer.question["target"]),
         verdict=tuple(line.strip() for line in opening(answer, words)),
-        good=answer.fits,
+        tone=tone_of(answer),
         sections=tuple(section for section in _sections(answer, words, asked) if section.parts),
         footer=(made(words, today),),
     )

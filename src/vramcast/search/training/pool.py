@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vramcast.domain.answer import usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
 from vramcast.domain.planning import Goal, Limits
@@ -53,8 +54,8 @@ class Rule(NamedTuple):
     tokens: int  # of one optimizer step
 
     def capacity_bytes(self, cluster: Cluster) -> int:
-        """What a plan may use of a card [bytes]."""
-        return int(cluster.gpu.visible_bytes * (1 - self.limits.headroom))
+        """What a plan may claim of a card [bytes]."""
+        return usable_bytes(cluster.gpu.visible_bytes, self.limits.headroom)
 
     def rate(self, cluster: Cluster) -> float:
         """What an hour costs: money where a price is known, else GPU-hours."""
@@ -99,16 +100,18 @@ class Pool:
         self.capacity = rule.capacity_bytes(cluster)
         self.num_plans = 0
         self.num_fitting = 0
+        self.num_tight = 0  # that would fit if they needed not to claim more than their live memory
         self.num_in_memory = 0  # whether they keep deadline and budget or not
         self.best: list[Candidate] = []
         self.failing: list[Candidate] = []  # better ones need more memory
         self._worst = np.inf
 
-    def add(self, plans: Plans) -> None:
-        """Look at more plans."""
+    def add(self, plans: Plans, margin: float = 1.0) -> None:
+        """Look at more plans, whose claims are at least their live memory times the margin."""
         values = self.rule.values(plans)
         allowed = self.rule.allowed(plans)
-        fits = plans.live_bytes <= self.capacity
+        fits = plans.live_bytes * margin <= self.capacity
+        self.num_tight += int((plans.live_bytes <= self.capacity).sum() - fits.sum())
         self.num_plans += len(values)
         good = fits & allowed
         self.num_in_memory += int(fits.sum())

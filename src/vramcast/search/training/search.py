@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, product
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, Change
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
-from vramcast.domain.planning import Goal, Limits, PlanAnswer, Point, Reason, Space
+from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, Space
 from vramcast.domain.version import named
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer, question
@@ -42,6 +43,9 @@ SPLIT: Final = 4
 
 MOST_ANSWERED: Final = 48
 """Plans answered in full to find those that need least: more only to fill the table [count]."""
+
+MORE_LOOKS: Final = 2
+"""Times that a space is looked at again where none of the plans that were kept of it fits."""
 
 DRAWN: Final = 16
 """Clusters that are all put into the picture; of more only those on the front."""
@@ -76,29 +80,57 @@ def search(
 
     Args:
         space: what may be varied
-        limits: what a plan must keep to
+        limits: what a plan must keep to; where nobody says what is to stay free, and no plan leaves its 90 % interval
+            on the card, those that fit, the safest first
         goal: what makes one better
-        top: plans to answer in full; those that differ only in recomputation or micro-batch count as one
+        top: plans to answer in full; those that differ only in recomputation or micro-batch count as one, and where
+            several machines are compared those on one machine
         progress: told how many plans were looked at
 
     Raises: InvalidSpec where the space holds no possible plan at all
     """
+    found = _searched(space, limits, goal, top, progress)
+    if found.answer.plans or limits.headroom is not None or not found.num_tight:
+        return found.answer
+    closest = _searched(space, replace(limits, headroom=0.0), Goal.LEAST_MEMORY, top, progress).answer
+    if not closest.plans:
+        return found.answer
+    asked = {"goal": goal.value, "limits": found.answer.question["limits"]}
+    return replace(closest, question=closest.question | asked, warnings=(NO_ROOM, *closest.warnings))
+
+
+class _Searched(NamedTuple):
+    """What a search came to."""
+
+    answer: PlanAnswer
+    num_tight: int  # plans that were left out because of what they may need beyond their live memory
+
+
+def _searched(
+    space: Space, limits: Limits, goal: Goal, top: int, progress: Callable[[int], None] | None
+) -> _Searched:
     compared, warnings = comparable(space.clusters, limits, goal)
     offload = {*space.offload_optimizer, *space.offload_parameters} != {"none"}
     alike, left = cheapest_of_alike(compared, offload=offload)
     clusters, warnings = large_enough(space, alike), [*warnings, *left]
     looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len), progress)
     looked.look(clusters)
+    best = looked.best(top)
+    for _ in range(MORE_LOOKS):
+        if best or not looked.expects_more():
+            break
+        looked.look(clusters)
+        best = looked.best(top)
     no_room = too_large(space, clusters)
     if not looked.num_plans:
         looked.refusals += no_room
         raise InvalidSpec(looked.nothing_possible(clusters))
-    fitting = looked.with_balanced(looked.best(top))
+    fitting = looked.with_balanced(best)
     missed = () if fitting else tuple(missed_limits(clusters, limits, looked.run_on))
     missing = looked.nearest_failing(fitting)
     nearest = answer(missing, every_role=False) if missing else None
     change = looked.change(missing, nearest, alone=not fitting) if missing and nearest else None
-    return PlanAnswer(
+    found = PlanAnswer(
         question=_question(space, limits, goal),
         plans=tuple(found.answer for found in fitting),
         labels=tuple(label(found.job) for found in fitting),
@@ -113,10 +145,11 @@ def search(
         front=looked.front(),
         warnings=(*warnings, *no_room, *dict.fromkeys(looked.left_out)),
     )
+    return _Searched(found, looked.num_tight)
 
 
 def best_job(space: Space, limits: Limits, goal: Goal) -> Job | None:
-    """The best plan of a space, None where none fits."""
+    """The best plan of a space, None where none fits and leaves free what it is to."""
     looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len))
     looked.look(space.clusters)
     return next((found.job for found in looked.best(1)), None)
@@ -138,6 +171,11 @@ def holds_weights(space: Space, cluster: Cluster) -> bool:
     return cluster.count * cluster.gpu.visible_bytes >= 2 * count_parameters(space.model).total
 
 
+def _machine(cluster: Cluster) -> tuple[object, ...]:
+    """What several clusters of a search may be made of: machines of one kind, in any number."""
+    return cluster.instance, cluster.gpu, cluster.gpus_per_node
+
+
 class _Search:
     """What was seen of a space so far."""
 
@@ -150,6 +188,38 @@ class _Search:
         self.refusals: list[str] = []
         self.left_out: list[str] = []
         self._answers: dict[tuple[int, int], Answer] = {}
+        self._margins: dict[str, float] = {}
+        self._compares_machines = len({_machine(cluster) for cluster in space.clusters}) > 1
+
+    @property
+    def num_tight(self) -> int:
+        """Plans whose live memory is within the card, and what they claim beyond it is not."""
+        tried = (candidate for pool in self.pools for candidate in pool.best if self._is_answered(candidate))
+        return sum(pool.num_tight for pool in self.pools) + sum(not self.fits(candidate) for candidate in tried)
+
+    def expects_more(self) -> bool:
+        """Whether plans were passed over for better ones none of which fits; the next look takes what those claim over
+        their live memory for that of all plans of their engine."""
+        found: dict[str, list[float]] = {}
+        for pool in self.pools:
+            for candidate in pool.best if pool.num_fitting > len(pool.best) else ():
+                if self._is_answered(candidate):
+                    share = self.claimed_bytes(candidate) / max(1, candidate.live_bytes)
+                    found.setdefault(candidate.job.engine, []).append(share)
+        higher = {engine: median(shares) for engine, shares in found.items()}
+        higher = {engine: share for engine, share in higher.items() if share > self._margins.get(engine, 1.0)}
+        self._margins |= higher
+        return bool(higher)
+
+    def margin(self, plans: Plans, engine: str) -> float:
+        """What plans of an engine claim over what they need, by the first of them: what holds of all is checked of
+        each that is answered."""
+        if self.rule.limits.headroom is not None:
+            return self._margins.get(engine, 1.0)
+        if engine not in self._margins:
+            first = answer(plans.job_at(0), with_changes=False, every_role=False)
+            self._margins[engine] = max(1.0, first.high_bytes / max(1, first.fullest.needed_bytes))
+        return self._margins[engine]
 
     @property
     def num_plans(self) -> int:
@@ -172,7 +242,7 @@ class _Search:
             try:
                 for plans in plans_on(spaces[engine], group, engine):
                     for pool in kept[plans.cluster]:
-                        pool.add(plans)
+                        pool.add(plans, self.margin(plans, engine))
                     seen += len(plans.step_s)
                     if self.progress is not None:
                         self.progress(seen)
@@ -203,8 +273,12 @@ class _Search:
         return self._answers[key]
 
     def fits(self, candidate: Candidate) -> bool:
-        """Whether a plan fits, allocator and headroom included."""
-        return self.needed_bytes(candidate) <= self.rule.capacity_bytes(candidate.job.cluster)
+        """Whether a plan fits, allocator and what is to stay free included."""
+        return self.claimed_bytes(candidate) <= self.rule.capacity_bytes(candidate.job.cluster)
+
+    def key(self, job: Job) -> tuple[object, ...]:
+        """What plans have in common of which the table shows one."""
+        return _machine(job.cluster) if self._compares_machines else signature(job)
 
     def best(self, top: int) -> list[Found]:
         """The best plans that fit, no two alike."""
@@ -216,9 +290,9 @@ class _Search:
         seen: set[tuple[object, ...]] = set()
         for candidate in merge(*(pool.best for pool in self.pools), key=rank_of):
             job = candidate.job
-            if signature(job) in seen or not self.fits(candidate):
+            if self.key(job) in seen or not self.fits(candidate):
                 continue
-            seen.add(signature(job))
+            seen.add(self.key(job))
             fitting.append(Found(candidate, job, self.answered(candidate)))
             if len(fitting) == top:
                 break
@@ -235,27 +309,33 @@ class _Search:
             job, is_late = candidate.job, number >= MOST_ANSWERED
             if candidate.live_bytes >= limit or (is_late and len(best) >= top):
                 break
-            if (is_late and signature(job) in best) or not self.fits(candidate):
+            if (is_late and self.key(job) in best) or not self.fits(candidate):
                 continue
-            needed = self.needed_bytes(candidate)
-            found = Found(candidate._replace(value=needed), job, self.answered(candidate))
-            known = best.setdefault(signature(job), found)
+            claimed = self.claimed_bytes(candidate)
+            found = Found(candidate._replace(value=claimed), job, self.answered(candidate))
+            known = best.setdefault(self.key(job), found)
             if found.candidate.value < known.candidate.value:
-                best[signature(job)] = found
+                best[self.key(job)] = found
             if len(best) >= top:
                 limit = sorted(found.candidate.value for found in best.values())[top - 1]
         return sorted(best.values(), key=lambda found: found.candidate.value)[:top]
 
-    def needed_bytes(self, candidate: Candidate) -> int:
-        """What a plan needs of a card, allocator included."""
-        return self.answered(candidate).fullest.needed_bytes
+    def claimed_bytes(self, candidate: Candidate) -> int:
+        """What is held against a card: what a plan needs, allocator included, or the upper end of its interval."""
+        return self.answered(candidate).claimed_bytes(self.rule.limits.headroom)
 
     def with_balanced(self, fitting: list[Found]) -> list[Found]:
         """The best plans, pipelines among the first of them also with their layers split best."""
         if self.rule.goal is Goal.LEAST_MEMORY:
             return fitting
         found = [better for plan in fitting[:SPLIT] if (better := self._balanced(plan)) is not None]
-        return sorted((*found, *fitting), key=lambda plan: plan.candidate.value)
+        ordered = sorted((*found, *fitting), key=lambda plan: plan.candidate.value)
+        if not self._compares_machines:
+            return ordered
+        best: dict[tuple[object, ...], Found] = {}
+        for plan in ordered:
+            best.setdefault(self.key(plan.job), plan)
+        return list(best.values())
 
     def _balanced(self, plan: Found) -> Found | None:
         capacity = self.rule.capacity_bytes(plan.job.cluster)
@@ -263,7 +343,7 @@ class _Search:
         if job is None:
             return None
         found = answer(job, with_changes=False, every_role=False)
-        if found.time is None or found.fullest.needed_bytes > capacity:
+        if found.time is None or found.claimed_bytes(self.rule.limits.headroom) > capacity:
             return None
         live_bytes, step_s = plan.candidate.live_bytes, found.time.step_s
         alone = Plans(job.cluster, np.array([live_bytes]), np.array([step_s]), (job,).__getitem__)
@@ -284,7 +364,7 @@ class _Search:
         for least, capacity, candidate in sorted(missing, key=lambda item: item[0]):
             if least >= misses:
                 break  # none behind it can miss by less
-            found = self.needed_bytes(candidate) / capacity
+            found = self.claimed_bytes(candidate) / capacity
             if found < misses:
                 nearest, misses = candidate, found
         return nearest.job if nearest is not None else None
@@ -311,9 +391,10 @@ class _Search:
             wider.look([larger])
             fitting = wider.first_fitting(1)
             if fitting:
-                needed = fitting[0].answer.fullest.needed_bytes
-                cost = f"{factor} times the GPUs"
-                return Change(change=label(fitting[0].job), device_bytes=needed, fits=True, cost=cost)
+                return Change(
+                    change=label(fitting[0].job), device_bytes=fitting[0].answer.fullest.needed_bytes, fits=True,
+                    cost=f"{factor} times the GPUs", high_bytes=fitting[0].answer.high_bytes,
+                )
         self.left_out.append(
             "no multiple of the machines that was looked at is enough: a shorter sequence, fewer bytes a parameter "
             "(--allow 8bit-optimizer,pure-bf16,offload) or larger cards are left"
@@ -343,7 +424,7 @@ class _Search:
         """Why the best plan is the best."""
         others = list(merge(*(pool.best for pool in self.pools), key=rank_of))
         by_memory = self.rule.goal is Goal.LEAST_MEMORY
-        value = self.needed_bytes if by_memory else lambda candidate: candidate.value
+        value = self.claimed_bytes if by_memory else lambda candidate: candidate.value
         yield from reasons_of(best.candidate, others, self.rule, self.fits, value)
 
     def front(self) -> tuple[Point, ...]:

@@ -169,6 +169,8 @@ ASKING_ZH: Final[dict[str, str]] = {
     "weights={name} is a mix of GGUF types; use --engine llama.cpp, or one type, q4_k":
         "weights={name} 是 GGUF 混合格式；请用 --engine llama.cpp，或单一类型 q4_k",
     # searches
+    "--headroom says what a search leaves free; give --find with it, or leave it out":
+        "--headroom 指定搜索预留的显存；请与 --find 一起给出，或去掉",
     "headroom={share} must be a share from 0 to below 1, for example 0.05":
         "headroom={share} 必须是 0 到 1（不含）的比例，例如 0.05",
     "a budget or a deadline needs the length of the run: give --tokens, such as --tokens 1T":

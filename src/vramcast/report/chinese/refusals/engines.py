@@ -80,7 +80,8 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "DeepSpeed 自 0.18.3 起才以 bf16 保存主权重；请用 --precision mixed-bf16",
     "DeepSpeed keeps masters in fp16 on the host only; add --offload-optimizer cpu":
         "DeepSpeed 只能在主机上以 fp16 保存主权重；请加上 --offload-optimizer cpu",
-    "engine option {name}={text} must be a release, as in {example}": "引擎选项 {name}={text} 必须是发布版本，例如 {example}",
+    "engine option {name}={text} must be a release, as in {example}":
+        "引擎选项 {name}={text} 必须是发布版本，例如 {example}",
     "{sharder} cannot shard optimizer states alone; use --shards everything, or --engine deepspeed":
         "{sharder} 不能只分片优化器状态；请用 --shards everything，或 --engine deepspeed",
     "FSDP offloads to the host only; use --offload-parameters cpu, or --engine deepspeed":
