@@ -8,7 +8,7 @@ from __future__ import annotations
 from truth.rows.kernels.harness import FP32, Bench, Case, Iteration, peak
 from vramcast.domain.program import Category
 from vramcast.operators import aten
-from vramcast.operators.activation import activation
+from vramcast.operators.activation import FUSED, activation
 from vramcast.operators.graph import Graph, Value
 
 
@@ -29,7 +29,7 @@ def relu_squared_peak(case: Case) -> int:
     bench = Bench(case)
     elements = case.size("N")
     x = bench.leaf("x", elements * case.itemsize)
-    variant = case.provided(torch="relu2", liger="fused")
+    variant = case.provided(torch="relu2", liger=FUSED)
     out = activation(bench.graph, x, elements=elements, itemsize=case.itemsize, variant=variant)
     return peak(bench, (out,))
 
