@@ -53,7 +53,7 @@ def found() -> PlanAnswer:
 def test_the_winner_comes_first_with_memory_speed_and_counts() -> None:
     first, second, *_ = render(found(), Words("en")).splitlines()
     assert first == "fastest: --gpus 8xh100-sxm-80gb --engine megatron --tp 1"
-    assert second.startswith("  fits ")
+    assert second.startswith("  fits: ")
     assert "tokens/s" in second
 
 
@@ -129,10 +129,13 @@ def test_a_notebook_shows_table_and_picture() -> None:
 
 
 def test_the_winner_says_how_sure_it_is_and_what_to_expect() -> None:
-    tight = replace(found().plans[0], warnings=("expect retries",), capacity_bytes=found().plans[0].interval_bytes[0])
+    best = found().plans[0]
+    tight = replace(best, warnings=("expect retries",), capacity_bytes=best.fullest.needed_bytes)
     head = render(replace(found(), plans=(tight, found().plans[1])), Words("en")).partition("\n\n")[0]
     low, high = (format_bytes(size) for size in tight.interval_bytes)
-    assert f"90 % between {low} and {high}, which is more than there is" in head
+    size = format_bytes(tight.capacity_bytes)
+    assert f"\n  may run out: {size} of {size} per GPU, 90 % up to {format_bytes(tight.high_bytes)}, " in head
+    assert f"\n  90 % between {low} and {high}\n" in head
     assert "caution: expect retries" in head
 
 
