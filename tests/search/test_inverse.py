@@ -40,7 +40,9 @@ def test_the_options_offer_exactly_what_the_search_can_do() -> None:
     headroom=st.sampled_from((None, "0%")),
 )
 @FEW
-def test_one_sample_more_than_the_largest_batch_does_not_fit(seq_len: int, recompute: str, headroom: str | None) -> None:
+def test_one_sample_more_than_the_largest_batch_does_not_fit(
+    seq_len: int, recompute: str, headroom: str | None
+) -> None:
     """Nor does its interval, where nobody says what is to stay free."""
     answer = ask("largest-batch", seq_len=seq_len, recompute=recompute, headroom=headroom)
     batch = int(str(found(answer).value))
