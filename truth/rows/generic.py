@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from truth.contract import Prediction, Refused
+from truth.contract import Prediction, Refused, traits_at
 from truth.rows.adapters import peft_of
 from truth.rows.huggingface import highest
 from truth.rows.megatron_bridge import COMMON as MEGATRON_RECIPES
@@ -29,7 +29,6 @@ from vramcast.domain.job import (
     Workload,
 )
 from vramcast.errors import UnknownName
-from vramcast.estimate.interval import interval
 from vramcast.estimate.training import answer
 from vramcast.states.optimizers import optimizer
 from vramcast.units import GB, GIB
@@ -111,7 +110,7 @@ def predict(row: Row) -> Iterator[Prediction]:
     for level, gib in values.items():
         predicted = gpus * highest(found, level)
         yield Prediction(
-            level, predicted, gib * GIB, gib * GB if says_gb(row) else None, interval(job.engine, predicted)
+            level, predicted, gib * GIB, gib * GB if says_gb(row) else None, traits_at(level, job, found.fullest.peak)
         )
 
 
