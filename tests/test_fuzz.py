@@ -8,8 +8,7 @@ from typing import Final
 import pytest
 
 from tools.fuzz.ask import examined
-from tools.fuzz.draw import TABLES, value_of
-from vramcast.web.visitor import FILES
+from tools.fuzz.draw import NAMES_OF_FILES, TABLES, value_of
 
 SEED: Final = 16
 PLACES: Final[dict[str, int]] = {"train": 36, "serve": 24, "layers": 8, "plan serve": 2}
@@ -33,5 +32,5 @@ def test_every_option_that_names_no_file_is_drawn(command: str) -> None:
     random = Random(SEED)
     engine = "vllm" if "serve" in command else "megatron"
     for name, option in TABLES[command].items():
-        if name not in FILES:
+        if name not in NAMES_OF_FILES:
             assert value_of(random, name, option, {"engine": engine, "model": "llama-3.1-8b"}) is not None, name

@@ -64,7 +64,7 @@ def test_an_inverse_question_says_what_it_came_to() -> None:
     done = plan("llama-3.2-1b", "--on", "l40s", "--seq-len", "1k", "--find", "largest-batch", "--lang", "en")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("largest micro-batch that fits: ")
-    assert "nearest that does not fit: --micro-batch " in done.stdout
+    assert "nearest that is left out: --micro-batch " in done.stdout
 
 
 def test_techniques_alone_need_no_search() -> None:

@@ -37,7 +37,7 @@ def test_a_load_that_the_cache_cannot_hold_exits_one_and_says_what_is_short() ->
     done = serve("llama-3.1-8b", "--gpus", "l40s", "--context", "128k", "--concurrency", "64", "--lang", "en")
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("does not fit: ")
-    assert "64 take" in done.stdout
+    assert " of 64 sequences of 131,072 tokens: they take 1024.00 GiB, the cache has " in done.stdout
 
 
 def test_a_model_larger_than_the_cards_does_not_fit() -> None:

@@ -34,10 +34,43 @@ def test_autocast_returns_the_logits_once_more_in_fp32() -> None:
     assert names
 
 
-def test_sharded_jobs_go_to_deepspeed() -> None:
-    asked = job(gpus=4, shards=Shards.EVERYTHING, precision=Precision.MIXED_BF16)
-    mine, theirs = huggingface.ranks(asked)[0].phases, deepspeed.ranks(asked)[0].phases
-    assert extent(mine[Phase.LOAD]) == extent(theirs[Phase.LOAD])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"shards": Shards.EVERYTHING, "sharded_by": "deepspeed"}, {"shards": Shards.OPTIMIZER_AND_GRADIENTS},
+        {"shards": Shards.EVERYTHING, "offload_optimizer": "cpu"},
+    ],
+)
+def test_what_deepspeed_is_asked_for_or_shards_alone_goes_to_deepspeed(plan: dict[str, object]) -> None:
+    asked = replace(job(gpus=4, precision=Precision.MIXED_BF16, **plan), engine="huggingface")
+    mine, theirs = huggingface.ranks(asked)[0], deepspeed.ranks(asked)[0]
+    assert mine.assumptions == theirs.assumptions
+    assert [extent(program) for program in mine.phases.values()] == [extent(p) for p in theirs.phases.values()]
+
+
+def test_accelerate_shards_what_nobody_is_asked_to_shard() -> None:
+    asked = replace(job(gpus=4, shards=Shards.EVERYTHING, precision=Precision.MIXED_BF16), engine="huggingface")
+    found = huggingface.ranks(asked)[0]
+    assert extent(found.phases[Phase.LOAD]).net == pytest.approx(1_235_814_400, rel=1e-3)  # fp32, a quarter each
+    assert any(said.startswith("Accelerate shards, not DeepSpeed") for said in found.assumptions)
+
+
+@pytest.mark.parametrize("engine", ["huggingface", "unsloth"])
+@pytest.mark.parametrize("base", ["full", "nf4"])
+@pytest.mark.parametrize(
+    "model", ["bert-base-uncased", "opt-350m", "bloom-560m", "whisper-small", "vit-large-patch16-224"]
+)
+def test_adapters_run_through_whatever_writes_the_residual_stream(model: str, base: str, engine: str) -> None:
+    asked = {"model": model, "gpus": "a100-sxm4-80gb", "engine": engine, "precision": "amp-bf16", "peft": "lora"}
+    phases = answer(job_of(asked | {"base-weights": base}), with_changes=False).fullest.phases
+    assert phases["step"].allocated_bytes > phases["load"].allocated_bytes
+
+
+def test_the_stream_that_a_layer_norm_writes_is_fp32_under_autocast() -> None:
+    asked = {"model": "bert-base-uncased", "gpus": "a100-sxm4-80gb", "engine": "huggingface", "precision": "amp-bf16"}
+    phases = huggingface.ranks(job_of(asked | {"peft": "lora", "seq-len": 512, "micro-batch": 8}))[0].phases
+    streams = {t.num_bytes for t in live_at_peak(phases[Phase.STEP]) if t.name == "hidden states"}
+    assert streams == {8 * 512 * 768 * 4}
 
 
 def test_trained_copies_of_embedding_and_head_stand_beside_the_originals() -> None:

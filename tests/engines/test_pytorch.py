@@ -131,9 +131,12 @@ def test_model_parallelism_is_refused_with_what_would_work(name: str, value: int
         pytorch.ranks(job(gpus=8, **{name: value}))
 
 
-def test_sharding_is_refused_with_what_would_work() -> None:
-    with pytest.raises(Unsupported, match="use --engine deepspeed"):
-        pytorch.ranks(job(gpus=8, shards=Shards.EVERYTHING))
+def test_everything_is_sharded_by_fsdp_and_optimizer_states_alone_are_refused_with_what_would_work() -> None:
+    every, nothing = (job(gpus=8, shards=shards) for shards in (Shards.EVERYTHING, Shards.NOTHING))
+    shared, alone = phase(every, Phase.LOAD).net, phase(nothing, Phase.LOAD).net
+    assert shared == pytest.approx(alone / 8, rel=0.01)
+    with pytest.raises(InvalidSpec, match="use --shards everything, or --engine deepspeed"):
+        pytorch.ranks(job(gpus=8, shards=Shards.OPTIMIZER))
 
 
 def test_an_fp32_copy_in_the_optimizer_is_refused_with_what_would_work() -> None:

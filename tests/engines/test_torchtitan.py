@@ -12,7 +12,7 @@ from vramcast.catalogue.gpus import parse_gpus
 from vramcast.catalogue.models import load_model
 from vramcast.domain.job import Job, Phase, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.program import extent, live_at_end
-from vramcast.engines.torchtitan import ranks
+from vramcast.engines.torchtitan import pieces, ranks
 from vramcast.engines.torchtitan.facts import facts
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.timeline import simulate
@@ -132,3 +132,10 @@ def test_positions_that_parallelism_does_not_divide_are_refused_as_torchtitan_do
         return
     with pytest.raises(InvalidSpec, match="torchtitan divides positions evenly"):
         vramcast.train("llama-3.1-8b", **asked)
+
+
+def test_a_layer_remembered_longer_than_the_tensors_between_layers_is_not_used() -> None:
+    question = replace(job(pp=2), workload=Workload(seq_len=8192, micro_batch=4))
+    before = peak(question)
+    pieces._between.cache_clear()  # as many other questions do
+    assert peak(question) == before

@@ -40,8 +40,10 @@ def test_the_options_between_two_jobs_are_those_that_were_changed(changes: dict[
 def test_another_engine_trains_in_its_own_recipe() -> None:
     before = job(engine="pytorch")
     after = on_engine(before, "deepspeed")
-    assert options_between(before, after) == "--engine deepspeed"
-    assert job(engine="deepspeed", shards="nothing") == after
+    assert options_between(before, after) == "--engine deepspeed --shards optimizer"
+    assert job(engine="deepspeed", shards="optimizer") == after
+    alone = job(gpus="a100-sxm4-80gb", engine="pytorch")
+    assert options_between(alone, on_engine(alone, "deepspeed")) == "--engine deepspeed"
     assert on_engine(before, "pytorch") is before
     assert options_between(before, before) == ""
 
@@ -49,12 +51,13 @@ def test_another_engine_trains_in_its_own_recipe() -> None:
 @pytest.mark.parametrize("engine", ["pytorch", "deepspeed", "megatron"])
 def test_every_change_offered_to_a_failing_plan_leads_to_its_bytes(engine: str) -> None:
     asked = {"model": "llama-3.1-8b", "gpus": "4xa100-sxm4-40gb", "engine": engine, "micro_batch": 4, "seq_len": 4096}
-    failing = with_plan(job(**asked, zero="0"))
+    least = {"zero": "1" if engine == "deepspeed" else "0"}
+    failing = with_plan(job(**asked, **least))
     found = single_changes(failing, needed_bytes(failing), measure=need)
     assert found
     assert [change.fits for change in found] == sorted((change.fits for change in found), reverse=True)
     for change in found:
-        options = {"zero": "0"} | asked | read(change.change)
+        options = least | asked | read(change.change)
         if "shards" in options:
             options.pop("zero")
         again = job(**options)

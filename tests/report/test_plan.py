@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from vramcast.api import job_of
 from vramcast.domain.answer import Change, HostNeed
-from vramcast.domain.planning import Goal, MissedLimit, PlanAnswer, Point, Reason
+from vramcast.domain.planning import NO_ROOM, Goal, MissedLimit, PlanAnswer, Point, Reason
 from vramcast.domain.price import Cost, Price
 from vramcast.estimate.techniques import TECHNIQUES
 from vramcast.estimate.training import answer
@@ -53,7 +53,7 @@ def found() -> PlanAnswer:
 def test_the_winner_comes_first_with_memory_speed_and_counts() -> None:
     first, second, *_ = render(found(), Words("en")).splitlines()
     assert first == "fastest: --gpus 8xh100-sxm-80gb --engine megatron --tp 1"
-    assert second.startswith("  fits ")
+    assert second.startswith("  fits: ")
     assert "tokens/s" in second
 
 
@@ -129,11 +129,29 @@ def test_a_notebook_shows_table_and_picture() -> None:
 
 
 def test_the_winner_says_how_sure_it_is_and_what_to_expect() -> None:
-    tight = replace(found().plans[0], warnings=("expect retries",), capacity_bytes=found().plans[0].interval_bytes[0])
+    best = found().plans[0]
+    tight = replace(best, warnings=("expect retries",), capacity_bytes=best.fullest.needed_bytes)
     head = render(replace(found(), plans=(tight, found().plans[1])), Words("en")).partition("\n\n")[0]
     low, high = (format_bytes(size) for size in tight.interval_bytes)
-    assert f"90 % between {low} and {high}, which is more than there is" in head
+    size = format_bytes(tight.capacity_bytes)
+    assert f"\n  may run out: {size} of {size} per GPU, 90 % up to {format_bytes(tight.high_bytes)}, " in head
+    assert f"\n  90 % between {low} and {high}\n" in head
     assert "caution: expect retries" in head
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_that_every_plan_may_run_out_is_said_first_and_once(language: str) -> None:
+    words = Words(language)
+    text = render(replace(found(), warnings=(NO_ROOM, "another")), words)
+    assert words.said(NO_ROOM) in text.partition("\n\n")[0]
+    assert text.count(words.said(NO_ROOM)) == 1
+    assert "  - another" in text
+
+
+def test_a_nearest_plan_that_fits_is_one_that_is_left_out() -> None:
+    close = replace(found(), nearest_failing=found().plans[1], change=None)
+    assert "\nNearest that is left out\n" in render(close, Words("en"))
+    assert "\nNearest that does not fit\n" in render(found(), Words("en"))
 
 
 def test_plans_that_live_on_returned_cache_are_marked_below_a_legend() -> None:

@@ -22,10 +22,14 @@ from vramcast.catalogue.instances import instances
 from vramcast.catalogue.models import load_model, model_names
 from vramcast.catalogue.pipelines import pipeline_names
 from vramcast.domain.job import AttentionKernel
+from vramcast.domain.version import Version, version_text
 from vramcast.engines.megatron.options import Options as MegatronOptions
+from vramcast.engines.serving.choices import Known
 from vramcast.estimate.engine_options import OPTIONS as ENGINE_OPTIONS
 from vramcast.estimate.serving import ENGINES as SERVING_ENGINES
 from vramcast.estimate.serving import PIPELINE_ENGINES
+from vramcast.estimate.training import ENGINES as TRAINING_ENGINES
+from vramcast.question.configs.readers import READERS
 from vramcast.question.options import ENGINES, OPTIONS, Kind, Option
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_options import TECHNIQUES as ALLOWED
@@ -39,8 +43,9 @@ LENGTHS: Final = (1, 17, 128, 512, 1000, 1024, 2048, 3333, 4096, 4097, 4475, 819
 DEGREES: Final = (1, 2, 2, 2, 4, 4, 8, 3, 6, 16)
 SMALL: Final = (1, 1, 2, 2, 3, 4, 5, 7, 8, 12, 16, 32)
 COUNTS: Final[dict[str, tuple[int, ...]]] = {
-    "seq-len": LENGTHS, "context": LENGTHS, "input-len": LENGTHS, "output-len": LENGTHS, "decoder-seq-len": LENGTHS,
-    "completion-len": LENGTHS, "batched-tokens": LENGTHS, "image-size": (64, 224, 336, 448, 1024, 1333),
+    "seq-len": LENGTHS, "min-seq-len": LENGTHS, "context": LENGTHS, "input-len": LENGTHS, "output-len": LENGTHS,
+    "decoder-seq-len": LENGTHS, "completion-len": LENGTHS, "batched-tokens": LENGTHS,
+    "image-size": (64, 224, 336, 448, 1024, 1333),
     "height": (256, 480, 512, 1000, 1024), "width": (256, 512, 832, 1024, 1280), "frames": (1, 9, 17, 49, 81),
     "cache-bytes": (1 << 20, 1 << 30, 10**10, 1 << 36), "block-tokens": (1, 7, 8, 16, 32, 64, 128, 256),
     "global-batch": (1, 8, 24, 32, 60, 256, 512), "micro-batch": SMALL, "lora-rank": (1, 4, 8, 16, 64, 100, 256),
@@ -68,14 +73,17 @@ TEXTS: Final[dict[str, Words]] = {
     "budget": ("100000usd",), "deadline": ("12h", "30d"), "headroom": ("5%", "0", "0.2"), "ttft": ("500ms", "2s"),
     "recompute-modules": ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts"),
     "modules-to-save": ("embedding", "head", "embed_tokens", "lm_head"),
-    "allow": tuple(ALLOWED), "forbid": tuple(ALLOWED),
+    "allow": tuple(ALLOWED), "forbid": tuple(ALLOWED), "from-format": tuple(READERS),
 }
 """What a text, or a name in a list, may say."""
 
 NUMBERS: Final = ("0", "0.05", "0.3", "0.5", "0.9", "0.95", "0.99", "1", "30")
 WORD: Final = re.compile(r"[a-z0-9_][a-z0-9_.@-]*(?=[,) ]|$)")
-WHOLE_MARKET: Final = ("region", "currency", "spot", "price")
-"""Options that almost every question is refused with: drawn seldom."""
+SELDOM: Final = ("region", "currency", "spot", "price", "ignore-unread", "from-format")
+"""Options that almost every question is refused with, those beside a file without the file."""
+
+NAMES_OF_FILES: Final = tuple(name for name in FILES if name not in SELDOM)
+"""Options that are not drawn."""
 
 BY_NUMBERS: Final = 0.1
 """Of the models."""
@@ -113,7 +121,7 @@ def question(random: Random, command: str | None = None) -> Question:
     by_numbers = "params" in options
     names = [
         name for name, option in table.items()
-        if name not in (*FILES, *options, *WHOLE_MARKET)
+        if name not in (*NAMES_OF_FILES, *options, *SELDOM)
         and (option.section != "model" or by_numbers or random.random() < BY_NUMBERS)
     ]
     for name in random.sample(names, min(len(names), random.choice((0, 1, 2, 3, 4, 5, 7, 10)))):
@@ -123,7 +131,7 @@ def question(random: Random, command: str | None = None) -> Question:
         if table[name].section == "peft" and "peft" not in options:
             options["peft"] = random.choice(table["peft"].choices)
     if random.random() < 0.02:
-        name = random.choice(WHOLE_MARKET)
+        name = random.choice(SELDOM)
         if name in table:
             options[name] = value_of(random, name, table[name], options)
     return Question(command, options)
@@ -158,17 +166,21 @@ def _cards(random: Random) -> str:
 def _train(random: Random) -> dict[str, Any]:
     options = _model(random) | {"gpus": _cards(random)}
     if random.random() < 0.9:
-        options["engine"] = random.choice(ENGINES)
+        name = random.choice(ENGINES)
+        engine = TRAINING_ENGINES[name]
+        options["engine"] = _of_version(random, name, (engine.oldest, engine.newest))
     return options
 
 
 def _serving_engine(random: Random, names: Words) -> str:
     name = random.choice(names)
     engine = SERVING_ENGINES[name]
-    if random.random() < 0.6:
-        return name
-    version = random.choice((engine.oldest, engine.newest, engine.default))
-    return f"{name}@{'.'.join(map(str, version))}"
+    return _of_version(random, name, (engine.oldest, engine.newest, engine.default))
+
+
+def _of_version(random: Random, name: str, versions: tuple[Version, ...]) -> str:
+    """An engine, with a version or without."""
+    return name if random.random() < 0.6 else f"{name}@{version_text(random.choice(versions))}"
 
 
 def _serve(random: Random) -> dict[str, Any]:
@@ -234,7 +246,7 @@ def value_of(random: Random, name: str, option: Option, options: Mapping[str, An
 
 def _targets(model: object) -> Words:
     """Weights of the model, by our names, and by those of other tools."""
-    known = ("q_proj", "o_proj", "gate_proj", "all-linear", "attention.q", "mlp.up")
+    known = ("q_proj", "o_proj", "gate_proj", "all-linear", "attention.q", "mlp.up", r".*\.[qv]_proj", "linear_qkv")
     if not isinstance(model, str):
         return known
     network = load_model(model)
@@ -243,12 +255,12 @@ def _targets(model: object) -> Words:
 
 
 def _engine_option(random: Random, engine: str) -> str | None:
-    """One option of an engine by the type of its field."""
+    """One option of an engine by the type of its value."""
     engine = engine.partition("@")[0]
     served = _serving_options(engine)
     if served:
         name = random.choice(list(served))
-        return f"{name}={random.choice(_of_type(served[name]))}"
+        return f"{name}={random.choice(served[name].choices or _of_type(served[name].kind))}"
     known = MegatronOptions if engine == "megatron" else ENGINE_OPTIONS.get(engine)
     if known is None or not fields(known):
         return None
@@ -256,16 +268,17 @@ def _engine_option(random: Random, engine: str) -> str | None:
     return f"{field.encode_name}={random.choice(_typed(field))}"
 
 
-def _serving_options(engine: str) -> dict[str, Any]:
-    """Engine options of a serving engine and the type of their values."""
-    if engine not in SERVING_ENGINES:
-        return {}
-    for part, table in (("options", "KINDS"), ("settings", "OPTIONS")):
+def _serving_options(engine: str) -> dict[str, Known]:
+    """Engine options of a serving engine: the largest table of them in its modules; a fork's adds to another's."""
+    tables: list[dict[str, Known]] = [{}]
+    for part in ("options", "settings", "deploy") if engine in SERVING_ENGINES else ():
         with suppress(ImportError):
-            found = getattr(import_module(f"{SERVING_ENGINES[engine].module}.{part}"), table, None)
-            if found is not None:
-                return dict(found) if isinstance(found, dict) else dict.fromkeys(found, str)
-    return {"context-parallel": int} if engine == "diffusers" else {}
+            found = vars(import_module(f"{SERVING_ENGINES[engine].module}.{part}")).values()
+            tables += [
+                table for table in found
+                if isinstance(table, dict) and all(isinstance(known, Known) for known in table.values())
+            ]
+    return max(tables, key=len)
 
 
 def _typed(field: FieldInfo) -> tuple[Any, ...]:

@@ -43,12 +43,12 @@ def embedding(model: Model, sizes: Sizes, *, learns: bool, owner: str = "embeddi
         owner: where the ledger lists its tensors
     """
     graph = Graph(owner=owner, source=EMBEDDING_SOURCE, rows=sizes.tokens)
-    size = sizes.residual_bytes
+    elements, stack, width = sizes.residual_tokens * sizes.hidden, model.main, sizes.numerics.gradient
+    widened = stack.embedding_norm not in (None, Norm.RMS) and sizes.wide_layer_norms
+    size = elements * sizes.numerics.weight if widened else sizes.residual_bytes
     out = graph.value("tokens", size)
-    width = sizes.numerics.gradient
     table = graph.tensor("tokens.weight_gradient", model.vocab * sizes.hidden * width, Category.GRADIENTS)
     graph.call("embedding", [], [out], weight_gradients=[table] if learns else [])
-    stack = model.main
     for name, rows in (("positions", stack.positions), ("token_types", stack.token_types)):
         if not rows:
             continue
@@ -56,7 +56,6 @@ def embedding(model: Model, sizes: Sizes, *, learns: bool, owner: str = "embeddi
         gradient = graph.tensor(f"{name}.weight_gradient", rows * sizes.hidden * width, Category.GRADIENTS)
         graph.call("embedding", [], [other], weight_gradients=[gradient] if learns else [])
         out = aten.add(graph, out, other, num_bytes=size, name=f"{name}_sum")
-    elements = sizes.residual_tokens * sizes.hidden
     if stack.embedding_norm is not None:
         kind = stack.embedding_norm
         out = parts.norm(graph, "embedding_norm", out, kind=kind, elements=elements, width=sizes.hidden, sizes=sizes)

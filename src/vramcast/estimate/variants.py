@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 
 from vramcast.blocks.parameters.targets import usual_targets
 from vramcast.domain.device import Gpu
-from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Workload
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Shards, Workload
 from vramcast.domain.model import Model
 
 FULL_PRECISION: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
@@ -26,6 +26,9 @@ IN_FP16: Final[dict[str, Precision]] = {
     "deepspeed": Precision.MIXED_FP16, "colossalai": Precision.MIXED_FP16, "megatron": Precision.MIXED_FP16,
 }
 """Engine -> its recipe in fp16 with a loss scale; others have none."""
+
+LEAST_SHARDS: Final[dict[str, Shards]] = {"deepspeed": Shards.OPTIMIZER}
+"""Engine -> the least that several cards share, where copies of everything are not modelled (`estimate.checks`)."""
 
 BF16_RECIPES: Final = (Precision.AMP_BF16, Precision.MIXED_BF16, Precision.BF16)
 
@@ -80,12 +83,14 @@ def rebatched(job: Job) -> Job | None:
 
 
 def on_engine(job: Job, engine: str) -> Job:
-    """The same question to another engine, in that engine's own 16-bit recipe."""
+    """The same question to another engine, in that engine's own 16-bit recipe; several cards share what they must."""
     if engine == job.engine:
         return job
     full = job.plan.precision in FULL_PRECISION
     precision = job.plan.precision if full else sixteen_bits(engine, job.cluster.gpu)
-    there = with_plan(job, precision=precision, sharded_by=None)
+    copied = job.plan.shards is Shards.NOTHING and job.data_parallel > 1
+    shards = LEAST_SHARDS.get(engine, Shards.NOTHING) if copied else job.plan.shards
+    there = with_plan(job, precision=precision, shards=shards, sharded_by=None)
     return replace(there, engine=engine, engine_version=None, engine_options={})
 
 

@@ -334,7 +334,10 @@ def _one_plan(
         given["model"] = options.get("model")
     if box:
         given["engine"] = "pytorch"
-    return replace(build_job(given, resolve=resolve), cluster=cluster)
+    job = build_job(given, resolve=resolve)
+    if "seq-len" in chosen:  # it is found, not assumed
+        job = build_job(given | {"seq-len": job.workload.seq_len}, resolve=resolve)
+    return replace(job, cluster=cluster)
 
 
 def cluster_of_best(space: Space, found: PlanAnswer) -> Cluster:

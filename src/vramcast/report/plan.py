@@ -7,7 +7,7 @@ from datetime import date
 from typing import Final, NamedTuple
 
 from vramcast.domain.answer import Answer, ServeAnswer
-from vramcast.domain.planning import Decision, Goal, MissedLimit, PlanAnswer, Technique
+from vramcast.domain.planning import NO_ROOM, Decision, Goal, MissedLimit, PlanAnswer, Technique
 from vramcast.report.messages import Words
 from vramcast.report.picture import scatter
 from vramcast.report.plan_words import decision_words, fleet_words, reason_words, technique_words
@@ -33,12 +33,12 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
         ("", winner(answer, words, today)),
         ("plan.table", _plans(answer, words)),
         (reasons_key(answer), reasons_of(answer, words)),
-        (f"plan.nearest{lack(answer)}", nearest(answer, words)),
+        (nearest_key(answer), nearest(answer, words)),
         ("plan.decisions", decisions_of(answer.decisions, words, engine=engine_of(answer))),
         ("plan.techniques", _techniques(answer, words, explain=explain)),
         ("plan.picture", scatter(answer.front, words)),
         ("assumed", (f"  - {text}" for text in answer.assumptions)),
-        ("warnings", (f"  - {text}" for text in answer.warnings)),
+        ("warnings", (f"  - {text}" for text in answer.warnings if text != words.said(NO_ROOM))),
     ]
     first = list(sections[0][1])
     sections[0] = ("", (*first[:1], *unread(answer.ignored, words), *first[1:]))
@@ -51,12 +51,19 @@ def render(answer: PlanAnswer, words: Words, *, explain: bool = False, today: da
 
 
 def lack(answer: PlanAnswer) -> str:
-    """Ending of the messages about the nearest plan: it may have room, and miss a limit or have no known speed."""
+    """Ending of the messages where nothing is found: the nearest may have room, and miss a limit or have no speed."""
     nearest = answer.nearest_failing
     if answer.plans or nearest is None or not nearest.fits:
         return ""
     timed = not isinstance(nearest, ServeAnswer) or nearest.speed is not None
     return ".limit" if timed else ".untimed"
+
+
+def nearest_key(answer: PlanAnswer) -> str:
+    """What the nearest plan is: it may fit, and leave too little free to be offered beside the plans found."""
+    nearest = answer.nearest_failing
+    left_out = answer.plans and nearest is not None and nearest.fits
+    return "plan.nearest.left_out" if left_out else f"plan.nearest{lack(answer)}"
 
 
 def reasons_key(answer: PlanAnswer) -> str:
@@ -82,6 +89,8 @@ def winner(answer: PlanAnswer, words: Words, today: date | None) -> Iterator[str
     label = _labels(answer, words)[0]
     yield words("plan.best", goal=words("goal.gpu-hours" if unpriced else f"goal.{goal}"), label=label)
     yield "  " + words("plan.comma").join(summary(best, words))
+    if words.said(NO_ROOM) in answer.warnings:
+        yield "  " + words("plan.caution", text=words.said(NO_ROOM))
     yield from (f"  {line}" for line in _cautions(best, words))
     if best.cost is not None:
         yield f"  {dated(best.cost.price, words, today)}"

@@ -124,6 +124,7 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "none of {count} plans that fits has a known speed",
         "zh": "{count} 个方案中放得下的速度都未知",
     },
+    "plan.nearest.left_out": {"en": "Nearest that is left out", "zh": "最接近但未采用的方案"},
     "plan.nearest.limit": {"en": "Nearest that misses a limit", "zh": "最接近但超出限制的方案"},
     "plan.nearest.untimed": {"en": "Nearest whose speed is not known", "zh": "最接近但速度未知的方案"},
     "plan.change.limit": {"en": "possible with {change} ({cost})", "zh": "改用 {change} 即可（{cost}）"},

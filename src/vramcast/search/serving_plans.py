@@ -59,10 +59,10 @@ def search(space: ServeSpace, limits: Limits, goal: Goal, *, top: int = 10) -> t
     if found.plans or limits.headroom is not None:
         return found, job
     closest, without = _searched(space, replace(limits, headroom=0.0), Goal.LEAST_MEMORY, top)
-    if not closest.plans:
-        return found, job
-    asked = {"goal": goal.value, "limits": found.question["limits"]}
-    return replace(closest, question=closest.question | asked, warnings=(NO_ROOM, *closest.warnings)), without
+    if not closest.plans and (found.num_fitting or not closest.num_fitting):
+        return found, job  # what is missing is not room
+    question = closest.question | {"limits": found.question["limits"]}  # the goal is that of the plans shown
+    return replace(closest, question=question, warnings=(NO_ROOM, *closest.warnings)), without
 
 
 def _searched(space: ServeSpace, limits: Limits, goal: Goal, top: int) -> tuple[PlanAnswer, ServeJob | None]:

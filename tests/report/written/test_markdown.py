@@ -35,7 +35,7 @@ def report(text: str) -> Report:
         Table((text, "n"), cells, right=frozenset({1}), strong=frozenset({0}), title=text), Sources((text,)),
     )
     sections = (Section(text, parts), Section(text, (Text(text), Code(text)), folded=True))
-    return Report(language="en", title="t" + text, verdict=("v" + text, text), good=True, sections=sections,
+    return Report(language="en", title="t" + text, verdict=("v" + text, text), tone="good", sections=sections,
                   footer=(text, text))
 
 

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from tests.search._options import read
 from vramcast.api import job_of
 from vramcast.catalogue.gpus import parse_gpus
-from vramcast.domain.job import Job, Precision, Recompute
-from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
+from vramcast.domain.answer import Fit
+from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Space
 from vramcast.domain.price import Price
 from vramcast.errors import InvalidSpec
 from vramcast.estimate.step_time import step_time
@@ -80,7 +81,33 @@ def test_plans_are_ranked_and_no_two_alike() -> None:
     assert seconds == sorted(seconds)
     assert len(set(found.labels)) == len(found.labels)
     assert found.num_fitting <= found.num_plans
-    assert found.nearest_failing is None or not found.nearest_failing.fits
+    assert all(plan.leaves(None) for plan in found.plans)
+    assert found.nearest_failing is None or not found.nearest_failing.leaves(None)
+
+
+def test_a_named_headroom_takes_the_place_of_the_interval() -> None:
+    space = space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64)
+    bare = search(space, Limits(headroom=0.0), Goal.FASTEST)
+    assert all(plan.fits for plan in bare.plans)
+    assert not all(plan.leaves(None) for plan in bare.plans)
+    assert bare.nearest_failing is None or not bare.nearest_failing.fits
+
+
+def test_plans_that_may_run_out_are_shown_where_no_other_fits_and_called_so() -> None:
+    space = space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64)
+    least = search(space, Limits(), Goal.LEAST_MEMORY, top=1).plans[0]
+    tight = replace(space.clusters[0].gpu, visible_bytes=least.high_bytes - (1 << 20))
+    found = search(replace(space, clusters=(replace(space.clusters[0], gpu=tight),)), Limits(), Goal.FASTEST)
+    assert found.plans and NO_ROOM in found.warnings
+    assert {plan.verdict for plan in found.plans} == {Fit.MAY_RUN_OUT}
+
+
+def test_each_machine_is_listed_once_where_several_are_compared() -> None:
+    clusters = tuple(map(parse_gpus, ("8xh100-sxm-80gb", "8xh200-sxm-141gb", "2x8xh100-sxm-80gb")))
+    space = replace(space_of(model="llama-3.1-8b", gpus="8xh100-sxm-80gb", batch=64), clusters=clusters)
+    found = search(space, Limits(), Goal.FASTEST)
+    cards = [plan.question["gpus"].split("-")[0].removeprefix("2x") for plan in found.plans]
+    assert sorted(cards) == ["8xh100", "8xh200"]
 
 
 def priced(gpus: str, amount: float, currency: str = "USD") -> Any:
@@ -173,7 +200,8 @@ def test_spaces_that_hold_nothing_get_one_sentence(axes: dict[str, Any], limits:
 
 
 def test_more_machines_are_found_where_the_engine_asked_for_fits_on_no_number_of_them() -> None:
-    space = space_of("1xa100-sxm4-40gb", "llama-3.1-8b", 64, engines=("pytorch",), precisions=(Precision.AMP_BF16,))
+    space = space_of("1xa100-sxm4-40gb", "llama-3.1-8b", 64, engines=("pytorch",), shards=(Shards.NOTHING,),
+                     precisions=(Precision.AMP_BF16,))
     change = search(space, Limits(), Goal.FASTEST).change
     assert change is not None and change.fits
     assert "--engine megatron" in change.change

@@ -154,7 +154,8 @@ def recipe_of(
         decoder_len = job.workload.decoder_seq_len or sizes.seq_len
         sizes = sizes._replace(source_len=towers[-1].sizes.seq_len, seq_len=decoder_len)
     if autocast and peft is not None:
-        sizes = _under_autocast(sizes, job.model)
+        sizes = _under_autocast(sizes, job.model.main)
+        towers = tuple(tower._replace(sizes=_under_autocast(tower.sizes, tower.stack)) for tower in towers)
     return Recipe(
         model,
         sizes,
@@ -237,14 +238,18 @@ def packing_sentences(job: Job) -> tuple[str, ...]:
     return tuple(left_sentences(job.model, _left_whole(job), transformers_version(job)))
 
 
-def _under_autocast(sizes: Sizes, model: Model) -> Sizes:
+def _under_autocast(sizes: Sizes, stack: Stack) -> Sizes:
     """A frozen 16-bit base: LayerNorm runs in fp32, and a packed layer answers in the type that it was asked in.
+
+    The residual stream is fp32 where a LayerNorm writes it (BERT, OPT-350m, BLOOM), not where it is only read (GPT-2).
 
     Source: pytorch aten/src/ATen/autocast_mode.h, list of fp32 operators; [bnb] in operators/quantised.py
     """
-    if model.main.layers[0].norm is Norm.RMS:
+    layer = stack.runs[0].layer
+    if layer.norm is Norm.RMS:
         return sizes
-    wide = sizes.packs("") and QUANTISED[sizes.stored].follows_input
+    written = layer.norm_placement != "pre" or layer.post_norms or stack.embedding_norm not in (None, Norm.RMS)
+    wide = written or (sizes.packs("") and QUANTISED[sizes.stored].follows_input)
     numerics = sizes.numerics._replace(residual=FP32) if wide else sizes.numerics
     return sizes._replace(wide_layer_norms=True, numerics=numerics)
 

@@ -81,14 +81,13 @@ def pieces(
         reshard: "always", "last" (all but the last block, as before 2025-07-28), "blocks" (all blocks) or "never"
         place: which chunk of its rank it is: the hidden states of two are different tensors
     """
-    hidden = boundary(sizes, "decoder")
-    _, gradient = _between(sizes, place)
+    hidden, gradient = _between(sizes, place)
     ends = {
         "embedding": (graphs.embedding(model, sizes, hidden) if span.first else None, _embedding_parameters(model)),
         "head": (graphs.head(model, sizes, choices, hidden) if span.last else None, _head_parameters(model)),
     }
     lowered = {name: _lower(graph, gradient) if graph else None for name, (graph, _) in ends.items()}
-    blocks = [(count, spec, _block(spec, sizes, choices, place)) for count, spec in span.runs]
+    blocks = [(count, spec, _block(spec, sizes, choices, hidden, gradient)) for count, spec in span.runs]
     middle = list(_layer_stages(model, sharing, blocks, reshard))
     root: Unit | None = None
     root_gradients: tuple[Tensor, ...] = ()
@@ -137,10 +136,11 @@ def _between(sizes: Sizes, place: int) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=MOST_KNOWN)
-def _block(spec: Layer, sizes: Sizes, choices: Choices, place: int) -> Block:
-    """One layer lowered: the same for every pipeline, sharding and number of micro-batches that a search looks at."""
-    hidden = boundary(sizes, "decoder")
-    _, gradient = _between(sizes, place)
+def _block(spec: Layer, sizes: Sizes, choices: Choices, hidden: Tensor, gradient: Tensor) -> Block:
+    """One layer lowered: the same for every pipeline, sharding and number of micro-batches that a search looks at.
+
+    Known by the very tensors between layers: when those are made anew, so is what frees them.
+    """
     graph = graphs.layer(spec, sizes, choices, hidden)
     return Block(graph, _lower(graph, gradient))
 

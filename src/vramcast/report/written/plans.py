@@ -13,8 +13,8 @@ from vramcast.report.picture import scatter, svg
 from vramcast.report.plan import (
     decisions_of,
     engine_of,
-    lack,
     nearest,
+    nearest_key,
     plan_cells,
     reasons_key,
     reasons_of,
@@ -90,7 +90,7 @@ def _sections(answer: PlanAnswer, words: Words, asked: str, today: date) -> Iter
 def reason_sections(answer: PlanAnswer, words: Words) -> Iterator[Section]:
     """Why the winner wins, and what nearly fits."""
     yield Section(words(reasons_key(answer)), listed(stripped(reasons_of(answer, words))))
-    yield Section(words(f"plan.nearest{lack(answer)}"), listed(stripped(nearest(answer, words))))
+    yield Section(words(nearest_key(answer)), listed(stripped(nearest(answer, words))))
 
 
 def plan_parts(answer: PlanAnswer, words: Words) -> Iterator[Part]:

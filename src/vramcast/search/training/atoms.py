@@ -221,7 +221,7 @@ class Atoms:
                 WeightGroup(
                     np.array([weight.elements for weight in column], np.int64),
                     np.array([weight.count for weight in column], np.int64),
-                    column[0].expert, column[0].matrix,
+                    column[0].expert, column[0].matrix, column[0].decays,
                 )
                 for column in zip(*rows, strict=True)
             ]

@@ -209,9 +209,9 @@ class _Search:
             fixed = [self._fixed(role, stages) for role in stage_roles]
             for recomputations in self._recomputations(stage_roles):
                 live = np.zeros((len(self.variants), len(recomputations), *self.atoms.shape), np.int64)
-                for role, (load_peak, steady) in zip(stage_roles, fixed, strict=True):
+                for role, (load_peak, steady, update) in zip(stage_roles, fixed, strict=True):
                     peak = self._step_peak(role, stages, together(recomputations), grad_accum, possible)
-                    live = np.maximum(live, np.maximum(load_peak, steady + peak))
+                    live = np.maximum(live, np.maximum(load_peak, steady + np.maximum(peak, update)))
                 live += self._outside(stages)
                 seconds = self._step_s(stages, stage_roles, together(recomputations), grad_accum)
                 yield Block(
@@ -246,8 +246,9 @@ class _Search:
             possible &= count % stages.pp == 0  # schedules.py: micro-batches come in groups of the pipeline's ranks
         return np.where(possible, count, 1), possible
 
-    def _fixed(self, role: Role, stages: Stages) -> tuple[Counts, Counts]:
-        """Peak of the load, and what lies below every step: variants x 1 x degrees x micro-batches [bytes]."""
+    def _fixed(self, role: Role, stages: Stages) -> tuple[Counts, Counts, Counts]:
+        """Peak of the load, what lies below every step, and what the optimizer's step adds to that at its highest:
+        variants x 1 x degrees x micro-batches [bytes]."""
         lasting = lasting_of_role(self.atoms, role)
         weights = weights_of_role(self.atoms, role)
         dp = np.maximum(self._data_parallel(stages), 1)
@@ -255,7 +256,8 @@ class _Search:
         found = [held_states(weights, rules, ranks) for rules, ranks in shared]
         load = np.stack([states.load_peak for states in found])[:, None, :, None]
         steady = np.stack([states.steady for states in found])[:, None, :, None] + lasting
-        return load, steady
+        update = np.stack([np.broadcast_to(states.update, dp.shape) for states in found])[:, None, :, None]
+        return load, steady, update
 
     def _recomputations(self, stage_roles: list[Role]) -> Iterator[tuple[Recomputation, ...]]:
         """Those that differ in a number together, as many as make arrays of a size that stays in the cache."""

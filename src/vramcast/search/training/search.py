@@ -23,7 +23,8 @@ from vramcast.domain.job import Job
 from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, Space
 from vramcast.domain.version import named
 from vramcast.errors import InvalidSpec, Unsupported
-from vramcast.estimate.training import answer, question
+from vramcast.estimate.training import answer
+from vramcast.estimate.training import question as asked_of
 from vramcast.estimate.variants import on_engine
 from vramcast.search.training.balance import balanced
 from vramcast.search.training.direct import FEW, PIPELINED, num_pipelines
@@ -81,7 +82,7 @@ def search(
     Args:
         space: what may be varied
         limits: what a plan must keep to; where nobody says what is to stay free, and no plan leaves its 90 % interval
-            on the card, those that fit, the safest first
+            on the card, deadline and budget or not, those that fit, the safest first
         goal: what makes one better
         top: plans to answer in full; those that differ only in recomputation or micro-batch count as one, and where
             several machines are compared those on one machine
@@ -90,13 +91,13 @@ def search(
     Raises: InvalidSpec where the space holds no possible plan at all
     """
     found = _searched(space, limits, goal, top, progress)
-    if found.answer.plans or limits.headroom is not None or not found.num_tight:
+    if found.answer.plans or found.answer.missed or limits.headroom is not None or not found.num_tight:
         return found.answer
     closest = _searched(space, replace(limits, headroom=0.0), Goal.LEAST_MEMORY, top, progress).answer
     if not closest.plans:
         return found.answer
-    asked = {"goal": goal.value, "limits": found.answer.question["limits"]}
-    return replace(closest, question=closest.question | asked, warnings=(NO_ROOM, *closest.warnings))
+    question = closest.question | {"limits": found.answer.question["limits"]}  # the goal is that of the plans shown
+    return replace(closest, question=question, warnings=(NO_ROOM, *closest.warnings))
 
 
 class _Searched(NamedTuple):
@@ -114,13 +115,7 @@ def _searched(
     alike, left = cheapest_of_alike(compared, offload=offload)
     clusters, warnings = large_enough(space, alike), [*warnings, *left]
     looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len), progress)
-    looked.look(clusters)
-    best = looked.best(top)
-    for _ in range(MORE_LOOKS):
-        if best or not looked.expects_more():
-            break
-        looked.look(clusters)
-        best = looked.best(top)
+    best = looked.found(clusters, top)
     no_room = too_large(space, clusters)
     if not looked.num_plans:
         looked.refusals += no_room
@@ -151,8 +146,7 @@ def _searched(
 def best_job(space: Space, limits: Limits, goal: Goal) -> Job | None:
     """The best plan of a space, None where none fits and leaves free what it is to."""
     looked = _Search(space, Rule(goal, limits, space.global_batch * space.workload.seq_len))
-    looked.look(space.clusters)
-    return next((found.job for found in looked.best(1)), None)
+    return next((found.job for found in looked.found(space.clusters, 1)), None)
 
 
 def large_enough(space: Space, clusters: list[Cluster]) -> list[Cluster]:
@@ -225,6 +219,17 @@ class _Search:
     def num_plans(self) -> int:
         """Plans that were possible, whether they fit or not."""
         return sum(pool.num_plans for pool in self.pools)
+
+    def found(self, clusters: Sequence[Cluster], top: int) -> list[Found]:
+        """The best plans on these clusters; where none of those kept fits, more are looked for."""
+        self.look(clusters)
+        best = self.best(top)
+        for _ in range(MORE_LOOKS):
+            if best or not self.expects_more():
+                break
+            self.look(clusters)
+            best = self.best(top)
+        return best
 
     def look(self, clusters: Sequence[Cluster]) -> None:
         """Every plan on these clusters."""
@@ -413,8 +418,7 @@ class _Search:
         """The whole run with the best plan of another search of this space."""
         space = self.space if engine is None else replace(self.space, engines=(engine,))
         other = _Search(space, self.rule._replace(limits=limits, goal=goal))
-        other.look(clusters)
-        for candidate, job, _ in other.best(1):
+        for candidate, job, _ in other.found(clusters, 1):
             hours = self.rule.run_hours(candidate.step_s)
             cost = hours * self.rule.rate(job.cluster)
             return Run(label(job), job.cluster, job.engine, hours, cost)
@@ -456,7 +460,7 @@ def _question(space: Space, limits: Limits, goal: Goal) -> dict[str, Any]:
     import msgspec
 
     first = Job(model=space.model, workload=space.workload, plan=space.plan, cluster=space.clusters[0])
-    plain = question(first)
+    plain = asked_of(first)
     plain |= {
         "gpus": [cluster.name for cluster in space.clusters], "goal": goal.value,
         "engine": [named(engine, space.versions.get(engine)) for engine in space.engines],

@@ -1,8 +1,9 @@
 """Live memory of one pipeline rank at its highest point, for every shape at once, joined from atoms.
 
 Equal to `domain.program.extent` of the engine's own programs (`engines.megatron.run`), which a property test holds.
-The highest point of a run is that of the steady step, or the moment in which the model is built and moves into the
-buffers: the first step allocates the same as a later one, and only then its moments, which stay.
+The highest point of a run is that of the steady step, of the optimizer after it, or the moment in which the model is
+built and moves into the buffers: the first step allocates the same as a later one, and its moments, which stay, at its
+end.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ class WeightGroup(NamedTuple):
     copies: Counts
     expert: bool
     matrix: bool
+    decays: bool
 
 
 class Ranks(NamedTuple):
@@ -43,6 +44,7 @@ class HeldStates(NamedTuple):
     load: Counts  # weights, gradient buffers, fp32 main parameters
     load_peak: Counts  # while the model is built and moves into its buffers
     first_step: Counts  # what the first optimizer step adds
+    update: Counts  # what a step of the optimizer makes and frees, at its highest
 
     @property
     def steady(self) -> Counts:
@@ -57,7 +59,7 @@ def held_states(weights: Sequence[WeightGroup], rules: StateRules, ranks: Ranks)
     built = sum_of(weights, rules.weight_bytes)
     net: Counts = built
     peak: Counts = built
-    first = added = np.zeros_like(ranks.dense)
+    first = added = update = np.zeros_like(ranks.dense)
     for group, divided in ((dense, ranks.dense), (experts, ranks.expert)):
         if not group:
             continue
@@ -69,7 +71,8 @@ def held_states(weights: Sequence[WeightGroup], rules: StateRules, ranks: Ranks)
             shards = list(_slices(group, divided)) if rules.distributed else group
             added = added + _main_parameters(shards, rules)
             first = first + _first_step(shards, rules)
-    return HeldStates(net + added, np.maximum(peak, net + added), first)
+            update = np.maximum(update, _update(shards, rules))
+    return HeldStates(net + added, np.maximum(peak, net + added), first, update)
 
 
 def sum_of(weights: Sequence[WeightGroup], width: int) -> Counts:
@@ -121,6 +124,15 @@ def _first_step(shards: Sequence[WeightGroup], rules: StateRules) -> Counts:
         moments = 1 if rules.muon and weight.matrix else rules.moments
         total = total + moments * sum_of([weight], rules.moment_bytes)
     return total
+
+
+def _update(shards: Sequence[WeightGroup], rules: StateRules) -> Counts:
+    """fp32 copies of moments: those of the weights that decay, then of the others."""
+    highest: Counts = np.int64(0)
+    for decays in (True, False) if rules.copies_moments else ():
+        held = [weight for weight in shards if weight.decays is decays and not (rules.muon and weight.matrix)]
+        highest = np.maximum(highest, sum_of(held, 4 * rules.moments))
+    return highest
 
 
 def _slices(group: Sequence[WeightGroup], ranks: Counts) -> Iterator[WeightGroup]:

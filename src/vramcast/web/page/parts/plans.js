@@ -127,12 +127,14 @@ export function plansTable(rows, command, app) {
   return { node, choose: (label) => shown.choose(label) };
 }
 
-/** What came nearest, where it says something; a change that would make it fit is a button. */
-export function nearestPart({ nearest_failing: nearest, nearest_label: label, change }, { apply, ...app }) {
+/** What came nearest, where it says something: it may fit and leave too little free to be offered beside the plans
+ * found. A change that would make it fit is a button. */
+export function nearestPart({ plans, nearest_failing: nearest, nearest_label: label, change }, { apply, ...app }) {
   if (!nearest) return null;
   const { t } = app;
   const sizes = { needed: bytes(nearest.needed_bytes), capacity: bytes(nearest.capacity_bytes) };
-  return part(t("plans.nearest"), h("p", {}, optionsText(label)), h("p", {}, t("needed_of", sizes)),
+  const title = t(plans.length && nearest.fits ? "plans.left_out" : "plans.nearest");
+  return part(title, h("p", {}, optionsText(label)), h("p", {}, t("needed_of", sizes)),
     change ? h("p", { class: "change" }, t(change.fits ? "plans.would_fit" : "plans.would_help"), " ",
       change.apply ? button(h("code", {}, change.change), () => apply(change), { class: "apply" })
         : h("code", {}, change.change),

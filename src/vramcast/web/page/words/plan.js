@@ -45,6 +45,7 @@ export const PLAN_WORDS = {
   "plans.mark": { en: "Compare plan {rank}", zh: "对比方案 {rank}" },
   "plans.reasons": { en: "Why this one", zh: "为什么是它" },
   "plans.nearest": { en: "The nearest that does not fit", zh: "最接近但放不下的方案" },
+  "plans.left_out": { en: "The nearest that is left out", zh: "最接近但未采用的方案" },
   "plans.would_fit": { en: "It would fit with", zh: "加上此项即可放下：" },
   "plans.would_help": { en: "What would help most", zh: "最有帮助的一项：" },
   "plans.command": { en: "The best plan on the command line", zh: "最佳方案的命令行" },
