@@ -43,6 +43,7 @@ NEEDS: Final[dict[str, tuple[Callable[[Plan], bool], str]]] = {
     "recompute_modules": (lambda plan: plan.recompute is Recompute.SELECTIVE, "recompute=selective"),
     "recompute_layers": (lambda plan: plan.recompute is Recompute.FULL, "recompute=full"),
     "virtual_stages": (lambda plan: plan.pp > 1, "pp above 1"),
+    "schedule": (lambda plan: plan.pp > 1, "pp above 1"),
     "first_stage_layers": (lambda plan: plan.pp > 1, "pp above 1"),
     "last_stage_layers": (lambda plan: plan.pp > 1, "pp above 1"),
     "cp_kind": (lambda plan: plan.cp > 1, "cp above 1"),
@@ -131,6 +132,10 @@ def refuse_ignored(job: Job) -> None:
             value, option = getattr(plan, name), name.replace("_", "-")
             shown = ",".join(value) if isinstance(value, tuple) else value
             raise InvalidSpec(f"{option}={shown} says nothing without {asked}; add that, or leave {option} out")
+    if plan.schedule == "interleaved" and plan.virtual_stages == 1:
+        raise InvalidSpec("schedule=interleaved says nothing without virtual-stages above 1; add that, or leave it out")
+    if plan.schedule == "gpipe" and plan.virtual_stages > 1:
+        raise InvalidSpec(f"schedule=gpipe has one stage on a rank, not virtual-stages={plan.virtual_stages}; use 1")
     _check_sharder(job)
     _check_optimizer(job)
     who = sharder(job) if job.engine in TRAINERS else None
