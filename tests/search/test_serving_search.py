@@ -15,7 +15,7 @@ from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.option_text import options_in
 from vramcast.question.serving_options import GOALS as NAMES
 from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.search.hardware import dtype_on, has_kernel, runs_on
+from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
 from vramcast.search.serving import GOALS
 
 FEW = settings(max_examples=5, deadline=None)
@@ -176,7 +176,7 @@ def test_formats_need_cards_with_kernels_for_them() -> None:
 def test_every_engine_of_language_models_is_timed_and_searched() -> None:
     from vramcast.estimate.serving import ENGINES, PIPELINE_ENGINES
     from vramcast.search.candidates import STORED
-    from vramcast.search.hardware import SUPPORT
+    from vramcast.engines.serving.hardware import SUPPORT
     from vramcast.timing.execution import EXECUTIONS
 
     assert set(SUPPORT) == set(STORED) == set(EXECUTIONS) == set(ENGINES) - {*PIPELINE_ENGINES}

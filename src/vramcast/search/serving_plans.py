@@ -24,7 +24,7 @@ from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.serving import answer, verdict
 from vramcast.estimate.speed import timed
 from vramcast.search.candidates import SPLITTING, STORED, divisible
-from vramcast.search.hardware import dtype_on, has_kernel, runs_on
+from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
 from vramcast.search.serving_nearest import Attempt, nearest
 from vramcast.search.serving_replicas import (
     Deployment,
@@ -143,7 +143,7 @@ class _Search:
             if not runs_on(engine, version, gpu):
                 self.refusals[f"{engine} does not run on {gpu.name}"] = None
                 continue
-            if weights is not None and (weights not in STORED.get(engine, ()) or not has_kernel(weights, gpu)):
+            if weights is not None and (weights not in STORED.get(engine, ()) or not has_kernel(weights, gpu, engine, version)):
                 self.refusals[f"{engine} has no {weights} weights on {gpu.name}"] = None
                 continue
             dtype = dtype_on(gpu, base.plan.dtype or base.model.dtype)
