@@ -7,7 +7,7 @@
 `verify_equal_vocab_size_if_draft_model`; adapters: 0.11.0 config/lora.py `possible_max_ranks`
 [sglang] srt/configs/model_config.py `_derive_context_length`; srt/server_args.py at 0.5.9 "chunked_prefill_size must be
 divisible by page_size", `speculative_algorithm`
-[trtllm] _torch/pyexecutor/model_engine.py `_init_max_seq_len`; docs advanced/kv-cache-reuse "tokens_per_block must be a
+[trtllm] _torch/pyexecutor/model_engine.py `_init_max_seq_len`, of the PyTorch backend; docs advanced/kv-cache-reuse "tokens_per_block must be a
 power of 2"
 [llama.cpp] tools/server, "the slot context ... capping"; common/speculative.cpp `SPEC_VOCAB_MAX_SIZE_DIFFERENCE`
 [transformers] generation/utils.py `_validate_generated_length`
@@ -38,13 +38,14 @@ class Beyond(NamedTuple):
     """What an engine does with sequences longer than the network was trained with."""
 
     said: str
-    way_out: str = ""  # how it is told to take them; else it takes them by itself
+    way_out: str = ""  # variable that makes it take them; without one it takes them by itself
+    since: Version = (0,)  # older versions only warn
 
 
 BEYOND: Final[dict[str, Beyond]] = {
     "vllm": Beyond("vLLM refuses such a --max-model-len", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"),
     "sglang": Beyond("SGLang refuses such a --context-length", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
-    "tensorrt-llm": Beyond("TensorRT-LLM cuts max_seq_len to that", "TLLM_ALLOW_LONG_MAX_MODEL_LEN"),
+    "tensorrt-llm": Beyond("TensorRT-LLM cuts max_seq_len to that", "TLLM_ALLOW_LONG_MAX_MODEL_LEN", since=(1,)),
     "llama.cpp": Beyond("llama-server cuts every slot to that"),
     "ik_llama.cpp": Beyond("its context is allocated nevertheless"),
     "transformers": Beyond("transformers only warns"),
@@ -141,13 +142,22 @@ def _refuse_lengths(job: ServeJob) -> None:
     learned = known_positions(job.model, job.model.main)
     if learned is not None and job.context > learned and job.engine == "transformers":
         raise InvalidSpec(f"context={job.context} is more than the {learned} positions that {job.model.name} learned")
-    if limit is None or beyond is None or not beyond.way_out or job.engine_options.get(ALLOW_LONG):
+    if _reads_encoder(job) or limit is None or beyond is None or not _refuses(beyond, job):
         return
     if job.context > limit:
         raise InvalidSpec(
             f"context={job.context} is longer than the {limit} positions {job.model.name} was trained with, and "
             f"{beyond.said}; use --context {limit}, or {beyond.way_out}=1 with --engine-option {ALLOW_LONG}=true"
         )
+
+
+def _refuses(beyond: Beyond, job: ServeJob) -> bool:
+    return bool(beyond.way_out) and job.version >= beyond.since and not job.engine_options.get(ALLOW_LONG)
+
+
+def _reads_encoder(job: ServeJob) -> bool:
+    """Whether every layer reads an encoder, for which engines have sentences of their own."""
+    return len(job.model.stacks) > 1 and any(run.layer.cross_attention for run in job.model.main.runs)
 
 
 def _refuse_blocks(job: ServeJob) -> None:
