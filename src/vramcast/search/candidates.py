@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MultiLatentAttention
 from vramcast.domain.serving import ServeJob
+from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
 from vramcast.errors import Unsupported
 from vramcast.estimate.serving_changes import with_length
-from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
 from vramcast.states.storage import FORMATS
 
 NODE_CARDS: Final = 8

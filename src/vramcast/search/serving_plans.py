@@ -20,11 +20,11 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, ServeSpace
 from vramcast.domain.price import Cost
 from vramcast.domain.serving import ServeJob
+from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.serving import answer, verdict
 from vramcast.estimate.speed import timed
 from vramcast.search.candidates import SPLITTING, STORED, divisible
-from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
 from vramcast.search.serving_nearest import Attempt, nearest
 from vramcast.search.serving_replicas import (
     Deployment,
