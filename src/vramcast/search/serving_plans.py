@@ -143,7 +143,8 @@ class _Search:
             if not runs_on(engine, version, gpu):
                 self.refusals[f"{engine} does not run on {gpu.name}"] = None
                 continue
-            if weights is not None and (weights not in STORED.get(engine, ()) or not has_kernel(weights, gpu, engine, version)):
+            loads = weights is None or weights in STORED.get(engine, ())
+            if weights is not None and not (loads and has_kernel(weights, gpu, engine, version)):
                 self.refusals[f"{engine} has no {weights} weights on {gpu.name}"] = None
                 continue
             dtype = dtype_on(gpu, base.plan.dtype or base.model.dtype)

@@ -7,8 +7,8 @@
 `verify_equal_vocab_size_if_draft_model`; adapters: 0.11.0 config/lora.py `possible_max_ranks`
 [sglang] srt/configs/model_config.py `_derive_context_length`; srt/server_args.py at 0.5.9 "chunked_prefill_size must be
 divisible by page_size", `speculative_algorithm`
-[trtllm] _torch/pyexecutor/model_engine.py `_init_max_seq_len`, of the PyTorch backend; docs advanced/kv-cache-reuse "tokens_per_block must be a
-power of 2"
+[trtllm] _torch/pyexecutor/model_engine.py `_init_max_seq_len`, of the PyTorch backend, builds only warn; docs
+advanced/kv-cache-reuse "tokens_per_block must be a power of 2"
 [llama.cpp] tools/server, "the slot context ... capping"; common/speculative.cpp `SPEC_VOCAB_MAX_SIZE_DIFFERENCE`
 [transformers] generation/utils.py `_validate_generated_length`
 """

@@ -160,10 +160,10 @@ ASKING_ZH: Final[dict[str, str]] = {
     "{pipeline:w} generates images, no videos; leave frames out": "{pipeline} 生成图像而非视频；请去掉 frames",
     "context={context:w} is more than the {positions:w} positions that {model} learned":
         "context={context} 超过 {model} 学到的 {positions} 个位置",
-    "context={context:w} is longer than the {positions:w} positions {model:w} was trained with, and {said}; use --context "
-    "{limit:w}, or {variable:w}=1 with --engine-option {option:w}=true":
-        "context={context} 超过 {model} 训练时的 {positions} 个位置，{said}；请用 --context {limit}，或设置 {variable}=1 并加 "
-        "--engine-option {option}=true",
+    "context={context:w} is longer than the {positions:w} positions {model:w} was trained with, and {said}; use "
+    "--context {limit:w}, or {variable:w}=1 with --engine-option {option:w}=true":
+        "context={context} 超过 {model} 训练时的 {positions} 个位置，{said}；请用 --context {limit}，或设置 "
+        "{variable}=1 并加 --engine-option {option}=true",
     "block-tokens={size:w} is no size of {engine:w}'s blocks; use {wanted}":
         "block-tokens={size} 不是 {engine} 的块大小；请用 {wanted}",
     "block-tokens={size:w} does not divide the {chunk:w} tokens of SGLang's prefill steps; use {wanted:w}, or other "
@@ -183,14 +183,15 @@ ASKING_ZH: Final[dict[str, str]] = {
     "{engine:w} does not run on {gpu:w}; {instead}": "{engine} 不能在 {gpu} 上运行；{instead}",
     "use --engine {engines}": "请用 --engine {engines}",
     "use another card": "请换一种卡",
-    "{option:w}={value:w} needs compute capability {needed:w} under {engine:w}, and {gpu:w} has {own:w}; use a newer card "
-    "or another format":
+    "{option:w}={value:w} needs compute capability {needed:w} under {engine:w}, and {gpu:w} has {own:w}; use a newer "
+    "card or another format":
         "{option}={value} 在 {engine} 下需要计算能力 {needed}，而 {gpu} 为 {own}；请换更新的卡或其他格式",
     "vllm refuses dtype=bf16 on {gpu:w}, which has no bf16; use --dtype fp16":
         "{gpu} 不支持 bf16，vllm 会拒绝 dtype=bf16；请用 --dtype fp16",
     "attention=flash needs compute capability {needed:w}, and {gpu:w} has {own:w}; use sdpa":
         "attention=flash 需要计算能力 {needed}，而 {gpu} 为 {own}；请用 sdpa",
-    "{stored:w} is bitsandbytes', which has no kernels for {vendor}'s {gpu:w} here; use another format, or NVIDIA's cards":
+    "{stored:w} is bitsandbytes', which has no kernels for {vendor}'s {gpu:w} here; use another format, or "
+    "NVIDIA's cards":
         "{stored} 属于 bitsandbytes，它没有 {vendor} {gpu} 的内核；请换其他格式，或用 NVIDIA 的卡",
     "stable-diffusion.cpp generates one image after the other, not {count:w} at once; leave concurrency out":
         "stable-diffusion.cpp 逐张生成图像，不能同时生成 {count} 张；请去掉 concurrency",
