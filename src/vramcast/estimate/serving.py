@@ -122,6 +122,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
                 *(rank.warnings for rank in programs),
             )
         ),
+        ignored=newer(job.engine, job.version, ENGINES[job.engine].newest),
         changes=() if fits or not with_changes or isinstance(job, PipelineJob) else _changes(job),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
@@ -334,9 +335,6 @@ def _counted(rank: ServingRank) -> dict[str, int]:
 
 
 def _cautions(job: ServeJob | PipelineJob) -> Iterable[str]:
-    said = newer(job.engine, job.version, ENGINES[job.engine].newest)
-    if said is not None:
-        yield said
     if isinstance(job, PipelineJob):
         return
     if job.plan.num_ranks < job.cluster.count:

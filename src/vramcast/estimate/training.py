@@ -48,7 +48,7 @@ ENGINES: Final[dict[str, Engine]] = {
     "huggingface": Engine("vramcast.engines.huggingface", (4, 30), (5, 23), "transformers"),
     "deepspeed": Engine("vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed"),
     "colossalai": Engine("vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", by_version=False),
-    "unsloth": Engine("vramcast.engines.unsloth", (2024,), (2026, 10), "Unsloth"),
+    "unsloth": Engine("vramcast.engines.unsloth", (2024,), (2026, 10, 9), "Unsloth"),
     "torchtitan": Engine("vramcast.engines.torchtitan", (2024,), (2026, 7), "torchtitan, by the date of the checkout"),
     "torchtune": Engine("vramcast.engines.torchtune", (0, 1), (0, 7), "torchtune"),
     "litgpt": Engine("vramcast.engines.litgpt", (2023,), (2026, 7), "litgpt, by the date of the checkout"),
@@ -93,6 +93,7 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
             *_recipe(job), *_unversioned(job),
         )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
+        ignored=newer(job.engine, job.engine_version or (), ENGINES[job.engine].newest),
         changes=() if fits or not with_changes else _offered(job, ranks, clock.time),
         time=clock.time,
         host=host,
@@ -125,10 +126,6 @@ def _unversioned(job: Job) -> Iterator[str]:
 
 def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
     """What a user should know before trusting the verdict."""
-    if job.engine_version is not None:
-        said = newer(job.engine, job.engine_version, ENGINES[job.engine].newest)
-        if said is not None:
-            yield said
     if any(rank.gives_back_cache for rank in ranks):
         yield (
             "fits only because the allocator gives cached memory back when the card is full: expect retries and slow "

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Fleet, ServeAnswer
 from vramcast.domain.device import Cluster
-from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, ServeSpace
+from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, ServeSpace, all_ignored
 from vramcast.domain.price import Cost
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
@@ -92,6 +92,7 @@ def _searched(space: ServeSpace, limits: Limits, goal: Goal, top: int) -> tuple[
         reasons=tuple(_reasons(best[0], found, goal)) if best else near.reasons if near else (),
         front=_front(found, space),
         warnings=(*warnings, *left, *looked.left_out(), *cautions),
+        ignored=all_ignored([*plans, *([near.answer] if near else ())]),
     )
     return found_answer, best[0].job if best else None
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
-from vramcast.engines.eager.graphs import Blocks, Layers, blocks, input_tensors
+from vramcast.engines.eager.graphs import ADDED_MASK, Blocks, Layers, blocks, input_tensors
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
@@ -150,21 +150,23 @@ def passes(
     last = lowering.lowered(built.head, 1, gradient, gathered.head if gathered else None)
     added = _added_to_the_heads(recipe, built.embedding, lowering.gradients)
     inputs, kept = input_tensors(recipe), _kept_logits(recipe)
-    before = tuple(node for tower, parts in towers for node in _tower_forward(tower, parts, around))
-    after = tuple(node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts, around))
+    dying = () if recipe.recompute else tuple(tensor for tensor in inputs if tensor.name == ADDED_MASK)
+    # in the order of the program, which what is around the parts goes by
+    before = (node for tower, parts in towers for node in _tower_forward(tower, parts, around))
+    after = (node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts, around))
     ends = tuple(tensor for graph in (built.embedding, built.head) for tensor in weight_gradients(graph))
     name = recipe.model.main.name
     return Passes(
         (
             *map(Alloc, inputs), *around.begin(), *before, *first.forward, *around.forward(name, layers),
-            *last.forward, *map(Alloc, kept), *around.leave(layers),
+            *map(Free, dying), *last.forward, *map(Alloc, kept), *around.leave(layers),
         ),
         (
             *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *around.turn(), *last.backward,
             *around.between(tuple(weight_gradients(built.head))), *around.backward(name, layers), *first.backward,
             *_sum_with_the_heads(added), *after,
             *around.end(tuple(tensor for tensor in ends if tensor not in added)), Free(built.head.outputs[0].tensor),
-            *map(Free, (*kept, *inputs)),
+            *map(Free, (*kept, *(tensor for tensor in inputs if tensor not in dying))),
         ),
         tuple(gradient for gradient in lowering.gradients if gradient.tensor not in added),
     )
@@ -253,7 +255,7 @@ def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None
         around: what happens around the parts; None: nothing
     """
     built, inputs, around = built or blocks(recipe), input_tensors(recipe), around or Around()
-    towers = tuple(node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower, around)))
+    towers = (node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower, around)))
     return (
         *map(Alloc, inputs), *around.begin(), *towers, *lower_inference(built.embedding),
         *_inferred(built.main, around), *lower_inference(built.head), Free(built.head.outputs[0].tensor),
