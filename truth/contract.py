@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from vramcast.domain.answer import Peak
+from vramcast.domain.job import Job
+from vramcast.estimate.ranks import slack_share
+from vramcast.estimate.traits import Traits, training_traits
+
 STEP_TIME: Final = "step time"
 """Level of a prediction in seconds."""
 
@@ -18,7 +23,19 @@ class Prediction(NamedTuple):
     predicted: float
     measured: float
     measured_alternative: float | None = None  # the GB reading where a source does not say GiB or GB
-    interval: tuple[float, float] | None = None  # the 90 % interval
+    traits: Traits | None = None  # by which its interval is found
+    interval: tuple[float, float] | None = None  # the 90 % interval, from the misses of other harnesses
+
+
+def traits_at(level: str, job: Job, peak: Peak | None = None) -> Traits:
+    """Traits of a training job's number.
+
+    Args:
+        level: "allocated", "reserved" or "device"
+        job: the question
+        peak: of the fullest rank; without it nothing is known of what its allocator keeps
+    """
+    return training_traits(job, 0.0 if peak is None or level == "allocated" else slack_share(peak))
 
 
 class Refused(Exception):

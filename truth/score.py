@@ -21,7 +21,9 @@ from typing import Any, Final, NamedTuple
 from truth.contract import STEP_TIME, VERDICT, Prediction, Refused
 from truth.rows import adapter, engine_of, harness_of
 from vramcast.errors import SourceError, VramcastError
+from vramcast.estimate.calibration import CASES
 from vramcast.estimate.interval import Purpose, ratio_bounds
+from vramcast.estimate.traits import Traits
 
 Row = dict[str, Any]
 
@@ -154,16 +156,18 @@ def score_row(row: Row, *, file: str, number: int, folder: Path = Path()) -> lis
 
 
 def with_interval(prediction: Prediction, engine: str | None, group: str) -> Prediction:
-    """The prediction with the 90 % interval that the other groups' misses give it."""
-    if prediction.interval is not None or engine is None or not has_interval(prediction.level):
+    """The prediction with the 90 % interval that the other harnesses' misses give it."""
+    if prediction.interval is not None or not has_interval(prediction.level) or not (prediction.traits or engine):
         return prediction
-    low, high = ratio_bounds(engine, purpose=purpose_of(prediction.level), without_group=harness_of(group))
+    traits, own = prediction.traits or Traits(engine or "", engine or "", slack=""), harness_of(group)
+    purpose = purpose_of(traits)
+    low, high = ratio_bounds(traits, (case for case in CASES if case.purpose == purpose and case.harness != own))
     return prediction._replace(interval=(prediction.predicted * low, prediction.predicted * high))
 
 
-def purpose_of(level: str) -> Purpose:
-    """Rows of serving runs name a quantity, those of training runs a level of memory."""
-    return "training" if level in LEVELS else "serving"
+def purpose_of(traits: Traits) -> Purpose:
+    """Whose misses a number with these traits is judged by."""
+    return "training" if traits.slack else "serving"
 
 
 def has_interval(level: str) -> bool:

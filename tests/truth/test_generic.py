@@ -76,14 +76,16 @@ def test_cards_are_found_under_the_names_people_write(text: str, name: str) -> N
         ({"zero": "zero3-offload", "n_gpus": 4}, "deepspeed", Shards.EVERYTHING, Precision.MIXED_BF16),
         ({"framework": "DeepSpeed", "zero": "ZeRO-2", "n_gpus": 4}, "deepspeed", Shards.OPTIMIZER_AND_GRADIENTS,
          Precision.MIXED_BF16),
-        ({"framework": "PyTorch", "fsdp": "FSDP2 full shard", "n_gpus": 8}, "torchtitan", Shards.EVERYTHING,
+        ({"framework": "PyTorch", "fsdp": "FSDP2 full shard", "n_gpus": 8}, "pytorch", Shards.EVERYTHING,
          Precision.AMP_BF16),
         ({"framework": "torchtune", "n_gpus": 2}, "torchtune", Shards.EVERYTHING, Precision.BF16),
         ({"framework": "torchtune"}, "pytorch", Shards.NOTHING, Precision.BF16),
         ({"framework": "NeMo", "n_gpus": 8, "zero": "distributed optimizer"}, "megatron", Shards.OPTIMIZER,
          Precision.MIXED_BF16),
-        ({"framework": "NeMo Automodel", "n_gpus": 8, "fsdp": "FSDP2"}, "torchtitan", Shards.EVERYTHING,
-         Precision.AMP_BF16),
+        ({"framework": "NeMo Automodel", "n_gpus": 8, "fsdp": "FSDP2"}, "huggingface", Shards.EVERYTHING,
+         Precision.BF16),
+        ({"framework": "TRL 0.9, FSDP", "n_gpus": 8, "fsdp": "full shard"}, "huggingface", Shards.EVERYTHING,
+         Precision.BF16),
         ({"framework": "unsloth"}, "unsloth", Shards.NOTHING, Precision.BF16),
         ({"precision": "fp32"}, "huggingface", Shards.NOTHING, Precision.FP32),
     ],
@@ -93,6 +95,21 @@ def test_the_framework_names_engine_sharding_and_precision(
 ) -> None:
     job = job_of(ROW | change)
     assert (job.engine, job.plan.shards, job.plan.precision) == (engine, shards, precision)
+
+
+@pytest.mark.parametrize(
+    ("change", "sharded_by", "release"),
+    [
+        ({"framework": "transformers 4.52.4", "fsdp": "FSDP1 FULL_SHARD"}, "fsdp1", (4, 52)),
+        ({"framework": "HF Trainer, torch 2.1", "fsdp": "full shard"}, None, (4, 45)),
+        ({"framework": "NeMo Automodel"}, "fsdp2", None),
+    ],
+)
+def test_who_shards_and_the_release_are_read(
+    change: dict[str, Any], sharded_by: str | None, release: tuple[int, int] | None
+) -> None:
+    job = job_of(ROW | {"n_gpus": 8, "fsdp": "yes"} | change)
+    assert (job.engine, job.plan.sharded_by, job.engine_version) == ("huggingface", sharded_by, release)
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,16 @@ SAME_RUNS: Final[dict[str, str]] = {"megatron_b200": "simumax_b200_megatron"}
 """Leaving out one of them leaves out both, or the intervals would be judged on the cases they were made from."""
 
 
+HARNESSES: Final = {
+    **SAME_RUNS, "fms_accel_liger": "fms_accel", "fms_accel_moe": "fms_accel",
+    "torchtitan_commits2": "torchtitan_commit_logs",
+}
+"""Group -> the group with which it shares who measured, and how."""
+
+
 def harness_of(group: str) -> str:
     """The group under which a group's cases are calibrated: one for the two files that hold the same runs."""
-    return SAME_RUNS.get(group, group)
+    return HARNESSES.get(group, group)
 
 
 def engine_of(row: dict[str, Any], group: str) -> str | None:

@@ -8,14 +8,16 @@ the row says. Counters of the harnesses are not reset between phases, so a level
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from truth.contract import VERDICT, Prediction, Refused
-from vramcast.api.jobs import job_of, serve_answer
+from truth.contract import VERDICT, Prediction, Refused, traits_at
+from vramcast.api.jobs import job_of, serve_answer, serve_job_of
 from vramcast.domain.answer import Answer, Peak
 from vramcast.domain.job import Phase
 from vramcast.estimate.training import answer
+from vramcast.estimate.traits import Traits, serving_traits
 from vramcast.units import GB, GIB, MIB
 
 Row = dict[str, Any]
@@ -73,7 +75,7 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     ask, measured = row["ask"], row["measured"]
     if ask.get("ask_with") == "none":
         raise Refused(f"not a question of train or serve: {ask['reason']}")
-    found = _answered(row["task"], said(row) | _model(ask, folder))
+    found, traits = _answered(row["task"], said(row) | _model(ask, folder))
     quantity = measured["quantity"]
     if quantity in VERDICTS:
         return [Prediction(VERDICT, float(found.fits), float(VERDICTS[quantity]))]
@@ -87,7 +89,8 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
         return [Prediction("weights", weights, value, measured["value"] * GIB)]
     if quantity not in LEVELS:
         raise Refused(f"measures {quantity!r}, which no answer has")
-    return [Prediction(LEVELS[quantity], _highest(found, LEVELS[quantity]), value)]
+    level = LEVELS[quantity]
+    return [Prediction(level, _highest(found, level), value, traits=traits(level))]
 
 
 def said(row: Row) -> dict[str, Any]:
@@ -112,8 +115,14 @@ def _model(ask: Row, folder: Path) -> dict[str, Any]:
     return {"model": str(folder / model) if model.startswith(FOLDER) else model, "gpus": ask["gpus"]}
 
 
-def _answered(task: str, options: dict[str, Any]) -> Answer:
-    return serve_answer(options, with_changes=False) if task == "serve" else answer(job_of(options), with_changes=False)
+def _answered(task: str, options: dict[str, Any]) -> tuple[Answer, Callable[[str], Traits]]:
+    """The answer, and the traits of its number at a level."""
+    if task == "serve":
+        traits = serving_traits(serve_job_of(options))
+        return serve_answer(options, with_changes=False), lambda _: traits
+    job = job_of(options)
+    found = answer(job, with_changes=False)
+    return found, lambda level: traits_at(level, job, found.fullest.peak)
 
 
 def _highest(found: Answer, level: str) -> int:

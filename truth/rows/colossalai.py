@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from truth.contract import Prediction, Refused
+from truth.contract import Prediction, Refused, traits_at
 from truth.rows.huggingface import cluster, highest
 from vramcast.catalogue.models import load_model
 from vramcast.domain.job import Job, Peft, Plan, Precision, Recompute, Shards, Workload
@@ -24,8 +24,9 @@ TRAINERS: Final = ("simpo", "orpo", "dpo", "kto", "sft")
 
 def predict(row: Row) -> Iterator[Prediction]:
     """Allocated peak over load and steps."""
-    found = answer(job_of(row))
-    yield Prediction("allocated", highest(found, "allocated"), float(row["measured_gib"]) * GIB)
+    job = job_of(row)
+    found, value = answer(job), float(row["measured_gib"]) * GIB
+    yield Prediction("allocated", highest(found, "allocated"), value, traits=traits_at("allocated", job))
 
 
 def job_of(row: Row) -> Job:

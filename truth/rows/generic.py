@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from truth.contract import Prediction, Refused
+from truth.contract import Prediction, Refused, traits_at
 from truth.rows.adapters import peft_of
 from truth.rows.huggingface import highest
 from truth.rows.megatron_bridge import COMMON as MEGATRON_RECIPES
@@ -28,8 +28,9 @@ from vramcast.domain.job import (
     Shards,
     Workload,
 )
+from vramcast.domain.version import Version, read_version
+from vramcast.engines.eager.releases import TRAINERS, Sharder
 from vramcast.errors import UnknownName
-from vramcast.estimate.interval import interval
 from vramcast.estimate.training import answer
 from vramcast.states.optimizers import optimizer
 from vramcast.units import GB, GIB
@@ -52,7 +53,7 @@ FRAMEWORKS: Final[tuple[tuple[str, Framework], ...]] = (
     ("lit-gpt", Framework("litgpt", Precision.BF16)),
     ("megatron-deepspeed", Framework("deepspeed", Precision.MIXED_BF16)),
     ("megatron", Framework("megatron", Precision.MIXED_BF16)),
-    ("automodel", Framework("torchtitan", Precision.BF16)),  # FSDP2 around Hugging Face models, without Megatron
+    ("automodel", Framework("huggingface", Precision.BF16)),  # FSDP2 around Hugging Face models, without Megatron
     ("nemo", Framework("megatron", Precision.MIXED_BF16)),
     ("colossal", Framework("colossalai", Precision.MIXED_BF16)),
     ("axolotl", Framework("huggingface", Precision.BF16)),  # load_model: torch_dtype of the config
@@ -68,8 +69,7 @@ FRAMEWORKS: Final[tuple[tuple[str, Framework], ...]] = (
     ("peft", Framework("huggingface")),
     ("hf", Framework("huggingface")),
     ("deepspeed", Framework("deepspeed", Precision.MIXED_BF16)),
-    ("fsdp2", Framework("torchtitan")),
-    ("fsdp", Framework("torchtitan")),
+    ("fsdp", Framework("pytorch")),
     ("lightning", Framework("pytorch")),
     ("fabric", Framework("pytorch")),
     ("torch", Framework("pytorch")),
@@ -91,7 +91,8 @@ ZERO: Final[dict[str, Shards]] = {
 OBJECTIVES: Final = ("grpo", "dpo", "ppo", "reward")
 WITHOUT_AUTOCAST: Final = re.compile(r"true|pure|weights|no.?amp|use_amp=false|load")
 OLD_TRANSFORMERS: Final = re.compile(r"transformers[ =v]*[34]\.|torch[ =v]*(?:1\.|2\.[0-3]\b)")
-"""Reentrant checkpoints and a loss over shifted copies of the logits [transformers < 5, < 4.46]."""
+OLD_RELEASE: Final[Version] = (4, 45)
+"""What stands for any of them: reentrant checkpoints, and a loss over shifted copies of the logits."""
 
 BESIDE: Final = {"measured_reserved_gib": "reserved", "memory_allocated_gib": "allocated"}
 """Fields with the same run's peak at a second level."""
@@ -111,7 +112,7 @@ def predict(row: Row) -> Iterator[Prediction]:
     for level, gib in values.items():
         predicted = gpus * highest(found, level)
         yield Prediction(
-            level, predicted, gib * GIB, gib * GB if says_gb(row) else None, interval(job.engine, predicted)
+            level, predicted, gib * GIB, gib * GB if says_gb(row) else None, traits_at(level, job, found.fullest.peak)
         )
 
 
@@ -174,13 +175,15 @@ def job_of(row: Row) -> Job:
     stated = row.get("params_b")
     model = model_of(str(row.get("model", "")), stated if isinstance(stated, (int, float)) and stated > 0 else None)
     peft, (shards, offload), half = peft_of(row, model), shards_of(row), precision_of(row, framework)
-    engine = engine_of(framework.engine, shards, peft, gpus, half)
+    by = sharder_of(row, framework.engine)
+    engine = engine_of(framework.engine, shards, by, gpus)
     data = max(1, gpus // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
     plan = Plan(
         tp=degrees["tp"], pp=degrees["pp"], cp=degrees["cp"], ep=degrees["ep"], virtual_stages=degrees["vpp"],
         sequence_parallel=bool(row["parallelism"]["sp"]) if degrees["sp"] else None,
         shards=engine_shards(engine, shards, data * degrees["cp"]),
         precision=engine_precision(engine, half), optimizer=optimizer_of(row), recompute=recompute_of(row, engine),
+        sharded_by=by if by != "deepspeed" and shards is not Shards.NOTHING and engine in TRAINERS else None,
         attention=attention_of(row, engine), loss=loss_of(row, engine), compile="compile" in text,
         offload_optimizer="cpu" if offload else "none",
         offload_parameters="cpu" if offload and shards is Shards.EVERYTHING and engine == "deepspeed" else "none",
@@ -190,7 +193,8 @@ def job_of(row: Row) -> Job:
     workload = Workload(seq_len=seq_len, micro_batch=batch, grad_accum=accumulated, objective=objective_of(row, peft))
     options = options_of(row, engine, shards)
     return Job(
-        model=model, plan=plan, cluster=cluster_of(row, gpus), engine=engine, workload=workload, engine_options=options
+        model=model, plan=plan, cluster=cluster_of(row, gpus), engine=engine, workload=workload,
+        engine_version=release_of(row) if engine == "huggingface" else None, engine_options=options,
     )
 
 
@@ -208,21 +212,30 @@ def cluster_of(row: Row, gpus: int) -> Cluster:
     return Cluster(gpu=card_of(row.get("gpu")), gpus_per_node=per_node, num_nodes=gpus // per_node)
 
 
-def engine_of(engine: str, shards: Shards, peft: Peft | None, gpus: int, half: Precision) -> str:
-    """The engine that has what the framework was asked for.
+def sharder_of(row: Row, engine: str) -> Sharder | None:
+    """Who shards, where the row says it."""
+    text = " ".join(str(row.get(field) or "") for field in ("framework", "zero", "fsdp", "notes")).lower()
+    if re.search(r"fsdp ?v?2|fully_shard|automodel", text):
+        return "fsdp2"
+    if "fsdp" in text:
+        return "fsdp1" if re.search(r"fsdp ?v?1\b|flat|fullysharded", text) else None
+    return "deepspeed" if re.search(r"deepspeed|zero", text) or engine == "deepspeed" else None
 
-    FSDP around Hugging Face or plain models is torchtitan's FSDP2 with fp32 weights, torchtune's with 16-bit ones;
-    with adapters, which neither has, ZeRO-3 shards the same.
-    """
+
+def release_of(row: Row) -> Version | None:
+    """The release of transformers, where the row says it or when PyTorch's tells it."""
+    text = " ".join(str(row.get(field) or "") for field in ("framework", "notes")).lower()
+    named = re.search(r"transformers[ =v]*(\d+\.\d+)", text)
+    if named is not None:
+        return read_version(named[1])
+    return OLD_RELEASE if OLD_TRANSFORMERS.search(text) else None
+
+
+def engine_of(engine: str, shards: Shards, by: Sharder | None, gpus: int) -> str:
+    """The engine that has what the framework was asked for."""
     if gpus == 1 and engine in ("torchtitan", "torchtune"):
         return "pytorch"
-    if engine in ("torchtune", "torchtitan", "pytorch") and peft is not None:
-        return "deepspeed" if shards is Shards.EVERYTHING and gpus > 1 else "pytorch"
-    if engine == "pytorch" and shards is not Shards.NOTHING and gpus > 1:
-        if shards is not Shards.EVERYTHING:
-            return "deepspeed"
-        return "torchtune" if half in (Precision.BF16, Precision.FP16) else "torchtitan"
-    if engine == "huggingface" and shards is not Shards.NOTHING and gpus > 1:
+    if engine in TRAINERS and shards is not Shards.NOTHING and gpus > 1 and by == "deepspeed":
         return "deepspeed"
     return engine
 
@@ -358,9 +371,6 @@ def options_of(row: Row, engine: str, shards: Shards) -> dict[str, str | int | f
         case "colossalai":
             kinds = (name for name in ("simpo", "orpo", "dpo", "kto") if name in text)
             return {"trainer": next(kinds, "sft")}
-        case "huggingface":
-            old = OLD_TRANSFORMERS.search(text) is not None
-            return {"reentrant": old, "shifted_loss": old}
         case "deepspeed" if re.search(r"trainer|transformers|hf|swift|axolotl|trl|factory", text):
             return {"auto": shards is Shards.EVERYTHING}
         case _:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from truth.contract import STEP_TIME, Prediction, Refused
+from truth.contract import STEP_TIME, Prediction, Refused, traits_at
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer
@@ -84,9 +84,11 @@ def _qwen(row: Row) -> Iterator[Prediction]:
     if seconds is not None:
         yield Prediction(STEP_TIME, step_time(qwen_job(row)).step_s, float(seconds[1]))
     gpus = int(row["n_gpus"]) if row.get("total_over_gpus") else 1
-    found = answer(qwen_job(row))
+    job = qwen_job(row)
+    found = answer(job)
     measured = float(row["measured_gib"])
-    yield Prediction("device", gpus * highest(found, "device"), measured * GIB, measured * GB)
+    traits = traits_at("device", job, found.fullest.peak)
+    yield Prediction("device", gpus * highest(found, "device"), measured * GIB, measured * GB, traits)
 
 
 def qwen_job(row: Row) -> Job:
@@ -122,8 +124,10 @@ def qwen_job(row: Row) -> Job:
 
 
 def _peft(row: Row) -> Iterator[Prediction]:
-    found = answer(peft_job(row))
-    yield Prediction("reserved", highest(found, "reserved"), float(row["measured_gib"]) * GIB)
+    job = peft_job(row)
+    found = answer(job)
+    traits = traits_at("reserved", job, found.fullest.peak)
+    yield Prediction("reserved", highest(found, "reserved"), float(row["measured_gib"]) * GIB, traits=traits)
 
 
 def peft_job(row: Row) -> Job:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from truth.contract import Prediction, Refused
+from truth.contract import Prediction, Refused, traits_at
 from truth.rows.huggingface import highest
 from vramcast.blocks.parameters import count_parameters
 from vramcast.catalogue.gpus import load_gpu
@@ -38,7 +38,8 @@ def predict(row: dict[str, Any]) -> list[Prediction]:
     job = job_of(row)
     _check_states(job, row)
     found = answer(job, with_changes=False)
-    return [Prediction("allocated", highest(found, "allocated"), row["measured_gib"] * GIB)]
+    value = row["measured_gib"] * GIB
+    return [Prediction("allocated", highest(found, "allocated"), value, traits=traits_at("allocated", job))]
 
 
 def _check_states(job: Job, row: dict[str, Any]) -> None:

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from truth.contract import STEP_TIME, Prediction, Refused
+from truth.contract import STEP_TIME, Prediction, Refused, traits_at
 from vramcast.catalogue.gpus import parse_gpus
+from vramcast.domain.answer import Peak
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.job import Job, Phase
 from vramcast.domain.rank import RankProgram
@@ -96,7 +97,7 @@ def _golden(row: dict[str, Any]) -> Iterator[Prediction]:
     job = golden_job(row)
     last = ranks(job)[-1]
     allocated, _ = peaks(job, last)
-    yield Prediction("allocated", allocated, row["measured_bytes"])
+    yield Prediction("allocated", allocated, row["measured_bytes"], traits=traits_at("allocated", job))
 
 
 def peaks(job: Job, program: RankProgram) -> tuple[int, int]:
@@ -146,16 +147,19 @@ def timed_job(name: str) -> Job:
 
 def _simumax(row: dict[str, Any], name: str) -> Iterator[Prediction]:
     job = simumax_job(name)
+    live = traits_at("allocated", job)
     found = [peaks(job, program) for program in ranks(job)]
     allocated, reserved = max(mark[0] for mark in found), max(mark[1] for mark in found)
     if "measured_peak_gib" in row:
-        yield Prediction("allocated", allocated, row["measured_peak_gib"] * GIB)
+        yield Prediction("allocated", allocated, row["measured_peak_gib"] * GIB, traits=live)
         if row.get("step_ms_measured"):
             yield Prediction(STEP_TIME, step_time(timed_job(name)).step_s, row["step_ms_measured"] / 1e3)
         return
-    yield Prediction("allocated", allocated, row["measured_gib"] * GIB)
+    yield Prediction("allocated", allocated, row["measured_gib"] * GIB, traits=live)
     if row.get("measured_reserved_gib"):
-        yield Prediction("reserved", reserved, row["measured_reserved_gib"] * GIB)
+        peak = Peak(allocated_bytes=allocated, reserved_bytes=reserved, device_bytes=reserved)
+        kept = traits_at("reserved", job, peak)
+        yield Prediction("reserved", reserved, row["measured_reserved_gib"] * GIB, traits=kept)
 
 
 __all__ = ["Phase", "golden_job", "peaks", "predict", "simumax_job", "timed_job"]

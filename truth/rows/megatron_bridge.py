@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from truth.contract import Prediction, Refused
+from truth.contract import Prediction, Refused, traits_at
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster
@@ -55,7 +55,7 @@ def predict(row: dict[str, Any]) -> list[Prediction]:
     rank = ranks[0]
     allocated = max(peak.allocated_bytes for peak in rank.phases.values())
     gib = float(row["measured_gib"])
-    return [Prediction("allocated", allocated, gib * GIB, gib * GB)]
+    return [Prediction("allocated", allocated, gib * GIB, gib * GB, traits_at("allocated", job))]
 
 
 def bridge_job(row: dict[str, Any]) -> Job:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from truth.contract import Prediction, Refused
+from truth.contract import Prediction, Refused, traits_at
 from truth.rows.huggingface import highest
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
@@ -40,8 +40,10 @@ DEFAULT_TOKENS: Final = {"llama-3-8b": (1, 8192), "llama-3.1-8b": (1, 8192),
 
 def predict(row: dict[str, Any]) -> list[Prediction]:
     """Peak reserved bytes of one row, on its fullest rank."""
-    found = answer(job_of(row), with_changes=False)
-    return [Prediction("reserved", highest(found, "reserved"), row["measured_gib"] * GIB)]
+    job = job_of(row)
+    found = answer(job, with_changes=False)
+    traits = traits_at("reserved", job, found.fullest.peak)
+    return [Prediction("reserved", highest(found, "reserved"), row["measured_gib"] * GIB, traits=traits)]
 
 
 def job_of(row: dict[str, Any]) -> Job:

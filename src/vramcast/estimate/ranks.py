@@ -13,6 +13,7 @@ from vramcast.errors import OutOfMemory
 from vramcast.estimate.interval import Purpose, interval
 from vramcast.estimate.script import Script
 from vramcast.estimate.timeline import Simulated, simulate
+from vramcast.estimate.traits import Traits, slack_of
 
 
 class RankNeed(NamedTuple):
@@ -20,10 +21,11 @@ class RankNeed(NamedTuple):
 
     needed_bytes: int  # device bytes of the highest phase
     steady_bytes: int  # of the steady one
+    slack_share: float  # of what the allocator keeps without using it, in the latter
 
 
 def rank_answer(
-    program: RankProgram, *, outside: tuple[Tensor, ...], capacity_bytes: int, engine: str, alloc_conf: str = "",
+    program: RankProgram, *, outside: tuple[Tensor, ...], capacity_bytes: int, traits: Traits, alloc_conf: str = "",
     exact_bytes: int = 0, purpose: Purpose = "training",
 ) -> RankAnswer:
     """The peaks of every phase, and the ledger at the peak of the steady one.
@@ -32,7 +34,7 @@ def rank_answer(
         program: what the ranks of the role do
         outside: what lies beside the caching allocator whatever the program says
         capacity_bytes: what a process can use of the card [bytes]
-        engine: whose measured cases make the interval
+        traits: of the job: the measured cases like it make the interval
         exact_bytes: what of the steady peak the engine fixes itself: a cache sized by a fraction cannot be missed
         purpose: which kind of measured cases
         alloc_conf: PYTORCH_CUDA_ALLOC_CONF of the user; empty: the engine's own
@@ -49,7 +51,8 @@ def rank_answer(
         )
     steady = phases[program.steady.value]
     exact_bytes = min(exact_bytes, steady.device_bytes)
-    low, high = interval(engine, steady.device_bytes - exact_bytes, purpose=purpose)
+    like = traits._replace(slack=slack_of(slack_share(steady))) if traits.slack else traits
+    low, high = interval(like, steady.device_bytes - exact_bytes, purpose=purpose)
     return RankAnswer(
         role=program.role,
         count=program.count,
@@ -68,8 +71,17 @@ def rank_need(
     outside_bytes = sum(tensor.num_bytes for tensor in (*outside, *program.outside))
     script = Script(program.phases)
     marks, _ = _marks(program, script, alloc_conf or program.alloc_conf, capacity_bytes - outside_bytes)
-    highest = max(mark.reserved_bytes for mark in marks.values())
-    return RankNeed(outside_bytes + highest, outside_bytes + marks[program.steady].reserved_bytes)
+    highest, steady = max(mark.reserved_bytes for mark in marks.values()), marks[program.steady]
+    peak = Peak(
+        allocated_bytes=steady.allocated_bytes, reserved_bytes=steady.reserved_bytes,
+        device_bytes=outside_bytes + steady.reserved_bytes,
+    )
+    return RankNeed(outside_bytes + highest, peak.device_bytes, slack_share(peak))
+
+
+def slack_share(peak: Peak) -> float:
+    """Share of a peak that is reserved and not allocated."""
+    return (peak.reserved_bytes - peak.allocated_bytes) / max(1, peak.device_bytes)
 
 
 def _marks(

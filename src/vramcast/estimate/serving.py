@@ -33,6 +33,7 @@ from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.ranks import rank_answer
 from vramcast.estimate.serving_load import load_memory
 from vramcast.estimate.speed import timed
+from vramcast.estimate.traits import serving_traits
 from vramcast.units import ceil_div, format_bytes
 
 
@@ -362,7 +363,7 @@ def _rank_answer(job: ServeJob | PipelineJob, rank: ServingRank) -> RankAnswer:
         rank.program,
         outside=(context_tensor(job.cluster.gpu),),
         capacity_bytes=job.cluster.gpu.visible_bytes,
-        engine=job.engine,
+        traits=serving_traits(job),
         purpose="serving",
         exact_bytes=_exact_bytes(rank),
     )

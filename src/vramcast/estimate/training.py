@@ -23,8 +23,9 @@ from vramcast.estimate.cost import with_cost
 from vramcast.estimate.host_memory import host_need
 from vramcast.estimate.interval import interval
 from vramcast.estimate.lengths import with_lengths
-from vramcast.estimate.ranks import RankNeed, rank_answer, rank_need
+from vramcast.estimate.ranks import RankNeed, rank_answer, rank_need, slack_share
 from vramcast.estimate.training_corrections import beside, corrected_rank, explained, holding, with_slack
+from vramcast.estimate.traits import training_traits
 from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES, IN_FP16
 
 if TYPE_CHECKING:
@@ -155,7 +156,8 @@ def need(job: Job, *, below: int | None = None) -> Need | None:
 def need_of(job: Job, programs: Sequence[RankProgram]) -> Need:
     """What a job needs whose programs are known."""
     found, _ = _fullest(job, programs)
-    high = interval(job.engine, found.steady_bytes)[1] + found.needed_bytes - found.steady_bytes
+    likely = interval(training_traits(job, found.slack_share), found.steady_bytes)[1]
+    high = likely + found.needed_bytes - found.steady_bytes
     return Need(found.needed_bytes, high)
 
 
@@ -265,7 +267,7 @@ def _plain(noun: Any) -> dict[str, Any]:
 def _need_of_role(job: Job, program: RankProgram) -> RankNeed:
     if holding(job) is not None:
         found = _rank_answer(job, program)
-        return RankNeed(found.needed_bytes, found.peak.device_bytes)
+        return RankNeed(found.needed_bytes, found.peak.device_bytes, slack_share(found.peak))
     return rank_need(
         program, outside=beside(job), capacity_bytes=job.cluster.gpu.visible_bytes, alloc_conf=job.alloc_conf
     )
@@ -276,11 +278,11 @@ def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
         program,
         outside=beside(job),
         capacity_bytes=job.cluster.gpu.visible_bytes,
-        engine=job.engine,
+        traits=training_traits(job),
         alloc_conf=job.alloc_conf,
     )
     held = holding(job)
-    return found if held is None else with_slack(found, held, job.engine)
+    return found if held is None else with_slack(found, held, training_traits(job))
 
 
 def _unique(texts: Any) -> tuple[str, ...]:

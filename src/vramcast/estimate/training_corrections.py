@@ -29,6 +29,8 @@ from vramcast.domain.rank import RankProgram
 from vramcast.engines.serving.corrected import corrected_by, fitted
 from vramcast.estimate.interval import interval
 from vramcast.estimate.outside import outside_tensors
+from vramcast.estimate.ranks import slack_share
+from vramcast.estimate.traits import Traits, slack_of
 from vramcast.units import format_bytes
 
 DEGREES: Final = ("tp", "pp", "dp", "cp", "ep")
@@ -127,7 +129,7 @@ def beside(job: Job) -> tuple[Tensor, ...]:
     return tuple(fitted(tensor, correction, held.source) for tensor in tensors)
 
 
-def with_slack(rank: RankAnswer, calibration: Calibration, engine: str) -> RankAnswer:
+def with_slack(rank: RankAnswer, calibration: Calibration, traits: Traits) -> RankAnswer:
     """The answer with what the allocator keeps as it was measured in a steady step.
 
     Phases before it end at what it reserves at most: nothing but an empty card gives cached memory back.
@@ -146,8 +148,9 @@ def with_slack(rank: RankAnswer, calibration: Calibration, engine: str) -> RankA
         _kept(entry, correction, calibration.source) if entry.path == "allocator/reserved but not allocated" else entry
         for entry in rank.ledger
     )
+    like = traits._replace(slack=slack_of(slack_share(phases[Phase.STEP])))
     return replace(
-        rank, peak=phases[Phase.STEP], phases=phases, interval_bytes=interval(engine, reserved + outside_bytes),
+        rank, peak=phases[Phase.STEP], phases=phases, interval_bytes=interval(like, reserved + outside_bytes),
         ledger=tuple(sorted(ledger, key=lambda entry: -entry.num_bytes)),
     )
 

@@ -14,6 +14,7 @@ from truth.rows.serving.formats import weights_of
 from vramcast.domain.answer import Capacity, ServeAnswer
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.estimate.serving import answer
+from vramcast.estimate.traits import serving_traits
 from vramcast.units import MIB
 
 Row = dict[str, Any]
@@ -34,7 +35,8 @@ def predict(row: Row) -> Iterator[Prediction]:
     quantity = str(row["quantity"])
     if quantity not in QUANTITIES:
         raise Refused(f"{quantity} is not predicted")
-    yield Prediction(quantity, QUANTITIES[quantity](answer(job_of(row))), value_of(row))
+    job = job_of(row)
+    yield Prediction(quantity, QUANTITIES[quantity](answer(job)), value_of(row), traits=serving_traits(job))
 
 
 def job_of(row: Row) -> ServeJob:

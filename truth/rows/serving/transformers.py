@@ -21,6 +21,7 @@ from vramcast.errors import VramcastError
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.serving import deploy
 from vramcast.estimate.timeline import Simulated, simulate
+from vramcast.estimate.traits import serving_traits
 from vramcast.units import GIB, MIB
 
 Row = dict[str, Any]
@@ -76,12 +77,13 @@ def predict(row: Row) -> Iterator[Prediction]:
     lengths = ("max_model_len", "input_len", "output_len")
     if quantity not in WITHOUT_LOAD and "whisper" not in str(row["model"]) and all(row.get(n) is None for n in lengths):
         raise Refused("the row states neither prompt nor answer")
-    found = QUANTITIES[quantity](job_of(row))
+    job = job_of(row)
+    found = QUANTITIES[quantity](job)
     unit, measured = str(row.get("unit") or ""), value_of(row)
     factor = MIB if unit.startswith("M") else GIB
     decimal = measured * (10**6 if factor == MIB else 10**9) / factor
     binary = "1024" in unit or unit.startswith(("GiB", "MiB"))
-    yield Prediction(quantity, found / factor, measured, None if binary else decimal)
+    yield Prediction(quantity, found / factor, measured, None if binary else decimal, serving_traits(job))
 
 
 def job_of(row: Row) -> ServeJob:

@@ -16,6 +16,7 @@ from vramcast.domain.model import Model
 from vramcast.domain.serving import Draft, Requests, ServeJob, ServePlan
 from vramcast.engines.serving.weights import CHECKPOINT_FORMATS
 from vramcast.estimate.serving import answer, deploy
+from vramcast.estimate.traits import serving_traits
 from vramcast.units import GIB, MIB
 
 Row = dict[str, Any]
@@ -40,7 +41,7 @@ def predict(row: Row) -> Iterator[Prediction]:
     if needed is not None:
         yield Prediction(quantity, _sequence_gib(job, int(needed[1])), value_of(row))
         return
-    yield Prediction(quantity, QUANTITIES[quantity](answer(job)), value_of(row))
+    yield Prediction(quantity, QUANTITIES[quantity](answer(job)), value_of(row), traits=serving_traits(job))
 
 
 def _sequence_gib(job: ServeJob, tokens: int) -> float:

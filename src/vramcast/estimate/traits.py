@@ -1,0 +1,91 @@
+"""What decides how far a prediction misses: the traits of a job that measured cases are compared by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from vramcast.domain.job import Job, Shards
+from vramcast.domain.model import Model, MoE
+
+if TYPE_CHECKING:
+    from vramcast.domain.serving import PipelineJob, ServeJob
+
+KINS: Final = {
+    "pytorch": "eager", "huggingface": "eager", "deepspeed": "eager", "unsloth": "eager", "colossalai": "eager",
+    "litgpt": "eager", "torchtitan": "titan", "torchtune": "titan", "megatron": "megatron",
+}
+"""Training engines whose predictions share their code, and so their misses."""
+
+SLACKS: Final = ((0.05, "little"), (0.15, "some"), (1.0, "much"))
+"""Share of a number that is reserved and not allocated, by its upper end: what the allocator keeps is partly chance."""
+
+HARD: Final = ("dpo", "ppo", "grpo", "reward")
+"""Objectives with more than one model or more than one pass."""
+
+
+class Traits(NamedTuple):
+    """One word for each; a serving job leaves most of them empty."""
+
+    engine: str
+    kin: str
+    adapters: str = ""
+    packed: str = ""
+    experts: str = ""
+    objective: str = ""
+    slack: str = "little"
+    sharded: str = ""
+    ranks: str = ""
+    degrees: str = ""
+    compiled: str = ""
+    recompute: str = ""
+    loss: str = ""
+    precision: str = ""
+    optimizer: str = ""
+    arch: str = ""
+    gpu: str = ""
+
+
+def slack_of(share: float) -> str:
+    """How much of a number the allocator keeps without using it, in a word.
+
+    Args:
+        share: of reserved and not allocated bytes in the number; 0 for a number of allocated bytes
+    """
+    return next(word for most, word in SLACKS if share < most or most == 1.0)
+
+
+def training_traits(job: Job, share: float = 0.0) -> Traits:
+    """Of a training job; `share` as in `slack_of`."""
+    plan, peft = job.plan, job.plan.peft
+    sharded = plan.shards is not Shards.NOTHING and job.data_parallel > 1
+    degrees = [name for name in ("tp", "pp", "cp", "ep") if getattr(plan, name) > 1]
+    return Traits(
+        engine=job.engine, kin=KINS.get(job.engine, job.engine),
+        adapters="" if peft is None else "adapters",
+        packed="packed" if peft is not None and peft.base != "full" else "",
+        experts=_experts(job.model),
+        objective="several" if job.workload.objective in HARD else "",
+        slack=slack_of(share),
+        sharded=(plan.sharded_by or "sharded") if sharded else "",
+        ranks="several" if job.cluster.count > 1 else "one",
+        degrees="+".join(degrees),
+        compiled="compiled" if plan.compile else "",
+        recompute=plan.recompute.value, loss=plan.loss.value if plan.loss else "",
+        precision=plan.precision.value.replace("amp-", "mixed-"),  # some engines take one for the other
+        optimizer=plan.optimizer.partition(":")[0], arch=job.cluster.gpu.arch, gpu=job.cluster.gpu.name,
+    )
+
+
+def serving_traits(job: ServeJob | PipelineJob) -> Traits:
+    """Of a serving job."""
+    model = getattr(job, "model", None)
+    return Traits(
+        engine=job.engine, kin=job.engine, packed=job.plan.weights or "", slack="",
+        experts=_experts(model) if isinstance(model, Model) else "",
+        ranks="several" if job.plan.num_ranks > 1 else "one",
+        arch=job.cluster.gpu.arch, gpu=job.cluster.gpu.name,
+    )
+
+
+def _experts(model: Model) -> str:
+    return "experts" if any(isinstance(run.layer.channel, MoE) for run in model.main.runs) else ""

@@ -1,0 +1,48 @@
+"""That nine intervals of ten hold what was measured, of harnesses that were measured and of those that were not."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from truth.coverage import coverage, held
+from vramcast.estimate.calibration import CASES
+from vramcast.estimate.interval import FAR, Case, likeness, ratio_bounds
+from vramcast.estimate.traits import Traits
+
+LEAST, MOST = 0.85, 0.95
+WIDEST = 0.20
+"""Median width of an interval of a harness that was measured, of the prediction."""
+
+
+@pytest.mark.parametrize("purpose", ["training", "serving"])
+@pytest.mark.parametrize("seen", [False, True])
+def test_nine_of_ten_cases_lie_within(purpose: str, seen: bool) -> None:
+    found = [one for one in held(CASES, seen=seen) if one.purpose == purpose]
+    assert LEAST <= coverage(found) <= MOST
+    if seen:
+        assert median(one.width for one in found) < WIDEST
+
+
+def test_b200_runs_that_are_right_to_a_percent_are_said_to_be() -> None:
+    found = [one for one in held(CASES, seen=True) if one.harness == "simumax_b200_megatron"]
+    assert median(one.width for one in found) < 0.1
+
+
+def test_a_job_like_measured_ones_has_their_misses_and_one_unlike_all_has_everyones() -> None:
+    near, far = Traits("megatron", "megatron", gpu="b200"), Traits("unsloth", "eager", gpu="t4", precision="fp16")
+    exact = Case("training", "exact", near, (0.99, 1.0, 1.01) * 3)
+    loose = Case("training", "loose", far, (0.5, 1.0, 2.0) * 3)
+    low, high = ratio_bounds(near, [exact, loose])
+    assert (low, high) == (0.99, 1.01)
+    unlike = Traits("torchtune", "titan", adapters="adapters", experts="experts", gpu="h100", precision="bf16")
+    assert ratio_bounds(unlike, [exact, loose]) == (0.5, 2.0)
+    assert ratio_bounds(near, []) == (1.0, 1.0)
+
+
+def test_likeness_falls_with_every_trait_that_differs() -> None:
+    one = Traits("pytorch", "eager")
+    other, third = one._replace(packed="packed"), one._replace(packed="packed", experts="experts")
+    assert likeness(one, one) == 1.0 > likeness(one, other) > likeness(one, third) > 0.0
+    assert likeness(one, third) == pytest.approx(likeness(one, other) ** 2) and FAR > 0
