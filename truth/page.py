@@ -40,10 +40,10 @@ TOLD: Final = ("tp", "pp", "seq_len", "max_model_len", "micro_batch", "batch")
 
 REPOSITORY: Final = re.compile(
     r"(?:github\.com/)?(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:\([^)]*\)| refs/pull/\d+)?"
-    r"(?: ?@(?P<commit>[0-9a-f]{7,40}))?[ :/]"
+    r"(?: ?@(?:(?P<commit>[0-9a-f]{7,40}\^?)|HEAD|main))?[ :/]"
 )
-INSIDE: Final = re.compile(r"\((?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*) ")
-"""A repository in brackets behind the name of a study."""
+INSIDE: Final = re.compile(r"(?:\(|; )(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*) ")
+"""A repository in brackets behind the name of a study, or behind the package that its file comes in."""
 
 UNKNOWN_PLACE: Final = re.compile(r"^GitHub file .*no repository name.*$")
 
@@ -120,6 +120,8 @@ def address(text: str) -> str:
 
     >>> address("NVIDIA/Megatron-LM@d98e8a64:tests/golden.json")
     'https://github.com/NVIDIA/Megatron-LM/tree/d98e8a64'
+    >>> address("PyPI mmdet: configs/atss/metafile.yml; open-mmlab/mmdetection configs/atss/metafile.yml")
+    'https://github.com/open-mmlab/mmdetection'
     >>> address("somebody's blog")
     ''
     """

@@ -24,6 +24,7 @@ from vramcast.emit.write import files_of
 from vramcast.engines.eager.liger import with_its_loss
 from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder
 from vramcast.errors import VramcastError
+from vramcast.estimate.host_memory import offload_of
 from vramcast.estimate.training import answer
 from vramcast.question.as_options import train_options
 from vramcast.question.options import OPTIONS
@@ -56,7 +57,8 @@ OWN: dict[str, tuple[str, ...]] = {
     "huggingface": (
         "reentrant=true", "reentrant=false", "liger=true", "liger=rope+swiglu", "liger=fused_linear_cross_entropy",
         "prepare_kbit=peft", "prepare_kbit=norms", "prepare_kbit=none", "padded=true", "shifted_loss=true",
-        "backward_prefetch=none", "reduce_bucket_size=50000000", "overlap_comm=false", "auto=false",
+        "backward_prefetch=none", "reduce_bucket_size=50000000", "overlap_comm=false", "auto=false", "autocast=true",
+        "accelerate=0.29", "torch=2.6",
     ),
     "deepspeed": ("reduce_bucket_size=50000000", "sub_group_size=1000000", "overlap_comm=false", "reentrant=true",
                   "grad_accum_dtype=fp32", "stage3_param_persistence_threshold=0"),
@@ -101,13 +103,15 @@ def plans(draw: st.DrawFn, engine: str) -> dict[str, Any]:
         options.setdefault("zero", "3")
     gpus = "h100" if engine == "unsloth" else draw(st.sampled_from(["h100", "8xh100", "2x8xh100"]))
     model = draw(st.sampled_from(["llama-3.2-1b", "qwen3-0.6b", "olmoe-1b-7b", "gpt2"]))
-    return {"model": model, "gpus": gpus, "engine": engine} | named(options)
+    version = draw(st.sampled_from(["", "", "@4.57", "@4.30"])) if engine == "huggingface" else ""
+    return {"model": model, "gpus": gpus, "engine": engine + version} | named(options)
 
 
 def supplied(job: Job, options: Mapping[str, Any], said: Iterable[str]) -> dict[str, Any]:
     """Options for what files do not say."""
     full, said = train_options(job, options, model=options["model"]), set(said)
     found = {"model": options["model"], "gpus": options["gpus"]}
+    found |= {"engine": options["engine"]} if "@" in options["engine"] else {}  # which no file says
     for name, option in OPTIONS.items():
         field = {"peft": f"peft.{option.field}"}.get(option.section, option.field)
         if name in full and option.section in ("workload", "plan", "peft") and field not in said and name != "zero":
@@ -129,19 +133,25 @@ def plain(job: Job) -> dict[str, Any]:
     found["loss"] = None if loss == usual else loss
     found["objective"] = found["objective"].replace("pretrain", "sft")  # the next token, of whatever text
     found["optimizer"] = optimizer(found["optimizer"])
+    found["offload_optimizer"], found["offload_parameters"] = offload_of(job)
     if runs_deepspeed(job):  # under the Trainer or without, its own step, 16-bit weights with or without autocast
         found.pop("peft.adapter_dtype", None)  # cast with the rest
         shards = "optimizer" if found["shards"] == "nothing" else found["shards"]
         precision = found["precision"].replace("amp-", "mixed-")
         return found | {"engine": "deepspeed", "sharded_by": None, "optimizer_kernel": None, "shards": shards,
                         "precision": precision}
+    if sharder(job) in ("fsdp1", "fsdp2"):  # weights that stay gathered are all that sharding less than all means
+        found["reshard_after_forward"] = found["reshard_after_forward"] and found["shards"] == "everything"
+        found["shards"] = "everything"
+        if job.engine == "huggingface":  # what is asked to compute in 16 bits learns in fp32 either way
+            found["precision"] = found["precision"].replace("amp-", "mixed-")
     kernel = optimizer_kernel(job) if job.plan.optimizer == "adamw" else None
     return found | {"sharded_by": sharder(job), "optimizer_kernel": kernel}
 
 
 def figures(job: Job) -> tuple[Any, ...]:
     found = answer(job, with_changes=False)
-    return tuple(rank.needed_bytes for rank in found.ranks), found.time and found.time.step_s
+    return tuple(rank.needed_bytes for rank in found.ranks), found.time and found.time.step_s, found.host
 
 
 def read_again(job: Job, options: Mapping[str, Any], sets: Iterable[tuple[str, ...]]) -> Iterable[Read]:
@@ -180,3 +190,29 @@ def test_files_of_a_training_plan_read_back_as_that_plan(engine: str, data: st.D
         event(" ".join(names))
         assert plain(again) == plain(job), (names, options)
         assert figures(again) == expected, (names, options)
+
+
+@pytest.mark.parametrize("by", ["fsdp1", "fsdp2", "deepspeed"])
+@pytest.mark.parametrize("shards", ["everything", "optimizer+gradients"])
+@pytest.mark.parametrize("precision", ["bf16", "amp-bf16", "mixed-bf16", "fp32"])
+@pytest.mark.parametrize("more", [
+    {}, {"peft": "lora"}, {"peft": "lora", "base_weights": "nf4"}, {"offload_parameters": "cpu", "grad_accum": 4},
+    {"reshard_after_forward": False, "recompute": "full"}, {"engine_option": ("autocast=true", "liger=true")},
+])
+def test_who_shards_reads_back(by: str, shards: str, precision: str, more: dict[str, Any]) -> None:
+    asked = {"model": "llama-3.2-1b", "gpus": "8xh100", "engine": "huggingface", "sharded_by": by, "shards": shards}
+    options = named(asked | {"precision": precision} | more)
+    try:
+        job = job_of(options)
+        expected = figures(job)
+    except VramcastError as refusal:
+        pytest.skip(str(refusal))
+    try:
+        files_of(job)
+    except VramcastError:
+        return  # said, not written otherwise
+    found = list(read_again(job, options, SETS["huggingface"]))
+    assert found
+    for names, again in found:
+        assert plain(again) == plain(job), names
+        assert figures(again) == expected, names

@@ -86,6 +86,8 @@ def test_a_plan_that_is_too_large_for_the_card_is_not_offered_more_main_memory_t
         ({"engine": "deepspeed", "zero": "3", "offload_optimizer": "cpu"}, 4 + 8 + 4 + 2),
         ({"engine": "deepspeed", "zero": "3", "offload_optimizer": "cpu", "offload_parameters": "cpu"}, 20),
         ({"engine": "torchtitan", "shards": "everything", "offload_parameters": "cpu"}, 16),
+        ({"engine": "huggingface", "shards": "everything", "sharded_by": "fsdp1", "offload_parameters": "cpu"}, 16),
+        ({"engine": "pytorch", "shards": "everything", "precision": "bf16", "offload_parameters": "cpu"}, 8),
         ({"engine": "torchtune", "shards": "everything", "precision": "bf16", "offload_optimizer": "cpu"}, 8),
         ({"engine": "megatron", "shards": "optimizer", "offload_optimizer": "cpu"}, 16),
     ],

@@ -14,7 +14,7 @@ import pytest
 
 import vramcast
 from tests.web.asking import SERVE, TRAIN, get, post, refused
-from vramcast.question.options import OPTIONS
+from vramcast.question.options import CONFIG_OPTIONS, OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.messages import MESSAGES
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH
@@ -235,7 +235,7 @@ def test_forms_have_every_option_that_may_be_asked_once(name: str, table: dict[s
     rows = get(f"options/{name}", "lang=zh").document["options"]
     names = [row["name"] for row in rows]
     assert names[:1] == ["model"]
-    assert set(names) == {"model", "gpus", *table} - {"calibration", "prices", "hardware"}
+    assert set(names) == {"model", "gpus", *table} - {"calibration", "prices", "hardware", *CONFIG_OPTIONS}
     assert len(set(names)) == len(names)
     groups = [row["group"] for row in rows]
     assert [group for index, group in enumerate(groups) if index == 0 or groups[index - 1] != group] == list(
@@ -405,7 +405,8 @@ def test_a_browser_without_numpy_is_sent_to_the_command_line(monkeypatch: pytest
     ("command", "question"),
     [
         ("train", {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "seq-len": "16k"}),
-        ("serve", {"model": "llama-3.1-70b", "gpus": "h100-sxm-80gb", "context": "32k", "concurrency": "64"}),
+        ("serve", {"model": "llama-3.1-70b", "gpus": "h100-sxm-80gb", "context": "32k", "concurrency": "64",
+                   "memory-fraction": "0.95"}),
     ],
 )
 def test_a_change_that_fits_is_as_close_as_the_plan_it_makes(command: str, question: dict[str, Any]) -> None:

@@ -99,7 +99,7 @@ def _precision(order: Order, kind: str) -> list[Line]:
         order.ask("precision")  # otherwise the script says what weights are loaded in
     why = f"{precision.value}: " + ("computed in 16 bits over fp32 weights" if precision in MIXED else
                                     "the weights' own dtype computes")
-    computed = OVER_NARROW if order.ask("option.autocast", False) else MIXED
+    computed = OVER_NARROW if order.ask.settings.get("option.autocast", False) else MIXED
     return [Line("mixed_precision", computed.get(precision, "no"), why)]
 
 
@@ -159,6 +159,8 @@ def _fsdp1(order: Order) -> Table:
     ask, plan = order.ask, order.job.plan
     ask.also("sharded_by")
     strategy = FSDP1_STRATEGIES.get(Shards(ask("shards")))
+    if strategy == "FULL_SHARD" and not ask("reshard_after_forward"):
+        strategy = "SHARD_GRAD_OP"
     if strategy is None or plan.tp * plan.cp > 1:
         raise Unsupported(f"FSDP1 has no shards={plan.shards} with tp={plan.tp}, cp={plan.cp}; use --shards everything "
                           "with tp=cp=1")

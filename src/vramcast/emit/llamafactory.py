@@ -202,11 +202,13 @@ def _optimizer(order: Order) -> list[Line]:
     name = plan.optimizer.partition(":")[0]
     if runs_deepspeed(order.job) and name in deepspeed.OPTIMIZERS:
         return []  # the DeepSpeed file builds it
-    found = optim_of(plan.optimizer, kernel_of(order.job))
+    kernel = kernel_of(order.job)
+    found = optim_of(plan.optimizer, kernel)
     if found is None:
         kinds = ", ".join(dict.fromkeys(one.optimizer for meanings in OPTIMS.values() for one in meanings))
-        kernel = f" with kernel {plan.optimizer_kernel}" if plan.optimizer_kernel else ""
-        raise Unsupported(f"LLaMA-Factory has no optimizer {name}{kernel}; use {kinds}")
+        if kernel:
+            raise Unsupported(f"LLaMA-Factory has no optimizer {name} with kernel {kernel}; use {kinds}")
+        raise Unsupported(f"LLaMA-Factory has no optimizer {name}; use {kinds}")
     order.ask.also("optimizer", "optimizer_kernel")
     if name in LOW_RANK:
         return [Line(f"use_{name}", True, f"{plan.optimizer}, as planned"),

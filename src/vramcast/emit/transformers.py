@@ -93,7 +93,7 @@ def precision_lines(order: Order) -> list[Line]:
     if precision is Precision.FP8:
         raise Unsupported("the Trainer has no fp8 of its own; use --engine megatron or torchtitan")
     width = COMPUTE_DTYPES.get(precision)
-    over = order.ask("option.autocast", False)
+    over = order.ask.settings.get("option.autocast", False)  # together with what the script loads weights in
     if (zero or over) and precision in (Precision.BF16, Precision.FP16):
         width = WEIGHT_DTYPES[precision]
     why = (
@@ -134,6 +134,9 @@ def _optimizer(order: Order) -> list[Line]:
     found = optim_of(name, kernel)
     if found is None:
         known = dict.fromkeys(one.optimizer for meanings in OPTIMS.values() for one in meanings)
+        if name.partition(":")[0] in known and order.job.plan.optimizer_kernel is None:
+            raise Unsupported(f"files are for the newest Trainer, which has no optimizer {name} with kernel {kernel}; "
+                              "add --optimizer-kernel foreach")
         if name.partition(":")[0] in known:
             raise Unsupported(f"the Trainer does not choose the kernel of {name}; leave --optimizer-kernel out")
         raise Unsupported(f"the Trainer has no optimizer {name}; use {', '.join(known)}")
@@ -163,6 +166,7 @@ def _loss(order: Order) -> list[Line]:
 def weights_dtype(order: Order) -> str:
     """What the checkpoint is loaded in: a frozen base under autocast stays in 16 bits."""
     precision = Precision(order.ask("precision"))
+    order.ask.also("option.autocast")
     if runs_deepspeed(order.job):
         return COMPUTE_DTYPES.get(precision, WEIGHT_DTYPES[precision])
     if order.job.plan.peft is not None:

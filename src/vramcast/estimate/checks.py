@@ -75,13 +75,13 @@ Rule = Callable[[int], bool]
 
 def check(job: Job) -> None:
     """Raise InvalidSpec when a degree does not divide what it splits, naming the degrees that would."""
-    refuse_ignored(job)
     if job.engine_options:
         from vramcast.estimate.engine_options import check_options  # most jobs have none
 
         check_options(job)
-        if job.engine in TRAINERS:
-            _check_sharders_options(job)
+    refuse_ignored(job)
+    if job.engine_options and job.engine in TRAINERS:
+        _check_sharders_options(job)
     plan, model = job.plan, job.model
     if plan.peft is not None and plan.peft.method not in WITHOUT_TARGETS:
         check_targets(model, plan.peft.targets)
@@ -150,9 +150,14 @@ def refuse_ignored(job: Job) -> None:
         raise Unsupported(
             f"{job.engine} trains language models, and {model.name} predicts no tokens; use --engine pytorch"
         )
+    shorter = workload.min_seq_len is not None and workload.min_seq_len < workload.seq_len
+    if job.engine == "torchtitan" and plan.pp > 1 and shorter:  # [torch distributed/pipelining/stage.py] checks inputs
+        raise Unsupported(
+            "torchtitan's pipelines receive samples of one length; leave --min-seq-len out, or use --pp 1"
+        )
     if job.engine == "litgpt" and plan.precision is not Precision.BF16:
         raise Unsupported(f"precision={plan.precision} is not modelled for engine litgpt; use bf16 (bf16-true)")
-    if job.engine == "deepspeed" and plan.offload_parameters != "none" and plan.shards is not Shards.EVERYTHING:
+    if runs_deepspeed(job) and plan.offload_parameters != "none" and plan.shards is not Shards.EVERYTHING:
         raise InvalidSpec("offload-parameters needs ZeRO-3; add --zero 3")
     if runs_deepspeed(job) and plan.shards is Shards.NOTHING and job.data_parallel > 1:
         raise Unsupported("DeepSpeed without ZeRO is not modelled; use --zero 1, 2 or 3, or --engine pytorch")
@@ -174,7 +179,7 @@ def _check_optimizer(job: Job) -> None:
     """Raises Unsupported where an engine cannot step as the optimizer does."""
     name, engine = job.plan.optimizer, job.engine
     rule = optimizer(name)
-    who = _sharded_by(job)
+    who = sharded_by(job)
     alone = job.data_parallel == 1 and who is None
     if rule.gradients_in_backward and not (engine in ("pytorch", "huggingface") and alone):
         raise Unsupported(
@@ -190,7 +195,7 @@ def _check_optimizer(job: Job) -> None:
         )
 
 
-def _sharded_by(job: Job) -> str | None:
+def sharded_by(job: Job) -> str | None:
     """What shards the job's weights; None: nobody, or the engine in its own way."""
     if job.engine in TRAINERS:
         return sharder(job)

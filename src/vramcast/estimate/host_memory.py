@@ -13,7 +13,8 @@ Symbols:  N elements of all weights   n elements of a rank's partition
 [swap] runtime/swap_tensor/optimizer_utils.py `OptimizerSwapper`, partitioned_param_swapper.py, zero/offload_config.py
 [adam] deepspeed ops/adam/cpu_adam.py; pytorch torch/optim/adamw.py: moments like the weights they belong to
 [fsdp] pytorch torch/distributed/fsdp/_fully_shard/_fsdp_param.py `_init_sharded_param`, _fsdp_collectives.py
-`foreach_reduce`: pinned shards; gradients come back by a copy that does not block, into pinned memory
+`foreach_reduce`; FSDP1's _flat_param.py `init_flat_param_attributes`: pinned shards; gradients come back by a copy that
+does not block, into pinned memory
 [hybrid] Megatron-LM megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py
 [hf] transformers modeling_utils.py `from_pretrained`: each rank opens the checkpoint; deepspeed runtime/engine.py
 `_zero3_consolidated_16bit_state_dict`
@@ -30,6 +31,7 @@ from vramcast.blocks.parameters import count_parameters, named_parameters
 from vramcast.domain.answer import HostNeed, HostPart
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Model
+from vramcast.estimate.checks import sharded_by
 from vramcast.units import ceil_div, format_bytes
 
 MOMENTS: Final[dict[str, int]] = {"adam": 8, "adamw": 8, "adam-8bit": 2, "adamw-8bit": 2}
@@ -52,14 +54,17 @@ ZERO3: Final = "deepspeed runtime/zero/stage3.py"
 ZERO2: Final = "deepspeed runtime/zero/stage_1_and_2.py"
 SWAP: Final = "deepspeed runtime/swap_tensor"
 ADAM: Final = "deepspeed ops/adam/cpu_adam.py, torch/optim/adamw.py"
-FSDP2: Final = "pytorch torch/distributed/fsdp/_fully_shard"
+FULLY_SHARD: Final = "pytorch torch/distributed/fsdp"
 HYBRID: Final = "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py"
 LOW_LEVEL: Final = "ColossalAI zero/low_level/low_level_optim.py"
 LOADING: Final = "transformers modeling_utils.py; deepspeed runtime/engine.py"
 RUNS: Final = "runs of verl, OpenRLHF and TRL"
 
-ALL_OR_NOTHING: Final = ("torchtitan", "torchtune")
-"""Engines whose offload takes weights and states together [fsdp]."""
+FSDP: Final = ("fsdp1", "fsdp2")
+"""Sharders whose offload takes weights, gradients and states together [fsdp]."""
+
+FSDP_ALWAYS: Final = ("torchtitan", "torchtune")
+"""Engines that wrap by FSDP on one rank, too."""
 
 SHARD_ALWAYS: Final = ("deepspeed", "colossalai")
 """Engines whose states are divided whatever is asked for, ZeRO-1 at least."""
@@ -97,10 +102,23 @@ class Sharing(NamedTuple):
     learning: int  # of those that learn
 
 
+def offload_of(job: Job) -> tuple[str, str]:
+    """Where an optimizer's states and where weights wait: "none", "cpu" or "nvme"; FSDP moves both or neither [fsdp].
+
+    The engines refuse what FSDP cannot do.
+    """
+    asked = (job.plan.offload_optimizer, job.plan.offload_parameters)
+    return ("cpu", "cpu") if "cpu" in asked and _fully_sharded(job) else asked
+
+
+def _fully_sharded(job: Job) -> bool:
+    return job.engine in FSDP_ALWAYS or sharded_by(job) in FSDP
+
+
 def host_need(job: Job) -> HostNeed | None:
     """What the offloaded parts of a plan take of each machine; None where nothing is offloaded [bytes]."""
-    plan, cluster = job.plan, job.cluster
-    if plan.offload_optimizer == plan.offload_parameters == "none":
+    cluster = job.cluster
+    if set(offload_of(job)) == {"none"}:
         return None
     sharing = _sharing(job)
     parts = [_measured(part, job.model, sharing) for part in _parts(job)]
@@ -146,10 +164,12 @@ def _parts(job: Job) -> Iterator[Part]:
     """Everything that stands in main memory, by who shards."""
     plan = job.plan
     moments = MOMENTS.get(plan.optimizer, 0)
-    if job.engine in ALL_OR_NOTHING:
-        width = HALF if plan.precision in (Precision.BF16, Precision.FP16) else FP32
-        yield Part("sharded weights", width, FSDP2, Blocks(pinned=True), learning=False)
-        yield Part("sharded gradients", width, FSDP2, Blocks(pinned=True))
+    if _fully_sharded(job):
+        narrow = plan.precision in (Precision.BF16, Precision.FP16) and not job.engine_options.get("autocast")
+        width = HALF if narrow else FP32
+        frozen = width if plan.peft is None or plan.precision in (Precision.FP32, Precision.TF32) else HALF
+        yield Part("sharded weights", frozen, FULLY_SHARD, Blocks(pinned=True), learning=False)
+        yield Part("sharded gradients", width, FULLY_SHARD, Blocks(pinned=True))
         yield Part("moments", moments * width // FP32, ADAM)
     elif job.engine == "megatron":
         yield Part("fp32 weights", FP32, HYBRID, Blocks(pinned=True))

@@ -14,6 +14,7 @@ from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.model import Attention, Layer, Model
 from vramcast.errors import Unsupported, VramcastError
+from vramcast.estimate.host_memory import offload_of
 from vramcast.estimate.model_flops import model_flops
 from vramcast.estimate.training_styles import ALWAYS_SHARDED, HIDDEN, Recipe, recipe_of
 from vramcast.parallel.layout import Layout
@@ -321,7 +322,8 @@ def _exchanged(
     gradients, weights = EXCHANGES[recipe.exchanged](
         Transfers(
             reduce_s, gather_s, pipeline.slowest_forward, pipeline.slowest_backward, pipeline.micro_batches,
-            recipe.gradients_hidden, recipe.weights_hidden, OVERLAP_LOSS, int(job.plan.reshard_after_forward),
+            recipe.gradients_hidden, recipe.weights_hidden, OVERLAP_LOSS,
+            int(job.plan.reshard_after_forward and job.plan.shards is not Shards.OPTIMIZER_AND_GRADIENTS),
         )
     )
     return pipeline.rounds * gradients, pipeline.rounds * weights
@@ -329,7 +331,7 @@ def _exchanged(
 
 def _updated(job: Job, recipe: Recipe, owned: Number, rates: Rates) -> Number:
     """Seconds of the update of a rank's weights, on the card or on the host."""
-    where = job.plan.offload_optimizer
+    where, _ = offload_of(job)
     if where != "none":
         return update_on_host_s(owned, host_of(job.cluster), disk=where == "nvme")
     return update_s(owned, update=recipe.update, bytes_per_s=rates.bytes_per_s, flops_per_s=rates.whole)
@@ -339,16 +341,16 @@ def _offloaded(
     job: Job, recipe: Recipe, held: Elements, owned: Number, pipeline: Pipeline, exchange: Exchange
 ) -> Number:
     """Seconds of transfers over PCIe that stick out: gradients and weights, sharded weights, saved activations."""
-    plan, micro, host = job.plan, pipeline.micro_batches, host_of(job.cluster)
+    micro, host, (states, weights) = pipeline.micro_batches, host_of(job.cluster), offload_of(job)
     moved: Number = exchange.saved_bytes / host.pcie
-    if plan.offload_parameters != "none":
-        rate = host.disks if plan.offload_parameters == "nvme" else host.pcie
+    if weights != "none":
+        rate = host.disks if weights == "nvme" else host.pcie
         moved = moved + sum(
             count / ranks for count, ranks in zip(held, exchange.owners, strict=True)
         ) * recipe.weight_bytes / rate
     passes = (pipeline.slowest_forward, pipeline.slowest_backward)
     under = sum(overlapped(moved, work, hidden=HIDDEN, loss=OVERLAP_LOSS) for work in passes)
-    if plan.offload_optimizer == "none":
+    if states == "none":
         return micro * under
     return micro * under + owned * (recipe.gradient_bytes + recipe.weight_bytes) / host.pcie
 

@@ -48,7 +48,7 @@ ENGINES: Final[dict[str, Engine]] = {
     "huggingface": Engine("vramcast.engines.huggingface", (4, 30), (5, 23), "transformers"),
     "deepspeed": Engine("vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed"),
     "colossalai": Engine("vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", by_version=False),
-    "unsloth": Engine("vramcast.engines.unsloth", (2024,), (2026, 10), "Unsloth"),
+    "unsloth": Engine("vramcast.engines.unsloth", (2024,), (2026, 10, 9), "Unsloth"),
     "torchtitan": Engine("vramcast.engines.torchtitan", (2024,), (2026, 7), "torchtitan, by the date of the checkout"),
     "torchtune": Engine("vramcast.engines.torchtune", (0, 1), (0, 7), "torchtune"),
     "litgpt": Engine("vramcast.engines.litgpt", (2023,), (2026, 7), "litgpt, by the date of the checkout"),

@@ -5,6 +5,8 @@
 [FSDP2] pytorch torch/distributed/fsdp/_fully_shard: gathers are prefetched one layer ahead, reductions run behind.
 [DDP] pytorch torch/nn/parallel/distributed.py: buckets are reduced while backward goes on, in the last micro-batch.
 [ZeRO] deepspeed runtime/zero/stage_1_and_2.py: stage 2 reduces gradients after every micro-batch.
+[Accelerate] accelerate utils/dataclasses.py `set_mixed_precision`: FSDP gathers, computes and reduces in 16 bits,
+whether amp- or mixed- is asked, and holds what learns in fp32.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
 from vramcast.engines.eager.liger import with_its_loss
-from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed
+from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder
 from vramcast.states.optimizers import optimizer
 from vramcast.timing.training.parts import Style
 from vramcast.timing.training.states import Update, orthogonalisation_flops
@@ -50,6 +52,8 @@ OTHER_LAUNCH_S: Final = 12e-6
 ALWAYS_SHARDED: Final = ("deepspeed",)
 """Engines whose plans split at least the optimizer states, as `engines.deepspeed.settings` has it."""
 
+FSDP: Final = ("fsdp1", "fsdp2")
+
 AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
 WHOLE: Final = (Precision.FP32, Precision.TF32, Precision.FP64)
 MASTER: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP8)
@@ -58,12 +62,14 @@ MASTER: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP8)
 HELD_AS: Final[dict[str, dict[Precision, Precision]]] = {
     "torchtitan": dict.fromkeys((Precision.MIXED_BF16, Precision.FP8), Precision.AMP_BF16),
     "torchtune": {Precision.MIXED_BF16: Precision.BF16},
+    "huggingface": {Precision.MIXED_BF16: Precision.AMP_BF16, Precision.MIXED_FP16: Precision.AMP_FP16},
     "deepspeed": {Precision.AMP_BF16: Precision.MIXED_BF16, Precision.AMP_FP16: Precision.MIXED_FP16},
 }
 """Engine -> recipe asked for -> recipe whose weights and gradients it has: torchtitan keeps fp32 shards, which it casts
 when it gathers them, and reduces in fp32 [titan config/configs.py `mixed_precision_reduce`]; torchtune trains 16-bit
 weights [full_finetune_distributed.py]. No copy of them is written by the update. DeepSpeed casts the weights and runs
-without autocast, the Trainer's, too [deepspeed runtime/engine.py `_configure_distributed_model`]."""
+without autocast, the Trainer's, too [deepspeed runtime/engine.py `_configure_distributed_model`]. What FSDP holds in
+fp32 for the Trainer is cast when it is gathered [Accelerate]."""
 
 
 class Recipe(NamedTuple):
@@ -134,8 +140,10 @@ def _stage_layers(text: str, stages: int) -> tuple[int, ...]:
 
 def _eager(job: Job) -> Recipe:
     """PyTorch and the trainers on top of it: operators one by one, or compiled."""
-    plan = job.plan
-    sharded = plan.shards is Shards.EVERYTHING
+    plan, fsdp = job.plan, sharder(job) in FSDP
+    # FSDP whose weights stay gathered until backward [FSDP2 `reshard_after_forward`], not [ZeRO]'s second stage
+    shards = Shards.EVERYTHING if fsdp and plan.shards is Shards.OPTIMIZER_AND_GRADIENTS else plan.shards
+    sharded = shards is Shards.EVERYTHING
     held = _held_as(job)
     whole, autocast = held in WHOLE, held in AUTOCAST
     in_fp32 = whole or autocast or held in MASTER
@@ -146,11 +154,11 @@ def _eager(job: Job) -> Recipe:
         style=style,
         update=_update(job, copy=2.0 if held in MASTER else 0.0, kernel=kernel, width=4.0 if in_fp32 else 2.0),
         loss=with_its_loss(job).plan.loss or (Loss.COMPILED if plan.compile else Loss.EAGER),
-        gradient_bytes=4.0 if autocast or whole else 2.0,
+        gradient_bytes=4.0 if whole or (autocast and not (fsdp and job.engine == "huggingface")) else 2.0,
         weight_bytes=1.0 if style.float8.endswith("gathered") else float(width),
         gradients_hidden=HIDDEN,
         weights_hidden=HIDDEN if sharded else 0.0,
-        exchanged=EXCHANGED[plan.shards],
+        exchanged=EXCHANGED[shards],
         sequence_parallel=plan.tp > 1,
         modules=("per-operator",),
         learning=None if plan.peft is None else _learning(job),
@@ -200,7 +208,8 @@ def _eager_style(job: Job, width: int) -> Style:
     else:
         asked = replace(job, plan=replace(plan, precision=_held_as(job)))
         trainer = job.engine in ("huggingface", "unsloth") and asked.plan.precision in AUTOCAST
-        sizes = eager_recipe(asked, autocast=trainer).sizes
+        gathered = trainer and sharder(job) in FSDP  # in 16 bits: autocast has nothing to cast
+        sizes = eager_recipe(asked, autocast=trainer, narrow=gathered).sizes
         if runs_deepspeed(job) and sizes.adapter is not None:  # cast with the rest
             sizes = sizes._replace(adapter=sizes.adapter._replace(width=width, compute=width))
     return Style(

@@ -33,8 +33,8 @@ FILES: Final = ("calibration",)
 CARDS: Final = ("gpu", "gpus_per_node", "num_nodes")
 """What memory and speed depend on of a cluster."""
 
-APART: Final = ("cluster", "calibration")
-"""Parts of a job that are compared otherwise, or were given as they are."""
+APART: Final = ("cluster", "calibration", "assumed")
+"""Parts of a job that are compared otherwise, were given as they are, or say what was open, which options close."""
 
 
 def train_options(job: Job, given: Mapping[str, Any], *, model: str | None) -> dict[str, Any]:

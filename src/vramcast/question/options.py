@@ -182,9 +182,20 @@ def over(named: Mapping[str, Any], beneath: Mapping[str, Any]) -> dict[str, Any]
 
     >>> over({"shards": "nothing"}, {"zero": 3, "tp": 2})
     {'tp': 2, 'shards': 'nothing'}
+    >>> over({"engine-option": "a=1"}, {"engine-option": ("a=2", "b=3")})
+    {'engine-option': ('b=3', 'a=1')}
     """
     said = {name for pair in SAME if pair & named.keys() for name in pair}
-    return {name: value for name, value in beneath.items() if name not in said} | dict(named)
+    found = {name: value for name, value in beneath.items() if name not in said} | dict(named)
+    if "engine-option" in named and "engine-option" in beneath:  # each of them is an option of its own
+        own, others = _pairs(named["engine-option"]), _pairs(beneath["engine-option"])
+        keys = {pair.partition("=")[0] for pair in own}
+        found["engine-option"] = (*(pair for pair in others if pair.partition("=")[0] not in keys), *own)
+    return found
+
+
+def _pairs(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, (list, tuple)) else (str(value),)
 
 
 def parse_count(name: str, value: object) -> int:

@@ -120,7 +120,10 @@ HELP_ZH: Final[dict[str, str]] = {
     "what makes a plan better (fastest)": "方案优劣的标准（默认最快）",
     "the inverse question: what fits, instead of which plan is best": "反向问题：什么放得下，而不是哪个方案最好",
     "no search: only the decision path and what each technique saves": "不搜索：只给出决策路径与各技术节省的显存",
-    "share of each card that stays free: 5%": "每卡保留的空闲比例：5%",
+    "share of each card that stays free: 5%; by default so much that the 90 % interval fits":
+        "每卡保留的空闲比例：5%；默认留到 90 % 区间放得下",
+    "with --find: share of each card that stays free: 5%; by default so much that the 90 % interval fits":
+        "配合 --find：每卡保留的空闲比例：5%；默认留到 90 % 区间放得下",
     "most money of the run, with currency: 100000usd; needs --tokens":
         "整个训练的最高费用（含货币）：100000usd；需要 --tokens",
     "longest time of the run: 12h, 30d; needs --tokens": "整个训练的最长时间：12h、30d；需要 --tokens",

@@ -176,7 +176,6 @@ def test_sizes_left_to_the_trainer_are_asked_for(tmp_path: Path) -> None:
         ("a.json", {"finetuning_type": "freeze"}, "freeze is not modelled"),
         ("a.json", {"finetuning_type": "lora", "quantization_bit": 3}, "quantization_bit: '3'"),
         ("a.json", {"finetuning_type": "lora", "stage": "kto"}, "stage: 'kto'"),
-        ("a.json", {"finetuning_type": "lora", "enable_liger_kernel": True}, "enable_liger_kernel"),
         ("a.json", {"finetuning_type": "lora", "use_unsloth_gc": True}, "use_unsloth_gc"),
         ("a.json", {"finetuning_type": "lora", "deepspeed": "ds.json"}, "deepspeed: is a file of its own"),
         ("a.json", {"num_train_epochs": 1, "auto_find_batch_size": True}, "--micro-batch"),
@@ -235,9 +234,18 @@ def test_trainer_and_deepspeed_files_together_are_one_run(tmp_path: Path) -> Non
     deepspeed = written(tmp_path, "ds.json", config)
     for order in ((trainer, deepspeed), (deepspeed, trainer)):
         job = asked(*order, model="qwen3-8b", gpus="8xa100-sxm4-80gb")
-        assert job.engine == "deepspeed"
+        assert (job.engine, job.plan.sharded_by) == ("huggingface", "deepspeed")  # the Trainer's code around ZeRO
         assert job.plan.recompute is Recompute.FULL
         assert (job.workload.micro_batch, job.workload.grad_accum) == (2, 4)
+
+
+@pytest.mark.parametrize(("switch", "engine", "liger"), [
+    ("enable_liger_kernel", "huggingface", True), ("use_unsloth", "unsloth", None),
+])
+def test_whose_kernels_llamafactory_runs_is_read(switch: str, engine: str, liger: Any, tmp_path: Path) -> None:
+    table = {"finetuning_type": "lora", "do_train": True, "stage": "sft", switch: True}
+    job = asked(written(tmp_path, "a.json", table), model="llama-3.2-1b", gpus="h100")
+    assert (job.engine, job.engine_options.get("liger")) == (engine, liger)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ class PerWeight(Around):
         self.table = _unit("embedding", table, sharding) if table else None
         self.rest = _unit("head" if table else ROOT, tuple(w for w in rest if w not in table), sharding)
         self.first = self.synchronises = True
+        self.begun = False  # a pass, and none of its stacks has run
         self.stages: dict[str, tuple[Stage, ...]] = {}
         self.ends: tuple[Stage, ...] = ()
         self.head_gradients: tuple[Tensor, ...] = ()
@@ -84,13 +85,14 @@ class PerWeight(Around):
     def begin(self) -> Program:
         """The first unit is gathered; what the root holds stays, an embedding of its own goes with the first layer."""
         units = (self.rest,) if self.table is None else (self.table,)
+        self.begun = True
         return (*gather(units), *copy_out(units))
 
     def forward(self, stack: str, pieces: tuple[Piece, ...], *, differentiates: bool = True) -> Program:
         """Gathered, copied out, run, freed."""
         reshard = self.sharding.reshard or not differentiates
         stages = tuple(self._stage(stack, piece, reshard=reshard) for piece in pieces)
-        first = not self.stages or not differentiates
+        first, self.begun = self.begun, False
         if differentiates:
             self.stages[stack] = stages
         before = (self.rest if self.table is None else self.table,) if first else ()

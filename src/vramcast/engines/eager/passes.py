@@ -150,8 +150,9 @@ def passes(
     last = lowering.lowered(built.head, 1, gradient, gathered.head if gathered else None)
     added = _added_to_the_heads(recipe, built.embedding, lowering.gradients)
     inputs, kept = input_tensors(recipe), _kept_logits(recipe)
-    before = tuple(node for tower, parts in towers for node in _tower_forward(tower, parts, around))
-    after = tuple(node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts, around))
+    # in the order of the program, which what is around the parts goes by
+    before = (node for tower, parts in towers for node in _tower_forward(tower, parts, around))
+    after = (node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts, around))
     ends = tuple(tensor for graph in (built.embedding, built.head) for tensor in weight_gradients(graph))
     name = recipe.model.main.name
     return Passes(
@@ -253,7 +254,7 @@ def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None
         around: what happens around the parts; None: nothing
     """
     built, inputs, around = built or blocks(recipe), input_tensors(recipe), around or Around()
-    towers = tuple(node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower, around)))
+    towers = (node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower, around)))
     return (
         *map(Alloc, inputs), *around.begin(), *towers, *lower_inference(built.embedding),
         *_inferred(built.main, around), *lower_inference(built.head), Free(built.head.outputs[0].tensor),

@@ -135,6 +135,8 @@ def _optimizer(name: str) -> str:
 def _check(job: Job, options: Options) -> None:
     plan = job.plan
     check_modules(job, options)
+    if options.te:
+        release(options.te, name="te")
     if options.moments != "fp32" and not options.precision_aware:
         raise InvalidSpec(f"moments={options.moments} needs precision_aware=true")
     if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP32, Precision.FP8):

@@ -38,6 +38,8 @@ WRITING_ZH: Final[dict[str, str]] = {
         "{formats} 不产生启动器可运行的程序；请加 --format transformers",
     "a service needs its server; choose its format too, for example --format vllm":
         "服务需要服务端；请一并选择其格式，例如 --format vllm",
+    "no options ask for this plan again: {field:w} is {value}": "没有选项能再次提出此方案：{field} 为 {value}",
+    "no options ask for this plan again: {why}": "没有选项能再次提出此方案：{why}",
     "LLaMA-Factory splits over data-parallel ranks only; use tp=pp=cp=ep=1":
         "LLaMA-Factory 只在数据并行进程间切分；请用 tp=pp=cp=ep=1",
     "LLaMA-Factory trains no {objective}; use {known}": "LLaMA-Factory 不训练 {objective}；可用 {known}",
@@ -47,8 +49,23 @@ WRITING_ZH: Final[dict[str, str]] = {
         "LLaMA-Factory 没有 {method}；请用 lora 或 dora，或 --format transformers",
     "LLaMA-Factory trains in no {precision}; use amp-bf16 or bf16":
         "LLaMA-Factory 不支持 {precision}；请用 amp-bf16 或 bf16",
-    "LLaMA-Factory's Liger kernels fuse the head with its loss; use --loss fused_linear":
-        "LLaMA-Factory 的 Liger 内核把输出层与损失融合；请用 --loss fused_linear",
+    "LLaMA-Factory's Liger kernels replace norms, activations and rotary embeddings and fuse the head with its loss, "
+    "all together; add --engine-option liger=true, or use --loss eager":
+        "LLaMA-Factory 的 Liger 内核一并替换归一化、激活函数与旋转位置编码，并把输出层与损失融合；请加 "
+        "--engine-option liger=true，或用 --loss eager",
+    "LLaMA-Factory does not call prepare_model_for_kbit_training, which the plan counts; add --engine-option "
+    "prepare_kbit=none":
+        "LLaMA-Factory 不调用 prepare_model_for_kbit_training，而方案计入了它；请加 --engine-option prepare_kbit=none",
+    "LLaMA-Factory keeps adapters in fp32 under autocast, not in {dtype}; use --adapter-dtype fp32, or bf16 with "
+    "--precision bf16":
+        "LLaMA-Factory 在 autocast 下把适配器保存为 fp32，而非 {dtype}；请用 --adapter-dtype fp32，或 --precision bf16 "
+        "配 bf16",
+    "LLaMA-Factory loads frozen weights as the checkpoint has them, not in fp32; use --precision amp-bf16":
+        "LLaMA-Factory 按检查点的类型加载冻结权重，而非 fp32；请用 --precision amp-bf16",
+    "files are for the newest Trainer, which has no optimizer {name} with kernel {kernel}; add --optimizer-kernel "
+    "foreach":
+        "文件针对最新的 Trainer，它没有内核为 {kernel} 的优化器 {name}；请加 --optimizer-kernel foreach",
+    "LLaMA-Factory has no optimizer {name:w}; use {known}": "LLaMA-Factory 没有优化器 {name}；可用 {known}",
     "LLaMA-Factory has no optimizer {name} with kernel {kernel}; use {known}":
         "LLaMA-Factory 没有内核为 {kernel} 的优化器 {name}；可用 {known}",
     "{model}: stages of hybrid patterns are not written here; use --pp 1":

@@ -1,0 +1,43 @@
+"""Runs whose samples differ in length: every engine plays them, or says why it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.emit.plans import named
+from vramcast.api import job_of
+from vramcast.domain.job import Job
+from vramcast.errors import Unsupported
+from vramcast.estimate.training import answer
+
+
+def job(**options: Any) -> Job:
+    return job_of({"model": "llama-3.2-1b"} | named(options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": "pytorch"}, {"engine": "huggingface", "zero": "3"}, {"engine": "deepspeed", "zero": "2"},
+        {"engine": "huggingface", "shards": "everything", "sharded_by": "fsdp1", "offload_parameters": "cpu"},
+        {"engine": "pytorch", "shards": "everything", "sharded_by": "fsdp2"},
+        {"engine": "torchtitan", "shards": "everything", "tp": 2}, {"engine": "torchtune", "shards": "everything"},
+        {"engine": "megatron", "tp": 2, "pp": 2}, {"engine": "megatron", "pp": 2, "virtual_stages": 2},
+        {"engine": "litgpt", "shards": "everything", "precision": "bf16"}, {"engine": "unsloth", "gpus": "h100"},
+    ],
+)
+def test_shorter_samples_before_the_longest_are_played_and_leave_its_peak(options: dict[str, Any]) -> None:
+    options = {"gpus": "8xh100", "grad_accum": 4, "seq_len": 2048} | options
+    alone, mixed = (answer(job(**options, **more), with_changes=False) for more in ({}, {"min_seq_len": 7}))
+    # cached blocks of other lengths serve, up to a MiB larger than what they hold, which counts as allocated
+    assert mixed.ranks[0].peak.allocated_bytes == pytest.approx(alone.ranks[0].peak.allocated_bytes, rel=0.05)
+    assert any("steps of different lengths" in text for text in mixed.assumptions)
+
+
+def test_pipelines_that_receive_one_length_refuse_others() -> None:
+    options = {"gpus": "8xh100", "engine": "torchtitan", "pp": 2, "seq_len": 2048}
+    with pytest.raises(Unsupported, match="samples of one length; leave --min-seq-len out"):
+        answer(job(**options, min_seq_len=7))
+    assert answer(job(**options, min_seq_len=2048), with_changes=False).ranks
