@@ -108,6 +108,7 @@ def test_an_answer_is_that_of_the_single_command(name: str, arguments: list[str]
     peak, capacity, times, price = (expected.get(key, {}) for key in ("peak", "capacity", "time", "price"))
     wanted: dict[str, Any] = {
         "fits": expected["fits"],
+        "verdict": expected["verdict"],
         **{level: peak[level] for level in ("allocated_bytes", "reserved_bytes", "device_bytes")},
         "interval_low_bytes": peak["interval_bytes"][0],
         "interval_high_bytes": peak["interval_bytes"][1],
