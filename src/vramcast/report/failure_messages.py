@@ -379,12 +379,13 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "zh": "{by}：所给任务放得下，{capacity} 中用 {device}：失败的是别的任务，或另有原因",
     },
     "job.fits closely": {
-        "en": "{by}: the job as given fits closely, {device} of {capacity}: what failed is another job, or another cause",
+        "en": "{by}: the job as given fits closely, {device} of {capacity}: what failed is another job, or another "
+        "cause",
         "zh": "{by}：所给任务放得下但很紧，{capacity} 中用 {device}：失败的是别的任务，或另有原因",
     },
     "job.may run out": {
-        "en": "{by}: the job as given may run out, {device} of {capacity}: it is within what the prediction leaves open",
-        "zh": "{by}：所给任务可能放不下，{capacity} 中用 {device}：失败在预测的误差之内",
+        "en": "{by}: the job as given may run out, {device} of {capacity}: the 90 % interval goes beyond the card",
+        "zh": "{by}：所给任务可能放不下，{capacity} 中用 {device}：90 % 区间超出显卡",
     },
     "job.cache_short": {
         "en": "serve: weights fit, but the {cache} left for the cache hold {sequences} sequences of {context} tokens; "

@@ -51,8 +51,8 @@ def computed(job: Job | ServeJob | PipelineJob) -> Computed:
     rank = found.fullest
     highest = rank.phases[rank.highest_phase]
     predicted = Predicted(
-        verdict=found.verdict, device=rank.needed_bytes, allocated=highest.allocated_bytes, reserved=highest.reserved_bytes,
-        capacity=found.capacity_bytes,
+        verdict=found.verdict, device=rank.needed_bytes, allocated=highest.allocated_bytes,
+        reserved=highest.reserved_bytes, capacity=found.capacity_bytes,
     )
     by = "train" if isinstance(job, Job) else "serve"
     ordered = tuple(sorted(fixes, key=lambda fix: not fix.enough))

@@ -58,7 +58,8 @@ PLANS_ZH: Final[dict[str, str]] = {
         "{samples} 个样本是一张卡的；可用 --global-batch 指定每步的样本数",
     **{
         f"the file's own plan on {{gpus}}: {fit}, {{size}} of {{there}} per GPU{english}":
-            f"文件自身的方案在 {{gpus}} 上：{MESSAGES[f'verdict.{fit}']['zh']}，每卡 {{size}}（可用 {{there}}）{chinese}"
+            f"文件自身的方案在 {{gpus}} 上：{MESSAGES[f'verdict.{fit}']['zh']}，"
+            f"每卡 {{size}}（可用 {{there}}）{chinese}"
         for english, chinese in OWN_SPEED.items() for fit in Fit
     },
     "the file's own plan is not possible on {gpus}: {reason}": "文件自身的方案在 {gpus} 上不可行：{reason}",
