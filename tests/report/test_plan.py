@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from vramcast.api import job_of
-from vramcast.domain.answer import Change, HostNeed
+from vramcast.domain.answer import Change, Fit, HostNeed
 from vramcast.domain.planning import NO_ROOM, Goal, MissedLimit, PlanAnswer, Point, Reason
 from vramcast.domain.price import Cost, Price
 from vramcast.estimate.techniques import TECHNIQUES
@@ -22,6 +22,7 @@ from vramcast.report.plan_document import plan_document, to_json
 from vramcast.report.plan_messages import COSTS_ZH, RESPECTS_ZH, TECHNIQUES_ZH
 from vramcast.report.plan_words import reason_words
 from vramcast.report.text import render as render_answer
+from vramcast.report.verdicts import word_of
 from vramcast.search.decisions import decisions
 from vramcast.search.techniques import techniques
 from vramcast.units import format_bytes
@@ -83,6 +84,19 @@ def test_where_nothing_fits_the_nearest_and_its_change_are_said() -> None:
     text = render(none, Words("en"))
     assert text.startswith("none of 1,234 plans fits\n")
     assert "fits with --tp 8" in text
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_change_is_offered_by_its_own_verdict(language: str) -> None:
+    words, asked = Words(language), found()
+    assert asked.change is not None and asked.nearest_failing is not None
+    beyond = replace(asked.change, high_bytes=asked.nearest_failing.capacity_bytes + 1)
+    said = {
+        fit: render(replace(asked, change=change), words).partition(words("plan.nearest"))[2].partition("\n\n")[0]
+        for fit, change in ((Fit.FITS, asked.change), (Fit.MAY_RUN_OUT, beyond))
+    }
+    for fit, text in said.items():
+        assert word_of(fit, words) in text.splitlines()[-1]
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

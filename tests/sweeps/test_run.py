@@ -108,6 +108,7 @@ def test_an_answer_is_that_of_the_single_command(name: str, arguments: list[str]
     peak, capacity, times, price = (expected.get(key, {}) for key in ("peak", "capacity", "time", "price"))
     wanted: dict[str, Any] = {
         "fits": expected["fits"],
+        "verdict": expected["verdict"],
         **{level: peak[level] for level in ("allocated_bytes", "reserved_bytes", "device_bytes")},
         "interval_low_bytes": peak["interval_bytes"][0],
         "interval_high_bytes": peak["interval_bytes"][1],
@@ -313,7 +314,7 @@ def test_a_digit_changed_in_a_journal_never_reaches_the_results(many: Path, tmp_
 def test_a_journal_of_the_form_without_checksums_is_refused_as_such(many: Path, tmp_path: Path) -> None:
     out, journal = tmp_path / "out.csv", tmp_path / "out.csv.journal"
     vramcast.sweep(many, out=out, workers=1)
-    journal.write_bytes(journal.read_bytes().replace(b'{"journal":2', b'{"journal":1', 1))
+    journal.write_bytes(journal.read_bytes().replace(b'{"journal":3', b'{"journal":1', 1))
     with pytest.raises(SourceError, match="another form of journals"):
         vramcast.sweep(many, out=out, workers=1)
 

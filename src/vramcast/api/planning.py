@@ -117,7 +117,7 @@ def _own_plan(options: Mapping[str, Any], found: PlanAnswer | Answer) -> tuple[s
     size = f"{format_bytes(own.fullest.needed_bytes)} of {format_bytes(own.capacity_bytes)} per GPU"
     step = f", {format_seconds(own.time.step_s)} a step" if own.time is not None else ""
     rate = f", {own.time.tokens_per_s:,.0f} tokens/s" if own.time is not None else ""
-    return (f"the file's own plan on {gpus}: {'fits' if own.fits else 'does not fit'}, {size}{step}{rate}",)
+    return (f"the file's own plan on {gpus}: {own.verdict}, {size}{step}{rate}",)
 
 
 def _with_command(planned: Planned, options: Mapping[str, Any]) -> Planned:

@@ -41,6 +41,7 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
         "verdict": answer.verdict,
         "peak": _peak(answer.peak) | {"interval_bytes": list(answer.interval_bytes)},
         "needed_bytes": answer.fullest.needed_bytes,
+        "high_bytes": answer.high_bytes,
         "capacity_bytes": answer.capacity_bytes,
         "parameters": answer.num_parameters,
         "ranks": [_rank(rank) for rank in answer.ranks],

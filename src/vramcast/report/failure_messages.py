@@ -378,15 +378,24 @@ FAILURE_MESSAGES: Final[dict[str, dict[str, str]]] = {
         "en": "{by}: the job as given fits, {device} of {capacity}: what failed is another job, or another cause",
         "zh": "{by}：所给任务放得下，{capacity} 中用 {device}：失败的是别的任务，或另有原因",
     },
+    "job.fits closely": {
+        "en": "{by}: the job as given fits closely, {device} of {capacity}: what failed is another job, or another "
+        "cause",
+        "zh": "{by}：所给任务放得下但很紧，{capacity} 中用 {device}：失败的是别的任务，或另有原因",
+    },
+    "job.may run out": {
+        "en": "{by}: the job as given may run out, {device} of {capacity}: the 90 % interval goes beyond the card",
+        "zh": "{by}：所给任务可能放不下，{capacity} 中用 {device}：90 % 区间超出显卡",
+    },
     "job.cache_short": {
         "en": "serve: weights fit, but the {cache} left for the cache hold {sequences} sequences of {context} tokens; "
         "{asked} at once take {needed}",
         "zh": "serve：权重放得下，但留给缓存的 {cache} 只容纳 {sequences} 条 {context} token 的序列；"
         "同时 {asked} 条需要 {needed}",
     },
-    "job.does_not_fit": {
-        "en": "{by}: the job as given needs {device}, {capacity} are usable",
-        "zh": "{by}：所给任务需要 {device}，可用 {capacity}",
+    "job.does not fit": {
+        "en": "{by}: the job as given does not fit, {device} needed, {capacity} usable",
+        "zh": "{by}：所给任务放不下，需要 {device}，可用 {capacity}",
     },
     "job.other_card": {
         "en": "the message is of a card with {total}, the job was given one with {capacity}",

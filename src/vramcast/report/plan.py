@@ -265,7 +265,8 @@ def nearest(answer: PlanAnswer, words: Words) -> Iterator[str]:
     if change is not None:
         size = format_bytes(change.device_bytes)
         cost = cost_words(change, words)
-        yield "  " + words(f"plan.change{lack(answer)}", change=change.change, size=size, cost=cost)
+        fit = word_of(change.verdict(answer.nearest_failing.capacity_bytes), words)
+        yield "  " + words(f"plan.change{lack(answer)}", verdict=fit, change=change.change, size=size, cost=cost)
 
 
 def engine_of(answer: PlanAnswer) -> str | None:

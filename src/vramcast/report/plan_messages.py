@@ -169,7 +169,9 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "worse.least-memory.share": {"en": "takes {share} more memory", "zh": "多占 {share} 显存"},
     "worse.least-memory.times": {"en": "takes {times} times the memory", "zh": "显存为 {times} 倍"},
     "plan.nearest": {"en": "Nearest that does not fit", "zh": "最接近但放不下的方案"},
-    "plan.change": {"en": "fits with {change}: {size} ({cost})", "zh": "改用 {change} 即可放下：{size}（{cost}）"},
+    "plan.change": {
+        "en": "{verdict} with {change}: {size} ({cost})", "zh": "改用 {change} 后{verdict}：{size}（{cost}）",
+    },
     "change.slower": {"en": "{cost}; {share} more time", "zh": "{cost}；时间 +{share}"},
     "change.faster": {"en": "{cost}; {share} less time", "zh": "{cost}；时间 -{share}"},
     "plan.decisions": {"en": "The way there", "zh": "决策路径"},

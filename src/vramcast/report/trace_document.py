@@ -17,6 +17,7 @@ def document(answer: TraceAnswer) -> dict[str, Any]:
     if not answer.interval_basis:
         for peak in (plain["peak"], *(rank["peak"] for rank in plain["ranks"])):
             del peak["interval_bytes"]  # nothing says how wide it is
+        del plain["high_bytes"]
     else:
         plain["interval_basis"] = answer.interval_basis
     if not answer.num_parameters:

@@ -56,6 +56,7 @@ def _found(answer: Answer) -> object:
 
 ANSWERED: Final[dict[str, Column]] = {
     "fits": Column(bool, lambda answer: answer.fits),
+    "verdict": Column(str, lambda answer: answer.verdict),
     "allocated_bytes": Column(int, lambda answer: answer.peak.allocated_bytes),
     "reserved_bytes": Column(int, lambda answer: answer.peak.reserved_bytes),
     "device_bytes": Column(int, lambda answer: answer.peak.device_bytes),

@@ -22,7 +22,7 @@ from vramcast.sweeps.columns import Row
 from vramcast.sweeps.spec import Sweep
 from vramcast.version import __version__
 
-FORMAT: Final = 2  # 1 had no checksums
+FORMAT: Final = 3  # 1 had no checksums, 2 no verdicts
 SYNC_SECONDS: Final = 2.0
 ENDING: Final = ".journal"
 

@@ -68,7 +68,10 @@ def changes_of_run(run: Run, answer: TraceAnswer) -> tuple[Change, ...]:
         changed = traced(other, about).answer
         if changed.fullest.needed_bytes < needed:
             changes.append(
-                Change(change=words, device_bytes=changed.fullest.needed_bytes, fits=changed.fits, cost=cost)
+                Change(
+                    change=words, device_bytes=changed.fullest.needed_bytes, fits=changed.fits, cost=cost,
+                    high_bytes=changed.high_bytes,
+                )
             )
     return tuple(sorted(changes, key=lambda change: not change.fits))
 
@@ -79,7 +82,8 @@ def _traced(job: TraceJob, candidate: Candidate, trace: Callable[[TraceJob], Tra
     except VramcastError:
         return None  # a change that this module cannot take is none
     return Change(
-        change=candidate.words, device_bytes=answer.fullest.needed_bytes, fits=answer.fits, cost=candidate.cost
+        change=candidate.words, device_bytes=answer.fullest.needed_bytes, fits=answer.fits, cost=candidate.cost,
+        high_bytes=answer.high_bytes,
     )
 
 

@@ -110,13 +110,15 @@ class Found(Document):
 
 
 class PlanPart(Document, kw_only=True):
-    """The answer to one plan."""
+    """The answer to one plan; `high_bytes`: the upper end of the 90 % interval of what the fullest card needs in its
+    highest phase."""
 
     question: Options
     fits: bool
     verdict: Fit
     peak: Peak
     needed_bytes: int
+    high_bytes: int
     capacity_bytes: int
     parameters: int
     ranks: list[Rank]

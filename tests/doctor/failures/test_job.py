@@ -6,6 +6,7 @@ from tests.doctor.failures._statements import sizes, stated
 from vramcast.api import job_of, serve_job_of
 from vramcast.doctor.failures.diagnose import Given, Told, diagnosis
 from vramcast.doctor.failures.job import computed
+from vramcast.domain.answer import Fit
 from vramcast.domain.failure import Cause
 from vramcast.estimate.serving import answer as serving_answer
 from vramcast.estimate.training import needed_bytes
@@ -19,7 +20,7 @@ BERT = {
 def test_what_a_technique_saves_is_its_prediction_less_than_that_of_the_job() -> None:
     job = job_of(BERT)
     found = computed(job)
-    assert not found.predicted.fits
+    assert found.predicted.verdict is Fit.NOT
     fix = next(fix for fix in found.fixes if fix.setting == "--recompute full")
     assert fix.saves_bytes == needed_bytes(job) - needed_bytes(job_of(BERT | {"recompute": "full"}))
     assert (fix.enough, fix.shown_by) == (True, "train")
@@ -37,7 +38,7 @@ def test_a_message_agrees_with_the_job_it_came_from() -> None:
     statement = stated(**sizes(tried=0.19, total=14.56, free=0.1, allocated=13.9, reserved=14.1))
     finding = diagnosis("x", Told(statements=(statement,)), Given(job=job_of(BERT))).findings[0]
     assert finding.cause is Cause.TOO_BIG and finding.fixes[0].shown_by == "train"
-    assert {"job.does_not_fit", "job.less"} <= {remark.key for remark in finding.why}
+    assert {"job.does not fit", "job.less"} <= {remark.key for remark in finding.why}
 
 
 def test_a_message_of_another_card_is_said_to_be() -> None:
@@ -48,7 +49,7 @@ def test_a_message_of_another_card_is_said_to_be() -> None:
 
 def test_a_served_model_is_answered_by_serve() -> None:
     found = computed(serve_job_of({"model": "llama-3.1-8b", "gpus": "rtx-3090", "context": 131072}))
-    assert found.by == "serve" and not found.predicted.fits
+    assert found.by == "serve" and found.predicted.verdict is Fit.NOT
     assert any(fix.setting.startswith("--context") and fix.enough for fix in found.fixes)
 
 

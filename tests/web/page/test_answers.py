@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import vramcast
+from vramcast.domain.answer import Fit
 from vramcast.report.document import to_json
+from vramcast.report.verdicts import TONES
 from vramcast.units import format_bytes
 
 from .conftest import Opened
@@ -77,8 +79,8 @@ def test_the_page_shows_the_answer_of_the_library(opened: Opened, command: str, 
     question = (TRAIN if command == "train" else SERVE)[name]
     page = opened(view(command, question))
     expected = asked(command, question)
-    said = page.locator(".verdict h2").inner_text()
-    assert ("Does not fit" in said) is not expected["fits"]
+    said = page.locator(".verdict h2 .word").text_content()
+    assert said == expected["verdict"]
     assert page.locator(".needed b").inner_text() == needed(expected)
     device = expected["ranks"][0]["peak"]["device_bytes"]
     assert page.locator(".line.total .number").inner_text() == format_bytes(device)
@@ -157,7 +159,7 @@ def test_a_change_is_applied_and_back_undoes_it(opened: Opened, command: str) ->
     page.get_by_role("button", name=f"Apply {change['change']}", exact=True).click()
     applied = {name: str(value) for name, value in change["apply"].items() if value is not None}
     changed = asked(command, {name: text for name, text in question.items() if name not in change["apply"]} | applied)
-    page.wait_for_selector(".verdict.fits, .verdict.fits_closely" if changed["fits"] else ".verdict.does_not_fit")
+    page.wait_for_selector(f".verdict.{TONES[changed['verdict']]}")
     wait_for_needed(page, needed(changed))
     for name, value in applied.items():
         assert f"{name}={value}" in page.evaluate("decodeURIComponent(location.hash)")
@@ -166,21 +168,23 @@ def test_a_change_is_applied_and_back_undoes_it(opened: Opened, command: str) ->
     assert page.evaluate("location.hash") == view(command, question)
 
 
-def test_a_change_that_fits_closely_says_so(opened: Opened) -> None:
+def test_a_change_has_the_verdict_on_what_it_leads_to(opened: Opened) -> None:
     question = {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan", "seq-len": "16k"}
     page = opened(view("train", question))
     expected = asked("train", question)
-    fitting = [change for change in expected["changes"] if change["fits"]]
-    close = [change["high_bytes"] > expected["capacity_bytes"] for change in fitting]
-    assert {True, False} == set(close)
-    said = page.locator(".changes .fits .badge").all_inner_texts()
-    assert said == ["Fits, closely" if closely else "Fits" for closely in close]
+    verdicts = [change["verdict"] for change in expected["changes"]]
+    assert len(set(verdicts)) > 2
+    badges = page.locator(".changes .badge")
+    assert badges.all_inner_texts() == verdicts
+    tones = [(badge.get_attribute("class") or "").removeprefix("badge ") for badge in badges.all()]
+    assert tones == [TONES[Fit(verdict)] for verdict in verdicts]
     page.set_viewport_size({"width": 390, "height": 900})
     assert page.evaluate("""[...document.querySelectorAll('.after .badge')].every((badge) =>
         badge.getBoundingClientRect().right <= badge.closest('li').getBoundingClientRect().right)""")
-    first = fitting[close.index(True)]
+    first = expected["changes"][verdicts.index(Fit.MAY_RUN_OUT)]
     page.get_by_role("button", name=f"Apply {first['change']}", exact=True).click()
-    page.wait_for_selector(".verdict.fits_closely")
+    page.wait_for_selector(".verdict.close")
+    assert page.locator(".verdict h2 .word").text_content() == "may run out"
 
 
 def test_answers_follow_what_is_typed(opened: Opened) -> None:

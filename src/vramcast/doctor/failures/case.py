@@ -6,6 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 from vramcast.doctor.failures.figures import Figures, figures_of
+from vramcast.domain.answer import Fit
 from vramcast.domain.failure import Statement
 from vramcast.units import format_bytes
 
@@ -60,7 +61,7 @@ NO_FACTS: Final = Facts()
 class Predicted(NamedTuple):
     """What `train` or `serve` says of the job, on its fullest card [bytes]."""
 
-    fits: bool
+    verdict: Fit
     device: int
     allocated: int
     reserved: int

@@ -51,8 +51,8 @@ def computed(job: Job | ServeJob | PipelineJob) -> Computed:
     rank = found.fullest
     highest = rank.phases[rank.highest_phase]
     predicted = Predicted(
-        fits=found.fits, device=rank.needed_bytes, allocated=highest.allocated_bytes, reserved=highest.reserved_bytes,
-        capacity=found.capacity_bytes,
+        verdict=found.verdict, device=rank.needed_bytes, allocated=highest.allocated_bytes,
+        reserved=highest.reserved_bytes, capacity=found.capacity_bytes,
     )
     by = "train" if isinstance(job, Job) else "serve"
     ordered = tuple(sorted(fixes, key=lambda fix: not fix.enough))
@@ -107,7 +107,7 @@ def beside(case: Case, job: Computed) -> tuple[Remark, ...]:
     """The figures of the message beside the prediction."""
     predicted, figures = job.predicted, case.figures
     values = {"by": job.by, "device": size(predicted.device), "capacity": size(predicted.capacity)}
-    remarks = [Remark(key="job.fits" if predicted.fits else "job.does_not_fit", values=values)]
+    remarks = [Remark(key=f"job.{predicted.verdict}", values=values)]
     if job.cache is not None:
         remarks = [job.cache]
     if figures.total and abs(figures.total - job.gpu_bytes) > OTHER_CARD * job.gpu_bytes:

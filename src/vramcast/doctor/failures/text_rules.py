@@ -26,6 +26,7 @@ from vramcast.doctor.failures.case import (
     size,
 )
 from vramcast.doctor.failures.rule import Holds, Rule, Values, known
+from vramcast.domain.answer import Fit
 from vramcast.domain.failure import Cause
 from vramcast.units import GIB
 
@@ -340,8 +341,8 @@ TEXT_RULES: Final[tuple[Rule, ...]] = (
         lambda case: {"setting": case.replay_avoids},
     ),
     # what train or serve says of the job; `job.beside` has the words
-    Rule("", Cause.TOO_BIG, 3, lambda case: case.job is not None and not case.job.fits),
-    Rule("", Cause.TOO_BIG, -1.5, lambda case: case.job is not None and case.job.fits),
+    Rule("", Cause.TOO_BIG, 3, lambda case: case.job is not None and case.job.verdict is Fit.NOT),
+    Rule("", Cause.TOO_BIG, -1.5, lambda case: case.job is not None and case.job.verdict in (Fit.FITS, Fit.CLOSELY)),
     # what was going on
     Rule("why.during_load", Cause.TOO_BIG, 1, lambda case: case.during("load")),
     Rule("why.during_optimizer", Cause.TOO_BIG, 0.75, lambda case: case.during("optimizer")),

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from vramcast.domain.answer import Fit
+from vramcast.report.messages import MESSAGES
+
+OWN_SPEED: Final = {
+    "": "", ", {step} a step": "，每步 {step}",
+    ", {step} a step, {rate} tokens/s": "，每步 {step}，{rate} token/s",
+}
+"""What may be said of the speed of a file's own plan."""
+
 PLANS_ZH: Final[dict[str, str]] = {
     "{needed} needed, {there} usable": "需要 {needed}，可用 {there}",
     "no plan of {engines} is known here": "此处没有 {engines} 的可行方案",
@@ -47,18 +56,12 @@ PLANS_ZH: Final[dict[str, str]] = {
     "left to the search, not taken from the file: {options}": "交给搜索决定，不取自文件：{options}",
     "{samples} samples are those of one GPU; --global-batch says how many a step has":
         "{samples} 个样本是一张卡的；可用 --global-batch 指定每步的样本数",
-    "the file's own plan on {gpus}: fits, {size} of {there} per GPU":
-        "文件自身的方案在 {gpus} 上：放得下，每卡 {size}（可用 {there}）",
-    "the file's own plan on {gpus}: does not fit, {size} of {there} per GPU":
-        "文件自身的方案在 {gpus} 上：放不下，每卡 {size}（可用 {there}）",
-    "the file's own plan on {gpus}: fits, {size} of {there} per GPU, {step} a step":
-        "文件自身的方案在 {gpus} 上：放得下，每卡 {size}（可用 {there}），每步 {step}",
-    "the file's own plan on {gpus}: does not fit, {size} of {there} per GPU, {step} a step":
-        "文件自身的方案在 {gpus} 上：放不下，每卡 {size}（可用 {there}），每步 {step}",
-    "the file's own plan on {gpus}: fits, {size} of {there} per GPU, {step} a step, {rate} tokens/s":
-        "文件自身的方案在 {gpus} 上：放得下，每卡 {size}（可用 {there}），每步 {step}，{rate} token/s",
-    "the file's own plan on {gpus}: does not fit, {size} of {there} per GPU, {step} a step, {rate} tokens/s":
-        "文件自身的方案在 {gpus} 上：放不下，每卡 {size}（可用 {there}），每步 {step}，{rate} token/s",
+    **{
+        f"the file's own plan on {{gpus}}: {fit}, {{size}} of {{there}} per GPU{english}":
+            f"文件自身的方案在 {{gpus}} 上：{MESSAGES[f'verdict.{fit}']['zh']}，"
+            f"每卡 {{size}}（可用 {{there}}）{chinese}"
+        for english, chinese in OWN_SPEED.items() for fit in Fit
+    },
     "the file's own plan is not possible on {gpus}: {reason}": "文件自身的方案在 {gpus} 上不可行：{reason}",
     "no deployment of {model} is possible on these machines: {reason}": "这些机器上无法部署 {model}：{reason}",
     "its weights take at least {size} GiB": "其权重至少需要 {size} GiB",

@@ -40,7 +40,7 @@ WHOLE: Final = 1000
 """From here on figures have no fraction."""
 
 SHOWN_COLUMNS: Final = (
-    "fits", "found", "needed_bytes", "capacity_bytes", "step_s", "tokens_per_s", "kv_tokens", "max_concurrency",
+    "verdict", "found", "needed_bytes", "capacity_bytes", "step_s", "tokens_per_s", "kv_tokens", "max_concurrency",
     "price_per_million_tokens", "price_currency", "shortfall", "error", "message",
 )
 """Of a sweep's answers; the rest is in its rows."""

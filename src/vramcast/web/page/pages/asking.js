@@ -109,7 +109,7 @@ class Asking {
 
   #sentence() {
     const { answer, error } = this.#current;
-    return error || (answer ? verdictSentence(answer, this.#app.t) : "");
+    return error || (answer ? verdictSentence(answer, this.#app) : "");
   }
 
   #taken() {
@@ -175,7 +175,7 @@ class Asking {
     plan.view ??= { chosen: 0, all: false, open: new Set() };
     const acts = { apply: (change) => this.#apply(change), again: () => this.#render() };
     refill(at.body, answer ? answerParts(answer, plan.view, app, acts) : null);
-    refill(at.foot, answer ? glancePart(answer, at.head, app.t) : null);
+    refill(at.foot, answer ? glancePart(answer, at.head, app) : null);
     this.#wait();
   }
 

@@ -8,7 +8,7 @@ import { memoryBars, roleName } from "./memory_bars.js";
 import { part, texts } from "./part.js";
 import { sharesPart } from "./shares.js";
 import { table } from "./table.js";
-import { hostPlaces } from "./verdict.js";
+import { hostPlaces, verdictBadge } from "./verdict.js";
 
 const text = (name) => ({ name });
 const number = (name) => ({ name, number: true });
@@ -65,21 +65,22 @@ function servingParts({ capacity, startup }, { t }) {
   ];
 }
 
-function triedRow(one, t) {
+function triedRow(one, app) {
   const known = (value, written) => (value === undefined ? "" : written(value));
-  return [h("code", {}, one.what), t(one.fits ? "fits" : "does_not_fit"), known(one.kv_tokens, count),
+  return [h("code", {}, one.what), verdictBadge(one.verdict, app), known(one.kv_tokens, count),
     known(one.tokens_per_s, rounded), one.reason ?? ""];
 }
 
-function foundPart({ found, tried }, { t }) {
+function foundPart({ found, tried }, app) {
   if (!found) return null;
+  const { t } = app;
   const { goal, num_tried: number_tried, what, value } = found;
   const said = what === undefined ? t("found.nothing", { count: number_tried }) : `${goal}: ${value} (${what})`;
   const columns = [text(t("plan")), text(t("verdict")), number(t("kv_tokens")), number(t("tokens_per_s")),
     text(t("why_not"))];
   return part(t("found"), h("p", { class: "found" }, said),
     h("p", { class: "soft" }, t("tried", { count: number_tried })),
-    table({ caption: t("found"), columns, rows: tried.map((one) => triedRow(one, t)) }));
+    table({ caption: t("found"), columns, rows: tried.map((one) => triedRow(one, app)) }));
 }
 
 function listed(key, list, t) {

@@ -4,7 +4,7 @@ import { h, svg } from "../dom.js";
 import { bytes, percent, rounded } from "../format.js";
 import { button, part } from "./part.js";
 import { linear } from "./scale.js";
-import { judged } from "./verdict.js";
+import { verdictBadge } from "./verdict.js";
 
 const METER = 110; // pixels
 const WORTH_SAYING = 0.005; // of the time
@@ -30,40 +30,38 @@ export function costText({ cost, slowdown }, { t, named }) {
 }
 
 /** A bar of what a change leads to, over what it was, with the limit as a line. */
-function meter({ value, before, limit, fits }) {
+function meter({ value, before, limit }, tone) {
   const x = linear(1.02 * Math.max(before, limit, value), METER);
   return svg("svg", { class: "meter", width: METER, height: 12, "aria-hidden": "true" },
     svg("rect", { class: "meter-before", width: x(before), height: 8, y: 2 }),
-    svg("rect", { class: fits ? "meter-fits" : "meter-over", width: x(value), height: 8, y: 2 }),
+    svg("rect", { class: `meter-after ${tone}`, width: x(value), height: 8, y: 2 }),
     svg("line", { class: "capacity", x1: x(limit), x2: x(limit), y1: 0, y2: 12 }));
 }
 
 /** What a change is about: the sequences that fit, or memory. */
-function outcome({ fits, concurrency, device_bytes: size }, answer) {
+function outcome({ concurrency, device_bytes: size }, answer) {
   if (concurrency && answer.capacity) {
     const limit = answer.question.requests.concurrency;
-    return { value: concurrency, before: answer.capacity.concurrency, limit, fits };
+    return { value: concurrency, before: answer.capacity.concurrency, limit };
   }
-  return { value: size, before: answer.needed_bytes, limit: answer.capacity_bytes, fits };
+  return { value: size, before: answer.needed_bytes, limit: answer.capacity_bytes };
 }
 
 function after({ concurrency, device_bytes }, t) {
   return concurrency ? t("holds", { sequences: rounded(concurrency) }) : bytes(device_bytes, 1);
 }
 
-const BADGES = { fits: ["good", "fits"], fits_closely: ["close", "fits_closely"], does_not_fit: ["bad", "not_yet"] };
-
 function row(change, answer, app, apply) {
   const { t } = app;
-  const [tone, word] = BADGES[judged(change.fits, change.high_bytes, answer.capacity_bytes)];
+  const tone = app.named("tone", change.verdict);
   const name = h("code", {}, change.change);
   const attributes = {
     class: "apply", "aria-label": t("apply", { change: change.change }), "data-key": `change ${change.change}`,
   };
-  return h("li", { class: change.fits ? "fits" : "fails" },
+  return h("li", {},
     change.apply ? button(name, () => apply(change), attributes) : name,
-    h("span", { class: "after" }, meter(outcome(change, answer)), h("span", { class: "number" }, after(change, t)),
-      h("span", { class: `badge ${tone}` }, t(word))),
+    h("span", { class: "after" }, meter(outcome(change, answer), tone),
+      h("span", { class: "number" }, after(change, t)), verdictBadge(change.verdict, app)),
     h("span", { class: "soft" }, costText(change, app)));
 }
 

@@ -7,7 +7,7 @@ import { byCategory } from "./memory_bars.js";
 import { part } from "./part.js";
 import { drawn, filledRect, linear } from "./scale.js";
 import { frame } from "./table.js";
-import { figures, verdictOf } from "./verdict.js";
+import { figures, verdictBadge } from "./verdict.js";
 
 const ABSENT = "–";
 const HEIGHT = 18;
@@ -48,8 +48,8 @@ function heading(text, width) {
   return h("tr", { class: "heading" }, h("th", { colspan: width + 1, scope: "colgroup" }, text));
 }
 
-function verdictCell({ error }, answer, t) {
-  if (answer) return h("span", { class: `badge ${answer.fits ? "good" : "bad"}` }, t(verdictOf(answer)));
+function verdictCell({ error }, answer, { t, named }) {
+  if (answer) return verdictBadge(answer.verdict, { named });
   if (error) return h("span", { class: "badge", title: error }, t("no_answer"));
   return h("span", { class: "soft" }, t("asking"));
 }
@@ -76,7 +76,7 @@ export function comparePart(plans, active, { t, named }) {
   const cell = (answer) => h("td", {}, answer ? bar(answer, largest) : null);
   return part(t("compare"), frame(t("compare"), h("table", { class: "compare" }, head(plans, active, t), h("tbody", {},
     h("tr", {}, h("th", { scope: "row" }, t("verdict")),
-      plans.map((plan, index) => h("td", { class: "number" }, verdictCell(plan, answers[index], t)))),
+      plans.map((plan, index) => h("td", { class: "number" }, verdictCell(plan, answers[index], { t, named })))),
     h("tr", {}, h("th", { scope: "row" }, t("fullest")), answers.map(cell)),
     lines(answers.map((answer) => new Map(answer ? figures(answer, t) : [])), "result"),
     heading(t("question"), plans.length), lines(plans.map((plan) => new Map(Object.entries(plan.question))), "option"),

@@ -4,14 +4,14 @@ import { h } from "../dom.js";
 import { MOST_PLANS, answerTo } from "../question_state.js";
 import { letterOf } from "./compare.js";
 import { button } from "./part.js";
-import { verdictOf } from "./verdict.js";
+import { verdictBadge } from "./verdict.js";
 
-function tab(plan, index, { active, several }, { t }, { choose, remove }) {
+function tab(plan, index, { active, several }, { t, named }, { choose, remove }) {
   const letter = letterOf(index);
   const chosen = { "aria-pressed": String(index === active), "data-key": `plan-${index}` };
   const name = h("b", {}, t("plan.name", { letter }));
   const answer = answerTo(plan);
-  const badge = answer && h("span", { class: `badge ${answer.fits ? "good" : "bad"}` }, t(verdictOf(answer)));
+  const badge = answer && verdictBadge(answer.verdict, { named });
   return h("span", { class: "tab" },
     button([name, badge], () => choose(index), chosen),
     several ? button("×", () => remove(index), { class: "remove", "aria-label": t("plan.remove", { letter }) }) : null);

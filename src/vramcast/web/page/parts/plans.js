@@ -9,9 +9,10 @@ import { costText } from "./changes.js";
 import { dataTable } from "./data_table.js";
 import { button, part, texts } from "./part.js";
 import { table } from "./table.js";
-import { figures, givesBack, verdictOf } from "./verdict.js";
+import { figures, givesBack, intervalRemark, neededOf, verdictBadge, verdictHead } from "./verdict.js";
 
 const GIVES_BACK = "*"; // behind the memory of such a plan
+const NOTHING = "does not fit"; // the verdict where nothing is found
 
 /** A cost in its unit: money, or GPU-hours. */
 function costWritten({ value, unit }) {
@@ -33,20 +34,20 @@ export function listed(title, list, kind) {
 /** The answer first: how many fit, and the best of them. */
 export function foundHead({ plans: [best], labels: [label], num_plans: all, num_fitting: fitting, ...rest }, app) {
   const { t } = app;
-  const verdict = best ? verdictOf(best) : "does_not_fit";
+  const said = t(best ? "plans.found" : rest.nearest_failing?.fits ? "plans.none_kept" : "plans.none");
+  const { class: kind, heading } = verdictHead(best?.verdict ?? NOTHING, said, app);
   const goal = t(`goal.${rest.question.goal}`);
   const counted = t("plans.counted", { fitting: count(fitting), all: count(all), goal });
-  return h("section", { class: `verdict ${verdict}`, "aria-label": t("verdict") },
-    h("div", { class: "said" }, h("h2", {}, h("span", { class: "sign", "aria-hidden": "true" }, best ? "✓" : "✕"),
-      t(best ? "plans.found" : "plans.none"))),
+  return h("section", { class: kind, "aria-label": t("verdict") },
+    h("div", { class: "said" }, heading),
     best ? h("p", { class: "best-plan" }, optionsText(label)) : null,
-    verdict === "fits_closely" ? h("p", {}, t("closely", { high: bytes(best.peak.interval_bytes[1], 1) })) : null,
+    best ? [h("p", {}, verdictBadge(best.verdict, app), " ", neededOf(best, t)), intervalRemark(best, app)] : null,
     h("p", { class: "soft" }, counted),
     best ? h("dl", { class: "figures" }, figures(best, t).map(([name, value]) =>
       h("div", {}, h("dt", {}, name), h("dd", { class: "number" }, value)))) : null);
 }
 
-function figureColumns(t, serves) {
+function figureColumns({ t, named }, serves) {
   const figure = (key, name, value, written, down = true) => ({
     key, name, number: true, down, value, cell: (row) => (value(row) ? written(value(row)) : "") });
   const time = (name) => ({ answer }) => answer.time?.[name];
@@ -60,6 +61,8 @@ function figureColumns(t, serves) {
       : [figure("step", t("step"), time("step_s"), seconds, false)]),
     { ...figure("memory", t("memory"), ({ answer }) => answer.needed_bytes, String, false),
       cell: ({ answer }) => `${bytes(answer.needed_bytes, 1)}${givesBack(answer) ? GIVES_BACK : ""}` },
+    { key: "verdict", name: t("verdict"), value: ({ answer }) => named("verdict", answer.verdict),
+      cell: ({ answer }) => verdictBadge(answer.verdict, { named }) },
     figure("count", t("gpus"), ({ gpus }) => gpus, count, false),
     cost,
   ];
@@ -115,7 +118,7 @@ export function plansTable(rows, command, app) {
     { key: "rank", name: t("rank"), value: ({ rank }) => rank, kind: "slim" },
     { key: "compare", name: t("compare.short"), cell: box },
     { key: "open", name: t("plan"), cell: open },
-    ...figureColumns(t, command === "serve"), ...differing.map(option),
+    ...figureColumns(app, command === "serve"), ...differing.map(option),
   ];
   const shown = dataTable({ caption: t("plans.table"), columns, rows, t, name: ({ label }) => label,
     detail: (row) => detail(row, app), sort: { key: "rank", down: false } });
@@ -133,9 +136,11 @@ export function nearestPart({ plans, nearest_failing: nearest, nearest_label: la
   if (!nearest) return null;
   const { t } = app;
   const sizes = { needed: bytes(nearest.needed_bytes), capacity: bytes(nearest.capacity_bytes) };
-  const title = t(plans.length && nearest.fits ? "plans.left_out" : "plans.nearest");
-  return part(title, h("p", {}, optionsText(label)), h("p", {}, t("needed_of", sizes)),
-    change ? h("p", { class: "change" }, t(change.fits ? "plans.would_fit" : "plans.would_help"), " ",
+  const title = t(!nearest.fits ? "plans.nearest" : plans.length ? "plans.left_out" : "plans.nearest_kept");
+  const would = nearest.fits ? t("plans.possible")
+    : change?.fits ? t("plans.with", { verdict: app.named("verdict", change.verdict) }) : t("plans.would_help");
+  return part(title, h("p", {}, optionsText(label)), h("p", {}, verdictBadge(nearest.verdict, app), " ", t("needed_of", sizes)),
+    change ? h("p", { class: "change" }, would, " ",
       change.apply ? button(h("code", {}, change.change), () => apply(change), { class: "apply" })
         : h("code", {}, change.change),
       " ", h("span", { class: "soft" }, costText(change, app))) : null);
@@ -151,7 +156,8 @@ export function adviceParts({ decisions = [], techniques = [] }, { t, named }) {
     [question, finding, action, h("code", {}, options)]);
   const saved = techniques.map((one) => [one.name, h("code", {}, one.change ?? ""), size(one.device_bytes),
     size(one.saves_bytes),
-    one.slowdown === undefined ? "" : costText({ cost: "", slowdown: one.slowdown }, { t, named }), one.when ?? ""]);
+    one.slowdown === undefined ? "" : costText({ cost: "", slowdown: one.slowdown }, { t, named }),
+    verdictBadge(one.verdict, { named }), one.when ?? ""]);
   const columns = (...names) => names.map(([name, number = false]) => ({ name: t(name), number }));
   const folded = (title, given) => h("details", { class: "part folded" }, h("summary", {}, h("h2", {}, title)),
     table({ caption: title, ...given }));
@@ -159,6 +165,6 @@ export function adviceParts({ decisions = [], techniques = [] }, { t, named }) {
     decided.length ? folded(t("decisions"), { columns: columns(["decision"], ["finding"], ["action"], ["plan"]),
       rows: decided }) : null,
     saved.length ? folded(t("techniques"), { columns: columns(["technique"], ["change"], ["memory", true],
-      ["saves", true], ["costs"], ["when"]), rows: saved }) : null,
+      ["saves", true], ["costs"], ["verdict"], ["when"]), rows: saved }) : null,
   ];
 }

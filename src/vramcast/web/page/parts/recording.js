@@ -20,8 +20,8 @@ function figureList(pairs, t) {
 export function recordingHead({ peak, events, allocations, addresses_matched: matched, fragmentation,
   num_ooms: failures,
   num_alloc_retries: retries, ...rest }, { t }) {
-  const verdict = failures ? "does_not_fit" : "fits";
-  return h("section", { class: `verdict ${verdict}`, "aria-label": t("verdict") },
+  const tone = failures ? "bad" : "good";
+  return h("section", { class: `verdict ${tone}`, "aria-label": t("verdict") },
     h("div", { class: "said" }, h("h2", {}, h("span", { class: "sign", "aria-hidden": "true" }, failures ? "✕" : "✓"),
       t(failures ? "replay.failed" : "replay.whole", { count: failures })),
     h("p", { class: "needed" }, h("b", { class: "number" }, bytes(peak.reserved_bytes ?? peak.allocated_bytes)),

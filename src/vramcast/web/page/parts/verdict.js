@@ -3,15 +3,25 @@
 import { h } from "../dom.js";
 import { bytes, count, money, parameters, percent, rounded, seconds } from "../format.js";
 
-/** "fits", "fits_closely" (the interval reaches beyond the card) or "does_not_fit". */
-export function verdictOf({ fits, peak, capacity_bytes: capacity }) {
-  return judged(fits, peak.interval_bytes[1], capacity);
+const SIGNS = { good: "✓", close: "!", bad: "✕" }; // tone -> what stands before the verdict
+const UP_TO = { "fits closely": "closely", "may run out": "beyond" }; // verdict -> what is said of its interval
+
+/** The sign and a heading in the tone of a verdict, the class of the part around them. */
+export function verdictHead(verdict, text, { named }) {
+  const tone = named("tone", verdict);
+  return { class: `verdict ${tone}`,
+    heading: h("h2", {}, h("span", { class: "sign", "aria-hidden": "true" }, SIGNS[tone] ?? ""),
+      h("span", { class: "word" }, text)) };
 }
 
-/** The same of anything that fits or not; `high`: the upper end of its interval, where that is known. */
-export function judged(fits, high, capacity) {
-  if (!fits) return "does_not_fit";
-  return high > capacity ? "fits_closely" : "fits";
+/** A verdict of the service in its own word and tone. */
+export function verdictBadge(verdict, { named }) {
+  return h("span", { class: `badge ${named("tone", verdict)}` }, named("verdict", verdict));
+}
+
+/** How far the interval of an answer reaches, where that makes its verdict; null elsewhere. */
+export function intervalRemark({ verdict, high_bytes: high }, { t }) {
+  return verdict in UP_TO ? h("p", {}, t(UP_TO[verdict], { high: bytes(high, 1) })) : null;
 }
 
 /** Whether a plan fits only while the allocator gives cached memory back to the driver. */
@@ -38,25 +48,25 @@ function hostLacks({ host }, t) {
     t(`${name}_short`, { needed: bytes(needed, 0), there: bytes(there, 0) }));
 }
 
-function neededOf({ needed_bytes: needed, capacity_bytes: capacity }, t) {
+/** What a card needs of what there is. */
+export function neededOf({ needed_bytes: needed, capacity_bytes: capacity }, t) {
   return t("needed_of", { needed: bytes(needed, 1), capacity: bytes(capacity, 1) });
 }
 
 /** The verdict in one sentence, as a screen reader says it. */
-export function verdictSentence(answer, t) {
-  return `${t(verdictOf(answer))}: ${neededOf(answer, t)}`;
+export function verdictSentence(answer, { t, named }) {
+  return `${named("verdict", answer.verdict)}: ${neededOf(answer, t)}`;
 }
 
 function remarks(answer, { t, named }) {
-  const [low, high] = answer.peak.interval_bytes;
+  const [low] = answer.peak.interval_bytes;
   const phase = decidingPhase(answer);
   const over = answer.needed_bytes > answer.capacity_bytes;
   return [
     answer.shortfall && !over ? answer.shortfall : null,
     ...(over ? [] : hostLacks(answer, t)),
     phase ? t("highest", { phase: named("phase", phase) }) : null,
-    verdictOf(answer) === "fits_closely" ? t("closely", { high: bytes(high, 1) }) : null,
-    over && low <= answer.capacity_bytes ? t("maybe", { low: bytes(low, 1) }) : null,
+    over && !phase && low <= answer.capacity_bytes ? t("maybe", { low: bytes(low, 1) }) : null,
   ].filter(Boolean).map((text) => h("p", {}, text));
 }
 
@@ -92,11 +102,10 @@ export function figures(answer, t) {
 }
 
 /** On a phone, the verdict at the foot of the window while the form hides the answer; it leads there. */
-export function glancePart(answer, there, t) {
-  const verdict = verdictOf(answer);
-  const attributes = { type: "button", class: `glance ${verdict}`, "data-key": "glance" };
+export function glancePart(answer, there, { t, named }) {
+  const attributes = { type: "button", class: `glance ${named("tone", answer.verdict)}`, "data-key": "glance" };
   return h("button", { ...attributes, onclick: () => there.scrollIntoView() },
-    h("b", {}, t(verdict)), neededOf(answer, t));
+    h("b", {}, named("verdict", answer.verdict)), neededOf(answer, t));
 }
 
 function memoryNeeded({ fits, needed_bytes: needed, capacity_bytes: capacity }, t) {
@@ -111,14 +120,12 @@ function memoryNeeded({ fits, needed_bytes: needed, capacity_bytes: capacity }, 
 /** The head of an answer. */
 export function verdictPart(answer, app) {
   const { t } = app;
-  const verdict = verdictOf(answer);
+  const { class: kind, heading } = verdictHead(answer.verdict, app.named("verdict", answer.verdict), app);
   const { model, engine, gpus, cards } = answer.question;
   const asked = { model, engine, parameters: parameters(answer.parameters), gpus: cards ? `${gpus} (${cards})` : gpus };
-  return h("section", { class: `verdict ${verdict}`, "aria-label": t("verdict") },
-    h("div", { class: "said" },
-      h("h2", {}, h("span", { class: "sign", "aria-hidden": "true" }, answer.fits ? "✓" : "✕"), t(verdict)),
-      memoryNeeded(answer, t)),
-    remarks(answer, app),
+  return h("section", { class: kind, "aria-label": t("verdict") },
+    h("div", { class: "said" }, heading, memoryNeeded(answer, t)),
+    intervalRemark(answer, app), remarks(answer, app),
     h("p", { class: "soft" }, t("asked", asked)),
     h("dl", { class: "figures" }, figures(answer, t).map(([name, value]) =>
       h("div", {}, h("dt", {}, name), h("dd", { class: "number" }, value)))));

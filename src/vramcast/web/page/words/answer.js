@@ -7,9 +7,6 @@ export const ANSWER_WORDS = {
     en: "The service does not answer ({message}); the question is kept.",
     zh: "服务没有响应（{message}），问题已保留。",
   },
-  "fits": { en: "Fits", zh: "放得下" },
-  "fits_closely": { en: "Fits, closely", zh: "放得下，但很紧" },
-  "does_not_fit": { en: "Does not fit", zh: "放不下" },
   "needed_of": { en: "{needed} of {capacity} per GPU", zh: "每卡 {needed}，可用 {capacity}" },
   "left": { en: "{size} left", zh: "剩余 {size}" },
   "over": { en: "{size} too much", zh: "超出 {size}" },
@@ -22,6 +19,10 @@ export const ANSWER_WORDS = {
     zh: "本地盘：每台机器至少需要 {needed}，只有 {there}",
   },
   "closely": {
+    en: "The 90 % interval reaches {high}, close to what is usable.",
+    zh: "90 % 区间上限 {high}，接近可用显存。",
+  },
+  "beyond": {
     en: "The 90 % interval reaches {high}, beyond what is usable.",
     zh: "90 % 区间上限 {high}，超过可用显存。",
   },
@@ -120,7 +121,6 @@ export const ANSWER_WORDS = {
   "change": { en: "change", zh: "修改" },
   "joint": { en: "; ", zh: "；" },
   "costs": { en: "costs", zh: "代价" },
-  "not_yet": { en: "not yet", zh: "仍不够" },
   "slower": { en: "{share} more time", zh: "时间增加 {share}" },
   "faster": { en: "{share} less time", zh: "时间减少 {share}" },
   "holds": { en: "{sequences} sequences", zh: "{sequences} 条序列" },
