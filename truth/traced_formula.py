@@ -96,7 +96,7 @@ class Compared(NamedTuple):
 
 def formula_peak(name: str) -> Peak:
     """Allocated memory of `vramcast.train`; the loss is that of transformers' model code."""
-    length = {} if MODELS[name] == IMAGES else {"seq_len": length_of(configuration(name))}
+    length: dict[str, Any] = {} if MODELS[name] == IMAGES else {"seq_len": length_of(configuration(name))}
     answer = vramcast.train(
         name, gpus=CARD, engine="pytorch", engine_option="model_loss=true", precision="bf16", micro_batch=1,
         optimizer="adamw", **length,
