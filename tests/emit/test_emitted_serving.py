@@ -100,3 +100,14 @@ def test_a_pipeline_has_no_format() -> None:
 
     with pytest.raises(Unsupported, match="no configuration files are written for engine diffusers"):
         files_of(serve_job_of({"model": "flux.1-dev", "gpus": "h100"}))
+
+
+@pytest.mark.parametrize(
+    ("engine", "variable"),
+    [("vllm", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"), ("sglang", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
+     ("tensorrt-llm", "TLLM_ALLOW_LONG_MAX_MODEL_LEN")],
+)
+def test_longer_sequences_are_allowed_by_a_variable(engine: str, variable: str) -> None:
+    job = serving("llama-3.1-8b", "h100", engine=engine, context="200k", engine_option="allow-long=true")
+    text = files(job)["serve.sh"].text
+    assert f"export {variable}=1" in text and "allow-long" not in text

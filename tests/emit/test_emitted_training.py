@@ -157,6 +157,15 @@ def test_torchtitan_says_every_degree_batch_loss_and_policy() -> None:
     assert "loss=CrossEntropyLoss.Config" in registry
 
 
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"schedule": "gpipe"}, "GPipe"), ({}, "1F1B"), ({"virtual_stages": 2, "micro_batch": 8}, "Interleaved1F1B")],
+)
+def test_torchtitan_says_its_schedule(options: dict[str, object], word: str) -> None:
+    job = training("llama-3.1-8b", "8xh100", engine="torchtitan", **{"pp": 4, "micro_batch": 4} | options)
+    assert values(job, "run.sh")["parallelism"]["pipeline_parallel_schedule"] == word
+
+
 def test_torchtitan_refuses_a_network_it_does_not_have() -> None:
     with pytest.raises(Unsupported, match=r"no flavour for mistral-7b-v0\.1"):
         files(training("mistral-7b-v0.1", "8xh100", engine="torchtitan"))

@@ -139,3 +139,31 @@ def test_a_layer_remembered_longer_than_the_tensors_between_layers_is_not_used()
     before = peak(question)
     pieces._between.cache_clear()  # as many other questions do
     assert peak(question) == before
+
+
+def test_gpipe_holds_every_micro_batch_on_every_stage() -> None:
+    asked = {"gpus": "8xh100", "engine": "torchtitan", "pp": 4, "seq_len": 2048}
+    held = {
+        schedule: [
+            {rank.role: rank.peak.allocated_bytes for rank in vramcast.train(
+                "llama-3.2-1b", micro_batch=batch, schedule=schedule, **asked,
+            ).ranks} for batch in (4, 16, 32)
+        ] for schedule in ("1f1b", "gpipe")
+    }
+    for ordered, whole in zip(held["1f1b"], held["gpipe"], strict=True):
+        assert all(whole[role] >= ordered[role] for role in ordered)
+    most = [max(peaks.values()) for peaks in held["gpipe"]]
+    assert most[2] > 1.5 * most[1] > 1.5 * most[0] and most[2] > 2 * max(held["1f1b"][2].values())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"schedule": "gpipe"}, "without pp above 1"),
+        ({"schedule": "interleaved", "pp": 2}, "without virtual-stages above 1"),
+        ({"schedule": "gpipe", "pp": 2, "virtual_stages": 2, "micro_batch": 4}, "one stage on a rank"),
+    ],
+)
+def test_a_schedule_that_says_nothing_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        vramcast.train("llama-3.2-1b", gpus="8xh100", engine="torchtitan", **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,13 +42,39 @@ def test_those_that_just_go_in_are_answered() -> None:
         ("vllm", "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"),
         ("sglang", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"),
         ("tensorrt-llm", "cuts max_seq_len"),
-        ("llama.cpp", "cuts every slot"),
     ],
 )
-def test_a_context_beyond_the_model_says_what_the_engine_does(engine: str, words: str) -> None:
+def test_a_context_beyond_the_model_is_refused_where_the_engine_refuses_it(engine: str, words: str) -> None:
+    asked = {"engine": engine, "context": 200_300, "input_len": 200_000}
+    with pytest.raises(InvalidSpec, match=words) as refused:
+        serve(**asked)
+    assert "131072 positions" in str(refused.value) and "--engine-option allow-long=true" in str(refused.value)
+    told = serve(**asked, engine_option="allow-long=true")
+    assert "131072 positions" in told.cautions[0]
+    assert not serve(engine=engine, context=131_072).cautions
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [("llama.cpp", "cuts every slot"), ("transformers", "only warns"), ("tensorrt-llm@0.16", "131072 positions")],
+)
+def test_it_stands_behind_the_first_line_where_the_engine_only_warns(engine: str, words: str) -> None:
     found = serve(engine=engine, context=200_300, input_len=200_000)
-    assert any("131072 positions" in text and words in text for text in found.warnings)
-    assert not any(words in text for text in serve(engine=engine, context=131_072).warnings)
+    second = str(found).splitlines()[1]
+    assert "131072 positions" in second and words in second
+
+
+def test_the_length_of_a_stretched_table_is_what_the_network_has(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
+        "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 32768,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+    }
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    assert not vramcast.serve(str(file), gpus="h100", context=131_072).cautions
+    with pytest.raises(InvalidSpec, match="131072 positions"):
+        vramcast.serve(str(file), gpus="h100", context=131_073)
 
 
 def test_shorter_sequences_that_are_proposed_can_be_asked_for() -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 import vramcast
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.domain.answer import Found, ServeAnswer
+from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.question.option_text import options_in
 from vramcast.question.serving_options import GOALS as NAMES
 from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.search.hardware import dtype_on, has_kernel, runs_on
 from vramcast.search.serving import GOALS
 
 FEW = settings(max_examples=5, deadline=None)
@@ -167,16 +167,17 @@ def test_engines_run_on_the_cards_their_documents_name() -> None:
 
 
 def test_formats_need_cards_with_kernels_for_them() -> None:
-    assert not has_kernel("fp8", load_gpu("t4"))
-    assert has_kernel("awq-int4", load_gpu("t4"))
+    t4 = load_gpu("t4")
+    assert not has_kernel("fp8", t4, "vllm", (0, 13)) and has_kernel("fp8", t4, "vllm", (0, 19))  # Marlin on Turing
+    assert has_kernel("awq-int4", t4, "vllm", (0, 13))
     assert dtype_on(load_gpu("t4"), "bf16") == "fp16"
     assert dtype_on(load_gpu("a100-sxm4-80gb"), "bf16") == "bf16"
 
 
 def test_every_engine_of_language_models_is_timed_and_searched() -> None:
+    from vramcast.engines.serving.hardware import SUPPORT
     from vramcast.estimate.serving import ENGINES, PIPELINE_ENGINES
     from vramcast.search.candidates import STORED
-    from vramcast.search.hardware import SUPPORT
     from vramcast.timing.execution import EXECUTIONS
 
     assert set(SUPPORT) == set(STORED) == set(EXECUTIONS) == set(ENGINES) - {*PIPELINE_ENGINES}

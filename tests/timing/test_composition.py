@@ -38,15 +38,6 @@ def test_chunks_divide_the_bubble() -> None:
     assert BUBBLES["interleaved"](even(stages=8, micro_batches=32, chunks=4)) == pytest.approx(7 * 3.0 / 4)
 
 
-def test_zero_bubble_leaves_the_forwards_only() -> None:
-    assert BUBBLES["zero-bubble"](even(stages=8, micro_batches=32)) == pytest.approx(7 * 1.0)
-
-
-def test_dualpipe_waits_for_half_as_many_stages() -> None:
-    # (p / 2 - 1)(F&B + B - 3 W) with F&B = F + B and W = B / 2
-    assert BUBBLES["dualpipe"](even(stages=8, micro_batches=32)) == pytest.approx(3 * (1.0 + 2.0 + 2.0 - 3.0))
-
-
 @given(stages=st.integers(1, 64), micro_batches=st.integers(1, 512))
 def test_more_micro_batches_make_the_bubble_a_smaller_share(stages: int, micro_batches: int) -> None:
     for schedule in BUBBLES:

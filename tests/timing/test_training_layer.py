@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from vramcast.blocks.sizes import Sizes
 from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.device import Cluster, Network
 from vramcast.domain.job import Precision, Recompute
@@ -16,6 +17,7 @@ from vramcast.timing.training.layer import layer_passes
 from vramcast.timing.training.operators import attended, layer_operators
 from vramcast.timing.training.parts import Machine, Shape, Style
 from vramcast.timing.training.rates import rates_of
+from vramcast.timing.training.tape import taped
 
 A100 = load_gpu("a100-sxm4-80gb")
 GPT_22B = Layer(
@@ -150,3 +152,12 @@ def test_without_a_causal_mask_every_key_is_attended_to_and_computed() -> None:
 
     assert flops(causal=False) / flops(causal=True) == pytest.approx(2048 / 1024.5)
     assert attended(8192, 1024, causal=False) == 1024
+
+
+def test_a_gptq_weight_is_unpacked_by_five_kernels_forward_and_not_again_in_backward() -> None:
+    sizes = Sizes(batch=1, seq_len=64, hidden=4096, frozen=True, stored="gptq-int4")
+    found = {operator.name: operator for operator in taped(LLAMA_8B, sizes) if not operator.flops}
+    gate = found["unpack"]
+    # shifted apart: 0.5 + 4 bytes of an element; cast 4 + 1, masked 1 + 1, less its zero 1 + 1, times its scale 1 + 2
+    assert gate.weight_bytes / 16.5 in {4096 * rows for rows in (14336, 4096, 1024)}
+    assert gate.backward_weight_bytes == gate.backward_kernels == 0

@@ -165,7 +165,7 @@ class Examination:
             self.num_answers += 1
             found, said = (after.fullest.needed_bytes, after.fits), (change.device_bytes, change.fits)
             self._hold(found == said, f"change {change.change!r} says {said}, asked directly {found}")
-            high = after.interval_bytes[1]
+            high = after.fullest.high_bytes
             self._hold(high == change.high_bytes, f"change {change.change!r} says <= {change.high_bytes}, not {high}")
             if change.slowdown is not None and answer.time is not None and after.time is not None:
                 slowdown = answer.time.tokens_per_s / after.time.tokens_per_s - 1

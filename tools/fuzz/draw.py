@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from random import Random
-from typing import Any, Final, NamedTuple, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from msgspec.structs import FieldInfo, fields
 
@@ -157,7 +157,7 @@ def _model(random: Random) -> dict[str, Any]:
 
 def _cards(random: Random) -> str:
     if random.random() < 0.1:
-        return random.choice(tuple(instances()))
+        return random.choice(instances()).name
     card = random.choice(gpu_names())
     number = random.choice(("", "", "2x", "4x", "8x", "8x", "8x", "3x", "16x", "2x8x", "2x4x", "4x8x"))
     return f"{number}{card}"
@@ -284,7 +284,7 @@ def _serving_options(engine: str) -> dict[str, Known]:
 def _typed(field: FieldInfo) -> tuple[Any, ...]:
     """What a field may be."""
     kinds = {type(field.default)} | {part for part in (field.type, *get_args(field.type)) if isinstance(part, type)}
-    if get_origin(field.type) is not None and all(isinstance(part, str) for part in get_args(field.type)):
+    if get_origin(field.type) is Literal:
         return get_args(field.type)
     return next((_of_type(kind) for kind in (bool, int, float) if kind in kinds), _of_type(str))
 

@@ -52,6 +52,11 @@ def known_positions(model: Model, stack: Stack) -> int | None:
     return stack.positions - RESERVED.get(model.family, 0)
 
 
+def reads_images(model: Model) -> bool:
+    """Whether a stack reads images; encoders of sound read spectra."""
+    return any(stack.vision is not None and not stack.vision.convolutions for stack in model.stacks)
+
+
 def _listens(model: Model) -> bool:
     """Whether the encoder reads sound of one length."""
     return model.stacks[0].vision is not None and bool(model.stacks[0].vision.convolutions)

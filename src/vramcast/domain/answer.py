@@ -227,6 +227,7 @@ class Answer(Noun, frozen=True):
     ranks: tuple[RankAnswer, ...]
     num_parameters: int
     ignored: tuple[str, ...] = ()  # what of the files of a question the answer is without
+    cautions: tuple[str, ...] = ()  # what changes how the answer is to be read: it stands behind the first line
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final
 
@@ -179,6 +180,11 @@ class MissedLimit(Noun, frozen=True):
     times: int | None = None  # multiple of its machines that keeps the limit, where a search found one
     enough: float | None = None  # what the best plan takes there
     enough_label: str = ""
+
+
+def all_ignored(answers: Iterable[Answer]) -> tuple[str, ...]:
+    """What any of some answers is without."""
+    return tuple(dict.fromkeys(text for answer in answers for text in answer.ignored))
 
 
 class PlanAnswer(Noun, frozen=True):

@@ -60,11 +60,8 @@ def check_version(engine: str, written: str, *, oldest: Version, newest: Version
     return found
 
 
-def newer(engine: str, version: Version, newest: Version) -> str | None:
-    """The sentence about a version newer than any that is known: every fact in it is that of the newest."""
+def newer(engine: str, version: Version, newest: Version) -> tuple[str, ...]:
+    """What the answer for a version is without that is newer than any that is known; none for others."""
     if version[: len(newest)] <= newest:
-        return None
-    return (
-        f"{engine} {version_text(version)} is newer than {version_text(newest)}, the newest that is known: answered "
-        "as that"
-    )
+        return ()
+    return (f"what {engine} {version_text(version)} changed since {version_text(newest)}, the newest that is known",)

@@ -18,6 +18,7 @@ from vramcast.emit.replicas import by_hand, one_of_several
 from vramcast.emit.shell import HEAD, array, commented, comments, exports
 from vramcast.emit.yaml_text import yaml_text
 from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
+from vramcast.engines.serving.requests import ALLOW_LONG, way_out
 from vramcast.engines.sglang.settings import settings_of as sglang_settings
 from vramcast.engines.sglang.settings import shares_experts
 from vramcast.engines.tensorrt_llm.settings import settings_of as tensorrt_llm_settings
@@ -113,14 +114,19 @@ def _vllm_options(order: Order) -> list[Line]:
         lines.append(Line("limit-mm-per-prompt", json.dumps({"image": ask("images")}), "images in a prompt"))
     if ask("option.hybrid-manager") is False:
         lines.append(Line("disable-hybrid-kv-cache-manager", True, "every layer keeps whole sequences"))
-    ask.also("option.offline", "option.v1", "option.graphs-in-budget", "option.flashinfer-sampler")
+    ask.also("option.offline", *(f"option.{name}" for name in VARIABLES["vllm"]))
     return lines
 
 
-VLLM_VARIABLES: Final = {
-    "v1": "VLLM_USE_V1", "graphs-in-budget": "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS",
-    "flashinfer-sampler": "VLLM_USE_FLASHINFER_SAMPLER",
+VARIABLES: Final[dict[str, dict[str, str]]] = {
+    "vllm": {
+        "v1": "VLLM_USE_V1", "graphs-in-budget": "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS",
+        "flashinfer-sampler": "VLLM_USE_FLASHINFER_SAMPLER", ALLOW_LONG: way_out("vllm"),
+    },
+    "sglang": {ALLOW_LONG: way_out("sglang")},
+    "tensorrt-llm": {ALLOW_LONG: way_out("tensorrt-llm")},
 }
+"""Engine -> options that are variables of the environment."""
 
 
 def write_sglang(order: Order) -> tuple[File, ...]:
@@ -190,8 +196,9 @@ def _sglang_draft(order: Order) -> list[Line]:
 
 
 def _sglang_options(order: Order) -> list[Line]:
-    names = [name for name in order.ask.settings if name.startswith("option.")]
-    order.ask.also("images")
+    variables = [f"option.{name}" for name in VARIABLES["sglang"]]
+    names = [name for name in order.ask.settings if name.startswith("option.") and name not in variables]
+    order.ask.also("images", *variables)
     return [Line(name.removeprefix("option."), order.ask(name), "as planned") for name in names]
 
 
@@ -215,6 +222,7 @@ def write_tensorrt_llm(order: Order) -> tuple[File, ...]:
         lines.append(Line("ep_size", job.plan.tp, "whole experts per rank"))
     lines += [Line("host", "0.0.0.0"), Line("port", PORT), Line("extra_llm_api_options", EXTRA)]
     ask.also("context", "concurrency", "input_len", "output_len", "images", "image_size")
+    ask.also(*(f"option.{name}" for name in VARIABLES["tensorrt-llm"]))
     extra = _trtllm_extra(order, settings)
     parts = (Part("tensorrt-llm", "config"),)
     file = File(EXTRA, yaml_text(extra, head="What trtllm-serve has no option for."), parts, frozenset(ask.said))
@@ -341,10 +349,10 @@ def _script(order: Order, command: str, lines: Table, part: Part, nodes: Table) 
 
 
 def _text(order: Order, command: str, lines: Table, nodes: Table = ()) -> str:
+    known = VARIABLES.get(order.job.engine, {})
     variables = [
-        Line(VLLM_VARIABLES[name.removeprefix("option.")], int(bool(value)), "as planned")
-        for name, value in order.ask.settings.items()
-        if order.job.engine == "vllm" and name.removeprefix("option.") in VLLM_VARIABLES
+        Line(known[name.removeprefix("option.")], int(bool(value)), "as planned")
+        for name, value in order.ask.settings.items() if name.removeprefix("option.") in known
     ]
     head = head_of(order, *by_hand(order, SERVE, PORT))
     parts = [HEAD + comments(head) + "set -euo pipefail", IN_THE_FOLDER]

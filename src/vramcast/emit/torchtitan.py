@@ -38,7 +38,7 @@ MODELS: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """Our name -> folder and flavour [titan models/*/__init__.py]."""
 
-SCHEDULES: Final = {1: "1F1B", 2: "Interleaved1F1B"}
+SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
 
 
 def flavour_of(order: Order) -> Flavour:
@@ -161,11 +161,12 @@ def _pipeline(order: Order) -> Table:
     pp, chunks = ask("pp"), ask("virtual_stages")
     p = "parallelism.pipeline_parallel_"
     lines = [Line(p + "degree", pp, "stages, one after the other")]
-    ask.also("schedule")
+    asked = ask("schedule")
+    schedule = "interleaved" if asked == "1f1b" and chunks > 1 else asked
     size = ask("option.pipeline_microbatch_size", 1)
     if pp > 1:
         lines += [
-            Line(p + "schedule", SCHEDULES[min(chunks, 2)], "as planned"),
+            Line(p + "schedule", SCHEDULES[schedule], "as planned"),
             Line(p + "microbatch_size", size, "samples that travel together"),
             *_stages(job, pp * chunks),
         ]

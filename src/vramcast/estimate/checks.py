@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from math import gcd
 from typing import Final
 
-from vramcast.blocks.lengths import check_lengths
+from vramcast.blocks.lengths import check_lengths, reads_images
 from vramcast.blocks.parameters.targets import check_targets
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
 from vramcast.engines.eager.releases import TRAINERS, ZERO_OPTIONS, runs_deepspeed, sharder
+from vramcast.engines.serving.hardware import refuse_bitsandbytes
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.states.optimizers import optimizer
 
@@ -43,6 +44,7 @@ NEEDS: Final[dict[str, tuple[Callable[[Plan], bool], str]]] = {
     "recompute_modules": (lambda plan: plan.recompute is Recompute.SELECTIVE, "recompute=selective"),
     "recompute_layers": (lambda plan: plan.recompute is Recompute.FULL, "recompute=full"),
     "virtual_stages": (lambda plan: plan.pp > 1, "pp above 1"),
+    "schedule": (lambda plan: plan.pp > 1, "pp above 1"),
     "first_stage_layers": (lambda plan: plan.pp > 1, "pp above 1"),
     "last_stage_layers": (lambda plan: plan.pp > 1, "pp above 1"),
     "cp_kind": (lambda plan: plan.cp > 1, "cp above 1"),
@@ -62,6 +64,9 @@ SHARDERS: Final[dict[str, tuple[str, ...]]] = {
 
 FLAT_PARTITIONS: Final = ("deepspeed", "colossalai", "fsdp1")
 """What gives an optimizer flat pieces of many weights; DeepSpeed partitions those of Muon apart."""
+
+BITSANDBYTES_BASES: Final = ("nf4", "nf4-dq", "int8")
+"""Frozen weights that bitsandbytes stores."""
 
 OF_SHARDERS: Final = {**dict.fromkeys(("deepspeed", *ZERO_OPTIONS), "deepspeed"), "backward_prefetch": "fsdp1"}
 """Engine option -> the sharder that reads it."""
@@ -131,6 +136,10 @@ def refuse_ignored(job: Job) -> None:
             value, option = getattr(plan, name), name.replace("_", "-")
             shown = ",".join(value) if isinstance(value, tuple) else value
             raise InvalidSpec(f"{option}={shown} says nothing without {asked}; add that, or leave {option} out")
+    if plan.schedule == "interleaved" and plan.virtual_stages == 1:
+        raise InvalidSpec("schedule=interleaved says nothing without virtual-stages above 1; add that, or leave it out")
+    if plan.schedule == "gpipe" and plan.virtual_stages > 1:
+        raise InvalidSpec(f"schedule=gpipe has one stage on a rank, not virtual-stages={plan.virtual_stages}; use 1")
     _check_sharder(job)
     _check_optimizer(job)
     who = sharder(job) if job.engine in TRAINERS else None
@@ -162,12 +171,16 @@ def refuse_ignored(job: Job) -> None:
     if runs_deepspeed(job) and plan.shards is Shards.NOTHING and job.data_parallel > 1:
         raise Unsupported("DeepSpeed without ZeRO is not modelled; use --zero 1, 2 or 3, or --engine pytorch")
     gpu = job.cluster.gpu
-    if plan.precision is Precision.FP8 and gpu.sm is not None and not gpu.has_fp8:
-        raise InvalidSpec(f"{gpu.name} has no fp8; use precision mixed-bf16, or Ada, Hopper or newer")
+    if (plan.precision is Precision.FP8 or job.engine_options.get("float8") is True) and not gpu.has_fp8:
+        halves = "mixed-bf16" if gpu.has_bf16 else "mixed-fp16"
+        raise InvalidSpec(f"{gpu.name} has no fp8; use precision {halves}, or Ada, Hopper or newer")
+    if plan.peft is not None and plan.peft.base in BITSANDBYTES_BASES:
+        refuse_bitsandbytes(plan.peft.base, gpu)
+    if optimizer(plan.optimizer).source == "[bnb]":
+        refuse_bitsandbytes(plan.optimizer, gpu)
     if plan.etp is not None and not any(isinstance(run.layer.channel, MoE) for run in model.main.runs):
         raise InvalidSpec(f"etp={plan.etp}: {model.name} has no experts; leave etp out")
-    sees = any(stack.vision is not None for stack in model.stacks)
-    if not sees and (workload.image_size is not None or workload.images != 1):
+    if not reads_images(model) and (workload.image_size is not None or workload.images != 1):
         raise InvalidSpec(f"{model.name} reads no images; leave image-size and images out")
     if workload.decoder_seq_len is not None and len(model.stacks) == 1:
         raise InvalidSpec(f"{model.name} has no encoder beside its decoder; leave decoder-seq-len out")

@@ -31,6 +31,7 @@ from vramcast.blocks.parameters import count_parameters, named_parameters
 from vramcast.domain.answer import HostNeed, HostPart
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Model
+from vramcast.engines.eager.releases import runs_deepspeed
 from vramcast.estimate.checks import sharded_by
 from vramcast.units import ceil_div, format_bytes
 
@@ -67,7 +68,7 @@ FSDP_ALWAYS: Final = ("torchtitan", "torchtune")
 """Engines that wrap by FSDP on one rank, too."""
 
 SHARD_ALWAYS: Final = ("deepspeed", "colossalai")
-"""Engines whose states are divided whatever is asked for, ZeRO-1 at least."""
+"""Sharders whose states are divided whatever is asked for, ZeRO-1 at least."""
 
 KEEP_A_COPY: Final = ("deepspeed", "colossalai", "megatron")
 """Engines whose optimizers have an fp32 copy in every recipe; the others update the weights themselves."""
@@ -137,7 +138,7 @@ def _sharing(job: Job) -> Sharing:
     plan, cluster = job.plan, job.cluster
     number = count_parameters(job.model).total
     data = job.data_parallel * plan.cp
-    sharded = plan.shards is not Shards.NOTHING or job.engine in SHARD_ALWAYS
+    sharded = plan.shards is not Shards.NOTHING or sharded_by(job) in SHARD_ALWAYS
     divided = min(plan.shard_group or data, data) if sharded else 1
     return Sharing(
         ranks=ceil_div(cluster.count, cluster.num_nodes), shards=max(1, divided * plan.model_parallel), number=number,
@@ -189,7 +190,7 @@ def _parts(job: Job) -> Iterator[Part]:
 
 def _passing(job: Job, sharing: Sharing, steady: int) -> Iterator[HostPart]:
     """What is there before training or when a checkpoint is saved, as far as it is more than training takes."""
-    if job.engine != "deepspeed":
+    if not runs_deepspeed(job):
         return
     weights = sharing.number * HALF
     read, saved = max(0, sharing.ranks * weights - steady), weights if job.plan.shards is Shards.EVERYTHING else 0
@@ -306,7 +307,7 @@ def _on_disks(job: Job, sharing: Sharing) -> int:
 def _state_bytes(job: Job) -> int:
     """Of a parameter: its copy and the optimizer's states."""
     whole = FP32 + MOMENTS.get(job.plan.optimizer, 0)
-    half = job.plan.precision in (Precision.BF16, Precision.FP16) and job.engine not in KEEP_A_COPY
+    half = job.plan.precision in (Precision.BF16, Precision.FP16) and (sharded_by(job) or job.engine) not in KEEP_A_COPY
     return whole // 2 if half else whole
 
 

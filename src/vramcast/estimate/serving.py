@@ -25,7 +25,9 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
 from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
 from vramcast.domain.version import named, newer
-from vramcast.engines.serving.checks import refuse_ignored
+from vramcast.engines.serving.checks import refuse_ignored, refuse_ignored_of_pipeline
+from vramcast.engines.serving.hardware import ported_caution
+from vramcast.engines.serving.requests import length_caution
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.cost import with_cost
@@ -79,19 +81,6 @@ PIPELINE_ENGINES: Final = ("diffusers", "stable-diffusion.cpp")
 """Engines that run diffusion pipelines; the others run language models."""
 
 
-BEYOND: Final[dict[str, str]] = {
-    "vllm": "; vLLM refuses such a --max-model-len unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set",
-    "sglang": "; SGLang refuses such a --context-length unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 is set",
-    "tensorrt-llm": "; TensorRT-LLM cuts max_seq_len to that, newer versions unless TLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
-    "llama.cpp": "; llama-server cuts every slot to that",
-}
-"""Engine -> what it does with sequences longer than the model was trained with.
-
-[vllm] vllm/config/model.py _get_and_verify_max_len; [sglang] srt/configs/model_config.py _derive_context_length;
-[trtllm] _torch/pyexecutor/model_engine.py _init_max_seq_len; [llama.cpp] tools/server, "the slot context ... capping".
-"""
-
-
 def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAnswer:
     """Memory, capacity and verdict of one serving plan.
 
@@ -126,12 +115,14 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
                 speed.assumptions if speed else (),
             )
         ),
+        cautions=_foremost(job),
         warnings=_unique(
             chain(
                 ignored, idle, _cautions(job), deployment.warnings, deployment.advice(),
                 *(rank.warnings for rank in programs),
             )
         ),
+        ignored=newer(job.engine, job.version, ENGINES[job.engine].newest),
         changes=() if fits or not with_changes or isinstance(job, PipelineJob) else _changes(job),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
@@ -218,6 +209,8 @@ def deploy(job: ServeJob | PipelineJob) -> Deployment:
         )
     if isinstance(job, ServeJob):
         refuse_ignored(job)
+    else:
+        refuse_ignored_of_pipeline(job)
     found: Deployment = import_module(ENGINES[job.engine].module).deploy(job)
     return found
 
@@ -342,20 +335,20 @@ def _counted(rank: ServingRank) -> dict[str, int]:
 
 
 def _cautions(job: ServeJob | PipelineJob) -> Iterable[str]:
-    said = newer(job.engine, job.version, ENGINES[job.engine].newest)
-    if said is not None:
-        yield said
     if isinstance(job, PipelineJob):
         return
-    context = job.model.context
-    if context is not None and job.context > context:
-        beyond = BEYOND.get(job.engine, "")
-        yield f"context={job.context} is longer than the {context} positions {job.model.name} was trained with{beyond}"
     if job.plan.num_ranks < job.cluster.count:
         yield (
             f"the plan uses {job.plan.num_ranks} of {job.cluster.count} GPUs; the others could hold "
             f"{job.cluster.count // job.plan.num_ranks - 1} more copies, or raise --tp"
         )
+
+
+def _foremost(job: ServeJob | PipelineJob) -> tuple[str, ...]:
+    """What changes how the answer is to be read."""
+    if isinstance(job, PipelineJob):
+        return ()
+    return tuple(text for text in (length_caution(job), ported_caution(job)) if text is not None)
 
 
 def _rank_answer(job: ServeJob | PipelineJob, rank: ServingRank) -> RankAnswer:

@@ -161,7 +161,9 @@ def _expandable(job: Job) -> Job | None:
 
 
 def _half_sequence(job: Job) -> Job | None:
-    return with_workload(job, seq_len=job.workload.seq_len // 2) if job.workload.seq_len >= 2048 else None
+    workload = job.workload
+    shorter = workload.seq_len // 2
+    return with_workload(job, seq_len=shorter) if shorter >= max(1024, workload.min_seq_len or 0) else None
 
 
 TECHNIQUES: Final[tuple[Technique, ...]] = (

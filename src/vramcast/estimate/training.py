@@ -93,6 +93,7 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
             *_recipe(job), *_unversioned(job),
         )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
+        ignored=newer(job.engine, job.engine_version or (), ENGINES[job.engine].newest),
         changes=() if fits or not with_changes else _offered(job, ranks, clock.time),
         time=clock.time,
         host=host,
@@ -125,10 +126,6 @@ def _unversioned(job: Job) -> Iterator[str]:
 
 def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
     """What a user should know before trusting the verdict."""
-    if job.engine_version is not None:
-        said = newer(job.engine, job.engine_version, ENGINES[job.engine].newest)
-        if said is not None:
-            yield said
     if any(rank.gives_back_cache for rank in ranks):
         yield (
             "fits only because the allocator gives cached memory back when the card is full: expect retries and slow "

@@ -135,8 +135,11 @@ def rope_scale_of(fields: Fields) -> float:
     scaling = fields.section("rope_scaling")
     if scaling is None:
         return 1.0
-    kind = scaling.word("rope_type", "") or scaling.word("type", "")
-    return max(1.0, scaling.number("factor", 1.0)) if kind in ("linear", "dynamic") else 1.0
+    kind, factor = scaling.word("rope_type", "") or scaling.word("type", ""), scaling.number("factor", 1.0)
+    original, trained = scaling.maybe("original_max_position_embeddings"), fields.maybe("max_position_embeddings")
+    if kind == "yarn" and original and trained:  # the length is that of the table that is stretched
+        return max(1.0, factor * original / trained)
+    return max(1.0, factor) if kind in ("linear", "dynamic") else 1.0
 
 
 def even(fields: Fields, key: str, value: int) -> int:

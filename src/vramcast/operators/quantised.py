@@ -5,9 +5,10 @@ Symbols:  n elements of one weight
 bits in blocks of 256 with fp32 constants of their own (double quantisation).
 [bnb] bitsandbytes autograd/_functions.py `MatMul4Bit`: the weight is unpacked for forward and again for backward;
 nn/modules.py `Linear4bit.forward`: the input is cast to the compute type, the product back to the input's.
-[GPTQ] AutoGPTQ nn_modules/qlinear/qlinear_cuda.py: int32 packs, zeros and fp16 scales per group of 128 rows, g_idx;
-above 128 rows of input the weight is unpacked in Python through an int32 tensor and multiplied with torch.matmul.
-qlinear_cuda_old.py does so for 8 bits.
+[GPTQ] AutoGPTQ nn_modules/qlinear/qlinear_cuda_old.py: int32 packs, zeros and fp16 scales per group of 128 rows; above
+128 rows of input the weight is shifted apart into int32, cast to 8 bits (16 where it has 8), masked, less its zero,
+times its scale, each by a kernel of its own, and multiplied with torch.matmul. utils/import_utils.py
+`dynamically_import_QuantLinear` takes it where ExLlama is off and rows are in order (desc_act false).
 [bnb8] bitsandbytes autograd/_functions.py `MatMul8bitLt`: an 8-bit copy of the input, an int32 product of the input's
 type in the end; `ctx.tensors` keeps the input, backward unpacks the weight.
 [fp8] transformers integrations/finegrained_fp8.py `act_quant`: an 8-bit copy of the input, an fp32 scale per 128
@@ -33,6 +34,8 @@ class Storage(NamedTuple):
     follows_input: bool = False  # the product is cast to the type of its input, whatever it computed in
     cloned: bool = False  # PEFT clones the product before an adapter's is added
     input_saved: bool = False  # the autograd node keeps the input although the weight is frozen
+    moved: float = 0.0  # bytes of an element that kernels before the product read and write
+    kernels: int = 0  # before the product
 
     def stored_bytes(self, elements: int) -> tuple[tuple[str, int], ...]:
         """Each stored tensor's bytes for one weight of `elements` elements."""
@@ -55,6 +58,9 @@ def _bytes(parts: tuple[tuple[str, int, int], ...], elements: int) -> tuple[tupl
     return tuple((name, ceil_div(elements * top, bottom)) for name, top, bottom in parts)
 
 
+UNPACKING: Final = 5 + 4
+"""Kernels of [GPTQ] before a product: on the weight, and on its zeros, which are little [count]."""
+
 QUANTISED: Final[dict[str, Storage]] = {
     "nf4": Storage((("weight_4bit", 1, 2), ("absmax", 4, 64)), (("weight", 2, 1),), follows_input=True, cloned=True),
     "nf4-dq": Storage(
@@ -68,12 +74,13 @@ QUANTISED: Final[dict[str, Storage]] = {
     "gptq-int4": Storage(
         (("qweight", 1, 2), ("qzeros", 1, 256), ("scales", 2, 128)),
         (("weight", 2, 1), ("shifted_int32", 4, 1), ("masked_int8", 1, 1)),
-        weight_saved=True,
+        weight_saved=True, moved=0.5 + 4 + (4 + 1) + (1 + 1) + (1 + 1) + (1 + 2), kernels=UNPACKING,
     ),
     "gptq-int8": Storage(
         (("qweight", 1, 1), ("qzeros", 1, 128), ("scales", 2, 128)),
         (("weight", 2, 1),),
         before=(("shifted_int32", 4, 1), ("masked_int16", 2, 1)),
+        moved=1 + 4 + (4 + 2) + (2 + 2) + (2 + 2) + (2 + 2), kernels=UNPACKING,
     ),
     "int8-bnb": Storage((("weight_8bit", 1, 1),), (), of_input=(("input_8bit", 1, 1),), of_output=(("int32", 4, 1),)),
     "fp8-block": Storage(

@@ -1,7 +1,8 @@
 """Pipeline schedules as forward and backward slots of one stage.
 
 [1F1B] Narayanan et al., arXiv:2104.04473, section 2.2; [Megatron] megatron/core/pipeline_parallel/schedules.py,
-get_pp_rank_microbatches; [GPipe] Huang et al., arXiv:1811.06965; [ZB] Qi et al., arXiv:2401.10241.
+get_pp_rank_microbatches; [GPipe] Huang et al., arXiv:1811.06965; pytorch torch/distributed/pipelining/schedules.py
+`ScheduleGPipe`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def one_forward_one_backward(*, stage: int, stages: int, micro_batches: int) -> 
 
 
 def gpipe(*, micro_batches: int) -> Slots:
-    """All forwards, then all backwards: every micro-batch is held at once."""
+    """All forwards, then all backwards in the same order: every stage holds every micro-batch at once."""
     return Slots((Slot(True),) * micro_batches, (), 0, (Slot(False),) * micro_batches)
 
 

@@ -126,9 +126,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "ep": Option("plan", "ep", Kind.COUNT, "expert-parallel degree"),
     "etp": Option("plan", "etp", Kind.COUNT, "tensor parallelism inside experts"),
     "virtual-stages": Option("plan", "virtual_stages", Kind.COUNT, "model chunks per pipeline rank"),
-    "schedule": _choice(
-        "plan", "schedule", "pipeline schedule", ("1f1b", "interleaved", "gpipe", "zero-bubble", "dualpipe")
-    ),
+    "schedule": _choice("plan", "schedule", "pipeline schedule", ("1f1b", "interleaved", "gpipe")),
     "first-stage-layers": Option("plan", "first_stage_layers", Kind.COUNT, "layers of the first pipeline stage"),
     "last-stage-layers": Option("plan", "last_stage_layers", Kind.COUNT, "layers of the last pipeline stage"),
     "sequence-parallel": Option("plan", "sequence_parallel", Kind.FLAG, "split norms and residuals over tp"),

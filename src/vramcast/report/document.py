@@ -46,7 +46,7 @@ def document(answer: Answer, *, today: date | None = None) -> dict[str, Any]:
         "parameters": answer.num_parameters,
         "ranks": [_rank(rank) for rank in answer.ranks],
         "assumptions": list(answer.assumptions),
-        "warnings": list(answer.warnings),
+        "warnings": [*answer.cautions, *answer.warnings],
         "changes": [change_document(change, _table(answer), answer.capacity_bytes) for change in answer.changes],
     }
     if answer.ignored:

@@ -35,6 +35,7 @@ def _one(answer: OneT, words: Words) -> OneT:
         answer,
         ranks=tuple(_rank(rank, words) for rank in answer.ranks),
         ignored=_said(answer.ignored, words),
+        cautions=_said(answer.cautions, words),
         assumptions=_said(answer.assumptions, words),
         warnings=_said(answer.warnings, words),
         changes=tuple(_change(change, words) for change in answer.changes),

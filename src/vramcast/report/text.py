@@ -64,7 +64,7 @@ def render(
 def headlines(answer: Answer, words: Words, *, today: date | None = None) -> tuple[str, ...]:
     """What a search came to and the verdict; what the answer is without stands behind the first line."""
     first, *rest = (*search(answer.found, words), *verdict(answer, words, today=today))
-    return (first, *unread(answer.ignored, words), *rest)
+    return (first, *unread(answer.ignored, words), *(f"  {text}" for text in answer.cautions), *rest)
 
 
 def unread(ignored: Iterable[str], words: Words) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MultiLatentAttention
 from vramcast.domain.serving import ServeJob
+from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
 from vramcast.errors import Unsupported
 from vramcast.estimate.serving_changes import with_length
-from vramcast.search.hardware import dtype_on, has_kernel, runs_on
 from vramcast.states.storage import FORMATS
 
 NODE_CARDS: Final = 8
@@ -53,7 +53,9 @@ def smallest_gpu(job: ServeJob, cards: Iterable[Gpu]) -> Iterator[Candidate]:
     """As many cards as the question has, of every kind that the engine runs on, the smallest first."""
     fitting = [gpu for gpu in cards if runs_on(job.engine, job.version, gpu)]
     for gpu in sorted(fitting, key=lambda gpu: (gpu.visible_bytes, gpu.bandwidth_bytes_per_s or 0, gpu.name)):
-        if job.plan.weights is not None and not has_kernel(job.plan.weights, gpu):
+        if job.plan.weights is not None and not has_kernel(
+            job.plan.weights, gpu, job.engine, job.version
+        ):
             continue
         cluster = Cluster(gpu=gpu, gpus_per_node=job.cluster.gpus_per_node, num_nodes=job.cluster.num_nodes)
         moved = replace(job, cluster=cluster)
@@ -111,7 +113,9 @@ def formats(job: ServeJob) -> Iterator[Candidate]:
     yield Candidate("as stored", own, replace(job, plan=replace(job.plan, weights=None), weights=job.weights))
     bits = FORMATS[own].bits_per_weight if own in FORMATS else 16.0
     for name in STORED[job.engine]:
-        if FORMATS[name].bits_per_weight < bits and has_kernel(name, job.cluster.gpu):
+        if FORMATS[name].bits_per_weight < bits and has_kernel(
+            name, job.cluster.gpu, job.engine, job.version
+        ):
             changed = replace(job, plan=replace(job.plan, weights=name), weights=None)
             yield Candidate(f"--weights {name}", name, changed)
 

@@ -227,7 +227,9 @@ def _longest_sequence(asked: Question) -> Result:
     most = max(1, (positions or MOST_TOKENS) // step)
 
     def look(number: int) -> Look:
-        job = with_workload(asked.job, seq_len=step * number)
+        shortest = asked.job.workload.min_seq_len or 0
+        lengths = {"seq_len": step * number} | ({"min_seq_len": None} if shortest > step * number else {})
+        job = with_workload(asked.job, **lengths)
         return _look(job, f"--seq-len {step * number}", step * number, asked.headroom)
 
     return _largest(look, most, asked.job.workload.seq_len // step)

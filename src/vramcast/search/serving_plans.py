@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Fleet, ServeAnswer
 from vramcast.domain.device import Cluster
-from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, ServeSpace
+from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, ServeSpace, all_ignored
 from vramcast.domain.price import Cost
 from vramcast.domain.serving import ServeJob
+from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.serving import answer, verdict
 from vramcast.estimate.speed import timed
 from vramcast.search.candidates import SPLITTING, STORED, divisible
-from vramcast.search.hardware import dtype_on, has_kernel, runs_on
 from vramcast.search.serving_nearest import Attempt, nearest
 from vramcast.search.serving_replicas import (
     Deployment,
@@ -92,6 +92,7 @@ def _searched(space: ServeSpace, limits: Limits, goal: Goal, top: int) -> tuple[
         reasons=tuple(_reasons(best[0], found, goal)) if best else near.reasons if near else (),
         front=_front(found, space),
         warnings=(*warnings, *left, *looked.left_out(), *cautions),
+        ignored=all_ignored([*plans, *([near.answer] if near else ())]),
     )
     return found_answer, best[0].job if best else None
 
@@ -143,7 +144,8 @@ class _Search:
             if not runs_on(engine, version, gpu):
                 self.refusals[f"{engine} does not run on {gpu.name}"] = None
                 continue
-            if weights is not None and (weights not in STORED.get(engine, ()) or not has_kernel(weights, gpu)):
+            loads = weights is None or weights in STORED.get(engine, ())
+            if weights is not None and not (loads and has_kernel(weights, gpu, engine, version)):
                 self.refusals[f"{engine} has no {weights} weights on {gpu.name}"] = None
                 continue
             dtype = dtype_on(gpu, base.plan.dtype or base.model.dtype)

@@ -5,8 +5,6 @@ the search call the same functions, so they cannot disagree. Stable: every name 
 
 Symbols:  m micro-batches   p stages   v virtual stages   F, B one micro-batch's forward and backward on a stage
 [1F1B] Narayanan et al., arXiv:2104.04473, section 2.2: bubble (p - 1)(F + B), with v chunks a v-th of it
-[ZB] Qi et al., arXiv:2401.10241, table 1: ZB-H1 leaves (p - 1)(F + B - 2 W), where W is the weight gradients' part
-[DualPipe] DeepSeek-V3, arXiv:2412.19437, table 2: (p / 2 - 1)(F&B + B - 3 W)
 """
 
 from __future__ import annotations
@@ -16,9 +14,6 @@ from typing import Any, Final, NamedTuple
 
 Number = Any
 """A float or an array of floats; mypy cannot say "both operands of the same kind" without a class for arrays."""
-
-WEIGHT_SHARE: Final = 0.5
-"""W of B: the products of a backward pass give the weights' gradients half of their operations."""
 
 
 def larger(a: Number, b: Number) -> Number:
@@ -94,27 +89,10 @@ def interleaved(pipeline: Pipeline) -> Number:
     return pipeline.others * (1 + (chunks - 1) * missing) / chunks
 
 
-def zero_bubble(pipeline: Pipeline) -> Number:
-    """Weight gradients fill what 1F1B leaves idle [ZB]."""
-    forward = pipeline.forward - pipeline.slowest_forward
-    backward = pipeline.backward - pipeline.slowest_backward
-    return forward + backward * (1 - 2 * WEIGHT_SHARE)
-
-
-def dualpipe(pipeline: Pipeline) -> Number:
-    """Micro-batches enter from both ends [DualPipe]."""
-    forward = pipeline.forward - pipeline.slowest_forward
-    backward = pipeline.backward - pipeline.slowest_backward
-    share = positive(pipeline.stages / 2 - 1) / larger(pipeline.stages - 1, 1)
-    return share * (forward + backward * (2 - 3 * WEIGHT_SHARE))
-
-
 BUBBLES: Final[dict[str, Callable[[Pipeline], Number]]] = {
     "1f1b": one_forward_one_backward,
     "gpipe": one_forward_one_backward,
     "interleaved": interleaved,
-    "zero-bubble": zero_bubble,
-    "dualpipe": dualpipe,
 }
 """Schedule -> seconds of a step in which the slowest stage has nothing to do."""
 

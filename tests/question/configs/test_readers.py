@@ -149,6 +149,14 @@ def test_vllms_numbers_have_suffixes(text: str, tokens: int, tmp_path: Path) -> 
     assert read_files([path], command="serve").options["context"] == tokens
 
 
+@pytest.mark.parametrize(("value", "told"), [("1", True), ("0", False)])
+def test_the_variable_that_allows_longer_sequences_is_read(value: str, told: bool, tmp_path: Path) -> None:
+    text = VLLM.replace("vllm serve", f"export VLLM_ALLOW_LONG_MAX_MODEL_LEN={value}\nvllm serve")
+    assert "VLLM_ALLOW" in text
+    given = read_files([written(tmp_path, "serve.sh", text)], command="serve")
+    assert ("allow-long=true" in given.options.get("engine-option", ())) is told
+
+
 def test_a_server_argument_that_is_no_number_gets_a_sentence(tmp_path: Path) -> None:
     given = read_files([written(tmp_path, "serve.sh", VLLM.replace("16384", "1.5K"))], command="serve")
     assert "context" not in given.options

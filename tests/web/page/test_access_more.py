@@ -119,7 +119,7 @@ def test_a_screen_reader_hears_what_was_found(opened: Opened) -> None:
     page.get_by_role("link", name="Replay").click()
     page.wait_for_selector(".drop")
     played(page)
-    assert page.locator("#said").inner_text().startswith("Peak 1018.00 MiB reserved")
+    assert page.locator("#said").inner_text().startswith("Peak 1018.00 MiB")
 
 
 def test_a_page_that_is_left_while_it_works_is_not_disturbed(opened: Opened) -> None:

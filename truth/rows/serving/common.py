@@ -41,8 +41,11 @@ def gpu_of(row: Row) -> Gpu:
 
 
 def _nearest(visible_gib: float) -> Gpu:
-    """The card whose visible memory is nearest to a figure that a log states without naming the card."""
-    cards = map(load_gpu, gpu_names())
+    """The card whose visible memory is nearest to a figure that a log states without naming the card.
+
+    Of those with bf16: on older ones engines refuse formats that such a log may be about.
+    """
+    cards = [card for card in map(load_gpu, gpu_names()) if card.has_bf16]
     nearest = min(cards, key=lambda card: abs(card.visible_bytes / GIB - visible_gib))
     return replace(nearest, visible_bytes=round(visible_gib * GIB))
 

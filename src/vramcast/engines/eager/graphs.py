@@ -15,6 +15,9 @@ from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph
 
 INT64: Final = 8
+ADDED_MASK: Final = "attention mask"
+"""What eager code adds to scores: no operator saves it, so it dies with the forward of the layers unless a checkpoint
+holds it for theirs [transformers masking_utils.py `eager_mask`]."""
 BATCH_TENSORS: Final = ("input_ids", "labels", "attention_mask", "position_ids")
 
 
@@ -105,7 +108,7 @@ def input_tensors(recipe: Recipe) -> tuple[Tensor, ...]:
         kinds = len({layer.mixer.window for layer in stack.layers if isinstance(layer.mixer, Attention)})
         mask = sizes.batch * sizes.seq_len * sizes.seq_len * sizes.numerics.compute
         formula = f"{sizes.batch} x {sizes.seq_len} x {sizes.seq_len} x {sizes.numerics.compute} B"
-        found += [_input("attention mask", mask, "batch", formula)] * kinds
+        found += [_input(ADDED_MASK, mask, "batch", formula)] * kinds
     if sizes.masked:
         mask = sizes.batch * sizes.seq_len * sizes.seq_len
         found.append(_input("causal mask", mask, "batch", f"{sizes.batch} x {sizes.seq_len} x {sizes.seq_len} x 1 B"))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
-from vramcast.engines.eager.graphs import Blocks, Layers, blocks, input_tensors
+from vramcast.engines.eager.graphs import ADDED_MASK, Blocks, Layers, blocks, input_tensors
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
@@ -150,6 +150,7 @@ def passes(
     last = lowering.lowered(built.head, 1, gradient, gathered.head if gathered else None)
     added = _added_to_the_heads(recipe, built.embedding, lowering.gradients)
     inputs, kept = input_tensors(recipe), _kept_logits(recipe)
+    dying = () if recipe.recompute else tuple(tensor for tensor in inputs if tensor.name == ADDED_MASK)
     # in the order of the program, which what is around the parts goes by
     before = (node for tower, parts in towers for node in _tower_forward(tower, parts, around))
     after = (node for tower, parts in reversed(towers) for node in _tower_backward(tower, parts, around))
@@ -158,14 +159,14 @@ def passes(
     return Passes(
         (
             *map(Alloc, inputs), *around.begin(), *before, *first.forward, *around.forward(name, layers),
-            *last.forward, *map(Alloc, kept), *around.leave(layers),
+            *map(Free, dying), *last.forward, *map(Alloc, kept), *around.leave(layers),
         ),
         (
             *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *around.turn(), *last.backward,
             *around.between(tuple(weight_gradients(built.head))), *around.backward(name, layers), *first.backward,
             *_sum_with_the_heads(added), *after,
             *around.end(tuple(tensor for tensor in ends if tensor not in added)), Free(built.head.outputs[0].tensor),
-            *map(Free, (*kept, *inputs)),
+            *map(Free, (*kept, *(tensor for tensor in inputs if tensor not in dying))),
         ),
         tuple(gradient for gradient in lowering.gradients if gradient.tensor not in added),
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.domain.model import MLP, Attention, Head, MoE, MultiLatentAttention
-from vramcast.domain.serving import ServeJob, ServePlan
+from vramcast.domain.serving import PipelineJob, ServeJob, ServePlan
+from vramcast.engines.serving.hardware import refuse_card, refuse_pipeline_card
+from vramcast.engines.serving.requests import refuse_pipeline_requests, refuse_requests
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.states.cache import KV_BITS
 
@@ -24,6 +26,8 @@ READS: Final[dict[str, frozenset[str]]] = {
     "llama.cpp": GGML,
     "ik_llama.cpp": GGML,
     "transformers": ANY | {"pp", "dtype", "attention", "offload", "draft", "lora_slots"},
+    "diffusers": frozenset(("weights", "dtype", "offload", "tiling", "slicing")),
+    "stable-diffusion.cpp": frozenset(("weights", "attention", "offload", "tiling")),
 }
 """Fields of the plan that an engine looks at. Anything else that is not its default is refused, not ignored."""
 
@@ -48,6 +52,24 @@ def refuse_ignored(job: ServeJob) -> None:
     refuse_foreign_cache(job)
     if job.plan.draft is not None and job.model.head is not Head.LM:
         raise InvalidSpec(f"draft: {job.model.name} generates no tokens that a draft could propose; leave it out")
+    _refuse_unread(job)
+    refuse_requests(job)
+    refuse_card(job)
+
+
+def refuse_ignored_of_pipeline(job: PipelineJob) -> None:
+    """The same of a diffusion pipeline."""
+    _refuse_unread(job)
+    if job.engine == "stable-diffusion.cpp" and job.requests.concurrency > 1:
+        raise Unsupported(
+            f"stable-diffusion.cpp generates one image after the other, not {job.requests.concurrency} at once; leave "
+            "concurrency out"
+        )
+    refuse_pipeline_requests(job)
+    refuse_pipeline_card(job)
+
+
+def _refuse_unread(job: ServeJob | PipelineJob) -> None:
     reads, default = READS.get(job.engine), ServePlan()
     if reads is None:
         return

@@ -7,13 +7,16 @@ from 0.5.3; 0.5.23: python/sglang/srt/arg_groups/memory_hook.py `handle_gpu_memo
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Final, NamedTuple
 
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Model, MultiLatentAttention
 from vramcast.domain.serving import ServeJob, ServePlan, Version
-from vramcast.engines.serving.choices import Known, Value, typed_options
+from vramcast.engines.serving.choices import FLAG, Known, Value, typed_options
+from vramcast.engines.serving.requests import ALLOW_LONG
 from vramcast.engines.sglang.fraction import Capture, default_fraction, vision_factor
+from vramcast.errors import InvalidSpec
 from vramcast.units import GIB, MIB
 
 
@@ -60,6 +63,7 @@ SPARSE_FP8_SINCE: Final[Version] = (0, 5, 6)
 """From then on sparse attention keeps an FP8 cache on Blackwell by itself [args `_set_default_nsa_kv_cache_dtype`]."""
 
 OPTIONS: Final[dict[str, Known]] = {
+    ALLOW_LONG: FLAG,  # SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN
     "cuda-graph-max-bs": Known(int, most=1 << 16),  # largest batch with a graph
     "max-total-tokens": Known(int),  # at most so many tokens of full attention
     "swa-full-tokens-ratio": Known(float, least=1e-6, most=1, about="windows"),  # [args] between 0 and 1
@@ -89,6 +93,11 @@ def settings_of(job: ServeJob) -> Settings:
     """
     plan, size = job.plan, card_bytes(job.cluster.gpu)
     capture = _capture(job, _tier(job.version, size))
+    if plan.block_tokens is not None and capture.chunk % plan.block_tokens:
+        raise InvalidSpec(
+            f"block-tokens={plan.block_tokens} does not divide the {capture.chunk} tokens of SGLang's prefill steps; "
+            f"use {gcd(capture.chunk, LATENT_PAGE)}, or other --batched-tokens"
+        )
     fraction = plan.memory_fraction or default_fraction(job.version, size, capture)
     drafts = plan.draft is not None and plan.draft.kind != "ngram"
     return Settings(

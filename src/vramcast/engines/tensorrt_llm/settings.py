@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.model import MultiLatentAttention
 from vramcast.domain.serving import ServeJob, Version
-from vramcast.engines.serving.choices import Known, typed_options
+from vramcast.engines.serving.choices import FLAG, Known, typed_options
+from vramcast.engines.serving.requests import ALLOW_LONG
 
 PYTORCH_SINCE: Final[Version] = (1, 0)
 
@@ -32,6 +33,7 @@ OLD_BUILT_BLOCK: Final = 128
 HOPPER: Final = 90
 
 OPTIONS: Final[dict[str, Known]] = {
+    ALLOW_LONG: FLAG,  # TLLM_ALLOW_LONG_MAX_MODEL_LEN
     "max-tokens": Known(int),  # KvCacheConfig.max_tokens
     # KvCacheConfig.max_attention_window as the network has them; else all at full length
     "sliding-windows": Known(bool, about="windows"),

@@ -27,7 +27,7 @@ from vramcast.parallel.fsdp import (
     release,
     sharded_gradients,
 )
-from vramcast.parallel.pipeline import Slot, Slots, interleaved, one_forward_one_backward
+from vramcast.parallel.pipeline import Slot, Slots, gpipe, interleaved, one_forward_one_backward
 from vramcast.states.steps import clip_program, state_program, step_program, weight_program
 
 
@@ -220,6 +220,8 @@ def _runs(layers: list[Layer]) -> tuple[tuple[int, Layer], ...]:
 
 def _slots(setting: Setting, stage: int) -> Slots:
     plan, batches = setting.job.plan, setting.micro_batches
+    if plan.schedule == "gpipe":
+        return gpipe(micro_batches=batches)
     if plan.virtual_stages == 1:
         return one_forward_one_backward(stage=stage, stages=plan.pp, micro_batches=batches)
     rounds = max(1, batches // plan.pp)  # [pipelining ScheduleInterleaved1F1B]

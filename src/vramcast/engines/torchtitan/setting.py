@@ -66,8 +66,6 @@ def check(job: Job) -> None:
         raise Unsupported("torchtitan offloads to the host only; use --offload-optimizer cpu")
     if plan.pp > 1 and offloaded(job):
         raise Unsupported("torchtitan's offload with pipeline parallelism is not modelled; use --pp 1")
-    if plan.schedule in ("zero-bubble", "dualpipe", "gpipe"):
-        raise Unsupported(f"torchtitan's {plan.schedule} schedule is not modelled; use 1f1b or interleaved")
 
 
 def read(job: Job) -> Setting:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.choices import FLAG, Known, typed_options
+from vramcast.engines.serving.requests import ALLOW_LONG
 
 
 class Options(NamedTuple):
@@ -19,12 +20,14 @@ class Options(NamedTuple):
     graph_sizes: int | None = None  # batch sizes captured, where the user lists them
     graphs_in_budget: bool | None = None  # VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS
     flashinfer_sampler: bool | None = None  # VLLM_USE_FLASHINFER_SAMPLER
+    allow_long: bool = False  # VLLM_ALLOW_LONG_MAX_MODEL_LEN
 
 
 KNOWN: Final[dict[str, Known]] = {
     "v1": FLAG, "offline": FLAG, "hybrid-manager": FLAG,
     "language-model-only": Known(bool, about="towers"), "images": Known(int, least=0, most=1 << 16, about="towers"),
     "graph-sizes": Known(int, most=1 << 16), "graphs-in-budget": FLAG, "flashinfer-sampler": FLAG,
+    ALLOW_LONG: FLAG,
 }
 """Option as users write it -> what its value may be."""
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.catalogue.formats import load_format
+from vramcast.engines.serving.requests import ALLOW_LONG, way_out
 from vramcast.question.configs.environment import unread_environment
 from vramcast.question.configs.reading import ELSEWHERE, Command, Config, Reading, Unread, command_of, plain
 from vramcast.question.configs.watched import Known, Watched
@@ -154,6 +155,8 @@ def _read(config: Config, server: Server) -> Reading:
         values.cannot("config", ELSEWHERE, file="vllm")
     options |= _stored(values) | _adapters(values, server)
     options |= _vllm(values) if server is VLLM else _sglang(values)
+    if command.variables.get(way_out(server.engine)) not in (None, "", "0"):
+        options["engine-option"] = (*options.get("engine-option", ()), f"{ALLOW_LONG}=true")
     for name, usual in USUAL.items():
         values.only(name, *usual)
     unread = [*command.unread, *place, *values.unread(), *unread_environment(command.variables, allocator=False)]

@@ -28,8 +28,10 @@ ASKED: Final = {"training.seq_len": "seq-len", "training.local_batch_size": "mic
 
 RECOMPUTE: Final = {"none": "none", "selective": "selective", "full": "full"}
 
-SCHEDULES: Final = {"1F1B": 1, "Interleaved1F1B": 2}
-"""Schedule -> chunks a rank has at least [titan distributed/pipeline_parallel.py]."""
+SCHEDULES: Final[dict[str, dict[str, Any]]] = {
+    "1F1B": {}, "GPipe": {"schedule": "gpipe"}, "Interleaved1F1B": {"virtual-stages": 2, "schedule": "interleaved"},
+}
+"""Schedule -> options; the chunks a rank has at least [titan distributed/pipeline_parallel.py]."""
 
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "parallelism.enable_sequence_parallel": (True,), "training.dtype": ("float32",),
@@ -135,8 +137,8 @@ def _sharding(values: Watched) -> dict[str, Any]:
 
 def _pipeline(values: Watched) -> dict[str, Any]:
     p = "parallelism.pipeline_parallel_"
-    chunks = values.one_of(f"{p}schedule", SCHEDULES, option="schedule")
-    return {"virtual-stages": chunks, "schedule": "interleaved"} if chunks == 2 else {}
+    asked = values.one_of(f"{p}schedule", SCHEDULES, option="schedule") or {}
+    return dict(asked) if (values.count(f"{p}degree") or 1) > 1 else {}
 
 
 def _registry(config: Config) -> Reading:

@@ -9,13 +9,11 @@ BEYOND_ZH: Final = "context={context} 超过 {model} 训练时的 {positions} �
 
 SERVING_ZH: Final[dict[str, str]] = {
     BEYOND: BEYOND_ZH,
-    BEYOND + "; vLLM refuses such a --max-model-len unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set":
-        BEYOND_ZH + "；除非设置 VLLM_ALLOW_LONG_MAX_MODEL_LEN=1，vLLM 会拒绝这样的 --max-model-len",
-    BEYOND + "; SGLang refuses such a --context-length unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 is set":
-        BEYOND_ZH + "；除非设置 SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1，SGLang 会拒绝这样的 --context-length",
-    BEYOND + "; TensorRT-LLM cuts max_seq_len to that, newer versions unless TLLM_ALLOW_LONG_MAX_MODEL_LEN=1":
-        BEYOND_ZH + "；TensorRT-LLM 会把 max_seq_len 截到该值，新版本可设 TLLM_ALLOW_LONG_MAX_MODEL_LEN=1 避免",
     BEYOND + "; llama-server cuts every slot to that": BEYOND_ZH + "；llama-server 会把每个槽位截到该值",
+    BEYOND + "; its context is allocated nevertheless": BEYOND_ZH + "；其上下文照样分配",
+    BEYOND + "; transformers only warns": BEYOND_ZH + "；transformers 只给出警告",
+    "{engine} runs on {gpu} in {vendor}'s own build: memory is that of its CUDA build":
+        "{engine} 在 {gpu} 上以 {vendor} 自己的版本运行：显存按其 CUDA 版本计算",
     "the plan uses {used} of {there} GPUs; the others could hold {copies} more copies, or raise --tp":
         "方案只用了 {there} 张卡中的 {used} 张；其余的还能放 {copies} 份副本，或增大 --tp",
     "nothing is left for the cache: {taken}; {missing} more than the engine may take":

@@ -13,8 +13,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "{precision} on {gpu}, which has no bf16 tensor cores: it is emulated, timed as fp32; {instead}":
         "{gpu} 没有 bf16 张量核心，{precision} 只能模拟执行，按 fp32 计时；可改用 {instead}",
     "{engine} has no fp16; --engine deepspeed has": "--engine deepspeed（{engine} 不支持 fp16）",
-    "{engine} {version} is newer than {newest}, the newest that is known: answered as that":
-        "{engine} {version} 比已知最新的 {newest} 更新：按后者回答",
+    "what {engine} {version} changed since {newest}, the newest that is known":
+        "{engine} {version} 自已知最新的 {newest} 以来的改动",
     "{engine} is modelled alike in every version: {version} changes nothing":
         "{engine} 各版本的建模相同：{version} 不改变结果",
     "seq-len={length} is longer than the {context} positions {model} was trained with":

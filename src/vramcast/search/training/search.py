@@ -20,7 +20,7 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, Change
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
-from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, Space
+from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, Space, all_ignored
 from vramcast.domain.version import named
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer
@@ -139,6 +139,7 @@ def _searched(
         reasons=tuple(looked.reasons(fitting[0])) if fitting else (),
         front=looked.front(),
         warnings=(*warnings, *no_room, *dict.fromkeys(looked.left_out)),
+        ignored=all_ignored([*(found.answer for found in fitting), *([nearest] if nearest else ())]),
     )
     return _Searched(found, looked.num_tight)
 

@@ -14,6 +14,7 @@ from vramcast.blocks.sizes import Sizes
 from vramcast.blocks.transformer import decoder_layer
 from vramcast.domain.model import Layer, MultiLatentAttention
 from vramcast.operators.graph import Operator as Taped
+from vramcast.operators.quantised import QUANTISED, Storage
 from vramcast.timing.training.float8 import CASTS, conversions, in_8_bits
 from vramcast.timing.training.parts import Operator, part_of
 
@@ -23,6 +24,9 @@ TOKENS: Final = 64
 NOTHING_MOVES: Final = frozenset({"hold", "slice", "view", "chunk", "promote"})
 
 TRANSFERS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+
+SHIFTED: Final = 4
+"""Bytes of an element of what the first kernel that unpacks a weight writes [GPTQ in operators/quantised.py]."""
 
 ATTENTION: Final = frozenset({
     "flash_attention", "efficient_attention", "cudnn_attention", "repeat_kv", "scan", "causal_conv1d", "matmul",
@@ -91,7 +95,9 @@ def _operator(found: Taped, rows: int, sizes: Sizes) -> Operator:
     gradients = sum(value.gradient_bytes for value in (*found.inputs, *found.outputs)) if flows else 0
     back = gradients + sum(value.num_bytes for value in found.saved) if gradients else 0
     path = found.outputs[0].name if found.outputs else found.name
-    if found.name == "unpack" or found.name == "quantised_linear":
+    if found.name == "unpack":
+        return _by_kernels(found, path, QUANTISED[sizes.stored])
+    if found.name == "quantised_linear":
         beside = 2.0 * sum(tensor.num_bytes for tensor in found.temporaries)  # written and read
         return _unpacked(found, path, rows, moved=moved, beside=beside, width=width)
     if not found.flops:
@@ -113,11 +119,19 @@ def _operator(found: Taped, rows: int, sizes: Sizes) -> Operator:
     )
 
 
+def _by_kernels(found: Taped, path: str, storage: Storage) -> Operator:
+    """What unpacks a weight before its product; again in backward, unless the product saved the weight."""
+    again = 0.0 if storage.weight_saved else 1.0
+    moved, kernels = storage.moved * found.temporaries[0].num_bytes / SHIFTED, float(storage.kernels)
+    return Operator(
+        path, "pointwise", part_of(path), kernels=kernels, backward_kernels=again * kernels, weight_bytes=moved,
+        backward_weight_bytes=again * moved,
+    )
+
+
 def _unpacked(found: Taped, path: str, rows: int, *, moved: int, beside: float, width: int) -> Operator:
-    """A product with weights of few bits, or the step before it that unpacks them: again in backward."""
+    """A product with weights of few bits, which its kernels unpack: again in backward."""
     kernels = 1.0 + 2 * len(found.temporaries)
     weight = beside + width * found.flops / 2 / rows
-    if not found.flops:
-        return Operator(path, "pointwise", part_of(path), 0.0, 0.0, 0.0, 0.0, kernels, kernels, weight, weight)
     flops, bytes_ = found.flops / rows, moved / rows
     return Operator(path, "product", part_of(path), flops, bytes_, flops, bytes_, kernels, kernels, weight, weight)

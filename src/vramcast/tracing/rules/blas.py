@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import torch
 
-from vramcast.domain.cublas import lt_workspace_bytes, workspace_bytes
+from vramcast.domain.cublas import LT_KEPT_SINCE, lt_workspace_bytes, workspace_bytes
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.memory import Device
-from vramcast.tracing.rules.versions import installed
+from vramcast.tracing.rules import versions
+from vramcast.tracing.rules.versions import at_least
 from vramcast.units import round_up
 
 C_NAMES: Final = {
@@ -30,7 +31,7 @@ def handle_workspace_bytes(device: Device) -> int:
     if device.blas_workspace is not None:
         return device.blas_workspace
     capability = device.gpu.compute_capability if device.gpu else None
-    return workspace_bytes(capability, torch=installed(), environment=os.environ)
+    return workspace_bytes(capability, torch=versions.installed(), environment=os.environ)
 
 
 def is_of_blas(place: object) -> bool:
@@ -51,9 +52,12 @@ def in_backward() -> bool:
 
 def take_lt_workspace(call: Call) -> None:
     """What cublasLt works in: by version one of its own or that of cuBLAS, whose handle it uses [gemm]."""
+    own = 0 if call.device.is_cpu else lt_workspace_bytes(torch=versions.installed(), environment=os.environ)
+    kept = at_least(LT_KEPT_SINCE)
+    if own and not kept:
+        call.scratch(own, "cublasLt workspace")
     take_workspace(call)
-    own = lt_workspace_bytes(torch=installed(), environment=os.environ)
-    if own and not call.device.is_cpu:
+    if own and kept:
         call.workspace(("cublasLt", in_backward()), own, "cublasLt workspace")
 
 

@@ -18,7 +18,7 @@ def installed() -> Version:
     return int(major), int(minor)
 
 
-def at_least(version: Version) -> bool:
+def at_least(version: tuple[int, ...]) -> bool:
     """Whether the simulated torch is of that version or a later one."""
     return installed() >= version
 

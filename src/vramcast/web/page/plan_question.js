@@ -5,6 +5,9 @@ import { applied } from "./parts/changes.js";
 const HOUR_S = 3600;
 const MILLION = 1e6;
 
+/** Options that say the same: where a plan has one, the other leaves the question. */
+const SAME = { "shards": ["zero"], "zero": ["shards"], "grad-accum": ["global-batch"], "global-batch": ["grad-accum"] };
+
 /** "--gpus 8xh100 --tp 2 --compile" as options by name; a flag is "true". */
 export function optionsIn(label) {
   const found = {};
@@ -24,7 +27,9 @@ export function optionsIn(label) {
  * @param {string[]} names  options that the page of one plan knows
  */
 export function planQuestion(asked, found, names) {
-  const kept = Object.entries(asked).filter(([name, value]) => names.includes(name) && !String(value).includes(","));
+  const said = Object.keys(found).flatMap((name) => SAME[name] ?? []);
+  const kept = Object.entries(asked).filter(
+    ([name, value]) => names.includes(name) && !said.includes(name) && !String(value).includes(","));
   return applied(Object.fromEntries(kept), found);
 }
 

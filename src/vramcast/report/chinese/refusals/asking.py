@@ -148,8 +148,59 @@ ASKING_ZH: Final[dict[str, str]] = {
     "precision={precision} is not modelled for engine litgpt; use bf16 (bf16-true)":
         "litgpt 未建模 precision={precision}；请用 bf16（bf16-true）",
     "offload-parameters needs ZeRO-3; add --zero 3": "offload-parameters 需要 ZeRO-3；请加 --zero 3",
-    "{gpu} has no fp8; use precision mixed-bf16, or Ada, Hopper or newer":
-        "{gpu} 不支持 fp8；请用 precision mixed-bf16，或换 Ada、Hopper 及以上的卡",
+    "{gpu} has no fp8; use precision {precision:w}, or Ada, Hopper or newer":
+        "{gpu} 不支持 fp8；请用 precision {precision}，或换 Ada、Hopper 及以上的卡",
+    "schedule=interleaved says nothing without virtual-stages above 1; add that, or leave it out":
+        "没有大于 1 的 virtual-stages，schedule=interleaved 没有意义；请加上，或去掉它",
+    "schedule=gpipe has one stage on a rank, not virtual-stages={chunks:w}; use 1":
+        "schedule=gpipe 每个 rank 只有一个阶段，而不是 virtual-stages={chunks}；请用 1",
+    "{name:w}={value:w} says nothing about a language model; leave it out":
+        "{name}={value} 与语言模型无关；请去掉",
+    "image-size={size:w} says nothing to {engine:w}; leave it out": "image-size={size} 对 {engine} 没有意义；请去掉",
+    "{pipeline:w} generates images, no videos; leave frames out": "{pipeline} 生成图像而非视频；请去掉 frames",
+    "context={context:w} is more than the {positions:w} positions that {model} learned":
+        "context={context} 超过 {model} 学到的 {positions} 个位置",
+    "context={context:w} is longer than the {positions:w} positions {model:w} was trained with, and {said}; use "
+    "--context {limit:w}, or {variable:w}=1 with --engine-option {option:w}=true":
+        "context={context} 超过 {model} 训练时的 {positions} 个位置，{said}；请用 --context {limit}，或设置 "
+        "{variable}=1 并加 --engine-option {option}=true",
+    "block-tokens={size:w} is no size of {engine:w}'s blocks; use {wanted}":
+        "block-tokens={size} 不是 {engine} 的块大小；请用 {wanted}",
+    "block-tokens={size:w} does not divide the {chunk:w} tokens of SGLang's prefill steps; use {wanted:w}, or other "
+    "--batched-tokens":
+        "block-tokens={size} 不能整除 SGLang 一步预填充的 {chunk} 个 token；请用 {wanted}，或换 --batched-tokens",
+    "lora-rank={rank:w} says nothing without lora-slots; add that, or leave it out":
+        "没有 lora-slots，lora-rank={rank} 没有意义；请加上，或去掉它",
+    "lora-rank={rank:w} is no largest rank of {engine:w}; use {ranks}":
+        "lora-rank={rank} 不是 {engine} 可用的最大秩；请用 {ranks}",
+    "draft={kind:w} is none of {engine:w}'s; use another draft, or --engine vllm":
+        "{engine} 没有 draft={kind}；请换一种草稿，或用 --engine vllm",
+    "this version of {engine:w} takes no draft model; use eagle or ngram, or another version":
+        "这个版本的 {engine} 不支持草稿模型；请用 eagle 或 ngram，或换版本",
+    "draft={draft:w} generates no tokens; use a language model": "draft={draft} 不生成 token；请用语言模型",
+    "draft={draft:w} has a vocabulary of {rows:w}, {model:w} one of {own:w}; use a draft with the same":
+        "draft={draft} 的词表为 {rows}，{model} 的为 {own}；请用词表相同的草稿模型",
+    "{engine:w} does not run on {gpu:w}; {instead}": "{engine} 不能在 {gpu} 上运行；{instead}",
+    "use --engine {engines}": "请用 --engine {engines}",
+    "use another card": "请换一种卡",
+    "{option:w}={value:w} needs compute capability {needed:w} under {engine:w}, and {gpu:w} has {own:w}; use a newer "
+    "card or another format":
+        "{option}={value} 在 {engine} 下需要计算能力 {needed}，而 {gpu} 为 {own}；请换更新的卡或其他格式",
+    "vllm refuses dtype=bf16 on {gpu:w}, which has no bf16; use --dtype fp16":
+        "{gpu} 不支持 bf16，vllm 会拒绝 dtype=bf16；请用 --dtype fp16",
+    "attention=flash needs compute capability {needed:w}, and {gpu:w} has {own:w}; use sdpa":
+        "attention=flash 需要计算能力 {needed}，而 {gpu} 为 {own}；请用 sdpa",
+    "{stored:w} is bitsandbytes', which has no kernels for {vendor}'s {gpu:w} here; use another format, or "
+    "NVIDIA's cards":
+        "{stored} 属于 bitsandbytes，它没有 {vendor} {gpu} 的内核；请换其他格式，或用 NVIDIA 的卡",
+    "stable-diffusion.cpp generates one image after the other, not {count:w} at once; leave concurrency out":
+        "stable-diffusion.cpp 逐张生成图像，不能同时生成 {count} 张；请去掉 concurrency",
+    "vLLM refuses such a --max-model-len": "vLLM 会拒绝这样的 --max-model-len",
+    "SGLang refuses such a --context-length": "SGLang 会拒绝这样的 --context-length",
+    "TensorRT-LLM cuts max_seq_len to that": "TensorRT-LLM 会把 max_seq_len 截到该值",
+    "a multiple of 16": "16 的倍数", "a power of two": "2 的幂",
+    "16, 32, 64 or 128": "16、32、64 或 128", "16, 32, 64, 128 or 256": "16、32、64、128 或 256",
+    "8, 16 or 32": "8、16 或 32",
     "{model} reads no images; leave image-size and images out": "{model} 不接受图像；请去掉 image-size 与 images",
     "{model} has no encoder beside its decoder; leave decoder-seq-len out":
         "{model} 没有编码器；请去掉 decoder-seq-len",

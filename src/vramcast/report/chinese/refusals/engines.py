@@ -180,8 +180,6 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "torchtitan 只能卸载到主机；请用 --offload-optimizer cpu",
     "torchtitan's offload with pipeline parallelism is not modelled; use --pp 1":
         "未建模 torchtitan 的流水线并行卸载；请用 --pp 1",
-    "torchtitan's {name} schedule is not modelled; use 1f1b or interleaved":
-        "未建模 torchtitan 的 {name} 调度；请用 1f1b 或 interleaved",
     "torchtitan has no trainer {name}; use eager or graph": "torchtitan 没有训练器 {name}；请用 eager 或 graph",
     "{kind} layers are not modelled for torchtitan; use --engine megatron":
         "torchtitan 未建模 {kind} 层；请用 --engine megatron",
