@@ -23,7 +23,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ANSWER = ".verdict"
 ALONE = ["--no-sandbox", "--no-first-run", "--disable-gpu", "--disable-sync", "--disable-component-update",
          "--disable-background-networking"]  # a browser of no user, which asks nobody but the server under test
-PATIENCE_MS = 30_000  # a machine busy with other tests starts a browser and its first page in a minute or more
+PATIENCE_MS = 180_000  # a machine busy with other tests starts a browser and its first page in a minute or more
 
 
 def browser_path() -> str | None:
