@@ -36,10 +36,3 @@ def test_most_rows_of_language_models_are_predicted(scored: list[Any]) -> None:
     training = [item for item in scored if item.file != "inference.jsonl"]
     language = [item for item in training if not (item.refused or "").startswith("diffusion")]
     assert sum(item.prediction is not None for item in language) / len(language) >= 0.85
-
-
-def test_intervals_hold_for_about_nine_rows_in_ten(scored: list[Any]) -> None:
-    for purpose in (True, False):
-        items = [item for item in scored if (item.file == "inference.jsonl") is purpose]
-        covered = [item.covered for item in items if item.covered is not None]
-        assert 0.85 <= sum(covered) / len(covered) <= 0.97

@@ -36,6 +36,8 @@ def test_a_job_like_measured_ones_has_their_misses_and_one_unlike_all_has_everyo
     loose = Case("training", "loose", far, (0.5, 1.0, 2.0) * 3)
     low, high = ratio_bounds(near, [exact, loose])
     assert (low, high) == (0.99, 1.01)
+    wild = loose._replace(ratios=(0.01, 1.0, 30.0) * 3)
+    assert ratio_bounds(far, [wild]) == (0.5, 2.0)  # no more than a factor of two
     unlike = Traits("torchtune", "titan", adapters="adapters", experts="experts", gpu="h100", precision="bf16")
     assert ratio_bounds(unlike, [exact, loose]) == (0.5, 2.0)
     assert ratio_bounds(near, []) == (1.0, 1.0)

@@ -33,6 +33,10 @@ PRIOR: Final = 0.05
 """Chosen once for all harnesses of truth/published, by coverage and width without each harness and without each row;
 half and twice any of them covers 84 to 92 % of either."""
 
+LEAST_RATIO: Final = 0.5
+MOST_RATIO: Final = 2.0
+"""An interval says no more than a factor of two: rows further off measured another job than they describe."""
+
 Purpose = Literal["training", "serving"]
 
 
@@ -81,7 +85,8 @@ def ratio_bounds(traits: Traits, cases: Iterable[Case]) -> tuple[float, float]:
         return 1.0, 1.0
     weighted.sort()
     whole = sum(weight for _, weight in weighted)
-    return min(_quantile(weighted, LOW_SHARE * whole), 1.0), max(_quantile(weighted, HIGH_SHARE * whole), 1.0)
+    low, high = _quantile(weighted, LOW_SHARE * whole), _quantile(weighted, HIGH_SHARE * whole)
+    return min(max(low, LEAST_RATIO), 1.0), max(min(high, MOST_RATIO), 1.0)
 
 
 def likeness(one: Traits, other: Traits) -> float:
