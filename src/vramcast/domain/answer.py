@@ -255,7 +255,7 @@ class Answer(Noun, frozen=True):
     @property
     def high_bytes(self) -> int:
         """Upper end of the 90 % interval of what the fullest card needs in its highest phase [bytes]."""
-        return max(rank.high_bytes for rank in self.ranks)
+        return self.fullest.high_bytes
 
     def claimed_bytes(self, headroom: float | None) -> int:
         """What a search holds against the card, see `claimed_bytes` [bytes]."""

@@ -166,7 +166,7 @@ def verdict(job: ServeJob) -> Verdict:
         shortfall=shortfall,
         capacity=capacity,
         load=_load(job, deployment, ranks),
-        high_bytes=max(rank.high_bytes for rank in ranks),
+        high_bytes=fullest.high_bytes,
     )
 
 
