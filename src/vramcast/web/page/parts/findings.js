@@ -70,7 +70,7 @@ function gains({ saves_bytes: saves, shown_by: by, enough }, t) {
   if (saves !== undefined) told.push(h("span", { class: "number" }, t("fix.saves", { size: bytes(saves) })));
   if (by) told.push(h("span", { class: "soft" }, t(`fix.by.${by}`)));
   if (enough !== undefined) told.push(h("span", { class: `badge ${enough ? "good" : "bad"}` },
-    t(enough ? "fix.enough" : "not_yet")));
+    t(enough ? "fix.enough" : "fix.not_enough")));
   return told.length ? h("span", { class: "gains" }, told) : null;
 }
 

@@ -62,6 +62,7 @@ export const FAILURE_WORDS = {
   "fixes": { en: "What to change, best first", zh: "怎样修改（最有效的在前）" },
   "fix.saves": { en: "saves {size}", zh: "节省 {size}" },
   "fix.enough": { en: "enough", zh: "足够" },
+  "fix.not_enough": { en: "not enough by itself", zh: "单独不够" },
   "fix.by.arithmetic": { en: "by the message's figures", zh: "按报错数字计算" },
   "fix.by.train": { en: "computed by train", zh: "train 计算" },
   "fix.by.serve": { en: "computed by serve", zh: "serve 计算" },
