@@ -263,23 +263,23 @@ def _plain(noun: Any) -> dict[str, Any]:
 
 def _need_of_role(job: Job, program: RankProgram) -> RankNeed:
     if holding(job) is not None:
-        found = _rank_answer(job, program)
-        return RankNeed(found.needed_bytes, found.peak.device_bytes, slack_share(found.peak))
+        found, simulated = _rank_answer(job, program), _simulated(job, program)
+        return RankNeed(found.needed_bytes, found.peak.device_bytes, slack_share(simulated.peak))
     return rank_need(
         program, outside=beside(job), capacity_bytes=job.cluster.gpu.visible_bytes, alloc_conf=job.alloc_conf
     )
 
 
 def _rank_answer(job: Job, program: RankProgram) -> RankAnswer:
-    found = rank_answer(
-        program,
-        outside=beside(job),
-        capacity_bytes=job.cluster.gpu.visible_bytes,
-        traits=training_traits(job),
+    found, held = _simulated(job, program), holding(job)
+    return found if held is None else with_slack(found, held, training_traits(job))
+
+
+def _simulated(job: Job, program: RankProgram) -> RankAnswer:
+    return rank_answer(
+        program, outside=beside(job), capacity_bytes=job.cluster.gpu.visible_bytes, traits=training_traits(job),
         alloc_conf=job.alloc_conf,
     )
-    held = holding(job)
-    return found if held is None else with_slack(found, held, training_traits(job))
 
 
 def _unique(texts: Any) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def with_slack(rank: RankAnswer, calibration: Calibration, traits: Traits) -> Ra
         _kept(entry, correction, calibration.source) if entry.path == "allocator/reserved but not allocated" else entry
         for entry in rank.ledger
     )
-    like = traits._replace(slack=slack_of(slack_share(phases[Phase.STEP])))
+    like = traits._replace(slack=slack_of(slack_share(steady)))  # one run says nothing of the next one's chance
     return replace(
         rank, peak=phases[Phase.STEP], phases=phases, interval_bytes=interval(like, reserved + outside_bytes),
         ledger=tuple(sorted(ledger, key=lambda entry: -entry.num_bytes)),
