@@ -14,8 +14,7 @@ KINDS: Final = ("category", "phase", "cause", "bound", "short", "held", "verdict
 
 
 def words(asked: Asked) -> dict[str, Any]:
-    """Names of categories, phases, causes, bounds and figures, verdicts with their tones, and what changes cost, in one
-    language."""
+    """Names of categories, phases, causes, bounds, figures and verdicts with their tones, and what changes cost."""
     language = choice_field(asked.query, "lang", LANGUAGES, "en")
     own = Words(language)
     known = MESSAGES | rare_messages()
