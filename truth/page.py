@@ -145,13 +145,13 @@ def _groups(scored: list[Scored]) -> list[dict[str, Any]]:
         figures = {"group": group, "level": level, "cases": record["rows"], "predicted": record["predicted"]}
         if "worst" in record:
             figures |= {
-                "median": round(record["median_abs_error"], 5), "p95": round(record["p95_abs_error"], 5),
-                "worst": round(record["worst"]["error"], 5),
-                "under": round(record["underestimated_over_5_percent_share"], 5),
+                "median": round(record["median_abs_error"], 7), "p95": round(record["p95_abs_error"], 7),
+                "worst": round(record["worst"]["error"], 7),
+                "under": round(record["underestimated_over_5_percent_share"], 7),
             }
         if "peers" in record:
             figures["peers"] = {
-                name: {"median": round(part["median_abs_error"], 5), "worst": round(part["max_abs_error"], 5)}
+                name: {"median": round(part["median_abs_error"], 7), "worst": round(part["max_abs_error"], 7)}
                 for name, part in record["peers"].items()
             }
         found.append(figures)
