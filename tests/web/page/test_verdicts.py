@@ -15,7 +15,7 @@ from vramcast.domain.answer import Fit
 from vramcast.report.messages import Words
 from vramcast.report.verdicts import TONES, word_of
 
-from .conftest import Opened
+from .conftest import Opened, comes_to
 from .test_answers import view
 
 TRAIN = {"model": "llama-3.1-8b", "gpus": "8xh100-sxm-80gb", "engine": "torchtitan"}
@@ -57,8 +57,8 @@ def test_a_verdict_is_one_word_and_one_tone_everywhere(
     page = opened(view(command, question, question), locale=LOCALES[language], wait=".compare .badge")
     assert page.locator(f".verdict.{tone} h2 .word").text_content() == word
     assert page.locator(f".glance.{tone} b").text_content() == word
-    badges = page.locator(f".plans .badge.{tone}, .compare .badge.{tone}").all_text_contents()
-    assert badges == [word] * 4
+    badges = page.locator(f".plans .badge.{tone}, .compare .badge.{tone}")
+    comes_to(page, badges.all_text_contents, [word] * 4)  # the replies to both come one after the other
     page.wait_for_function("word => document.getElementById('said').textContent.startsWith(word)", arg=word)
 
 
