@@ -165,7 +165,7 @@ def backward(
     Args:
         stages: in order of forward
         first: no sharded gradients exist yet; else the new ones are added to them and freed
-        synchronise: gradients are reduced; else they add up unsharded in the reduce dtype (pipeline micro-batches)
+        synchronise: gradients are reduced; else they add up unsharded in the reduce dtype (set_requires_gradient_sync)
         ahead: the gather of the last stage has been issued
     """
     nodes: list[Node] = []
@@ -196,7 +196,7 @@ def _backward_body(
         nodes += gather(following.units)
     nodes += stage.backward
     if not synchronise:
-        return (*nodes, *_accumulate(stage, first=first), *(release(stage.units) if stage.reshard else ()))
+        return (*nodes, *_accumulate(stage, first=first), *release(stage.units))  # set_reshard_after_backward's default
     nodes += release(stage.units)
     return (*nodes, *reduce(stage, inputs, first=first))
 
