@@ -81,7 +81,7 @@ def test_starcoder_s_old_code_holds_the_product_of_every_layer_s_projection_unti
     }
     old, new = (answer(job_of(asked | {"engine": f"huggingface@{at}"})).fullest.peak for at in ("4.52", "4.53"))
     held = 40 * 4 * 2048 * (6144 + 2 * 128) * 4
-    assert old.allocated_bytes - new.allocated_bytes == pytest.approx(held, rel=0.02)
+    assert 0.9 * held < old.allocated_bytes - new.allocated_bytes <= held
 
 
 def test_trained_copies_of_embedding_and_head_stand_beside_the_originals() -> None:
