@@ -18,6 +18,7 @@ from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import formats_of
 from vramcast.engines.transformers.versions import left_whole
 from vramcast.errors import Unsupported, VramcastError
+from vramcast.estimate.running import running_of
 from vramcast.states.storage import FORMATS
 from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
 from vramcast.timing.execution import Execution, execution_of
@@ -63,7 +64,7 @@ def timed(job: ServeJob) -> Timed:
     if execution is None:
         return Timed(None, ())  # pipelines of images have no tokens
     try:
-        return _timed(job, execution)
+        return _timed(running_of(job), execution)
     except VramcastError as reason:
         return Timed(None, (f"no speed: {reason}",))
 

@@ -85,7 +85,7 @@ def deploy(job: ServeJob) -> Deployment:
     return Deployment(
         ranks=ranks,
         assumptions=(f"mem-fraction-static {settings.fraction:.3f}, {given}",),
-        warnings=_warnings(job, running),
+        warnings=() if settings.max_running is not None else _warnings(job, running),
     )
 
 
