@@ -103,6 +103,8 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
     capacity = _capacity(job, deployment, ranks, ranks[0].needed_bytes)
     shortfall = _shortfall(job, deployment, capacity)
     fits = ranks[0].needed_bytes <= visible and not shortfall
+    if capacity is not None and deployment.fitting_context is not None and ranks[0].needed_bytes > visible:
+        capacity = msgspec.structs.replace(capacity, longest_context=deployment.fitting_context())
     speed = timed(job) if isinstance(job, ServeJob) else None
     found = ServeAnswer(
         question=_with_fraction(question(job), deployment),
