@@ -129,3 +129,16 @@ def test_published_speeds_of_current_engines_are_met() -> None:
         errors = within(cases, prefix)
         assert errors, f"{PUBLISHED} holds no {prefix}"
         assert statistics.median(errors) < median
+
+
+@pytest.mark.parametrize("model", ["qwen3-30b-a3b", "mixtral-8x7b"])
+def test_grouped_experts_are_not_launched_one_by_one(model: str) -> None:
+    looped, grouped = (
+        vramcast.serve(model, gpus="2xh100", engine=f"transformers@{version}", context=4096).speed
+        for version in ("4.57", "5.3")
+    )
+    assert looped is not None
+    assert grouped is not None
+    assert grouped.tokens_per_s is not None
+    assert looped.tokens_per_s is not None
+    assert grouped.tokens_per_s > 1.5 * looped.tokens_per_s

@@ -135,6 +135,9 @@ STACKED_EXPERTS_SINCE: Final[dict[str, Version]] = {
 GROUPED_EXPERTS_SINCE for every other family. Those of a later release came with code of their own before, with linear
 layers, as Kimi K2 still does."""
 
+BATCHED_EXPERTS: Final = ("gpt_oss", "llama4")
+"""Families whose experts were one batched product already before GROUPED_EXPERTS_SINCE."""
+
 OWN_ROUTER_SINCE: Final[dict[str, Version]] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "gpt_oss", "kimi_k2"), ALWAYS),
     "llama4": (5, 5), "gemma4": NEVER,
@@ -194,6 +197,21 @@ def left_whole(family: str, version: Version) -> tuple[str, ...]:
     if version >= OWN_ROUTER_SINCE.get(name, GROUPED_EXPERTS_SINCE):
         found += ("moe.router",)
     return found
+
+
+def loops_experts(family: str, version: Version) -> bool:
+    """Whether a family's code runs its experts one after the other, those without a token included.
+
+    Source: transformers models/<family>/modeling_*.py; from 5.0 on modeling_utils.py
+    `get_correct_experts_implementation`: "grouped_mm" unless something else is asked for
+
+    >>> loops_experts("qwen3_moe", (4, 57)), loops_experts("qwen3_moe", (5, 0)), loops_experts("gpt_oss", (4, 57))
+    (True, False, False)
+    """
+    name = family_of(family)
+    if name in BATCHED_EXPERTS:
+        return False
+    return version < max(GROUPED_EXPERTS_SINCE, STACKED_EXPERTS_SINCE.get(name, GROUPED_EXPERTS_SINCE))
 
 
 def left_sentences(model: Model, left: tuple[str, ...], version: Version) -> Iterator[str]:
