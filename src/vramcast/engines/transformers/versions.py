@@ -138,6 +138,13 @@ layers, as Kimi K2 still does."""
 BATCHED_EXPERTS: Final = ("gpt_oss", "llama4")
 """Families whose experts were one batched product already before GROUPED_EXPERTS_SINCE."""
 
+MET_EXPERTS_SINCE: Final[dict[str, Version]] = {
+    "mixtral": (4, 52), "qwen2_moe": (4, 52), "qwen3_moe": (4, 53),
+    **dict.fromkeys(("ernie4_5_moe", "hunyuan_v1_moe", "minimax", "qwen3_next", "qwen3_omni_moe"), ALWAYS),
+}
+"""First release whose loop leaves out experts without a token: `expert_hit`, `expert_hitted` in the wheels 4.51.3 to
+4.57.1; the last five are newer than their families' older siblings."""
+
 OWN_ROUTER_SINCE: Final[dict[str, Version]] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "gpt_oss", "kimi_k2"), ALWAYS),
     "llama4": (5, 5), "gemma4": NEVER,
@@ -212,6 +219,15 @@ def loops_experts(family: str, version: Version) -> bool:
     if name in BATCHED_EXPERTS:
         return False
     return version < max(GROUPED_EXPERTS_SINCE, STACKED_EXPERTS_SINCE.get(name, GROUPED_EXPERTS_SINCE))
+
+
+def meets_experts(family: str, version: Version) -> bool:
+    """Whether a loop over experts leaves out those without a token.
+
+    >>> meets_experts("qwen3_moe", (4, 51)), meets_experts("qwen3_moe", (4, 57))
+    (False, True)
+    """
+    return version >= MET_EXPERTS_SINCE.get(family_of(family), NEVER)
 
 
 def left_sentences(model: Model, left: tuple[str, ...], version: Version) -> Iterator[str]:
