@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import vramcast
@@ -28,5 +30,20 @@ def test_the_module_of_an_fp8_checkpoint_is_loaded_in_fp8() -> None:
     tensors = weight_tensors(network, layout=Layout(), formats=formats, stage=stage)
     job = serve_job_of({"model": "deepseek-v3", "gpus": "8xh200", "tp": 1, "draft": "mtp", "context": 4096})
     assert isinstance(job, ServeJob)
-    checkpoint = sum(tensor.num_bytes * count for tensor, count in (*tensors, *draft_weights(job, stage)))
+    checkpoint = sum(tensor.num_bytes * count for tensor, count in (*tensors, *draft_weights(job, stage, Layout())))
     assert checkpoint == pytest.approx(688.59e9, rel=1e-4)  # its total_size
+
+
+def drafted_bytes(model: str, **options: Any) -> int:
+    found = vramcast.serve(model, gpus="8xh200", context=4096, **options)
+    return sum(entry.num_bytes for entry in found.ranks[0].ledger if entry.category == "draft model")
+
+
+@pytest.mark.parametrize("options", [{}, {"expert_parallel": True}])
+def test_experts_of_a_module_are_divided_as_the_targets_are(options: dict[str, bool]) -> None:
+    assert 15.4e9 / 8 < drafted_bytes("deepseek-v3", draft="mtp", **options) < 1.15 * 15.4e9 / 8  # projections to latents, router: whole
+
+
+def test_experts_of_a_draft_model_are_divided_too() -> None:
+    two, four = (drafted_bytes("qwen3-235b-a22b", tp=tp, draft="qwen3-30b-a3b", weights="fp8") for tp in (2, 4))
+    assert 0 < four == pytest.approx(two / 2, rel=0.02)

@@ -35,15 +35,19 @@ MTP_WHOLE: Final = ("mtp.projection", "mtp.head")
 EAGLE: Final = ("eagle", "eagle3")
 
 
-def draft_weights(job: ServeJob, stage: Stage) -> Iterator[tuple[Tensor, int]]:
-    """Weights that the draft adds to the last stage's ranks.
+def draft_weights(job: ServeJob, stage: Stage, layout: Layout) -> Iterator[tuple[Tensor, int]]:
+    """Weights that the draft adds to the last stage's ranks, divided as the target's are.
+
+    Args:
+        job: the question
+        stage: layers of the rank
+        layout: degrees of parallelism of the target
 
     Raises: InvalidSpec when the model has no modules of the kind asked for
     """
     draft = job.plan.draft
     if draft is None or not stage.last or draft.kind == "ngram":
         return
-    layout = Layout(tp=job.plan.tp)
     if draft.model is not None:
         formats = formats_of(draft.model, weights=None, dtype=job.plan.dtype)
         whole = even_stages(draft.model.num_layers, 1)[0]
