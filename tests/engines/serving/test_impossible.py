@@ -87,6 +87,19 @@ def test_blocks_have_the_sizes_of_their_version(engine: str, sizes: tuple[int, .
     assert all("block-tokens" in said("llama-3.1-8b", block_tokens=size, **asked) for size in others)
 
 
+@pytest.mark.parametrize("engine", [engine for engine in LANGUAGE if engine != "tensorrt-llm"])
+def test_a_network_without_keys_and_values_has_no_dtype_of_them(engine: str) -> None:
+    dtype = "q8_0" if "llama" in engine else "int8" if engine == "transformers" else "fp8"
+    assert "keeps no keys and values" in said("mamba-2.8b", gpus="h100", engine=engine, kv_dtype=dtype)
+
+
+def test_an_image_size_without_images_is_said() -> None:
+    asked = {"gpus": "h100", "engine": "transformers", "image_size": 448}
+    assert "says nothing without images" in said("qwen2.5-vl-7b", **asked)
+    assert not said("qwen2.5-vl-7b", images=1, **asked).startswith("refused")
+    assert not said("vit-large-patch16-224", **asked).startswith("refused")
+
+
 def test_every_engine_with_blocks_of_some_sizes_says_which() -> None:
     assert all(row.wanted and not row.takes(7) for rows in BLOCKS.values() for row in rows)
 

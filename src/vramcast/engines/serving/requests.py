@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from vramcast.blocks.lengths import known_positions, reads_images
-from vramcast.domain.model import Head
+from vramcast.domain.model import Attention, Head, MultiLatentAttention
 from vramcast.domain.serving import PipelineJob, Requests, ServeJob, ServePlan, Version
 from vramcast.domain.version import last_patch, named
 from vramcast.errors import InvalidSpec, Unsupported
@@ -128,6 +128,9 @@ def refuse_requests(job: ServeJob) -> None:
         raise InvalidSpec(f"{model.name} reads no images; leave image-size and images out")
     if asked.image_size is not None and job.engine != "transformers":
         raise Unsupported(f"image-size={asked.image_size} says nothing to {job.engine}; leave it out")
+    if job.engine == "transformers" and asked.image_size is not None and not asked.images and model.head is Head.LM:
+        raise InvalidSpec(f"image-size={asked.image_size} says nothing without images; add images, or leave it out")
+    _refuse_cache(job)
     _refuse_lengths(job)
     _refuse_blocks(job)
     _refuse_adapters(job)
@@ -170,6 +173,18 @@ def _refuse_lengths(job: ServeJob) -> None:
             f"context={job.context} is longer than the {limit} positions {job.model.name} was trained with, and "
             f"{beyond.said}; use --context {limit}, or {beyond.way_out}=1 with --engine-option {ALLOW_LONG}=true"
         )
+
+
+def _refuse_cache(job: ServeJob) -> None:
+    """Refuse a dtype of keys and values of a network without any."""
+    mixers = (layer.mixer for stack in job.model.stacks for layer in stack.layers)
+    if any(isinstance(mixer, (Attention, MultiLatentAttention)) for mixer in mixers):
+        return
+    for name in ("kv_dtype", "v_dtype"):
+        value = getattr(job.plan, name)
+        if value not in (None, "auto"):
+            what = f"{name.replace('_', '-')}={value} says nothing about {job.model.name}"
+            raise InvalidSpec(f"{what}, which keeps no keys and values; leave it out")
 
 
 def _refuses(beyond: Beyond, job: ServeJob) -> bool:
