@@ -183,8 +183,8 @@ def _refuse_cache(job: ServeJob) -> None:
     for name in ("kv_dtype", "v_dtype"):
         value = getattr(job.plan, name)
         if value not in (None, "auto"):
-            what = f"{name.replace('_', '-')}={value} says nothing about {job.model.name}"
-            raise InvalidSpec(f"{what}, which keeps no keys and values; leave it out")
+            given = f"{name.replace('_', '-')}={value}"
+            raise InvalidSpec(f"{given}: {job.model.name} keeps no keys and values; leave it out")
 
 
 def _refuses(beyond: Beyond, job: ServeJob) -> bool:

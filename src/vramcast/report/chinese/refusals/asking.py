@@ -175,8 +175,7 @@ ASKING_ZH: Final[dict[str, str]] = {
         "lora-rank={rank} 不是 {engine} 可用的最大秩；请用 {ranks}",
     "image-size={size:w} says nothing without images; add images, or leave it out":
         "没有图像时 image-size={size} 没有意义；请加上 images，或去掉它",
-    "{option:w} says nothing about {model:w}, which keeps no keys and values; leave it out":
-        "{option} 对 {model} 没有意义：它不保存键和值；请去掉它",
+    "{option:w}: {model:w} keeps no keys and values; leave it out": "{option}：{model} 不保存键和值；请去掉它",
     "{engine:w} has no draft={kind:w}; use another draft, or --engine vllm":
         "{engine} 没有 draft={kind}；请换一种草稿，或用 --engine vllm",
     "{engine:w} has no draft={kind:w}; use {newer:w} or later":
