@@ -97,6 +97,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "come in is chance, and what is reserved depends on it; time is the longest's":
         "样本长度为 {shortest} 到 {longest} 个 token：用 {count} 个长度不同的步填充分配器；其先后顺序是随机的，"
         "保留显存取决于此；时间按最长的步计",
+    "no module of {model} is called {names}: PEFT passes over names that it lacks":
+        "{model} 没有名为 {names} 的模块：PEFT 会跳过它没有的名称",
     "attention runs in full: transformers has no fused kernel for {kinds}":
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",
