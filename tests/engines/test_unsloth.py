@@ -102,6 +102,23 @@ def test_layers_had_rotary_tables_of_their_own() -> None:
     assert loaded("2024.12.4") - loaded("2025.2") == 32 * 2 * 32_768 * 128 * 2
 
 
+def test_batches_whose_logits_are_made_at_once_are_spoken_of() -> None:
+    options = {"model": "gemma-3-270m", "gpus": "1xt4", "precision": "amp-fp16", "base-weights": "full",
+               "recompute": "full", "micro-batch": 4, "peft": "lora", "engine": "unsloth@2025.12.8"}
+    long, short = (job_of({**options, "seq-len": seq_len}) for seq_len in (4096, 2048))
+    (said,) = unsloth.ranks(long)[0].warnings
+    assert said.startswith("shorter batches can take more: Unsloth splits the logits of 16384 tokens in 4")
+    assert peak(unsloth.ranks(short)[0]) > peak(unsloth.ranks(long)[0]) and not unsloth.ranks(short)[0].warnings
+
+
+@pytest.mark.parametrize(("release", "precision", "says"), [
+    ("2025.3", "amp-fp16", False), ("2025.4", "amp-fp16", True), ("2025.4", "amp-bf16", False),
+])
+def test_what_cannot_run_in_fp16_runs_in_fp32(release: str, precision: str, says: bool) -> None:
+    found = rank(release, model="gemma-3-4b", precision=precision)
+    assert any("gemma3 in fp32" in text for text in found.warnings) is says
+
+
 def test_it_is_said_that_dynamic_checkpoints_are_larger() -> None:
     said = [any("-unsloth-bnb-4bit" in text for text in rank(release).assumptions) for release in ("2024.8", "")]
     assert said == [False, True]

@@ -47,6 +47,7 @@ EXPRESSED: Final[dict[str, dict[str, str]]] = {
     "fused kernels (LoRA": {"engine-option": "liger=rope+rms_norm"},
     "samples have varying lengths": {"min-seq-len": "1"},
     "varying lengths up to": {"min-seq-len": "1"},
+    "samples shorter than max_seq_length": {"min-seq-len": "1"},
     "GPTQ 8 bit": {"base-weights": "gptq-int8"},
 }
 """How a line of `unexpressed` begins -> what says it today."""
@@ -72,6 +73,8 @@ PACKED_WHOLE: Final = re.compile(
 )
 """Names that lead to no dynamic checkpoint [unsloth/models/mapper.py; models/loader_utils.py `BAD_MAPPINGS`]."""
 
+FAKE_QUANTISED: Final = re.compile(r"\bQAT\b")
+
 LENGTHS_UNKNOWN: Final = "lengths unknown"
 """What a line of `unexpressed` says of batches that are as long as their longest sample, whatever the limit."""
 
@@ -81,15 +84,15 @@ NEARLY: Final = 0.95
 LEAST_BITS: Final = {"full": 16, "int8": 8, "gptq-int8": 8}
 """Storage of frozen weights -> bits that no weight has less of; the others have 4."""
 
-SETTINGS: Final[tuple[tuple[str, str, dict[str, str | None]], ...]] = (
+SETTINGS: Final[tuple[tuple[str, str, dict[str, str]], ...]] = (
     ("framework_config", "accelerated-peft", {"engine-option": "prepare_kbit=none"}),
     ("framework_config", "accelerated-peft-bnb", {"base-weights": "nf4-dq"}),
     ("framework_config", "baseline-peft-bnb", {"base-weights": "nf4-dq"}),
-    ("tuner_params", "packing=True", {"min-seq-len": None}),
 )
-"""A setting of a row's own tool, what its value holds, and what that means; None: nothing is said. fms-acceleration
-quantises constants too, and prepares packed models its own way [plugins/accelerated-peft framework_plugin_bnb.py]; what
-is packed has one length."""
+"""A setting of a row's own tool, what its value holds, and what that means. fms-acceleration quantises constants too,
+and prepares packed models its own way [plugins/accelerated-peft framework_plugin_bnb.py]. What ms-swift packs has one
+length, but its loss takes the logits of the tokens that count, which are as many as they are in every batch
+[swift/trainers/trainers.py `compute_scaled_loss`]: the allocator sees as many shapes."""
 
 FOLDER: Final = "recipe_configs/"
 """Where a row's model is a file of its own beside the rows."""
@@ -107,9 +110,7 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     ask, measured = row["ask"], row["measured"]
     if ask.get("ask_with") == "none":
         raise Refused(f"not a question of train or serve: {ask['reason']}")
-    unsaid = ask.get("unexpressed", ())
-    for reason in (NOT_MODELLED[key] for text in unsaid for key in NOT_MODELLED if text.startswith(key)):
-        raise Refused(reason)
+    _refuse_other_jobs(row)
     options = said(row) | _model(ask, folder)
     quantity = measured["quantity"]
     found, traits = _answered(row["task"], options)
@@ -117,11 +118,7 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
         return [Prediction(VERDICT, float(found.fits), float(VERDICTS[quantity]))]
     value = measured["value"] * UNITS[measured["unit"]]
     _refuse_less_than_weights(row["task"], options, value)
-    if any(LENGTHS_UNKNOWN in text for text in unsaid) and quantity in LEVELS:
-        side = "LESS THAN" if _highest(found, LEVELS[quantity]) < NEARLY * value else "at least"
-        raise Refused(f"how long the samples were is not known; at their limit the answer is {side} what was measured")
-    if _is_mixed(row):
-        raise Refused(MIXED)
+    _refuse_unknown(row, found, value)
     if quantity == AFTER_LOADING:
         return [Prediction("reserved after loading", found.fullest.phases[Phase.LOAD].reserved_bytes, value)]
     if quantity == "weights":
@@ -166,6 +163,35 @@ def _is_mixed(row: Row) -> bool:
     if "base-weights" not in row["ask"]["options"] or release is None or any(map(PACKED_WHOLE.search, names)):
         return False
     return tuple(int(part) for part in release[1].split(".")[:2]) >= NAMES_MIXED_SINCE
+
+
+def _refuse_other_jobs(row: Row) -> None:
+    """What was measured is not what the row's options ask.
+
+    Raises: Refused
+    """
+    for text in row["ask"].get("unexpressed", ()):
+        for key, reason in NOT_MODELLED.items():
+            if text.startswith(key):
+                raise Refused(reason)
+    if FAKE_QUANTISED.search(f"{row['id']} {row.get('notes', '')}"):
+        raise Refused("trained through fake quantisation (QAT), which is not modelled and not asked for")
+
+
+def _refuse_unknown(row: Row, found: Answer, value: float) -> None:
+    """What decides the figure is not in the row; an answer for every length still tells on which side it lies.
+
+    Raises: Refused
+    """
+    quantity, mixed = row["measured"]["quantity"], _is_mixed(row)
+    unknown = any(LENGTHS_UNKNOWN in text for text in row["ask"].get("unexpressed", ()))
+    if unknown and quantity in LEVELS:
+        less = _highest(found, LEVELS[quantity]) < NEARLY * value
+        if not (less and mixed):
+            side = "LESS THAN" if less else "at least"
+            raise Refused(f"lengths of samples are not known; of all up to their limit the answer is {side} measured")
+    if mixed:
+        raise Refused(MIXED)
 
 
 def _refuse_less_than_weights(task: str, options: dict[str, Any], value: float) -> None:

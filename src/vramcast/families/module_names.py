@@ -230,12 +230,12 @@ def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former
                     raise
                 lacking[word] = error
     if lacking:
-        found = [one for one in found if not _are_parameters(modules, one)]
+        found = [meant for meant in found if not _are_parameters(modules, meant)]
     if lacking and not found:
         raise next(iter(lacking.values()))
     chosen: Chosen = {}
-    for one in found:
-        for key, layers in one.items():
+    for meant in found:
+        for key, layers in meant.items():
             chosen.setdefault(key, set()).update(layers)
     if engine in APART:
         chosen = {(stack, part): layers for (stack, path), layers in chosen.items() for part in parts_of(path)}

@@ -63,6 +63,12 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "FusedAdam 更新时把动量复制为 fp32；自 TransformerEngine 2.14 起 bf16 动量不再复制（--engine-option te=2.14）",
     "inputs of recomputed layers wait on the host; --engine-option offload_checkpoints=false keeps them":
         "重计算层的输入存放在主机内存；--engine-option offload_checkpoints=false 则保留在显存",
+    "shorter batches can take more: Unsloth splits the logits of {tokens} tokens in {chunks}, and makes those of up to "
+    "{whole} at once; --min-seq-len 1 asks for samples of all lengths":
+        "更短的批次可能占用更多：Unsloth 把 {tokens} 个 token 的 logits 分成 {chunks} 份，"
+        "而不超过 {whole} 个 token 时一次生成；--min-seq-len 1 可按各种长度的样本计算",
+    "Unsloth runs {family} in fp32 around fp16 products, because fp16 overflows; that is not modelled, and takes more":
+        "由于 fp16 会溢出，Unsloth 在 fp16 乘积之外以 fp32 运行 {family}；此处未建模，实际占用更多",
     "every linear layer is packed; checkpoints named -unsloth-bnb-4bit keep some in 16 bits":
         "所有线性层都按压缩计算；名为 -unsloth-bnb-4bit 的检查点把其中一些保留为 16 位",
     "fused kernels with in-place backward": "融合内核，反向就地进行",
