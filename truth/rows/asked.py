@@ -48,6 +48,8 @@ EXPRESSED: Final[dict[str, dict[str, str]]] = {
     "samples have varying lengths": {"min-seq-len": "1"},
     "varying lengths up to": {"min-seq-len": "1"},
     "samples shorter than max_seq_length": {"min-seq-len": "1"},
+    "use_loss_scale": {"engine-option": "autocast=true"},
+    "autocast bf16 over bf16 weights": {"engine-option": "autocast=true"},
     "GPTQ 8 bit": {"base-weights": "gptq-int8"},
 }
 """How a line of `unexpressed` begins -> what says it today."""
@@ -62,6 +64,8 @@ NOT_MODELLED: Final[dict[str, str]] = {
     "LLaMA-Pro": "LLaMA-Pro, which trains new blocks beside frozen ones, is asked as training all of them",
 }
 """How a line of `unexpressed` begins -> why what is asked is another job than what was measured."""
+
+IN_TURN: Final = "device_map=auto over two cards (naive pipeline): sum of cards"
 
 MIXED: Final = "which layers the dynamic 4-bit checkpoint keeps in 16 bits is not known"
 
@@ -111,7 +115,7 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     if ask.get("ask_with") == "none":
         raise Refused(f"not a question of train or serve: {ask['reason']}")
     _refuse_other_jobs(row)
-    options = said(row) | _model(ask, folder)
+    options = said(row) | _model(ask, folder) | _one_card(row)
     quantity = measured["quantity"]
     found, traits = _answered(row["task"], options)
     if quantity in VERDICTS:
@@ -205,6 +209,13 @@ def _refuse_less_than_weights(task: str, options: dict[str, Any], value: float) 
     bits = LEAST_BITS.get(job.plan.peft.base, 4) if job.plan.peft is not None else 16
     if value < count_parameters(job.model).total * bits // 8:
         raise Refused("less was measured than the model's parameters take as they are stored on one card")
+
+
+def _one_card(row: Row) -> dict[str, str]:
+    """Of cards that hold a part of the layers each and work in turn, the sum is measured: what one card would hold."""
+    ask, quantity = row["ask"], row["measured"]["quantity"]
+    split = quantity in LEVELS and any(text.startswith(IN_TURN) for text in ask.get("unexpressed", ()))
+    return {"gpus": f"1x{ask['gpus'].partition('x')[2]}"} if split else {}
 
 
 def _answered(task: str, options: dict[str, Any]) -> tuple[Answer, Callable[[str], Traits]]:
