@@ -13,6 +13,7 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import events, extent, freed_unallocated, live_at_end
 from vramcast.domain.rank import RankProgram
 from vramcast.engines import unsloth
+from vramcast.estimate.training import answer
 from vramcast.units import MIB
 
 OPTIONS: dict[str, Any] = {
@@ -109,6 +110,13 @@ def test_batches_whose_logits_are_made_at_once_are_spoken_of() -> None:
     (said,) = unsloth.ranks(long)[0].warnings
     assert said.startswith("shorter batches can take more: Unsloth splits the logits of 16384 tokens in 4")
     assert peak(unsloth.ranks(short)[0]) > peak(unsloth.ranks(long)[0]) and not unsloth.ranks(short)[0].warnings
+
+
+def test_an_embedding_model_is_not_silently_trained_as_a_language_model() -> None:
+    options = {"gpus": "1xt4", "engine": "unsloth", "seq-len": 512, "peft": "lora"}
+    said = [any("contrastive" in text for text in answer(job_of({**options, "model": name})).warnings)
+            for name in ("qwen3-embedding-0.6b", "qwen3-0.6b")]
+    assert said == [True, False]
 
 
 @pytest.mark.parametrize(("release", "precision", "says"), [

@@ -63,6 +63,9 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "FusedAdam 更新时把动量复制为 fp32；自 TransformerEngine 2.14 起 bf16 动量不再复制（--engine-option te=2.14）",
     "inputs of recomputed layers wait on the host; --engine-option offload_checkpoints=false keeps them":
         "重计算层的输入存放在主机内存；--engine-option offload_checkpoints=false 则保留在显存",
+    "{model} makes embeddings: this is its training as a language model, with logits of every token; contrastive "
+    "losses over pairs of texts, which make none, are not modelled":
+        "{model} 是嵌入模型：此处按语言模型训练计算，每个 token 都有 logits；不产生 logits 的文本对对比损失未建模",
     "shorter batches can take more: Unsloth splits the logits of {tokens} tokens in {chunks}, and makes those of up to "
     "{whole} at once; --min-seq-len 1 asks for samples of all lengths":
         "更短的批次可能占用更多：Unsloth 把 {tokens} 个 token 的 logits 分成 {chunks} 份，"
