@@ -105,7 +105,7 @@ def test_a_word_that_means_nothing_is_refused_with_what_there_is(model: str, wor
     ("model", "words", "found", "lacking"),
     [
         ("gpt-oss-20b", list(NAMES), ["attention.q", "attention.k", "attention.v", "attention.out"],
-         ["gate_proj", "up_proj"]),
+         ["gate_proj", "up_proj", "down_proj"]),
         ("gpt-oss-20b", ["attention.q", "mlp.gate"], ["attention.q"], ["mlp.gate"]),
         ("bge-m3", ["attention.q", "mlp.gate", "mlp.up"], ["attention.q", "mlp.up"], ["mlp.gate"]),
         ("phi-3-mini", ["q_proj", "o_proj", "up_proj", "down_proj"], ["attention.out", "mlp.down"],

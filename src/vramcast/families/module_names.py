@@ -219,29 +219,29 @@ def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former
     """
     modules = modules_of(model, engine, former=former)
     converted = {} if former or engine in (*UNFUSED, *APART) else _tables().converted.get(model.family, {})
-    found: list[Chosen] = []
+    found: list[tuple[str, Chosen]] = []
     lacking: dict[str, UnknownName] = {}
     for word in _spelt_out(model, modules, words):
         for one in _as_peft_converts(model, modules, word, converted) if converted else (word,):
             try:
-                found.append(_meant(model, modules, one, joins=engine not in APART))
+                found.append((word, _meant(model, modules, one, joins=engine not in APART)))
             except UnknownName as error:
                 if not _names_a_weight_elsewhere(word):
                     raise
                 lacking[word] = error
-    if lacking:
-        found = [meant for meant in found if not _are_parameters(modules, meant)]
+    stacked = [word for word, meant in found if lacking and _are_parameters(modules, meant)]
+    found = [(word, meant) for word, meant in found if word not in stacked]
     if lacking and not found:
         raise next(iter(lacking.values()))
     chosen: Chosen = {}
-    for meant in found:
+    for _, meant in found:
         for key, layers in meant.items():
             chosen.setdefault(key, set()).update(layers)
     if engine in APART:
         chosen = {(stack, part): layers for (stack, path), layers in chosen.items() for part in parts_of(path)}
     elif engine not in UNFUSED:
         _refuse_as_peft(model, chosen, converted)
-    return Targets(tuple(_words(model, chosen)), tuple(lacking))
+    return Targets(tuple(_words(model, chosen)), (*lacking, *dict.fromkeys(stacked)))
 
 
 @cache
