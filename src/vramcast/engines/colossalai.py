@@ -16,7 +16,7 @@ from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, 
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.passes import free_gradients, inference, passes
-from vramcast.engines.eager.question import recipe_of
+from vramcast.engines.eager.question import packing_sentences, recipe_of
 from vramcast.engines.eager.recipe import Recipe, elements, weights
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
@@ -78,7 +78,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     if sizes.adapter is not None:
         sizes = sizes._replace(adapter=sizes.adapter._replace(width=HALF, compute=HALF))
     recipe = recipe._replace(sizes=sizes, kept_logits=trainer.kept_logits)
-    return (one_role(job, _phases(job, recipe, trainer)),)
+    return (one_role(job, _phases(job, recipe, trainer), *packing_sentences(job)),)
 
 
 def _tensor(name: str, num_bytes: int, category: Category) -> Tensor:
