@@ -55,6 +55,12 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "TRL {version} 会准备压缩模型：未压缩的权重为 fp32，隐藏状态也是",
     "TRL {version} prepares packed models: norms are fp32, and so are hidden states":
         "TRL {version} 会准备压缩模型：归一化权重为 fp32，隐藏状态也是",
+    "the recomputation that TRL's trainers have on since 0.22: --recompute full counts it":
+        "TRL 的训练器自 0.22 起默认开启的重计算：--recompute full 会计入",
+    "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted is that "
+    "of all logits, as loss_type=nll and the Trainer itself make it":
+        "TRL 的 SFTTrainer 自 1.7 起按 256 个 token 分块计算损失（loss_type=chunked_nll）：此处按全部 logits 计算，与 "
+        "loss_type=nll 及 Trainer 本身一致",
     "GRPO with beta={beta}: a reference model is asked, too": "GRPO 的 beta={beta}：还要运行参考模型",
     "GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one":
         "GRPO 的 beta=0（TRL 自 0.19 起的默认值）：没有参考模型；需要时用 --engine-option beta=0.04",

@@ -31,8 +31,10 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "--engine colossalai 未建模 Gemini 的分块权重；请用 --shards optimizer+gradients，或 --engine deepspeed",
     "precision {precision} is not modelled for --engine colossalai; use mixed-bf16":
         "--engine colossalai 未建模精度 {precision}；请用 mixed-bf16",
-    "ColossalChat's {objective} trainer {precision} is not modelled; use one of {known}":
-        "未建模 ColossalChat 的 {objective} 训练器 {precision}；可用 {known}",
+    "ColossalChat's trainer {trainer} is not modelled; use one of {known}":
+        "未建模 ColossalChat 的训练器 {trainer}；可用 {known}",
+    "objective={objective} is not modelled for --engine colossalai; use sft or dpo":
+        "--engine colossalai 未建模 objective={objective}；请用 sft 或 dpo",
     "{what} is not modelled for --engine {engine} with ZeRO; use --engine pytorch":
         "--engine {engine} 配合 ZeRO 未建模 {what}；请用 --engine pytorch",
     "virtual stages and shard groups are not modelled for --engine {engine}; use --engine megatron for the former, "
