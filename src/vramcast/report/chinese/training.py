@@ -116,6 +116,10 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "{model} 没有名为 {names} 的模块：PEFT 会跳过它没有的名称",
     "attention runs in full: transformers has no fused kernel for {kinds}":
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
+    "no layer is recomputed; get_peft_model recomputes all of them unless told otherwise: --recompute full":
+        "没有重计算任何层；get_peft_model 默认重计算所有层：--recompute full",
+    "a reward model: one score a position takes the place of the vocabulary's head":
+        "奖励模型：每个位置的一个分数取代词表输出层",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",
     "no step time: {reason}": "无法给出每步时间：{reason}",
     "objective={objective} is not timed; pretrain and sft are": "objective={objective} 不计时；仅 pretrain 和 sft 计时",

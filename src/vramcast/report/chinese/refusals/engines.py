@@ -59,6 +59,8 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "--engine {engine} 未建模卸载；请用 --engine deepspeed",
     "torchtitan's pipelines receive samples of one length; leave --min-seq-len out, or use --pp 1":
         "torchtitan 的流水线只接收同一长度的样本；请去掉 --min-seq-len，或用 --pp 1",
+    "litgpt has decoders of text only, and {model} is none; use --engine pytorch":
+        "litgpt 只有文本解码器，而 {model} 不是；请用 --engine pytorch",
     "litgpt's fine-tuning scripts divide nothing but data; use --engine torchtitan":
         "litgpt 的微调脚本只切分数据；请用 --engine torchtitan",
     "litgpt shards everything over several GPUs; use --shards everything":
