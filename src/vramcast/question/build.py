@@ -13,7 +13,7 @@ from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Shards, Workload, require_count
-from vramcast.domain.model import Model, Run
+from vramcast.domain.model import Head, Model, Run
 from vramcast.domain.version import Version, check_version
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.training import ENGINES
@@ -36,6 +36,8 @@ ENGINE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 """What each engine does when nothing else is said, as its own defaults or recipes have it."""
 
 PEFT_ONLY: Final = tuple(name for name, option in OPTIONS.items() if option.section == "peft" and name != "peft")
+
+REWARDING: Final = "the model rewards: one number in the place of the vocabulary, as TRL's RewardTrainer loads it"
 
 Resolve = Callable[[str], Checkpoint]
 
@@ -60,6 +62,9 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     workload = _workload(values, plan, cluster.count)
     model = checkpoint_of(given.get("model"), values, resolve, OPTIONS).model
     workload, assumed = with_lengths(model, workload, values)
+    if workload.objective == "reward" and model.head in (Head.LM, Head.MLM):
+        model = rewarding(model)
+        assumed = (*assumed, REWARDING)
     return Job(
         model=model,
         workload=workload,
@@ -74,6 +79,14 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         calibration=calibration_of(values.get("calibration")),
         assumed=assumed,
     )
+
+
+def rewarding(model: Model) -> Model:
+    """The network with a head of one number for each sample.
+
+    [TRL] trainer/reward_trainer.py: AutoModelForSequenceClassification with num_labels=1
+    """
+    return replace(model, head=Head.CLASSIFIER, num_labels=1, tied=False, head_bias=False, mtp_layers=())
 
 
 def with_lengths(

@@ -23,6 +23,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "DeepSpeed 保存 16 位权重，可训练部分另有 fp32 副本",
     "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
         "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
+    "the model rewards: one number in the place of the vocabulary, as TRL's RewardTrainer loads it":
+        "模型给出奖励：以一个数代替词表输出，如 TRL 的 RewardTrainer 所加载",
     "samples of {count} tokens; --seq-len says otherwise": "样本长 {count} 个 token；可用 --seq-len 另行指定",
     "samples of {count} tokens, as many positions as {model} has; --seq-len says otherwise":
         "样本长 {count} 个 token，即 {model} 的全部位置；可用 --seq-len 另行指定",
