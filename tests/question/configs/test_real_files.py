@@ -84,3 +84,32 @@ def test_sizes_of_zero_are_answered_as_their_files_have_them(
     files = [written(tmp_path, "a.json", FACTORY_TABLE | {"deepspeed": "ds.json"}), file] if around else [file]
     job = asked(*files, gpus="8xh100", model="llama-3.2-1b", seq_len=512, micro_batch=1)
     assert answer(job).peak.allocated_bytes > 0
+
+
+LAYERS = {"fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}
+
+
+@pytest.mark.parametrize(("said", "understood"), [
+    ({"fsdp": "full_shard auto_wrap"}, True), ({"fsdp": "full_shard auto_wrap", "fsdp_config": LAYERS}, True),
+    ({"fsdp": "full_shard auto_wrap offload", "fsdp_config": LAYERS}, True), ({"fsdp": "full_shard"}, False),
+    ({"fsdp": "full_shard", "fsdp_config": LAYERS}, False),
+    ({"fsdp": "full_shard auto_wrap", "fsdp_config": {"min_num_params": 10**8}}, False),
+])
+@pytest.mark.parametrize("around", [{"stage": "sft", "finetuning_type": "full"}, {"num_train_epochs": 1}])
+def test_words_of_fsdp_say_how_layers_are_wrapped(
+    said: dict[str, object], understood: bool, around: dict[str, object], tmp_path: Path
+) -> None:
+    """[HF] training_args.py: auto_wrap is a unit for every layer, or by size; without it all is one."""
+    table = {"model_name_or_path": "llama-3.2-1b", "per_device_train_batch_size": 1, "do_train": True, "bf16": True}
+    path = written(tmp_path, "a.json", table | around | said)
+    if understood:
+        assert asked(path, gpus="8xh100", seq_len=512).plan.sharded_by == "fsdp1"
+        return
+    with pytest.raises(Unsupported, match=r"auto_wrap_policy: (NO|SIZE_BASED)_WRAP is not modelled"):
+        asked(path, gpus="8xh100", seq_len=512)
+
+
+def test_a_script_behind_a_launcher_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.sh", "accelerate launch --num_processes 8 train.py --per_device_train_batch_size 1\n")
+    with pytest.raises(Unsupported, match="accelerate launches"):
+        read_files([path], command="train")

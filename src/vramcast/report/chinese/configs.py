@@ -35,6 +35,7 @@ CONFIGS_ZH: Final[dict[str, str]] = {
     "LLaMA-Factory, for Megatron": "LLaMA-Factory（Megatron）",
     "LLaMA-Factory, for inference or export": "LLaMA-Factory（推理或导出）",
     "LLaMA-Factory (its YAML is read)": "LLaMA-Factory（可读其 YAML）",
+    "a script that accelerate launches": "由 accelerate 启动的脚本",
     "a script that the deepspeed launcher starts": "由 deepspeed 启动的脚本",
     "Transformers (a model's config.json: give it as MODEL)": "Transformers（模型的 config.json：请作为 MODEL 给出）",
     "vramcast (a job file: give it with --file)": "vramcast（任务文件：请用 --file 给出）",
