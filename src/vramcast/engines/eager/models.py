@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from vramcast.domain.job import Job, Phase
-from vramcast.domain.model import Attention, MultiLatentAttention
+from vramcast.domain.model import Attention, MultiLatentAttention, scorer
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
 from vramcast.engines.eager.passes import inference
 from vramcast.engines.eager.phases import Stepping, plain_phases
-from vramcast.engines.eager.recipe import Recipe, scorer, weights
+from vramcast.engines.eager.recipe import Recipe, weights
 from vramcast.engines.eager.trl import beta_of
 from vramcast.states.steps import weight_program
 

@@ -63,7 +63,7 @@ OFF: Final = ("", "auto", -1)
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "enable_chunked_prefill": (True,), "async_scheduling": (True,), "optimization_level": (2, 3),
     "runner": ("auto", "generate"), "task": ("auto", "generate"), "model_impl": ("auto", "vllm"),
-    "cpu_offload_gb": (0, 0.0),
+    "cpu_offload_gb": (0, 0.0), "device": ("auto", "cuda"),
     "load_format": ("auto", "safetensors", "pt", "npcache", "dummy", "bitsandbytes", "runai_streamer", "mistral"),
     "prefill_context_parallel_size": (1,), "mamba_cache_mode": ("none",), "performance_mode": ("balanced",),
     "attention_backend": ("auto",), "enable_sleep_mode": (False,),
@@ -250,7 +250,7 @@ def _long(values: Mapping[str, Any], server: Server) -> dict[str, Any]:
 
 
 OLDER: Final = ("enable_dp_attention", "enable_ep_moe", "disable_cuda_graph", "cuda_graph_max_bs", "cuda_graph_bs",
-                "max_seq_len_to_capture", "enable_torch_compile", "task")
+                "max_seq_len_to_capture", "enable_torch_compile", "task", "device")
 """Names of earlier versions that begin those of others."""
 
 

@@ -23,6 +23,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "DeepSpeed 保存 16 位权重，可训练部分另有 fp32 副本",
     "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
         "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
+    "a reward model: one score in the place of the vocabulary's head, as TRL's RewardTrainer loads it":
+        "奖励模型：以一个分数代替词表输出层，如 TRL 的 RewardTrainer 所加载",
     "samples of {count} tokens; --seq-len says otherwise": "样本长 {count} 个 token；可用 --seq-len 另行指定",
     "samples of {count} tokens, as many positions as {model} has; --seq-len says otherwise":
         "样本长 {count} 个 token，即 {model} 的全部位置；可用 --seq-len 另行指定",
@@ -118,8 +120,6 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
     "no layer is recomputed; get_peft_model recomputes all of them unless told otherwise: --recompute full":
         "没有重计算任何层；get_peft_model 默认重计算所有层：--recompute full",
-    "a reward model: one score a position takes the place of the vocabulary's head":
-        "奖励模型：每个位置的一个分数取代词表输出层",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",
     "no step time: {reason}": "无法给出每步时间：{reason}",
     "objective={objective} is not timed; pretrain and sft are": "objective={objective} 不计时；仅 pretrain 和 sft 计时",
