@@ -63,13 +63,14 @@ EXPRESSED: Final[dict[str, dict[str, str]]] = {
 
 SETTINGS: Final[tuple[tuple[str, str, dict[str, str | None]], ...]] = (
     ("framework_config", "accelerated-peft", {"engine-option": "prepare_kbit=none"}),
+    ("framework_config", "accelerated-peft-autogptq", {"engine-option": "gptq_kernel=tritonv2"}),
     ("framework_config", "accelerated-peft-bnb", {"base-weights": "nf4-dq"}),
     ("framework_config", "baseline-peft-bnb", {"base-weights": "nf4-dq"}),
     ("tuner_params", "packing=True", {"min-seq-len": None}),
 )
 """A setting of a row's own tool, what its value holds, and what that means; None: nothing is said. fms-acceleration
 quantises constants too, and prepares packed models its own way [plugins/accelerated-peft framework_plugin_bnb.py]; what
-is packed has one length."""
+is packed has one length. Its GPTQ runs Backend.TRITON [framework_plugin_autogptq.py]."""
 
 FOLDER: Final = "recipe_configs/"
 """Where a row's model is a file of its own beside the rows."""
