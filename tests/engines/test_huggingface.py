@@ -81,7 +81,7 @@ def test_starcoder_s_old_code_holds_the_product_of_every_layer_s_projection_unti
     }
     old, new = (answer(job_of(asked | {"engine": f"huggingface@{at}"})).fullest.peak for at in ("4.52", "4.53"))
     held = 40 * 4 * 2048 * (6144 + 2 * 128) * 4
-    assert old.allocated_bytes - new.allocated_bytes == pytest.approx(held, rel=0.02)
+    assert 0.9 * held < old.allocated_bytes - new.allocated_bytes <= held
 
 
 def test_trained_copies_of_embedding_and_head_stand_beside_the_originals() -> None:
@@ -175,6 +175,7 @@ def test_gemmas_norms_answer_in_the_type_of_what_they_read() -> None:
     [
         ("huggingface", (), 0), ("huggingface@4.52", (), 1), ("huggingface", ("beta=0.04",), 1),
         ("huggingface@4.52", ("beta=0",), 0), ("huggingface", ("trl=0.18",), 1), ("pytorch", (), 0),
+        ("unsloth", (), 1), ("unsloth@2025.6", (), 1), ("unsloth@2025.5", (), 0), ("unsloth", ("beta=0",), 0),
     ],
 )
 def test_grpo_has_a_reference_where_beta_is_not_zero(engine: str, options: tuple[str, ...], copies: int) -> None:
@@ -193,3 +194,28 @@ def test_the_triton_kernel_of_gptq_keeps_the_packed_weight_for_backward() -> Non
     )
     of_a_layer = 2 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096)
     assert older - triton == pytest.approx(of_a_layer, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("objective", "options", "words"),
+    [
+        ("pretrain", {}, ()), ("sft", {}, ("recomputation", "chunks")),
+        ("sft", {"recompute": "full", "loss": "eager"}, ()), ("sft", {"recompute": "full"}, ("chunks",)),
+        ("sft", {"engine-option": ["trl=1.6"]}, ("recomputation",)), ("sft", {"engine-option": ["trl=0.21"]}, ()),
+        ("sft", {"engine-option": ["liger=true"], "recompute": "full"}, ()), ("dpo", {}, ("recomputation",)),
+        ("sft", {"engine": "huggingface@4.53"}, ()), ("sft", {"engine": "pytorch"}, ()),
+    ],
+)
+def test_what_trl_does_unasked_and_nobody_counts_stands_in_the_first_lines(
+    objective: str, options: dict[str, object], words: tuple[str, ...]
+) -> None:
+    asked = {"model": "qwen3-0.6b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "objective": objective}
+    found = answer(job_of({**asked, "seq-len": 512, **options}), with_changes=False).ignored
+    assert len(found) == len(words) and all(word in text for word, text in zip(words, found, strict=True))
+
+
+@pytest.mark.parametrize(("series", "release"), [("torch=2", "torch=2.13"), ("accelerate=1", "accelerate=1.15")])
+def test_a_series_named_by_an_option_is_its_newest_release(series: str, release: str) -> None:
+    asked = {"model": "qwen3-0.6b", "gpus": "2xh100-sxm-80gb", "engine": "huggingface", "shards": "everything"}
+    found = [answer(job_of({**asked, "seq-len": 512, "engine-option": [text]})) for text in (series, release)]
+    assert found[0].ranks == found[1].ranks

@@ -132,6 +132,8 @@ UNITS: Final = {
 def one_role(job: Job, phases: Mapping[Phase, Program], *assumptions: str) -> RankProgram:
     """All ranks do the same."""
     found = [*assumptions, *reference_sentences(job)]
+    if job.workload.objective == "reward":
+        found.append("a reward model: one score a position takes the place of the vocabulary's head")
     if job.plan.compile:
         found.append("torch.compile fuses norms, activations, rotary embedding and the loss; the rest as in eager mode")
     if job.workload.grad_accum > 1:

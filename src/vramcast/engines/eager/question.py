@@ -27,7 +27,7 @@ from vramcast.domain.version import Version
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.models import cache_width
 from vramcast.engines.eager.phases import Stepping
-from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
+from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower, scorer
 from vramcast.engines.eager.releases import (
     TWO_LISTS_UNTIL,
     CausalLoss,
@@ -138,6 +138,8 @@ def recipe_of(
     Raises: Unsupported for what eager engines cannot be asked
     """
     refuse_splits(job)
+    if job.workload.objective == "reward":
+        job = replace(job, model=scorer(job.model))
     plan, peft = job.plan, job.plan.peft
     chosen = plan.loss or (Loss.COMPILED if plan.compile else Loss.EAGER)
     if loss is None and chosen not in LOSSES:

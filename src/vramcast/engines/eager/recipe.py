@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.blocks.parameters import layer_parameters, named_parameters
 from vramcast.blocks.parameters.targets import Place, parts_of, within, word_of, word_outside
 from vramcast.blocks.projection import corrected
 from vramcast.blocks.sizes import Sizes
-from vramcast.domain.model import Model, Parameter, Stack
+from vramcast.domain.model import Head, Model, Parameter, Stack
 from vramcast.operators.lora import ADAPTERS, Adapter
 from vramcast.operators.quantised import QUANTISED
 from vramcast.states.steps import Weight, kind_of
@@ -27,6 +29,15 @@ class Tower(NamedTuple):
 
     stack: Stack
     sizes: Sizes
+
+
+def scorer(model: Model) -> Model:
+    """The model with one number a position in place of a vocabulary: reward models, and the critics of PPO.
+
+    Source: [TRL] trl/trainer/reward_trainer.py and examples/scripts/ppo/ppo.py: `AutoModelForSequenceClassification`,
+    num_labels=1; [transformers] modeling_layers.py `GenericForSequenceClassification`
+    """
+    return replace(model, head=Head.CLASSIFIER, num_labels=1, tied=False, head_bias=False)
 
 
 class Recipe(NamedTuple):
