@@ -186,6 +186,16 @@ def test_grpo_has_a_reference_where_beta_is_not_zero(engine: str, options: tuple
     assert any(text.startswith("GRPO with beta") for text in found.assumptions)
 
 
+def test_the_triton_kernel_of_gptq_keeps_the_packed_weight_for_backward() -> None:
+    """AutoGPTQ's older kernel is plain autograd: a recomputed layer's unpacked weights are alive in its backward."""
+    asked = {"base-weights": "gptq-int4", "seq-len": 128, "micro-batch": 1}
+    older, triton = (
+        step_bytes(packed("huggingface@4.48", f"gptq_kernel={kernel}", **asked)) for kernel in ("cuda_old", "tritonv2")
+    )
+    of_a_layer = 2 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096)
+    assert older - triton == pytest.approx(of_a_layer, rel=0.5)
+
+
 @pytest.mark.parametrize(
     ("objective", "options", "words"),
     [

@@ -66,6 +66,7 @@ class HuggingFace(Zero, frozen=True):
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
     trl: Release | Major = ""  # 0.24
     prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
+    gptq_kernel: Literal["cuda_old", "tritonv2"] = "cuda_old"  # AutoGPTQ's QuantLinear
 
 
 class Colossal(Eager, frozen=True):
