@@ -28,8 +28,7 @@ NAME: Final = "llamafactory.yaml"
 
 STAGES: Final = {objective: stage for stage, objective in reader.STAGES.items()}
 
-DATASETS: Final = {"pt": "c4_demo", "sft": "alpaca_en_demo", "dpo": "dpo_en_demo", "ppo": "alpaca_en_demo",
-                   "rm": "dpo_en_demo"}
+DATASETS: Final = {"pt": "c4_demo", "sft": "alpaca_en_demo", "dpo": "dpo_en_demo", "ppo": "alpaca_en_demo"}
 """Small data sets that come with LLaMA-Factory."""
 
 KERNELS: Final = {AttentionKernel.FLASH: "fa2", AttentionKernel.EAGER: "disabled", None: "auto"}

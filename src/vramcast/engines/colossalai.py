@@ -66,7 +66,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.BF16, Precision.FP16):
         raise Unsupported(f"precision {plan.precision} is not modelled for --engine colossalai; use mixed-bf16")
     name = str(job.engine_options.get("trainer", "dpo" if job.workload.objective == "dpo" else "sft"))
-    if name not in TRAINERS or job.workload.objective in ("ppo", "grpo", "reward"):
+    if name not in TRAINERS or job.workload.objective in ("ppo", "grpo"):
         raise Unsupported(
             f"ColossalChat's {job.workload.objective} trainer {name} is not modelled; use one of {', '.join(TRAINERS)}"
         )

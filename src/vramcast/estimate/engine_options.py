@@ -15,6 +15,7 @@ Release = Annotated[str, Meta(pattern=r"^(\d{1,4}(\.\d{1,4}){1,3})?$")]
 Major = Annotated[int, Meta(ge=0, le=1000)]
 Date = Annotated[str, Meta(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$")]
 Elements = Annotated[int, Meta(ge=1, le=1 << 62)]
+OrNone = Annotated[int, Meta(ge=0, le=1 << 62)]
 
 
 class Eager(Noun, frozen=True):
@@ -41,13 +42,13 @@ class PyTorch(Eager, frozen=True):
 
 
 class Zero(Eager, frozen=True):
-    """DeepSpeed's `zero_optimization`, sizes in elements."""
+    """DeepSpeed's `zero_optimization`, sizes in elements; "auto" is the Trainer's, or DeepSpeed's own."""
 
-    reduce_bucket_size: Elements = 1
-    stage3_prefetch_bucket_size: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
-    stage3_param_persistence_threshold: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
-    sub_group_size: Elements = 1
-    stage3_max_reuse_distance: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
+    reduce_bucket_size: Elements | Literal["auto"] = 1
+    stage3_prefetch_bucket_size: OrNone | Literal["auto"] = 0
+    stage3_param_persistence_threshold: OrNone | Literal["auto"] = 0
+    sub_group_size: Elements | Literal["auto"] = 1
+    stage3_max_reuse_distance: OrNone | Literal["auto"] = 0
     overlap_comm: bool = True
     auto: bool = False  # the Trainer's sizes from the width of the model
     grad_accum_dtype: Literal["fp32", "fp16", "bf16"] = "bf16"

@@ -177,7 +177,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
     peft = plan.peft
     virtual = peft.virtual_tokens if peft is not None and peft.method == "prompt" else 0
     prefix = peft.virtual_tokens if peft is not None and peft.method == "prefix" else 0
-    batch = workload.micro_batch * (2 if workload.objective in ("dpo", "reward") else 1)
+    batch = workload.micro_batch * (2 if workload.objective == "dpo" else 1)
     seq_len = workload.seq_len + virtual + (workload.completion_len if workload.objective in ("ppo", "grpo") else 0)
     padded = bool(job.engine_options.get("padded", False))
     loops = bool(expert_counts(model)) and runs_experts_in_a_loop(job)
@@ -420,7 +420,7 @@ def loss_of(job: Job, *, autocast: bool, causal: CausalLoss) -> str | None:
     """
     if job.plan.loss not in (None, Loss.EAGER, Loss.FUSED) or (job.plan.compile and job.plan.loss is None):
         return None
-    copies = causal.copies and (job.workload.micro_batch > 1 or job.workload.objective in ("dpo", "reward"))
+    copies = causal.copies and (job.workload.micro_batch > 1 or job.workload.objective == "dpo")
     if job.plan.loss is Loss.FUSED:
         return "liger" + "_upcast" * causal.upcasts + "_shifted" * copies
     if causal.upcasts:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from vramcast.blocks.lengths import reads_images
+from vramcast.catalogue.models import known_names, load_model
 from vramcast.question.configs.reading import Config, Reading, together
 from vramcast.question.configs.trainers import ARGUMENTS, arguments_of, precision_of
 from vramcast.question.configs.watched import Known, Watched
 
 FACTORY: Final = Known("llamafactory", "arguments", (ARGUMENTS,))
 
-STAGES: Final = {"pt": "pretrain", "sft": "sft", "dpo": "dpo", "ppo": "ppo", "rm": "reward"}
+STAGES: Final = {"pt": "pretrain", "sft": "sft", "dpo": "dpo", "ppo": "ppo"}
 """`stage` -> what is optimised."""
 
 CUTOFF: Final = 2048
@@ -27,7 +29,8 @@ KERNELS: Final = {"auto": None, "sdpa": None, "fa2": "flash", "fa3": "flash", "d
 """`flash_attn` -> kernel; None: as Transformers chooses [LF model_utils/attention.py]."""
 
 MULTIMODAL: Final = re.compile(
-    r"vl|llava|omni|vision|pixtral|paligemma|mllama|minicpm_[vo]|gemma3|gemma4|4v|audio|moss"
+    r"vl|llava|omni|vision|pixtral|paligemma|mllama|minicpm_[vo]|gemma3|gemma4|4v|audio|moss|ocr|qwen3_[56]|intern_s1"
+    r"|llama4|glm4_5v|mistral_small|ministral3"
 )
 """Templates of models with towers, which LLaMA-Factory freezes while the rest learns [LF data/template.py]."""
 
@@ -51,7 +54,9 @@ def read_factory(config: Config) -> Reading:
     options |= {"objective": objective or "sft"}
     if model := values.text("model_name_or_path"):
         options["model"] = model
-    if MULTIMODAL.search(str(values.get("template", ""))):
+    if model and model.lower() in known_names() and reads_images(load_model(model)):
+        values.cannot("model_name_or_path", f"{model[:60]} has towers that stay frozen, which is not modelled")
+    elif MULTIMODAL.search(str(values.get("template", ""))):
         values.cannot("template", f"{str(values.get('template'))[:40]} is of a model with towers that stay frozen, "
                       "which is not modelled")
     options["seq-len"] = values.count("cutoff_len") or CUTOFF
