@@ -73,6 +73,17 @@ def test_the_stream_that_a_layer_norm_writes_is_fp32_under_autocast() -> None:
     assert streams == {8 * 512 * 768 * 4}
 
 
+def test_starcoder_s_old_code_holds_the_product_of_every_layer_s_projection_until_the_loss() -> None:
+    """Its cache is never switched off; what it holds are views of what c_attn made, fp32 behind a packed base."""
+    asked = {
+        "model": "starcoder-15b", "gpus": "a100-sxm4-80gb", "seq-len": 2048, "micro-batch": 4, "recompute": "full",
+        "attention": "flash", "peft": "lora", "base-weights": "nf4",
+    }
+    old, new = (answer(job_of(asked | {"engine": f"huggingface@{at}"})).fullest.peak for at in ("4.52", "4.53"))
+    held = 40 * 4 * 2048 * (6144 + 2 * 128) * 4
+    assert 0.9 * held < old.allocated_bytes - new.allocated_bytes <= held
+
+
 def test_trained_copies_of_embedding_and_head_stand_beside_the_originals() -> None:
     plain = extent(huggingface.ranks(lora())[0].phases[Phase.LOAD]).net
     asked = lora()

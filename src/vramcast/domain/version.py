@@ -9,6 +9,8 @@ from vramcast.errors import InvalidSpec
 
 Version = tuple[int, ...]
 
+LAST_PATCH: Final = 99
+
 WRITTEN: Final = re.compile(
     r"[vb]?(\d{1,8}(?:[.-]\d{1,8}){0,3})(?:[.-]?(?:rc|a|b|alpha|beta|post|dev)\d*(?:\.\w+)*)*(?:\+[\w.]*)?", re.ASCII
 )
@@ -29,6 +31,15 @@ def read_version(text: str) -> Version | None:
 def version_text(version: Version) -> str:
     """As releases are written: "4.57.3"."""
     return ".".join(map(str, version))
+
+
+def last_patch(version: Version) -> Version:
+    """A release named without its patch is its last.
+
+    >>> last_patch((0, 11)) > (0, 11, 2) > last_patch((0, 11, 0))
+    True
+    """
+    return (*version, LAST_PATCH) if len(version) < len(("major", "minor", "patch")) else version
 
 
 def date_text(version: Version) -> str:

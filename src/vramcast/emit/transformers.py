@@ -14,6 +14,7 @@ from vramcast.emit.launch import ACCELERATE, RUN, TORCHRUN, head_of, run_script
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.python_parts import (
     COMPUTE_DTYPES,
+    STORED_BEFORE,
     WEIGHT_DTYPES,
     build_model_lines,
     constant,
@@ -176,7 +177,7 @@ def weights_dtype(order: Order) -> str:
 
 def _notes(order: Order) -> tuple[str, ...]:
     found = []
-    if order.job.plan.peft is not None and order.job.plan.peft.base in ("gptq-int4", "awq-int4"):
+    if order.job.plan.peft is not None and order.job.plan.peft.base in STORED_BEFORE:
         found.append(f"{SCRIPT}: MODEL must be a checkpoint already quantised to {order.job.plan.peft.base}")
     return tuple(found)
 

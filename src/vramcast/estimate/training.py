@@ -136,6 +136,11 @@ def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
         fp16 = IN_FP16.get(job.engine)
         instead = f"--precision {fp16}" if fp16 else f"{job.engine} has no fp16; --engine deepspeed has"
         yield f"{precision} on {gpu.name}, which has no bf16 tensor cores: it is emulated, timed as fp32; {instead}"
+    if job.model.main.causal and "embed" in job.model.name.lower():
+        yield (
+            f"{job.model.name} makes embeddings: this is its training as a language model, with logits of every token; "
+            "contrastive losses over pairs of texts, which make none, are not modelled"
+        )
     context, seq_len = job.model.context, job.workload.seq_len
     if context is not None and seq_len > context:
         yield f"seq-len={seq_len} is longer than the {context} positions {job.model.name} was trained with"

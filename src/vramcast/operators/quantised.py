@@ -80,7 +80,7 @@ QUANTISED: Final[dict[str, Storage]] = {
         (("qweight", 1, 1), ("qzeros", 1, 128), ("scales", 2, 128)),
         (("weight", 2, 1),),
         before=(("shifted_int32", 4, 1), ("masked_int16", 2, 1)),
-        moved=1 + 4 + (4 + 2) + (2 + 2) + (2 + 2) + (2 + 2), kernels=UNPACKING,
+        weight_saved=True, moved=1 + 4 + (4 + 2) + (2 + 2) + (2 + 2) + (2 + 2), kernels=UNPACKING,
     ),
     "int8-bnb": Storage((("weight_8bit", 1, 1),), (), of_input=(("input_8bit", 1, 1),), of_output=(("int32", 4, 1),)),
     "fp8-block": Storage(

@@ -159,7 +159,7 @@ def passes(
     return Passes(
         (
             *map(Alloc, inputs), *around.begin(), *before, *first.forward, *around.forward(name, layers),
-            *map(Free, dying), *last.forward, *map(Alloc, kept), *around.leave(layers),
+            *map(Free, dying), *last.forward, *_cache_dropped(built.main), *map(Alloc, kept), *around.leave(layers),
         ),
         (
             *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *around.turn(), *last.backward,
@@ -223,6 +223,14 @@ def _weight_casts(layer: Graph, count: int) -> tuple[Program, Program]:
     return tuple(map(Alloc, copies)), (Loop(count, tuple(map(Free, copies)), label="autocast cache"),)
 
 
+def _cache_dropped(layers: Layers) -> Iterator[Node]:
+    """What outputs hold of every layer until the loss has been taken from them: keys and values."""
+    for count, graph in layers.graphs:
+        held = tuple(dict.fromkeys(value.storage.tensor for value in graph.outputs[1:]))
+        if held:
+            yield Loop(count, tuple(map(Free, held)), label="outputs")
+
+
 def _share(graph: Graph, shares: int) -> Tensor | None:
     """What one rank keeps of a block's reduced gradients."""
     total = sum(tensor.num_bytes for operator in graph.operators for tensor in operator.weight_gradients)
@@ -258,7 +266,8 @@ def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None
     towers = (node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower, around)))
     return (
         *map(Alloc, inputs), *around.begin(), *towers, *lower_inference(built.embedding),
-        *_inferred(built.main, around), *lower_inference(built.head), Free(built.head.outputs[0].tensor),
+        *_inferred(built.main, around), *lower_inference(built.head), *_cache_dropped(built.main),
+        Free(built.head.outputs[0].tensor),
         *map(Free, inputs), *(Free(tower.hidden) for tower in built.towers), *around.close(),
     )
 

@@ -31,6 +31,7 @@ from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
 from vramcast.engines.eager.releases import (
     TWO_LISTS_UNTIL,
     CausalLoss,
+    caches_products,
     optimizer_kernel,
     reentrant,
     repeats_keys,
@@ -202,6 +203,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
         stored=peft.base if peft is not None else "full",
         left_whole=_left_whole(job),
+        caches_products=caches_products(job),
         expert_loop=loops,
         expert_turns=min(MOST_TURNS, max(expert_counts(model), default=1)) if loops else 1,
     )

@@ -6,6 +6,7 @@ in torch 2.13:
 [trainer] transformers trainer.py
 [utils] transformers modeling_utils.py `gradient_checkpointing_enable`
 [layers] transformers modeling_layers.py `GradientCheckpointingLayer`
+[gpt_bigcode] transformers models/gpt_bigcode/modeling_gpt_bigcode.py `GPTBigCodeModel.forward`, `presents`
 [loss] transformers loss/loss_utils.py `ForCausalLMLoss`; models/*/modeling_*.py before
 [accelerate] accelerate accelerator.py `prepare_model`, utils/fsdp_utils.py `fsdp2_prepare_model`
 [adam] pytorch torch/optim/adam.py `_multi_tensor_adam`
@@ -76,6 +77,10 @@ REPEATS_KEYS_UNTIL: Final[dict[str, Version]] = {
     **dict.fromkeys(("jamba", "phimoe", "qwen2_moe"), (4, 53)),
 }
 """First release that hands grouped keys and values to flash-attn as they are; every other family always did."""
+
+CACHES_UNTIL: Final[dict[str, Version]] = {"gpt_bigcode": (4, 53)}
+"""First release that does not fill a cache of keys and values under checkpoints, with views of what one projection
+made: those of all layers live until the loss is there [gpt_bigcode]. Every other family's code switches it off."""
 
 TWO_LISTS_UNTIL: Final[Version] = (2, 1)
 """foreach Adam made the denominators beside the square roots before [adam]."""
@@ -171,6 +176,12 @@ def repeats_keys(job: Job) -> bool:
     if job.plan.attention is AttentionKernel.FLASH:
         return release < REPEATS_KEYS_UNTIL.get(family_of(job.model.family), ALWAYS)
     return release < GROUPED_SDPA_SINCE
+
+
+def caches_products(job: Job) -> bool:
+    """Whether a cache holds what the projections of every layer made until forward has ended."""
+    family = family_of(job.model.family)
+    return job.engine in TRAINERS and software(job).transformers < CACHES_UNTIL.get(family, ALWAYS)
 
 
 def sharder(job: Job) -> Sharder | None:

@@ -135,6 +135,16 @@ STACKED_EXPERTS_SINCE: Final[dict[str, Version]] = {
 GROUPED_EXPERTS_SINCE for every other family. Those of a later release came with code of their own before, with linear
 layers, as Kimi K2 still does."""
 
+BATCHED_EXPERTS: Final = ("gpt_oss", "llama4")
+"""Families whose experts were one batched product already before GROUPED_EXPERTS_SINCE."""
+
+MET_EXPERTS_SINCE: Final[dict[str, Version]] = {
+    "mixtral": (4, 52), "qwen2_moe": (4, 52), "qwen3_moe": (4, 53),
+    **dict.fromkeys(("ernie4_5_moe", "hunyuan_v1_moe", "minimax", "qwen3_next", "qwen3_omni_moe"), ALWAYS),
+}
+"""First release whose loop leaves out experts without a token: `expert_hit`, `expert_hitted` in the wheels 4.51.3 to
+4.57.1; the last five are newer than their families' older siblings."""
+
 OWN_ROUTER_SINCE: Final[dict[str, Version]] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "gpt_oss", "kimi_k2"), ALWAYS),
     "llama4": (5, 5), "gemma4": NEVER,
@@ -194,6 +204,30 @@ def left_whole(family: str, version: Version) -> tuple[str, ...]:
     if version >= OWN_ROUTER_SINCE.get(name, GROUPED_EXPERTS_SINCE):
         found += ("moe.router",)
     return found
+
+
+def loops_experts(family: str, version: Version) -> bool:
+    """Whether a family's code runs its experts one after the other, those without a token included.
+
+    Source: transformers models/<family>/modeling_*.py; from 5.0 on modeling_utils.py
+    `get_correct_experts_implementation`: "grouped_mm" unless something else is asked for
+
+    >>> loops_experts("qwen3_moe", (4, 57)), loops_experts("qwen3_moe", (5, 0)), loops_experts("gpt_oss", (4, 57))
+    (True, False, False)
+    """
+    name = family_of(family)
+    if name in BATCHED_EXPERTS:
+        return False
+    return version < max(GROUPED_EXPERTS_SINCE, STACKED_EXPERTS_SINCE.get(name, GROUPED_EXPERTS_SINCE))
+
+
+def meets_experts(family: str, version: Version) -> bool:
+    """Whether a loop over experts leaves out those without a token.
+
+    >>> meets_experts("qwen3_moe", (4, 51)), meets_experts("qwen3_moe", (4, 57))
+    (False, True)
+    """
+    return version >= MET_EXPERTS_SINCE.get(family_of(family), NEVER)
 
 
 def left_sentences(model: Model, left: tuple[str, ...], version: Version) -> Iterator[str]:

@@ -15,6 +15,7 @@ from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Attention, Head, LinearAttention, Mamba, Model, MoE
 from vramcast.domain.serving import ServeJob, Version
+from vramcast.domain.version import last_patch
 from vramcast.engines.serving.rank import WIDTHS, dtype_of
 from vramcast.engines.vllm.options import Options, options_of
 from vramcast.units import GIB
@@ -73,8 +74,6 @@ MAMBA_PREFIXES_SINCE: Final[Version] = (0, 26)
 """Prefix caching is the default for networks with recurrent layers too [vllm/config/model.py]."""
 
 BLOCK_TOKENS: Final = 16
-
-LAST_PATCH: Final = 99
 
 TORCH_SINCE: Final[tuple[tuple[Version, Version], ...]] = (
     ((0, 33), (2, 14)), ((0, 27), (2, 13)), ((0, 20), (2, 11)), ((0, 17), (2, 10)), ((0, 11), (2, 8)),
@@ -142,15 +141,6 @@ def settings_of(job: ServeJob) -> Settings:
         ),
         options=options,
     )
-
-
-def last_patch(version: Version) -> Version:
-    """A release named without its patch is its last.
-
-    >>> last_patch((0, 11)) > (0, 11, 2) > last_patch((0, 11, 0))
-    True
-    """
-    return (*version, LAST_PATCH) if len(version) < len(("major", "minor", "patch")) else version
 
 
 def _batch(job: ServeJob, options: Options, *, v1: bool) -> tuple[int, int]:

@@ -158,7 +158,8 @@ def _stored(values: Watched) -> dict[str, Any]:
     bits = values.one_of("quantization_bit", {"4": 4, "8": 8}, option="base-weights")
     values.only("quantization_method", "bnb", "BNB", "bitsandbytes")
     if (named := QUANTISED.search(str(values.get("model_name_or_path", "")))) is not None:
-        kind = STORED.get(named[0].lower())
+        eight = re.search(r"(?i)int8|8-?bit", str(values.get("model_name_or_path")))
+        kind = "gptq-int8" if eight and named[0].lower() == "gptq" else STORED.get(named[0].lower())
         if kind is None:
             values.cannot("model_name_or_path", f"{named[0]} weights are not modelled", option="base-weights")
         return {"base-weights": kind} if kind else {}

@@ -311,6 +311,8 @@ def _vllm(values: Watched) -> dict[str, Any]:
         options.append("language-model-only=true")
     if values.flag("disable_hybrid_kv_cache_manager"):
         options.append("hybrid-manager=false")
+    if (states := values.get("mamba_ssm_cache_dtype")) is not None:
+        options.append(f"mamba-ssm-cache-dtype={states}")
     sizes = values.get("cudagraph_capture_sizes")
     if isinstance(sizes, list):
         options.append(f"graph-sizes={len(sizes)}")

@@ -63,6 +63,15 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "FusedAdam 更新时把动量复制为 fp32；自 TransformerEngine 2.14 起 bf16 动量不再复制（--engine-option te=2.14）",
     "inputs of recomputed layers wait on the host; --engine-option offload_checkpoints=false keeps them":
         "重计算层的输入存放在主机内存；--engine-option offload_checkpoints=false 则保留在显存",
+    "{model} makes embeddings: this is its training as a language model, with logits of every token; contrastive "
+    "losses over pairs of texts, which make none, are not modelled":
+        "{model} 是嵌入模型：此处按语言模型训练计算，每个 token 都有 logits；不产生 logits 的文本对对比损失未建模",
+    "shorter batches can take more: Unsloth splits the logits of {tokens} tokens in {chunks}, and makes those of up to "
+    "{whole} at once; --min-seq-len 1 asks for samples of all lengths":
+        "更短的批次可能占用更多：Unsloth 把 {tokens} 个 token 的 logits 分成 {chunks} 份，"
+        "而不超过 {whole} 个 token 时一次生成；--min-seq-len 1 可按各种长度的样本计算",
+    "Unsloth runs {family} in fp32 around fp16 products, because fp16 overflows; that is not modelled, and takes more":
+        "由于 fp16 会溢出，Unsloth 在 fp16 乘积之外以 fp32 运行 {family}；此处未建模，实际占用更多",
     "every linear layer is packed; checkpoints named -unsloth-bnb-4bit keep some in 16 bits":
         "所有线性层都按压缩计算；名为 -unsloth-bnb-4bit 的检查点把其中一些保留为 16 位",
     "fused kernels with in-place backward": "融合内核，反向就地进行",
@@ -97,6 +106,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "come in is chance, and what is reserved depends on it; time is the longest's":
         "样本长度为 {shortest} 到 {longest} 个 token：用 {count} 个长度不同的步填充分配器；其先后顺序是随机的，"
         "保留显存取决于此；时间按最长的步计",
+    "no module of {model} is called {names}: PEFT passes over names that it lacks":
+        "{model} 没有名为 {names} 的模块：PEFT 会跳过它没有的名称",
     "attention runs in full: transformers has no fused kernel for {kinds}":
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",

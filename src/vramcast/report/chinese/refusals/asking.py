@@ -173,10 +173,14 @@ ASKING_ZH: Final[dict[str, str]] = {
         "没有 lora-slots，lora-rank={rank} 没有意义；请加上，或去掉它",
     "lora-rank={rank:w} is no largest rank of {engine:w}; use {ranks}":
         "lora-rank={rank} 不是 {engine} 可用的最大秩；请用 {ranks}",
-    "draft={kind:w} is none of {engine:w}'s; use another draft, or --engine vllm":
+    "image-size={size:w} says nothing without images; add images, or leave it out":
+        "没有图像时 image-size={size} 没有意义；请加上 images，或去掉它",
+    "{option:w}: {model:w} keeps no keys and values; leave it out": "{option}：{model} 不保存键和值；请去掉它",
+    "{engine:w} has no draft={kind:w}; use another draft, or --engine vllm":
         "{engine} 没有 draft={kind}；请换一种草稿，或用 --engine vllm",
-    "this version of {engine:w} takes no draft model; use eagle or ngram, or another version":
-        "这个版本的 {engine} 不支持草稿模型；请用 eagle 或 ngram，或换版本",
+    "{engine:w} has no draft={kind:w}; use {newer:w} or later":
+        "{engine} 没有 draft={kind}；请用 {newer} 或更新的版本",
+    "{engine:w} takes no draft model; use {newer:w} or later": "{engine} 不支持草稿模型；请用 {newer} 或更新的版本",
     "draft={draft:w} generates no tokens; use a language model": "draft={draft} 不生成 token；请用语言模型",
     "draft={draft:w} has a vocabulary of {rows:w}, {model:w} one of {own:w}; use a draft with the same":
         "draft={draft} 的词表为 {rows}，{model} 的为 {own}；请用词表相同的草稿模型",
