@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute
+from vramcast.domain.model import Head
 from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
@@ -48,6 +49,9 @@ def write(order: Order) -> tuple[File, ...]:
     plan = job.plan
     if plan.tp * plan.pp * plan.cp * plan.ep > 1:
         raise Unsupported("LLaMA-Factory splits over data-parallel ranks only; use tp=pp=cp=ep=1")
+    if len(job.model.stacks) > 1 or job.model.head is not Head.LM:  # it freezes towers, and loads causal models
+        raise Unsupported(f"LLaMA-Factory trains all of decoders only, and {job.model.name} has other parts; use "
+                          "--format transformers")
     if job.workload.objective not in STAGES:
         raise Unsupported(f"LLaMA-Factory trains no {job.workload.objective}; use {', '.join(STAGES)}")
     if plan.recompute is Recompute.SELECTIVE:
