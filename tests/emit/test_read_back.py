@@ -44,7 +44,7 @@ MORE: dict[str, Any] = COMMON | {
     "optimizer_kernel": st.sampled_from(["foreach", "fused", "loop"]),
     "reshard_after_forward": st.booleans(),
     "alloc_conf": st.just("expandable_segments:True"),
-    "objective": st.sampled_from(["pretrain", "sft", "dpo"]),
+    "objective": st.sampled_from(["pretrain", "sft", "dpo", "reward"]),
 }
 FOR_TRAINERS = ("objective", "optimizer_kernel", "lora_rank", "lora_targets", "lora_dropout", "modules_to_save",
                 "adapter_dtype", "alloc_conf", "recompute_layers", "offload_parameters", "engine_option")

@@ -175,6 +175,7 @@ def test_gemmas_norms_answer_in_the_type_of_what_they_read() -> None:
     [
         ("huggingface", (), 0), ("huggingface@4.52", (), 1), ("huggingface", ("beta=0.04",), 1),
         ("huggingface@4.52", ("beta=0",), 0), ("huggingface", ("trl=0.18",), 1), ("pytorch", (), 0),
+        ("unsloth", (), 1), ("unsloth@2025.6", (), 1), ("unsloth@2025.5", (), 0), ("unsloth", ("beta=0",), 0),
     ],
 )
 def test_grpo_has_a_reference_where_beta_is_not_zero(engine: str, options: tuple[str, ...], copies: int) -> None:
@@ -183,3 +184,38 @@ def test_grpo_has_a_reference_where_beta_is_not_zero(engine: str, options: tuple
     load = found.fullest.phases[Phase.LOAD].allocated_bytes
     assert load == pytest.approx((1 + copies) * 2 * 1_235_814_400, rel=0.01)
     assert any(text.startswith("GRPO with beta") for text in found.assumptions)
+
+
+def test_the_triton_kernel_of_gptq_keeps_the_packed_weight_for_backward() -> None:
+    """AutoGPTQ's older kernel is plain autograd: a recomputed layer's unpacked weights are alive in its backward."""
+    asked = {"base-weights": "gptq-int4", "seq-len": 128, "micro-batch": 1}
+    older, triton = (
+        step_bytes(packed("huggingface@4.48", f"gptq_kernel={kernel}", **asked)) for kernel in ("cuda_old", "tritonv2")
+    )
+    of_a_layer = 2 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096)
+    assert older - triton == pytest.approx(of_a_layer, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("objective", "options", "words"),
+    [
+        ("pretrain", {}, ()), ("sft", {}, ("recomputation", "chunks")),
+        ("sft", {"recompute": "full", "loss": "eager"}, ()), ("sft", {"recompute": "full"}, ("chunks",)),
+        ("sft", {"engine-option": ["trl=1.6"]}, ("recomputation",)), ("sft", {"engine-option": ["trl=0.21"]}, ()),
+        ("sft", {"engine-option": ["liger=true"], "recompute": "full"}, ()), ("dpo", {}, ("recomputation",)),
+        ("sft", {"engine": "huggingface@4.53"}, ()), ("sft", {"engine": "pytorch"}, ()),
+    ],
+)
+def test_what_trl_does_unasked_and_nobody_counts_stands_in_the_first_lines(
+    objective: str, options: dict[str, object], words: tuple[str, ...]
+) -> None:
+    asked = {"model": "qwen3-0.6b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "objective": objective}
+    found = answer(job_of({**asked, "seq-len": 512, **options}), with_changes=False).ignored
+    assert len(found) == len(words) and all(word in text for word, text in zip(words, found, strict=True))
+
+
+@pytest.mark.parametrize(("series", "release"), [("torch=2", "torch=2.13"), ("accelerate=1", "accelerate=1.15")])
+def test_a_series_named_by_an_option_is_its_newest_release(series: str, release: str) -> None:
+    asked = {"model": "qwen3-0.6b", "gpus": "2xh100-sxm-80gb", "engine": "huggingface", "shards": "everything"}
+    found = [answer(job_of({**asked, "seq-len": 512, "engine-option": [text]})) for text in (series, release)]
+    assert found[0].ranks == found[1].ranks

@@ -40,6 +40,18 @@ RELEASES: Final = {
 }
 """Engine -> where a row's `framework` names the release that its versions are of."""
 
+COMMITTED: Final = {
+    "986f6800f": "2025-03-20", "db52d57ca": "2025-07-14", "8a749c618": "2025-08-22", "d48445865": "2025-08-29",
+    "c4e229115": "2025-09-05", "72f89d206": "2026-03-13", "af35cfb15": "2026-07-20",
+}
+"""Commit that a row of torchtitan's history ran -> its date, as that engine's versions are named; of c4e229115 the day
+before, for the row is what was measured before it."""
+
+COMMIT: Final = re.compile(r"pytorch/torchtitan commit ([0-9a-f]{9})")
+
+FIRST_STEP: Final = "first step"
+"""The line of `unexpressed` of a row that was read after one step: before the optimizer had states at its peak."""
+
 EXPRESSED: Final[dict[str, dict[str, str]]] = {
     "FSDP1 by Accelerate": {"sharded-by": "fsdp1"},
     "FSDP1 with flat parameters": {"sharded-by": "fsdp1"},
@@ -61,6 +73,7 @@ NOT_MODELLED: Final[dict[str, str]] = {
     "torchao generate.py": "asked of a tool that is not modelled: torchao's generate.py, for which transformers stands",
     "sentence-transformers contrastive loss": "a contrastive loss over pairs is asked as a language model's",
     "LISA": "LISA, which trains a few layers at a time, is asked as training all of them",
+    "scattermoe": "fms-acceleration's scattermoe, which keeps experts out of FSDP, is asked as FSDP over all of them",
     "LLaMA-Pro": "LLaMA-Pro, which trains new blocks beside frozen ones, is asked as training all of them",
 }
 """How a line of `unexpressed` begins -> why what is asked is another job than what was measured."""
@@ -90,13 +103,15 @@ LEAST_BITS: Final = {"full": 16, "int8": 8, "gptq-int8": 8}
 
 SETTINGS: Final[tuple[tuple[str, str, dict[str, str]], ...]] = (
     ("framework_config", "accelerated-peft", {"engine-option": "prepare_kbit=none"}),
+    ("framework_config", "accelerated-peft-autogptq", {"engine-option": "gptq_kernel=tritonv2"}),
     ("framework_config", "accelerated-peft-bnb", {"base-weights": "nf4-dq"}),
     ("framework_config", "baseline-peft-bnb", {"base-weights": "nf4-dq"}),
 )
 """A setting of a row's own tool, what its value holds, and what that means. fms-acceleration quantises constants too,
-and prepares packed models its own way [plugins/accelerated-peft framework_plugin_bnb.py]. What ms-swift packs has one
-length, but its loss takes the logits of the tokens that count, which are as many as they are in every batch
-[swift/trainers/trainers.py `compute_scaled_loss`]: the allocator sees as many shapes."""
+prepares packed models its own way [plugins/accelerated-peft framework_plugin_bnb.py], and runs GPTQ by Backend.TRITON
+[framework_plugin_autogptq.py]. What ms-swift packs has one length, but its loss takes the logits of the tokens that
+count, which are as many as they are in every batch [swift/trainers/trainers.py `compute_scaled_loss`]: the allocator
+sees as many shapes."""
 
 FOLDER: Final = "recipe_configs/"
 """Where a row's model is a file of its own beside the rows."""
@@ -133,7 +148,8 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     if quantity not in LEVELS:
         raise Refused(f"measures {quantity!r}, which no answer has")
     level = LEVELS[quantity]
-    return [Prediction(level, _highest(found, level), value, traits=traits(level))]
+    phases = (Phase.LOAD, Phase.FIRST_STEP) if FIRST_STEP in ask.get("unexpressed", ()) else tuple(Phase)
+    return [Prediction(level, _highest(found, level, phases), value, traits=traits(level))]
 
 
 def said(row: Row) -> dict[str, Any]:
@@ -141,9 +157,9 @@ def said(row: Row) -> dict[str, Any]:
     ask = row["ask"]
     options = dict(ask["options"])
     engine = options.get("engine")
-    release = RELEASES[engine].search(row.get("framework", "")) if engine in RELEASES else None
+    release = _release(row, engine)
     if release is not None:
-        options["engine"] = f"{engine}@{release[1]}"
+        options["engine"] = f"{engine}@{release}"
     unsaid, values = ask.get("unexpressed", ()), row.get("config", {}).get("values", {})
     words: list[Any] = [EXPRESSED[key] for text in unsaid for key in EXPRESSED if text.startswith(key)]
     words += [meant for name, value, meant in SETTINGS if value in str(values.get(name) or "")]
@@ -153,6 +169,15 @@ def said(row: Row) -> dict[str, Any]:
         for name, value in meant.items():
             options[name] = [*options.get(name, ()), value] if name == "engine-option" else value
     return options
+
+
+def _release(row: Row, engine: str | None) -> str | None:
+    """The release that a row names, as its engine's versions are named."""
+    if engine == "torchtitan":
+        commit = COMMIT.match(row.get("source", ""))
+        return COMMITTED.get(commit[1]) if commit else None
+    named = RELEASES[engine].search(row.get("framework", "")) if engine in RELEASES else None
+    return named[1] if named else None
 
 
 def _model(ask: Row, folder: Path) -> dict[str, Any]:
@@ -228,9 +253,9 @@ def _answered(task: str, options: dict[str, Any]) -> tuple[Answer, Callable[[str
     return found, lambda level: traits_at(level, job, found.fullest.peak)
 
 
-def _highest(found: Answer, level: str) -> int:
-    """The level's highest mark over all phases and roles [bytes]."""
+def _highest(found: Answer, level: str, phases: tuple[Phase, ...] = tuple(Phase)) -> int:
+    """The level's highest mark over those phases and all roles [bytes]."""
     def mark(peak: Peak) -> int:
         return int(getattr(peak, f"{level}_bytes"))
 
-    return max(mark(peak) for rank in found.ranks for peak in rank.phases.values())
+    return max(mark(peak) for rank in found.ranks for phase, peak in rank.phases.items() if phase in phases)

@@ -351,8 +351,6 @@ def objective_of(row: Row, peft: Peft | None) -> Any:
     text = f"{row.get('framework', '')} {row.get('model', '')}".lower()
     text += str(row.get("notes", "")).lower() if row.get("domain") == "rlhf" else ""
     named = next((name for name in OBJECTIVES if re.search(rf"\b{name}", text)), None)
-    if named == "reward":
-        raise Refused("the row trains a reward model, whose head has one output")
     return named or ("sft" if peft else "pretrain")
 
 

@@ -89,7 +89,7 @@ class Workload(Noun, frozen=True):
     decoder_seq_len: int | None = None  # encoder-decoder models: positions of the decoder
     image_size: int | None = None  # vision towers [pixels per side]
     images: int = 1  # images per sample
-    objective: Literal["pretrain", "sft", "dpo", "ppo", "grpo"] = "pretrain"
+    objective: Literal["pretrain", "sft", "dpo", "ppo", "grpo", "reward"] = "pretrain"
     completion_len: int = 0  # generated tokens per sample (ppo, grpo, evaluation with generation)
 
     def __post_init__(self) -> None:

@@ -64,7 +64,7 @@ def _check(order: Order) -> None:
     if "nvme" in (plan.offload_optimizer, plan.offload_parameters):
         raise Unsupported("PyTorch offloads to the host only; use --offload-optimizer cpu")
     if job.workload.objective not in ("pretrain", "sft"):
-        raise Unsupported(f"the PyTorch script optimises no {job.workload.objective}; use --format llamafactory")
+        raise Unsupported(f"the PyTorch script optimises no {job.workload.objective}; --format llamafactory writes dpo")
 
 
 def fully_sharded(order: Order) -> bool:

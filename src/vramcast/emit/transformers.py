@@ -42,7 +42,7 @@ def write(order: Order) -> tuple[File, ...]:
     """
     job: Job = order.job
     if job.workload.objective not in TRAINER_OBJECTIVES:
-        raise Unsupported(f"the Trainer optimises no {job.workload.objective}; use --format llamafactory")
+        raise Unsupported(f"the Trainer optimises no {job.workload.objective}; --format llamafactory writes dpo")
     if job.plan.tp * job.plan.pp * job.plan.cp * job.plan.ep > 1:
         raise Unsupported("the Trainer's arguments split over data-parallel ranks only; use tp=pp=cp=ep=1")
     order.ask.also("objective")

@@ -191,6 +191,9 @@ def refuse_ignored(job: Job) -> None:
         raise InvalidSpec(f"{model.name} reads no images; leave image-size and images out")
     if workload.decoder_seq_len is not None and len(model.stacks) == 1:
         raise InvalidSpec(f"{model.name} has no encoder beside its decoder; leave decoder-seq-len out")
+    if workload.objective in ("ppo", "grpo") and not workload.completion_len:
+        raise InvalidSpec(f"objective={workload.objective} learns from answers that it generates; give their tokens, "
+                          "--completion-len")
     if workload.completion_len and workload.objective not in ("ppo", "grpo"):
         raise InvalidSpec(f"completion-len needs objective ppo or grpo, not {workload.objective}")
 

@@ -72,7 +72,7 @@ ENGINES: Final[dict[str, Engine]] = {
     "tensorrt-llm": Engine("vramcast.engines.tensorrt_llm", (0, 5), (1, 2), (1, 1)),
     "llama.cpp": Engine("vramcast.engines.llamacpp", (1000,), (9999,), (7000,)),
     "ik_llama.cpp": Engine("vramcast.engines.llamacpp", (3400,), (4060,), (3750,)),
-    "transformers": Engine("vramcast.engines.transformers", (4, 30), (5, 23), (4, 57)),
+    "transformers": Engine("vramcast.engines.transformers", (4, 30), (5, 23), (5, 23)),
     "diffusers": Engine("vramcast.engines.diffusers", (0, 20), (0, 42), (0, 35)),
     "stable-diffusion.cpp": Engine("vramcast.engines.stable_diffusion_cpp", (134,), (243,), (211,)),
 }

@@ -237,7 +237,8 @@ def _pairs(steps: list[Step], verdict: Callable[[ServeJob], Outcome]) -> list[St
         for second in _steps(first.job, first.after, verdict):
             earlier = {step.words for step in steps[:index]}
             if second.after.fits and second.words not in earlier and second.words.split()[0] not in first.words:
-                found.append(Step(_both(first.words, second.words), f"{first.cost}; {second.cost}", second.job, second.after))
+                words, cost = _both(first.words, second.words), f"{first.cost}; {second.cost}"
+                found.append(Step(words, cost, second.job, second.after))
                 if len(found) == MOST_PAIRS:
                     return found
     return found

@@ -16,6 +16,7 @@ from vramcast.domain.job import WITHOUT_TARGETS, Job
 from vramcast.domain.program import extent, sizes
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version, named, newer, version_text
+from vramcast.engines.eager.trl import uncounted
 from vramcast.errors import UnknownName
 from vramcast.estimate.changes import Need, single_changes
 from vramcast.estimate.checks import check
@@ -93,7 +94,7 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
             *_recipe(job), *_unversioned(job),
         )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
-        ignored=newer(job.engine, job.engine_version or (), ENGINES[job.engine].newest),
+        ignored=(*newer(job.engine, job.engine_version or (), ENGINES[job.engine].newest), *uncounted(job)),
         changes=() if fits or not with_changes else _offered(job, ranks, clock.time),
         time=clock.time,
         host=host,

@@ -19,7 +19,7 @@ KINS: Final = {
 SLACKS: Final = ((0.05, "little"), (0.15, "some"), (1.0, "much"))
 """Share of a number that is reserved and not allocated, by its upper end: what the allocator keeps is partly chance."""
 
-HARD: Final = ("dpo", "ppo", "grpo")
+HARD: Final = ("dpo", "ppo", "grpo", "reward")
 """Objectives with more than one model or more than one pass."""
 
 

@@ -13,7 +13,7 @@ from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Shards, Workload, require_count
-from vramcast.domain.model import Model, Run
+from vramcast.domain.model import Head, Model, Run, scorer
 from vramcast.domain.version import Version, check_version
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.training import ENGINES
@@ -36,6 +36,8 @@ ENGINE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 """What each engine does when nothing else is said, as its own defaults or recipes have it."""
 
 PEFT_ONLY: Final = tuple(name for name, option in OPTIONS.items() if option.section == "peft" and name != "peft")
+
+REWARDING: Final = "a reward model: one score in the place of the vocabulary's head, as TRL's RewardTrainer loads it"
 
 Resolve = Callable[[str], Checkpoint]
 
@@ -60,6 +62,9 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     workload = _workload(values, plan, cluster.count)
     model = checkpoint_of(given.get("model"), values, resolve, OPTIONS).model
     workload, assumed = with_lengths(model, workload, values)
+    if workload.objective == "reward" and model.head in (Head.LM, Head.MLM):
+        model = scorer(model)
+        assumed = (*assumed, REWARDING)
     peft, passed_over = peft_of(values, model, engine, version)
     return Job(
         model=model,

@@ -113,7 +113,9 @@ OPTIONS: Final[dict[str, Option]] = {
     "decoder-seq-len": Option("workload", "decoder_seq_len", Kind.COUNT, "encoder-decoder: positions of the decoder"),
     "image-size": Option("workload", "image_size", Kind.COUNT, "vision: pixels per side"),
     "images": Option("workload", "images", Kind.COUNT, "vision: images per sample"),
-    "objective": _choice("workload", "objective", "what is optimised", ("pretrain", "sft", "dpo", "ppo", "grpo")),
+    "objective": _choice(
+        "workload", "objective", "what is optimised", ("pretrain", "sft", "dpo", "ppo", "grpo", "reward")
+    ),
     "completion-len": Option("workload", "completion_len", Kind.COUNT, "generated tokens per sample (ppo, grpo)"),
     "precision": _choice("plan", "precision", "recipe of dtypes", Precision),
     "optimizer": Option("plan", "optimizer", Kind.TEXT, "adamw, sgd, adafactor, lion, muon, adamw-8bit ..."),

@@ -178,7 +178,7 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
     peft = plan.peft
     virtual = peft.virtual_tokens if peft is not None and peft.method == "prompt" else 0
     prefix = peft.virtual_tokens if peft is not None and peft.method == "prefix" else 0
-    batch = workload.micro_batch * (2 if workload.objective == "dpo" else 1)
+    batch = workload.micro_batch * (2 if workload.objective in ("dpo", "reward") else 1)
     seq_len = workload.seq_len + virtual + (workload.completion_len if workload.objective in ("ppo", "grpo") else 0)
     padded = bool(job.engine_options.get("padded", False))
     loops = bool(expert_counts(model)) and runs_experts_in_a_loop(job)
@@ -201,12 +201,19 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         frozen=peft is not None,
         trained=NORM_WEIGHTS if peft is not None and peft.method == "ln" else (),
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
-        stored=peft.base if peft is not None else "full",
+        stored=_stored(job),
         left_whole=_left_whole(job),
         caches_products=caches_products(job),
         expert_loop=loops,
         expert_turns=min(MOST_TURNS, max(expert_counts(model), default=1)) if loops else 1,
     )
+
+
+def _stored(job: Job) -> str:
+    """How the frozen weights are kept, and by whose kernel unpacked."""
+    base = job.plan.peft.base if job.plan.peft is not None else "full"
+    triton = base == "gptq-int4" and job.engine_options.get("gptq_kernel") == "tritonv2"
+    return f"{base}-triton" if triton else base
 
 
 MOST_TURNS: Final = 16
@@ -422,7 +429,7 @@ def loss_of(job: Job, *, autocast: bool, causal: CausalLoss) -> str | None:
     """
     if job.plan.loss not in (None, Loss.EAGER, Loss.FUSED) or (job.plan.compile and job.plan.loss is None):
         return None
-    copies = causal.copies and (job.workload.micro_batch > 1 or job.workload.objective == "dpo")
+    copies = causal.copies and (job.workload.micro_batch > 1 or job.workload.objective in ("dpo", "reward"))
     if job.plan.loss is Loss.FUSED:
         return "liger" + "_upcast" * causal.upcasts + "_shifted" * copies
     if causal.upcasts:

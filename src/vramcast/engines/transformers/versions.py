@@ -20,6 +20,16 @@ NEWEST: Final[Version] = (5, 23)
 NEVER: Final[Version] = (1 << 30,)
 ALWAYS: Final[Version] = (0,)
 
+CONTEMPORARY: Final[tuple[tuple[Version, Version, Version], ...]] = (
+    ((5, 18), (2, 13), (1, 15)), ((5, 10), (2, 12), (1, 14)), ((5, 6), (2, 11), (1, 13)), ((5, 3), (2, 10), (1, 13)),
+    ((5, 0), (2, 10), (1, 12)), ((4, 57), (2, 9), (1, 12)), ((4, 55), (2, 8), (1, 10)), ((4, 53), (2, 7), (1, 9)),
+    ((4, 52), (2, 6), (1, 7)), ((4, 50), (2, 6), (1, 5)), ((4, 48), (2, 6), (1, 3)), ((4, 46), (2, 5), (1, 1)),
+    ((4, 43), (2, 4), (0, 33)), ((4, 40), (2, 3), (0, 30)), ((4, 38), (2, 2), (0, 27)), ((4, 34), (2, 1), (0, 23)),
+    ((0,), (2, 0), (0, 20)),
+)
+"""Release of transformers, the torch and the Accelerate that were the newest when its last patch came out. 4.52 allows
+no torch after 2.6."""
+
 
 class Behaviour(NamedTuple):
     """One family's code in one release."""

@@ -117,7 +117,8 @@ def settings_of(job: ServeJob) -> Settings:
 
     Raises: InvalidSpec for options that vLLM does not have
     """
-    plan, version, options = job.plan, last_patch(job.version), options_of(job)
+    version = last_patch(job.version)
+    plan, options = job.plan, options_of(job)
     v1 = version >= V1_SINCE if options.v1 is None else options.v1
     sequences, tokens = _batch(job, options, v1=v1)
     second = v1 and uses_runner_2(job.model, version)

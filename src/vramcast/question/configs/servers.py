@@ -63,11 +63,11 @@ OFF: Final = ("", "auto", -1)
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "enable_chunked_prefill": (True,), "async_scheduling": (True,), "optimization_level": (2, 3),
     "runner": ("auto", "generate"), "task": ("auto", "generate"), "model_impl": ("auto", "vllm"),
-    "cpu_offload_gb": (0, 0.0),
+    "cpu_offload_gb": (0, 0.0), "device": ("auto", "cuda"),
     "load_format": ("auto", "safetensors", "pt", "npcache", "dummy", "bitsandbytes", "runai_streamer", "mistral"),
     "prefill_context_parallel_size": (1,), "mamba_cache_mode": ("none",), "performance_mode": ("balanced",),
     "attention_backend": ("auto",), "enable_sleep_mode": (False,),
-    "mm_encoder_tp_mode": ("weights",), "offload_backend": ("auto",), "device": ("auto", "cuda"),
+    "mm_encoder_tp_mode": ("weights",), "offload_backend": ("auto",),
     # SGLang's
     "ep_num_redundant_experts": (0,), "speculative_eagle_topk": (1,), "disaggregation_mode": ("null", None),
     "moe_a2a_backend": ("none",),

@@ -75,6 +75,7 @@ TOOLS: Final = (
     Tool("MMEngine", (), r"\bmmengine\b|\btools/dist_train\.sh\b"),
     Tool("slime", (), r"\btrain_async\.py\b(?:.|\\\n)*--rollout-"),
     Tool("a script that the deepspeed launcher starts", (), r"^\s*deepspeed\s+(?:--\w+(?:[ =]\S+)?\s+)*\S+\.py\b"),
+    Tool("a script that accelerate launches", (), r"\baccelerate launch\b"),
     Tool("Transformers' examples", (),
          r"\brun_(?:clm|mlm|glue|qa|summarization|translation|seq2seq|swag|ner)\w*\.py\b"),
     Tool("a script of Transformers' Trainer (a YAML or JSON of its arguments is read)", (),

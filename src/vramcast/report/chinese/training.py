@@ -23,6 +23,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "DeepSpeed 保存 16 位权重，可训练部分另有 fp32 副本",
     "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
         "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
+    "a reward model: one score in the place of the vocabulary's head, as TRL's RewardTrainer loads it":
+        "奖励模型：以一个分数代替词表输出层，如 TRL 的 RewardTrainer 所加载",
     "samples of {count} tokens; --seq-len says otherwise": "样本长 {count} 个 token；可用 --seq-len 另行指定",
     "samples of {count} tokens, as many positions as {model} has; --seq-len says otherwise":
         "样本长 {count} 个 token，即 {model} 的全部位置；可用 --seq-len 另行指定",
@@ -55,6 +57,12 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "TRL {version} 会准备压缩模型：未压缩的权重为 fp32，隐藏状态也是",
     "TRL {version} prepares packed models: norms are fp32, and so are hidden states":
         "TRL {version} 会准备压缩模型：归一化权重为 fp32，隐藏状态也是",
+    "the recomputation that TRL's trainers have on since 0.22: --recompute full counts it":
+        "TRL 的训练器自 0.22 起默认开启的重计算：--recompute full 会计入",
+    "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted is that "
+    "of all logits, as loss_type=nll and the Trainer itself make it":
+        "TRL 的 SFTTrainer 自 1.7 起按 256 个 token 分块计算损失（loss_type=chunked_nll）：此处按全部 logits 计算，与 "
+        "loss_type=nll 及 Trainer 本身一致",
     "GRPO with beta={beta}: a reference model is asked, too": "GRPO 的 beta={beta}：还要运行参考模型",
     "GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one":
         "GRPO 的 beta=0（TRL 自 0.19 起的默认值）：没有参考模型；需要时用 --engine-option beta=0.04",
@@ -110,6 +118,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "{model} 没有名为 {names} 的模块：PEFT 会跳过它没有的名称",
     "attention runs in full: transformers has no fused kernel for {kinds}":
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
+    "no layer is recomputed; get_peft_model recomputes all of them unless told otherwise: --recompute full":
+        "没有重计算任何层；get_peft_model 默认重计算所有层：--recompute full",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",
     "no step time: {reason}": "无法给出每步时间：{reason}",
     "objective={objective} is not timed; pretrain and sft are": "objective={objective} 不计时；仅 pretrain 和 sft 计时",

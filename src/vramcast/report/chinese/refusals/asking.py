@@ -212,6 +212,8 @@ ASKING_ZH: Final[dict[str, str]] = {
         "min-seq-len={shortest} 大于最长样本的长度 seq-len={longest}；请取更小的值",
     "objective={objective} compares answers, and {model} writes none; use pretrain":
         "objective={objective} 比较回答，而 {model} 不生成回答；请使用 pretrain",
+    "objective={objective} learns from answers that it generates; give their tokens, --completion-len":
+        "objective={objective} 从自己生成的回答中学习；请用 --completion-len 给出回答的 token 数",
     "completion-len needs objective ppo or grpo, not {objective}":
         "completion-len 需要 objective 为 ppo 或 grpo，而不是 {objective}",
     "engine option of {engine}: {reason}": "{engine} 的引擎选项：{reason}",
