@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute
+from vramcast.domain.model import Head
 from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
@@ -55,6 +56,9 @@ def write(order: Order) -> tuple[File, ...]:
         )
     if any(stack.vision is not None for stack in job.model.stacks[:-1]):
         raise Unsupported(f"LLaMA-Factory leaves the towers of {job.model.name} frozen, which is not modelled; use "
+                          "--format transformers")
+    if len(job.model.stacks) > 1 or job.model.head is not Head.LM:  # it loads causal models
+        raise Unsupported(f"LLaMA-Factory trains decoders only, and {job.model.name} has other parts; use "
                           "--format transformers")
     if plan.recompute is Recompute.SELECTIVE:
         raise Unsupported("LLaMA-Factory recomputes whole layers only; use --recompute full")

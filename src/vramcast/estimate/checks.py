@@ -71,6 +71,9 @@ BITSANDBYTES_BASES: Final = ("nf4", "nf4-dq", "int8")
 OF_SHARDERS: Final = {**dict.fromkeys(("deepspeed", *ZERO_OPTIONS), "deepspeed"), "backward_prefetch": "fsdp1"}
 """Engine option -> the sharder that reads it."""
 
+ANSWERS: Final = ("dpo", "ppo", "grpo")
+"""Objectives that rate what a language model writes."""
+
 PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
 """Engines whose programs hold one model and its loss."""
 
@@ -154,6 +157,10 @@ def refuse_ignored(job: Job) -> None:
     if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
+        )
+    if workload.objective in ANSWERS and model.head is not Head.LM:
+        raise InvalidSpec(
+            f"objective={workload.objective} compares answers, and {model.name} writes none; use pretrain"
         )
     if job.engine in PRETRAINERS and model.head not in (Head.LM, Head.MLM):
         raise Unsupported(

@@ -83,6 +83,14 @@ VERSIONS: Final[dict[str, re.Pattern[str]]] = {
 OTHER_IMAGES: Final = re.compile(r"\b(nvcr\.io/\S+|rocm/\S+|intel/\S+|quay\.io/ascend/\S+|\S+-rocm\S*|\S+:\S*rocm\S*)")
 """Images of other builds, whose version is none of the engine's."""
 
+TAGGED: Final = re.compile(r"((?:vllm/vllm-openai|lmsysorg/sglang):(?!v?\d|latest\b|\$)[^\s'\"]+)")
+"""Images of the engines whose tag is a name: of one model, of one day, of one's own."""
+
+WITHOUT_CARDS: Final = re.compile(
+    r"(?i)\b(\S*(?:vllm|sglang)[\w./-]*(?:-|:)(?:\S*-)?(?:cpu|xpu|tpu|npu|hpu|neuron|xeon)\b[^\s'\"]*)"
+)
+"""Images of the engines that run on no GPU of the catalogue."""
+
 
 class Server(NamedTuple):
     """What tells one server from the other."""
@@ -152,7 +160,7 @@ def _read(config: Config, server: Server) -> Reading:
     models = [text for name in ("model", "model_tag", "model_path") if isinstance(text := values.get(name), str)]
     options |= {"model": models[0]} if models else {}
     if "config" in values:
-        values.cannot("config", ELSEWHERE, file="vllm")
+        values.cannot("config", ELSEWHERE, file=server.engine)
     options |= _stored(values) | _adapters(values, server)
     options |= _vllm(values) if server is VLLM else _sglang(values)
     if command.variables.get(way_out(server.engine)) not in (None, "", "0"):
@@ -250,8 +258,8 @@ def _long(values: Mapping[str, Any], server: Server) -> dict[str, Any]:
 
 
 OLDER: Final = ("enable_dp_attention", "enable_ep_moe", "disable_cuda_graph", "cuda_graph_max_bs", "cuda_graph_bs",
-                "max_seq_len_to_capture", "enable_torch_compile", "task", "device")
-"""Names of earlier versions that begin those of others."""
+                "max_seq_len_to_capture", "enable_torch_compile", "task", "config", "device")
+"""Names of earlier versions, and of the command around the engine's, that begin those of others."""
 
 
 def _whole(name: str, server: Server) -> str:
@@ -425,7 +433,9 @@ def _versions(config: Config, server: Server, options: dict[str, Any]) -> Iterat
     elif found:
         why = f"is named in {len(found)} versions; give --engine {server.engine}@VERSION"
         yield Unread(server.engine, why, "engine")
-    if (image := OTHER_IMAGES.search(config.text)) is not None and not found:
+    if (image := WITHOUT_CARDS.search(config.text)) is not None:
+        yield Unread(image[1][:60], "runs on no GPU; vramcast answers for GPUs")
+    elif not found and (image := OTHER_IMAGES.search(config.text) or TAGGED.search(config.text)) is not None:
         why = f"does not say which {server.engine} is in it; give --engine {server.engine}@VERSION"
         yield Unread(image[1][:60], why, "engine")
 

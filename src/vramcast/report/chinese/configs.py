@@ -115,6 +115,8 @@ CONFIGS_ZH: Final[dict[str, str]] = {
         "写明了 {count} 个版本；请给出 --engine {engine}@版本",
     "does not say which {engine} is in it; give --engine {again}@VERSION":
         "没有说明其中的 {engine} 版本；请给出 --engine {again}@版本",
+    "runs on no GPU; vramcast answers for GPUs": "不在 GPU 上运行；vramcast 只回答 GPU 的问题",
+    "units of {part} are not modelled; units of one layer are": "未建模以 {part} 为单元；已建模以一层为单元",
     "elastic (Flextron) training is not modelled": "未建模弹性（Flextron）训练",
     "multimodal Megatron models are not modelled": "未建模多模态 Megatron 模型",
     "TransformerEngine's op fuser is not modelled": "未建模 TransformerEngine 的算子融合器",

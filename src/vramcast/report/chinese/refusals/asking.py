@@ -210,6 +210,8 @@ ASKING_ZH: Final[dict[str, str]] = {
         "{model} 没有编码器；请去掉 decoder-seq-len",
     "min-seq-len={shortest} is longer than seq-len={longest}, which is the longest sample's; use a smaller one":
         "min-seq-len={shortest} 大于最长样本的长度 seq-len={longest}；请取更小的值",
+    "objective={objective} compares answers, and {model} writes none; use pretrain":
+        "objective={objective} 比较回答，而 {model} 不生成回答；请使用 pretrain",
     "objective={objective} learns from answers that it generates; give their tokens, --completion-len":
         "objective={objective} 从自己生成的回答中学习；请用 --completion-len 给出回答的 token 数",
     "completion-len needs objective ppo or grpo, not {objective}":

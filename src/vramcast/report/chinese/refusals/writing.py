@@ -48,6 +48,8 @@ WRITING_ZH: Final[dict[str, str]] = {
         "LLaMA-Factory 冻结 {model} 的视觉或音频塔，此情形未建模；请用 --format transformers",
     "LLaMA-Factory recomputes whole layers only; use --recompute full":
         "LLaMA-Factory 只能整层重计算；请用 --recompute full",
+    "LLaMA-Factory trains decoders only, and {model} has other parts; use --format transformers":
+        "LLaMA-Factory 只训练解码器，而 {model} 还有其他部分；请使用 --format transformers",
     "LLaMA-Factory has no {method}; use lora or dora, or --format transformers":
         "LLaMA-Factory 没有 {method}；请用 lora 或 dora，或 --format transformers",
     "LLaMA-Factory trains in no {precision}; use amp-bf16 or bf16":
