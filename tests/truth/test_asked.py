@@ -18,7 +18,8 @@ ASK = {
 def row(**ask: Any) -> dict[str, Any]:
     """A row of torchtitan's history."""
     return {
-        "id": "torchtitan_commits2/any", "task": "train", "source": "pytorch/torchtitan commit c4e229115 message", "ask": {**ASK, **ask},
+        "id": "torchtitan_commits2/any", "task": "train", "source": "pytorch/torchtitan commit c4e229115 message",
+        "ask": {**ASK, **ask},
         "measured": {"quantity": "max_reserved", "value": 1.0, "unit": "GiB"},
     }
 
