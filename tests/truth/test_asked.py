@@ -19,7 +19,8 @@ def row(**ask: Any) -> dict[str, Any]:
     """A row of torchtitan's history."""
     return {
         "id": "torchtitan_commits2/any", "task": "train", "source": "pytorch/torchtitan commit c4e229115 message",
-        "ask": {**ASK, **ask}, "measured": {"quantity": "max_reserved", "value": 1.0, "unit": "GiB"},
+        "ask": {**ASK, **ask},
+        "measured": {"quantity": "max_reserved", "value": 1.0, "unit": "GiB"},
     }
 
 
