@@ -1301,16 +1301,15 @@ CASES: Final[tuple[Case, ...]] = (
         sharded="", ranks="one", degrees="", compiled="", recompute="none", loss="", precision="bf16",
         optimizer="adamw", arch="Ada", gpu="l40s", lengths="",
     ), (
-        0.9522, 0.9555, 0.9584, 0.9585, 0.9598, 0.96, 0.9602, 0.9606, 0.9615, 0.9626, 0.9741, 0.9741, 0.9748, 0.9865,
-        1.1934,
+        0.9686, 0.9742, 0.9745, 0.9756, 0.9786, 0.9791, 0.9799, 0.9866, 1.0331,
     )),
     Case("training", "peft_method_comparison", Traits(
         engine="pytorch", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="some",
         sharded="", ranks="one", degrees="", compiled="", recompute="none", loss="", precision="bf16",
         optimizer="adamw", arch="Ada", gpu="l40s", lengths="",
     ), (
-        0.8906, 0.8908, 0.9029, 0.9029, 0.9082, 0.9083, 0.9083, 0.9086, 0.9097, 0.9129, 0.9146, 0.9187, 0.9191, 0.9242,
-        0.9263, 0.9618,
+        0.9443, 0.9514, 0.9526, 0.9559, 0.9584, 0.9588, 0.9598, 0.96, 0.9603, 0.961, 0.962, 0.9634, 0.9641, 0.9699,
+        0.9731, 0.9739, 0.9741, 0.9747, 0.9764, 0.986, 1.1934,
     )),
     Case("training", "qwen_readme", Traits(
         engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="little", sharded="",

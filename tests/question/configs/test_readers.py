@@ -421,3 +421,10 @@ def test_no_table_leads_to_anything_but_a_sentence(
             settled(read_files([path], command=command), (), ignore_unread=False)
         except VramcastError as error:
             assert len(str(error)) < 1500
+
+
+@pytest.mark.parametrize("length", ["auto", "-1"])
+def test_a_length_that_vllm_fits_to_the_card_is_no_default(tmp_path: Path, length: str) -> None:
+    path = written(tmp_path, "serve.sh", f"vllm serve Qwen/Qwen3-8B --max-model-len {length}")
+    with pytest.raises(Unsupported, match="max_model_len"):
+        settled(read_files([path], command="serve"), (), ignore_unread=False)

@@ -60,6 +60,10 @@ SUFFIXES: Final = {
 OFF: Final = ("", "auto", -1)
 """Values that leave a choice to the engine."""
 
+FITTED: Final = ("max_model_len",)
+"""What vLLM then makes as large as the card allows, which is no default [vllm v1/core/kv_cache_utils.py,
+`_auto_fit_max_model_len`]."""
+
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "enable_chunked_prefill": (True,), "async_scheduling": (True,), "optimization_level": (2, 3),
     "runner": ("auto", "generate"), "task": ("auto", "generate"), "model_impl": ("auto", "vllm"),
@@ -154,7 +158,7 @@ def _read(config: Config, server: Server) -> Reading:
     options: dict[str, Any] = {"engine": server.engine} | translated(values, server.targets)
     for name, (option, _) in server.targets.items():
         value = values.get(name)
-        wanted = value is not None and value not in OFF and not isinstance(value, bool)
+        wanted = value is not None and (value not in OFF or name in FITTED) and not isinstance(value, bool)
         if wanted and option not in translated({name: value}, {name: server.targets[name]}):
             values.refuse(name, "a value that is understood", option=option)
     models = [text for name in ("model", "model_tag", "model_path") if isinstance(text := values.get(name), str)]
