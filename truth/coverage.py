@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import NamedTuple
 
 from truth.calibrate import cases_of, counted
@@ -43,14 +43,16 @@ def held(cases: Sequence[Case], *, seen: bool) -> list[Held]:
 
 
 def table(found: list[Held]) -> str:
-    """Coverage and median width, of all and of each harness."""
+    """Coverage and median width, of all and of each harness; and the mean over harnesses, whatever their cases."""
     harnesses: dict[str, list[Held]] = {"all": found}
     for one in found:
         harnesses.setdefault(one.harness, []).append(one)
-    return "\n".join(
+    lines = [
         f"{name:<32}{len(cases):>6}{coverage(cases):>10.1%}{median(case.width for case in cases):>10.1%}"
         for name, cases in harnesses.items()
-    )
+    ]
+    each = [coverage(cases) for name, cases in harnesses.items() if name != "all"]
+    return "\n".join([*lines, f"{'mean over harnesses':<32}{len(each):>6}{mean(each):>10.1%}"])
 
 
 def coverage(found: list[Held]) -> float:

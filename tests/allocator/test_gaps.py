@@ -64,6 +64,11 @@ def marks_of(gaps: Gaps) -> tuple[int, int]:
     return gaps.peak_allocated_bytes, gaps.peak_reserved_bytes
 
 
+def held_of(gaps: Gaps) -> tuple[object, ...]:
+    pools = list(dict.fromkeys(gaps._pools))
+    return gaps._live, gaps._starts, gaps._ends, gaps._allocated, [(pool.gaps, pool.end, pool.mapped) for pool in pools]
+
+
 @settings(max_examples=300)
 @given(REQUESTS, st.lists(EVENTS, max_size=3), st.booleans())
 def test_every_phase_has_the_marks_of_the_full_allocator(
@@ -102,6 +107,24 @@ def test_within_a_capacity_the_cache_is_given_back_as_the_full_allocator_gives_i
             return
         gaps.play([code])
         assert marks_of(gaps) == full.marks
+
+
+@settings(max_examples=300)
+@given(REQUESTS, st.lists(st.tuples(st.integers(0, 7), st.integers(1, 9), st.booleans()), max_size=40), st.booleans())
+def test_stretches_of_one_event_are_played_together_as_one_by_one(
+    requests: list[tuple[int, str]], drawn: list[tuple[int, int, bool]], expands: bool
+) -> None:
+    alone, together = Gaps(requests, expands=expands), Gaps(requests, expands=expands)
+    live = [0] * len(requests)
+    for place, times, is_allocation in drawn:
+        index = place % len(requests)
+        times = times if is_allocation else min(times, live[index])
+        live[index] += times if is_allocation else -times
+        code = index if is_allocation else ~index
+        alone.play([code] * times)
+        together.play_alike(code, times)
+        assert marks_of(together) == marks_of(alone)
+        assert held_of(together) == held_of(alone)
 
 
 def test_more_memory_than_there_are_addresses_is_said() -> None:

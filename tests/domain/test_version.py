@@ -5,8 +5,11 @@ import pytest
 from vramcast.api import job_of
 from vramcast.domain.version import check_version, date_text, named, newer, read_version
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
+from vramcast.estimate.serving import ENGINES as SERVING
 from vramcast.estimate.training import ENGINES, answer
+from vramcast.question.build import training_engine
 from vramcast.question.options import ENGINES as OFFERED
+from vramcast.question.serving import parse_engine
 
 ASKED = {"model": "llama-3.2-1b", "gpus": "h100", "seq_len": 512}
 
@@ -27,10 +30,27 @@ def test_versions_are_read_as_they_are_written(text, version):
 
 
 def test_a_version_that_is_older_than_known_or_none_is_refused():
-    assert check_version("x", "4", oldest=(4, 30), newest=(5, 1)) == (4,)
+    assert check_version("x", "4.30", oldest=(4, 30), newest=(5, 1)) == (4, 30)
     for text in ("4.29", "latest"):
         with pytest.raises(InvalidSpec):
             check_version("x", text, oldest=(4, 30), newest=(5, 1))
+
+
+def test_a_series_stands_for_its_last_release():
+    last = check_version("x", "4", oldest=(4, 30), newest=(5, 1))
+    assert (4, 999) < last < (5, 0) and named("x", last) == "x@4"
+    assert check_version("x", "5", oldest=(4, 30), newest=(5, 1)) == (5, 1)
+    assert check_version("x", "2025", oldest=(2024,), newest=(2026, 7)) > (2025, 12)
+    assert "2025-12-31" < date_text(check_version("x", "2025", oldest=(2024,), newest=(2026, 7))) < "2026"
+    assert newer("x", check_version("x", "6", oldest=(4, 30), newest=(5, 1)), (5, 1)) != ()
+
+
+def test_the_series_of_the_newest_release_is_answered_as_the_newest_by_every_engine():
+    for name, known in ENGINES.items():
+        series, version = training_engine(f"{name}@{known.newest[0]}")
+        assert (series, version) == (name, known.newest)
+    for name, engine in SERVING.items():
+        assert parse_engine(f"{name}@{engine.newest[0]}") == (name, engine.newest)
 
 
 def test_a_newer_version_is_told_apart_by_as_many_parts_as_the_newest_has():
@@ -57,8 +77,6 @@ def test_the_version_stands_in_the_question():
     with pytest.raises(InvalidSpec):
         asked(engine="hugginface@4.57")
     with pytest.raises(UnknownName):
-        from vramcast.question.build import training_engine
-
         training_engine("hugginface@4.57")
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tests.emit.plans import constants, files, notes, training, values
 from vramcast.emit.files import PLACEHOLDER
+from vramcast.emit.write import files_of
 from vramcast.errors import Unsupported
 
 
@@ -290,3 +291,9 @@ def test_a_script_prepares_of_a_packed_base_what_the_answer_counts() -> None:
     assert "kbit" not in script()
     assert "parameter.data.float()" in script("trl=0.13")
     assert "enable_input_require_grads" in script("reentrant=true")
+
+
+@pytest.mark.parametrize("model", ["t5-base", "bert-base-uncased"])
+def test_llamafactory_is_written_for_decoders(model: str) -> None:
+    with pytest.raises(Unsupported, match="decoders only"):
+        files_of(training(model, "h100", engine="huggingface", objective="sft"), ("llamafactory",))

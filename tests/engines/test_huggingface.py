@@ -73,6 +73,17 @@ def test_the_stream_that_a_layer_norm_writes_is_fp32_under_autocast() -> None:
     assert streams == {8 * 512 * 768 * 4}
 
 
+def test_starcoder_s_old_code_holds_the_product_of_every_layer_s_projection_until_the_loss() -> None:
+    """Its cache is never switched off; what it holds are views of what c_attn made, fp32 behind a packed base."""
+    asked = {
+        "model": "starcoder-15b", "gpus": "a100-sxm4-80gb", "seq-len": 2048, "micro-batch": 4, "recompute": "full",
+        "attention": "flash", "peft": "lora", "base-weights": "nf4",
+    }
+    old, new = (answer(job_of(asked | {"engine": f"huggingface@{at}"})).fullest.peak for at in ("4.52", "4.53"))
+    held = 40 * 4 * 2048 * (6144 + 2 * 128) * 4
+    assert 0.9 * held < old.allocated_bytes - new.allocated_bytes <= held
+
+
 def test_trained_copies_of_embedding_and_head_stand_beside_the_originals() -> None:
     plain = extent(huggingface.ranks(lora())[0].phases[Phase.LOAD]).net
     asked = lora()
@@ -164,6 +175,7 @@ def test_gemmas_norms_answer_in_the_type_of_what_they_read() -> None:
     [
         ("huggingface", (), 0), ("huggingface@4.52", (), 1), ("huggingface", ("beta=0.04",), 1),
         ("huggingface@4.52", ("beta=0",), 0), ("huggingface", ("trl=0.18",), 1), ("pytorch", (), 0),
+        ("unsloth", (), 1), ("unsloth@2025.6", (), 1), ("unsloth@2025.5", (), 0), ("unsloth", ("beta=0",), 0),
     ],
 )
 def test_grpo_has_a_reference_where_beta_is_not_zero(engine: str, options: tuple[str, ...], copies: int) -> None:
@@ -172,3 +184,38 @@ def test_grpo_has_a_reference_where_beta_is_not_zero(engine: str, options: tuple
     load = found.fullest.phases[Phase.LOAD].allocated_bytes
     assert load == pytest.approx((1 + copies) * 2 * 1_235_814_400, rel=0.01)
     assert any(text.startswith("GRPO with beta") for text in found.assumptions)
+
+
+def test_the_triton_kernel_of_gptq_keeps_the_packed_weight_for_backward() -> None:
+    """AutoGPTQ's older kernel is plain autograd: a recomputed layer's unpacked weights are alive in its backward."""
+    asked = {"base-weights": "gptq-int4", "seq-len": 128, "micro-batch": 1}
+    older, triton = (
+        step_bytes(packed("huggingface@4.48", f"gptq_kernel={kernel}", **asked)) for kernel in ("cuda_old", "tritonv2")
+    )
+    of_a_layer = 2 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096)
+    assert older - triton == pytest.approx(of_a_layer, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("objective", "options", "words"),
+    [
+        ("pretrain", {}, ()), ("sft", {}, ("recomputation", "chunks")),
+        ("sft", {"recompute": "full", "loss": "eager"}, ()), ("sft", {"recompute": "full"}, ("chunks",)),
+        ("sft", {"engine-option": ["trl=1.6"]}, ("recomputation",)), ("sft", {"engine-option": ["trl=0.21"]}, ()),
+        ("sft", {"engine-option": ["liger=true"], "recompute": "full"}, ()), ("dpo", {}, ("recomputation",)),
+        ("sft", {"engine": "huggingface@4.53"}, ()), ("sft", {"engine": "pytorch"}, ()),
+    ],
+)
+def test_what_trl_does_unasked_and_nobody_counts_stands_in_the_first_lines(
+    objective: str, options: dict[str, object], words: tuple[str, ...]
+) -> None:
+    asked = {"model": "qwen3-0.6b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "objective": objective}
+    found = answer(job_of({**asked, "seq-len": 512, **options}), with_changes=False).ignored
+    assert len(found) == len(words) and all(word in text for word, text in zip(words, found, strict=True))
+
+
+@pytest.mark.parametrize(("series", "release"), [("torch=2", "torch=2.13"), ("accelerate=1", "accelerate=1.15")])
+def test_a_series_named_by_an_option_is_its_newest_release(series: str, release: str) -> None:
+    asked = {"model": "qwen3-0.6b", "gpus": "2xh100-sxm-80gb", "engine": "huggingface", "shards": "everything"}
+    found = [answer(job_of({**asked, "seq-len": 512, "engine-option": [text]})) for text in (series, release)]
+    assert found[0].ranks == found[1].ranks

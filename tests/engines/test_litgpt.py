@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+import vramcast
 from vramcast.catalogue.gpus import parse_gpus
 from vramcast.catalogue.models import load_model
 from vramcast.domain.job import Job, Peft, Phase, Plan, Precision, Shards, Workload
@@ -68,3 +69,9 @@ def test_methods_litgpt_lacks_are_refused(peft: Peft) -> None:
 def test_quantised_training_on_several_gpus_is_refused() -> None:
     with pytest.raises(Unsupported, match="one GPU"):
         ranks(job(lora(base="nf4"), gpus="4xa10g"))
+
+
+@pytest.mark.parametrize("model", ["bert-base", "t5-large", "whisper-small", "qwen2.5-vl-7b"])
+def test_what_is_no_decoder_of_text_is_refused(model: str) -> None:
+    with pytest.raises(Unsupported, match="decoders of text only"):
+        vramcast.train(model, gpus="h100-sxm-80gb", engine="litgpt", micro_batch=1)

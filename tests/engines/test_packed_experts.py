@@ -6,6 +6,7 @@ import pytest
 
 from vramcast.api.jobs import job_of, serve_answer
 from vramcast.domain.answer import Answer
+from vramcast.engines.eager.question import RUNS_TRANSFORMERS
 from vramcast.estimate.training import answer
 from vramcast.units import GIB
 
@@ -45,7 +46,11 @@ def test_an_int8_base_leaves_them_too() -> None:
 
 def test_it_is_said_where_they_stay_and_only_there() -> None:
     said = "experts are not packed: transformers"
-    for engine, expected in {"huggingface": True, "huggingface@4.57": False, "unsloth": False}.items():
+    by_engine = {
+        **dict.fromkeys(RUNS_TRANSFORMERS, True), "huggingface@5": True, "huggingface@4": False, "unsloth": False,
+        "unsloth@2026.6": False, "unsloth@2026.6.1": True,
+    }
+    for engine, expected in by_engine.items():
         found = trained("qwen3-30b-a3b", engine).assumptions
         assert any(text.startswith(said) for text in found) is expected, engine
     assert not any(text.startswith(said) for text in trained("llama-3.2-1b", "huggingface").assumptions)
@@ -56,9 +61,9 @@ def test_falcon_has_linear_layers_of_its_own() -> None:
     assert weights_gib(trained("falcon-7b", "huggingface@5.5")) == pytest.approx(13.4, rel=0.05)
 
 
-@pytest.mark.parametrize(("version", "gib"), [("4.57", 16.85), ("5.0", 55.66)])
+@pytest.mark.parametrize(("version", "gib"), [("@4", 16.85), ("@4.57", 16.85), ("@5.0", 55.66), ("", 55.66)])
 def test_serving_follows_the_release_as_training_does(version: str, gib: float) -> None:
-    asked = {"model": "qwen3-30b-a3b", "gpus": CARD, "engine": f"transformers@{version}", "weights": "nf4"}
+    asked = {"model": "qwen3-30b-a3b", "gpus": CARD, "engine": f"transformers{version}", "weights": "nf4"}
     found = serve_answer({**asked, "context": 512}, with_changes=False)
     assert weights_gib(found) == pytest.approx(gib, rel=0.01)
 

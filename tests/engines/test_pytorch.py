@@ -168,3 +168,15 @@ def test_an_engine_that_cannot_step_so_is_refused(changes: dict[str, Any], named
     asked = replace(job(**{"precision": Precision.BF16, **changes}), engine=engine)
     with pytest.raises((Unsupported, InvalidSpec), match=named):
         answer(asked, with_changes=False)
+
+
+def test_logits_that_model_code_returns_live_through_backward() -> None:
+    """A loop holds `outputs` until its next turn; its own loss needs no such variable."""
+    def held(**options: object) -> int:
+        asked = replace(job(seq_len=8192, recompute=Recompute.FULL), engine_options=options)
+        return sum(tensor.num_bytes for tensor in live_at_peak(pytorch.ranks(asked)[0].phases[Phase.STEP])
+                   if tensor.name == "logits held by the loop")
+
+    logits = 8192 * 128_256
+    assert held() == 0
+    assert held(shifted_loss=True) == 4 * logits  # the code of that time returned them in fp32

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import vramcast
 from vramcast.api.jobs import job_of
 from vramcast.domain.job import Phase
 from vramcast.domain.program import events, extent, freed_unallocated, live_at_end
 from vramcast.domain.rank import RankProgram
 from vramcast.engines import unsloth
+from vramcast.estimate.training import answer
 from vramcast.units import MIB
 
 OPTIONS: dict[str, Any] = {
@@ -102,7 +104,40 @@ def test_layers_had_rotary_tables_of_their_own() -> None:
     assert loaded("2024.12.4") - loaded("2025.2") == 32 * 2 * 32_768 * 128 * 2
 
 
+def test_batches_whose_logits_are_made_at_once_are_spoken_of() -> None:
+    options = {"model": "gemma-3-270m", "gpus": "1xt4", "precision": "amp-fp16", "base-weights": "full",
+               "recompute": "full", "micro-batch": 4, "peft": "lora", "engine": "unsloth@2025.12.8"}
+    long, short = (job_of({**options, "seq-len": seq_len}) for seq_len in (4096, 2048))
+    (said,) = unsloth.ranks(long)[0].warnings
+    assert said.startswith("shorter batches can take more: Unsloth splits the logits of 16384 tokens in 4")
+    assert peak(unsloth.ranks(short)[0]) > peak(unsloth.ranks(long)[0]) and not unsloth.ranks(short)[0].warnings
+
+
+def test_an_embedding_model_is_not_silently_trained_as_a_language_model() -> None:
+    options = {"gpus": "1xt4", "engine": "unsloth", "seq-len": 512, "peft": "lora"}
+    said = [any("contrastive" in text for text in answer(job_of({**options, "model": name})).warnings)
+            for name in ("qwen3-embedding-0.6b", "qwen3-0.6b")]
+    assert said == [True, False]
+
+
+@pytest.mark.parametrize(("release", "precision", "says"), [
+    ("2025.3", "amp-fp16", False), ("2025.4", "amp-fp16", True), ("2025.4", "amp-bf16", False),
+])
+def test_what_cannot_run_in_fp16_runs_in_fp32(release: str, precision: str, says: bool) -> None:
+    found = rank(release, model="gemma-3-4b", precision=precision)
+    assert any("gemma3 in fp32" in text for text in found.warnings) is says
+
+
 def test_it_is_said_that_dynamic_checkpoints_are_larger() -> None:
     said = [any("-unsloth-bnb-4bit" in text for text in rank(release).assumptions) for release in ("2024.8", "")]
     assert said == [False, True]
     assert not any("-unsloth-bnb-4bit" in text for text in rank(base_weights="full").assumptions)
+
+
+def test_adapters_without_recomputation_say_that_it_is_the_default() -> None:
+    def said(**options: object) -> bool:
+        found = vramcast.train("llama-3.2-1b", gpus="h200", engine="unsloth", peft="lora", seq_len=512, **options)
+        return any("get_peft_model recomputes" in text for text in found.assumptions)
+
+    assert said()
+    assert not said(recompute="full")

@@ -26,6 +26,7 @@ def job(**options: Any) -> Job:
         {"engine": "torchtitan", "shards": "everything", "tp": 2}, {"engine": "torchtune", "shards": "everything"},
         {"engine": "megatron", "tp": 2, "pp": 2}, {"engine": "megatron", "pp": 2, "virtual_stages": 2},
         {"engine": "litgpt", "shards": "everything", "precision": "bf16"}, {"engine": "unsloth", "gpus": "h100"},
+        {"engine": "litgpt", "gpus": "h100", "precision": "bf16", "peft": "lora", "base_weights": "nf4"},
     ],
 )
 def test_shorter_samples_before_the_longest_are_played_and_leave_its_peak(options: dict[str, Any]) -> None:

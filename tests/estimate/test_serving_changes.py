@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -36,6 +37,13 @@ def test_every_change_that_fits_fits_when_asked_again() -> None:
         assert again.fits == change.fits, change.change
         assert again.capacity is not None
         assert again.capacity.concurrency == pytest.approx(change.concurrency)
+
+
+def test_two_changes_of_one_option_are_said_as_one() -> None:
+    asked: dict[str, Any] = {"gpus": "3xa16", "engine": "sglang", "context": 16384, "concurrency": 1}
+    words = [change.change for change in vramcast.serve("granite-3.3-8b", **asked).changes]
+    assert any(text.count("--") > 1 for text in words)
+    assert all(len(options) == len(set(options)) for options in (re.findall(r"--\S+", text) for text in words))
 
 
 def test_every_change_brings_the_plan_nearer() -> None:

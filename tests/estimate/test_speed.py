@@ -129,3 +129,28 @@ def test_published_speeds_of_current_engines_are_met() -> None:
         errors = within(cases, prefix)
         assert errors, f"{PUBLISHED} holds no {prefix}"
         assert statistics.median(errors) < median
+
+
+@pytest.mark.parametrize("model", ["qwen3-30b-a3b", "mixtral-8x7b"])
+def test_grouped_experts_are_not_launched_one_by_one(model: str) -> None:
+    looped, grouped = (
+        vramcast.serve(model, gpus="2xh100", engine=f"transformers@{version}", context=4096).speed
+        for version in ("4.51", "5.3")
+    )
+    assert looped is not None
+    assert grouped is not None
+    assert grouped.tokens_per_s is not None
+    assert looped.tokens_per_s is not None
+    assert grouped.tokens_per_s > 1.5 * looped.tokens_per_s
+
+
+def test_experts_without_a_token_are_launched_until_the_release_that_leaves_them_out() -> None:
+    before, after = (
+        vramcast.serve("qwen3-30b-a3b", gpus="h100", engine=f"transformers@{version}", context=4096).speed
+        for version in ("4.52", "4.53")
+    )
+    assert before is not None
+    assert after is not None
+    assert before.step_s is not None
+    assert after.step_s is not None
+    assert 3 < before.step_s / after.step_s < 128 / 8

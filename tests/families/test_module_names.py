@@ -23,6 +23,7 @@ from vramcast.families.module_names import (
     modules_of,
     names_of,
     names_saved,
+    read_targets,
     saved_modules,
     targets,
     usual_words,
@@ -98,6 +99,36 @@ def test_names_are_those_of_the_familys_code(model: str, words: list[str], found
 def test_a_word_that_means_nothing_is_refused_with_what_there_is(model: str, word: str, said: str) -> None:
     with pytest.raises(UnknownName, match=f"no weight of {model} is called .*{said}"):
         adapted(model, word)
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "found", "lacking"),
+    [
+        ("gpt-oss-20b", list(NAMES), ["attention.q", "attention.k", "attention.v", "attention.out"],
+         ["gate_proj", "up_proj", "down_proj"]),
+        ("gpt-oss-20b", ["attention.q", "mlp.gate"], ["attention.q"], ["mlp.gate"]),
+        ("bge-m3", ["attention.q", "mlp.gate", "mlp.up"], ["attention.q", "mlp.up"], ["mlp.gate"]),
+        ("phi-3-mini", ["q_proj", "o_proj", "up_proj", "down_proj"], ["attention.out", "mlp.down"],
+         ["q_proj", "up_proj"]),
+        ("llama-3.2-1b", ["q_proj", "W_pack"], ["attention.q"], ["W_pack"]),
+    ],
+)
+def test_a_list_of_modules_serves_models_that_lack_some(
+    model: str, words: list[str], found: list[str], lacking: list[str]
+) -> None:
+    assert read_targets(load_model(model), words) == (tuple(found), tuple(lacking))
+
+
+@pytest.mark.parametrize("word", ["foo", "attention.o", "decoder.layers.99.attention.q", ""])
+def test_a_name_that_no_model_has_is_refused_beside_others(word: str) -> None:
+    with pytest.raises(UnknownName, match=r"no weight of llama-3\.2-1b is called"):
+        adapted("llama-3.2-1b", "q_proj", word)
+
+
+def test_names_that_are_passed_over_are_said() -> None:
+    words = {"peft": "lora", "lora-targets": "q_proj,gate_proj", "seq-len": 128, "base-weights": "nf4"}
+    said = answer(job_of({"model": "gpt-oss-20b", "gpus": "h100", **words})).assumptions
+    assert "no module of gpt-oss-20b is called gate_proj: PEFT passes over names that it lacks" in said
 
 
 @pytest.mark.parametrize(

@@ -223,11 +223,22 @@ def several() -> Snapshot:
 
 
 def test_of_several_devices_the_one_to_look_at_comes_first() -> None:
+    from datetime import date
+
+    from vramcast.report.replay_shown import ShownReplay
+    from vramcast.report.written.brief import replay_brief
+    from vramcast.report.written.recordings import replay_report
+
     snapshot = several()
     found = [examine(snapshot, device, Asked()) for device in snapshot.devices]
     assert main_device(found) == 1
     assert render(found, Words("en"), top=3).startswith("of 3 devices, device 1 held most: 514.00 MiB\n")
     assert replay_document(found, top=3)["main_device"] == 1
+    report = replay_report("replay", ShownReplay(devices=tuple(found)), Words("en"), asked="", today=date(2026, 1, 1))
+    brief = replay_brief(ShownReplay(devices=tuple(found)), Words("en"))
+    for said in (render(found, Words("en"), top=3).splitlines()[1:], report.verdict[1:], brief.verdict[1:]):
+        assert next(iter(said)).startswith("device 1: peak: 514.00 MiB")
+    assert next(part.title for part in report.sections if part.title.startswith("device")).startswith("device 1: ")
     assert '"shown":1' in page(found, Words("en"), top=3)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from tests.search._options import job, read
-from vramcast.estimate.training import needed_bytes
+from vramcast.domain.answer import Fit
+from vramcast.estimate.training import need, needed_bytes
 from vramcast.report.plan_messages import ACTIONS_ZH, DECISIONS_ZH
 from vramcast.search.decisions import COPY, NOT_STATES, ONLY_ONE, SEVERAL, SHARD, TAKE, USE_MORE, decisions
 
@@ -59,7 +61,19 @@ def test_half_as_many_machines_as_the_path_ends_with_would_not_do() -> None:
     count = int(last.finding.partition(":")[0])
     options = {"zero": "3", "engine": "deepspeed", "recompute": "full", "seq_len": 2048}
     assert needed_bytes(job("llama-3.1-8b", f"{count}x1xt4", **options)) == last.device_bytes
-    assert needed_bytes(job("llama-3.1-8b", f"{count // 2}x1xt4", **options)) > asked.cluster.gpu.visible_bytes
+    half = need(job("llama-3.1-8b", f"{count // 2}x1xt4", **options))
+    assert half is not None
+    assert half.high_bytes > asked.cluster.gpu.visible_bytes
+
+
+@pytest.mark.parametrize("seq_len", [4096, 6144, 7168, 7680, 16384])
+def test_a_path_does_not_end_with_a_plan_that_may_run_out(seq_len: int) -> None:
+    path = decisions(job("llama-3.1-8b", "8xh100-sxm-80gb", seq_len=seq_len))
+    asked = [step for step in path if step.verdict is not None]
+    assert asked == [step for step in path if step.name not in ("size", "more")] + [s for s in path if s.name == "more"]
+    for step in asked:
+        assert step.name == "more" or step.finding.startswith(f"{step.verdict}: ")
+        assert step.yes == (step.verdict in (Fit.FITS, Fit.CLOSELY))
 
 
 def test_every_step_and_action_has_its_words_in_chinese() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +98,37 @@ def test_a_run_that_died_is_held_against_the_verdict() -> None:
     (item,) = score_row(died, file="x.jsonl", number=1)
     assert item.prediction is not None
     assert (item.level, item.prediction.predicted, item.prediction.measured) == ("fits", 1.0, 0.0)
+
+
+def _refused(**changes: Any) -> str:
+    row = ASKED | changes
+    row["ask"] = ASKED["ask"] | changes.get("ask", {})  # type: ignore[operator]
+    (item,) = score_row(row, file="x.jsonl", number=1)
+    return item.refused or ""
+
+
+UNKNOWN = "samples shorter than max_seq_length, padded to the longest of the batch: lengths unknown (asked at ...)"
+
+
+def test_what_a_row_does_not_say_is_named_and_not_scored() -> None:
+    said = {"unexpressed": [UNKNOWN]}
+    assert "at least measured" in _refused(ask=said)
+    assert "LESS THAN measured" in _refused(ask=said, measured=ASKED["measured"] | {"value": 500.0})  # type: ignore[operator]
+    other = {"unexpressed": ["torchao generate.py (gpt-fast), not transformers: static cache"]}
+    assert "a tool that is not modelled" in _refused(ask=other)
+    less = ASKED["measured"] | {"value": 1.0}  # type: ignore[operator]
+    assert "less was measured than the model's parameters take" in _refused(measured=less)
+
+
+def test_a_dynamic_checkpoint_is_known_by_release_and_name() -> None:
+    options = {"engine": "unsloth", "seq-len": 512, "peft": "lora", "base-weights": "nf4-dq"}
+    for framework, name, mixed in (
+        ("unsloth 2025.3.1", "unsloth/Llama-3.2-1B", True), ("unsloth 2024.8", "unsloth/Llama-3.2-1B", False),
+        ("unsloth 2025.3.1", "unsloth/Llama-3.2-1B-bnb-4bit", False),
+        ("unsloth 2025.3.1", "unsloth/Llama-3.2-1B-unsloth-bnb-4bit", True),
+    ):
+        said = _refused(framework=framework, ask={"options": options}, config={"values": {"model_name": name}})
+        assert ("dynamic 4-bit checkpoint" in said) is mixed, name
 
 
 def test_a_row_may_name_a_model_beside_its_file(tmp_path: Path) -> None:

@@ -57,14 +57,14 @@ def resolve(name: str) -> Checkpoint:
     return Checkpoint(model=load_model(name))
 
 
-def train(options: Options) -> Answer:
-    """The answer of `vramcast train`."""
-    return train_answer(job_of(options, resolve=resolve))
+def train(options: Options, *, with_changes: bool = False) -> Answer:
+    """The answer of `vramcast train`, where asked with what it proposes to change."""
+    return train_answer(job_of(options, resolve=resolve), with_changes=with_changes)
 
 
-def serve(options: Options) -> ServeAnswer:
-    """The answer of `vramcast serve`."""
-    return serve_answer(options, resolve=resolve)
+def serve(options: Options, *, with_changes: bool = False) -> ServeAnswer:
+    """The answer of `vramcast serve`, likewise."""
+    return serve_answer(options, resolve=resolve, with_changes=with_changes)
 
 
 class Examination:
@@ -94,7 +94,7 @@ class Examination:
             self._fault(traceback.format_exc(limit=-6))
 
     def train(self, options: Options) -> None:
-        answer = self._timed(train, options)
+        answer = self._timed(train, options, with_changes=True)
         self._answer(answer)
         self._changes(options, answer, train)
         if self._every_form:
@@ -103,7 +103,7 @@ class Examination:
             self._refused_or(lambda: recorded(job))
 
     def serve(self, options: Options) -> None:
-        answer = self._timed(serve, options)
+        answer = self._timed(serve, options, with_changes=True)
         self._answer(answer)
         if answer.found is None:
             self._changes(options, answer, serve)

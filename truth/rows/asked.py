@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from truth.contract import VERDICT, Prediction, Refused, traits_at
 from vramcast.api.jobs import job_of, serve_answer, serve_job_of
+from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, Peak
 from vramcast.domain.job import Phase
 from vramcast.estimate.training import answer
@@ -39,6 +40,18 @@ RELEASES: Final = {
 }
 """Engine -> where a row's `framework` names the release that its versions are of."""
 
+COMMITTED: Final = {
+    "986f6800f": "2025-03-20", "db52d57ca": "2025-07-14", "8a749c618": "2025-08-22", "d48445865": "2025-08-29",
+    "c4e229115": "2025-09-05", "72f89d206": "2026-03-13", "af35cfb15": "2026-07-20",
+}
+"""Commit that a row of torchtitan's history ran -> its date, as that engine's versions are named; of c4e229115 the day
+before, for the row is what was measured before it."""
+
+COMMIT: Final = re.compile(r"pytorch/torchtitan commit ([0-9a-f]{9})")
+
+FIRST_STEP: Final = "first step"
+"""The line of `unexpressed` of a row that was read after one step: before the optimizer had states at its peak."""
+
 EXPRESSED: Final[dict[str, dict[str, str]]] = {
     "FSDP1 by Accelerate": {"sharded-by": "fsdp1"},
     "FSDP1 with flat parameters": {"sharded-by": "fsdp1"},
@@ -46,18 +59,59 @@ EXPRESSED: Final[dict[str, dict[str, str]]] = {
     "fused kernels (LoRA": {"engine-option": "liger=rope+rms_norm"},
     "samples have varying lengths": {"min-seq-len": "1"},
     "varying lengths up to": {"min-seq-len": "1"},
+    "samples shorter than max_seq_length": {"min-seq-len": "1"},
+    "use_loss_scale": {"engine-option": "autocast=true"},
+    "autocast bf16 over bf16 weights": {"engine-option": "autocast=true"},
+    "GPTQ 8 bit": {"base-weights": "gptq-int8"},
 }
 """How a line of `unexpressed` begins -> what says it today."""
 
-SETTINGS: Final[tuple[tuple[str, str, dict[str, str | None]], ...]] = (
+RANKED: Final = re.compile(r"galore_rank=(\d+)")
+"""A setting of ms-swift's that names GaLore's rank [swift/llm/utils/argument.py `galore_rank`]."""
+
+NOT_MODELLED: Final[dict[str, str]] = {
+    "torchao generate.py": "asked of a tool that is not modelled: torchao's generate.py, for which transformers stands",
+    "sentence-transformers contrastive loss": "a contrastive loss over pairs is asked as a language model's",
+    "LISA": "LISA, which trains a few layers at a time, is asked as training all of them",
+    "scattermoe": "fms-acceleration's scattermoe, which keeps experts out of FSDP, is asked as FSDP over all of them",
+    "LLaMA-Pro": "LLaMA-Pro, which trains new blocks beside frozen ones, is asked as training all of them",
+}
+"""How a line of `unexpressed` begins -> why what is asked is another job than what was measured."""
+
+IN_TURN: Final = "device_map=auto over two cards (naive pipeline): sum of cards"
+
+MIXED: Final = "which layers the dynamic 4-bit checkpoint keeps in 16 bits is not known"
+
+NAMES_MIXED_SINCE: Final = (2024, 12)
+"""Since this release of Unsloth a model's name leads to its dynamic 4-bit checkpoint [unsloth/models/mapper.py]."""
+
+PACKED_WHOLE: Final = re.compile(
+    r"(?<!unsloth)-bnb-4bit$|qwen3-30b-a3b|qwen3-32b|gemma-4-26b-a4b|ernie", re.IGNORECASE
+)
+"""Names that lead to no dynamic checkpoint [unsloth/models/mapper.py; models/loader_utils.py `BAD_MAPPINGS`]."""
+
+FAKE_QUANTISED: Final = re.compile(r"\bQAT\b")
+
+LENGTHS_UNKNOWN: Final = "lengths unknown"
+"""What a line of `unexpressed` says of batches that are as long as their longest sample, whatever the limit."""
+
+NEARLY: Final = 0.95
+"""Of what was measured: an answer below is too little whatever the lengths."""
+
+LEAST_BITS: Final = {"full": 16, "int8": 8, "gptq-int8": 8}
+"""Storage of frozen weights -> bits that no weight has less of; the others have 4."""
+
+SETTINGS: Final[tuple[tuple[str, str, dict[str, str]], ...]] = (
     ("framework_config", "accelerated-peft", {"engine-option": "prepare_kbit=none"}),
+    ("framework_config", "accelerated-peft-autogptq", {"engine-option": "gptq_kernel=tritonv2"}),
     ("framework_config", "accelerated-peft-bnb", {"base-weights": "nf4-dq"}),
     ("framework_config", "baseline-peft-bnb", {"base-weights": "nf4-dq"}),
-    ("tuner_params", "packing=True", {"min-seq-len": None}),
 )
-"""A setting of a row's own tool, what its value holds, and what that means; None: nothing is said. fms-acceleration
-quantises constants too, and prepares packed models its own way [plugins/accelerated-peft framework_plugin_bnb.py]; what
-is packed has one length."""
+"""A setting of a row's own tool, what its value holds, and what that means. fms-acceleration quantises constants too,
+prepares packed models its own way [plugins/accelerated-peft framework_plugin_bnb.py], and runs GPTQ by Backend.TRITON
+[framework_plugin_autogptq.py]. What ms-swift packs has one length, but its loss takes the logits of the tokens that
+count, which are as many as they are in every batch [swift/trainers/trainers.py `compute_scaled_loss`]: the allocator
+sees as many shapes."""
 
 FOLDER: Final = "recipe_configs/"
 """Where a row's model is a file of its own beside the rows."""
@@ -75,11 +129,15 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     ask, measured = row["ask"], row["measured"]
     if ask.get("ask_with") == "none":
         raise Refused(f"not a question of train or serve: {ask['reason']}")
-    found, traits = _answered(row["task"], said(row) | _model(ask, folder))
+    _refuse_other_jobs(row)
+    options = said(row) | _model(ask, folder) | _one_card(row)
     quantity = measured["quantity"]
+    found, traits = _answered(row["task"], options)
     if quantity in VERDICTS:
         return [Prediction(VERDICT, float(found.fits), float(VERDICTS[quantity]))]
     value = measured["value"] * UNITS[measured["unit"]]
+    _refuse_less_than_weights(row["task"], options, value)
+    _refuse_unknown(row, found, value)
     if quantity == AFTER_LOADING:
         return [Prediction("reserved after loading", found.fullest.phases[Phase.LOAD].reserved_bytes, value)]
     if quantity == "weights":
@@ -90,7 +148,8 @@ def predict(row: Row, *, folder: Path) -> list[Prediction]:
     if quantity not in LEVELS:
         raise Refused(f"measures {quantity!r}, which no answer has")
     level = LEVELS[quantity]
-    return [Prediction(level, _highest(found, level), value, traits=traits(level))]
+    phases = (Phase.LOAD, Phase.FIRST_STEP) if FIRST_STEP in ask.get("unexpressed", ()) else tuple(Phase)
+    return [Prediction(level, _highest(found, level, phases), value, traits=traits(level))]
 
 
 def said(row: Row) -> dict[str, Any]:
@@ -98,21 +157,90 @@ def said(row: Row) -> dict[str, Any]:
     ask = row["ask"]
     options = dict(ask["options"])
     engine = options.get("engine")
-    release = RELEASES[engine].search(row.get("framework", "")) if engine in RELEASES else None
+    release = _release(row, engine)
     if release is not None:
-        options["engine"] = f"{engine}@{release[1]}"
+        options["engine"] = f"{engine}@{release}"
     unsaid, values = ask.get("unexpressed", ()), row.get("config", {}).get("values", {})
     words: list[Any] = [EXPRESSED[key] for text in unsaid for key in EXPRESSED if text.startswith(key)]
     words += [meant for name, value, meant in SETTINGS if value in str(values.get(name) or "")]
+    rank = RANKED.search(str(values.get("tuner_params") or ""))
+    words += [{"optimizer": f"galore:{rank[1]}", "optimizer-kernel": None}] if rank else []
     for meant in words:
         for name, value in meant.items():
             options[name] = [*options.get(name, ()), value] if name == "engine-option" else value
     return options
 
 
+def _release(row: Row, engine: str | None) -> str | None:
+    """The release that a row names, as its engine's versions are named."""
+    if engine == "torchtitan":
+        commit = COMMIT.match(row.get("source", ""))
+        return COMMITTED.get(commit[1]) if commit else None
+    named = RELEASES[engine].search(row.get("framework", "")) if engine in RELEASES else None
+    return named[1] if named else None
+
+
 def _model(ask: Row, folder: Path) -> dict[str, Any]:
     model = ask["model"]
     return {"model": str(folder / model) if model.startswith(FOLDER) else model, "gpus": ask["gpus"]}
+
+
+def _is_mixed(row: Row) -> bool:
+    """Whether an Unsloth run's base was a checkpoint that keeps some layers in 16 bits."""
+    names = (str(row.get("config", {}).get("values", {}).get("model_name") or ""), row["ask"]["model"])
+    release = RELEASES["unsloth"].search(row.get("framework", ""))
+    if "base-weights" not in row["ask"]["options"] or release is None or any(map(PACKED_WHOLE.search, names)):
+        return False
+    return tuple(int(part) for part in release[1].split(".")[:2]) >= NAMES_MIXED_SINCE
+
+
+def _refuse_other_jobs(row: Row) -> None:
+    """What was measured is not what the row's options ask.
+
+    Raises: Refused
+    """
+    for text in row["ask"].get("unexpressed", ()):
+        for key, reason in NOT_MODELLED.items():
+            if text.startswith(key):
+                raise Refused(reason)
+    if FAKE_QUANTISED.search(f"{row['id']} {row.get('notes', '')}"):
+        raise Refused("trained through fake quantisation (QAT), which is not modelled and not asked for")
+
+
+def _refuse_unknown(row: Row, found: Answer, value: float) -> None:
+    """What decides the figure is not in the row; an answer for every length still tells on which side it lies.
+
+    Raises: Refused
+    """
+    quantity, mixed = row["measured"]["quantity"], _is_mixed(row)
+    unknown = any(LENGTHS_UNKNOWN in text for text in row["ask"].get("unexpressed", ()))
+    if unknown and quantity in LEVELS:
+        less = _highest(found, LEVELS[quantity]) < NEARLY * value
+        if not (less and mixed):
+            side = "LESS THAN" if less else "at least"
+            raise Refused(f"lengths of samples are not known; of all up to their limit the answer is {side} measured")
+    if mixed:
+        raise Refused(MIXED)
+
+
+def _refuse_less_than_weights(task: str, options: dict[str, Any], value: float) -> None:
+    """A run on one card holds its model: less than that was measured of another card's share, or another storage.
+
+    Raises: Refused
+    """
+    if task == "serve" or not options["gpus"].startswith("1x") or any("offload" in name for name in options):
+        return
+    job = job_of(options)
+    bits = LEAST_BITS.get(job.plan.peft.base, 4) if job.plan.peft is not None else 16
+    if value < count_parameters(job.model).total * bits // 8:
+        raise Refused("less was measured than the model's parameters take as they are stored on one card")
+
+
+def _one_card(row: Row) -> dict[str, str]:
+    """Of cards that hold a part of the layers each and work in turn, the sum is measured: what one card would hold."""
+    ask, quantity = row["ask"], row["measured"]["quantity"]
+    split = quantity in LEVELS and any(text.startswith(IN_TURN) for text in ask.get("unexpressed", ()))
+    return {"gpus": f"1x{ask['gpus'].partition('x')[2]}"} if split else {}
 
 
 def _answered(task: str, options: dict[str, Any]) -> tuple[Answer, Callable[[str], Traits]]:
@@ -125,9 +253,9 @@ def _answered(task: str, options: dict[str, Any]) -> tuple[Answer, Callable[[str
     return found, lambda level: traits_at(level, job, found.fullest.peak)
 
 
-def _highest(found: Answer, level: str) -> int:
-    """The level's highest mark over all phases and roles [bytes]."""
+def _highest(found: Answer, level: str, phases: tuple[Phase, ...] = tuple(Phase)) -> int:
+    """The level's highest mark over those phases and all roles [bytes]."""
     def mark(peak: Peak) -> int:
         return int(getattr(peak, f"{level}_bytes"))
 
-    return max(mark(peak) for rank in found.ranks for peak in rank.phases.values())
+    return max(mark(peak) for rank in found.ranks for phase, peak in rank.phases.items() if phase in phases)

@@ -174,11 +174,73 @@ class Gaps:
                 insort(gaps, block)
         self._allocated, self._peak_allocated = allocated, peak
 
+    def play_alike(self, code: int, times: int) -> None:
+        """`play` of one code many times over: states of the experts of a large model, tens of thousands alike.
+
+        In a list of as many gaps room for one more takes longer than all else, so theirs go in together.
+
+        Raises: BeyondAddresses
+        """
+        if code < 0:
+            return self._free_alike(~code, times)
+        want, pool, gaps = self._wants[code], self._pools[code], self._pools[code].gaps
+        is_alone = segment_bytes((want >> ADDRESS_BITS) * UNIT) // UNIT < 2 * (want >> ADDRESS_BITS)
+        if pool.end or self._capacity is not None or not is_alone:
+            return self.play([code] * times)
+        while times and gaps and gaps[-1] >= want:
+            self.play((code,))
+            times -= 1
+        rests = []
+        for _ in range(times):
+            block, rest = self._segment(pool, want)
+            self._live[code].append(block)
+            self._allocated += block >> ADDRESS_BITS
+            if rest:
+                rests.append(rest)
+        self._peak_allocated = max(self._peak_allocated, self._allocated)
+        if rests:
+            place = bisect_left(gaps, rests[0])
+            gaps[place:place] = rests  # of one size, and behind all older addresses
+        return None
+
+    def _free_alike(self, request: int, times: int) -> None:
+        """Frees the newest blocks of a request; [caching] free_block, try_merge_blocks."""
+        live, pool, starts, ends = self._live[request], self._pools[request], self._starts, self._ends
+        fresh: set[int] = set()
+        gone: set[int] = set()
+        for block in [live.pop() for _ in range(times)]:
+            start, size = block & LAST_ADDRESS, block >> ADDRESS_BITS
+            self._allocated -= size
+            end = start + size
+            for found in (ends.pop(start, 0), starts.pop(end, 0)):
+                if found:
+                    if found in fresh:
+                        fresh.remove(found)
+                    else:
+                        gone.add(found)
+                    start = min(start, found & LAST_ADDRESS)
+                    end = max(end, (found & LAST_ADDRESS) + (found >> ADDRESS_BITS))
+            starts.pop(start, None)
+            ends.pop(end, None)
+            if end == pool.end:
+                pool.end = start
+                continue
+            starts[start] = ends[end] = block = end - start << ADDRESS_BITS | start
+            fresh.add(block)
+        pool.gaps = sorted([*(gap for gap in pool.gaps if gap not in gone), *fresh])
+
     def _new(self, pool: _Pool, want: int) -> int:
         """A block in new memory: at the end of the expandable segment, or in a segment of its own with a gap behind."""
-        size = want >> ADDRESS_BITS
         if pool.end:
-            return self._at_end(pool, size)
+            return self._at_end(pool, want >> ADDRESS_BITS)
+        block, rest = self._segment(pool, want)
+        if rest:
+            insort(pool.gaps, rest)
+        return block
+
+    def _segment(self, pool: _Pool, want: int) -> tuple[int, int]:
+        """A block at the start of a new segment, and the gap behind it; 0: there is none."""
+        size = want >> ADDRESS_BITS
         segment = segment_bytes(size * UNIT) // UNIT
         if self._capacity is not None and self._reserved + segment > self._capacity:
             self._release()
@@ -194,11 +256,10 @@ class Gaps:
         block = segment << ADDRESS_BITS | start
         rest = block - want
         if rest <= pool.slack:
-            return block
+            return block, 0
         rest += size
         self._starts[start + size] = self._ends[end] = rest
-        insort(pool.gaps, rest)
-        return want | start
+        return want | start, rest
 
     def _at_end(self, pool: _Pool, size: int) -> int:
         """A block behind the last one; [caching] find_expandable_block, map_block."""

@@ -34,6 +34,9 @@ def attention_block(
     d, d_v, tokens = spec.head_dim, spec.v_head_dim or spec.head_dim, sizes.tokens
     reads = tokens if source is None else sizes.batch * sizes.source_len
     q, k, v = _projections(graph, x, spec=spec, sizes=sizes, source=source, owner=owner)
+    if sizes.caches_products and source is None:
+        products = dict.fromkeys(value.storage for value in (q, k, v))
+        graph.returns(*(graph.view(value, f"{value.name} in the cache", gradient_bytes=0) for value in products))
     counts = (tokens * heads * d, reads * kv_heads * d, reads * kv_heads * d_v)
     q, k = _norms(graph, q, k, spec=spec, elements=counts[:2], sizes=sizes)
     if spec.rope and source is None:

@@ -91,7 +91,7 @@ def head(
         returned = (returns_fp32, outputs_fp32)
         graph.returns(_language_loss(graph, x, model, sizes, learns=learns, loss=loss, fp32=returned))
     else:
-        graph.returns(_pooled_loss(graph, x, sizes))
+        graph.returns(_pooled_loss(graph, x, model, sizes))
     return graph
 
 
@@ -141,11 +141,19 @@ def _mlm(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
     return parts.norm(graph, "head.norm", x, kind=Norm.LAYER, elements=tokens * h, width=h, sizes=sizes)
 
 
-def _pooled_loss(graph: Graph, x: Value, sizes: Sizes) -> Value:
-    """A head on one position per sample: nothing of it is larger than the batch."""
-    pooled = graph.value("pooled", sizes.batch * sizes.hidden * sizes.numerics.compute)
-    graph.call("select", [x], [pooled])
-    return graph.call("loss", [pooled], [graph.value("loss", 4)], saved=[pooled])
+def _pooled_loss(graph: Graph, x: Value, model: Model, sizes: Sizes) -> Value:
+    """A head on one position per sample: nothing of it is larger than the batch.
+
+    Decoders score every position first [transformers modeling_layers.py `GenericForSequenceClassification.forward`].
+    """
+    rows, labels = (sizes.tokens if model.main.causal else sizes.batch), model.num_labels
+    if not model.main.causal:
+        pooled = graph.value("pooled", sizes.batch * sizes.hidden * sizes.numerics.compute)
+        x = graph.call("select", [x], [pooled])
+    if model.head is Head.CLASSIFIER and labels:
+        whole = sizes._replace(stored="full", adapter=None)
+        x = project(graph, "head.classifier", x, tokens=rows, shape=(labels, sizes.hidden), sizes=whole, bias=True)
+    return graph.call("loss", [x], [graph.value("loss", 4)], saved=[x])
 
 
 def _language_loss(
@@ -157,7 +165,8 @@ def _language_loss(
     if loss.startswith(LINEAR):
         x = cast(graph, x, elements=tokens * sizes.hidden, to_bytes=numerics.compute, name="head.input")
         spec = LinearLoss(
-            tokens, sizes.hidden, vocab, numerics.compute, trainable=learns, chunks=sizes.loss_chunks,
+            tokens, sizes.hidden, vocab, numerics.compute, numerics.gradient, trainable=learns,
+            chunks=sizes.loss_chunks,
         )
         return linear_cross_entropy(graph, x, spec, loss.removeprefix(LINEAR))
     whole = sizes._replace(stored="full", trained=(*sizes.trained, "head.output") if learns else sizes.trained)

@@ -100,12 +100,12 @@ def _unpacked(
     found = storage.unpacked_bytes(elements) + storage.beside_bytes(inputs, outputs)
     tensors = [graph.tensor(f"{path}.{name}", count) for name, count in found]
     before = [graph.tensor(f"{path}.{name}", count) for name, count in storage.before_bytes(elements)]
-    if before:
+    if before and not storage.weight_saved:
         graph.call("unpack", [x], [], temporaries=before, differentiable=False)
     saved = [x] if storage.input_saved and x.gradient_bytes else []
     flops = 2 * tokens * shape[0] * shape[1]
     if storage.weight_saved:
-        graph.call("unpack", [x], [], temporaries=tensors[1:], differentiable=False)
+        graph.call("unpack", [x], [], temporaries=[*before, *tensors[1:]], differentiable=False)
         weight = graph.value(f"{path}.unpacked", tensors[0].num_bytes, gradient_bytes=0)
         kept = [weight] if x.gradient_bytes else []
         return graph.call("quantised_linear", [x], [y], saved=saved, extra=kept, flops=flops)

@@ -63,6 +63,7 @@ class Sizes(NamedTuple):
     expert_loop: bool = False  # experts run one after the other instead of in one grouped product
     expert_turns: int = 1  # how many turns of that loop are told apart: each leaves behind what backward reads
     caches: bool = False  # keys and values outlive the block
+    caches_products: bool = False  # what the projections made outlives it, looked at as keys and values
     dispatch: Dispatch | None = None  # of experts, where they are not run as transformers does
 
     @property

@@ -11,6 +11,7 @@ from vramcast.doctor.names import GGUF_ENGINES, checkpoint_of, counted, gpus_of,
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.serving import ServeJob, Version
+from vramcast.domain.version import version_text
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.serving import ENGINES
 from vramcast.question.serving import build_serving, parse_engine
@@ -39,7 +40,7 @@ def question_of(log: ServingLog, given: Mapping[str, Any]) -> Question:
     """
     given = {name: value for name, value in given.items() if value is not None}
     engine, version, remarks = _engine(log, given.get("engine"))
-    options: dict[str, Any] = {**log.options, **given, "engine": f"{engine}@{'.'.join(map(str, version))}"}
+    options: dict[str, Any] = {**log.options, **given, "engine": f"{engine}@{version_text(version)}"}
     pairs = (*log.options.get("engine-option", ()), *given.get("engine-option", ()))
     if pairs:
         options["engine-option"] = pairs

@@ -125,6 +125,11 @@ class Change(Noun, frozen=True):
         """On the plan that it leads to, on cards of which so much can be used; None: not known."""
         return fit_of(fits=self.fits, high_bytes=self.high_bytes, capacity_bytes=capacity_bytes)
 
+    def claimed_bytes(self, headroom: float | None) -> int:
+        """What a search holds against the card, see `claimed_bytes` [bytes]."""
+        high = self.device_bytes if self.high_bytes is None else self.high_bytes
+        return claimed_bytes(needed_bytes=self.device_bytes, high_bytes=high, headroom=headroom)
+
 
 class HostPart(Noun, frozen=True):
     """One thing that the ranks of a machine keep in its main memory."""

@@ -111,7 +111,7 @@ class Peft(Noun, frozen=True):
     modules_to_save: tuple[str, ...] = ()  # trained whole: "embedding", "head", "classifier"
     virtual_tokens: int = 0  # prefix and prompt tuning
     dropout: float = 0.0
-    base: Literal["full", "nf4", "nf4-dq", "int8", "gptq-int4", "awq-int4"] = "full"  # storage of frozen weights
+    base: Literal["full", "nf4", "nf4-dq", "int8", "gptq-int4", "gptq-int8", "awq-int4"] = "full"  # of frozen weights
     adapter_dtype: str = "fp32"
     trainable_parameters: int | None = None  # known from a run: overrides the count by rank and targets
 

@@ -12,6 +12,7 @@ from math import prod
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Norm(StrEnum):
@@ -269,3 +270,12 @@ class Model(Noun, frozen=True):
     def num_layers(self) -> int:
         """Layers of the main stack."""
         return self.main.num_layers
+
+
+def scorer(model: Model) -> Model:
+    """The network with one number in the place of a vocabulary: reward models, and the critics of PPO.
+
+    Source: [TRL] trl/trainer/reward_trainer.py and examples/scripts/ppo/ppo.py: `AutoModelForSequenceClassification`,
+    num_labels=1; [transformers] modeling_layers.py `GenericForSequenceClassification`
+    """
+    return replace(model, head=Head.CLASSIFIER, num_labels=1, tied=False, head_bias=False, mtp_layers=())

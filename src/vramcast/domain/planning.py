@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from vramcast.domain.answer import Answer, Change, Fit, Fleet
+from vramcast.domain.answer import Answer, Change, Fit, Fleet, usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Model, Noun
@@ -159,10 +159,12 @@ class Decision(Noun, frozen=True):
 
     name: str  # stable: "one-card"
     question: str  # "Does it fit on one card as it is?"
-    finding: str  # "no: 151 GiB of 79 GiB"
+    finding: str  # "does not fit: 151 GiB of 79 GiB"
     action: str  # "shard the optimizer states"
-    yes: bool  # the answer to the question
+    yes: bool  # whether the path ends here: it fits, and leaves free what a search leaves free
+    verdict: Fit | None = None  # on a plan; None: the question is about none
     device_bytes: int | None = None  # what the finding compares
+    high_bytes: int | None = None  # upper end of its 90 % interval
     capacity_bytes: int | None = None  # with what
     host_bytes: int | None = None  # main memory it takes in each machine, where it offloads
     options: str = ""  # of `vramcast train`, that ask the same
@@ -180,6 +182,26 @@ class MissedLimit(Noun, frozen=True):
     times: int | None = None  # multiple of its machines that keeps the limit, where a search found one
     enough: float | None = None  # what the best plan takes there
     enough_label: str = ""
+
+
+def smallest_change(changes: Sequence[Change], *, visible_bytes: int, limits: Limits, goal: Goal) -> Change | None:
+    """Of the changes that make a plan fit the one that a search shows.
+
+    Those that leave free what the search leaves free come first; of these the one that costs least time, or where
+    memory is the goal needs least; both as they were computed for this plan. Of equals the first.
+
+    Args:
+        changes: of the plan that does not fit
+        visible_bytes: what a process can use of a card [bytes]
+        limits: what a plan must keep to
+        goal: what makes one better
+    """
+    def rank(change: Change) -> tuple[bool, float]:
+        by_memory = goal is Goal.LEAST_MEMORY
+        claimed, slowdown = change.claimed_bytes(limits.headroom), change.slowdown or 0.0
+        return claimed > usable_bytes(visible_bytes, limits.headroom), claimed if by_memory else slowdown
+
+    return min((change for change in changes if change.fits), key=rank, default=None)
 
 
 def all_ignored(answers: Iterable[Answer]) -> tuple[str, ...]:

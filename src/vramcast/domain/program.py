@@ -8,7 +8,7 @@ Nodes are frozen and so never lie in a cycle: the garbage collector leaves them 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -182,7 +182,12 @@ class _Use(NamedTuple):
 
 def freed_unallocated(program: Program) -> Tensor | None:
     """A tensor that the program frees more often than it has allocated it, from nothing; None where it is sound."""
-    return next(iter(_use(program, {}).lowest), None)
+    return next(taken_over(program), None)
+
+
+def taken_over(program: Program) -> Iterator[Tensor]:
+    """What a program frees that was there before it, in the order in which it does."""
+    return iter(_use(program, {}).lowest)
 
 
 def _use(program: Program, bodies: dict[int, _Use]) -> _Use:

@@ -9,6 +9,9 @@ from vramcast.errors import InvalidSpec
 
 Version = tuple[int, ...]
 
+LAST: Final = 1 << 30
+"""Stands for the number of the last release of a series; none that is written is as large."""
+
 WRITTEN: Final = re.compile(
     r"[vb]?(\d{1,8}(?:[.-]\d{1,8}){0,3})(?:[.-]?(?:rc|a|b|alpha|beta|post|dev)\d*(?:\.\w+)*)*(?:\+[\w.]*)?", re.ASCII
 )
@@ -26,9 +29,29 @@ def read_version(text: str) -> Version | None:
     return None if match is None else tuple(map(int, re.split(r"[.-]", match[1])))
 
 
+def last_release(version: Version, *, parts: int, newest: Version = ()) -> Version:
+    """A series stands for its last release: as long as `parts`, and never newer than the newest that is known.
+
+    >>> last_release((0, 11), parts=3) > (0, 11, 2), last_release((5,), parts=2, newest=(5, 23))
+    (True, (5, 23))
+    """
+    if len(version) >= parts:
+        return version
+    return newest if version == newest[: len(version)] else version + (LAST,) * (parts - len(version))
+
+
 def version_text(version: Version) -> str:
-    """As releases are written: "4.57.3"."""
-    return ".".join(map(str, version))
+    """As releases are written: "4.57.3"; of a series what names it."""
+    return ".".join(str(part) for part in version if part != LAST)
+
+
+def last_patch(version: Version) -> Version:
+    """A release named without its patch is its last.
+
+    >>> last_patch((0, 11)) > (0, 11, 2) > last_patch((0, 11, 0))
+    True
+    """
+    return last_release(version, parts=len(("major", "minor", "patch")))
 
 
 def date_text(version: Version) -> str:
@@ -37,7 +60,7 @@ def date_text(version: Version) -> str:
     >>> date_text((2025, 2, 6)), date_text((2026, 7))
     ('2025-02-06', '2026-07')
     """
-    return "-".join(f"{part:02}" for part in version)
+    return "-".join("99" if part == LAST else f"{part:02}" for part in version)
 
 
 def named(engine: str, version: Version | None) -> str:
@@ -46,7 +69,7 @@ def named(engine: str, version: Version | None) -> str:
 
 
 def check_version(engine: str, written: str, *, oldest: Version, newest: Version) -> Version:
-    """The version that stands behind "@"; a newer one than is known is taken, and `newer` says so.
+    """The version behind "@", of a series the last; a newer one than is known is taken, and `newer` says so.
 
     Raises: InvalidSpec for what is no version, and for one older than any that is known
     """
@@ -57,7 +80,7 @@ def check_version(engine: str, written: str, *, oldest: Version, newest: Version
         )
     if found < oldest[: len(found)]:
         raise InvalidSpec(f"{engine} {version_text(found)} is not covered; known are versions {known}")
-    return found
+    return last_release(found, parts=len(newest), newest=newest)
 
 
 def newer(engine: str, version: Version, newest: Version) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import re
 from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
+from vramcast.domain.version import version_text
 from vramcast.emit.files import PLACEHOLDER, Order
 from vramcast.emit.launch import RUN
 from vramcast.emit.shell import quoted, words_of
@@ -57,7 +58,7 @@ def image_of(order: Order) -> str:
     job = order.job
     if not isinstance(job, ServeJob):
         return PLACEHOLDER
-    return IMAGES[job.engine].format(version=".".join(map(str, job.version)))
+    return IMAGES[job.engine].format(version=version_text(job.version))
 
 
 def server_line(order: Order) -> str:

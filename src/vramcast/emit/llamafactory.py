@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Peft, Precision, Recompute
+from vramcast.domain.model import Head
 from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
@@ -15,7 +16,7 @@ from vramcast.emit.lines import Line, Table
 from vramcast.emit.model_names import hub_id
 from vramcast.emit.transformers import kernel_of
 from vramcast.emit.yaml_text import yaml_text
-from vramcast.engines.eager.liger import LIGER, liger_kernels
+from vramcast.engines.eager.liger import liger_kernels
 from vramcast.engines.eager.releases import reentrant, runs_deepspeed
 from vramcast.engines.eager.trl import prepared_weights
 from vramcast.errors import Unsupported
@@ -28,8 +29,7 @@ NAME: Final = "llamafactory.yaml"
 
 STAGES: Final = {objective: stage for stage, objective in reader.STAGES.items()}
 
-DATASETS: Final = {"pt": "c4_demo", "sft": "alpaca_en_demo", "dpo": "dpo_en_demo", "ppo": "alpaca_en_demo",
-                   "rm": "dpo_en_demo"}
+DATASETS: Final = {"pt": "c4_demo", "sft": "alpaca_en_demo", "dpo": "dpo_en_demo"}
 """Small data sets that come with LLaMA-Factory."""
 
 KERNELS: Final = {AttentionKernel.FLASH: "fa2", AttentionKernel.EAGER: "disabled", None: "auto"}
@@ -50,7 +50,16 @@ def write(order: Order) -> tuple[File, ...]:
     if plan.tp * plan.pp * plan.cp * plan.ep > 1:
         raise Unsupported("LLaMA-Factory splits over data-parallel ranks only; use tp=pp=cp=ep=1")
     if job.workload.objective not in STAGES:
-        raise Unsupported(f"LLaMA-Factory trains no {job.workload.objective}; use {', '.join(STAGES)}")
+        raise Unsupported(
+            f"LLaMA-Factory's file is written for {', '.join(STAGES)}, not for {job.workload.objective}, which it "
+            "trains otherwise or not at all"
+        )
+    if any(stack.vision is not None for stack in job.model.stacks[:-1]):
+        raise Unsupported(f"LLaMA-Factory leaves the towers of {job.model.name} frozen, which is not modelled; use "
+                          "--format transformers")
+    if len(job.model.stacks) > 1 or job.model.head is not Head.LM:  # it loads causal models
+        raise Unsupported(f"LLaMA-Factory trains decoders only, and {job.model.name} has other parts; use "
+                          "--format transformers")
     if plan.recompute is Recompute.SELECTIVE:
         raise Unsupported("LLaMA-Factory recomputes whole layers only; use --recompute full")
     own = (*_model(order), *_method(order), *_data(order))
@@ -89,7 +98,9 @@ def _kernels(order: Order) -> list[Line]:
     """Whose kernels run; LLaMA-Factory switches all of Liger's on at once [LF model_utils/liger_kernel.py]."""
     plan, unsloth = order.job.plan, order.job.engine == "unsloth"
     kernels = () if unsloth else liger_kernels(order.job)
-    liger = set(kernels) == set(LIGER) and plan.loss in (None, Loss.FUSED_LINEAR)
+    switched = reader.liger_of_stage(order.job.workload.objective)
+    liger = bool(kernels) and set(kernels) == set(switched) and plan.loss in (
+        None, Loss.FUSED_LINEAR if reader.FUSED_HEAD in switched else Loss.EAGER)
     if not liger and (kernels or plan.loss in (Loss.FUSED, Loss.FUSED_LINEAR)) and not unsloth:
         raise Unsupported("LLaMA-Factory's Liger kernels replace norms, activations and rotary embeddings and fuse the "
                           "head with its loss, all together; add --engine-option liger=true, or use --loss eager")
@@ -173,9 +184,6 @@ def _data(order: Order) -> Table:
         Line("template", "default", "the chat format of the model"),
         Line("cutoff_len", order.ask("seq_len"), "positions of a sample"),
     ]
-    if stage == "ppo":
-        lines += [Line("reward_model", "REWARD-MODEL", "the checkpoint that rates answers"),
-                  Line("max_new_tokens", order.ask("completion_len") or 512, "tokens generated per sample")]
     return (*lines, Line("output_dir", "output"), Line("overwrite_cache", True))
 
 

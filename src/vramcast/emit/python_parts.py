@@ -52,7 +52,7 @@ BASES: Final = {
 }
 """Storage of frozen weights -> arguments of transformers' BitsAndBytesConfig."""
 
-STORED_BEFORE: Final = ("gptq-int4", "awq-int4")
+STORED_BEFORE: Final = ("gptq-int4", "gptq-int8", "awq-int4")
 """Formats that a checkpoint must already have."""
 
 ADAPTERS: Final = ("lora", "dora", "prefix", "prompt", "ia3")

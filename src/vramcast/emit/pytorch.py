@@ -16,6 +16,7 @@ from vramcast.emit.python_parts import (
     BEFORE_LOSS,
     COMPUTE_DTYPES,
     LOSSES,
+    STORED_BEFORE,
     WEIGHT_DTYPES,
     build_model_lines,
     constant,
@@ -44,7 +45,7 @@ def write(order: Order) -> tuple[File, ...]:
     compile(text, SCRIPT, "exec")
     said = frozenset(order.ask.said)
     notes = []
-    if job.plan.peft is not None and job.plan.peft.base in ("gptq-int4", "awq-int4"):
+    if job.plan.peft is not None and job.plan.peft.base in STORED_BEFORE:
         notes.append(f"{SCRIPT}: MODEL must be a checkpoint already quantised to {job.plan.peft.base}")
     return (File(SCRIPT, text, (), said, tuple(notes)), File(RUN, run, (), said, executable=True))
 
@@ -63,7 +64,7 @@ def _check(order: Order) -> None:
     if "nvme" in (plan.offload_optimizer, plan.offload_parameters):
         raise Unsupported("PyTorch offloads to the host only; use --offload-optimizer cpu")
     if job.workload.objective not in ("pretrain", "sft"):
-        raise Unsupported(f"the PyTorch script optimises no {job.workload.objective}; use --format llamafactory")
+        raise Unsupported(f"the PyTorch script optimises no {job.workload.objective}; --format llamafactory writes dpo")
 
 
 def fully_sharded(order: Order) -> bool:

@@ -114,6 +114,8 @@ def _vllm_options(order: Order) -> list[Line]:
         lines.append(Line("limit-mm-per-prompt", json.dumps({"image": ask("images")}), "images in a prompt"))
     if ask("option.hybrid-manager") is False:
         lines.append(Line("disable-hybrid-kv-cache-manager", True, "every layer keeps whole sequences"))
+    if ask("option.mamba-ssm-cache-dtype") is not None:
+        lines.append(Line("mamba-ssm-cache-dtype", ask("option.mamba-ssm-cache-dtype"), "of recurrent states"))
     ask.also("option.offline", *(f"option.{name}" for name in VARIABLES["vllm"]))
     return lines
 

@@ -14,6 +14,7 @@ from vramcast.emit.launch import ACCELERATE, RUN, TORCHRUN, head_of, run_script
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.python_parts import (
     COMPUTE_DTYPES,
+    STORED_BEFORE,
     WEIGHT_DTYPES,
     build_model_lines,
     constant,
@@ -41,7 +42,7 @@ def write(order: Order) -> tuple[File, ...]:
     """
     job: Job = order.job
     if job.workload.objective not in TRAINER_OBJECTIVES:
-        raise Unsupported(f"the Trainer optimises no {job.workload.objective}; use --format llamafactory")
+        raise Unsupported(f"the Trainer optimises no {job.workload.objective}; --format llamafactory writes dpo")
     if job.plan.tp * job.plan.pp * job.plan.cp * job.plan.ep > 1:
         raise Unsupported("the Trainer's arguments split over data-parallel ranks only; use tp=pp=cp=ep=1")
     order.ask.also("objective")
@@ -176,7 +177,7 @@ def weights_dtype(order: Order) -> str:
 
 def _notes(order: Order) -> tuple[str, ...]:
     found = []
-    if order.job.plan.peft is not None and order.job.plan.peft.base in ("gptq-int4", "awq-int4"):
+    if order.job.plan.peft is not None and order.job.plan.peft.base in STORED_BEFORE:
         found.append(f"{SCRIPT}: MODEL must be a checkpoint already quantised to {order.job.plan.peft.base}")
     return tuple(found)
 

@@ -16,7 +16,7 @@ from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, 
 from vramcast.domain.rank import RankProgram
 from vramcast.engines.blas import blas_workspaces
 from vramcast.engines.eager.passes import free_gradients, inference, passes
-from vramcast.engines.eager.question import recipe_of
+from vramcast.engines.eager.question import packing_sentences, recipe_of
 from vramcast.engines.eager.recipe import Recipe, elements, weights
 from vramcast.engines.pytorch import one_role
 from vramcast.errors import Unsupported
@@ -66,10 +66,10 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     if plan.precision not in (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.BF16, Precision.FP16):
         raise Unsupported(f"precision {plan.precision} is not modelled for --engine colossalai; use mixed-bf16")
     name = str(job.engine_options.get("trainer", "dpo" if job.workload.objective == "dpo" else "sft"))
-    if name not in TRAINERS or job.workload.objective in ("ppo", "grpo", "reward"):
-        raise Unsupported(
-            f"ColossalChat's {job.workload.objective} trainer {name} is not modelled; use one of {', '.join(TRAINERS)}"
-        )
+    if name not in TRAINERS:
+        raise Unsupported(f"ColossalChat's trainer {name[:40]} is not modelled; use one of {', '.join(TRAINERS)}")
+    if job.workload.objective in ("ppo", "grpo", "reward"):
+        raise Unsupported(f"objective={job.workload.objective} is not modelled for --engine colossalai; use sft or dpo")
     trainer = TRAINERS[name]
     recipe = recipe_of(job, loss="huggingface_shifted" if name == "sft" else "eager")
     sizes = recipe.sizes._replace(
@@ -78,7 +78,7 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     if sizes.adapter is not None:
         sizes = sizes._replace(adapter=sizes.adapter._replace(width=HALF, compute=HALF))
     recipe = recipe._replace(sizes=sizes, kept_logits=trainer.kept_logits)
-    return (one_role(job, _phases(job, recipe, trainer)),)
+    return (one_role(job, _phases(job, recipe, trainer), *packing_sentences(job)),)
 
 
 def _tensor(name: str, num_bytes: int, category: Category) -> Tensor:

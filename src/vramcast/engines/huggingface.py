@@ -50,7 +50,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     `engine_options`: "torch", "accelerate" and "trl" (their releases); "reentrant" checkpoints (bool), "padded" batches
     (bool), "liger" (bool, or kernels: "rope+rms_norm"), "shifted_loss" for model code that shifts its logits (bool),
     "autocast" over weights of 16 bits (bool), "backward_prefetch" of FSDP1 ("pre", "none"), "deepspeed" (bool),
-    "prepare_kbit" ("trl", "peft", "norms", "none") for packed bases, "beta" (float) for GRPO.
+    "prepare_kbit" ("trl", "peft", "norms", "none") for packed bases, "gptq_kernel" ("cuda_old", "tritonv2"),
+    "beta" (float) for GRPO.
 
     Raises: Unsupported for model parallelism and what the sharder is not asked for
     """

@@ -20,7 +20,7 @@ from vramcast.engines.eager.question import recipe_of, refuse_shards, stepping_o
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.engines.pytorch import one_role
 from vramcast.engines.transformers.versions import left_sentences, left_whole
-from vramcast.engines.unsloth_loss import WHOLE, with_loss
+from vramcast.engines.unsloth_loss import WHOLE, short_batches, with_loss
 from vramcast.errors import Unsupported
 from vramcast.states.steps import Weight, weight_program
 
@@ -63,6 +63,13 @@ AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
 
 FOUR_BITS: Final = ("nf4", "nf4-dq")
 
+IN_FP32_SINCE: Final[dict[str, Version]] = {
+    "gemma3": (2025, 3, 15), "gemma3n": (2025, 6, 12), "gpt_oss": (2025, 8, 1), "gemma3_text": (2026, 2, 1),
+    "qwen3_5": (2026, 3, 1), **dict.fromkeys(("gemma4", "gemma4_text", "qwen3_moe", "glm4_moe"), (2026, 7, 1)),
+}
+"""Family -> since when Unsloth runs it in fp32 around fp16 products where fp16 is asked for [unsloth models/loader.py
+`FORCE_FLOAT32`: 49eece4d, e1693c1c, 9eab2cbc, acfe6703, 65f212b9, efcaffb1]."""
+
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
     """One GPU with everything on it.
@@ -89,9 +96,20 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         notes.append(
             "inputs of recomputed layers wait on the host; --engine-option offload_checkpoints=false keeps them"
         )
+    if job.plan.peft is not None and not recipe.recompute:
+        # [unsloth] models/llama.py `get_peft_model`: use_gradient_checkpointing="unsloth"
+        notes.append(
+            "no layer is recomputed; get_peft_model recomputes all of them unless told otherwise: --recompute full"
+        )
     if job.plan.peft is not None and job.plan.peft.base in FOUR_BITS and version >= DYNAMIC_SINCE:
         notes.append("every linear layer is packed; checkpoints named -unsloth-bnb-4bit keep some in 16 bits")
-    return (one_role(asked, phases, *notes),)
+    warnings = short_batches(asked, recipe, version)
+    if job.plan.precision is Precision.AMP_FP16 and version >= IN_FP32_SINCE.get(job.model.family, (9999,)):
+        warnings += (
+            f"Unsloth runs {job.model.family} in fp32 around fp16 products, because fp16 overflows; that is not "
+            "modelled, and takes more",
+        )
+    return (replace(one_role(asked, phases, *notes), warnings=warnings),)
 
 
 def _tables(job: Job) -> tuple[Weight, ...]:

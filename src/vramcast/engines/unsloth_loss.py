@@ -73,6 +73,19 @@ def with_loss(job: Job, recipe: Recipe, version: Version) -> Recipe:
     return recipe._replace(loss="linear:unsloth_chunks", sizes=recipe.sizes._replace(loss_chunks=chunks))
 
 
+def short_batches(job: Job, recipe: Recipe, version: Version) -> tuple[str, ...]:
+    """What is to be said where a batch of fewer tokens makes more logits at once than this one does."""
+    rule = next(rule for rule in CHUNKING if version >= rule.since)
+    chunks = recipe.sizes.loss_chunks
+    if recipe.loss != "linear:unsloth_chunks" or rule.up or chunks == 1:
+        return ()
+    whole = int(2 * _target(job, recipe, rule) // (recipe.model.vocab * rule.logit_bytes))
+    return (
+        f"shorter batches can take more: Unsloth splits the logits of {recipe.sizes.tokens} tokens in {chunks}, and "
+        f"makes those of up to {whole} at once; --min-seq-len 1 asks for samples of all lengths",
+    )
+
+
 def _capability(job: Job) -> tuple[int, ...]:
     """The card's compute capability; that of no NVIDIA card is none too old."""
     digits = (job.cluster.gpu.compute_capability or "").split(".")
@@ -82,10 +95,14 @@ def _capability(job: Job) -> tuple[int, ...]:
 def _chunks(job: Job, recipe: Recipe, version: Version) -> int:
     """`get_chunk_size`; what is free of the card is counted as all but the weights."""
     rule = next(rule for rule in CHUNKING if version >= rule.since)
-    held = sum(weight.num_bytes * weight.repeats for weight in weights(recipe))
-    free = (job.cluster.gpu.visible_bytes - held) // 2
-    target = max(1, min(rule.budget or free, free) if rule.halves else rule.budget or free)
-    exact = recipe.sizes.tokens * recipe.model.vocab * rule.logit_bytes / target
+    exact = recipe.sizes.tokens * recipe.model.vocab * rule.logit_bytes / _target(job, recipe, rule)
     if rule.up and exact <= 1:
         return 1
     return max(4 * (ceil(exact / 4) if rule.up else round(exact / 4)), 1)
+
+
+def _target(job: Job, recipe: Recipe, rule: Chunking) -> int:
+    """What the logits of one chunk may take [bytes]."""
+    held = sum(weight.num_bytes * weight.repeats for weight in weights(recipe))
+    free = (job.cluster.gpu.visible_bytes - held) // 2
+    return max(1, min(rule.budget or free, free) if rule.halves else rule.budget or free)

@@ -71,6 +71,9 @@ BITSANDBYTES_BASES: Final = ("nf4", "nf4-dq", "int8")
 OF_SHARDERS: Final = {**dict.fromkeys(("deepspeed", *ZERO_OPTIONS), "deepspeed"), "backward_prefetch": "fsdp1"}
 """Engine option -> the sharder that reads it."""
 
+ANSWERS: Final = ("dpo", "ppo", "grpo")
+"""Objectives that rate what a language model writes."""
+
 PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
 """Engines whose programs hold one model and its loss."""
 
@@ -155,6 +158,10 @@ def refuse_ignored(job: Job) -> None:
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
         )
+    if workload.objective in ANSWERS and model.head is not Head.LM:
+        raise InvalidSpec(
+            f"objective={workload.objective} compares answers, and {model.name} writes none; use pretrain"
+        )
     if job.engine in PRETRAINERS and model.head not in (Head.LM, Head.MLM):
         raise Unsupported(
             f"{job.engine} trains language models, and {model.name} predicts no tokens; use --engine pytorch"
@@ -184,6 +191,9 @@ def refuse_ignored(job: Job) -> None:
         raise InvalidSpec(f"{model.name} reads no images; leave image-size and images out")
     if workload.decoder_seq_len is not None and len(model.stacks) == 1:
         raise InvalidSpec(f"{model.name} has no encoder beside its decoder; leave decoder-seq-len out")
+    if workload.objective in ("ppo", "grpo") and not workload.completion_len:
+        raise InvalidSpec(f"objective={workload.objective} learns from answers that it generates; give their tokens, "
+                          "--completion-len")
     if workload.completion_len and workload.objective not in ("ppo", "grpo"):
         raise InvalidSpec(f"completion-len needs objective ppo or grpo, not {workload.objective}")
 

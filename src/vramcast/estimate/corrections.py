@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from vramcast.domain.calibration import PRINTED_AS, Calibration, Plan
 from vramcast.domain.program import Extent, Loop, Program, extent
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank, Version
+from vramcast.domain.version import version_text
 from vramcast.units import format_bytes
 
 DEGREES: Final = ("tp", "pp", "dp")
@@ -53,8 +54,8 @@ def _mismatch(job: ServeJob, calibration: Calibration) -> str:
     if job.engine != calibration.engine:
         return f"it was measured with {calibration.engine}, not {job.engine}"
     if not _within(job.version, calibration.oldest, calibration.newest):
-        oldest, newest = (".".join(map(str, version)) for version in (calibration.oldest, calibration.newest))
-        return f"it holds for {job.engine} {oldest} to {newest}, not {'.'.join(map(str, job.version))}"
+        oldest, newest = (version_text(version) for version in (calibration.oldest, calibration.newest))
+        return f"it holds for {job.engine} {oldest} to {newest}, not {version_text(job.version)}"
     if job.cluster.gpu.name != calibration.gpu:
         return f"it was measured on {calibration.gpu}, not {job.cluster.gpu.name}"
     return ""

@@ -15,6 +15,8 @@ Release = Annotated[str, Meta(pattern=r"^(\d{1,4}(\.\d{1,4}){1,3})?$")]
 Major = Annotated[int, Meta(ge=0, le=1000)]
 Date = Annotated[str, Meta(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$")]
 Elements = Annotated[int, Meta(ge=1, le=1 << 62)]
+Size = Annotated[int, Meta(ge=0, le=1 << 62)]
+Automatic = Literal["auto"]
 
 
 class Eager(Noun, frozen=True):
@@ -43,11 +45,11 @@ class PyTorch(Eager, frozen=True):
 class Zero(Eager, frozen=True):
     """DeepSpeed's `zero_optimization`, sizes in elements."""
 
-    reduce_bucket_size: Elements = 1
-    stage3_prefetch_bucket_size: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
-    stage3_param_persistence_threshold: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
-    sub_group_size: Elements = 1
-    stage3_max_reuse_distance: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
+    reduce_bucket_size: Elements | Automatic = 1
+    stage3_prefetch_bucket_size: Size | Automatic = 0
+    stage3_param_persistence_threshold: Size | Automatic = 0
+    sub_group_size: Elements | Automatic = 1
+    stage3_max_reuse_distance: Size | Automatic = 0
     overlap_comm: bool = True
     auto: bool = False  # the Trainer's sizes from the width of the model
     grad_accum_dtype: Literal["fp32", "fp16", "bf16"] = "bf16"
@@ -64,6 +66,7 @@ class HuggingFace(Zero, frozen=True):
     backward_prefetch: Literal["pre", "none"] = "pre"  # of FSDP1
     trl: Release | Major = ""  # 0.24
     prepare_kbit: Literal["trl", "peft", "norms", "none"] = "trl"  # who prepares a packed base for training
+    gptq_kernel: Literal["cuda_old", "tritonv2"] = "cuda_old"  # AutoGPTQ's QuantLinear
 
 
 class Colossal(Eager, frozen=True):

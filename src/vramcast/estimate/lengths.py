@@ -9,12 +9,14 @@ length of the shortest does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Final
 
 from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Phase
+from vramcast.domain.program import Free, Loop, Node, Program, Tensor, taken_over
 from vramcast.domain.rank import RankProgram
 
 PLAYED: Final = 16
@@ -77,5 +79,30 @@ def _joined(programs: tuple[RankProgram, ...], said: str) -> RankProgram:
     if Phase.FIRST_STEP in phases:
         phases[Phase.FIRST_STEP] = programs[0].phases[Phase.FIRST_STEP]
     if Phase.STEP in phases:
-        phases[Phase.STEP] = tuple(node for program in programs for node in program.phases[Phase.STEP])
+        phases[Phase.STEP] = tuple(_one_after_the_other([program.phases[Phase.STEP] for program in programs]))
     return replace(longest, phases=phases, assumptions=(*longest.assumptions, said))
+
+
+def _one_after_the_other(steps: list[Program]) -> Iterator[Node]:
+    """Steps of which each frees what the one before it left, not what a step of its own length would have.
+
+    Where something is left, the longest comes twice: its peak has the leavings of a sample as long.
+    """
+    yield from steps[0]
+    for before, step in pairwise(steps):
+        others = dict(zip(taken_over(step), taken_over(before), strict=True))
+        yield from _freeing(step, others) if others else step
+    if any(taken_over(steps[-1])):
+        yield from steps[-1]
+
+
+def _freeing(program: Program, others: dict[Tensor, Tensor]) -> Iterator[Node]:
+    """The same program, where the first to be freed of some tensors are others."""
+    for node in program:
+        match node:
+            case Loop():
+                yield replace(node, body=tuple(_freeing(node.body, others)))
+            case Free() if node.tensor in others:
+                yield Free(others.pop(node.tensor))
+            case _:
+                yield node

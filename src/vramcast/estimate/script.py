@@ -17,6 +17,9 @@ from vramcast.domain.program import STEADY_REPEATS, Alloc, Loop, Program, Tensor
 LONG: Final = 200
 """Events of a round from which on it pays to look whether the next can do anything new [count]."""
 
+MANY: Final = 200
+"""Rounds of a single event from which on it pays to play them together [count]."""
+
 
 class Script:
     """The phases of a run, read once: whatever is asked of them later looks at integers alone."""
@@ -218,6 +221,12 @@ def play(run: Run, phase: int, gaps: Gaps) -> int:
             continue
         rounds, body = _loop(code)
         inner = unrolled(run, body)
+        if len(inner) == 1 and rounds >= MANY:
+            gaps.play(codes)
+            gaps.play_alike(inner[0], rounds)
+            num_events += len(codes) + rounds
+            codes = []
+            continue
         if rounds < 2 or len(inner) < LONG or not _is_closed(inner):
             codes += inner * rounds
             continue

@@ -33,6 +33,7 @@ from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.cost import with_cost
 from vramcast.estimate.outside import context_tensor
 from vramcast.estimate.ranks import rank_answer
+from vramcast.estimate.running import waiting_caution
 from vramcast.estimate.serving_load import load_memory
 from vramcast.estimate.speed import timed
 from vramcast.estimate.traits import serving_traits
@@ -71,7 +72,7 @@ ENGINES: Final[dict[str, Engine]] = {
     "tensorrt-llm": Engine("vramcast.engines.tensorrt_llm", (0, 5), (1, 2), (1, 1)),
     "llama.cpp": Engine("vramcast.engines.llamacpp", (1000,), (9999,), (7000,)),
     "ik_llama.cpp": Engine("vramcast.engines.llamacpp", (3400,), (4060,), (3750,)),
-    "transformers": Engine("vramcast.engines.transformers", (4, 30), (5, 23), (4, 57)),
+    "transformers": Engine("vramcast.engines.transformers", (4, 30), (5, 23), (5, 23)),
     "diffusers": Engine("vramcast.engines.diffusers", (0, 20), (0, 42), (0, 35)),
     "stable-diffusion.cpp": Engine("vramcast.engines.stable_diffusion_cpp", (134,), (243,), (211,)),
 }
@@ -102,6 +103,8 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
     capacity = _capacity(job, deployment, ranks, ranks[0].needed_bytes)
     shortfall = _shortfall(job, deployment, capacity)
     fits = ranks[0].needed_bytes <= visible and not shortfall
+    if capacity is not None and deployment.fitting_context is not None and ranks[0].needed_bytes > visible:
+        capacity = msgspec.structs.replace(capacity, longest_context=deployment.fitting_context())
     speed = timed(job) if isinstance(job, ServeJob) else None
     found = ServeAnswer(
         question=_with_fraction(question(job), deployment),
@@ -348,7 +351,8 @@ def _foremost(job: ServeJob | PipelineJob) -> tuple[str, ...]:
     """What changes how the answer is to be read."""
     if isinstance(job, PipelineJob):
         return ()
-    return tuple(text for text in (length_caution(job), ported_caution(job)) if text is not None)
+    found = (waiting_caution(job), length_caution(job), ported_caution(job))
+    return tuple(text for text in found if text is not None)
 
 
 def _rank_answer(job: ServeJob | PipelineJob, rank: ServingRank) -> RankAnswer:

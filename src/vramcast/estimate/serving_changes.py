@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -18,6 +19,9 @@ USUAL_FRACTION: Final = 0.9
 
 MOST_PAIRS: Final = 3
 """Combinations shown where no single change is enough."""
+
+OPTION: Final = re.compile(r"--\S+(?: (?!--)\S+)?")
+"""One option with its value, in the words of a change."""
 
 GGML_ENGINES: Final = ("llama.cpp", "ik_llama.cpp")
 TENSOR_PARALLEL: Final = ("vllm", "sglang", "tensorrt-llm")
@@ -233,8 +237,18 @@ def _pairs(steps: list[Step], verdict: Callable[[ServeJob], Outcome]) -> list[St
         for second in _steps(first.job, first.after, verdict):
             earlier = {step.words for step in steps[:index]}
             if second.after.fits and second.words not in earlier and second.words.split()[0] not in first.words:
-                joined = f"{first.words} {second.words}"
-                found.append(Step(joined, f"{first.cost}; {second.cost}", second.job, second.after))
+                words, cost = _both(first.words, second.words), f"{first.cost}; {second.cost}"
+                found.append(Step(words, cost, second.job, second.after))
                 if len(found) == MOST_PAIRS:
                     return found
     return found
+
+
+def _both(first: str, second: str) -> str:
+    """The options of two changes one after the other: of one that both say, the later.
+
+    >>> _both("--tp 2 --no-graphs", "--gpus 6xa16 --tp 4")
+    '--no-graphs --gpus 6xa16 --tp 4'
+    """
+    said = (option for option in OPTION.findall(first) if option.split()[0] not in second.split())
+    return " ".join((*said, second))

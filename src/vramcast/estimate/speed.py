@@ -16,8 +16,9 @@ from vramcast.domain.model import Head, Run
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.stages import Stage, even_stages
 from vramcast.engines.serving.weights import formats_of
-from vramcast.engines.transformers.versions import left_whole
+from vramcast.engines.transformers.versions import left_whole, loops_experts, meets_experts
 from vramcast.errors import Unsupported, VramcastError
+from vramcast.estimate.running import running_of
 from vramcast.states.storage import FORMATS
 from vramcast.timing.achieved import SHAPES, bandwidth, product_rate
 from vramcast.timing.execution import Execution, execution_of
@@ -62,8 +63,11 @@ def timed(job: ServeJob) -> Timed:
     execution = execution_of(job.engine, job.version, arch=job.cluster.gpu.arch)
     if execution is None:
         return Timed(None, ())  # pipelines of images have no tokens
+    if not loops_experts(job.model.family, job.version):
+        execution = replace(execution, loops_experts=0)
+    execution = replace(execution, meets_experts=meets_experts(job.model.family, job.version))
     try:
-        return _timed(job, execution)
+        return _timed(running_of(job), execution)
     except VramcastError as reason:
         return Timed(None, (f"no speed: {reason}",))
 

@@ -16,6 +16,7 @@ from vramcast.domain.job import WITHOUT_TARGETS, Job
 from vramcast.domain.program import extent, sizes
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import Version, named, newer, version_text
+from vramcast.engines.eager.trl import uncounted
 from vramcast.errors import UnknownName
 from vramcast.estimate.changes import Need, single_changes
 from vramcast.estimate.checks import check
@@ -93,7 +94,7 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
             *_recipe(job), *_unversioned(job),
         )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
-        ignored=newer(job.engine, job.engine_version or (), ENGINES[job.engine].newest),
+        ignored=(*newer(job.engine, job.engine_version or (), ENGINES[job.engine].newest), *uncounted(job)),
         changes=() if fits or not with_changes else _offered(job, ranks, clock.time),
         time=clock.time,
         host=host,
@@ -136,6 +137,11 @@ def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
         fp16 = IN_FP16.get(job.engine)
         instead = f"--precision {fp16}" if fp16 else f"{job.engine} has no fp16; --engine deepspeed has"
         yield f"{precision} on {gpu.name}, which has no bf16 tensor cores: it is emulated, timed as fp32; {instead}"
+    if job.model.main.causal and "embed" in job.model.name.lower():
+        yield (
+            f"{job.model.name} makes embeddings: this is its training as a language model, with logits of every token; "
+            "contrastive losses over pairs of texts, which make none, are not modelled"
+        )
     context, seq_len = job.model.context, job.workload.seq_len
     if context is not None and seq_len > context:
         yield f"seq-len={seq_len} is longer than the {context} positions {job.model.name} was trained with"

@@ -43,6 +43,7 @@ class Traits(NamedTuple):
     optimizer: str = ""
     arch: str = ""
     gpu: str = ""
+    lengths: str = ""
 
 
 def slack_of(share: float) -> str:
@@ -73,6 +74,7 @@ def training_traits(job: Job, share: float = 0.0) -> Traits:
         recompute=plan.recompute.value, loss=plan.loss.value if plan.loss else "",
         precision=plan.precision.value.replace("amp-", "mixed-"),  # some engines take one for the other
         optimizer=plan.optimizer.partition(":")[0], arch=job.cluster.gpu.arch, gpu=job.cluster.gpu.name,
+        lengths="varying" if (job.workload.min_seq_len or job.workload.seq_len) < job.workload.seq_len else "",
     )
 
 

@@ -184,10 +184,25 @@ Chosen = dict[tuple[str, str], set[int]]
 """Stack and path -> layers; stack "" -> weights outside of them."""
 
 
+class Targets(NamedTuple):
+    """What a list of words means."""
+
+    paths: tuple[str, ...]
+    lacking: tuple[str, ...]  # words for weights that other models have
+
+
 def targets(
     model: Model, words: Iterable[str], *, engine: str = "", former: bool = False
 ) -> tuple[str, ...]:
-    """The weights that words mean, as our paths.
+    """The weights that words mean, as our paths; see `read_targets`."""
+    return read_targets(model, words, engine=engine, former=former).paths
+
+
+def read_targets(model: Model, words: Iterable[str], *, engine: str = "", former: bool = False) -> Targets:
+    """The weights that words mean, as our paths, and the words for weights that only other models have.
+
+    One list serves many models: PEFT passes over a name that no module has where another one is found. In such a list
+    names are those of modules, and stacked parameters are none.
 
     Understood are PEFT's words (suffixes of module names of the family's code in transformers, `all-linear`, regular
     expressions on whole module names, names of stacked expert parameters), names of Megatron-LM, torchtitan, torchtune
@@ -199,20 +214,54 @@ def targets(
         engine: that trains it
         former: its transformers is older than 5
 
-    Raises: UnknownName for a word that names no weight of the model; InvalidSpec for what PEFT refuses
+    Raises: UnknownName for a word that names no weight of any model, or where no word names one of this model;
+        InvalidSpec for what PEFT refuses
     """
     modules = modules_of(model, engine, former=former)
     converted = {} if former or engine in (*UNFUSED, *APART) else _tables().converted.get(model.family, {})
-    chosen: Chosen = {}
+    found: list[tuple[str, Chosen]] = []
+    lacking: dict[str, UnknownName] = {}
     for word in _spelt_out(model, modules, words):
         for one in _as_peft_converts(model, modules, word, converted) if converted else (word,):
-            for key, layers in _meant(model, modules, one, joins=engine not in APART).items():
-                chosen.setdefault(key, set()).update(layers)
+            try:
+                found.append((word, _meant(model, modules, one, joins=engine not in APART)))
+            except UnknownName as error:
+                if not _names_a_weight_elsewhere(word):
+                    raise
+                lacking[word] = error
+    stacked = [word for word, meant in found if lacking and _are_parameters(modules, meant)]
+    found = [(word, meant) for word, meant in found if word not in stacked]
+    if lacking and not found:
+        raise next(iter(lacking.values()))
+    chosen: Chosen = {}
+    for _, meant in found:
+        for key, layers in meant.items():
+            chosen.setdefault(key, set()).update(layers)
     if engine in APART:
         chosen = {(stack, part): layers for (stack, path), layers in chosen.items() for part in parts_of(path)}
     elif engine not in UNFUSED:
         _refuse_as_peft(model, chosen, converted)
-    return tuple(_words(model, chosen))
+    return Targets(tuple(_words(model, chosen)), (*lacking, *dict.fromkeys(stacked)))
+
+
+@cache
+def _names_a_weight_elsewhere(word: str) -> bool:
+    """Whether a word is a module's name in some family, another framework's, or a path of ours."""
+    tables = _tables()
+    kinds = (row for group in tables.sets.values() for row in group.values())
+    rows = [pair for row in kinds for pair in row.items()]
+    rows += [pair for family in tables.families.values() for pair in family["outside"].items()]
+    ends = f".{word.removesuffix('.weight')}"
+    return word in tables.others or any(
+        f".{name}".endswith(ends) or word in (path.partition(BESIDE)[0], *parts_of(path.partition(BESIDE)[0]))
+        for name, path in rows
+    )
+
+
+def _are_parameters(modules: tuple[Module, ...], chosen: Chosen) -> bool:
+    """Whether everything chosen is stacked parameters, which no name of a module means."""
+    stacked = {(module.stack, module.path) for module in modules if module.kind is Kind.PARAMETERS}
+    return stacked.issuperset(chosen)
 
 
 USUAL: Final = {"ia3": ("attention.k", "attention.v", "mlp.down")}

@@ -238,8 +238,8 @@ class LinearLoss(NamedTuple):
     tokens: int  # T
     hidden: int  # H
     vocabulary: int  # V, on this rank
-    itemsize: int = 2  # of hidden states, weight and logits [bytes]
-    accumulator_itemsize: int | None = None  # of the weight gradient's running sum; None: that of the weight
+    itemsize: int = 2  # of hidden states and logits, and of the weight as the product reads it [bytes]
+    gradient_itemsize: int | None = None  # of the weight's gradient, which is the weight's own; None: as above
     trainable: bool = True
     chunks: int = 1  # of [zoo] before 2026.10.9
 
@@ -249,9 +249,14 @@ class LinearLoss(NamedTuple):
         return self.tokens * self.hidden * self.itemsize
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of the projection's weight."""
+    def product_bytes(self) -> int:
+        """Bytes of a product for the projection's weight."""
         return self.vocabulary * self.hidden * self.itemsize
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of the weight's gradient: under autocast in the type of the weight, not in that of products."""
+        return self.vocabulary * self.hidden * (self.gradient_itemsize or self.itemsize)
 
     @property
     def liger_chunk_tokens(self) -> int:
@@ -282,14 +287,12 @@ LigerChunk = Callable[[Graph, LinearLoss, int, list[Value]], list[Value]]
 
 def _liger_linear_loss(graph: Graph, x: Value, spec: LinearLoss, chunk: LigerChunk) -> Value:
     """Both gradients before the loop, then at most three chunks: the later ones repeat the third."""
-    elements = spec.vocabulary * spec.hidden
     grad_input = graph.value("loss.grad_hidden", spec.hidden_bytes, gradient_bytes=0)
     rows = graph.value("loss.rows", spec.tokens * FP32, gradient_bytes=0)
     graph.call("zeros", [], [grad_input], differentiable=False)
     saved = [grad_input]
     if spec.trainable:
-        accumulator = spec.accumulator_itemsize or spec.itemsize
-        saved.append(graph.value("loss.grad_weight", elements * accumulator, gradient_bytes=0))
+        saved.append(graph.value("loss.grad_weight", spec.gradient_bytes, gradient_bytes=0))
         graph.call("zeros", [], saved[1:], differentiable=False)
     graph.call("zeros", [], [rows], differentiable=False)
     tokens = min(spec.liger_chunk_tokens, spec.tokens)
@@ -297,8 +300,6 @@ def _liger_linear_loss(graph: Graph, x: Value, spec: LinearLoss, chunk: LigerChu
     for _ in range(min(3, ceil_div(spec.tokens, tokens))):
         held = chunk(graph, spec, tokens, held)
     graph.hold(rows, *held, *saved)
-    if spec.trainable:
-        saved[1] = cast(graph, saved[1], elements=elements, to_bytes=spec.itemsize, name="loss.grad_weight.cast")
     return graph.call(
         "linear_cross_entropy", [x], [_scalar(graph)], saved=saved, gradient_storages=[(x, grad_input)],
         saved_weight_gradients=saved[1:],
@@ -323,7 +324,7 @@ def _liger_chunk(graph: Graph, spec: LinearLoss, tokens: int, held: list[Value])
     logits = _chunk_logits(graph, spec, tokens, held)
     _grad_hidden_chunk(graph, spec, tokens, logits)
     if spec.trainable:
-        product = [graph.tensor("loss.grad_weight_chunk", spec.weight_bytes)]
+        product = [graph.tensor("loss.grad_weight_chunk", spec.product_bytes)]
         if spec.itemsize != FP32:
             product.append(graph.tensor("loss.grad_weight_chunk.fp32", spec.vocabulary * spec.hidden * FP32))
         graph.call("linear", [logits], [], temporaries=product, differentiable=False)
@@ -348,7 +349,7 @@ def _liger_chunk_upcast(graph: Graph, spec: LinearLoss, tokens: int, held: list[
 
 def _linear(graph: Graph, x: Value, spec: LinearLoss, tokens: int) -> Value:
     logits = graph.value("logits", tokens * spec.vocabulary * spec.itemsize)
-    gradients = [graph.tensor("grad.lm_head.weight", spec.weight_bytes, Category.GRADIENTS)] if spec.trainable else []
+    gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
     return graph.call("linear", [x], [logits], saved=[x] if spec.trainable else [], weight_gradients=gradients)
 
 
@@ -368,7 +369,7 @@ def _linear_compiled(graph: Graph, x: Value, spec: LinearLoss) -> Value:
 
 def _linear_cut(graph: Graph, x: Value, spec: LinearLoss) -> Value:
     """[cce]: logits never leave the chip; backward recomputes them from x and one number a token."""
-    gradients = [graph.tensor("grad.lm_head.weight", spec.weight_bytes, Category.GRADIENTS)] if spec.trainable else []
+    gradients = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
     log_sum = graph.value("loss.log_sum_exp", spec.tokens * FP32, gradient_bytes=0)
     return graph.call(
         "linear_cross_entropy", [x], [_scalar(graph)], saved=[x], extra=[log_sum], weight_gradients=gradients,
@@ -397,11 +398,11 @@ def _unsloth_linear_loss(graph: Graph, x: Value, spec: LinearLoss, logits: int, 
     saved = [graph.value("loss.grad_hidden", spec.hidden_bytes, gradient_bytes=0)]
     gradients = []
     if spec.trainable:
-        saved.append(graph.value("loss.grad_weight", spec.weight_bytes, gradient_bytes=0))
-        gradients.append(graph.tensor("grad.lm_head.weight", spec.weight_bytes, Category.GRADIENTS))
+        saved.append(graph.value("loss.grad_weight", spec.gradient_bytes, gradient_bytes=0))
+        gradients.append(graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS))
     buffers = [graph.tensor("loss.logits_chunk", logits)]
     if product:
-        buffers.append(graph.tensor("loss.grad_weight_chunk", spec.weight_bytes))
+        buffers.append(graph.tensor("loss.grad_weight_chunk", spec.product_bytes))
     return graph.call(
         "linear_cross_entropy", [x], [_scalar(graph)], extra=saved, temporaries=buffers, weight_gradients=gradients,
     )

@@ -9,6 +9,8 @@ nn/modules.py `Linear4bit.forward`: the input is cast to the compute type, the p
 128 rows of input the weight is shifted apart into int32, cast to 8 bits (16 where it has 8), masked, less its zero,
 times its scale, each by a kernel of its own, and multiplied with torch.matmul. utils/import_utils.py
 `dynamically_import_QuantLinear` takes it where ExLlama is off and rows are in order (desc_act false).
+[triton] AutoGPTQ nn_modules/triton_utils/dequant.py `QuantLinearFunction`: one kernel unpacks the weight, for forward
+and again for backward, which keeps the packed one.
 [bnb8] bitsandbytes autograd/_functions.py `MatMul8bitLt`: an 8-bit copy of the input, an int32 product of the input's
 type in the end; `ctx.tensors` keeps the input, backward unpacks the weight.
 [fp8] transformers integrations/finegrained_fp8.py `act_quant`: an 8-bit copy of the input, an fp32 scale per 128
@@ -76,11 +78,14 @@ QUANTISED: Final[dict[str, Storage]] = {
         (("weight", 2, 1), ("shifted_int32", 4, 1), ("masked_int8", 1, 1)),
         weight_saved=True, moved=0.5 + 4 + (4 + 1) + (1 + 1) + (1 + 1) + (1 + 2), kernels=UNPACKING,
     ),
+    "gptq-int4-triton": Storage(
+        (("qweight", 1, 2), ("qzeros", 1, 256), ("scales", 2, 128)), (("weight", 2, 1),), moved=0.5 + 2, kernels=1,
+    ),
     "gptq-int8": Storage(
         (("qweight", 1, 1), ("qzeros", 1, 128), ("scales", 2, 128)),
         (("weight", 2, 1),),
         before=(("shifted_int32", 4, 1), ("masked_int16", 2, 1)),
-        moved=1 + 4 + (4 + 2) + (2 + 2) + (2 + 2) + (2 + 2), kernels=UNPACKING,
+        weight_saved=True, moved=1 + 4 + (4 + 2) + (2 + 2) + (2 + 2) + (2 + 2), kernels=UNPACKING,
     ),
     "int8-bnb": Storage((("weight_8bit", 1, 1),), (), of_input=(("input_8bit", 1, 1),), of_output=(("int32", 4, 1),)),
     "fp8-block": Storage(
@@ -88,4 +93,4 @@ QUANTISED: Final[dict[str, Storage]] = {
     ),
     "awq-int4": Storage((("qweight", 1, 2), ("qzeros", 1, 256), ("scales", 2, 128)), (("weight", 2, 1),)),
 }
-"""Storages by name, as `Peft.base` names them."""
+"""Storages by name, as `Peft.base` names them, with the kernel where there are several."""

@@ -13,7 +13,7 @@ from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Shards, Workload, require_count
-from vramcast.domain.model import Model, Run
+from vramcast.domain.model import Head, Model, Run, scorer
 from vramcast.domain.version import Version, check_version
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.training import ENGINES
@@ -36,6 +36,8 @@ ENGINE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 """What each engine does when nothing else is said, as its own defaults or recipes have it."""
 
 PEFT_ONLY: Final = tuple(name for name, option in OPTIONS.items() if option.section == "peft" and name != "peft")
+
+REWARDING: Final = "a reward model: one score in the place of the vocabulary's head, as TRL's RewardTrainer loads it"
 
 Resolve = Callable[[str], Checkpoint]
 
@@ -60,10 +62,14 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
     workload = _workload(values, plan, cluster.count)
     model = checkpoint_of(given.get("model"), values, resolve, OPTIONS).model
     workload, assumed = with_lengths(model, workload, values)
+    if workload.objective == "reward" and model.head in (Head.LM, Head.MLM):
+        model = scorer(model)
+        assumed = (*assumed, REWARDING)
+    peft, passed_over = peft_of(values, model, engine, version)
     return Job(
         model=model,
         workload=workload,
-        plan=replace(plan, peft=peft_of(values, model, engine, version)),
+        plan=replace(plan, peft=peft),
         cluster=cluster,
         engine=engine,
         engine_version=version,
@@ -72,7 +78,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         run_tokens=values.get("tokens"),
         global_batch=values.get("global-batch"),
         calibration=calibration_of(values.get("calibration")),
-        assumed=assumed,
+        assumed=(*assumed, *passed_over),
     )
 
 
@@ -142,15 +148,20 @@ def section(values: Mapping[str, Any], name: str, table: Mapping[str, Option] = 
 def peft_of(
     values: Mapping[str, Any], model: Model, engine: str, version: Version | None = None,
     table: Mapping[str, Option] = OPTIONS,
-) -> Peft | None:
-    """What trains beside frozen weights, the user's words for weights as our paths.
+) -> tuple[Peft | None, tuple[str, ...]]:
+    """What trains beside frozen weights, the user's words for weights as our paths, and what is said of those words.
 
-    Raises: UnknownName for a word that names no weight of the model
+    Raises: UnknownName for a word that names no weight
     """
     if "peft" not in values:
-        return None
-    from vramcast.families.module_names import saved_modules, targets, usual_words  # most questions have no adapters
+        return None, ()
+    from vramcast.families.module_names import (  # most questions have no adapters
+        read_targets,
+        saved_modules,
+        usual_words,
+    )
 
+    said: tuple[str, ...] = ()
     fields = section(values, "peft", table)
     if fields["method"] in WITHOUT_TARGETS:
         if "targets" in fields:
@@ -159,10 +170,12 @@ def peft_of(
         words = fields.get("targets")
         words = words if words is not None else usual_words(model, fields["method"], engine=engine)
         former = engine == "huggingface" and version is not None and version < (5,)
-        fields["targets"] = targets(model, words, engine=engine, former=former)
+        fields["targets"], lacking = read_targets(model, words, engine=engine, former=former)
+        if lacking:
+            said = (f"no module of {model.name} is called {', '.join(lacking)}: PEFT passes over names that it lacks",)
     if fields.get("modules_to_save"):
         fields["modules_to_save"] = saved_modules(model, fields["modules_to_save"])
-    return converted(Peft, fields)
+    return converted(Peft, fields), said
 
 
 def _plan(values: Mapping[str, Any], engine: str, cluster: Cluster) -> Plan:

@@ -161,7 +161,8 @@ OPTIONS: Final[dict[str, Option]] = {
     "virtual-tokens": Option("peft", "virtual_tokens", Kind.COUNT, "prefix and prompt tuning"),
     "lora-dropout": Option("peft", "dropout", Kind.NUMBER, "dropout before the adapters"),
     "base-weights": _choice(
-        "peft", "base", "storage of the frozen weights", ("full", "nf4", "nf4-dq", "int8", "gptq-int4", "awq-int4")
+        "peft", "base", "storage of the frozen weights",
+        ("full", "nf4", "nf4-dq", "int8", "gptq-int4", "gptq-int8", "awq-int4"),
     ),
     "adapter-dtype": _choice("peft", "adapter_dtype", "dtype of the adapters", ("fp32", "bf16", "fp16")),
     "tokens": Option("job", "run_tokens", Kind.AMOUNT, "tokens of the whole run (1T = 10^12), for its cost"),

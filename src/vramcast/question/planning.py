@@ -114,10 +114,10 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
         assumed.append(f"global batch of {batch} samples; --global-batch says otherwise")
     if "precision" not in values:
         assumed += in_fp16(clusters, engines)
-    space = _space(values, model, clusters, engines, require_count("global-batch", batch))
+    space, passed_over = _space(values, model, clusters, engines, require_count("global-batch", batch))
     workload, said = with_lengths(model, space.workload, values, PLAN_OPTIONS)
     known = {name: version for name, version in versions.items() if version is not None}
-    space, assumed = replace(space, versions=known, workload=workload), [*assumed, *said]
+    space, assumed = replace(space, versions=known, workload=workload), [*assumed, *said, *passed_over]
     goal = Goal(values.get("goal", Goal.FASTEST))
     top = 0 if values.get("techniques") else require_count("top", values.get("top", DEFAULT_TOP))
     return PlanQuestion(space, limits, goal, top, tuple(assumed))
@@ -213,13 +213,13 @@ def _limits(values: Mapping[str, Any]) -> Limits:
 
 def _space(
     values: Mapping[str, Any], model: Model, clusters: tuple[Cluster, ...], engines: tuple[str, ...], batch: int
-) -> Space:
+) -> tuple[Space, tuple[str, ...]]:
     fixed: dict[str, Any] = section(values, "plan", PLAN_OPTIONS)
-    fixed["peft"] = peft_of(values, model, engines[0] if len(engines) == 1 else "", table=PLAN_OPTIONS)
+    fixed["peft"], said = peft_of(values, model, engines[0] if len(engines) == 1 else "", table=PLAN_OPTIONS)
     axes: dict[str, Any] = {"named_engines": engines} if "engine" in values else {}
     axes |= {field: kind for name, field in AXES.items() if (kind := values.get(name)) and name != "engine"}
     axes.setdefault("precisions", (None,))
-    return Space(
+    space = Space(
         model=model,
         workload=converted(Workload, section(values, "workload", PLAN_OPTIONS)),
         global_batch=batch,
@@ -229,6 +229,7 @@ def _space(
         plan=converted(Plan, fixed),
         **_with_techniques(axes, values),
     )
+    return space, said
 
 
 def _with_techniques(axes: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -162,6 +162,12 @@ def main_device(found: Sequence[Examined]) -> int:
     return max(range(len(found)), key=lambda index: (found[index].num_failures > 0, _most(found[index])), default=0)
 
 
+def in_order(found: Sequence[Examined]) -> tuple[Examined, ...]:
+    """The device to look at first, and the others as they were recorded."""
+    main = main_device(found)
+    return (*found[main : main + 1], *found[:main], *found[main + 1 :])
+
+
 def _most(found: Examined) -> int:
     return max(found.replayed.peak_reserved_bytes or 0, found.replayed.peak_allocated_bytes)
 

@@ -200,8 +200,10 @@ PLAN_MESSAGES: Final[dict[str, dict[str, str]]] = {
     "plan.on_front": {"en": "no plan is both faster and cheaper", "zh": "没有既更快又更便宜的方案"},
     "plan.behind": {"en": "another is faster and cheaper", "zh": "另有更快且更便宜的方案"},
     "technique": {"en": "technique", "zh": "技术"},
-    "decision.fits_yes": {"en": "yes: {needed} of {capacity}", "zh": "能：{needed}，可用 {capacity}"},
-    "decision.fits_no": {"en": "no: {needed} of {capacity}", "zh": "不能：需要 {needed}，可用 {capacity}"},
+    "decision.fits": {
+        "en": "{verdict}: {needed} of {capacity}", "zh": "{verdict}：需要 {needed}，可用 {capacity}",
+    },
+    "decision.high": {"en": ", 90 % up to {high}", "zh": "，90 % 至 {high}"},
     "decision.size_yes": {
         "en": "yes: {needed} of states, {capacity} usable",
         "zh": "超过：状态共 {needed}，单卡可用 {capacity}",

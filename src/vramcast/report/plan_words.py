@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vramcast.domain.answer import Fleet
+from vramcast.domain.answer import Fit, Fleet
 from vramcast.domain.planning import Decision, Reason, Technique
 from vramcast.report.messages import Words
 from vramcast.report.plan_messages import ACTIONS_ZH, DECISIONS_ZH, RESPECTS_ZH, TECHNIQUES_ZH
@@ -56,10 +56,15 @@ def decision_words(decision: Decision, words: Words) -> tuple[str, str, str]:
     if words.language == "en":
         return decision.question, decision.finding, decision.action
     needed, capacity = format_bytes(decision.device_bytes or 0), format_bytes(decision.capacity_bytes or 0)
-    kind = decision.name if decision.name in ("size", "more") else "fits"
-    finding = words(f"decision.{kind}_{'yes' if decision.yes else 'no'}", needed=needed, capacity=capacity)
-    if kind == "more":
-        finding = f"{decision.finding.partition(': ')[0]}{finding}"
+    sizes = {"needed": needed, "capacity": capacity}
+    if decision.name == "more":
+        finding = f"{decision.finding.partition(': ')[0]}{words('decision.more_yes', **sizes)}"
+    elif decision.verdict is None:
+        finding = words(f"decision.size_{'yes' if decision.yes else 'no'}", **sizes)
+    else:
+        finding = words("decision.fits", verdict=words(f"verdict.{decision.verdict}"), **sizes)
+        if decision.verdict is Fit.MAY_RUN_OUT:
+            finding += words("decision.high", high=format_bytes(decision.high_bytes or 0))
     if decision.host_bytes is not None:
         finding += words("decision.host", host=format_bytes(decision.host_bytes))
     question = DECISIONS_ZH.get(decision.name, decision.question)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from vramcast.domain.snapshot import BlockView
-from vramcast.recordings.examine import Examined, main_device
+from vramcast.recordings.examine import Examined, in_order, main_device
 from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
 from vramcast.recordings.peak import Group, Held
 from vramcast.recordings.replay import Basis, Outcome
@@ -45,7 +45,7 @@ def render(found: Sequence[Examined], words: Words, *, top: int) -> str:
         top: rows of each list
     """
     lines: list[str] = [main_line(found, words)] if len(found) > 1 else []
-    for examined in found:
+    for examined in in_order(found):
         lines += [*device_lines(examined, words, top=top, several=len(found) > 1), ""]
     remarks = found[0].snapshot.remarks if found else ()
     if remarks:
@@ -63,10 +63,23 @@ def main_line(found: Sequence[Examined], words: Words) -> str:
     return words("replay.main", count=len(found), device=shown.device, size=format_bytes(most))
 
 
+def opening(found: Sequence[Examined], words: Words) -> Iterator[str]:
+    """Which of several devices to look at, and of each what there is to say in a sentence or two."""
+    if len(found) > 1:
+        yield main_line(found, words)
+    for one in in_order(found):
+        yield device_prefix(one, words, several=len(found) > 1) + headline(one, words)
+        yield from about(one, words)
+
+
+def device_prefix(found: Examined, words: Words, *, several: bool) -> str:
+    """What names a device among several."""
+    return words("replay.device", device=found.device) if several else ""
+
+
 def device_lines(found: Examined, words: Words, *, top: int, several: bool) -> Iterator[str]:
     """One device."""
-    prefix = words("replay.device", device=found.device) if several else ""
-    yield prefix + headline(found, words)
+    yield device_prefix(found, words, several=several) + headline(found, words)
     yield from (f"  {line}" for line in about(found, words))
     for title, lines in _sections(found, words, top):
         shown = list(lines)

@@ -11,11 +11,13 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.blocks.parameters import count_parameters
+from vramcast.domain.answer import Fit, claimed_bytes, fit_of, usable_bytes
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.planning import Decision
 from vramcast.errors import VramcastError
+from vramcast.estimate.changes import Need
 from vramcast.estimate.host_memory import host_need
-from vramcast.estimate.training import needed_bytes
+from vramcast.estimate.training import need_of, rank_programs
 from vramcast.estimate.variants import on_engine, options_between, with_plan
 from vramcast.search.ladder import (
     Build,
@@ -102,48 +104,49 @@ WITH_FP32_COPY: Final = ("deepspeed", "colossalai", "megatron")
 """Engines whose optimizer keeps an fp32 copy of the weights whatever they compute in."""
 
 
-def decisions(job: Job, *, engine: str | None = None) -> tuple[Decision, ...]:
+def decisions(job: Job, *, engine: str | None = None, headroom: float | None = None) -> tuple[Decision, ...]:
     """The path for a job's model, data and cards; what its plan says of sharing and saving is not looked at.
 
-    It ends at the first step that fits on the cards there are, and else with how many machines it would take.
+    It ends at the first step that fits on the cards there are, and else with how many machines it would take. A plan
+    that may run out is no end of it, as a search offers none.
 
     Args:
         job: model, data and cards
         engine: whose plans to look at as far as it has them; None: of each technique the first engine that has it
+        headroom: share of a card that stays free; None: the upper end of the 90 % interval is to fit
     """
     only_one = ONLY_ONE if job.cluster.gpu.has_bf16 else WITHOUT_BF16
-    path = list(_asked(job, ONE_CARD if job.cluster.count > 1 else only_one, engine))
+    path = list(_asked(job, ONE_CARD if job.cluster.count > 1 else only_one, engine, headroom))
     if path and path[-1].yes:
         return tuple(path)
     path.append(_size(job))
     if job.cluster.count > 1:
-        path += _asked(job, SEVERAL, engine)
+        path += _asked(job, SEVERAL, engine, headroom)
     if not path[-1].yes or path[-1].name == "size":
-        path += _more_machines(job, engine)
+        path += _more_machines(job, engine, headroom)
     return tuple(path)
 
 
-def _asked(job: Job, steps: tuple[Step, ...], engine: str | None) -> Iterator[Decision]:
+def _asked(job: Job, steps: tuple[Step, ...], engine: str | None, headroom: float | None) -> Iterator[Decision]:
     """The steps up to the first that fits."""
-    capacity = job.cluster.gpu.visible_bytes
     for step in steps:
         looked = _look(step.build(job), job, engine)
         if looked is None:
             continue  # no such plan for this model: nothing to decide
-        decision = _decision(step, job, *looked, capacity)
+        decision = _decision(step, job, *looked, headroom)
         yield decision
         if decision.yes:
             return
 
 
-def _look(built: Job | None, job: Job, engine: str | None) -> tuple[Job, int] | None:
-    """A plan on the engine wanted, or else on its own, with what it needs; None where neither has it [bytes]."""
+def _look(built: Job | None, job: Job, engine: str | None) -> tuple[Job, Need] | None:
+    """A plan on the engine wanted, or else on its own, with what it needs; None where neither has it."""
     if built is None:
         return None
     wanted = built if engine is None else _moved(built, job, engine)
     for plan in (wanted,) if wanted == built else (wanted, built):
         try:
-            return plan, needed_bytes(plan)
+            return plan, need_of(plan, rank_programs(plan))
         except VramcastError:
             continue
     return None
@@ -161,20 +164,30 @@ def _moved(built: Job, job: Job, engine: str) -> Job:
     return replace(with_plan(moved, precision=job.plan.precision), engine_options=job.engine_options)
 
 
-def _decision(step: Step, job: Job, built: Job, needed: int, capacity: int) -> Decision:
-    on_card, host = needed <= capacity, host_need(built)
-    fits = on_card and (host is None or host.fits)
-    finding = f"{'yes' if fits else 'no'}: {format_bytes(needed)} of {format_bytes(capacity)}"
+def _decision(step: Step, job: Job, built: Job, need: Need, headroom: float | None) -> Decision:
+    capacity, host = job.cluster.gpu.visible_bytes, host_need(built)
+    on_card = need.needed_bytes <= capacity and (host is None or host.fits)
+    verdict = fit_of(fits=on_card, high_bytes=need.high_bytes, capacity_bytes=capacity)
+    finding = f"{verdict}: {format_bytes(need.needed_bytes)} of {format_bytes(capacity)}"
+    if verdict is Fit.MAY_RUN_OUT:
+        finding += f", 90 % up to {format_bytes(need.high_bytes)}"
     if host is not None:
         there = host.memory_there_bytes
         have = "" if there is None else f" of {format_bytes(there)}"
         finding += f", and at least {format_bytes(host.memory_bytes)}{have} of main memory in each machine"
     take = TAKE if job.cluster.count == built.cluster.count else COPY
+    enough = on_card and _leaves(need, capacity, headroom)
     return Decision(
-        name=step.name, question=step.question, finding=finding, action=take if fits else step.otherwise, yes=fits,
-        device_bytes=needed, capacity_bytes=capacity, host_bytes=host.memory_bytes if host else None,
-        options=options_between(_bare(job), built), engine=built.engine,
+        name=step.name, question=step.question, finding=finding, action=take if enough else step.otherwise, yes=enough,
+        verdict=verdict, device_bytes=need.needed_bytes, high_bytes=need.high_bytes, capacity_bytes=capacity,
+        host_bytes=host.memory_bytes if host else None, options=options_between(_bare(job), built), engine=built.engine,
     )
+
+
+def _leaves(need: Need, capacity: int, headroom: float | None) -> bool:
+    """Whether a plan leaves free what a search leaves free."""
+    claimed = claimed_bytes(needed_bytes=need.needed_bytes, high_bytes=need.high_bytes, headroom=headroom)
+    return claimed <= usable_bytes(capacity, headroom)
 
 
 def _bare(job: Job) -> Job:
@@ -196,7 +209,7 @@ def _size(job: Job) -> Decision:
     )
 
 
-def _more_machines(job: Job, engine: str | None) -> Iterator[Decision]:
+def _more_machines(job: Job, engine: str | None, headroom: float | None) -> Iterator[Decision]:
     """The smallest power of two of machines on which ZeRO 3 with recomputation fits."""
     build, machines = sharded(Shards.EVERYTHING, Recompute.FULL), job.cluster.num_nodes
     while 2 * machines <= MOST_MACHINES:
@@ -205,13 +218,14 @@ def _more_machines(job: Job, engine: str | None) -> Iterator[Decision]:
         looked = _look(build(wider), wider, engine)
         if looked is None:
             return
-        larger, needed = looked
-        if needed <= job.cluster.gpu.visible_bytes:
-            capacity = job.cluster.gpu.visible_bytes
+        larger, need = looked
+        needed, capacity = need.needed_bytes, job.cluster.gpu.visible_bytes
+        if needed <= capacity and _leaves(need, capacity, headroom):
             yield Decision(
                 name="more", question="How many of these machines would do, with ZeRO 3 and full recomputation?",
                 finding=f"{machines}: {format_bytes(needed)} of {format_bytes(capacity)}",
-                action=USE_MORE, yes=True, device_bytes=needed, capacity_bytes=capacity,
+                action=USE_MORE, yes=True, device_bytes=needed, high_bytes=need.high_bytes, capacity_bytes=capacity,
+                verdict=fit_of(fits=True, high_bytes=need.high_bytes, capacity_bytes=capacity),
                 options=options_between(_bare(job), larger), engine=larger.engine,
             )
             return

@@ -29,7 +29,7 @@ def explained(answer: PlanAnswer, space: Space, limits: Limits, cluster: Cluster
     plans = tuple(
         with_cost(plan, clusters[plan.question["gpus"]], run_tokens=limits.run_tokens) for plan in answer.plans
     )
-    path = decisions(job, engine=_engine_of(answer, space))
+    path = decisions(job, engine=_engine_of(answer, space), headroom=limits.headroom)
     return replace(
         answer, plans=plans, decisions=path, techniques=table.techniques,
         assumptions=(*answer.assumptions, *refused),

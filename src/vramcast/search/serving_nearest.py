@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.answer import Change, ServeAnswer, usable_bytes
 from vramcast.domain.device import Cluster
-from vramcast.domain.planning import Limits, Reason, too_close
+from vramcast.domain.planning import Goal, Limits, Reason, smallest_change, too_close
 from vramcast.domain.serving import ServeJob
 from vramcast.errors import VramcastError
 from vramcast.estimate.serving import Verdict, answer, verdict
@@ -52,12 +52,13 @@ class Nearest(NamedTuple):
     change: Change | None
 
 
-def nearest(attempts: Iterable[Attempt], users: int) -> Nearest | None:
+def nearest(attempts: Iterable[Attempt], users: int, goal: Goal) -> Nearest | None:
     """The attempt that misses by least, with what it lacks.
 
     Args:
         attempts: every replica that was looked at and carries nothing
         users: at once, over all replicas
+        goal: what makes one change better than another
     """
     attempts = tuple(attempts)
     too_many = [
@@ -78,7 +79,7 @@ def nearest(attempts: Iterable[Attempt], users: int) -> Nearest | None:
         rank = (within, nearness(job, found, attempt.limits), found.fits)
         if best is None or rank > best[0]:
             best = (rank, attempt, job, found)
-    return None if best is None else _missing(best[1], best[2], best[3])
+    return None if best is None else _missing(best[1], best[2], best[3], goal)
 
 
 def share_of(attempt: Attempt, users: int) -> int:
@@ -114,7 +115,7 @@ def _answered(job: ServeJob, machine: Cluster, *, with_changes: bool) -> ServeAn
     return found if job.cluster.gpus_per_node == machine.gpus_per_node else replace(found, cost=None)
 
 
-def _missing(attempt: Attempt, job: ServeJob, found: Verdict) -> Nearest:
+def _missing(attempt: Attempt, job: ServeJob, found: Verdict, goal: Goal) -> Nearest:
     """A limit on speed, or the memory."""
     machine, limits = attempt.machine, attempt.limits
     failing = _answered(job, machine, with_changes=True)
@@ -128,12 +129,12 @@ def _missing(attempt: Attempt, job: ServeJob, found: Verdict) -> Nearest:
         return Nearest(failing, job, machine, (Reason(kind="other", text=text),), None)
     if found.fits:
         return Nearest(failing, job, machine, tuple(missed(job, limits)) or (NO_SPEED,), _relaxed(failing, limits))
-    fitting = [
-        change for change in failing.changes
-        if change.fits and not any(option in change.change.split() for option in NOT_OPTIONS)
+    possible = [
+        change for change in failing.changes if not any(option in change.change.split() for option in NOT_OPTIONS)
     ]
+    change = smallest_change(possible, visible_bytes=visible, limits=limits, goal=goal)
     reason = Reason(kind="other", text=found.shortfall) if found.shortfall else Reason(kind="memory")
-    return Nearest(failing, job, machine, (reason,), fitting[0] if fitting else None)
+    return Nearest(failing, job, machine, (reason,), change)
 
 
 def _relaxed(failing: ServeAnswer, limits: Limits) -> Change | None:

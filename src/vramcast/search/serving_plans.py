@@ -78,7 +78,7 @@ def _searched(space: ServeSpace, limits: Limits, goal: Goal, top: int) -> tuple[
         raise InvalidSpec(looked.nothing_possible())
     best = _each_machine_once(found)[:top]
     plans = tuple(map(_answered, best))
-    near = None if best else nearest(looked.attempts, space.job.requests.concurrency)
+    near = None if best else nearest(looked.attempts, space.job.requests.concurrency, goal)
     cautions = dict.fromkeys(text for plan in (*plans, *([near.answer] if near else ())) for text in plan.warnings)
     found_answer = PlanAnswer(
         question=_question(space, limits, goal),

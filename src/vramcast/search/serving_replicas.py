@@ -11,6 +11,7 @@ from vramcast.domain.answer import claimed_bytes, usable_bytes
 from vramcast.domain.device import Cluster
 from vramcast.domain.planning import Limits, Reason
 from vramcast.domain.serving import ServeJob, ServePlan
+from vramcast.domain.version import named
 from vramcast.estimate.serving import Verdict, verdict
 from vramcast.estimate.speed import timed
 
@@ -124,7 +125,7 @@ def options_of(job: ServeJob, machine: Cluster, *, by_machine: bool = False) -> 
     cluster = job.cluster
     nodes = f"{cluster.num_nodes}x" if cluster.num_nodes > 1 else ""
     cards = nodes + (str(machine.instance) if by_machine else f"{cluster.gpus_per_node}x{cluster.gpu.name}")
-    found = [f"--gpus {cards}", f"--engine {job.engine}@{'.'.join(map(str, job.version))}"]
+    found = [f"--gpus {cards}", f"--engine {named(job.engine, job.version)}"]
     if by_machine and job.plan.tp == 1 and machine.gpus_per_node > 1:
         found.append("--tp 1")  # not as many as the machine has
     found += _settings(job)

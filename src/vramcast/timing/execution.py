@@ -33,6 +33,7 @@ class Execution(Struct, frozen=True):
     pipelined: bool = True  # stages work on different sequences at the same time
     copies_cache: bool = False  # [dynamic] [repeat]
     loops_experts: int = 0  # kernels beside the products in a loop over all experts, for each [experts]
+    meets_experts: bool = False  # that loop leaves out experts without a token
     sequence_bytes_per_s: float | None = None  # one sequence's cache is read no faster, however fast the memory
     integer_share: float = 1.0  # of the 8-bit rate, with weights that are unpacked on the way [mmq]
     format_kernels: tuple[tuple[str, float], ...] = ()  # format -> kernels of one product with such weights

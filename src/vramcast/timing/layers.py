@@ -46,8 +46,11 @@ def _products(layer: Layer, setting: Setting, *, hidden: int) -> Iterator[Work]:
         merged = execution.fused and FUSED.get(parameter.path) in paths
         yield _product(parameter, layer, setting, merged=merged)
     if isinstance(layer.channel, MoE) and execution.loops_experts:
+        moe = layer.channel
+        met = met_experts(moe.num_experts, top_k=moe.top_k, rows=setting.step.rows)
+        count = met if execution.meets_experts else moe.num_experts
         looped = sum(execution.kernels_of(placement.stored_as(p)) for p in parameters if p.expert)
-        yield Work("moe.loop", kernels=layer.channel.num_experts * (execution.loops_experts + looped))
+        yield Work("moe.loop", kernels=count * (execution.loops_experts + looped))
 
 
 def _layout(layer: Layer, placement: Placement) -> Layout:

@@ -30,6 +30,11 @@ def test_each_step_of_offloading_takes_less(model: str) -> None:
     assert allocated(model, offload="sequential") <= allocated(model, offload="group") <= by_model < whole
 
 
+def test_a_decoder_that_is_upcast_from_fp16_is_not_where_all_is_fp32_already() -> None:
+    sixteen, whole = (allocated("stable-diffusion-xl-refiner", dtype=dtype) for dtype in ("fp16", "fp32"))
+    assert sixteen < whole < 2.1 * sixteen
+
+
 def test_weights_are_those_of_the_components() -> None:
     # FLUX.1-dev: 11.90 + 4.76 + 0.12 + 0.08 billion parameters in bf16
     weights = sum(entry.num_bytes for entry in serve("flux.1-dev", gpus="h100").ranks[0].ledger

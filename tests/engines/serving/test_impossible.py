@@ -75,8 +75,9 @@ def test_what_one_engine_of_pipelines_reads_the_other_refuses(engine: str, optio
 @pytest.mark.parametrize(
     ("engine", "sizes", "others"),
     [
-        ("vllm@0.6", (8, 16, 32), (1, 24, 64)), ("vllm@0.11", (16, 64, 128), (8, 48, 256)),
-        ("vllm@0.13", (16, 256), (8, 48, 512)), ("vllm@0.19", (16, 48, 528), (8, 40)),
+        ("vllm@0.6", (8, 16, 32), (1, 24, 64)), ("vllm@0.11.0", (16, 64, 128), (8, 48, 256)),
+        ("vllm@0.11", (16, 256), (8, 48)), ("vllm@0.17", (16, 256), (8, 48, 512)),
+        ("vllm@0.18", (16, 48, 528), (8, 40)),
         ("tensorrt-llm", (8, 32, 64), (12, 48)), ("sglang", (1, 16, 64), (7, 48)),
     ],
 )
@@ -84,6 +85,19 @@ def test_blocks_have_the_sizes_of_their_version(engine: str, sizes: tuple[int, .
     asked = {"gpus": "h100", "engine": engine, "context": 8192}
     assert all(not said("llama-3.1-8b", block_tokens=size, **asked).startswith("refused") for size in sizes)
     assert all("block-tokens" in said("llama-3.1-8b", block_tokens=size, **asked) for size in others)
+
+
+@pytest.mark.parametrize("engine", [engine for engine in LANGUAGE if engine != "tensorrt-llm"])
+def test_a_network_without_keys_and_values_has_no_dtype_of_them(engine: str) -> None:
+    dtype = "q8_0" if "llama" in engine else "int8" if engine == "transformers" else "fp8"
+    assert "keeps no keys and values" in said("mamba-2.8b", gpus="h100", engine=engine, kv_dtype=dtype)
+
+
+def test_an_image_size_without_images_is_said() -> None:
+    asked = {"gpus": "h100", "engine": "transformers", "image_size": 448}
+    assert "says nothing without images" in said("qwen2.5-vl-7b", **asked)
+    assert not said("qwen2.5-vl-7b", images=1, **asked).startswith("refused")
+    assert not said("vit-large-patch16-224", **asked).startswith("refused")
 
 
 def test_every_engine_with_blocks_of_some_sizes_says_which() -> None:
@@ -158,7 +172,11 @@ def test_float8_of_torchtitan_needs_a_card_with_it() -> None:
         ({"gpus": "mi300x", "engine": "vllm@0.11", "weights": "nf4"}, "bitsandbytes"),
         ({"lora_slots": 2, "lora_rank": 7}, "lora-rank=7"),
         ({"engine": "sglang", "draft": "medusa"}, "draft=medusa"),
-        ({"engine": "vllm@0.12", "draft": "llama-3.2-1b"}, "takes no draft model"),
+        ({"engine": "vllm@0.11.0", "lora_slots": 2, "lora_rank": 1}, "lora-rank=1"),
+        ({"engine": "vllm@0.12", "draft": "llama-3.2-1b"}, "takes no draft model; use vllm@0.15 or later"),
+        ({"engine": "sglang@0.5.1", "draft": "llama-3.2-1b"}, "takes no draft model; use sglang@0.5.2 or later"),
+        ({"engine": "sglang@0.5.2", "draft": "ngram"}, "has no draft=ngram; use sglang@0.5.3 or later"),
+        ({"engine": "sglang@0.4.1", "draft": "eagle"}, "has no draft=eagle; use sglang@0.4.2 or later"),
         ({"engine": "vllm", "draft": "qwen3-0.6b"}, "vocabulary of 151936"),
         ({"engine": "sglang", "draft": "qwen3-0.6b"}, "vocabulary of 151936"),
         ({"draft": "bert-base-uncased"}, "generates no tokens"),

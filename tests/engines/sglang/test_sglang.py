@@ -110,7 +110,7 @@ def test_running_requests_are_listed_with_their_table() -> None:
     table = 4 * int(tokens / 40960 * 512) * 40964
     assert entry(found, "table of running requests") == pytest.approx(table, abs=512)
     drafted = ask(draft="eagle", concurrency=64)
-    assert any("at most 48 requests" in text for text in drafted.warnings)
+    assert any("runs 48 of 64 sequences" in text for text in drafted.cautions)
 
 
 def test_sparse_attention_keeps_fp8_on_blackwell() -> None:

@@ -211,3 +211,15 @@ def test_tied_fp8_checkpoints_hold_their_head_beside_the_embedding() -> None:
     rank = deploy(job("qwen3-0.6b", version=(4, 51), plan={"weights": "fp8-block"}, input_len=8)).ranks[0]
     heads = [t for t in live_at_end(rank.program.phases[Phase.LOAD]) if t.name == "head beside the embedding"]
     assert [head.num_bytes // MIB for head in heads] == [296]
+
+
+def test_without_a_release_the_library_is_that_of_training_and_cublas_that_of_its_days() -> None:
+    assert ask("qwen3-0.6b").question["engine"] == "transformers@5.23"
+    found = {
+        version: ask("qwen3-0.6b", engine=f"transformers@{version}", gpus="b200-180gb").ranks[0]
+        for version in ("4.57", "5.23")
+    }
+    sizes = [
+        sum(entry.num_bytes for entry in rank.ledger if "cuBLAS" in entry.path) for rank in found.values()
+    ]
+    assert sizes == [8_519_680, 32 * MIB]  # torch 2.9 and 2.13

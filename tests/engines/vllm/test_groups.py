@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.domain.model import Attention, LinearAttention, Mixer, MultiLatentAttention
+from vramcast.api.jobs import serve_job_of
+from vramcast.domain.model import Attention, LinearAttention, Mamba, Mixer, MultiLatentAttention
+from vramcast.domain.serving import ServeJob
 from vramcast.engines.vllm.groups import CacheSpec, grouped, kind_of
+from vramcast.engines.vllm.layout import cache_spec
+from vramcast.engines.vllm.settings import settings_of
 from vramcast.units import ceil_div
 
 SPEC = CacheSpec(tp=1, kv_dtype="bf16", block_tokens=16, version=(0, 19), context=32768)
@@ -43,6 +47,51 @@ def test_attention_blocks_grow_until_a_page_holds_a_recurrent_state() -> None:
     found = layout([*[attention] * 16, *[STATE] * 48], tp=2, kv_dtype="fp8", version=(0, 26))
     assert found.groups[0].block_tokens == 1568  # as a log of such a model on two cards prints
     assert len(found.groups) == 4
+
+
+QWEN3_NEXT = LinearAttention(num_k_heads=16, num_v_heads=32, k_head_dim=128, v_head_dim=128)
+NEMOTRON_NANO = Mamba(version=2, inner_dim=10240, state_dim=128, num_heads=128, head_dim=80, num_groups=8)
+
+
+@pytest.mark.parametrize(
+    ("state", "heads", "width", "kv_dtype", "tokens"),
+    [
+        (QWEN3_NEXT, 2, 256, "bf16", 544),  # "non-standard block size (544)", vllm pull request 32492
+        (QWEN3_NEXT, 2, 256, "fp8", 1072),  # a pool of 90,048 tokens, as logged, is 84 such blocks
+        (NEMOTRON_NANO, 8, 128, "bf16", 672),  # Nemotron-Nano-9B-v2, vllm issue 24280
+    ],
+)
+def test_states_are_as_wide_as_activations_in_logs(
+    state: Mixer, heads: int, width: int, kv_dtype: str, tokens: int
+) -> None:
+    attention = Attention(num_heads=16, num_kv_heads=heads, head_dim=width)
+    assert layout([attention, state], kv_dtype=kv_dtype, state_width=2).groups[0].block_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "options", "width"),
+    [
+        ("qwen3-next-80b-a3b", "0.19", {}, 2), ("qwen3.5-9b", "0.19", {}, 4), ("qwen3.5-9b", "0.16", {}, 2),
+        ("mamba-2.8b", "0.19", {}, 2), ("nemotron-3-nano-30b-a3b", "0.19", {}, 4),
+        ("mamba-2.8b", "0.19", {"mamba-ssm-cache-dtype": "float32"}, 4),
+    ],
+)
+def test_states_are_wider_where_the_configuration_says_so(
+    model: str, version: str, options: dict[str, str], width: int
+) -> None:
+    given = tuple(f"{name}={value}" for name, value in options.items())
+    asked = {"model": model, "gpus": "8xh100", "engine": f"vllm@{version}", "engine-option": given, "context": 4096}
+    job = serve_job_of(asked)
+    assert isinstance(job, ServeJob)
+    assert cache_spec(job, settings_of(job)).state_width == width
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_kimi_delta_attention_keeps_fp32_states(width: int) -> None:
+    delta = LinearAttention(num_k_heads=32, num_v_heads=32, k_head_dim=128, v_head_dim=128, variant="kimi_delta")
+    kind = kind_of(delta, SPEC._replace(state_width=width))
+    assert kind is not None
+    assert kind.state_bytes >= 4 * 32 * 128 * 128
 
 
 @pytest.mark.parametrize(("states", "kept"), [("none", 1), ("align", 2)])

@@ -17,6 +17,7 @@ from vramcast.domain.model import Norm
 from vramcast.emit.write import write_configs
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
 from vramcast.estimate.training import answer
+from vramcast.question.configs.deepspeed import BUFFERS
 from vramcast.question.configs.readers import Given, read_files, settled, solved
 
 DEEPSPEED = {
@@ -221,6 +222,83 @@ def test_a_vllm_command_is_a_serving_question(tmp_path: Path) -> None:
         read_files([tmp_path / "serve.sh"], command="train")
 
 
+@pytest.mark.parametrize(("command", "said"), [
+    ("vllm serve llama-3.1-8b --config server.yaml", "config: is a file of its own"),
+    ("vllm serve llama-3.1-8b --config $FILE", "config: ${FILE} is not set in the file"),
+    ("vllm serve llama-3.1-8b --device cpu", "device: may change"),
+    ("python -m sglang.launch_server --model llama-3.1-8b --device cpu", "device: may change"),
+    ("docker run vllm/vllm-openai:glm51 llama-3.1-8b", "vllm/vllm-openai:glm51: does not say which vllm"),
+    ("docker run vllm/vllm-openai:nightly-8bff831f llama-3.1-8b", "nightly-8bff831f: does not say which vllm"),
+    ("docker run vllm/vllm-openai-cpu:latest-x86_64 --model llama-3.1-8b", "runs on no GPU"),
+    ("docker run lmsysorg/sglang:v0.5.5-xeon python -m sglang.launch_server --model llama-3.1-8b", "runs on no GPU"),
+])
+def test_what_a_server_takes_from_elsewhere_is_refused_by_name(command: str, said: str, tmp_path: Path) -> None:
+    assert said in refusal(read_files([written(tmp_path, "serve.sh", command)], command="serve"))
+
+
+@pytest.mark.parametrize("image", ["vllm/vllm-openai", "vllm/vllm-openai:latest", "vllm/vllm-openai:latest-cu130",
+                                   "vllm/vllm-openai:v0.11.0-cu128", "vllm/vllm-openai:$TAG"])
+def test_an_image_of_the_newest_or_of_a_named_version_is_read(image: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "serve.sh", f"docker run --gpus all {image} --model llama-3.1-8b")
+    assert refusal(read_files([path], command="serve")) == ""
+
+
+def test_sizes_that_deepspeeds_file_leaves_to_the_trainer_are_answered(tmp_path: Path) -> None:
+    """Every size that may be "auto", with the Trainer and alone: the engine takes what the reader gives it."""
+    sizes = dict.fromkeys(BUFFERS, "auto")
+    zero = {"zero_optimization": {"stage": 3} | sizes, "train_batch_size": "auto", "bf16": {"enabled": "auto"},
+            "gradient_accumulation_steps": "auto"}
+    beside = written(tmp_path, "ds.json", zero)
+    trainer = written(tmp_path, "args.yaml", "per_device_train_batch_size: 1\nbf16: true\n")
+    options = {"model": "qwen3-4b", "gpus": "8xh100-sxm-80gb", "seq_len": 512}
+    assert answer(asked(trainer, beside, **options)).peak.device_bytes > 0
+    assert answer(asked(beside, **options, micro_batch=1, precision="mixed-bf16")).peak.device_bytes > 0
+
+
+@pytest.mark.parametrize(("units", "said"), [
+    ("LlamaDecoderLayer", ""), ("T5Block,T5LayerNorm", "T5LayerNorm"), ("LlamaMLP", "LlamaMLP"), ("BertLayer", ""),
+    ("Qwen3MoeDecoderLayer, Qwen3MoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock"), (["GPT2Block"], ""),
+])
+def test_units_that_are_no_layers_are_refused(units: Any, said: str, tmp_path: Path) -> None:
+    table = {"distributed_type": "FSDP", "mixed_precision": "bf16", "fsdp_config": {
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_transformer_layer_cls_to_wrap": units}}
+    found = refusal(read_files([written(tmp_path, "acc.json", table)], command="train"))
+    assert (f"units of {said} are not modelled" in found) if said else not found
+
+
+def test_the_trainers_auto_wrap_is_one_unit_a_layer(tmp_path: Path) -> None:
+    table = {"per_device_train_batch_size": 1, "bf16": True, "fsdp": "full_shard auto_wrap", "fsdp_config": {
+        "transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"], "backward_prefetch": "backward_pre"}}
+    assert refusal(read_files([written(tmp_path, "a.json", table)], command="train")) == ""
+    table["fsdp_config"] = {"min_num_params": 10**8}
+    assert "SIZE_BASED_WRAP" in refusal(read_files([written(tmp_path, "b.json", table)], command="train"))
+    table |= {"fsdp": "full_shard", "fsdp_config": {}}
+    assert "NO_WRAP is not modelled" in refusal(read_files([written(tmp_path, "c.json", table)], command="train"))
+
+
+@pytest.mark.parametrize("model", ["vit-large-patch16-224", "bert-base-uncased"])
+@pytest.mark.parametrize("objective", ["dpo", "ppo", "grpo"])
+def test_answers_are_compared_by_models_that_write_some(model: str, objective: str) -> None:
+    with pytest.raises(InvalidSpec, match="writes none"):
+        vramcast.train(model, gpus="1xh100-sxm-80gb", objective=objective)
+
+
+@pytest.mark.parametrize(("command", "name", "text", "tool"), [
+    ("train", "a.sh", "accelerate launch train_bash.py --stage sft --finetuning_type lora", "LLaMA-Factory"),
+    ("train", "a.sh", "accelerate launch src/train.py examples/llama3_lora_sft.yaml", "LLaMA-Factory"),
+    ("train", "a.sh", "torchrun train.py --per_device_train_batch_size 4", "Transformers' Trainer"),
+    ("train", "a.py", "args = TrainingArguments(output_dir='x')", "Transformers' Trainer"),
+    ("serve", "a.py", "from vllm import LLM\nllm = LLM(model='Qwen/Qwen3-8B')", "vLLM in Python"),
+    ("serve", "a.sh", "python api_server.py --model x -q awq", "vLLM in Python"),
+    ("train", "a.toml", "[model]\nflavor = '8B'\n[training]\nseq_len = 8192\n", "torchtitan reads no TOML"),
+])
+def test_a_script_of_a_tool_that_is_not_read_is_refused_by_its_name(
+    command: str, name: str, text: str, tool: str, tmp_path: Path
+) -> None:
+    with pytest.raises((Unsupported, InvalidSpec), match=tool):
+        read_files([written(tmp_path, name, text)], command=command)
+
+
 def test_removed_names_and_old_versions_get_one_sentence(tmp_path: Path) -> None:
     old = written(tmp_path, "ds.json", DEEPSPEED | {"amp": {"enabled": True}, "zero_optimisation": {}})
     said = refusal(read_files([old], command="train"))
@@ -343,3 +421,10 @@ def test_no_table_leads_to_anything_but_a_sentence(
             settled(read_files([path], command=command), (), ignore_unread=False)
         except VramcastError as error:
             assert len(str(error)) < 1500
+
+
+@pytest.mark.parametrize("length", ["auto", "-1"])
+def test_a_length_that_vllm_fits_to_the_card_is_no_default(tmp_path: Path, length: str) -> None:
+    path = written(tmp_path, "serve.sh", f"vllm serve Qwen/Qwen3-8B --max-model-len {length}")
+    with pytest.raises(Unsupported, match="max_model_len"):
+        settled(read_files([path], command="serve"), (), ignore_unread=False)

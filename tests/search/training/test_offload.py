@@ -34,6 +34,13 @@ def test_plans_are_offloaded_only_where_main_memory_holds_them(engine: str, enou
         assert any(f"{enough - 1}.00 GiB there" in text for text in answer.warnings) is not offloaded
 
 
+def test_what_adapters_offload_is_counted_in_the_engine_s_own_precision() -> None:
+    job = job_of({"model": "llama-3.2-1b", "gpus": "a2", "engine": "deepspeed", "peft": "lora", "seq-len": 512})
+    space = replace(space_of("deepspeed", 64, "cpu"), model=job.model, precisions=(None,))
+    space = replace(space, plan=replace(space.plan, peft=job.plan.peft))
+    assert search(space, Limits(), Goal.LEAST_MEMORY, top=1).plans
+
+
 def test_a_search_with_nothing_but_offload_says_what_there_is_too_little_of() -> None:
     with pytest.raises(InvalidSpec, match=r"main memory: at least 145\.79 GiB needed in each machine, 64"):
         found("deepspeed", 64, "cpu")

@@ -23,7 +23,7 @@ def fused_linear_cross_entropy_peak(case: Case) -> int:
     bench = Bench(case)
     bench.workspaces()
     for name in ("torch", "liger"):
-        bench.weight(f"{name}.weight", spec.weight_bytes)
+        bench.weight(f"{name}.weight", spec.product_bytes)
     x = bench.leaf("x", spec.hidden_bytes)
     bench.resident("target", spec.tokens * INT64)
     loss = case.provided(huggingface=_torch, liger=_liger)(bench, x, spec)
@@ -46,7 +46,7 @@ def _torch(bench: Bench, x: Value, spec: LinearLoss) -> Value:
 def _project(bench: Bench, x: Value, spec: LinearLoss) -> Value:
     graph = bench.graph
     logits = graph.value("logits", spec.tokens * spec.vocabulary * spec.itemsize)
-    weight_gradient = graph.tensor("weight.grad", spec.weight_bytes, Category.GRADIENTS)
+    weight_gradient = graph.tensor("weight.grad", spec.product_bytes, Category.GRADIENTS)
     return graph.call("linear", [x], [logits], saved=[x], weight_gradients=[weight_gradient])
 
 
@@ -56,7 +56,7 @@ def fused_linear_jsd_peak(case: Case) -> int:
     bench = Bench(case)
     bench.workspaces()
     for name in ("student", "teacher"):
-        bench.weight(f"{name}.weight", spec.weight_bytes)
+        bench.weight(f"{name}.weight", spec.product_bytes)
     x = bench.leaf("student", spec.hidden_bytes)
     teacher = bench.input("teacher", spec.hidden_bytes)
     loss = case.provided(torch=_jsd_torch, liger=_jsd_liger)(bench, x, teacher, spec)
@@ -84,7 +84,7 @@ def _jsd_liger(bench: Bench, x: Value, teacher: Value, spec: LinearLoss) -> Valu
     graph = bench.graph
     tokens = min(spec.liger_chunk_tokens, spec.tokens)
     size = tokens * spec.vocabulary * spec.itemsize
-    weight = graph.value("grad.weight", spec.weight_bytes, gradient_bytes=0)
+    weight = graph.value("grad.weight", spec.product_bytes, gradient_bytes=0)
     states = graph.value("grad.student", spec.hidden_bytes, gradient_bytes=0)
     losses = graph.value("loss.elements", spec.tokens * spec.vocabulary * FP32, gradient_bytes=0)
     for value in (weight, states, losses):

@@ -158,7 +158,8 @@ def _decode(tape: Tape, job: PipelineJob, component: Component, itemsize: int) -
     """Pixels of all images, or of one after the other; in fp32 where fp16 would overflow."""
     network = component.network
     upcast = isinstance(network, AutoencoderKL) and network.force_upcast and job.pipeline.dtype == "fp16"
-    if upcast and itemsize == ITEMSIZES["fp16"]:
+    upcast = upcast and itemsize == ITEMSIZES["fp16"]
+    if upcast:
         itemsize = ITEMSIZES["fp32"]
         held = tape.new("weights upcast to fp32", (elements_of(network),), 2, Category.WEIGHTS)
     frames, height, width = latent_sizes(job)

@@ -1,7 +1,7 @@
 """Runs with several models: preference optimisation and reinforcement learning, and generation between steps.
 
 [DPO] Rafailov et al., arXiv:2305.18290: policy and frozen reference read chosen and rejected answers as one batch.
-[PPO] Ouyang et al., arXiv:2203.02155: policy, reference, reward model and a critic that learns.
+[PPO] Ouyang et al., arXiv:2203.02155: policy, reference, reward model and a critic that learns; the last two score.
 [GRPO] Shao et al., arXiv:2402.03300: policy and reference, no critic.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from vramcast.domain.job import Job, Phase
-from vramcast.domain.model import Attention, MultiLatentAttention
+from vramcast.domain.model import Attention, MultiLatentAttention, scorer
 from vramcast.domain.program import Alloc, Category, Free, Loop, Program, Tensor
 from vramcast.engines.eager.passes import inference
 from vramcast.engines.eager.phases import Stepping, plain_phases
@@ -39,14 +39,14 @@ def all_phases(job: Job, recipe: Recipe, stepping: Stepping) -> Mapping[Phase, P
         # the reference is the policy with its adapter switched off
         copies = tuple(name for name in copies if name != "reference")
     frozen = recipe._replace(sizes=recipe.sizes._replace(frozen=True, adapter=None), learning=())
-    scoring = inference(frozen)
     load = list(phases[Phase.LOAD])
     before: Program = generation if objective in ("ppo", "grpo") else ()
     for name in copies:
-        load += weight_program(weight._replace(owner=f"{name}.{weight.owner}") for weight in weights(frozen))
-        before += scoring
+        copied = frozen if name == "reference" else frozen._replace(model=scorer(frozen.model))
+        load += weight_program(weight._replace(owner=f"{name}.{weight.owner}") for weight in weights(copied))
+        before += inference(copied)
     if objective == "ppo":
-        critic = plain_phases(recipe, stepping)
+        critic = plain_phases(recipe._replace(model=scorer(recipe.model)), stepping)
         load += critic[Phase.LOAD]
         phases[Phase.FIRST_STEP] += critic[Phase.FIRST_STEP]
         phases[Phase.STEP] += critic[Phase.STEP]

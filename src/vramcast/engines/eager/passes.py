@@ -11,7 +11,7 @@ from msgspec import Struct
 from vramcast.domain.program import Alloc, Category, Free, Loop, Node, Program, Tensor, live_at_end
 from vramcast.engines.eager.graphs import ADDED_MASK, Blocks, Layers, blocks, input_tensors
 from vramcast.engines.eager.recipe import Recipe
-from vramcast.operators.graph import Graph
+from vramcast.operators.graph import Graph, Operator
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
 from vramcast.units import ceil_div
 
@@ -148,7 +148,10 @@ def passes(
     first = lowering.lowered(built.embedding, 1, gradient, gathered.embedding if gathered else None)
     layers = lowering.stack(built.main, gathered.layers if gathered else ())
     last = lowering.lowered(built.head, 1, gradient, gathered.head if gathered else None)
-    added = _added_to_the_heads(recipe, built.embedding, lowering.gradients)
+    tied = _tied(recipe, built)
+    if tied is not None:
+        first, last = (found._replace(backward=tied.held(found.backward)) for found in (first, last))
+    added = () if tied is None else (tied.table,)
     inputs, kept = input_tensors(recipe), _kept_logits(recipe)
     dying = () if recipe.recompute else tuple(tensor for tensor in inputs if tensor.name == ADDED_MASK)
     # in the order of the program, which what is around the parts goes by
@@ -159,12 +162,12 @@ def passes(
     return Passes(
         (
             *map(Alloc, inputs), *around.begin(), *before, *first.forward, *around.forward(name, layers),
-            *map(Free, dying), *last.forward, *map(Alloc, kept), *around.leave(layers),
+            *map(Free, dying), *last.forward, *_cache_dropped(built.main), *map(Alloc, kept), *around.leave(layers),
         ),
         (
             *_loss_gradient(last), *(Alloc(tower.gradient) for tower, _ in towers), *around.turn(), *last.backward,
             *around.between(tuple(weight_gradients(built.head))), *around.backward(name, layers), *first.backward,
-            *_sum_with_the_heads(added), *after,
+            *(tied.summed(policy) if tied is not None else ()), *after,
             *around.end(tuple(tensor for tensor in ends if tensor not in added)), Free(built.head.outputs[0].tensor),
             *map(Free, (*kept, *(tensor for tensor in inputs if tensor not in dying))),
         ),
@@ -172,28 +175,45 @@ def passes(
     )
 
 
-def _added_to_the_heads(recipe: Recipe, embedding: Graph, gradients: list[Gradient]) -> tuple[Tensor, ...]:
-    """The embedding's gradient of a table that is the head, too: autograd adds it to the head's and frees it."""
+class Tied(NamedTuple):
+    """The two gradients of a table that is the head, too. Autograd waits for both before it accumulates either."""
+
+    head: Tensor
+    table: Tensor
+    view: bool  # the head's is a view of another tensor
+
+    def held(self, program: Program) -> Program:
+        """The program without the end of either, where a later micro-batch frees what it has added."""
+        both = (self.head, self.table)
+        return tuple(node for node in program if not (isinstance(node, Free) and node.tensor in both))
+
+    def summed(self, policy: WeightGradients) -> Iterator[Node]:
+        """Into the head's in place, or into a third tensor where that is a view.
+
+        Source: [autograd] torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace wants the storage's only
+        reference; the view of a transposed weight's gradient holds its base, a fused loss returns the tensor itself
+        """
+        if self.view:
+            name = "sum of the tied gradients"
+            total = Tensor(
+                name=name, num_bytes=self.table.num_bytes, category=Category.GRADIENTS, owner=self.table.owner
+            )
+            yield from (Alloc(total), Free(total))
+        yield Free(self.table)
+        if policy is WeightGradients.TRANSIENT:
+            yield Free(self.head)
+
+
+def _tied(recipe: Recipe, built: Blocks) -> Tied | None:
+    """None where embedding and head learn apart, or not at all."""
     if not recipe.model.tied or recipe.sizes.frozen:
-        return ()
-    kept = {gradient.tensor for gradient in gradients}
-    of_head = {tensor.num_bytes for tensor in kept if tensor.name == "head.output.weight_gradient"}
-    of_table = (tensor for tensor in weight_gradients(embedding) if tensor.name == "tokens.weight_gradient")
-    return tuple(tensor for tensor in of_table if tensor in kept and tensor.num_bytes in of_head)
-
-
-def _sum_with_the_heads(added: tuple[Tensor, ...]) -> Iterator[Node]:
-    """A third tensor while both are added: the head's gradient is a view, into which nothing is added in place.
-
-    Source: [autograd] torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace wants the storage's only reference;
-    the view of a transposed weight's gradient holds its base
-    """
-    for tensor in added:
-        total = Tensor(
-            name="sum of the tied gradients", num_bytes=tensor.num_bytes, category=Category.GRADIENTS,
-            owner=tensor.owner,
-        )
-        yield from (Alloc(total), Free(total), Free(tensor))
+        return None
+    tables = [tensor for tensor in weight_gradients(built.embedding) if tensor.name == "tokens.weight_gradient"]
+    for operator in built.head.operators:
+        for tensor in _left(operator):
+            if tables and tensor.num_bytes == tables[0].num_bytes:
+                return Tied(tensor, tables[0], operator.name != "linear_cross_entropy")
+    return None
 
 
 def _tower_forward(tower: Layers, pieces: tuple[Piece, ...], around: Around) -> Program:
@@ -223,6 +243,14 @@ def _weight_casts(layer: Graph, count: int) -> tuple[Program, Program]:
     return tuple(map(Alloc, copies)), (Loop(count, tuple(map(Free, copies)), label="autocast cache"),)
 
 
+def _cache_dropped(layers: Layers) -> Iterator[Node]:
+    """What outputs hold of every layer until the loss has been taken from them: keys and values."""
+    for count, graph in layers.graphs:
+        held = tuple(dict.fromkeys(value.storage.tensor for value in graph.outputs[1:]))
+        if held:
+            yield Loop(count, tuple(map(Free, held)), label="outputs")
+
+
 def _share(graph: Graph, shares: int) -> Tensor | None:
     """What one rank keeps of a block's reduced gradients."""
     total = sum(tensor.num_bytes for operator in graph.operators for tensor in operator.weight_gradients)
@@ -241,9 +269,12 @@ def _kept_logits(recipe: Recipe) -> tuple[Tensor, ...]:
 def weight_gradients(graph: Graph) -> Iterator[Tensor]:
     """Those that a graph's backward leaves behind."""
     for operator in graph.operators:
-        yield from operator.weight_gradients
-        for value in operator.saved_weight_gradients:
-            yield value.tensor
+        yield from _left(operator)
+
+
+def _left(operator: Operator) -> Iterator[Tensor]:
+    yield from operator.weight_gradients
+    yield from (value.tensor for value in operator.saved_weight_gradients)
 
 
 def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None = None) -> Program:
@@ -258,7 +289,8 @@ def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None
     towers = (node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower, around)))
     return (
         *map(Alloc, inputs), *around.begin(), *towers, *lower_inference(built.embedding),
-        *_inferred(built.main, around), *lower_inference(built.head), Free(built.head.outputs[0].tensor),
+        *_inferred(built.main, around), *lower_inference(built.head), *_cache_dropped(built.main),
+        Free(built.head.outputs[0].tensor),
         *map(Free, inputs), *(Free(tower.hidden) for tower in built.towers), *around.close(),
     )
 

@@ -31,6 +31,7 @@ from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe, Tower
 from vramcast.engines.eager.releases import (
     TWO_LISTS_UNTIL,
     CausalLoss,
+    caches_products,
     optimizer_kernel,
     reentrant,
     repeats_keys,
@@ -200,11 +201,19 @@ def _sizes(job: Job, numerics: Numerics, variants: str, *, autocast: bool) -> Si
         frozen=peft is not None,
         trained=NORM_WEIGHTS if peft is not None and peft.method == "ln" else (),
         adapter=_adapter(job, compute=numerics.compute if autocast else None),
-        stored=peft.base if peft is not None else "full",
+        stored=_stored(job),
         left_whole=_left_whole(job),
+        caches_products=caches_products(job),
         expert_loop=loops,
         expert_turns=min(MOST_TURNS, max(expert_counts(model), default=1)) if loops else 1,
     )
+
+
+def _stored(job: Job) -> str:
+    """How the frozen weights are kept, and by whose kernel unpacked."""
+    base = job.plan.peft.base if job.plan.peft is not None else "full"
+    triton = base == "gptq-int4" and job.engine_options.get("gptq_kernel") == "tritonv2"
+    return f"{base}-triton" if triton else base
 
 
 MOST_TURNS: Final = 16

@@ -6,6 +6,7 @@ in torch 2.13:
 [trainer] transformers trainer.py
 [utils] transformers modeling_utils.py `gradient_checkpointing_enable`
 [layers] transformers modeling_layers.py `GradientCheckpointingLayer`
+[gpt_bigcode] transformers models/gpt_bigcode/modeling_gpt_bigcode.py `GPTBigCodeModel.forward`, `presents`
 [loss] transformers loss/loss_utils.py `ForCausalLMLoss`; models/*/modeling_*.py before
 [accelerate] accelerate accelerator.py `prepare_model`, utils/fsdp_utils.py `fsdp2_prepare_model`
 [adam] pytorch torch/optim/adam.py `_multi_tensor_adam`
@@ -16,9 +17,10 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 
 from vramcast.domain.job import AttentionKernel, Job, Plan, Shards
-from vramcast.domain.version import Version, read_version
+from vramcast.domain.version import Version, last_release, read_version
 from vramcast.engines.transformers.versions import (
     ALWAYS,
+    CONTEMPORARY,
     GROUPED_SDPA_SINCE,
     NEVER,
     NEWEST,
@@ -34,16 +36,6 @@ TRAINERS: Final = ("pytorch", "huggingface")
 Sharder = Literal["fsdp1", "fsdp2", "deepspeed"]
 
 NEWEST_TORCH: Final[Version] = (2, 13)
-
-CONTEMPORARY: Final[tuple[tuple[Version, Version, Version], ...]] = (
-    ((5, 18), (2, 13), (1, 15)), ((5, 10), (2, 12), (1, 14)), ((5, 6), (2, 11), (1, 13)), ((5, 3), (2, 10), (1, 13)),
-    ((5, 0), (2, 10), (1, 12)), ((4, 57), (2, 9), (1, 12)), ((4, 55), (2, 8), (1, 10)), ((4, 53), (2, 7), (1, 9)),
-    ((4, 52), (2, 6), (1, 7)), ((4, 50), (2, 6), (1, 5)), ((4, 48), (2, 6), (1, 3)), ((4, 46), (2, 5), (1, 1)),
-    ((4, 43), (2, 4), (0, 33)), ((4, 40), (2, 3), (0, 30)), ((4, 38), (2, 2), (0, 27)), ((4, 34), (2, 1), (0, 23)),
-    ((0,), (2, 0), (0, 20)),
-)
-"""Release of transformers, the torch and the Accelerate that were the newest when its last patch came out. 4.52 allows
-no torch after 2.6."""
 
 FUSED_ADAMW_SINCE: Final[tuple[Version, Version]] = ((4, 54), (2, 8))
 """`optim` is adamw_torch_fused since that transformers on that torch; adamw_torch, which is foreach, before [args]."""
@@ -76,6 +68,10 @@ REPEATS_KEYS_UNTIL: Final[dict[str, Version]] = {
     **dict.fromkeys(("jamba", "phimoe", "qwen2_moe"), (4, 53)),
 }
 """First release that hands grouped keys and values to flash-attn as they are; every other family always did."""
+
+CACHES_UNTIL: Final[dict[str, Version]] = {"gpt_bigcode": (4, 53)}
+"""First release that does not fill a cache of keys and values under checkpoints, with views of what one projection
+made: those of all layers live until the loss is there [gpt_bigcode]. Every other family's code switches it off."""
 
 TWO_LISTS_UNTIL: Final[Version] = (2, 1)
 """foreach Adam made the denominators beside the square roots before [adam]."""
@@ -114,15 +110,19 @@ def software(job: Job) -> Software:
     torch, accelerate = next((torch, of) for since, torch, of in CONTEMPORARY if release >= since)
     if job.engine == "pytorch":
         torch = job.engine_version or NEWEST_TORCH
-    return Software(_named(job, "torch") or torch, release, _named(job, "accelerate") or accelerate)
+    _, newest_torch, newest_accelerate = CONTEMPORARY[0]
+    return Software(
+        _named(job, "torch", newest_torch) or torch, release,
+        _named(job, "accelerate", newest_accelerate) or accelerate,
+    )
 
 
-def _named(job: Job, name: str) -> Version | None:
+def _named(job: Job, name: str, newest: Version) -> Version | None:
     text = str(job.engine_options.get(name, ""))
     found = read_version(text) if text else None
     if text and found is None:
         raise InvalidSpec(f"engine option {name}={text[:40]!r} must be a release, as in {name}=2.8")
-    return found
+    return None if found is None else last_release(found, parts=len(newest), newest=newest)
 
 
 def optimizer_kernel(job: Job) -> Literal["foreach", "fused", "loop"]:
@@ -171,6 +171,12 @@ def repeats_keys(job: Job) -> bool:
     if job.plan.attention is AttentionKernel.FLASH:
         return release < REPEATS_KEYS_UNTIL.get(family_of(job.model.family), ALWAYS)
     return release < GROUPED_SDPA_SINCE
+
+
+def caches_products(job: Job) -> bool:
+    """Whether a cache holds what the projections of every layer made until forward has ended."""
+    family = family_of(job.model.family)
+    return job.engine in TRAINERS and software(job).transformers < CACHES_UNTIL.get(family, ALWAYS)
 
 
 def sharder(job: Job) -> Sharder | None:

@@ -8,18 +8,20 @@ packed becomes fp32, but for GPTQ, AQLM, EETQ, HQQ and torchao
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, Literal
 
-from vramcast.domain.job import Job, Precision, Shards
+from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.model import Norm
-from vramcast.domain.version import Version, read_version, version_text
+from vramcast.domain.version import Version, last_release, read_version, version_text
+from vramcast.engines.eager.liger import liger_kernels
 from vramcast.engines.eager.recipe import IN_MEMORY, Recipe
 from vramcast.engines.transformers.versions import NEWEST
 from vramcast.errors import InvalidSpec
 from vramcast.operators.linear import Numerics
 
 CONTEMPORARY: Final[tuple[tuple[Version, Version], ...]] = (
-    ((5, 2), (0, 28)), ((5, 0), (0, 27)), ((4, 57), (0, 24)), ((4, 53), (0, 19)), ((0,), (0, 7, 2)),
+    ((5, 14), (1, 9)), ((5, 2), (0, 28)), ((5, 0), (0, 27)), ((4, 57), (0, 24)), ((4, 53), (0, 19)), ((0,), (0, 7, 2)),
 )
 """Release of transformers, and the TRL that was the newest when it came: where no TRL is named [release dates]."""
 
@@ -32,6 +34,20 @@ computes in bf16 and the base has 4 bits (`peft_module_casting_to_bf16`)."""
 
 BETAS: Final[tuple[tuple[Version, float], ...]] = (((0, 19), 0.0), ((0,), 0.04))
 """`GRPOConfig.beta` since that release; without it there is no reference model [TRL]."""
+
+UNSLOTH_BETA: Final = 0.001
+UNSLOTH_BETA_SINCE: Final[Version] = (2025, 6, 5)
+"""Unsloth writes its own default into TRL's configuration [unsloth models/rl.py, d7b0653a2 of 2025-06-22]."""
+
+TRAINERS: Final = ("sft", "dpo", "grpo", "reward")
+"""Objectives that TRL has a trainer of its own for."""
+
+RECOMPUTES_SINCE: Final[Version] = (0, 22)
+"""`gradient_checkpointing` is on in the configurations of those [TRL a222aeb46 of 2025-08-08]."""
+
+CHUNKS_LOSS_SINCE: Final[Version] = (1, 7)
+"""`SFTConfig.loss_type` is chunked_nll: head and loss run in checkpoints of 256 tokens; nll before, and beside Liger's
+kernels [TRL]."""
 
 FP32: Final = 4
 
@@ -46,13 +62,20 @@ def trl_version(job: Job) -> Version:
     if named and found is None:
         raise InvalidSpec(f"engine option trl={named[:40]!r} must be a release, as in trl=0.24")
     release = (job.engine_version if job.engine == "huggingface" else None) or NEWEST
-    return found or next(trl for since, trl in CONTEMPORARY if release >= since)
+    newest = CONTEMPORARY[0][1]
+    if found is not None:
+        return last_release(found, parts=len(newest), newest=newest)
+    return next(trl for since, trl in CONTEMPORARY if release >= since)
 
 
 def beta_of(job: Job) -> float:
     """The weight of the KL term of GRPO."""
+    if "beta" in job.engine_options:
+        return float(job.engine_options["beta"])
+    if job.engine == "unsloth" and (job.engine_version or UNSLOTH_BETA_SINCE) >= UNSLOTH_BETA_SINCE:
+        return UNSLOTH_BETA
     version = trl_version(job)
-    return float(job.engine_options.get("beta", next(beta for since, beta in BETAS if version >= since)))
+    return next(beta for since, beta in BETAS if version >= since)
 
 
 def prepared_weights(job: Job) -> Prepared:
@@ -96,6 +119,21 @@ def reference_sentences(job: Job) -> tuple[str, ...]:
     if beta:
         return (f"GRPO with beta={beta:g}: a reference model is asked, too",)
     return ("GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one",)
+
+
+def uncounted(job: Job) -> Iterator[str]:
+    """What TRL's trainers do unasked that the program of a job is without."""
+    plan, objective, version = job.plan, job.workload.objective, trl_version(job)
+    if job.engine != "huggingface" or objective not in TRAINERS:
+        return
+    if plan.recompute is Recompute.NONE and version >= RECOMPUTES_SINCE:
+        yield "the recomputation that TRL's trainers have on since 0.22: --recompute full counts it"
+    whole = plan.loss is None and not plan.compile and not liger_kernels(job)
+    if objective == "sft" and version >= CHUNKS_LOSS_SINCE and whole:
+        yield (
+            "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted "
+            "is that of all logits, as loss_type=nll and the Trainer itself make it"
+        )
 
 
 def _said(what: Prepared, job: Job) -> str:

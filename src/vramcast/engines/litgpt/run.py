@@ -74,6 +74,8 @@ def _setting(job: Job) -> Setting:
     plan = job.plan
     if plan.tp * plan.pp * plan.cp * plan.ep > 1:
         raise Unsupported("litgpt's fine-tuning scripts divide nothing but data; use --engine torchtitan")
+    if len(job.model.stacks) > 1 or not job.model.main.causal:
+        raise Unsupported(f"litgpt has decoders of text only, and {job.model.name} is none; use --engine pytorch")
     for layer in (run.layer for run in job.model.main.runs):
         if not isinstance(layer.mixer, Attention) or not isinstance(layer.channel, MLP):
             raise Unsupported("litgpt is modelled for dense attention models; use --engine pytorch or megatron")

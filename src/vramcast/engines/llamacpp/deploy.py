@@ -11,7 +11,7 @@ from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Deployment, ServeJob, ServingRank
 from vramcast.engines.llamacpp.cache import DeviceCache
 from vramcast.engines.llamacpp.context import Context, card_bytes, host_bytes, weight_bytes, weights_on
-from vramcast.engines.llamacpp.fitting import layers_that_fit, longest_context
+from vramcast.engines.llamacpp.fitting import context_that_fits, layers_that_fit, longest_context
 from vramcast.engines.llamacpp.settings import Settings
 from vramcast.engines.serving.corrected import corrected_tensor
 from vramcast.units import MIB, format_bytes
@@ -33,7 +33,16 @@ def deploy(job: ServeJob) -> Deployment:
     ranks = tuple(_rank(context, card) for card in range(context.placement.cards))
     if not ranks:
         ranks = (_idle(job),)
-    return Deployment(ranks=ranks, assumptions=_assumptions(context), advice=partial(_advice, context))
+    return Deployment(
+        ranks=ranks, assumptions=_assumptions(context), advice=partial(_advice, context),
+        fitting_context=partial(context_that_fits, job, _room(job)),
+    )
+
+
+def _room(job: ServeJob) -> int:
+    """Bytes of a card beside the CUDA context."""
+    gpu = job.cluster.gpu
+    return gpu.visible_bytes - (gpu.context_bytes or DRIVER_BYTES)
 
 
 def _idle(job: ServeJob) -> ServingRank:
@@ -111,8 +120,7 @@ def _advice(context: Context) -> tuple[str, ...]:
     cards = range(context.placement.cards)
     if not cards:
         return ()
-    gpu, layers = context.job.cluster.gpu, context.job.model.num_layers
-    room = gpu.visible_bytes - (gpu.context_bytes or DRIVER_BYTES)
+    layers, room = context.job.model.num_layers, _room(context.job)
     needed = max(card_bytes(context, card) for card in cards)
     if needed > room:
         fitting = layers_that_fit(context.job, room)

@@ -31,6 +31,27 @@ def _fits(job: ServeJob, room: int) -> bool:
     return all(card_bytes(context, card) <= room for card in range(context.placement.cards))
 
 
+def context_that_fits(job: ServeJob, room: int) -> int:
+    """Tokens each sequence could have on the cards of a plan that does not fit; 0 when none fits.
+
+    Args:
+        job: the plan; its context is more than fits
+        room: bytes of a card beside the CUDA context
+
+    Returns: a multiple of 256 below the context asked for [tokens]
+    """
+    low, high = 0, -(-job.context // CONTEXT_MULTIPLE)
+    while high - low > 1:
+        middle = (low + high) // 2
+        tokens = middle * CONTEXT_MULTIPLE
+        requests = replace(job.requests, context=tokens, input_len=None, output_len=None)
+        if _fits(replace(job, requests=requests), room):
+            low = middle
+        else:
+            high = middle
+    return low * CONTEXT_MULTIPLE
+
+
 def longest_context(context: Context, room: int) -> int:
     """Tokens each sequence could have, by what one more block of cells takes on the fullest card.
 

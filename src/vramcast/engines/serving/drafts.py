@@ -24,18 +24,30 @@ from vramcast.states.weights import local_shape
 EAGLE3_VOCAB: Final = 32_000
 """Rows of an EAGLE-3 head as published drafts have it."""
 
+MTP_AS_STORED: Final = ("fp8-block",)
+"""Formats that checkpoints store their own multi-token-prediction modules in as well: DeepSeek V3 is 688.59 GB, the sum
+with the module in FP8 but for its projection and its copies of embedding and head; all in 16 bits it were 700 GB
+[model.safetensors.index.json of deepseek-ai/DeepSeek-V3]."""
+
+MTP_WHOLE: Final = ("mtp.projection", "mtp.head")
+"""Of a module, in 16 bits whatever the rest is in."""
+
 EAGLE: Final = ("eagle", "eagle3")
 
 
-def draft_weights(job: ServeJob, stage: Stage) -> Iterator[tuple[Tensor, int]]:
-    """Weights that the draft adds to the last stage's ranks.
+def draft_weights(job: ServeJob, stage: Stage, layout: Layout) -> Iterator[tuple[Tensor, int]]:
+    """Weights that the draft adds to the last stage's ranks, divided as the target's are.
+
+    Args:
+        job: the question
+        stage: layers of the rank
+        layout: degrees of parallelism of the target
 
     Raises: InvalidSpec when the model has no modules of the kind asked for
     """
     draft = job.plan.draft
     if draft is None or not stage.last or draft.kind == "ngram":
         return
-    layout = Layout(tp=job.plan.tp)
     if draft.model is not None:
         formats = formats_of(draft.model, weights=None, dtype=job.plan.dtype)
         whole = even_stages(draft.model.num_layers, 1)[0]
@@ -94,12 +106,18 @@ def _own_parameters(model: Model, draft: Draft) -> Iterator[Parameter]:
 
 
 def _tensor(parameter: Parameter, layout: Layout, formats: Formats) -> Tensor:
-    shape = local_shape(parameter, layout)
+    shape, stored = local_shape(parameter, layout), _stored(parameter, formats)
     return Tensor(
         name=parameter.path,
-        num_bytes=format_of(formats.whole).num_bytes(shape),
+        num_bytes=format_of(stored).num_bytes(shape),
         category=Category.DRAFT,
         owner="draft",
-        formula=f"{' x '.join(f'{size:,}' for size in shape)} in {formats.whole}",
+        formula=f"{' x '.join(f'{size:,}' for size in shape)} in {stored}",
         source="the draft's tensors; docs/serving.md",
     )
+
+
+def _stored(parameter: Parameter, formats: Formats) -> str:
+    """The format of one weight of a draft: 16 bits, unless the checkpoint quantised its own modules."""
+    own = parameter.path.startswith("mtp.") and parameter.path not in MTP_WHOLE
+    return formats.of(parameter) if own and formats.quantised in MTP_AS_STORED else formats.whole

@@ -57,7 +57,7 @@ def load_program(
         *loaded(weights),
         *loaded(_tables(job, stage, layout, rotary_width, packing if formats.quantised == "mxfp4" else None)),
         *loaded(adapter_slots(job, stage)),
-        *loaded(draft_weights(job, stage)),
+        *loaded(draft_weights(job, stage, layout)),
     )
     return corrected(job, program)
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from vramcast.domain.job import Phase
 from vramcast.domain.model import Model
 from vramcast.domain.program import Alloc, Category, Program, Tensor
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.serving import Budget, Deployment, ServeJob, ServePlan, ServingRank, Version
+from vramcast.domain.version import last_patch
 from vramcast.engines.serving.checks import check_degrees
 from vramcast.engines.serving.choices import refuse_encoders
 from vramcast.engines.serving.corrected import corrected, corrected_tensor
@@ -72,6 +75,7 @@ def deploy(job: ServeJob) -> Deployment:
     """
     check_degrees(job)
     refuse_encoders(job)
+    job = replace(job, version=last_patch(job.version))
     settings = settings_of(job)
     workers = [_worker(job, settings, stage) for stage in even_stages(job.model.num_layers, job.plan.pp)]
     tokens = fewest_tokens(worker.sized.pools for worker in workers)
@@ -81,7 +85,7 @@ def deploy(job: ServeJob) -> Deployment:
     return Deployment(
         ranks=ranks,
         assumptions=(f"mem-fraction-static {settings.fraction:.3f}, {given}",),
-        warnings=_warnings(job, running),
+        warnings=() if settings.max_running is not None else _warnings(job, running),
     )
 
 

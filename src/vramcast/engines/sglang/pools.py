@@ -37,7 +37,7 @@ WINDOWS_SINCE: Final[Version] = (0, 5, 3)
 WHOLE_WINDOWS: Final = frozenset(("gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"))
 """Families whose windows are kept at full length all the same [arg_groups/model_overrides/gemma2_gemma3.py]."""
 
-STATES_PER_REQUEST: Final[tuple[tuple[Version, int], ...]] = (((0, 5, 13), 5), ((0, 5, 5), 3), ((0, 0), 1))
+STATES_PER_REQUEST: Final[tuple[tuple[Version, int], ...]] = (((0, 5, 14), 5), ((0, 5, 4), 3), ((0, 0), 1))
 """Since a version: states a running request takes while prefixes are kept [ratio]."""
 
 SCALE_CHANNELS: Final = 128

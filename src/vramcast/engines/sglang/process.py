@@ -82,7 +82,9 @@ def attention_workspace() -> Tensor:
 def graphs(job: ServeJob, settings: Settings) -> Tensor:
     """CUDA graphs, as large as SGLang itself reckons when it sets memory aside for them."""
     sequences = settings.graph_sequences
-    decodes, prefills = sequences * SEQUENCE_GRAPHS, prefill_mib(job.version, settings.chunk, is_latent(job.model))
+    decodes, prefills = sequences * SEQUENCE_GRAPHS, 0
+    if settings.prefill_graphs:
+        prefills = prefill_mib(job.version, settings.chunk, is_latent(job.model))
     return Tensor(
         name="captured graphs", num_bytes=(decodes + prefills if sequences else 0) * MIB, category=Category.GRAPHS,
         stream="graphs", basis=Basis.ASSUMED,

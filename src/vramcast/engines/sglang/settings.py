@@ -1,8 +1,11 @@
 """What SGLang chooses where a question leaves it open, by version and card.
 
 [args] sgl-project/sglang python/sglang/srt/server_args.py `__post_init__` to 0.5.2, `_handle_gpu_memory_settings`
-from 0.5.3; 0.5.23: python/sglang/srt/arg_groups/memory_hook.py `handle_gpu_memory_settings`
+from 0.5.3; from 0.5.20 python/sglang/srt/arg_groups/memory_hook.py `handle_gpu_memory_settings`
 [capture] python/sglang/srt/model_executor/cuda_graph_runner.py `get_batch_sizes_to_capture`
+[prefill] server_args.py `_handle_piecewise_cuda_graph`, from 0.5.14 arg_groups/cuda_graph_hook.py
+`apply_cuda_graph_compatibility`: what prefills have no graphs with
+All read in the wheels 0.3.0 to 0.5.23; a table's version is the first release that has the value.
 """
 
 from __future__ import annotations
@@ -31,24 +34,50 @@ class Tier(NamedTuple):
 
 ANY: Final = 1 << 62
 
+WIDE: Final = 4
+"""Tensor-parallel ranks from which graphs of more sequences are captured."""
+
+def _by_chunk(second: Tier) -> tuple[Tier, ...]:
+    """Tiers since 0.5.3, which differ in the second."""
+    return (
+        Tier(20 * GIB, 2048, 8, 8), second, Tier(60 * GIB, 4096, 32, 160), Tier(160 * GIB, 8192, 256, 512),
+        Tier(ANY, 16384, 512, 512),
+    )
+
+
 TIERS: Final[tuple[tuple[Version, tuple[Tier, ...]], ...]] = (
-    ((0, 5, 10), (
-        Tier(20 * GIB, 2048, 8, 8), Tier(35 * GIB, 4096, 48, 160), Tier(60 * GIB, 4096, 32, 160),
-        Tier(160 * GIB, 8192, 256, 512), Tier(ANY, 16384, 512, 512),
-    )),
-    ((0, 5, 3), (
-        Tier(20 * GIB, 2048, 8, 8), Tier(35 * GIB, 2048, 24, 80), Tier(60 * GIB, 4096, 32, 160),
-        Tier(160 * GIB, 8192, 256, 512), Tier(ANY, 16384, 512, 512),
-    )),
-    ((0, 4, 7), (
+    ((0, 5, 20), _by_chunk(Tier(35 * GIB, 4096, 48, 160))),
+    ((0, 5, 5), _by_chunk(Tier(35 * GIB, 2048, 24, 80))),
+    ((0, 5, 3), _by_chunk(Tier(35 * GIB, 2048, 16, 80))),
+    ((0, 4, 8), (
         Tier(35 * GIB, 2048, 8, 80), Tier(90 * GIB, 8192, 160, 160), Tier(160 * GIB, 8192, 256, 256),
         Tier(ANY, 16384, 512, 512),
     )),
-    ((0, 4), (Tier(25_000 * MIB, 2048, 8, 80), Tier(ANY, 8192, 160, 160))),
+    ((0, 4, 7), (
+        Tier(25_000 * MIB, 2048, 8, 80), Tier(96 * GIB, 8192, 160, 160), Tier(180_000 * MIB, 8192, 256, 256),
+        Tier(ANY, 16384, 512, 512),
+    )),
+    ((0, 4, 6), (Tier(25_000 * MIB, 2048, 8, 80), Tier(80 * GIB, 8192, 160, 160), Tier(ANY, 8192, 256, 256))),
+    ((0, 4, 1), (Tier(25_000 * MIB, 2048, 8, 80), Tier(ANY, 8192, 160, 160))),
+    ((0, 4), (Tier(25_000 * MIB, 2048, 8, 8), Tier(ANY, 8192, 160, 160))),
     ((0, 0), (Tier(ANY, 8192, 160, 160),)),
 )
-"""Since a version: tiers, smallest first [args, capture]. In which release between 0.5.9 and 0.5.23 the second tier
-grew is assumed."""
+"""Since a version: tiers, smallest first [args, capture]."""
+
+RUNNING_LIMITS_RESERVE_SINCE: Final[Version] = (0, 5, 22)
+"""From then on `--max-running-requests` lowers the largest graph that memory is set aside for [args]."""
+
+NO_GRAPHS_NO_RESERVE_SINCE: Final[Version] = (0, 5, 15)
+"""Before, memory was set aside for graphs that nobody captured [args]."""
+
+NO_PREFILL_GRAPHS: Final[tuple[tuple[Version, frozenset[str]], ...]] = (
+    ((0, 5, 19), frozenset(("images", "vendor", "stages"))),
+    ((0, 5, 17), frozenset(("images", "vendor", "latent"))),
+    ((0, 5, 15), frozenset(("images", "vendor", "latent", "adapters", "data parallel"))),
+    ((0, 5, 11), frozenset(("images", "vendor", "stages", "adapters", "data parallel"))),
+    ((0, 0), frozenset(("images", "vendor", "stages", "adapters", "data parallel", "draft"))),
+)
+"""Since a version: what prefills have no graphs with [prefill]; some networks with eyes have them since 0.5.17."""
 
 DRAFT_REQUESTS: Final = 48
 """`--max-running-requests` where a draft proposes and none is given [args]."""
@@ -80,6 +109,7 @@ class Settings(NamedTuple):
     fraction: float
     chunk: int  # tokens of one prefill step on a rank
     graph_sequences: int  # largest batch with a graph; 0: no graphs
+    prefill_graphs: bool
     page_tokens: int
     kv_dtype: str  # "auto": as activations
     max_running: int | None  # None: follows from the tokens in the pool
@@ -100,13 +130,15 @@ def settings_of(job: ServeJob) -> Settings:
         )
     fraction = plan.memory_fraction or default_fraction(job.version, size, capture)
     drafts = plan.draft is not None and plan.draft.kind != "ngram"
+    running = plan.max_sequences or (DRAFT_REQUESTS if drafts else None)
     return Settings(
         fraction=fraction * vision_factor(job.model, job.version, given=plan.memory_fraction is not None),
         chunk=max(1, capture.chunk // capture.data_parallel),
-        graph_sequences=capture.sequences,
+        graph_sequences=_graph_sequences(job, _largest_graph(job, _tier(job.version, size)), running),
+        prefill_graphs=capture.prefills and plan.graphs,
         page_tokens=plan.block_tokens or _page(job),
         kv_dtype=_cache_dtype(job),
-        max_running=plan.max_sequences or (DRAFT_REQUESTS if drafts else None),
+        max_running=running,
         options=typed_options(job, OPTIONS),
     )
 
@@ -137,19 +169,45 @@ def _tier(version: Version, size: int) -> Tier:
     return next(tier for tier in tiers if size < tier.below)
 
 
+def _largest_graph(job: ServeJob, tier: Tier) -> int:
+    """Sequences of the largest graph that is planned, whether it is captured or not."""
+    named = typed_options(job, OPTIONS).get("cuda-graph-max-bs")
+    wide = job.plan.tp * (job.plan.dp if shares_experts(job.plan) else 1) >= WIDE
+    return int(named) if named is not None else tier.graphs_wide if wide else tier.graphs
+
+
+def _graph_sequences(job: ServeJob, largest: int, running: int | None) -> int:
+    """Sequences of the largest graph that is captured: no more than may run [capture]."""
+    return min(largest, running or largest) if job.plan.graphs else 0
+
+
 def _capture(job: ServeJob, tier: Tier) -> Capture:
     plan = job.plan
     copies = plan.dp if shares_experts(plan) else 1
-    named = typed_options(job, OPTIONS).get("cuda-graph-max-bs")
-    largest = int(named) if named is not None else tier.graphs if plan.tp * copies < 4 else tier.graphs_wide
+    planned = _largest_graph(job, tier)
+    if job.version >= RUNNING_LIMITS_RESERVE_SINCE:
+        planned = min(planned, plan.max_sequences or planned)
+    without = next(found for since, found in NO_PREFILL_GRAPHS if job.version >= since)
     return Capture(
         chunk=plan.batched_tokens or tier.chunk,
-        sequences=min(largest, plan.max_sequences or largest) if plan.graphs else 0,
+        sequences=planned if plan.graphs or job.version < NO_GRAPHS_NO_RESERVE_SINCE else 0,
         ranks=plan.tp * copies * plan.pp,
         data_parallel=copies,
         latent=is_latent(job.model),
         draft=plan.draft.kind if plan.draft is not None else None,
+        prefills=plan.graphs and not without & _traits(job, copies),
     )
+
+
+def _traits(job: ServeJob, copies: int) -> frozenset[str]:
+    """What of a job graphs of prefills may not go with, in the words of NO_PREFILL_GRAPHS."""
+    plan, model = job.plan, job.model
+    found = {
+        "images": any(stack.vision is not None for stack in model.stacks[:-1]),
+        "vendor": job.cluster.gpu.vendor != "NVIDIA", "stages": plan.pp > 1, "latent": is_latent(model),
+        "adapters": plan.lora_slots > 0, "data parallel": copies > 1, "draft": plan.draft is not None,
+    }
+    return frozenset(name for name, there in found.items() if there)
 
 
 def _is_blackwell(gpu: Gpu) -> bool:

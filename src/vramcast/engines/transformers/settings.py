@@ -11,7 +11,7 @@ from vramcast.domain.model import Head, Model, Stack
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.engines.serving.choices import FLAG, Known, typed_options
 from vramcast.engines.serving.weights import Formats
-from vramcast.engines.transformers.versions import Behaviour, behaviour
+from vramcast.engines.transformers.versions import CONTEMPORARY, Behaviour, behaviour
 from vramcast.engines.transformers.weights import formats_of
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.operators.linear import Numerics
@@ -123,7 +123,10 @@ def settings_of(job: ServeJob) -> Settings:
         images=requests.images,
         image_size=requests.image_size,
         padded=bool(options.get("padded", False)),
-        workspace=workspace_bytes(job.cluster.gpu.compute_capability),
+        workspace=workspace_bytes(
+            job.cluster.gpu.compute_capability,
+            torch=next(torch for since, torch, _ in CONTEMPORARY if job.version >= since),
+        ),
         source=source_len(model, prompt),
     )
 

@@ -20,6 +20,16 @@ NEWEST: Final[Version] = (5, 23)
 NEVER: Final[Version] = (1 << 30,)
 ALWAYS: Final[Version] = (0,)
 
+CONTEMPORARY: Final[tuple[tuple[Version, Version, Version], ...]] = (
+    ((5, 18), (2, 13), (1, 15)), ((5, 10), (2, 12), (1, 14)), ((5, 6), (2, 11), (1, 13)), ((5, 3), (2, 10), (1, 13)),
+    ((5, 0), (2, 10), (1, 12)), ((4, 57), (2, 9), (1, 12)), ((4, 55), (2, 8), (1, 10)), ((4, 53), (2, 7), (1, 9)),
+    ((4, 52), (2, 6), (1, 7)), ((4, 50), (2, 6), (1, 5)), ((4, 48), (2, 6), (1, 3)), ((4, 46), (2, 5), (1, 1)),
+    ((4, 43), (2, 4), (0, 33)), ((4, 40), (2, 3), (0, 30)), ((4, 38), (2, 2), (0, 27)), ((4, 34), (2, 1), (0, 23)),
+    ((0,), (2, 0), (0, 20)),
+)
+"""Release of transformers, the torch and the Accelerate that were the newest when its last patch came out. 4.52 allows
+no torch after 2.6."""
+
 
 class Behaviour(NamedTuple):
     """One family's code in one release."""
@@ -135,6 +145,16 @@ STACKED_EXPERTS_SINCE: Final[dict[str, Version]] = {
 GROUPED_EXPERTS_SINCE for every other family. Those of a later release came with code of their own before, with linear
 layers, as Kimi K2 still does."""
 
+BATCHED_EXPERTS: Final = ("gpt_oss", "llama4")
+"""Families whose experts were one batched product already before GROUPED_EXPERTS_SINCE."""
+
+MET_EXPERTS_SINCE: Final[dict[str, Version]] = {
+    "mixtral": (4, 52), "qwen2_moe": (4, 52), "qwen3_moe": (4, 53),
+    **dict.fromkeys(("ernie4_5_moe", "hunyuan_v1_moe", "minimax", "qwen3_next", "qwen3_omni_moe"), ALWAYS),
+}
+"""First release whose loop leaves out experts without a token: `expert_hit`, `expert_hitted` in the wheels 4.51.3 to
+4.57.1; the last five are newer than their families' older siblings."""
+
 OWN_ROUTER_SINCE: Final[dict[str, Version]] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "gpt_oss", "kimi_k2"), ALWAYS),
     "llama4": (5, 5), "gemma4": NEVER,
@@ -194,6 +214,30 @@ def left_whole(family: str, version: Version) -> tuple[str, ...]:
     if version >= OWN_ROUTER_SINCE.get(name, GROUPED_EXPERTS_SINCE):
         found += ("moe.router",)
     return found
+
+
+def loops_experts(family: str, version: Version) -> bool:
+    """Whether a family's code runs its experts one after the other, those without a token included.
+
+    Source: transformers models/<family>/modeling_*.py; from 5.0 on modeling_utils.py
+    `get_correct_experts_implementation`: "grouped_mm" unless something else is asked for
+
+    >>> loops_experts("qwen3_moe", (4, 57)), loops_experts("qwen3_moe", (5, 0)), loops_experts("gpt_oss", (4, 57))
+    (True, False, False)
+    """
+    name = family_of(family)
+    if name in BATCHED_EXPERTS:
+        return False
+    return version < max(GROUPED_EXPERTS_SINCE, STACKED_EXPERTS_SINCE.get(name, GROUPED_EXPERTS_SINCE))
+
+
+def meets_experts(family: str, version: Version) -> bool:
+    """Whether a loop over experts leaves out those without a token.
+
+    >>> meets_experts("qwen3_moe", (4, 51)), meets_experts("qwen3_moe", (4, 57))
+    (False, True)
+    """
+    return version >= MET_EXPERTS_SINCE.get(family_of(family), NEVER)
 
 
 def left_sentences(model: Model, left: tuple[str, ...], version: Version) -> Iterator[str]:

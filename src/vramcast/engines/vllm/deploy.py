@@ -89,9 +89,12 @@ def _check_served(model: Model, settings: Settings) -> None:
 def _assumptions(job: ServeJob, settings: Settings) -> tuple[str, ...]:
     plan = job.plan
     found = []
-    if plan.max_sequences is None or plan.batched_tokens is None:
-        batch = f"{settings.max_sequences} sequences and {settings.batched_tokens:,} tokens a step"
-        found.append(f"{batch}, vLLM's default")
+    tokens = f"{settings.batched_tokens:,} tokens a step"
+    if plan.max_sequences is None:
+        also = f" and {tokens}" if plan.batched_tokens is None else ""
+        found.append(f"{settings.max_sequences} sequences{also}, vLLM's default")
+    elif plan.batched_tokens is None:
+        found.append(f"{tokens}, vLLM's default")
     if plan.memory_fraction is None and plan.cache_bytes is None:
         found.append(f"gpu-memory-utilization {settings.memory_fraction:g}, vLLM's default")
     return tuple(found)

@@ -7,6 +7,7 @@ little more; the last groups of a kind are padded
 [hybrid] vllm/model_executor/models/config.py `HybridAttentionMambaModelConfig.verify_and_update_config`: attention
 blocks grow until a page holds a recurrent state
 [mamba] vllm/v1/kv_cache_interface.py `MambaSpec.max_memory_usage_bytes`
+[state_dtype] vllm/model_executor/layers/mamba/mamba_utils.py `MambaStateDtypeCalculator`
 [sparse] vllm/v1/attention/backends/mla/flashmla_sparse.py: an FP8 row keeps its rotary part in 16 bits, with scales
 """
 
@@ -40,6 +41,10 @@ KERNEL_CHUNK: Final = 256
 SPARSE_FP8_BY_DEFAULT_BEFORE: Final[Version] = (0, 12)
 """Until then sparse latent attention cached in FP8 unless told otherwise [DeepseekV32ForCausalLM config]."""
 
+DELTA: Final = "kimi_delta"
+DELTA_WIDTH: Final = 4
+"""Kimi delta attention keeps its states in fp32 whatever else is asked for [state_dtype `kda_state_dtype`]."""
+
 FP8: Final = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -71,6 +76,7 @@ class CacheSpec(NamedTuple):
     speculative_tokens: int = 0
     states: str = "none"  # what prefix caching keeps of recurrent states: "none", "align" or "all"
     conv_width: int = 2
+    state_width: int = 4  # of an element of a recurrent state [bytes]
     chunk: int = 0  # tokens of Llama 4's chunked layers, which have a window but are no sliding ones
     hybrid_manager: bool = True
     auto_dtype: bool = True  # the cache's dtype was not asked for
@@ -110,7 +116,9 @@ def grouped(stages: Sequence[Iterable[Mixer | None]], spec: CacheSpec) -> Groupi
 def kind_of(mixer: Mixer | None, spec: CacheSpec) -> Kind | None:
     """What a layer keeps; None for layers that keep nothing of their own."""
     if isinstance(mixer, (Mamba, LinearAttention)):
-        return Kind("state", 0, state_bytes=state_bytes(mixer, tp=spec.tp, conv_width=spec.conv_width))
+        width = DELTA_WIDTH if isinstance(mixer, LinearAttention) and mixer.variant == DELTA else spec.state_width
+        size = state_bytes(mixer, tp=spec.tp, conv_width=spec.conv_width, state_width=width)
+        return Kind("state", 0, state_bytes=size)
     if isinstance(mixer, MultiLatentAttention):
         return Kind("full attention", _latent_bytes(mixer, spec), latent=True)
     if not isinstance(mixer, Attention):

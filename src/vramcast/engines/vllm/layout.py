@@ -13,6 +13,7 @@ from vramcast.engines.serving.rank import kv_dtype_of
 from vramcast.engines.serving.stages import Stage
 from vramcast.engines.vllm.compressed import compressed_groups, is_compressed
 from vramcast.engines.vllm.groups import CacheSpec, Grouping, grouped
+from vramcast.engines.vllm.options import STATE_WIDTHS
 from vramcast.engines.vllm.pool import BlockPool
 from vramcast.engines.vllm.settings import Settings, generates
 
@@ -22,6 +23,10 @@ LOGS_CONCURRENCY_SINCE: Final[Version] = (0, 21)
 STATE_OF_EVERY_BLOCK: Final = frozenset(("mamba", "mamba2", "falcon_mamba", "jamba", "nemotron_h"))
 STATE_OF_EVERY_BLOCK_UNTIL: Final[Version] = (0, 27)
 """Families whose prefix caching kept the state after every block, before 0.27 [MambaModelConfig]."""
+
+WIDE_STATES_SINCE: Final[dict[str, Version]] = {"qwen3_5": (0, 17), "nemotron_h": (0, 14)}
+"""Beginning of families whose configurations ask for fp32 states -> since when that is read: `mamba_ssm_dtype`,
+`mamba_ssm_cache_dtype` [vllm/model_executor/models/config.py]. Without the key Nemotron-H has fp32 since 0.20."""
 
 CHUNKED_FAMILY: Final = "llama4"
 
@@ -52,11 +57,21 @@ def cache_spec(job: ServeJob, settings: Settings) -> CacheSpec:
         speculative_tokens=plan.draft.tokens if plan.draft is not None else 0,
         states=_states(job.model, settings),
         conv_width=settings.width,
+        state_width=_state_width(job.model, settings),
         chunk=_chunk(job.model),
         hybrid_manager=settings.options.hybrid_manager is not False,
         auto_dtype=plan.kv_dtype == "auto",
         windows=settings.v1,
     )
+
+
+def _state_width(model: Model, settings: Settings) -> int:
+    """Bytes of an element of a recurrent state: as activations, unless the network's configuration says fp32."""
+    asked = settings.options.mamba_ssm_cache_dtype
+    if asked != "auto":
+        return STATE_WIDTHS[asked]
+    wide = (since for family, since in WIDE_STATES_SINCE.items() if model.family.startswith(family))
+    return STATE_WIDTHS["float32"] if any(settings.version >= since for since in wide) else settings.width
 
 
 def _states(model: Model, settings: Settings) -> str:

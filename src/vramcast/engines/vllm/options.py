@@ -20,14 +20,18 @@ class Options(NamedTuple):
     graph_sizes: int | None = None  # batch sizes captured, where the user lists them
     graphs_in_budget: bool | None = None  # VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS
     flashinfer_sampler: bool | None = None  # VLLM_USE_FLASHINFER_SAMPLER
+    mamba_ssm_cache_dtype: str = "auto"  # --mamba-ssm-cache-dtype: of recurrent states
     allow_long: bool = False  # VLLM_ALLOW_LONG_MAX_MODEL_LEN
 
+
+STATE_WIDTHS: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""dtype of recurrent states, as vLLM names it -> bytes of an element."""
 
 KNOWN: Final[dict[str, Known]] = {
     "v1": FLAG, "offline": FLAG, "hybrid-manager": FLAG,
     "language-model-only": Known(bool, about="towers"), "images": Known(int, least=0, most=1 << 16, about="towers"),
     "graph-sizes": Known(int, most=1 << 16), "graphs-in-budget": FLAG, "flashinfer-sampler": FLAG,
-    ALLOW_LONG: FLAG,
+    "mamba-ssm-cache-dtype": Known(str, choices=("auto", *STATE_WIDTHS), about="states"), ALLOW_LONG: FLAG,
 }
 """Option as users write it -> what its value may be."""
 

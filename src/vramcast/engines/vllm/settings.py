@@ -15,6 +15,7 @@ from vramcast.domain.cublas import workspace_bytes
 from vramcast.domain.device import Gpu
 from vramcast.domain.model import Attention, Head, LinearAttention, Mamba, Model, MoE
 from vramcast.domain.serving import ServeJob, Version
+from vramcast.domain.version import last_patch
 from vramcast.engines.serving.rank import WIDTHS, dtype_of
 from vramcast.engines.vllm.options import Options, options_of
 from vramcast.units import GIB
@@ -74,8 +75,6 @@ MAMBA_PREFIXES_SINCE: Final[Version] = (0, 26)
 
 BLOCK_TOKENS: Final = 16
 
-LAST_PATCH: Final = 99
-
 TORCH_SINCE: Final[tuple[tuple[Version, Version], ...]] = (
     ((0, 33), (2, 14)), ((0, 27), (2, 13)), ((0, 20), (2, 11)), ((0, 17), (2, 10)), ((0, 11), (2, 8)),
     ((0, 8), (2, 6)), ((0, 0), (2, 4)),
@@ -118,7 +117,8 @@ def settings_of(job: ServeJob) -> Settings:
 
     Raises: InvalidSpec for options that vLLM does not have
     """
-    plan, version, options = job.plan, last_patch(job.version), options_of(job)
+    version = last_patch(job.version)
+    plan, options = job.plan, options_of(job)
     v1 = version >= V1_SINCE if options.v1 is None else options.v1
     sequences, tokens = _batch(job, options, v1=v1)
     second = v1 and uses_runner_2(job.model, version)
@@ -142,15 +142,6 @@ def settings_of(job: ServeJob) -> Settings:
         ),
         options=options,
     )
-
-
-def last_patch(version: Version) -> Version:
-    """A release named without its patch is its last.
-
-    >>> last_patch((0, 11)) > (0, 11, 2) > last_patch((0, 11, 0))
-    True
-    """
-    return (*version, LAST_PATCH) if len(version) < len(("major", "minor", "patch")) else version
 
 
 def _batch(job: ServeJob, options: Options, *, v1: bool) -> tuple[int, int]:

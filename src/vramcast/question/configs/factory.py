@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from vramcast.question.configs.reading import Config, Reading, together
+from vramcast.engines.eager.liger import LIGER
+from vramcast.question.configs.reading import Config, Reading, Unread, together
 from vramcast.question.configs.trainers import ARGUMENTS, arguments_of, precision_of
 from vramcast.question.configs.watched import Known, Watched
 
 FACTORY: Final = Known("llamafactory", "arguments", (ARGUMENTS,))
 
-STAGES: Final = {"pt": "pretrain", "sft": "sft", "dpo": "dpo", "ppo": "ppo", "rm": "reward"}
-"""`stage` -> what is optimised."""
+STAGES: Final = {"pt": "pretrain", "sft": "sft", "dpo": "dpo"}
+"""`stage` -> what is optimised. Rewards (rm) and PPO have TRL's value head beside the language head, whose logits are
+computed too [LF model/loader.py `add_valuehead`, train/rm/trainer.py]: that is not the reward model of `objective`."""
 
 CUTOFF: Final = 2048
 """cutoff_len where nobody says it [LF hparams/data_args.py]."""
@@ -26,10 +28,11 @@ RANK: Final = 8
 KERNELS: Final = {"auto": None, "sdpa": None, "fa2": "flash", "fa3": "flash", "disabled": "eager"}
 """`flash_attn` -> kernel; None: as Transformers chooses [LF model_utils/attention.py]."""
 
-MULTIMODAL: Final = re.compile(
-    r"vl|llava|omni|vision|pixtral|paligemma|mllama|minicpm_[vo]|gemma3|gemma4|4v|audio|moss"
-)
-"""Templates of models with towers, which LLaMA-Factory freezes while the rest learns [LF data/template.py]."""
+TOWERS: Final = Unread("model_name_or_path", "names a model with towers, which LLaMA-Factory leaves frozen; that is "
+                       "not modelled", of_towers=True)
+"""Whatever the template: the network decides [LF model_utils/visual.py `COMPOSITE_MODELS`]."""
+
+FUSED_HEAD: Final = "fused_linear_cross_entropy"
 
 ALL: Final = "all-linear"
 
@@ -51,13 +54,12 @@ def read_factory(config: Config) -> Reading:
     options |= {"objective": objective or "sft"}
     if model := values.text("model_name_or_path"):
         options["model"] = model
-    if MULTIMODAL.search(str(values.get("template", ""))):
-        values.cannot("template", f"{str(values.get('template'))[:40]} is of a model with towers that stay frozen, "
-                      "which is not modelled")
+    values.get("template")
     options["seq-len"] = values.count("cutoff_len") or CUTOFF
     if (kernel := values.one_of("flash_attn", KERNELS, option="attention")) is not None:
         options["attention"] = kernel
-    options = together(options, _recompute(values), _kernels(values), _low_rank(values), _adapters(values))
+    kernels = _kernels(values, options["objective"])
+    options = together(options, _recompute(values), kernels, _low_rank(values), _adapters(values))
     if options["engine"] == "unsloth":  # which prepares packed bases itself
         pairs = options.get("engine-option", ())
         options["engine-option"] = tuple(pair for pair in pairs if not pair.startswith("prepare_kbit="))
@@ -66,7 +68,7 @@ def read_factory(config: Config) -> Reading:
     read = arguments_of(values, config.name)
     notes = [] if "cutoff_len" in values else [f"cutoff_len is not given: {CUTOFF}, as LLaMA-Factory has it"]
     workers = values.count("ray_num_workers")
-    options, unread = together(options, read.options), (*values.unread(), *read.unread)
+    options, unread = together(options, read.options), (*values.unread(), *read.unread, TOWERS)
     return Reading("llama-factory", options, {}, read.batch, unread, (*notes, *read.notes), ranks=workers)
 
 
@@ -97,12 +99,21 @@ def _recompute(values: Watched) -> dict[str, Any]:
     return {"recompute": "full", "engine-option": (f"reentrant={str(reentrant).lower()}",)}
 
 
-def _kernels(values: Watched) -> dict[str, Any]:
-    """Whose kernels run beside PyTorch's."""
+def _kernels(values: Watched, objective: str) -> dict[str, Any]:
+    """Whose kernels run beside PyTorch's; preferences need logits, which Liger's head never makes [LF model/loader.py
+    `require_logits`]."""
     if values.flag("use_unsloth"):
         values.get("enable_liger_kernel")  # which it replaces
         return {"engine": "unsloth"}
-    return {"engine-option": ("liger=true",)} if values.flag("enable_liger_kernel") else {}
+    if not values.flag("enable_liger_kernel"):
+        return {}
+    kernels = liger_of_stage(objective)
+    return {"engine-option": ("liger=true" if kernels == LIGER else f"liger={'+'.join(kernels)}",)}
+
+
+def liger_of_stage(objective: str) -> tuple[str, ...]:
+    """Kernels of Liger that LLaMA-Factory switches on, and that the loss of the objective runs through."""
+    return LIGER if objective in ("pretrain", "sft") else tuple(name for name in LIGER if name != FUSED_HEAD)
 
 
 def _low_rank(values: Watched) -> dict[str, Any]:
@@ -153,7 +164,8 @@ def _stored(values: Watched) -> dict[str, Any]:
     bits = values.one_of("quantization_bit", {"4": 4, "8": 8}, option="base-weights")
     values.only("quantization_method", "bnb", "BNB", "bitsandbytes")
     if (named := QUANTISED.search(str(values.get("model_name_or_path", "")))) is not None:
-        kind = STORED.get(named[0].lower())
+        eight = re.search(r"(?i)int8|8-?bit", str(values.get("model_name_or_path")))
+        kind = "gptq-int8" if eight and named[0].lower() == "gptq" else STORED.get(named[0].lower())
         if kind is None:
             values.cannot("model_name_or_path", f"{named[0]} weights are not modelled", option="base-weights")
         return {"base-weights": kind} if kind else {}

@@ -12,7 +12,7 @@ from vramcast.domain.model import Model
 from vramcast.errors import SourceError
 from vramcast.question.build import market_of
 from vramcast.question.configs.paths import Configs
-from vramcast.question.configs.readers import Given, as_options, left_open, read_files, settled, solved
+from vramcast.question.configs.readers import Given, about_network, as_options, left_open, read_files, settled, solved
 from vramcast.question.options import MARKET_OPTIONS, over, parse_count
 
 SERVERS: Final = ("vllm", "sglang")
@@ -38,6 +38,7 @@ def with_configs(
     if "gpus" in merged:
         given, ranks = _on_cluster(given, merged)
         merged = solved(merged, given.batch, ranks, named)
+    given = about_network(given, merged.get("model"))
     given = settled(given, {**(beneath or {}), **named}, ignore_unread=configs.ignore_unread)
     open_ = left_open(given, merged) if command == "train" else ()
     model = options.get("model")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vramcast.domain.job import Workload
+from vramcast.domain.model import Model
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 from vramcast.question.configs import accelerate, deepspeed, megatron, servers, torchtitan, trainers
 from vramcast.question.configs.deepspeed import under_the_trainer
@@ -99,6 +100,25 @@ def _is_said(one: Unread, others: list[tuple[str, str, Reading]]) -> bool:
         one.file == found.format or one.option in (*found.options, *(OPTIONS_OF_BATCH[kind] for kind in found.batch))
         for _, _, found in others
     )
+
+
+def about_network(given: Given, named: object) -> Given:
+    """What is left unread once it is known whether the network has towers that see or hear.
+
+    Args:
+        given: what was read
+        named: the model of the question: a network, its name, or None
+
+    Raises: SourceError or UnknownName where its name means none
+    """
+    if named is None or not any(one.of_towers for _, one in given.unread):
+        return given
+    from vramcast.sources.resolve import resolve_model  # most files need no network to be read
+
+    model = named if isinstance(named, Model) else resolve_model(str(named))
+    if any(stack.vision is not None for stack in model.stacks[:-1]):
+        return given
+    return given._replace(unread=tuple((file, one) for file, one in given.unread if not one.of_towers))
 
 
 def settled(given: Given, named: Iterable[str], *, ignore_unread: bool) -> Given:

@@ -45,6 +45,7 @@ class Unread(NamedTuple):
     option: str = ""  # of vramcast, which settles it where it is given by name
     file: str = ""  # format of another file, which settles it where it is given beside this one
     of_network: bool = False  # says what the network is, not how it is trained or split
+    of_towers: bool = False  # holds only where the network has towers that see or hear
 
 
 class Reading(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from vramcast.estimate.variants import BF16_RECIPES
-from vramcast.question.configs.readers import Given, as_options, left_open, settled
+from vramcast.question.configs.readers import Given, about_network, as_options, left_open, settled
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.planning import ON_ONE, VARIED, goal_of
 
@@ -57,6 +57,7 @@ def for_search(
     Raises: Unsupported for what files say and nobody here understands
     """
     named = {name: value for name, value in options.items() if value is not None}
+    given = about_network(given, named.get("model", given.options.get("model")))
     given = settled(given, (*named, *LEFT_TO_SEARCH), ignore_unread=ignore_unread)
     whole = given.options | ({"global-batch": given.batch["global"]} if "global" in given.batch else {})
     if goal_of(named) in ONE_PLAN:

@@ -60,10 +60,14 @@ SUFFIXES: Final = {
 OFF: Final = ("", "auto", -1)
 """Values that leave a choice to the engine."""
 
+FITTED: Final = ("max_model_len",)
+"""What vLLM then makes as large as the card allows, which is no default [vllm v1/core/kv_cache_utils.py,
+`_auto_fit_max_model_len`]."""
+
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "enable_chunked_prefill": (True,), "async_scheduling": (True,), "optimization_level": (2, 3),
     "runner": ("auto", "generate"), "task": ("auto", "generate"), "model_impl": ("auto", "vllm"),
-    "cpu_offload_gb": (0, 0.0),
+    "cpu_offload_gb": (0, 0.0), "device": ("auto", "cuda"),
     "load_format": ("auto", "safetensors", "pt", "npcache", "dummy", "bitsandbytes", "runai_streamer", "mistral"),
     "prefill_context_parallel_size": (1,), "mamba_cache_mode": ("none",), "performance_mode": ("balanced",),
     "attention_backend": ("auto",), "enable_sleep_mode": (False,),
@@ -82,6 +86,14 @@ VERSIONS: Final[dict[str, re.Pattern[str]]] = {
 
 OTHER_IMAGES: Final = re.compile(r"\b(nvcr\.io/\S+|rocm/\S+|intel/\S+|quay\.io/ascend/\S+|\S+-rocm\S*|\S+:\S*rocm\S*)")
 """Images of other builds, whose version is none of the engine's."""
+
+TAGGED: Final = re.compile(r"((?:vllm/vllm-openai|lmsysorg/sglang):(?!v?\d|latest\b|\$)[^\s'\"]+)")
+"""Images of the engines whose tag is a name: of one model, of one day, of one's own."""
+
+WITHOUT_CARDS: Final = re.compile(
+    r"(?i)\b(\S*(?:vllm|sglang)[\w./-]*(?:-|:)(?:\S*-)?(?:cpu|xpu|tpu|npu|hpu|neuron|xeon)\b[^\s'\"]*)"
+)
+"""Images of the engines that run on no GPU of the catalogue."""
 
 
 class Server(NamedTuple):
@@ -146,13 +158,13 @@ def _read(config: Config, server: Server) -> Reading:
     options: dict[str, Any] = {"engine": server.engine} | translated(values, server.targets)
     for name, (option, _) in server.targets.items():
         value = values.get(name)
-        wanted = value is not None and value not in OFF and not isinstance(value, bool)
+        wanted = value is not None and (value not in OFF or name in FITTED) and not isinstance(value, bool)
         if wanted and option not in translated({name: value}, {name: server.targets[name]}):
             values.refuse(name, "a value that is understood", option=option)
     models = [text for name in ("model", "model_tag", "model_path") if isinstance(text := values.get(name), str)]
     options |= {"model": models[0]} if models else {}
     if "config" in values:
-        values.cannot("config", ELSEWHERE, file="vllm")
+        values.cannot("config", ELSEWHERE, file=server.engine)
     options |= _stored(values) | _adapters(values, server)
     options |= _vllm(values) if server is VLLM else _sglang(values)
     if command.variables.get(way_out(server.engine)) not in (None, "", "0"):
@@ -250,8 +262,8 @@ def _long(values: Mapping[str, Any], server: Server) -> dict[str, Any]:
 
 
 OLDER: Final = ("enable_dp_attention", "enable_ep_moe", "disable_cuda_graph", "cuda_graph_max_bs", "cuda_graph_bs",
-                "max_seq_len_to_capture", "enable_torch_compile", "task")
-"""Names of earlier versions that begin those of others."""
+                "max_seq_len_to_capture", "enable_torch_compile", "task", "config", "device")
+"""Names of earlier versions, and of the command around the engine's, that begin those of others."""
 
 
 def _whole(name: str, server: Server) -> str:
@@ -303,6 +315,8 @@ def _vllm(values: Watched) -> dict[str, Any]:
         options.append("language-model-only=true")
     if values.flag("disable_hybrid_kv_cache_manager"):
         options.append("hybrid-manager=false")
+    if (states := values.get("mamba_ssm_cache_dtype")) is not None:
+        options.append(f"mamba-ssm-cache-dtype={states}")
     sizes = values.get("cudagraph_capture_sizes")
     if isinstance(sizes, list):
         options.append(f"graph-sizes={len(sizes)}")
@@ -423,7 +437,9 @@ def _versions(config: Config, server: Server, options: dict[str, Any]) -> Iterat
     elif found:
         why = f"is named in {len(found)} versions; give --engine {server.engine}@VERSION"
         yield Unread(server.engine, why, "engine")
-    if (image := OTHER_IMAGES.search(config.text)) is not None and not found:
+    if (image := WITHOUT_CARDS.search(config.text)) is not None:
+        yield Unread(image[1][:60], "runs on no GPU; vramcast answers for GPUs")
+    elif not found and (image := OTHER_IMAGES.search(config.text) or TAGGED.search(config.text)) is not None:
         why = f"does not say which {server.engine} is in it; give --engine {server.engine}@VERSION"
         yield Unread(image[1][:60], why, "engine")
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from vramcast.question.configs.watched import Watched
@@ -19,8 +20,11 @@ STRATEGIES: Final = {
 WRAPPED: Final = ("TRANSFORMER_BASED_WRAP",)
 """One unit a layer: what is modelled."""
 
-PREFETCHES: Final = {"BACKWARD_PRE": "pre", "NO_PREFETCH": "none"}
-"""The latter where nothing is said [acc]."""
+LAYER: Final = re.compile(r"\w*(?<!Moe)(?<!MoE)(?:Layer|Block)")
+"""How Transformers calls one layer of a network; its parts end in MLP, Attention, MoeBlock, Experts ..."""
+
+PREFETCHES: Final = {"backward_pre": "pre", "no_prefetch": "none"}
+"""The latter where nothing is said; in any case [acc]."""
 
 OF_ONE: Final = ("use_orig_params", "sync_module_states", "forward_prefetch", "backward_prefetch", "sharding_strategy",
                  "limit_all_gathers")
@@ -47,7 +51,7 @@ def fsdp_options(
 
     version = fsdp.count(key("version")) or version
     policy = str(fsdp.get(key("auto_wrap_policy"), wrap)).upper()
-    fsdp.get(key("transformer_layer_cls_to_wrap"))
+    _check_units(fsdp, key("transformer_layer_cls_to_wrap"))
     if policy not in WRAPPED:
         fsdp.cannot(key("auto_wrap_policy"), f"{policy[:40]} is not modelled; {', '.join(WRAPPED)} is")
     fsdp.get(key("min_num_params"))  # of the other policy
@@ -60,7 +64,7 @@ def fsdp_options(
         for name, usual in (("forward_prefetch", (False, "false")), ("use_orig_params", (True, "true")),
                             ("limit_all_gathers", (True, "true"))):
             fsdp.only(key(name), *usual)
-        prefetch = fsdp.one_of(key("backward_prefetch"), PREFETCHES, option="engine-option")
+        prefetch = fsdp.one_of(key("backward_prefetch"), PREFETCHES, lower=True, option="engine-option")
         found |= {"engine-option": (f"backward_prefetch={prefetch or 'none'}",)} if prefetch != "pre" else {}
     if offload or fsdp.flag(key("offload_params")) or fsdp.flag(key("cpu_offload")):
         found |= {"offload-optimizer": "cpu", "offload-parameters": "cpu"}
@@ -71,6 +75,14 @@ def fsdp_options(
     return found if found.get("shards") != "nothing" else {
         name: value for name, value in found.items() if name not in ("sharded-by", "engine-option")
     }
+
+
+def _check_units(fsdp: Watched, key: str) -> None:
+    """Refuse units that are no whole layers."""
+    named = fsdp.get(key) or ()
+    listed = named if isinstance(named, (list, tuple)) else str(named).split(",")
+    if others := [text for name in listed if not LAYER.fullmatch(text := str(name).strip())]:
+        fsdp.cannot(key, f"units of {others[0][:60]} are not modelled; units of one layer are")
 
 
 def _strategy(fsdp: Watched, strategy_key: str, reshard_key: str, given: str | None, version: int) -> dict[str, Any]:

@@ -27,7 +27,8 @@ TOOLS: Final = (
          r"\baxolotl (?:train|preprocess|inference|fetch)\b|\baxolotl\.cli\b"),
     Tool("LLaMA-Factory, for Megatron", (
         "stage|finetuning_type|template tensor_model_parallel_size|pipeline_model_parallel_size",)),
-    Tool("LLaMA-Factory (its YAML is read)", (), r"\bllamafactory-cli train\b"),
+    Tool("LLaMA-Factory (its YAML is read)", (),
+         r"\bllamafactory-cli train\b|\btrain_bash\.py\b|\bsrc/train\.py\s+\S+\.yaml\b|--finetuning_type\b"),
     Tool("LLaMA-Factory v1", ("model train_dataset", "model dist_config", "model peft_config")),
     Tool("LLaMA-Factory, for inference or export", (
         "model_name_or_path infer_backend", "model_name_or_path export_dir"), r"\bllamafactory-cli (?!train)\w+"),
@@ -74,9 +75,13 @@ TOOLS: Final = (
     Tool("MMEngine", (), r"\bmmengine\b|\btools/dist_train\.sh\b"),
     Tool("slime", (), r"\btrain_async\.py\b(?:.|\\\n)*--rollout-"),
     Tool("a script that the deepspeed launcher starts", (), r"^\s*deepspeed\s+(?:--\w+(?:[ =]\S+)?\s+)*\S+\.py\b"),
+    Tool("a script that accelerate launches", (), r"\baccelerate launch\b"),
     Tool("Transformers' examples", (),
          r"\brun_(?:clm|mlm|glue|qa|summarization|translation|seq2seq|swag|ner)\w*\.py\b"),
+    Tool("a script of Transformers' Trainer (a YAML or JSON of its arguments is read)", (),
+         r"--per_device_train_batch_size\b|\bTrainingArguments\("),
     # serving
+    Tool("vLLM in Python (its command is read)", (), r"\bfrom vllm import\b|\bapi_server\.py\b"),
     Tool("SGLang's router", (), r"\bsglang_router\b"),
     Tool("Text Generation Inference", (), r"\btext-generation-(?:launcher|inference|server)\b"),
     Tool("LMDeploy", (), r"\blmdeploy (?:serve|chat|lite)\b"),

@@ -53,7 +53,8 @@ def is_torchtitan(config: Config) -> bool:
     """A command with torchtitan's sections, a registry function, or one of its old files."""
     text = config.text
     return config.table is None and (
-        "--parallelism." in text or "torchtitan" in text or "\n[parallelism]" in f"\n{text}"
+        "--parallelism." in text or "torchtitan" in text or "\n[parallelism]" in f"\n{text}" or (
+            config.name.endswith(".toml") and "\n[training]" in f"\n{text}" and "\nflavor" in text)
     )
 
 

@@ -232,5 +232,7 @@ def _fsdp(values: Watched) -> dict[str, Any]:
         values.cannot("fsdp", f"{sorted(strange)[0][:40]!r} is not one of full_shard, shard_grad_op, no_shard, "
                       "hybrid_shard, offload, auto_wrap", option="shards")
         return {}
+    sized = any(inner.number(name) for name in ("min_num_params", "fsdp_min_num_params"))
+    layers = "SIZE_BASED_WRAP" if sized else "TRANSFORMER_BASED_WRAP"
     return fsdp_options(inner, strategy=strategies[0].upper() if strategies else None, offload="offload" in named,
-                        prefix="")
+                        wrap=layers if named & {"auto_wrap", "true"} else "NO_WRAP", prefix="")

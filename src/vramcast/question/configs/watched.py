@@ -167,6 +167,9 @@ class Watched(dict[str, Any]):
             if name in self.inner:
                 yield from self.inner[name].unread(f"{prefix}{name}.")
         yield from (one for name, one in self.refused.items() if not dict.__contains__(self, name))
+        for name, inner in self.inner.items():
+            if not dict.__contains__(self, name):  # what a table that is not there would have to say
+                yield from inner.unread(f"{prefix}{name}.")
 
     def _is_nothing(self, name: str, value: Any) -> bool:
         if self.known is None:

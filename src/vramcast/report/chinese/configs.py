@@ -35,6 +35,7 @@ CONFIGS_ZH: Final[dict[str, str]] = {
     "LLaMA-Factory, for Megatron": "LLaMA-Factory（Megatron）",
     "LLaMA-Factory, for inference or export": "LLaMA-Factory（推理或导出）",
     "LLaMA-Factory (its YAML is read)": "LLaMA-Factory（可读其 YAML）",
+    "a script that accelerate launches": "由 accelerate 启动的脚本",
     "a script that the deepspeed launcher starts": "由 deepspeed 启动的脚本",
     "Transformers (a model's config.json: give it as MODEL)": "Transformers（模型的 config.json：请作为 MODEL 给出）",
     "vramcast (a job file: give it with --file)": "vramcast（任务文件：请用 --file 给出）",
@@ -92,8 +93,8 @@ CONFIGS_ZH: Final[dict[str, str]] = {
     "replaces norms, activations and rotary embeddings too, which is not modelled; liger_kernel_config can leave it to "
     "the loss":
         "还会替换归一化、激活与旋转位置编码，未建模；liger_kernel_config 可只用于损失",
-    "{template} is of a model with towers that stay frozen, which is not modelled":
-        "{template} 是带有冻结视觉塔的模型，未建模",
+    "names a model with towers, which LLaMA-Factory leaves frozen; that is not modelled":
+        "是带有视觉或音频塔的模型，LLaMA-Factory 将其冻结，未建模",
     "trains on the host, where no GPU memory is taken": "在主机上训练，不占显存",
     "is left to the run beside {copies} copies; give --shard-group":
         "有 {copies} 份副本时留给运行时；请给出 --shard-group",
@@ -114,6 +115,8 @@ CONFIGS_ZH: Final[dict[str, str]] = {
         "写明了 {count} 个版本；请给出 --engine {engine}@版本",
     "does not say which {engine} is in it; give --engine {again}@VERSION":
         "没有说明其中的 {engine} 版本；请给出 --engine {again}@版本",
+    "runs on no GPU; vramcast answers for GPUs": "不在 GPU 上运行；vramcast 只回答 GPU 的问题",
+    "units of {part} are not modelled; units of one layer are": "未建模以 {part} 为单元；已建模以一层为单元",
     "elastic (Flextron) training is not modelled": "未建模弹性（Flextron）训练",
     "multimodal Megatron models are not modelled": "未建模多模态 Megatron 模型",
     "TransformerEngine's op fuser is not modelled": "未建模 TransformerEngine 的算子融合器",

@@ -71,6 +71,10 @@ SERVING_ZH: Final[dict[str, str]] = {
         "SGLang 此时最多同时运行 {running} 个请求，其余等待；可增大 --max-sequences",
     "{sequences} sequences and {tokens} tokens a step, vLLM's default":
         "每步 {sequences} 条序列、{tokens} 个 token（vLLM 默认）",
+    "{sequences} sequences, vLLM's default": "{sequences} 条序列（vLLM 默认）",
+    "{tokens} tokens a step, vLLM's default": "每步 {tokens} 个 token（vLLM 默认）",
+    "{engine:w} runs {running:w} of {asked:w} sequences at once, the others wait; raise --max-sequences":
+        "{engine} 同时只运行 {asked} 条序列中的 {running} 条，其余等待；可增大 --max-sequences",
     "gpu-memory-utilization {fraction}, vLLM's default": "gpu-memory-utilization {fraction}（vLLM 默认）",
     # speed
     "no speed: {reason}": "无法给出速度：{reason}",

@@ -23,6 +23,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "DeepSpeed 保存 16 位权重，可训练部分另有 fp32 副本",
     "the frozen weights are loaded in 16 bits, adapters are fp32 under autocast":
         "冻结的权重以 16 位加载，适配器在 autocast 下为 fp32",
+    "a reward model: one score in the place of the vocabulary's head, as TRL's RewardTrainer loads it":
+        "奖励模型：以一个分数代替词表输出层，如 TRL 的 RewardTrainer 所加载",
     "samples of {count} tokens; --seq-len says otherwise": "样本长 {count} 个 token；可用 --seq-len 另行指定",
     "samples of {count} tokens, as many positions as {model} has; --seq-len says otherwise":
         "样本长 {count} 个 token，即 {model} 的全部位置；可用 --seq-len 另行指定",
@@ -55,6 +57,12 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "TRL {version} 会准备压缩模型：未压缩的权重为 fp32，隐藏状态也是",
     "TRL {version} prepares packed models: norms are fp32, and so are hidden states":
         "TRL {version} 会准备压缩模型：归一化权重为 fp32，隐藏状态也是",
+    "the recomputation that TRL's trainers have on since 0.22: --recompute full counts it":
+        "TRL 的训练器自 0.22 起默认开启的重计算：--recompute full 会计入",
+    "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted is that "
+    "of all logits, as loss_type=nll and the Trainer itself make it":
+        "TRL 的 SFTTrainer 自 1.7 起按 256 个 token 分块计算损失（loss_type=chunked_nll）：此处按全部 logits 计算，与 "
+        "loss_type=nll 及 Trainer 本身一致",
     "GRPO with beta={beta}: a reference model is asked, too": "GRPO 的 beta={beta}：还要运行参考模型",
     "GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one":
         "GRPO 的 beta=0（TRL 自 0.19 起的默认值）：没有参考模型；需要时用 --engine-option beta=0.04",
@@ -63,6 +71,15 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "FusedAdam 更新时把动量复制为 fp32；自 TransformerEngine 2.14 起 bf16 动量不再复制（--engine-option te=2.14）",
     "inputs of recomputed layers wait on the host; --engine-option offload_checkpoints=false keeps them":
         "重计算层的输入存放在主机内存；--engine-option offload_checkpoints=false 则保留在显存",
+    "{model} makes embeddings: this is its training as a language model, with logits of every token; contrastive "
+    "losses over pairs of texts, which make none, are not modelled":
+        "{model} 是嵌入模型：此处按语言模型训练计算，每个 token 都有 logits；不产生 logits 的文本对对比损失未建模",
+    "shorter batches can take more: Unsloth splits the logits of {tokens} tokens in {chunks}, and makes those of up to "
+    "{whole} at once; --min-seq-len 1 asks for samples of all lengths":
+        "更短的批次可能占用更多：Unsloth 把 {tokens} 个 token 的 logits 分成 {chunks} 份，"
+        "而不超过 {whole} 个 token 时一次生成；--min-seq-len 1 可按各种长度的样本计算",
+    "Unsloth runs {family} in fp32 around fp16 products, because fp16 overflows; that is not modelled, and takes more":
+        "由于 fp16 会溢出，Unsloth 在 fp16 乘积之外以 fp32 运行 {family}；此处未建模，实际占用更多",
     "every linear layer is packed; checkpoints named -unsloth-bnb-4bit keep some in 16 bits":
         "所有线性层都按压缩计算；名为 -unsloth-bnb-4bit 的检查点把其中一些保留为 16 位",
     "fused kernels with in-place backward": "融合内核，反向就地进行",
@@ -97,8 +114,12 @@ TRAINING_ZH: Final[dict[str, str]] = {
     "come in is chance, and what is reserved depends on it; time is the longest's":
         "样本长度为 {shortest} 到 {longest} 个 token：用 {count} 个长度不同的步填充分配器；其先后顺序是随机的，"
         "保留显存取决于此；时间按最长的步计",
+    "no module of {model} is called {names}: PEFT passes over names that it lacks":
+        "{model} 没有名为 {names} 的模块：PEFT 会跳过它没有的名称",
     "attention runs in full: transformers has no fused kernel for {kinds}":
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
+    "no layer is recomputed; get_peft_model recomputes all of them unless told otherwise: --recompute full":
+        "没有重计算任何层；get_peft_model 默认重计算所有层：--recompute full",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",
     "no step time: {reason}": "无法给出每步时间：{reason}",
     "objective={objective} is not timed; pretrain and sft are": "objective={objective} 不计时；仅 pretrain 和 sft 计时",

@@ -10,8 +10,10 @@ from vramcast.domain.answer import Answer, RankAnswer
 from vramcast.domain.failure import Diagnosis
 from vramcast.domain.planning import PlanAnswer
 from vramcast.domain.traced import TraceAnswer
+from vramcast.recordings.examine import in_order
 from vramcast.report.messages import Words
-from vramcast.report.replay import about, headline
+from vramcast.report.replay import device_prefix
+from vramcast.report.replay import opening as replay_opening
 from vramcast.report.text import headlines
 from vramcast.report.trace import opening
 from vramcast.report.verdicts import NO_TONE, tone_of
@@ -112,13 +114,12 @@ def diagnosis_brief(found: Diagnosis, words: Words, today: date) -> Report:
 
 def replay_brief(found: Replayed, words: Words) -> Report:
     """Of `replay`: the course of each device and what held its peak; failures and other settings."""
-    lines = (line for one in found.devices for line in (headline(one, words), *about(one, words)))
-    return _brief(words, lines, NO_TONE, _devices(found, words))
+    return _brief(words, replay_opening(found.devices, words), NO_TONE, _devices(found, words))
 
 
 def _devices(found: Replayed, words: Words) -> Iterator[Section]:
-    for one in found.devices:
-        prefix = words("replay.device", device=one.device) if len(found.devices) > 1 else ""
+    for one in in_order(found.devices):
+        prefix = device_prefix(one, words, several=len(found.devices) > 1)
         failed, variants, *_ = device_sections(one, words, found.top)
         course = Section(words("replay.course"), tuple(course_of(one, words)))
         held = Section(words("replay.held"), tuple(held_parts(one.held, words, found.top)))

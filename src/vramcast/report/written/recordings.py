@@ -8,10 +8,10 @@ from functools import partial
 from typing import Final, Protocol
 
 from vramcast.domain.snapshot import BlockView
-from vramcast.recordings.examine import Examined
+from vramcast.recordings.examine import Examined, in_order
 from vramcast.recordings.peak import Group, Held
 from vramcast.report.messages import Words
-from vramcast.report.replay import about, headline, line_of, main_line
+from vramcast.report.replay import device_prefix, line_of, opening
 from vramcast.report.replay_parts import (
     advised,
     could_have,
@@ -61,17 +61,14 @@ def replay_report(command: str, found: Replayed, words: Words, *, asked: str, to
     """The report on a recording, device by device."""
     first = found.devices[0]
     sections = [question(asked, words)]
-    for one in found.devices:
-        prefix = words("replay.device", device=one.device) if len(found.devices) > 1 else ""
+    for one in in_order(found.devices):
+        prefix = device_prefix(one, words, several=len(found.devices) > 1)
         sections += (part._replace(title=prefix + part.title) for part in device_sections(one, words, found.top))
     sections.append(Section(words("replay.notes"), listed(map(words.said, first.snapshot.remarks))))
     return Report(
         language=words.language,
         title=words(f"report.title.{command}", name=first.snapshot.name),
-        verdict=(
-            *((main_line(found.devices, words),) if len(found.devices) > 1 else ()),
-            *(line for one in found.devices for line in (headline(one, words), *about(one, words))),
-        ),
+        verdict=tuple(opening(found.devices, words)),
         tone=NO_TONE,
         sections=tuple(section for section in sections if section.parts),
         footer=(made(words, today),),

@@ -12,6 +12,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
 from vramcast.domain.planning import Space
 from vramcast.estimate.host_memory import host_need, shortfall
+from vramcast.estimate.variants import recipes
 
 NAMED: Final = 3
 """Clusters that are named where something is left out on many."""
@@ -26,7 +27,8 @@ def too_large(space: Space, clusters: Sequence[Cluster]) -> list[str]:
     """
     found: dict[str, list[str]] = {}
     for options, cluster, engine in product(_ways(space), clusters, space.engines):
-        plan = replace(space.plan, optimizer=space.optimizers[0], precision=space.precisions[0], **options)
+        precision = recipes(space.precisions, engine, cluster.gpu)[0]
+        plan = replace(space.plan, optimizer=space.optimizers[0], precision=precision, **options)
         job = Job(
             model=space.model, workload=space.workload, cluster=cluster, engine=engine, plan=plan,
             engine_version=space.versions.get(engine),

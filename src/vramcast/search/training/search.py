@@ -20,10 +20,21 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Answer, Change
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job
-from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, Reason, Space, all_ignored
+from vramcast.domain.planning import (
+    NO_ROOM,
+    Goal,
+    Limits,
+    PlanAnswer,
+    Point,
+    Reason,
+    Space,
+    all_ignored,
+    smallest_change,
+)
 from vramcast.domain.version import named
 from vramcast.errors import InvalidSpec, Unsupported
-from vramcast.estimate.training import answer
+from vramcast.estimate.changes import single_changes
+from vramcast.estimate.training import answer, need
 from vramcast.estimate.training import question as asked_of
 from vramcast.estimate.variants import on_engine
 from vramcast.search.training.balance import balanced
@@ -380,10 +391,15 @@ class _Search:
 
     def change(self, job: Job, failing: Answer, *, alone: bool) -> Change | None:
         """The smallest change that makes a plan fit: one option of it, or where nothing fits more machines."""
-        fitting = [change for change in failing.changes if change.fits]
-        if fitting:
-            return fitting[0]
-        return self._more_machines(job) if alone else None
+        changes = failing.changes
+        if failing.fits:  # but leaves too little free
+            changes = single_changes(job, failing.fullest.needed_bytes, measure=need, time=failing.time)
+        limits, visible = self.rule.limits, job.cluster.gpu.visible_bytes
+        smallest = smallest_change(changes, visible_bytes=visible, limits=limits, goal=self.rule.goal)
+        usable = self.rule.capacity_bytes(job.cluster)
+        if smallest is not None and (not alone or smallest.claimed_bytes(limits.headroom) <= usable):
+            return smallest
+        return (self._more_machines(job) if alone else None) or smallest
 
     def _more_machines(self, job: Job) -> Change | None:
         """The smallest multiple of the machines on which a plan of the job's engine fits, else one of the widest."""

@@ -173,10 +173,14 @@ ASKING_ZH: Final[dict[str, str]] = {
         "没有 lora-slots，lora-rank={rank} 没有意义；请加上，或去掉它",
     "lora-rank={rank:w} is no largest rank of {engine:w}; use {ranks}":
         "lora-rank={rank} 不是 {engine} 可用的最大秩；请用 {ranks}",
-    "draft={kind:w} is none of {engine:w}'s; use another draft, or --engine vllm":
+    "image-size={size:w} says nothing without images; add images, or leave it out":
+        "没有图像时 image-size={size} 没有意义；请加上 images，或去掉它",
+    "{option:w}: {model:w} keeps no keys and values; leave it out": "{option}：{model} 不保存键和值；请去掉它",
+    "{engine:w} has no draft={kind:w}; use another draft, or --engine vllm":
         "{engine} 没有 draft={kind}；请换一种草稿，或用 --engine vllm",
-    "this version of {engine:w} takes no draft model; use eagle or ngram, or another version":
-        "这个版本的 {engine} 不支持草稿模型；请用 eagle 或 ngram，或换版本",
+    "{engine:w} has no draft={kind:w}; use {newer:w} or later":
+        "{engine} 没有 draft={kind}；请用 {newer} 或更新的版本",
+    "{engine:w} takes no draft model; use {newer:w} or later": "{engine} 不支持草稿模型；请用 {newer} 或更新的版本",
     "draft={draft:w} generates no tokens; use a language model": "draft={draft} 不生成 token；请用语言模型",
     "draft={draft:w} has a vocabulary of {rows:w}, {model:w} one of {own:w}; use a draft with the same":
         "draft={draft} 的词表为 {rows}，{model} 的为 {own}；请用词表相同的草稿模型",
@@ -206,6 +210,10 @@ ASKING_ZH: Final[dict[str, str]] = {
         "{model} 没有编码器；请去掉 decoder-seq-len",
     "min-seq-len={shortest} is longer than seq-len={longest}, which is the longest sample's; use a smaller one":
         "min-seq-len={shortest} 大于最长样本的长度 seq-len={longest}；请取更小的值",
+    "objective={objective} compares answers, and {model} writes none; use pretrain":
+        "objective={objective} 比较回答，而 {model} 不生成回答；请使用 pretrain",
+    "objective={objective} learns from answers that it generates; give their tokens, --completion-len":
+        "objective={objective} 从自己生成的回答中学习；请用 --completion-len 给出回答的 token 数",
     "completion-len needs objective ppo or grpo, not {objective}":
         "completion-len 需要 objective 为 ppo 或 grpo，而不是 {objective}",
     "engine option of {engine}: {reason}": "{engine} 的引擎选项：{reason}",

@@ -31,8 +31,10 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "--engine colossalai 未建模 Gemini 的分块权重；请用 --shards optimizer+gradients，或 --engine deepspeed",
     "precision {precision} is not modelled for --engine colossalai; use mixed-bf16":
         "--engine colossalai 未建模精度 {precision}；请用 mixed-bf16",
-    "ColossalChat's {objective} trainer {precision} is not modelled; use one of {known}":
-        "未建模 ColossalChat 的 {objective} 训练器 {precision}；可用 {known}",
+    "ColossalChat's trainer {trainer} is not modelled; use one of {known}":
+        "未建模 ColossalChat 的训练器 {trainer}；可用 {known}",
+    "objective={objective} is not modelled for --engine colossalai; use sft or dpo":
+        "--engine colossalai 未建模 objective={objective}；请用 sft 或 dpo",
     "{what} is not modelled for --engine {engine} with ZeRO; use --engine pytorch":
         "--engine {engine} 配合 ZeRO 未建模 {what}；请用 --engine pytorch",
     "virtual stages and shard groups are not modelled for --engine {engine}; use --engine megatron for the former, "
@@ -57,6 +59,8 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "--engine {engine} 未建模卸载；请用 --engine deepspeed",
     "torchtitan's pipelines receive samples of one length; leave --min-seq-len out, or use --pp 1":
         "torchtitan 的流水线只接收同一长度的样本；请去掉 --min-seq-len，或用 --pp 1",
+    "litgpt has decoders of text only, and {model} is none; use --engine pytorch":
+        "litgpt 只有文本解码器，而 {model} 不是；请用 --engine pytorch",
     "litgpt's fine-tuning scripts divide nothing but data; use --engine torchtitan":
         "litgpt 的微调脚本只切分数据；请用 --engine torchtitan",
     "litgpt shards everything over several GPUs; use --shards everything":

@@ -42,9 +42,14 @@ WRITING_ZH: Final[dict[str, str]] = {
     "no options ask for this plan again: {why}": "没有选项能再次提出此方案：{why}",
     "LLaMA-Factory splits over data-parallel ranks only; use tp=pp=cp=ep=1":
         "LLaMA-Factory 只在数据并行进程间切分；请用 tp=pp=cp=ep=1",
-    "LLaMA-Factory trains no {objective}; use {known}": "LLaMA-Factory 不训练 {objective}；可用 {known}",
+    "LLaMA-Factory's file is written for {known}, not for {objective:w}, which it trains otherwise or not at all":
+        "只为 {known} 写 LLaMA-Factory 的文件，不为 {objective} 写：它以别的方式训练，或不训练",
+    "LLaMA-Factory leaves the towers of {model} frozen, which is not modelled; use --format transformers":
+        "LLaMA-Factory 冻结 {model} 的视觉或音频塔，此情形未建模；请用 --format transformers",
     "LLaMA-Factory recomputes whole layers only; use --recompute full":
         "LLaMA-Factory 只能整层重计算；请用 --recompute full",
+    "LLaMA-Factory trains decoders only, and {model} has other parts; use --format transformers":
+        "LLaMA-Factory 只训练解码器，而 {model} 还有其他部分；请使用 --format transformers",
     "LLaMA-Factory has no {method}; use lora or dora, or --format transformers":
         "LLaMA-Factory 没有 {method}；请用 lora 或 dora，或 --format transformers",
     "LLaMA-Factory trains in no {precision}; use amp-bf16 or bf16":
@@ -119,7 +124,7 @@ WRITING_ZH: Final[dict[str, str]] = {
     "the PyTorch script recomputes whole layers; use --recompute full": "PyTorch 脚本整层重计算；请用 --recompute full",
     "PyTorch offloads to the host only; use --offload-optimizer cpu":
         "PyTorch 只能卸载到主机；请用 --offload-optimizer cpu",
-    "the PyTorch script optimises no {objective}; use --format llamafactory":
+    "the PyTorch script optimises no {objective}; --format llamafactory writes dpo":
         "PyTorch 脚本不支持 {objective}；请用 --format llamafactory",
     "SGLang sizes its cache by a fraction; use --memory-fraction, or --engine vllm":
         "SGLang 按比例确定缓存大小；请用 --memory-fraction，或 --engine vllm",
@@ -149,7 +154,7 @@ WRITING_ZH: Final[dict[str, str]] = {
     "--virtual-stages 1 or 2":
         "torchtitan 按每级层数切分 {layers} 层与首尾，无法得到 {stages} 级；请用 --virtual-stages 1 或 2",
     "torchtitan has no optimizer {name}; use adamw or adam": "torchtitan 没有优化器 {name}；请用 adamw 或 adam",
-    "the Trainer optimises no {objective}; use --format llamafactory":
+    "the Trainer optimises no {objective}; --format llamafactory writes dpo":
         "Trainer 不支持 {objective}；请用 --format llamafactory",
     "the Trainer's arguments split over data-parallel ranks only; use tp=pp=cp=ep=1":
         "Trainer 的参数只在数据并行进程间切分；请用 tp=pp=cp=ep=1",
