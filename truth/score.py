@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         document: dict[str, Any] = {"groups": groups}
         if options.rows:
-            document["rows"] = [_row_json(item) for item in scored]
+            document["rows"] = [row_document(item) for item in scored]
         json.dump(document, sys.stdout, indent=1)
         print()
     else:
@@ -327,7 +327,7 @@ def print_rows(scored: list[Scored]) -> None:
         )
 
 
-def _row_json(item: Scored) -> dict[str, Any]:
+def row_document(item: Scored) -> dict[str, Any]:
     record: dict[str, Any] = {
         "file": item.file,
         "row": item.row,

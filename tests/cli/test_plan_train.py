@@ -70,7 +70,7 @@ def test_an_inverse_question_says_what_it_came_to() -> None:
 def test_techniques_alone_need_no_search() -> None:
     done = plan("llama-3.1-8b", "--on", "8xa100-sxm4-40gb", "--techniques", "--lang", "en")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("The way there\n  1. Does it fit on one card as it is? no: ")
+    assert done.stdout.startswith("The way there\n  1. Does it fit on one card as it is? does not fit: ")
     assert "\nTechniques, each alone, computed for this case\n" in done.stdout
 
 
