@@ -84,6 +84,17 @@ def test_starcoder_s_old_code_holds_the_product_of_every_layer_s_projection_unti
     assert 0.9 * held < old.allocated_bytes - new.allocated_bytes <= held
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("peft", ["lora", "prefix", "ia3", None])
+@pytest.mark.parametrize("options", [{}, {"base-weights": "nf4"}, {"objective": "dpo"}, {"shards": "everything"}])
+def test_starcoder_s_old_code_frees_its_cache_once(options: dict[str, str], peft: str | None, recompute: str) -> None:
+    asked = {"model": "starcoder-15b", "gpus": "4xh200", "engine": "huggingface@4.30", "seq-len": 128}
+    if peft is None and "base-weights" in options:
+        return
+    found = answer(job_of(asked | options | {"recompute": recompute} | ({"peft": peft} if peft else {})))
+    assert found.peak.allocated_bytes
+
+
 def test_trained_copies_of_embedding_and_head_stand_beside_the_originals() -> None:
     plain = extent(huggingface.ranks(lora())[0].phases[Phase.LOAD]).net
     asked = lora()

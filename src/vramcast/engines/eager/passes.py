@@ -13,6 +13,7 @@ from vramcast.engines.eager.graphs import ADDED_MASK, Blocks, Layers, blocks, in
 from vramcast.engines.eager.recipe import Recipe
 from vramcast.operators.graph import Graph, Operator
 from vramcast.operators.lowering import Lowered, WeightGradients, lower, lower_inference
+from vramcast.operators.storages import saver_counts
 from vramcast.units import ceil_div
 
 
@@ -243,10 +244,11 @@ def _weight_casts(layer: Graph, count: int) -> tuple[Program, Program]:
     return tuple(map(Alloc, copies)), (Loop(count, tuple(map(Free, copies)), label="autocast cache"),)
 
 
-def _cache_dropped(layers: Layers) -> Iterator[Node]:
-    """What outputs hold of every layer until the loss has been taken from them: keys and values."""
+def _cache_dropped(layers: Layers, *, differentiates: bool = True) -> Iterator[Node]:
+    """What outputs hold of every layer until the loss has been taken from them, if backward does not read it, too."""
     for count, graph in layers.graphs:
-        held = tuple(dict.fromkeys(value.storage.tensor for value in graph.outputs[1:]))
+        saved = saver_counts(graph) if differentiates and len(graph.outputs) > 1 else {}
+        held = tuple(value.storage.tensor for value in graph.outputs[1:] if value.storage not in saved)
         if held:
             yield Loop(count, tuple(map(Free, held)), label="outputs")
 
@@ -289,7 +291,7 @@ def inference(recipe: Recipe, built: Blocks | None = None, around: Around | None
     towers = (node for tower in built.towers for node in (Alloc(tower.hidden), *_inferred(tower, around)))
     return (
         *map(Alloc, inputs), *around.begin(), *towers, *lower_inference(built.embedding),
-        *_inferred(built.main, around), *lower_inference(built.head), *_cache_dropped(built.main),
+        *_inferred(built.main, around), *lower_inference(built.head), *_cache_dropped(built.main, differentiates=False),
         Free(built.head.outputs[0].tensor),
         *map(Free, inputs), *(Free(tower.hidden) for tower in built.towers), *around.close(),
     )
