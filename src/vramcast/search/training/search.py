@@ -397,9 +397,9 @@ class _Search:
         limits, visible = self.rule.limits, job.cluster.gpu.visible_bytes
         smallest = smallest_change(changes, visible_bytes=visible, limits=limits, goal=self.rule.goal)
         usable = self.rule.capacity_bytes(job.cluster)
-        if smallest is not None and (not alone or smallest.claimed_bytes(limits.headroom) <= usable):
+        if smallest is not None and (not failing.fits or smallest.claimed_bytes(limits.headroom) <= usable):
             return smallest
-        return (self._more_machines(job) if alone else None) or smallest
+        return self._more_machines(job) if alone else None
 
     def _more_machines(self, job: Job) -> Change | None:
         """The smallest multiple of the machines on which a plan of the job's engine fits, else one of the widest."""
