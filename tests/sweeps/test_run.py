@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import vramcast
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.sweeps import run as running
 from vramcast.sweeps.journal import Journal, record_of
+from vramcast.sweeps.local import _interrupts_wait
 
 RUN = [sys.executable, "-m", "vramcast"]
 SECONDS = 60
@@ -204,6 +207,23 @@ def test_an_interrupt_keeps_what_is_answered_and_says_so(many: Path, tmp_path: P
     assert all(line.endswith(b"\n") for line in kept)
     assert finished(many, "--out", out, "--quiet").returncode == 0
     assert lines_of(journal)[: len(kept)] == kept
+
+
+def test_workers_start_deaf_to_interrupts_and_this_process_stays_as_it_was() -> None:
+    """One that came while Python starts in a worker would be told in a traceback."""
+    resource_tracker.ensure_running()  # as the pool's queues have it run: its start lets interrupts in
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with _interrupts_wait():
+        assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        end = multiprocessing.get_context("spawn").Process(target=_heard)
+        end.start()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    end.join(SECONDS)
+    assert end.exitcode == 0
+
+
+def _heard() -> None:
+    raise SystemExit(int(signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())))
 
 
 def test_sigterm_to_the_sweep_alone_ends_it_in_order(many: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -99,7 +100,8 @@ class _Pool:
 
     def _submit(self, chunk: Chunk) -> Future[Answered]:
         try:
-            return self._pool.submit(answer_chunk, chunk)
+            with _interrupts_wait():
+                return self._pool.submit(answer_chunk, chunk)
         except BrokenProcessPool as error:
             failed: Future[Answered] = Future()
             failed.set_exception(error)
@@ -121,7 +123,9 @@ class _Pool:
         self.stop()
         self._open()
         try:
-            self._pool.submit(os.getpid).result()
+            with _interrupts_wait():
+                started = self._pool.submit(os.getpid)
+            started.result()
         except BrokenProcessPool:
             raise SourceError(
                 "worker processes cannot start: a script must call vramcast.sweep under "
@@ -129,9 +133,24 @@ class _Pool:
             ) from None
 
 
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Workers that start here hear of no interrupt before they can ignore it: they would say so in a traceback."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _end_with_parent(watched: Connection) -> None:
     """In a worker: leave interrupts to the parent, and end when it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def watch() -> None:
         watched.poll(None)  # ready only when the other end is closed
