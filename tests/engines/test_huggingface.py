@@ -58,9 +58,12 @@ def test_accelerate_shards_what_nobody_is_asked_to_shard() -> None:
 @pytest.mark.parametrize("engine", ["huggingface", "unsloth"])
 @pytest.mark.parametrize("base", ["full", "nf4"])
 @pytest.mark.parametrize(
-    "model", ["bert-base-uncased", "opt-350m", "bloom-560m", "whisper-small", "vit-large-patch16-224"]
+    "model",
+    ["bert-base-uncased", "opt-350m", "bloom-560m", "whisper-small", "vit-large-patch16-224", "phi-3.5-moe@4.30"],
 )
 def test_adapters_run_through_whatever_writes_the_residual_stream(model: str, base: str, engine: str) -> None:
+    model, _, release = model.partition("@")
+    engine = f"{engine}@{release}" if release and engine == "huggingface" else engine
     asked = {"model": model, "gpus": "a100-sxm4-80gb", "engine": engine, "precision": "amp-bf16", "peft": "lora"}
     phases = answer(job_of(asked | {"base-weights": base}), with_changes=False).fullest.phases
     assert phases["step"].allocated_bytes > phases["load"].allocated_bytes

@@ -59,7 +59,7 @@ def outcome(command: str) -> tuple[int, str, str, dict[str, bytes]]:
         except SystemExit as end:
             code = int(end.code or 0)
         files = {
-            path.relative_to(folder).as_posix(): path.read_bytes()
+            path.relative_to(folder).as_posix(): path.read_bytes().replace(bytes(REPOSITORY), b"REPOSITORY")
             for path in sorted(Path(folder).rglob("*")) if path.is_file()
         }
     return code, *(text.getvalue().replace(str(REPOSITORY), "REPOSITORY") for text in (out, err)), files

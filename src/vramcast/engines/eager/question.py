@@ -250,14 +250,17 @@ def packing_sentences(job: Job) -> tuple[str, ...]:
 def _under_autocast(sizes: Sizes, stack: Stack) -> Sizes:
     """A frozen 16-bit base: LayerNorm runs in fp32, and a packed layer answers in the type that it was asked in.
 
-    The residual stream is fp32 where a LayerNorm writes it (BERT, OPT-350m, BLOOM), not where it is only read (GPT-2).
+    The residual stream is fp32 where a LayerNorm writes it (BERT, OPT-350m, BLOOM), not where it is only read (GPT-2);
+    a loop over experts adds to zeros of the type that it was asked in, which is the LayerNorm's (Phi-3.5-MoE).
 
-    Source: pytorch aten/src/ATen/autocast_mode.h, list of fp32 operators; [bnb] in operators/quantised.py
+    Source: [transformers] models/phimoe/modeling_phimoe.py `PhimoeSparseMoeBlock.forward`; pytorch
+    aten/src/ATen/autocast_mode.h, list of fp32 operators; [bnb] in operators/quantised.py
     """
     layer = stack.runs[0].layer
     if layer.norm is Norm.RMS:
         return sizes
     written = layer.norm_placement != "pre" or layer.post_norms or stack.embedding_norm not in (None, Norm.RMS)
+    written = written or (sizes.expert_loop and isinstance(layer.channel, MoE))
     wide = written or (sizes.packs("") and QUANTISED[sizes.stored].follows_input)
     numerics = sizes.numerics._replace(residual=FP32) if wide else sizes.numerics
     return sizes._replace(wide_layer_norms=True, numerics=numerics)
