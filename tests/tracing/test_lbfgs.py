@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
-from vramcast.tracing.lbfgs import FULL  # noqa: E402
+from vramcast.tracing.holders import FULL  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 
 PARAMETERS = 64 * 64 + 64

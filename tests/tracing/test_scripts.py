@@ -18,12 +18,10 @@ from vramcast.catalogue.gpus import load_gpu
 from vramcast.domain.trace_job import ScriptJob
 from vramcast.errors import InvalidSpec, OutOfMemory, SourceError, Unsupported
 from vramcast.tracing import child
-from vramcast.tracing.played import highest, play
-from vramcast.tracing.record import pack_tape, unpack_tape
-from vramcast.tracing.repetition import QUIET_STEPS
 from vramcast.tracing.run import answered_script
-from vramcast.tracing.scripts import run_script
-from vramcast.tracing.tape import Phase
+from vramcast.tracing.script_watch import QUIET_STEPS
+from vramcast.tracing.scripts import pack_tape, run_script, unpack_tape
+from vramcast.tracing.tape import Phase, highest, play
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

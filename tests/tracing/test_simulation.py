@@ -13,10 +13,14 @@ from torch.nn import functional as F  # noqa: E402
 
 from vramcast.catalogue.gpus import load_gpu  # noqa: E402
 from vramcast.errors import Unsupported  # noqa: E402
-from vramcast.tracing.categories import categorise  # noqa: E402
-from vramcast.tracing.played import highest, live_after, play  # noqa: E402
+from vramcast.tracing.result import categorise  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
-from vramcast.tracing.tape import Phase  # noqa: E402
+from vramcast.tracing.tape import (  # noqa: E402
+    Phase,
+    highest,
+    live_after,
+    play,
+)
 
 MIB = 1 << 20
 

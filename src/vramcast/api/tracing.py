@@ -86,8 +86,7 @@ def _traced_script(path: str, options: Mapping[str, Any], arguments: tuple[str, 
 
 def _traced_module(module: Any, options: Mapping[str, Any]) -> Traced:
     from vramcast.question.tracing import build_trace
-    from vramcast.tracing.run import answered
-    from vramcast.tracing.steps import copied
+    from vramcast.tracing.run import answered, copied
     from vramcast.tracing.targets import Target
 
     name = type(module).__name__
@@ -96,7 +95,7 @@ def _traced_module(module: Any, options: Mapping[str, Any]) -> Traced:
 
 
 def _traced_function(step: Callable[[], Any], options: Mapping[str, Any]) -> Traced:
-    from vramcast.tracing.steps import run_steps
+    from vramcast.tracing.run import run_steps
 
     steps, card = _card(options, getattr(step, "__name__", "step"))
     return run_steps(step, card, steps=steps)
@@ -111,7 +110,7 @@ def _card(options: Mapping[str, Any], what: str) -> tuple[int, Any]:
             raise InvalidSpec(f"{name.replace('-', '_')} means nothing for code at hand; use {', '.join(CARD)}")
     job = build_trace(what, options)
     require_torch()
-    from vramcast.tracing.steps import Simulated
+    from vramcast.tracing.run import Simulated
 
     return job.steps, Simulated(job.gpu, capacity_bytes=job.capacity_bytes, alloc_conf=job.alloc_conf, what=what)
 
@@ -182,7 +181,7 @@ def simulate(gpu: str | None = None, **options: Any) -> Simulation:
 
     Args:
         gpu: a name of `vramcast gpus`
-        options: capacity="24GiB", alloc_conf="expandable_segments:True", device="cpu"
+        options: capacity="24GiB", alloc_conf="expandable_segments:True"
 
     Raises: VramcastError of one sentence
     """

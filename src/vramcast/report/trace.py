@@ -119,7 +119,7 @@ def _what(answer: TraceAnswer, words: Words) -> str:
     key = "trace.what" if answer.num_parameters else "trace.what_script"
     return words(
         key, target=plain(asked["target"]), parameters=f"{answer.num_parameters:,}",
-        gpu=asked.get("gpu") or "cpu", how=", ".join(parts),
+        gpu=asked["gpu"], how=", ".join(parts),
     )
 
 

@@ -1,7 +1,11 @@
-"""Autocast as on the simulated device: torch's own switch, the device's lists of operators, its cache of cast weights.
+"""Autocast as on the simulated device: torch's own switch, its lists of operators, its cache of cast weights.
 
 C++ casts only tensors that are on the device, which simulated ones are not; so the kernels at the device's autocast
 key are replaced while a simulation is active. torch's switch works by excluding that key.
+[lists] pytorch aten/src/ATen/autocast_mode.cpp and .h: AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32,
+AT_FORALL_FP32_SET_OPT_DTYPE, AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE, AT_FORALL_PROMOTE; TORCH_LIBRARY_IMPL(aten,
+AutocastCPU, m)
+[recurrent] pytorch aten/src/ATen/cudnn/AutocastRNN.cpp
 [autocast] pytorch aten/src/ATen/autocast_mode.cpp and .h: cached_cast, is_autocast_eligible
 """
 
@@ -10,13 +14,61 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from vramcast.tracing.autocast_lists import CPU, CUDA
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.memory import Memory
+
+
+class Lists(NamedTuple):
+    """Of one kind of device; an operator is a packet or an overload ("conv1d.padding")."""
+
+    device_type: str
+    key: str  # of torch's dispatcher
+    lower_precision: tuple[str, ...]
+    fp32: tuple[str, ...]
+    promote: tuple[str, ...]  # to the widest type among the operands
+    fp32_result: tuple[str, ...] = ()  # computed in fp32 through their dtype argument, where the caller gave none
+    fp32_appended: tuple[str, ...] = ()  # the same, the argument being the last of another overload
+    recurrent: tuple[str, ...] = ()  # always in fp16, whatever type autocast is set to [recurrent]
+
+
+CUDA: Final = Lists(
+    device_type="cuda", key="AutocastCUDA",
+    lower_precision=(
+        "_convolution.deprecated", "_convolution", "conv1d", "conv1d.padding", "conv2d", "conv2d.padding", "conv3d",
+        "conv3d.padding", "conv_tbc", "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input",
+        "convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv", "linalg_vecdot", "linear",
+        "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot", "_thnn_fused_lstm_cell",
+        "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+        "_scaled_dot_product_flash_attention", "scaled_dot_product_attention", "cudnn_convolution",
+        "cudnn_convolution_transpose",
+    ),
+    fp32=(
+        "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt",
+        "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm",
+        "native_layer_norm", "group_norm", "rms_norm", "frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim",
+        "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d",
+        "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss",
+        "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss",
+        "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp",
+        "upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest2d", "_upsample_nearest_exact2d",
+        "upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+        "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa",
+    ),
+    promote=(
+        "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",
+        "scatter_add",
+    ),
+    fp32_result=(
+        "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm",
+        "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "sum", "sum.dim_IntList",
+    ),
+    fp32_appended=("norm.Scalar", "norm.ScalarOpt_dim"),
+    recurrent=("_cudnn_rnn",),
+)
 
 
 class Autocast:
@@ -24,7 +76,7 @@ class Autocast:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._lists = CPU if memory.devices[0].is_cpu else CUDA
+        self._lists = CUDA
         self._type = self._lists.device_type
         self._key = getattr(torch._C.DispatchKey, self._lists.key)
         self._casts: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}

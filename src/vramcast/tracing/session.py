@@ -18,20 +18,19 @@ from vramcast.allocator import Settings
 from vramcast.domain.device import Gpu
 from vramcast.errors import Unsupported
 from vramcast.question.tracing import Value
-from vramcast.tracing.assumptions import Assumptions
 from vramcast.tracing.autocast import Autocast
 from vramcast.tracing.composites import start_composites
-from vramcast.tracing.distributed import collectives, normalization, simulate_distributed
-from vramcast.tracing.distributed.world import ALONE, World
+from vramcast.tracing.distributed import collectives, simulate_distributed
+from vramcast.tracing.distributed.groups import ALONE, World
 from vramcast.tracing.environment import patch_environment
 from vramcast.tracing.environment.overlay import Overlay
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.extensions import EXTENSIONS, GUARDED, LIBRARIES
-from vramcast.tracing.extensions.stand_ins import standing_in
+from vramcast.tracing.extensions.stand_ins import patch_loading, standing_in
 from vramcast.tracing.holders import Holders
 from vramcast.tracing.memory import Device, Memory
-from vramcast.tracing.origins import Origins
-from vramcast.tracing.rules import PLAIN, RULES, cpu
+from vramcast.tracing.origins import Assumptions, Origins
+from vramcast.tracing.rules import PLAIN, RULES
 from vramcast.tracing.simulation import Simulation
 
 COMPILER_FOLDER: Final = "TORCHINDUCTOR_CACHE_DIR"
@@ -44,14 +43,14 @@ class Session:
     """One simulated process: what it ran on and what it did."""
 
     def __init__(
-        self, gpu: Gpu | None, *, num_devices: int = 1, settings: Settings | None = None,
+        self, gpu: Gpu, *, num_devices: int = 1, settings: Settings | None = None,
         capacity_bytes: int | None = None, values: Mapping[str, Value] | None = None, sandbox: bool = False,
         world: World = ALONE,
     ) -> None:
         """Nothing has run yet.
 
         Args:
-            gpu: the card; None simulates the host, with the semantics of the CPU
+            gpu: the card
             num_devices: cards the process sees, at least those of the world's ranks on its machine
             settings: of the caching allocator
             capacity_bytes: of each card; None: without end, so that what the run needs is known [bytes]
@@ -68,19 +67,18 @@ class Session:
             )
             for index in range(max(num_devices, world.local_size))
         )
-        self.memory = Memory(cards if gpu else (host,), host)
+        self.memory = Memory(cards, host)
         assumptions = Assumptions(values)
         self.holders = Holders(self.memory, origins, assumptions)
-        rules = RULES if gpu else cpu.RULES
         self.simulation = Simulation(
-            self.memory, origins, rules={**rules, **normalization.RULES, **collectives.RULES},
-            plain=PLAIN | collectives.PLAIN, assumptions=assumptions, sized={} if gpu else cpu.SIZED,
+            self.memory, origins, rules={**RULES, **collectives.RULES},
+            plain=PLAIN | collectives.PLAIN, assumptions=assumptions,
         )
 
     @property
     def device(self) -> Device:
         """The device of this process."""
-        return self.memory.devices[self.world.local_rank if self.gpu else 0]
+        return self.memory.devices[self.world.local_rank]
 
     @property
     def assumptions(self) -> Assumptions:
@@ -108,9 +106,9 @@ class Session:
             stack.callback(autocast.stop, library)
             stack.callback(start_composites(self.simulation))
             patch_environment(patches, self.simulation, Overlay(folder, keeps_everything=self._sandbox))
+            patch_loading(patches, self.simulation)
             stack.enter_context(simulate_distributed(patches, self.simulation, self.world))
-            if self.gpu is not None:
-                stack.enter_context(standing_in(patches, self.simulation, EXTENSIONS, GUARDED, LIBRARIES))
+            stack.enter_context(standing_in(patches, self.simulation, EXTENSIONS, GUARDED, LIBRARIES))
             _follow_backward(patches, self.holders)
             for handle in _hooks(self.origins, self.holders):
                 stack.callback(handle.remove)

@@ -18,11 +18,10 @@ import torch
 
 from vramcast.errors import InvalidSpec
 from vramcast.question.tracing import Value
-from vramcast.tracing.assumptions import Place
-from vramcast.tracing.call import Call
-from vramcast.tracing.kernels import META
-from vramcast.tracing.lbfgs import is_curvature
-from vramcast.tracing.masks import COORDINATES, check_masks, coordinates_bytes, is_mask
+from vramcast.tracing.call import META, Call
+from vramcast.tracing.holders import is_curvature
+from vramcast.tracing.origins import Place
+from vramcast.tracing.rules.indexing import COORDINATES, check_masks, coordinates_bytes, is_mask
 from vramcast.tracing.values import LARGEST_KNOWN_INTEGERS
 
 if TYPE_CHECKING:
@@ -81,10 +80,7 @@ class Unknowns:
         if shapes is None:
             raise _needs(place, f"the size of what {operator.name} returns", "the number of elements")
         share = self._share(place, operator.name)
-        call = Call(self._simulation, operator, args, kwargs, device)
-        self._simulation.take_before(call)
         made = shapes(_Sized(self._simulation, operator, device, share, place), args, kwargs)
-        call.finish()
         return self._written(made, kwargs["out"]) if isinstance(kwargs.get("out"), torch.Tensor) else made
 
     def scalar(self, tensor: torch.Tensor, operator: str = "") -> Value | complex:

@@ -1,8 +1,7 @@
 """Encoder layers and self-attention in evaluation: one operator for torch.nn, a chain of kernels below.
 
 [layer] pytorch aten/src/ATen/native/transformers/transformer.cpp `transformer_encoder_layer_forward`
-[heads] pytorch aten/src/ATen/native/transformers/cuda/attention.cu `native_multi_head_attention_cuda`, attention.cpp
-`native_multi_head_attention_cpu`
+[heads] pytorch aten/src/ATen/native/transformers/cuda/attention.cu `native_multi_head_attention_cuda`
 Leaves out nested tensors.
 """
 
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch.nn import functional
 
-from vramcast.tracing.composites.backends import Backend, Question, chosen
+from vramcast.tracing.composites.attention import Backend, Question, chosen
 
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
@@ -45,8 +44,7 @@ def multi_head_attention(simulation: Simulation) -> Callable[..., tuple[torch.Te
         is_same = query is key and key is value
         if is_same and mask is None and not needs_weights and _is_fused(simulation, heads, query):
             return _fused(heads, query), None
-        in_place = _is_host(simulation, query)
-        return _apart(heads, query, mask, needs_weights=needs_weights, averages=averages, in_place=in_place)
+        return _apart(heads, query, mask, needs_weights=needs_weights, averages=averages)
 
     return run
 
@@ -80,17 +78,11 @@ def _split(heads: Heads, x: torch.Tensor) -> torch.Tensor:
 
 def _is_fused(simulation: Simulation, heads: Heads, query: torch.Tensor) -> bool:
     """Whether scaled_dot_product_attention would take a fused kernel other than cuDNN's."""
-    if _is_host(simulation, query) or heads.size // heads.number % HEAD_ALIGNMENT:
-        return False
     resident = simulation.memory.of(query)
-    assert resident is not None
+    if resident is None or resident.device.is_cpu or heads.size // heads.number % HEAD_ALIGNMENT:
+        return False
     one = _split(heads, query)
     return chosen(Question(one, one, one, None, 0.0, False, False), resident.device.sm) in FUSED
-
-
-def _is_host(simulation: Simulation, query: torch.Tensor) -> bool:
-    resident = simulation.memory.of(query)
-    return resident is not None and resident.device.is_cpu
 
 
 def _fused(heads: Heads, query: torch.Tensor) -> torch.Tensor:
@@ -101,19 +93,9 @@ def _fused(heads: Heads, query: torch.Tensor) -> torch.Tensor:
 
 
 def _apart(
-    heads: Heads, query: torch.Tensor, mask: torch.Tensor | None, *, needs_weights: bool, averages: bool,
-    in_place: bool,
+    heads: Heads, query: torch.Tensor, mask: torch.Tensor | None, *, needs_weights: bool, averages: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Scores of all heads; what attention gives is written over the queries.
-
-    Args:
-        heads: their weights
-        query: of self-attention
-        mask: what is not seen
-        needs_weights: whether they are returned
-        averages: over heads
-        in_place: softmax is written over the scores, as on the CPU, which then drops them as soon as it can
-    """
+    """Scores of all heads; what attention gives is written over the queries. Weights are averaged over heads."""
     projected = torch.matmul(query, heads.weight.t())
     batch, tokens, _ = query.size()
     packed = query.new_empty((3, batch, heads.number, tokens, heads.size // heads.number))
@@ -121,12 +103,8 @@ def _apart(
     q, k, _ = packed
     scores = torch.matmul(q, k.transpose(-2, -1))
     mask = mask if mask is None or mask.dtype is torch.bool else mask.to(torch.bool)
-    weights = scores
-    if not in_place:
-        weights = torch.softmax(scores, -1) if mask is None else torch.empty_like(scores)
+    weights = torch.softmax(scores, -1) if mask is None else torch.empty_like(scores)
     del scores
-    if in_place and not needs_weights:
-        del weights
     rows = q.transpose(1, 2).reshape(-1, heads.size)
     out = torch.addmm(heads.out_bias, rows, heads.out_weight.t()).view(query.size())
     if not needs_weights:

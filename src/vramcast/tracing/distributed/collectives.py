@@ -1,10 +1,12 @@
-"""Collectives: what they allocate, what values they leave, which communicators they need.
+"""Collectives: what they allocate, what values they leave, which communicators they need; SyncBatchNorm's operators.
 
 Every rank is taken to hold what this one holds: the only assumption under which one process can answer for all. So a
-sum is a multiple, a gather is copies. Where a result depends on other data nothing is known of it.
+sum is a multiple, a gather is copies. Where a result depends on other data nothing is known of it. Left out: the
+staging buffers of SyncBatchNorm's channels-last kernels of large batches, below a megabyte.
 [nccl] pytorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: allgather and reduce_scatter of lists work on a flat
 buffer of all ranks' tensors (newLikeFlat) when these have one size; what goes in and comes out of one collective that
 is not waited for stays alive until then (stashed_for_allocator_safety_)
+[bn] pytorch aten/src/ATen/native/cuda/Normalization.cu and .cuh: statistics are kept in the type that sums are in
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.distributed_c10d import _resolve_process_group
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.categories import Kind
+from vramcast.tracing.tape import Kind
 
 Reduction = Callable[[torch.Tensor, int], torch.Tensor]
 
@@ -247,6 +249,32 @@ def copy_out(call: Call) -> Any:
     return call.run()
 
 
+def _summed_in(tensor: torch.Tensor) -> torch.dtype:
+    """The accumulation type of CUDA."""
+    return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+
+
+def stats(call: Call) -> Any:
+    """Mean and inverse deviation of every channel."""
+    own = call.args[0]
+    return tuple(call.empty([own.size(1)], dtype=_summed_in(own)) for _ in range(2))
+
+
+def normalise(call: Call) -> Any:
+    """A tensor like the input."""
+    own = call.args[0]
+    return call.empty(own.size(), dtype=own.dtype, strides=own.stride())
+
+
+def backward_reduce(call: Call) -> Any:
+    """Two sums for the input's gradient, then the gradients of weight and bias, each where it is asked for."""
+    channels, mean, weight = call.args[1].size(1), call.args[2], call.args[4]
+    wants_input, wants_weight, wants_bias = call.args[5:8]
+    of_weight = weight.dtype if weight is not None else call.args[1].dtype
+    wanted = ((wants_input, mean.dtype), (wants_input, mean.dtype), (wants_weight, of_weight), (wants_bias, of_weight))
+    return tuple(call.empty([channels if is_wanted else 0], dtype=dtype) for is_wanted, dtype in wanted)
+
+
 RULES: Final[Mapping[str, Rule]] = {
     "fsdp.split_with_sizes_copy": copy_out,
     "c10d.allreduce_": all_reduce,
@@ -283,8 +311,14 @@ RULES: Final[Mapping[str, Rule]] = {
     "_c10d_functional.broadcast_": functional,
     "_c10d_functional.wait_tensor": wait,
     "_c10d_functional._wrap_tensor_autograd": wrap,
+    "aten.batch_norm_stats": stats,
+    "aten.batch_norm_gather_stats_with_counts": stats,
+    "aten.batch_norm_elemt": normalise,
+    "aten.batch_norm_backward_reduce": backward_reduce,
+    "aten.batch_norm_backward_elemt": normalise,
 }
-PLAIN: Final[frozenset[str]] = frozenset({
+
+
+PLAIN: Final = frozenset({
     "fsdp.all_gather_copy_in", "fsdp.chunk_cat", "fsdp.copy_",
 })
-"""FSDP2's operators copy with foreach kernels into memory they are given [torch.distributed.fsdp._fully_shard]."""

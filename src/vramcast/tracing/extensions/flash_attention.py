@@ -14,9 +14,9 @@ import torch
 from vramcast.tracing.call import Call
 from vramcast.tracing.extensions.stand_ins import Extension
 from vramcast.tracing.rules.attention import take_splits
-from vramcast.tracing.rules.chips import chip
-from vramcast.tracing.rules.flash_attention import ROWS, take_gradients
+from vramcast.tracing.rules.direct_attention import ROWS, take_gradients
 from vramcast.tracing.rules.layouts import like
+from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.units import ceil_div, round_up
 
 

@@ -26,8 +26,9 @@ from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.environment.cuda import CUDNN_VERSION
 from vramcast.tracing.extensions import apex, te_attention
 from vramcast.tracing.extensions.stand_ins import Extension, Guard, kernel
-from vramcast.tracing.extensions.te_names import ENUMERATIONS, UNREAD
-from vramcast.tracing.extensions.te_quantizers import (
+from vramcast.tracing.extensions.te_tensors import (
+    ENUMERATIONS,
+    UNREAD,
     Scaling,
     before_quantising,
     create,
@@ -38,8 +39,8 @@ from vramcast.tracing.extensions.te_quantizers import (
     transposed,
     update,
 )
-from vramcast.tracing.rules.chips import chip
 from vramcast.tracing.rules.layouts import contiguous_copy, like
+from vramcast.tracing.rules.reduction_kernel import chip
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
 from vramcast.units import ceil_div, round_up
 

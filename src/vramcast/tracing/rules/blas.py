@@ -16,8 +16,8 @@ import torch
 from vramcast.domain.cublas import LT_KEPT_SINCE, lt_workspace_bytes, workspace_bytes
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.memory import Device
-from vramcast.tracing.rules import versions
-from vramcast.tracing.rules.versions import at_least
+from vramcast.tracing.rules import layouts
+from vramcast.tracing.rules.layouts import at_least, num_bytes
 from vramcast.units import round_up
 
 C_NAMES: Final = {
@@ -31,7 +31,7 @@ def handle_workspace_bytes(device: Device) -> int:
     if device.blas_workspace is not None:
         return device.blas_workspace
     capability = device.gpu.compute_capability if device.gpu else None
-    return workspace_bytes(capability, torch=versions.installed(), environment=os.environ)
+    return workspace_bytes(capability, torch=layouts.installed(), environment=os.environ)
 
 
 def is_of_blas(place: object) -> bool:
@@ -41,8 +41,7 @@ def is_of_blas(place: object) -> bool:
 
 def take_workspace(call: Call) -> None:
     """The handle of this thread; backward of CUDA tensors runs in a thread of its own."""
-    if not call.device.is_cpu:
-        call.workspace(("cublas", in_backward()), handle_workspace_bytes(call.device), "cuBLAS workspace")
+    call.workspace(("cublas", in_backward()), handle_workspace_bytes(call.device), "cuBLAS workspace")
 
 
 def in_backward() -> bool:
@@ -52,7 +51,7 @@ def in_backward() -> bool:
 
 def take_lt_workspace(call: Call) -> None:
     """What cublasLt works in: by version one of its own or that of cuBLAS, whose handle it uses [gemm]."""
-    own = 0 if call.device.is_cpu else lt_workspace_bytes(torch=versions.installed(), environment=os.environ)
+    own = lt_workspace_bytes(torch=layouts.installed(), environment=os.environ)
     kept = at_least(LT_KEPT_SINCE)
     if own and not kept:
         call.scratch(own, "cublasLt workspace")
@@ -81,26 +80,18 @@ def _is_dense(matrix: torch.Tensor) -> bool:
 
 def _copies(call: Call, *matrices: torch.Tensor) -> None:
     """Contiguous copies of the operands that cuBLAS cannot read where they lie."""
-    if call.device.is_cpu:
-        return
     for matrix in matrices:
         if not _is_dense(matrix) and not _fits(tuple(matrix.size()), tuple(matrix.stride())):
-            call.scratch(_num_bytes(matrix), "contiguous operand")
+            call.scratch(num_bytes(matrix), "contiguous operand")
 
 
 def _batch_copies(call: Call, *matrices: torch.Tensor) -> None:
-    if call.device.is_cpu:
-        return
     for matrix in matrices:
         rows, columns = matrix.stride()[1:]
         size = matrix.size()
         fits = (rows == 1 and columns >= max(1, size[1])) or (columns == 1 and rows >= max(1, size[2]))
         if not fits and not (matrix.is_contiguous() and rows and columns):
-            call.scratch(_num_bytes(matrix), "contiguous operand")
-
-
-def _num_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.dtype.itemsize
+            call.scratch(num_bytes(matrix), "contiguous operand")
 
 
 def _check_types(*matrices: torch.Tensor) -> None:
@@ -174,7 +165,7 @@ def addmv(call: Call) -> Any:
     matrix, vector = call.arg(1, "mat"), call.arg(2, "vec")
     if out.numel() and matrix.numel():
         if vector.stride(0) == 0:
-            call.scratch(_num_bytes(vector), "contiguous operand")
+            call.scratch(num_bytes(vector), "contiguous operand")
         _copies(call, matrix)
         take_workspace(call)
     return out
@@ -260,4 +251,3 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten.mv": mv,
     "aten.vdot": vectors,
 }
-PLAIN: Final = frozenset[str]()

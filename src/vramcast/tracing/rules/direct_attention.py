@@ -1,12 +1,13 @@
-"""Fused attention called by its own operators, as xformers does: (B, M, H, D) tensors, or sequences in a row.
+"""Fused attention called by its own operators, as xformers and flash-attn do: (B, M, H, D) tensors, or rows.
 
-Symbols:  B batch   M queries   H heads   D head width
 [forward] pytorch aten/src/ATen/native/transformers/cuda/attention.cu: `_flash_attention_forward`,
 `_efficient_attention_forward`, v2.13
 [backward] pytorch aten/src/ATen/native/transformers/cuda/attention_backward.cu: `_flash_attention_backward`,
 `_efficient_attention_backward`, v2.13
 [flash] pytorch aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: `mha_fwd`, `mha_varlen_fwd`,
 `mha_bwd`, `mha_varlen_bwd`
+[api] flash-attention csrc/flash_attn/flash_api.cpp, v2: `mha_fwd`, `mha_varlen_fwd`, `mha_bwd`, `mha_varlen_bwd`
+[interface] flash-attention flash_attn/flash_attn_interface.py
 """
 
 from __future__ import annotations
@@ -17,11 +18,18 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.attention import EFFICIENT_IN_REGISTERS, EFFICIENT_ROWS, NARROW, row_sums, take_splits
-from vramcast.tracing.rules.chips import chip
-from vramcast.tracing.rules.efficient_attention import Problem, backward_workspace_bytes
-from vramcast.tracing.rules.flash_attention import ROWS, take_gradients
+from vramcast.tracing.rules.attention import (
+    EFFICIENT_IN_REGISTERS,
+    EFFICIENT_ROWS,
+    NARROW,
+    Problem,
+    backward_workspace_bytes,
+    row_sums,
+    take_splits,
+)
 from vramcast.tracing.rules.layouts import contiguous_copy, like
+from vramcast.tracing.rules.reduction_kernel import chip
+from vramcast.tracing.rules.reductions import reduce, sum_kernel
 from vramcast.units import ceil_div, round_up
 
 FP32: Final = 4
@@ -118,14 +126,67 @@ def _gradients(call: Call, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return call.empty((batch, queries, len(inputs), heads, width), dtype=inputs[0].dtype).unbind(2)
 
 
-def _on_cards(rule: Rule) -> Rule:
-    return lambda call: call.run() if call.device.is_cpu else rule(call)
+ROWS: Final = 128  # queries are rounded up to
+WIDE: Final = 192  # wider heads take whole 256
+NEWEST_WIDTH: Final = 256
+
+
+def package_forward(call: Call) -> Any:
+    """Output, log-sum-exps, state of the generator; partial results where few queries split the keys [api]."""
+    out = call.run()
+    query, key, dropout = call.arg(0, "q"), call.arg(1, "k"), call.arg(3, "dropout_p", 0.0)
+    if not dropout:
+        take_splits(call, query.transpose(1, 2), key.transpose(1, 2))
+    return out
+
+
+def package_backward(call: Call) -> Any:
+    """Row sums of gradient * output are returned; the queries' gradient is summed in fp32 [api]."""
+    query, gradients = call.arg(1, "q"), [call.arg(index, name) for index, name in ((6, "dq"), (7, "dk"), (8, "dv"))]
+    out = call.run()
+    batch, queries, heads, _ = query.size()
+    copies = ceil_div(chip(call).multiprocessors, batch * heads) if call.arg(16, "deterministic") else 1
+    take_gradients(call, batch * round_up(queries, ROWS) * copies, query, gradients)
+    return out
+
+
+def package_varlen_backward(call: Call) -> Any:
+    """As `backward`, with room for 128 queries more a sequence [api]."""
+    query, gradients = call.arg(1, "q"), [call.arg(index, name) for index, name in ((6, "dq"), (7, "dk"), (8, "dv"))]
+    out = call.run()
+    tokens, heads, _ = query.size()
+    sequences = call.arg(9, "cu_seqlens_q").numel() - 1
+    copies = ceil_div(chip(call).multiprocessors, sequences * heads) if call.arg(20, "deterministic") else 1
+    take_gradients(call, (tokens + ROWS * sequences) * copies, query, gradients)
+    return out
+
+
+def take_gradients(call: Call, rows: int, query: torch.Tensor, gradients: list[torch.Tensor | None]) -> None:
+    """Accumulators, and gradients of shared heads before they are summed [api]."""
+    heads, width = query.size()[-2:]
+    rounded = round_up(width, 32) if width <= WIDE else NEWEST_WIDTH
+    call.scratch(rows * heads * rounded * FP32, "fp32 gradient of queries")
+    shared = [gradient for gradient in gradients[1:] if gradient is not None and gradient.size(-2) != heads]
+    groups = [heads // gradient.size(-2) for gradient in shared]
+    expanded = [
+        torch.empty((*gradient.size()[:-1], group, width), dtype=query.dtype, device="meta")
+        for gradient, group in zip(shared, groups, strict=True)
+    ]
+    for name, whole in zip(("keys", "values"), expanded, strict=False):
+        call.scratch(whole.numel() * whole.dtype.itemsize, f"gradient of {name}, a copy a query head")
+    for gradient, whole in zip(shared, expanded, strict=True):
+        reduce(call, whole, (whole.dim() - 2,), gradient, sum_kernel(query.dtype, query.dtype))
 
 
 RULES: Final[Mapping[str, Rule]] = {
-    "aten._efficient_attention_backward": _on_cards(efficient_backward),
-    "aten._efficient_attention_forward": _on_cards(efficient_forward),
-    "aten._flash_attention_backward": _on_cards(flash_backward),
-    "aten._flash_attention_forward": _on_cards(flash_forward),
+    "aten._efficient_attention_backward": efficient_backward,
+    "aten._efficient_attention_forward": efficient_forward,
+    "aten._flash_attention_backward": flash_backward,
+    "aten._flash_attention_forward": flash_forward,
+    "flash_attn._flash_attn_backward": package_backward,
+    "flash_attn._flash_attn_forward": package_forward,
+    "flash_attn._flash_attn_varlen_backward": package_varlen_backward,
 }
-PLAIN: Final = frozenset[str]()
+
+
+PLAIN: Final = frozenset({"flash_attn._flash_attn_varlen_forward"})

@@ -13,10 +13,8 @@ from typing import Any, Final
 import torch
 
 from vramcast.tracing.call import Call, Rule
-from vramcast.tracing.rules.chips import chip
-from vramcast.tracing.rules.iteration import Strided, reduction
-from vramcast.tracing.rules.reduction_kernel import Kernel, accumulator_bytes, buffers
-from vramcast.tracing.rules.versions import at_least
+from vramcast.tracing.rules.layouts import at_least
+from vramcast.tracing.rules.reduction_kernel import Kernel, Strided, accumulator_bytes, buffers, chip, reduction
 
 NARROW: Final = frozenset({torch.float16, torch.bfloat16})
 WIDE_VECTORS_SINCE: Final = (2, 8)
@@ -30,7 +28,7 @@ def reduce(
     call: Call, source: torch.Tensor, dims: Sequence[int], out: torch.Tensor, kernel: Kernel,
 ) -> None:
     """Take and give back what one reduction kernel needs."""
-    if not source.numel() or call.device.is_cpu:
+    if not source.numel():
         return
     walk = reduction(strided(source), dims, out.dtype.itemsize)
     accumulator = call.scratch(accumulator_bytes(walk, kernel, out.dtype.itemsize), "accumulator")
@@ -123,7 +121,7 @@ def _rule(kernel: Any, *, casts: bool = True) -> Rule:
         out = call.run()
         source = call.args[0]
         result = out[0] if isinstance(out, (tuple, list)) else out
-        if call.device.is_cpu or not source.numel():
+        if not source.numel():
             return out
         dtype = source.dtype
         reads_as_is = dtype is result.dtype or (dtype in NARROW and result.dtype is torch.float32) or dtype.is_complex
@@ -140,7 +138,7 @@ def log_sum_exp(call: Call) -> Any:
     """Maxima, then the exponentials of what is below them, summed [ReduceOps.cpp `logsumexp_out_impl`]."""
     x = call.arg(0, "self")
     dims = dims_of(call, x)
-    if call.device.is_cpu or not x.numel():
+    if not x.numel():
         return call.run()
     rows = x.numel()
     for dim in dims:
@@ -163,7 +161,7 @@ def histogram(call: Call) -> Any:
     """Counts; without bounds the smallest and largest value are looked for [SummaryOps.cu `_histc_cuda_template`]."""
     out = call.run()
     x = call.args[0]
-    if not call.device.is_cpu and call.arg(2, "min", 0) == call.arg(3, "max", 0) and x.numel():
+    if call.arg(2, "min", 0) == call.arg(3, "max", 0) and x.numel():
         with call.simulation:
             torch.ops.aten.aminmax(x)
     return out
@@ -212,4 +210,3 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten.var": MOMENT,
     "aten.var_mean": MOMENT,
 }
-PLAIN: Final = frozenset[str]()
