@@ -263,19 +263,6 @@ def test_autocast_keeps_one_copy_of_every_weight_until_forward_ends(session):
         assert [block.num_bytes for block in casts] == [x.numel() * 2]  # no weight is cast twice
 
 
-def test_inference_mode_allocates_what_no_grad_does(session):
-    def sizes(context):
-        before = len(session.device.tape.blocks)
-        with context:
-            model(x)
-        return [block.num_bytes for block in session.device.tape.blocks[before:]]
-
-    with session.active():
-        model, x = two_layers(), batch()[0]
-        model(x)  # takes the workspaces
-        assert sizes(torch.inference_mode()) == sizes(torch.no_grad())
-
-
 def test_a_storage_that_is_resized_to_nothing_gives_its_memory_back(session):
     with session.active():
         tensor = torch.empty(MIB, device="cuda")

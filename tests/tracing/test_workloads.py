@@ -115,16 +115,6 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert answer_of().ranks == answer_of().ranks
 
 
-def test_the_cpu_has_no_cache() -> None:
-    peak = answer_of(device="cpu").peak
-    assert peak.allocated_bytes == peak.reserved_bytes == peak.device_bytes
-
-
-def test_whose_memory_the_cpu_has_is_said() -> None:
-    assert any("main memory of this machine" in one for one in answer_of(device="cpu").assumptions)
-    assert not any("main memory" in one for one in answer_of(device="cpu", capacity="8GiB").assumptions)
-
-
 def test_torch_is_left_as_it_was() -> None:
     before = torch.Tensor.device, torch.cuda.is_available(), torch.nn.Linear(2, 2)(torch.ones(1, 2)).shape
     answer_of()

@@ -217,10 +217,7 @@ class Call:
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """The meta kernel; its new outputs become blocks, in the order returned.
-
-        Args: instead of the call's own, where given
-        """
+        """The meta kernel, of other arguments where given; its new outputs become blocks, in the order returned."""
         out = self.simulation.on_meta(self.func, args or self.args, kwargs or self.kwargs, self.device)
         self.simulation.adopt(out, self.device, self.name)
         return out
@@ -271,7 +268,6 @@ class Call:
                     device.give(held)
 
     def finish(self) -> None:
-        """The operator returns."""
         while self._scratch:
             self.device.give(self._scratch.pop())
 

@@ -25,8 +25,7 @@ from vramcast.tracing.tape import Aside, Block, Mark, Phase, Tape
 
 ROOT: Final = re.compile(r"(?:.*?\.)?\d+(?=\.|$)")
 """Of "model.layers.3.mlp": "model.layers.3"."""
-FEWEST: Final = 2
-"""Modules of a name before they count as repeated."""
+FEWEST: Final = 2  # modules of a name before they count as repeated
 
 
 class Recomputed(NamedTuple):
@@ -49,12 +48,7 @@ class _Pass:
 
 
 def recompute(tape: Tape, labels: list[Category]) -> Recomputed | None:
-    """The tape with the modules recomputed that repeat and save most; None where none repeat.
-
-    Args:
-        tape: of a run
-        labels: category of every block, by index
-    """
+    """The tape with the modules recomputed that repeat and save most; None where none repeat."""
     passes = [one for one in _passes(tape, labels) if one.backward is not None]
     sizes: Counter[str] = Counter()
     roots: dict[str, set[str]] = {}
@@ -169,13 +163,7 @@ class Candidate(NamedTuple):
 
 
 def changes_of(job: TraceJob, answer: TraceAnswer, trace: Callable[[TraceJob], TraceAnswer]) -> tuple[Change, ...]:
-    """Every single change that needs less, then all of them together; those that fit first.
-
-    Args:
-        job: that does not fit
-        answer: of it
-        trace: gives the answer to a job
-    """
+    """Every single change that needs less, then all of them together; those that fit first."""
     needed = answer.fullest.needed_bytes
     found: list[tuple[Change, Candidate]] = []
     for candidate in candidates(job, answer):
@@ -227,7 +215,6 @@ def _traced(job: TraceJob, candidate: Candidate, trace: Callable[[TraceJob], Tra
 
 
 def candidates(job: TraceJob, answer: TraceAnswer) -> Iterator[Candidate]:
-    """The changes worth tracing."""
     if "expandable_segments" not in job.alloc_conf:
         conf = ",".join(part for part in (job.alloc_conf, EXPANDABLE) if part)
         yield Candidate(f"--alloc-conf {conf}", {"alloc_conf": conf})

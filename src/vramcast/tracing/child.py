@@ -42,7 +42,6 @@ NO_NEIGHBOURS: Final = (
 
 
 def start(folder: str) -> None:
-    """All that the process does."""
     main(Path(folder))
     sys.stdout.flush()
     sys.stderr.flush()
@@ -50,7 +49,6 @@ def start(folder: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Run the job."""
     job = msgspec.msgpack.decode((folder / JOB).read_bytes(), type=ScriptJob)
     if job.memory_limit_bytes is not None:
         import resource
@@ -101,7 +99,6 @@ def _run(job: ScriptJob, watch: Watch) -> None:
 
 
 def _failed(error: BaseException) -> tuple[type[VramcastError], str]:
-    """Whose failure an exception is, and what went wrong, on one line."""
     frames = traceback.extract_tb(error.__traceback__)
     is_missing = isinstance(error, ImportError) and "deepspeed" in str(error).lower()
     if is_missing or any(DEEPSPEED in Path(frame.filename).parts for frame in frames):

@@ -53,12 +53,7 @@ class State(NamedTuple):
         return BLOCK * min(ceil_div(count, BLOCK), self.multiprocessors * (self.threads // BLOCK))
 
     def increment(self, count: int, at_once: int = DRAWN) -> int:
-        """By how much making so many numbers moves the offset.
-
-        Args:
-            count: numbers
-            at_once: that a thread makes of one draw: 2 of 64 bits, else 4
-        """
+        """By how much making so many numbers moves the offset; a thread makes 2 of 64 bits of one draw, else 4."""
         return ceil_div(count, self.wave(count) * at_once) * DRAWN if count else 0
 
 
@@ -110,8 +105,7 @@ def _encrypted(counter: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
     return counter
 
 
-WIDE_RANGE: Final = 1 << 28
-"""Integers this far apart are made of 64 bits [dist]."""
+WIDE_RANGE: Final = 1 << 28  # integers this far apart are made of 64 bits [dist]
 BY_TENSOR: Final = 12
 """By how much `bernoulli_` with a tensor of probabilities moves the offset: 10, up to the next multiple of 4 [dist]."""
 SIZED: Final = frozenset({"aten.rand", "aten.randn", "aten.randint"})
@@ -166,7 +160,6 @@ MAKERS: Final[dict[str, Callable[[int, Bounds, State, torch.dtype], torch.Tensor
 
 
 def _generator(kwargs: dict[str, Any], device: Device) -> Any:
-    """The one that was given, else that of the card."""
     given, index = kwargs.get("generator"), device.torch_device.index
     if given is not None:
         return device.generators.get(given._cdata)
@@ -183,7 +176,6 @@ def _state(generator: Any, device: Device) -> State | None:
 
 
 def _count(operator: Operator, args: tuple[Any, ...]) -> int:
-    """Numbers that an operator draws."""
     if operator.name in SIZED:
         return prod(_size(args))
     if operator.name in LIKE and not (operator.name == "aten.native_dropout" and args[2] is False):
@@ -202,7 +194,6 @@ def _size(args: tuple[Any, ...]) -> Sequence[int]:
 
 
 def _dtype(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
-    """Of the numbers."""
     given: torch.dtype | None = kwargs.get("dtype")
     if given is not None:
         return given

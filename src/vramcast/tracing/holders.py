@@ -113,7 +113,6 @@ class Holders:
                 self._note(parameter.grad, Kind.GRADIENT, name)
 
     def after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        """An optimizer's step ends: a hook."""
         if isinstance(optimizer, torch.optim.LBFGS) and fill_history(optimizer):
             self._assumptions.note(FULL)
         self._origins.in_optimizer = False

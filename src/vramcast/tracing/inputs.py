@@ -31,8 +31,7 @@ POSITIONS: Final = (
     "max_decoder_position_embeddings", "max_seq_len", "max_sequence_length",
 )
 """Where configs of transformers have their number of positions: BERT's and LLaMA's kin, Whisper's decoder, LED, MPT."""
-LARGEST_INDEX: Final = 1
-"""Integers of inputs whose range is not known are 0 or 1: valid indices of every table."""
+LARGEST_INDEX: Final = 1  # integers of inputs whose range is not known are 0 or 1: valid indices of every table
 
 
 class Described(NamedTuple):
@@ -55,7 +54,6 @@ class Feed:
         self._is_training = is_training
 
     def __call__(self) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-        """Positional and named inputs."""
         positional: list[torch.Tensor] = []
         named: dict[str, torch.Tensor] = {}
         for one in self._described.inputs:
@@ -189,7 +187,6 @@ def _transformers(model: Any) -> Described | None:
 
 
 def _pixels(config: Any) -> Input:
-    """A square image, or one of two sides."""
     side = getattr(config, "image_size", None) or DEFAULT_IMAGE[-1]
     high, wide = side if isinstance(side, (list, tuple)) else (side, side)
     return Input(dims=(BATCH, getattr(config, "num_channels", 3), high, wide), name="pixel_values")
@@ -274,7 +271,6 @@ def make_loss(name: str) -> Loss:
 
 
 def default_loss(output: Any, family: str) -> str:
-    """The loss that an output calls for."""
     if _own_loss(output) is not None:
         return "own"
     first = first_tensor(output)

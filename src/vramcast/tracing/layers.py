@@ -73,7 +73,6 @@ class _Seen(TorchDispatchMode):
         self.kept: set[int] = set()  # indices of blocks
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count and pass on."""
         out = func(*args, **(kwargs or {}))
         count = flop_registry.get(func.overloadpacket)
         if count is not None:

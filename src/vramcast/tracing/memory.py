@@ -30,7 +30,6 @@ class History:
     """Of all cards of a process; switched on and off by its script. Positions count events of a card's tape."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
-        """Off, as torch starts."""
         self._devices = tuple(devices)
         self._since: list[int] | None = None  # of each card; None while it is off
         self._framed: list[list[tuple[int, int]]] = [[] for _ in self._devices]  # spans in which stacks were kept
@@ -41,7 +40,6 @@ class History:
 
     @property
     def is_on(self) -> bool:
-        """Whether events are kept."""
         return self._since is not None
 
     def record(
@@ -97,15 +95,7 @@ class Device:
         self, torch_device: torch.device, *, origins: Origins, gpu: Gpu | None = None, settings: Settings | None = None,
         capacity_bytes: int | None = None,
     ) -> None:
-        """A device that holds nothing.
-
-        Args:
-            torch_device: what tensors on it answer as `.device`
-            origins: who asks
-            gpu: the card; None for the host's memory
-            settings: of the caching allocator
-            capacity_bytes: what the driver can give; None: without end [bytes]
-        """
+        """Holds nothing. gpu: None for the host; capacity: what the driver can give, None: without end [bytes]."""
         self.torch_device, self.gpu, self.origins = torch_device, gpu, origins
         self.is_cpu = torch_device.type == "cpu"
         self.allocator = Allocator(
@@ -140,7 +130,7 @@ class Device:
         if num_bytes <= 0:
             return None
         if self._waiting:
-            self.reach(moment=len(self.tape.events) - LAUNCH_QUEUE)
+            self.reach(len(self.tape.events) - LAUNCH_QUEUE)
         origin = self.origins.now()
         self._busy = True  # a collection of cycles may free blocks at any moment, also within the allocator
         try:
@@ -164,7 +154,6 @@ class Device:
             observer(self.torch_device.index, num_bytes, self.capacity_bytes or 0, self.memory_info()[0])
 
     def give(self, block: Block) -> None:
-        """Free."""
         if self._busy:
             self._deferred.append(block)
             return
@@ -220,12 +209,10 @@ class Device:
         """`torch.cuda.reset_accumulated_memory_stats`."""
         self.counted_from = len(self.tape.blocks)
 
-    def reach(self, stream: int | None = None, *, moment: int | None = None) -> None:
+    def reach(self, moment: int | None = None) -> None:
         """The host waited for the device: blocks freed before, which other streams had used, are free now.
 
-        Args:
-            stream: the one that was waited for; what others were given before is taken to be done, too
-            moment: events of the tape that were waited for; None: all
+        What was waited for are so many events of the tape, by default all; every stream is taken to be as far.
         """
         waiting = self._waiting
         while waiting and (moment is None or waiting[0][1] <= moment):
@@ -288,12 +275,7 @@ class Memory:
     """All devices of a simulated process and the storages on them."""
 
     def __init__(self, devices: tuple[Device, ...], host: Device) -> None:
-        """Nothing allocated yet.
-
-        Args:
-            devices: the cards, by index
-            host: main memory; simulated storages there are known but not counted
-        """
+        """The cards by index, and main memory: simulated storages there are known but not counted."""
         self.devices, self.host = devices, host
         self.pinned = Pinned()
         self.history = History(devices)
@@ -304,6 +286,11 @@ class Memory:
     def of(self, tensor: torch.Tensor) -> Resident | None:
         """Where a tensor lives, None if it has real data or is the user's own meta tensor."""
         return self.residents.get(storage_of(tensor)._cdata)
+
+    def card_of(self, tensor: torch.Tensor) -> Device | None:
+        """The card that a tensor lives on; None for one of the host, real or simulated, and for the user's own."""
+        resident = self.of(tensor)
+        return None if resident is None or resident.device is self.host else resident.device
 
     def adopt(self, tensor: torch.Tensor, device: Device, operator: str) -> Resident:
         """Give a tensor's storage a place, unless it has one: then it is a view or written in place."""

@@ -82,8 +82,7 @@ class Operator:
 
 LARGEST_EMPTY_HOST_BYTES: Final = 1 << 20
 """Uninitialised or random host tensors below are real; in larger ones there is nothing to know."""
-LARGEST_FILLED_HOST_BYTES: Final = 64 << 20
-"""Filled host tensors below are real."""
+LARGEST_FILLED_HOST_BYTES: Final = 64 << 20  # filled host tensors below are real
 _META: Final = torch.device("meta")
 MIXED: Final = frozenset({
     "aten.copy_", "aten._foreach_copy_", "aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_",

@@ -55,11 +55,7 @@ class Assumptions:
     """All of one run."""
 
     def __init__(self, given: Mapping[str, Value] | None = None) -> None:
-        """Nothing assumed yet.
-
-        Args:
-            given: place ("train.py:33") -> the value of tensors that are read there
-        """
+        """What is given: place ("train.py:33") -> the value of tensors that are read there."""
         self._given = dict(given or {})
         self._counts: dict[tuple[str, str, bool], int] = {}
         self.used: set[str] = set()  # of the places given
@@ -68,7 +64,6 @@ class Assumptions:
         return (Assumption(what, place, count, given) for (what, place, given), count in self._counts.items())
 
     def note(self, what: str, place: Place = UNKNOWN, *, can_be_given: bool = False) -> None:
-        """Something was assumed."""
         key = what, str(place) if place.line else "", can_be_given and place.line > 0
         self._counts[key] = self._counts.get(key, 0) + 1
 
@@ -88,8 +83,7 @@ _STANDARD: Final = sysconfig.get_path("stdlib")
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 _NOT_PLACES: Final = (_OWN, str(Path(torch.__file__).parent), "<")
 _STARTS: Final = (_OWN, "<frozen ", "<string>")
-DEEPEST: Final = 80
-"""Python frames kept of a stack, this package's own among them."""
+DEEPEST: Final = 80  # Python frames kept of a stack, this package's own among them
 
 _current_node: Final = torch._C._current_autograd_node
 _next_sequence: Final = torch._C._autograd._get_sequence_nr
@@ -105,7 +99,6 @@ class Stacks:
         self._indices: dict[tuple[Any, ...], int] = {(): 0}
 
     def here(self, frame: FrameType | None) -> int:
-        """The index of the stack from this frame outwards."""
         key: list[Any] = []
         append, depth = key.append, 0
         while frame is not None and depth < DEEPEST:
@@ -181,7 +174,6 @@ class Origins:
         return Origin(Phase.FORWARD if self.has_run_forward else Phase.SETUP, module, stack, stack)
 
     def here(self) -> int:
-        """Where Python is at this moment: index of the stack."""
         return self.stacks.here(sys._getframe(1))
 
     def place(self) -> Place:

@@ -55,7 +55,6 @@ INPUTS_FROM: Final = frozenset({"aten.randn", "aten.rand", "aten.randint"})
 
 
 def categorise(tape: Tape) -> list[Category]:
-    """The category of every block, by index."""
     ended = _phases_at_end(tape)
     return [_category(block, ended[block.index]) for block in tape.blocks]
 
@@ -148,14 +147,9 @@ def _packet(operator: str) -> str:
 
 
 def entries(live: Iterable[Live], peak: Peak, outside: tuple[LedgerEntry, ...]) -> tuple[LedgerEntry, ...]:
-    """The ledger at the peak, largest first; it adds up to the device bytes.
+    """The ledger at the peak, largest first, of what lives then and what is outside the allocator.
 
     Modules that differ in numbers alone are one entry: "layers.*.mlp" x 32.
-
-    Args:
-        live: the blocks at the highest point of allocated memory
-        peak: of the step
-        outside: what the process holds beside the allocator
     """
     groups: dict[tuple[Category, str, str], dict[str, list[int]]] = {}
     for one in live:
@@ -206,10 +200,8 @@ def _held(blocks: Iterable[Live], key: Callable[[Live], str]) -> tuple[Holding, 
 
 VERSION: Final = (2, 13)
 """Of the torch whose message is printed where memory runs out."""
-POINTS: Final = 144
-"""Of the course of a run: twice the columns of its picture."""
-MOST_FRAMES: Final = 12
-"""Of the stack of a failure."""
+POINTS: Final = 144  # of the course of a run: twice the columns of its picture
+MOST_FRAMES: Final = 12  # of the stack of a failure
 
 
 class Run(NamedTuple):
@@ -397,5 +389,4 @@ def _recording(run: Run, about: About, labels: list[Category], settings: Setting
 
 
 def _is_file(frame: Frame) -> bool:
-    """Not of the interpreter, which runs scripts."""
     return not frame.filename.startswith("<")

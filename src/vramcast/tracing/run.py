@@ -55,11 +55,7 @@ def check_torch() -> tuple[str, ...]:
 
 
 def answered(job: TraceJob, target: Target | None = None) -> Traced:
-    """The answer to a job; where it does not fit, with what would change that.
-
-    Args:
-        job: what is traced
-        target: whose module is at hand; by default that which the job names
+    """The answer to a job, or of a module at hand; where it does not fit, with what would change that.
 
     Raises: VramcastError of one sentence
     """
@@ -93,13 +89,7 @@ def trace_job(job: TraceJob, target: Target | None = None) -> Traced:
 
 
 def run_of(session: Session, *, capacity_bytes: int | None, alloc_conf: str = "") -> Run:
-    """What a session left behind on its fullest device.
-
-    Args:
-        session: that has run
-        capacity_bytes: what a process can use; None: as the card has [bytes]
-        alloc_conf: value of PYTORCH_CUDA_ALLOC_CONF
-    """
+    """What a session left behind on its fullest device."""
     device = max(session.memory.devices, key=lambda each: each.allocator.peak_allocated_bytes)
     unseen = {name: (each.calls, each.num_bytes) for name, each in session.simulation.unseen.items()}
     if capacity_bytes is None:
@@ -201,7 +191,6 @@ def _said_of_script(ran: ScriptRun) -> Iterator[str]:
 
 
 def question_of(job: TraceJob, workload: Workload) -> dict[str, Any]:
-    """What was asked, with what the target decided."""
     asked: dict[str, Any] = {
         "target": job.target, "gpu": job.gpu.name,
         "inputs": [written(one) for one in workload.described.inputs], "batch": workload.batch,
@@ -219,7 +208,6 @@ def question_of(job: TraceJob, workload: Workload) -> dict[str, Any]:
 
 
 def written(one: Input) -> str:
-    """An input as users write it."""
     name, dtype = f"{one.name}=" if one.name else "", f":{one.dtype}" if one.dtype else ""
     return f"{name}{'x'.join(map(str, one.dims)) or 'scalar'}{dtype}"
 
@@ -247,11 +235,9 @@ class Simulated:
 
     @property
     def num_events(self) -> int:
-        """Allocations and frees so far."""
         return len(self._session.device.tape.events)
 
     def traced(self) -> Traced:
-        """The answer to what has run so far."""
         session = self._session
         asked: dict[str, Any] = {"target": self._what, "gpu": session.gpu.name}
         if self._alloc_conf:
@@ -264,13 +250,7 @@ class Simulated:
 
 
 def run_steps(step: Callable[[], Any], card: Simulated, *, steps: int) -> Traced:
-    """A function called so often.
-
-    Args:
-        step: takes nothing; builds its module at the first call, or closes over one built on the card
-        card: that is not entered
-        steps: calls
-    """
+    """A function called so often, on a card not entered yet; it builds its module when first called or has one."""
     card.start()
     try:
         for _ in range(steps):

@@ -50,12 +50,9 @@ BY_BACKWARD: Final = "no optimizer of torch.optim: a call of backward ends a ste
 
 EQUAL: Final = 0.01
 """Steps whose allocations differ by less are the same: one prints its loss, the other does not [share]."""
-QUIET_STEPS: Final = 8
-"""Where steps differ, as with batches of any length, so many without a new high are enough."""
-MOST_STEPS: Final = 48
-"""After so many steps a run ends, whatever they do: it is told."""
-LEAST_GROWTH_BYTES: Final = 1 << 20
-"""What stays after a step and is no more is not told: losses kept for a log [bytes]."""
+QUIET_STEPS: Final = 8  # where steps differ, as with batches of any length, so many without a new high are enough
+MOST_STEPS: Final = 48  # after so many steps a run ends, whatever they do: it is told
+LEAST_GROWTH_BYTES: Final = 1 << 20  # what stays after a step and is no more is not told: losses kept for a log [bytes]
 
 
 class Step(NamedTuple):
@@ -77,7 +74,6 @@ class Repetition:
         self._is_same = self._differs = False
 
     def add(self, who: Hashable, step: Step) -> None:
-        """Another step has ended."""
         before = self._last.get(who)
         self._last[who] = step
         self._steps += 1
@@ -253,7 +249,6 @@ class Watch:
         return bool(older) and max(newer) >= max(older) + LEAST_KEPT_BYTES
 
     def _step(self) -> Step:
-        """What the step that ends now took."""
         requested = 0
         for index, device in enumerate(self._session.memory.devices):
             blocks = device.tape.blocks

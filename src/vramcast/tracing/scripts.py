@@ -149,12 +149,9 @@ OUTPUT: Final = "output.txt"
 ERRORS: Final[dict[str, type[VramcastError]]] = {
     kind.__name__: kind for kind in (InvalidSpec, Unsupported, UnknownName, SourceError, OutOfMemory)
 }
-GRACE_S: Final = 15
-"""For a process to end by itself once its time is up or its record is written."""
-LONGEST_LINE: Final = 300
-"""Of the last line that it printed, in a sentence [characters]."""
-LONGEST_OUTPUT: Final = 4000
-"""Of what the script printed that is kept, from its end [characters]."""
+GRACE_S: Final = 15  # for a process to end by itself once its time is up or its record is written
+LONGEST_LINE: Final = 300  # of the last line that it printed, in a sentence [characters]
+LONGEST_OUTPUT: Final = 4000  # of what the script printed that is kept, from its end [characters]
 
 
 class ScriptRun(NamedTuple):

@@ -33,8 +33,7 @@ from vramcast.tracing.origins import Assumptions, Origins
 from vramcast.tracing.rules import PLAIN, RULES
 from vramcast.tracing.simulation import Simulation
 
-COMPILER_FOLDER: Final = "TORCHINDUCTOR_CACHE_DIR"
-"""That torch's compiler sets as soon as it is imported."""
+COMPILER_FOLDER: Final = "TORCHINDUCTOR_CACHE_DIR"  # that torch's compiler sets as soon as it is imported
 _TURN: Final = Lock()
 """Held while a simulation runs: it replaces parts of torch for the whole process."""
 
@@ -50,13 +49,10 @@ class Session:
         """Nothing has run yet.
 
         Args:
-            gpu: the card
             num_devices: cards the process sees, at least those of the world's ranks on its machine
-            settings: of the caching allocator
             capacity_bytes: of each card; None: without end, so that what the run needs is known [bytes]
             values: place ("train.py:33") -> what tensors that are read there hold
             sandbox: keep out all files that the run writes
-            world: the ranks of the job and which of them this process is
         """
         self.gpu, self.world, self._sandbox = gpu, world, sandbox
         self.origins = origins = Origins()
@@ -77,20 +73,17 @@ class Session:
 
     @property
     def device(self) -> Device:
-        """The device of this process."""
         return self.memory.devices[self.world.local_rank]
 
     @property
     def assumptions(self) -> Assumptions:
-        """What the run assumed, and where."""
         return self.simulation.assumptions
 
     @contextmanager
     def active(self, files: Path | None = None) -> Iterator[Session]:
         """Within: torch runs on the simulated devices. Everything is put back on the way out.
 
-        Args:
-            files: a folder for the files that are kept out; None: one that is removed at the end
+        Files that are kept out go to a folder, by default to one that is removed at the end.
 
         Raises: Unsupported where another simulation runs
         """
@@ -132,7 +125,6 @@ def _alone() -> Iterator[None]:
 
 @contextmanager
 def _variable_kept(name: str) -> Iterator[None]:
-    """Put an environment variable back."""
     before = os.environ.get(name)
     try:
         yield
@@ -155,7 +147,6 @@ def _follow_backward(patches: Patches, holders: Holders) -> None:
 
 
 def _hooks(origins: Origins, holders: Holders) -> Iterator[Any]:
-    """Global hooks that follow modules and optimizers."""
     modules = torch.nn.modules.module
     yield modules.register_module_forward_pre_hook(holders.enter_root)
     yield modules.register_module_forward_pre_hook(origins.enter)

@@ -29,10 +29,8 @@ _fake_mode: Final = torch._C._get_dispatch_mode
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 
 
-MOVE: Final = "aten._to_copy"
-"""What `.to` calls to move a tensor."""
-MOVED_BACK: Final = "ToCopyBackward0"
-"""The formula of moves between devices."""
+MOVE: Final = "aten._to_copy"  # what `.to` calls to move a tensor
+MOVED_BACK: Final = "ToCopyBackward0"  # the formula of moves between devices
 READS_VALUES: Final = frozenset({"aten._pack_padded_sequence"})
 """Operators that are given tensors of the host with their data."""
 
@@ -74,7 +72,6 @@ class Simulation(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Answer one operator."""
         if _fake_mode(_FAKE) is not None:  # DTensor works out a layout on PyTorch's own fake tensors
             return func(*args, **(kwargs or {}))
         if types and not all(map(_is_one_storage, types)):

@@ -19,10 +19,8 @@ from vramcast.allocator.failure import DeviceOutOfMemory
 from vramcast.domain.snapshot import PREDICTED, Frame, PoolId, Snapshot, Trace
 from vramcast.recordings.recorder import Recorder
 
-STEP: Final = "step"
-"""The name of marks behind a step."""
-BACKWARD: Final = "backward"
-"""The name of marks behind a backward, in runs without an optimizer of torch.optim."""
+STEP: Final = "step"  # the name of marks behind a step
+BACKWARD: Final = "backward"  # the name of marks behind a backward, in runs without an optimizer of torch.optim
 
 
 class Phase(StrEnum):
@@ -125,7 +123,6 @@ class Tape:
         self.freed_at: dict[int, int] = {}  # index of a block -> index of the stack that freed it, where that is kept
 
     def add(self, num_bytes: int, stream: int, operator: str, origin: Origin) -> Block:
-        """A block comes to life."""
         block = Block(len(self.blocks), num_bytes, stream, operator, origin)
         block.born = len(self.events)
         self.blocks.append(block)
@@ -133,22 +130,18 @@ class Tape:
         return block
 
     def end(self, block: Block) -> None:
-        """A block dies."""
         block.died = len(self.events)
         self.events.append(-block.index - 1)
 
     def tell(self, action: Action, *, block: int = -1, number: int = 0) -> None:
-        """Something beside requests and frees happens now."""
         self.asides.append(Aside(len(self.events), action, block, number))
 
     def refuse(self, num_bytes: int, stream: int, origin: Origin) -> None:
-        """A request finds no room now."""
         self.asides.append(
             Aside(len(self.events), Action.REFUSED, number=num_bytes, stream=stream, stack=origin.stack)
         )
 
     def mark(self, name: str, optimizer: int = 0) -> None:
-        """Name this moment."""
         self.marks.append(Mark(len(self.events), name, optimizer))
 
     def step_ends(self) -> tuple[int, ...]:
@@ -193,13 +186,7 @@ class Highest(NamedTuple):
 
 
 def play(tape: Tape, *, settings: Settings | None = None, capacity_bytes: int | None = None) -> Played:
-    """The tape on a device that holds nothing.
-
-    Args:
-        tape: of the run
-        settings: of the caching allocator
-        capacity_bytes: what the driver can give; None: without end [bytes]
-    """
+    """The tape on a device that holds nothing; capacity: what the driver can give, None: without end [bytes]."""
     allocator = Allocator(settings=settings or Settings(), capacity_bytes=capacity_bytes)
     allocated, reserved = array("Q"), array("Q")
     blocks, allocate = tape.blocks, allocator.allocate
@@ -249,10 +236,6 @@ def recording(
         tape: of the run
         stacks: which the blocks' origins point into
         labels: of every block, by index: its category
-        name: of the recording
-        settings: of the caching allocator
-        capacity_bytes: what the driver can give; None: without end [bytes]
-        alloc_conf: what the recording names as PYTORCH_CUDA_ALLOC_CONF
         first: events of the tape that the recording leaves out
         has_stack: whether an allocation at this position of the tape is recorded with its stack
     """
@@ -319,15 +302,7 @@ def _walk(
     tape: Tape, told: _Told, allocate: Callable[[int], int], free: Callable[[int], None],
     refuse: Callable[[Aside], None],
 ) -> Iterator[int]:
-    """The only way through a tape; after every event, how many there were.
-
-    Args:
-        tape: of the run
-        told: who hears of the asides
-        allocate: serves the block of that index, returns its handle
-        free: takes a handle
-        refuse: hears of a request that found no room
-    """
+    """The only way through a tape: blocks are served by index, freed by handle; yields how many events there were."""
     handles: dict[int, int] = {}
     asides = iter(tape.asides)
     aside = next(asides, None)

@@ -31,18 +31,11 @@ OWN: Final = str(Path(__file__).parent.parent)
 """Our own files."""
 META_TENSOR: Final = re.compile(r"\bMeta(\w+)Type\b")
 """How C++ names the tensors of a simulated card."""
-LONGEST: Final = 300
-"""Of a message that is passed on [characters]."""
+LONGEST: Final = 300  # of a message that is passed on [characters]
 
 
 def explained(error: Exception, *, what: str, model: torch.nn.Module | None = None) -> VramcastError:
-    """One sentence for an error that a user's code raised.
-
-    Args:
-        error: that was caught
-        what: what was being done: "the forward"
-        model: whose modules are named
-    """
+    """One sentence for an error that a user's code raised, in a module of the model, while doing "the forward"."""
     if isinstance(error, VramcastError):
         return error
     text = words_of(error)

@@ -50,8 +50,7 @@ SUMS: Final = frozenset({"aten.sum", "aten.count_nonzero"})
 EXTREMES: Final = frozenset({"aten.max", "aten.min", "aten.amax", "aten.amin"})
 """Makers of integers that nothing sensible can stand for: sizes follow from them."""
 FLOAT: Final = 1.0
-INTEGER: Final = 1
-"""As a count it does not divide by zero, as an index it is mostly there."""
+INTEGER: Final = 1  # as a count it does not divide by zero, as an index it is mostly there
 
 
 class Unknowns:
@@ -212,11 +211,9 @@ class _Sized:
         return out
 
     def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What an input holds, where that is known."""
         return self._simulation.values.of(tensor)
 
     def keep(self, out: torch.Tensor, values: torch.Tensor) -> None:
-        """What an output holds when the elements are chosen as assumed."""
         self._simulation.values.set(out, values)
 
 
@@ -323,7 +320,6 @@ def _multinomial(args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> Su
 
 
 def _sorted(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Supposed:
-    """Already in order."""
     indices = out[1]
     if indices.numel() > LARGEST_KNOWN_INTEGERS or not indices.dim():
         return None

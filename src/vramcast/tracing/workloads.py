@@ -103,14 +103,7 @@ BACKEND: Final = "nccl"
 
 
 def shared(model: torch.nn.Module, how: str, device: torch.device, blocks: list[torch.nn.Module]) -> torch.nn.Module:
-    """The module on this rank.
-
-    Args:
-        model: on the host
-        how: key of `WRAPPERS`
-        device: of this rank
-        blocks: that are gathered one after the other
-    """
+    """The module on this rank; its blocks are gathered one after the other."""
     torch.cuda.set_device(device)
     torch.distributed.init_process_group(BACKEND)
     return WRAPPERS[how](model, device, blocks)
@@ -149,8 +142,7 @@ WRAPPERS: Final[Mapping[str, Callable[[torch.nn.Module, torch.device, list[torch
 
 
 DTYPES: Final = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-BLOCKS: Final = "blocks"
-"""Name for all modules that repeat: the entries of lists and sequences of one class."""
+BLOCKS: Final = "blocks"  # name for all modules that repeat: the entries of lists and sequences of one class
 FEWEST_REPEATS: Final = 2
 MOST_NORM: Final = 1.0
 
@@ -226,7 +218,6 @@ class Workload:
         self._session.memory.mark_step()
 
     def forward(self) -> Any:
-        """What one forward returns."""
         positional, named = self._moved()
         with self._autocast(), _explaining("the forward", self.model):
             return self.model(*positional, **named)
@@ -280,11 +271,7 @@ def _built(target: Target, job: TraceJob) -> torch.nn.Module:
 
 
 def recompute(model: torch.nn.Module, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Let modules be recomputed in backward; their names.
-
-    Args:
-        model: whose modules
-        patterns: of names ("layers.*") or classes ("Block"); "blocks": all that repeat
+    """Let modules be recomputed in backward, by patterns of names ("layers.*"), classes, "blocks": all that repeat.
 
     Raises: UnknownName where a pattern matches nothing
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -12,18 +13,17 @@ from vramcast.tracing.composites import attention, encoder_layers, formulas, lay
 if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
 
-Composite = Callable[["Simulation"], Callable[..., Any]]
-"""Given the simulation, the kernel."""
-
-COMPOSITES: Final[Mapping[str, Composite]] = {
+COMPOSITES: Final[Mapping[str, Callable[..., Any]]] = {
     **attention.COMPOSITES, **encoder_layers.COMPOSITES, **formulas.COMPOSITES, **layers.COMPOSITES,
 }
-"""Overload ("scaled_dot_product_attention", "softmax.int") -> what makes its kernel."""
+"""Overload ("scaled_dot_product_attention", "softmax.int") -> its kernel, which is given the simulation first."""
+
+
 def start_composites(simulation: Simulation) -> Callable[[], None]:
     """Register them; returns what undoes it."""
     libraries = [torch.library.Library("aten", "IMPL", key) for key in ("AutogradMeta", "Meta")]
-    for name, make in COMPOSITES.items():
-        kernel = make(simulation)
+    for name, composite in COMPOSITES.items():
+        kernel = partial(composite, simulation)
         libraries[0].impl(name, kernel)
         if name not in formulas.BACKWARD_ONLY:
             simulation.composites[name] = kernel

@@ -58,11 +58,7 @@ class Question(NamedTuple):
 
 
 def chosen(question: Question, sm: int) -> Backend:
-    """The first backend in torch's order that takes the call.
-
-    Args:
-        question: the call
-        sm: compute capability x 10
+    """The first backend in torch's order that takes the call; `sm`: compute capability x 10.
 
     Raises: RuntimeError, as torch does, where the allowed backends do not take it
     """
@@ -210,23 +206,19 @@ HALF_BYTES: Final = 2
 LOWEST: Final = -65504.0  # of fp16: what older cuDNN takes for minus infinity
 
 
-def attention(simulation: Simulation) -> Callable[..., torch.Tensor]:
+def attention(
+    simulation: Simulation, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:
     """[sdpa]"""
-    memory = simulation.memory
-
-    def run(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        resident = memory.of(query)
-        options = {"scale": scale, "enable_gqa": enable_gqa}
-        if resident is None or resident.device.is_cpu:
-            operator = torch.ops.aten.scaled_dot_product_attention.default
-            return apart(operator, query, key, value, attn_mask, dropout_p, is_causal, **options)
-        question = Question(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-        return RUNS[chosen(question, resident.device.sm)](question, scale)
-
-    return run
+    card = simulation.memory.card_of(query)
+    options = {"scale": scale, "enable_gqa": enable_gqa}
+    if card is None:
+        operator = torch.ops.aten.scaled_dot_product_attention.default
+        return apart(operator, query, key, value, attn_mask, dropout_p, is_causal, **options)
+    question = Question(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    return RUNS[chosen(question, card.sm)](question, scale)
 
 
 def _flash(question: Question, scale: float | None) -> torch.Tensor:
@@ -249,14 +241,14 @@ def _efficient(question: Question, scale: float | None) -> torch.Tensor:
             mask = torch.nn.functional.pad(mask, (0, MASK_ALIGNMENT - width % MASK_ALIGNMENT))[..., :width]
         mask = mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
     return torch.ops.aten._scaled_dot_product_efficient_attention(
-        query, key, value, mask, _needs_gradient(question), question.dropout, question.is_causal, scale=scale
+        query, key, value, mask, _takes_gradient(question), question.dropout, question.is_causal, scale=scale
     )[0]
 
 
 def _cudnn(question: Question, scale: float | None) -> torch.Tensor:
     query, key, value = question[:3]
     return torch.ops.aten._scaled_dot_product_cudnn_attention(
-        query, key, value, _additive(question, LOWEST), _needs_gradient(question), question.dropout,
+        query, key, value, _additive(question, LOWEST), _takes_gradient(question), question.dropout,
         question.is_causal, False, scale=scale,
     )[0]
 
@@ -297,10 +289,6 @@ def _additive(question: Question, masked_out: float) -> torch.Tensor | None:
         return mask
     zero = torch.ops.aten.scalar_tensor(0.0, dtype=question.query.dtype, device=mask.device)
     return torch.where(mask.logical_not(), masked_out, zero)
-
-
-def _needs_gradient(question: Question) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in question[:3])
 
 
 RUNS: Final[Mapping[Backend, Callable[[Question, float | None], torch.Tensor]]] = {

@@ -7,7 +7,7 @@ Leaves out nested tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -33,43 +33,34 @@ class Heads(NamedTuple):
     out_bias: torch.Tensor
 
 
-def multi_head_attention(simulation: Simulation) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
+def multi_head_attention(
+    simulation: Simulation, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *given: Any
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """[heads]"""
-
-    def run(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *given: Any
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        heads, rest = Heads(*given[:6]), (*given[6:], *(None, True, True)[len(given) - 6 :])
-        mask, needs_weights, averages = rest[:3]
-        is_same = query is key and key is value
-        if is_same and mask is None and not needs_weights and _is_fused(simulation, heads, query):
-            return _fused(heads, query), None
-        return _apart(heads, query, mask, needs_weights=needs_weights, averages=averages)
-
-    return run
+    heads, rest = Heads(*given[:6]), (*given[6:], *(None, True, True)[len(given) - 6 :])
+    mask, needs_weights, averages = rest[:3]
+    is_same = query is key and key is value
+    if is_same and mask is None and not needs_weights and _is_fused(simulation, heads, query):
+        return _fused(heads, query), None
+    return _apart(heads, query, mask, needs_weights=needs_weights, averages=averages)
 
 
-def encoder_layer(simulation: Simulation) -> Callable[..., torch.Tensor]:
+def encoder_layer(simulation: Simulation, source: torch.Tensor, size: int, count: int, *given: Any) -> torch.Tensor:
     """[layer]"""
-    attend = multi_head_attention(simulation)
-
-    def run(source: torch.Tensor, size: int, count: int, *given: Any) -> torch.Tensor:
-        attention, (use_gelu, norm_first, epsilon), weights = given[:4], given[4:7], given[7:15]
-        norm1, norm2, (up, up_bias, down, down_bias) = weights[:2], weights[2:4], weights[4:]
-        mask = given[15] if len(given) > 15 else None
-        x = functional.layer_norm(source, (size,), *norm1, epsilon) if norm_first else source
-        x = attend(x, x, x, size, count, *attention, mask, False)[0]
-        x.add_(source)
-        x = x if norm_first else functional.layer_norm(x, (size,), *norm1, epsilon)
-        before = x
-        x = functional.layer_norm(x, (size,), *norm2, epsilon) if norm_first else x
-        wide = torch.ops.aten._addmm_activation(up_bias, x.reshape(-1, size), up.t(), use_gelu=use_gelu)
-        x = torch.addmm(down_bias, wide, down.t()).view(source.size())
-        del wide
-        x.add_(before)
-        return x if norm_first else functional.layer_norm(x, (size,), *norm2, epsilon)
-
-    return run
+    attention, (use_gelu, norm_first, epsilon), weights = given[:4], given[4:7], given[7:15]
+    norm1, norm2, (up, up_bias, down, down_bias) = weights[:2], weights[2:4], weights[4:]
+    mask = given[15] if len(given) > 15 else None
+    x = functional.layer_norm(source, (size,), *norm1, epsilon) if norm_first else source
+    x = multi_head_attention(simulation, x, x, x, size, count, *attention, mask, False)[0]
+    x.add_(source)
+    x = x if norm_first else functional.layer_norm(x, (size,), *norm1, epsilon)
+    before = x
+    x = functional.layer_norm(x, (size,), *norm2, epsilon) if norm_first else x
+    wide = torch.ops.aten._addmm_activation(up_bias, x.reshape(-1, size), up.t(), use_gelu=use_gelu)
+    x = torch.addmm(down_bias, wide, down.t()).view(source.size())
+    del wide
+    x.add_(before)
+    return x if norm_first else functional.layer_norm(x, (size,), *norm2, epsilon)
 
 
 def _split(heads: Heads, x: torch.Tensor) -> torch.Tensor:
@@ -78,11 +69,11 @@ def _split(heads: Heads, x: torch.Tensor) -> torch.Tensor:
 
 def _is_fused(simulation: Simulation, heads: Heads, query: torch.Tensor) -> bool:
     """Whether scaled_dot_product_attention would take a fused kernel other than cuDNN's."""
-    resident = simulation.memory.of(query)
-    if resident is None or resident.device.is_cpu or heads.size // heads.number % HEAD_ALIGNMENT:
+    card = simulation.memory.card_of(query)
+    if card is None or heads.size // heads.number % HEAD_ALIGNMENT:
         return False
     one = _split(heads, query)
-    return chosen(Question(one, one, one, None, 0.0, False, False), resident.device.sm) in FUSED
+    return chosen(Question(one, one, one, None, 0.0, False, False), card.sm) in FUSED
 
 
 def _fused(heads: Heads, query: torch.Tensor) -> torch.Tensor:

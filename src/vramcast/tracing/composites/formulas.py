@@ -12,7 +12,7 @@ and handed on as numbers to the card's kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -100,42 +100,29 @@ def _is_recorded(x: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and x.requires_grad
 
 
-def product(simulation: Simulation) -> Callable[..., torch.Tensor]:
-    """`prod` of all elements."""
-
-    def run(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-        if not _is_recorded(x):
-            return _below(torch.ops.aten.prod.default, x, dtype=dtype)
-        _note(simulation)
-        return _Product.apply(x, None, False, dtype)
-
-    return run
+def product(simulation: Simulation, x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    if not _is_recorded(x):
+        return _below(torch.ops.aten.prod.default, x, dtype=dtype)
+    _note(simulation)
+    return _Product.apply(x, None, False, dtype)
 
 
-def product_along(simulation: Simulation) -> Callable[..., torch.Tensor]:
-    """`prod` along a dimension."""
-
-    def run(
-        x: torch.Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        if not _is_recorded(x):
-            return _below(torch.ops.aten.prod.dim_int, x, dim, keepdim, dtype=dtype)
-        _note(simulation)
-        return _Product.apply(x, dim, keepdim, dtype)
-
-    return run
+def product_along(
+    simulation: Simulation, x: torch.Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    if not _is_recorded(x):
+        return _below(torch.ops.aten.prod.dim_int, x, dim, keepdim, dtype=dtype)
+    _note(simulation)
+    return _Product.apply(x, dim, keepdim, dtype)
 
 
-def running_product(simulation: Simulation) -> Callable[..., torch.Tensor]:
-    """`cumprod`."""
-
-    def run(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-        if not _is_recorded(x):
-            return _below(torch.ops.aten.cumprod.default, x, dim, dtype=dtype)
-        _note(simulation)
-        return _Products.apply(x, dim, dtype)
-
-    return run
+def running_product(
+    simulation: Simulation, x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    if not _is_recorded(x):
+        return _below(torch.ops.aten.cumprod.default, x, dim, dtype=dtype)
+    _note(simulation)
+    return _Products.apply(x, dim, dtype)
 
 
 def _note(simulation: Simulation) -> None:
@@ -191,38 +178,29 @@ def _scaled(gradient: torch.Tensor, weight: torch.Tensor | None, reduction: int)
     return gradient.div_(gradient.numel()) if reduction == MEAN else gradient
 
 
-def binary_cross_entropy_with_logits(_simulation: Simulation) -> Callable[..., torch.Tensor]:
+def binary_cross_entropy_with_logits(
+    _simulation: Simulation, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None,
+    pos_weight: torch.Tensor | None = None, reduction: int = MEAN,
+) -> torch.Tensor:
     """[logits]"""
-
-    def run(
-        x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None,
-        pos_weight: torch.Tensor | None = None, reduction: int = MEAN,
-    ) -> torch.Tensor:
-        if not (torch.is_grad_enabled() and (x.requires_grad or target.requires_grad)):
-            return _below(OPERATOR, x, target, weight, pos_weight, reduction)
-        result: torch.Tensor = _Loss.apply(x, target, weight, pos_weight, reduction)
-        return result
-
-    return run
+    if not (torch.is_grad_enabled() and (x.requires_grad or target.requires_grad)):
+        return _below(OPERATOR, x, target, weight, pos_weight, reduction)
+    result: torch.Tensor = _Loss.apply(x, target, weight, pos_weight, reduction)
+    return result
 
 
-def ctc_loss(simulation: Simulation) -> Callable[..., torch.Tensor]:
+def ctc_loss(
+    simulation: Simulation, log_probs: torch.Tensor, targets: torch.Tensor, steps: torch.Tensor,
+    lengths: torch.Tensor, blank: int = 0, reduction: int = MEAN, zero_infinity: bool = False,
+) -> torch.Tensor:
     """[ctc]"""
-    values = simulation.values
-
-    def run(
-        log_probs: torch.Tensor, targets: torch.Tensor, steps: torch.Tensor, lengths: torch.Tensor, blank: int = 0,
-        reduction: int = MEAN, zero_infinity: bool = False,
-    ) -> torch.Tensor:
-        known = [values.of(tensor) for tensor in (steps, lengths)]
-        if any(each is None for each in known):  # the way on the card, which needs no values
-            given = [tensor.to(log_probs.device) for tensor in (steps, lengths)]
-            return apart(OF_TENSORS, log_probs, targets, *given, blank, reduction, zero_infinity)
-        numbers = [each.tolist() for each in known if each is not None]
-        result: torch.Tensor = OF_NUMBERS(log_probs, targets, *numbers, blank, reduction, zero_infinity)
-        return result
-
-    return run
+    known = [simulation.values.of(tensor) for tensor in (steps, lengths)]
+    if any(each is None for each in known):  # the way on the card, which needs no values
+        given = [tensor.to(log_probs.device) for tensor in (steps, lengths)]
+        return apart(OF_TENSORS, log_probs, targets, *given, blank, reduction, zero_infinity)
+    numbers = [each.tolist() for each in known if each is not None]
+    result: torch.Tensor = OF_NUMBERS(log_probs, targets, *numbers, blank, reduction, zero_infinity)
+    return result
 
 
 COMPOSITES: Final[Mapping[str, Any]] = {

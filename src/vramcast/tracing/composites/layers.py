@@ -22,6 +22,7 @@ are found where a gradient needs them, and always for meta tensors
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -40,7 +41,6 @@ def apart(operator: Any, *args: Any, **kwargs: Any) -> Any:
     return operator._op_dk(IMPLICIT, *args, **kwargs)
 
 
-_APART: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 RELU, TANH, LSTM, GRU = range(4)
 """cuDNN's modes."""
 TYPES: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -56,37 +56,27 @@ class Settings(NamedTuple):
     bidirectional: bool
 
 
-def padded(name: str, mode: int) -> Callable[[Simulation], Callable[..., Any]]:
+def padded(
+    name: str, mode: int, simulation: Simulation, x: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], *rest: Any
+) -> Any:
     """The operator on padded sequences."""
-
-    def make(simulation: Simulation) -> Callable[..., Any]:
-        def run(x: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], *rest: Any) -> Any:
-            if not _cudnn_takes(simulation, x):
-                return getattr(torch.ops.aten, name).input._op_dk(_APART, x, hx, params, *rest)
-            return _cudnn(mode, x, hx, params, Settings(*rest[:5]), batch_first=rest[5])
-
-        return run
-
-    return make
+    if not _cudnn_takes(simulation, x):
+        return apart(getattr(torch.ops.aten, name).input, x, hx, params, *rest)
+    return _cudnn(mode, x, hx, params, Settings(*rest[:5]), batch_first=rest[5])
 
 
-def packed(name: str, mode: int) -> Callable[[Simulation], Callable[..., Any]]:
+def packed(
+    name: str, mode: int, simulation: Simulation, x: torch.Tensor, sizes: torch.Tensor, hx: Any,
+    params: Sequence[torch.Tensor], *rest: Any,
+) -> Any:
     """The operator on packed sequences."""
-
-    def make(simulation: Simulation) -> Callable[..., Any]:
-        def run(x: torch.Tensor, sizes: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], *rest: Any) -> Any:
-            if not _cudnn_takes(simulation, x):
-                return getattr(torch.ops.aten, name).data._op_dk(_APART, x, sizes, hx, params, *rest)
-            return _cudnn(mode, x, hx, params, Settings(*rest[:5]), batch_sizes=sizes.tolist())
-
-        return run
-
-    return make
+    if not _cudnn_takes(simulation, x):
+        return apart(getattr(torch.ops.aten, name).data, x, sizes, hx, params, *rest)
+    return _cudnn(mode, x, hx, params, Settings(*rest[:5]), batch_sizes=sizes.tolist())
 
 
 def _cudnn_takes(simulation: Simulation, x: torch.Tensor) -> bool:
-    resident = simulation.memory.of(x)
-    on_card = resident is not None and not resident.device.is_cpu
+    on_card = simulation.memory.card_of(x) is not None
     return on_card and bool(torch._C._get_cudnn_enabled()) and x.dtype in TYPES and x.numel() > 0
 
 
@@ -126,27 +116,22 @@ NATIVE, CUDNN = 0, 1
 """Which one ran, as torch counts them."""
 
 
-def batch_norm(simulation: Simulation) -> Callable[..., tuple[Any, ...]]:
+def batch_norm(
+    simulation: Simulation, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean:
+    torch.Tensor | None, variance: torch.Tensor | None, training: bool, momentum: float, eps: float, cudnn_enabled:
+    bool,
+) -> tuple[Any, ...]:
     """[norm `_batch_norm_impl_index`]"""
-    memory = simulation.memory
-
-    def run(
-        x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor | None,
-        variance: torch.Tensor | None, training: bool, momentum: float, eps: float, cudnn_enabled: bool,
-    ) -> tuple[Any, ...]:
-        if not x.numel():
-            return _empty(x, weight, bias)
-        _check(x, running_mean=mean, running_var=variance, weight=weight, bias=bias)
-        resident = memory.of(x)
-        is_asked = resident is not None and not resident.device.is_cpu and cudnn_enabled
-        if is_asked and _cudnn_normalises(x, weight, bias, mean, variance, training):
-            x = x.contiguous(memory_format=suggested(x))
-            out = torch.ops.aten.cudnn_batch_norm(x, weight, bias, mean, variance, training, momentum, eps)
-            return (*out, CUDNN)
-        out = torch.ops.aten.native_batch_norm(x, weight, bias, mean, variance, training, momentum, eps)
-        return (*out, x.new_empty((0,), dtype=torch.uint8), NATIVE)
-
-    return run
+    if not x.numel():
+        return _empty(x, weight, bias)
+    _check(x, running_mean=mean, running_var=variance, weight=weight, bias=bias)
+    is_asked = cudnn_enabled and simulation.memory.card_of(x) is not None
+    if is_asked and _cudnn_normalises(x, weight, bias, mean, variance, training):
+        x = x.contiguous(memory_format=suggested(x))
+        out = torch.ops.aten.cudnn_batch_norm(x, weight, bias, mean, variance, training, momentum, eps)
+        return (*out, CUDNN)
+    out = torch.ops.aten.native_batch_norm(x, weight, bias, mean, variance, training, momentum, eps)
+    return (*out, x.new_empty((0,), dtype=torch.uint8), NATIVE)
 
 
 def _empty(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> tuple[Any, ...]:
@@ -183,62 +168,43 @@ def _cudnn_normalises(
     return x.dim() >= 3 and x.size(0) <= MOST_SAMPLES[training] and x.numel() < LARGEST_INDEX
 
 
-def _made(composite: Any, kernel: Any) -> Callable[[Simulation], Callable[..., torch.Tensor]]:
-    def make(simulation: Simulation) -> Callable[..., torch.Tensor]:
-        memory = simulation.memory
-
-        def run(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-            resident = memory.of(x)
-            on_card = resident is not None and not resident.device.is_cpu
-            if on_card and x.dtype is torch.float16 and dtype is torch.float32:
-                return kernel(x, dim, True)
-            return apart(composite, x, dim, dtype)
-
-        return run
-
-    return make
+def softmax(
+    composite: Any, kernel: Any, simulation: Simulation, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """[softmax]"""
+    is_widened = x.dtype is torch.float16 and dtype is torch.float32
+    if is_widened and simulation.memory.card_of(x) is not None:
+        return kernel(x, dim, True)
+    return apart(composite, x, dim, dtype)
 
 
-def dropout(simulation: Simulation) -> Callable[..., torch.Tensor]:
+def dropout(simulation: Simulation, x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """[dropout]"""
-    memory = simulation.memory
-
-    def run(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-        resident = memory.of(x)
-        if not train or p == 0 or not x.numel():
-            return x
-        if resident is None or resident.device.is_cpu or p == 1:
-            return apart(torch.ops.aten.dropout.default, x, p, train)
-        return torch.ops.aten.native_dropout(x, p, train)[0]
-
-    return run
+    if not train or p == 0 or not x.numel():
+        return x
+    if p == 1 or simulation.memory.card_of(x) is None:
+        return apart(torch.ops.aten.dropout.default, x, p, train)
+    return torch.ops.aten.native_dropout(x, p, train)[0]
 
 
 MATRIX: Final = 2
 
 
-def linear(simulation: Simulation) -> Callable[..., torch.Tensor]:
+def linear(
+    simulation: Simulation, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None,
+) -> torch.Tensor:
     """[linear]"""
-    memory = simulation.memory
-
-    def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        is_fused = bias is None or x.dim() == MATRIX or (x.is_contiguous() and bias.dim() == 1)
-        if is_fused or memory.of(x) is None:
-            return apart(torch.ops.aten.linear.default, x, weight, bias)
-        return torch.matmul(x, weight.t()).add_(bias)
-
-    return run
+    is_fused = bias is None or x.dim() == MATRIX or (x.is_contiguous() and bias.dim() == 1)
+    if is_fused or simulation.memory.of(x) is None:
+        return apart(torch.ops.aten.linear.default, x, weight, bias)
+    return torch.matmul(x, weight.t()).add_(bias)
 
 
-def eigvalsh(_simulation: Simulation) -> Callable[..., torch.Tensor]:
+def eigvalsh(_simulation: Simulation, matrices: torch.Tensor, UPLO: str = "L") -> torch.Tensor:
     """Eigenvalues alone, unless a gradient is asked for [eigvalsh]."""
-
-    def run(matrices: torch.Tensor, UPLO: str = "L") -> torch.Tensor:
-        needs_vectors = torch.is_grad_enabled() and matrices.requires_grad
-        values: torch.Tensor = torch.ops.aten._linalg_eigh(matrices, UPLO, needs_vectors)[0]
-        return values
-
-    return run
+    needs_vectors = torch.is_grad_enabled() and matrices.requires_grad
+    values: torch.Tensor = torch.ops.aten._linalg_eigh(matrices, UPLO, needs_vectors)[0]
+    return values
 
 
 def rms_norm(
@@ -255,7 +221,6 @@ def rms_norm_backward(
     grad: torch.Tensor, x: torch.Tensor, shape: Sequence[int], rstd: torch.Tensor, weight: torch.Tensor | None,
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of input and weight."""
     del grad, shape, rstd
     return (
         torch.empty(x.size(), dtype=x.dtype, device="meta") if mask[0] else None,
@@ -294,11 +259,11 @@ KERNELS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 COMPOSITES: Final[Mapping[str, Any]] = {
-    **{f"{name}.input": padded(name, mode) for name, mode in _MODES.items()},
-    **{f"{name}.data": packed(name, mode) for name, mode in _MODES.items()},
+    **{f"{name}.input": partial(padded, name, mode) for name, mode in _MODES.items()},
+    **{f"{name}.data": partial(packed, name, mode) for name, mode in _MODES.items()},
     "_batch_norm_impl_index": batch_norm,
-    "log_softmax.int": _made(torch.ops.aten.log_softmax.int, torch.ops.aten._log_softmax),
-    "softmax.int": _made(torch.ops.aten.softmax.int, torch.ops.aten._softmax),
+    "log_softmax.int": partial(softmax, torch.ops.aten.log_softmax.int, torch.ops.aten._log_softmax),
+    "softmax.int": partial(softmax, torch.ops.aten.softmax.int, torch.ops.aten._softmax),
     "dropout": dropout,
     "linear": linear,
     "linalg_eigvalsh": eigvalsh,

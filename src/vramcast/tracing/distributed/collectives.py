@@ -21,6 +21,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.distributed_c10d import _resolve_process_group
 
 from vramcast.tracing.call import Call, Rule
+from vramcast.tracing.rules.layouts import accumulator
 from vramcast.tracing.tape import Kind
 
 Reduction = Callable[[torch.Tensor, int], torch.Tensor]
@@ -238,7 +239,6 @@ def wrap(call: Call) -> Any:
 
 
 def wait(call: Call) -> Any:
-    """The collective is over."""
     call.simulation.in_flight.pop(call.args[0].untyped_storage()._cdata, None)
     return call.args[0]
 
@@ -249,15 +249,9 @@ def copy_out(call: Call) -> Any:
     return call.run()
 
 
-def _summed_in(tensor: torch.Tensor) -> torch.dtype:
-    """The accumulation type of CUDA."""
-    return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
-
-
 def stats(call: Call) -> Any:
-    """Mean and inverse deviation of every channel."""
     own = call.args[0]
-    return tuple(call.empty([own.size(1)], dtype=_summed_in(own)) for _ in range(2))
+    return tuple(call.empty([own.size(1)], dtype=accumulator(own.dtype)) for _ in range(2))
 
 
 def normalise(call: Call) -> Any:
@@ -277,48 +271,31 @@ def backward_reduce(call: Call) -> Any:
 
 RULES: Final[Mapping[str, Rule]] = {
     "fsdp.split_with_sizes_copy": copy_out,
-    "c10d.allreduce_": all_reduce,
-    "c10d.allreduce_coalesced_": all_reduce_coalesced,
-    "c10d.broadcast_": unchanged,
-    "c10d.allgather_": all_gather,
     "c10d._allgather_base_": all_gather_base,
-    "c10d.allgather_coalesced_": exchange_coalesced,
-    "c10d.allgather_into_tensor_coalesced_": exchange_coalesced,
-    "c10d.reduce_scatter_": reduce_scatter,
     "c10d._reduce_scatter_base_": reduce_scatter_base,
-    "c10d.reduce_scatter_tensor_coalesced_": exchange_coalesced,
-    "c10d.reduce_": all_reduce,
-    "c10d.gather_": exchange,
-    "c10d.scatter_": exchange,
-    "c10d.alltoall_": exchange,
+    "c10d.allgather_": all_gather,
+    "c10d.allreduce_coalesced_": all_reduce_coalesced,
     "c10d.alltoall_base_": all_to_all_base,
-    "c10d.barrier": unchanged,
-    "c10d.send": unchanged,
-    "c10d.recv_": exchange,
-    "c10d.recv_any_source_": exchange,
-    "_c10d_functional.all_reduce": functional,
-    "_c10d_functional.all_reduce_": functional,
-    "_c10d_functional.all_reduce_coalesced": functional,
-    "_c10d_functional.all_reduce_coalesced_": functional,
-    "_c10d_functional.all_gather_into_tensor": functional,
-    "_c10d_functional.all_gather_into_tensor_coalesced": functional,
-    "_c10d_functional.all_gather_into_tensor_out": functional,
-    "_c10d_functional.reduce_scatter_tensor": functional,
-    "_c10d_functional.reduce_scatter_tensor_coalesced": functional,
-    "_c10d_functional.reduce_scatter_tensor_out": functional,
-    "_c10d_functional.all_to_all_single": functional,
-    "_c10d_functional.broadcast": functional,
-    "_c10d_functional.broadcast_": functional,
+    "c10d.reduce_scatter_": reduce_scatter,
+    **dict.fromkeys(("c10d.allreduce_", "c10d.reduce_"), all_reduce),
+    **dict.fromkeys(("c10d.barrier", "c10d.broadcast_", "c10d.send"), unchanged),
+    **dict.fromkeys((
+        "c10d.alltoall_", "c10d.gather_", "c10d.recv_", "c10d.recv_any_source_", "c10d.scatter_",
+    ), exchange),
+    **dict.fromkeys((
+        "c10d.allgather_coalesced_", "c10d.allgather_into_tensor_coalesced_", "c10d.reduce_scatter_tensor_coalesced_",
+    ), exchange_coalesced),
+    **{f"_c10d_functional.{name}": functional for name in (
+        "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced", "all_gather_into_tensor_out", "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_out", "all_to_all_single", "broadcast", "broadcast_",
+    )},
     "_c10d_functional.wait_tensor": wait,
     "_c10d_functional._wrap_tensor_autograd": wrap,
-    "aten.batch_norm_stats": stats,
-    "aten.batch_norm_gather_stats_with_counts": stats,
-    "aten.batch_norm_elemt": normalise,
+    **dict.fromkeys(("aten.batch_norm_stats", "aten.batch_norm_gather_stats_with_counts"), stats),
+    **dict.fromkeys(("aten.batch_norm_elemt", "aten.batch_norm_backward_elemt"), normalise),
     "aten.batch_norm_backward_reduce": backward_reduce,
-    "aten.batch_norm_backward_elemt": normalise,
 }
-
-
 PLAIN: Final = frozenset({
     "fsdp.all_gather_copy_in", "fsdp.chunk_cat", "fsdp.copy_",
 })

@@ -34,8 +34,7 @@ from vramcast.errors import InvalidSpec
 from vramcast.tracing.environment.patches import Patches
 from vramcast.tracing.simulation import Simulation
 
-CARDS_PER_MACHINE = 8
-"""Cards of the usual training server [count]."""
+CARDS_PER_MACHINE = 8  # cards of the usual training server [count]
 
 
 class World(NamedTuple):
@@ -52,7 +51,6 @@ class World(NamedTuple):
 
     @property
     def local_rank(self) -> int:
-        """Of the card that this process uses."""
         return self.rank % self.cards_per_machine
 
     def environment(self) -> Mapping[str, str]:
@@ -81,15 +79,7 @@ ALONE = World()
 
 
 def parse_world(*, size: int, rank: int = 0, cards_per_machine: int = CARDS_PER_MACHINE) -> World:
-    """A checked world.
-
-    Args:
-        size: ranks of the job [count]
-        rank: which of them to simulate
-        cards_per_machine: how many of them share a machine [count]
-
-    Raises: InvalidSpec
-    """
+    """Raises: InvalidSpec"""
     if size < 1:
         raise InvalidSpec(f"world size {size} has no rank; give 1 or more")
     if not 0 <= rank < size:
@@ -185,7 +175,6 @@ def _naming_reduction(collective: Any, simulation: Simulation) -> Any:
 
 
 def _forget_meshes() -> None:
-    """Device meshes that were current when the run ended."""
     from torch.distributed.device_mesh import _mesh_resources
 
     stack = getattr(_mesh_resources, "mesh_stack", None)

@@ -14,7 +14,6 @@ from vramcast.tracing.simulation import Simulation
 
 
 def patch_environment(patches: Patches, simulation: Simulation, overlay: Overlay) -> None:
-    """All of it."""
     patch_tensors(patches, simulation)
     patch_gradients(patches, simulation)
     patch_reading(patches, simulation)

@@ -25,8 +25,7 @@ from vramcast.tracing.simulation import Simulation
 from vramcast.units import KIB, MIB
 
 WARP_SIZE: Final = 32
-SHARED_PER_BLOCK_BYTES: Final = 48 * KIB
-"""Without opting in, on every capability [guide]."""
+SHARED_PER_BLOCK_BYTES: Final = 48 * KIB  # without opting in, on every capability [guide]
 _NAMESPACE: Final = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
 
 
@@ -178,10 +177,8 @@ def make_generator_class(real: type, memory: Memory) -> Any:
     return Generator
 
 
-CUDA_VERSION: Final = "13.0"
-"""That the wheels of torch 2.13 on PyPI are built with [matrix]."""
-CUDNN_VERSION: Final = 91900
-"""Of those wheels, as `torch.backends.cudnn.version()` writes it [matrix]."""
+CUDA_VERSION: Final = "13.0"  # that the wheels of torch 2.13 on PyPI are built with [matrix]
+CUDNN_VERSION: Final = 91900  # of those wheels, as `torch.backends.cudnn.version()` writes it [matrix]
 NVTX: Final = SimpleNamespace(
     rangePushA=lambda _text: 0, rangePop=lambda: 0, rangeStartA=lambda _text: 0, rangeEnd=lambda _range: None,
     markA=lambda _text: None,

@@ -186,7 +186,6 @@ PADDED: Final = "TransformerEncoder keeps the padding of its batch; nested tenso
 
 
 def patch_nested(patches: Patches, simulation: Simulation) -> None:
-    """Answer that padding does not stand at the end."""
     is_aligned = torch._nested_tensor_from_mask_left_aligned
 
     def asked(tensor: torch.Tensor, mask: torch.Tensor) -> Any:

@@ -301,7 +301,6 @@ class Native:
 
 
 def _constants() -> dict[str, Callable[..., Any]]:
-    """What is the same whatever runs."""
     return {
         "_cuda_init": lambda: None,
         "_cuda_ipc_collect": lambda: None,

@@ -16,7 +16,6 @@ class Patches(AbstractContextManager["Patches"]):
         self._added: list[tuple[dict[Any, Any], Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Replace an attribute."""
         self._replaced.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 

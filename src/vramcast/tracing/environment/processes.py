@@ -25,7 +25,6 @@ IN_PROCESS: Final = "data loader workers run in the process itself"
 
 
 def patch_loaders(patches: Patches, simulation: Simulation) -> None:
-    """Replace the iterator with worker processes."""
     real = DataLoader._get_iterator
 
     def iterator(self: DataLoader[Any]) -> Any:
@@ -52,7 +51,6 @@ class InProcess(_SingleProcessDataLoaderIter):
                 worker._worker_info = None
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        """Another epoch of a persistent iterator."""
         alone = _alone(loader)
         super()._reset(alone, first_iter)
         self._dataset_fetcher = _DatasetKind.create_fetcher(
@@ -72,7 +70,6 @@ AUTOCAST: Final = torch._C.DispatchKey.AutocastCUDA
 
 
 def patch_parallel(patches: Patches, simulation: Simulation) -> None:
-    """Several simulated cards in one process."""
     for name, function in (
         ("scatter", _scatter), ("gather", _gather), ("broadcast_coalesced", _broadcast_coalesced),
         ("reduce_add_coalesced", _reduce_add_coalesced),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -26,10 +25,8 @@ if TYPE_CHECKING:
     from vramcast.tracing.simulation import Simulation
 
 
-CUDA: Final = 1
-"""c10::DeviceType::CUDA"""
-ELAPSED_MS: Final = 1.0
-"""Between any two events [ms]."""
+CUDA: Final = 1  # c10::DeviceType::CUDA
+ELAPSED_MS: Final = 1.0  # between any two events [ms]
 NO_TIME: Final = f"{ELAPSED_MS:g} ms between events: time is not simulated"
 
 
@@ -51,7 +48,7 @@ def make_streams(simulation: Simulation) -> tuple[type, type]:
             self.device_index = index
             self.stream_id = next(made) if stream_id is None else stream_id
             self.priority = priority
-            self._entered: list[tuple[int, int]] = []
+            self._entered: list[StreamContext] = []
 
         @property
         def device(self) -> torch.device:
@@ -81,16 +78,15 @@ def make_streams(simulation: Simulation) -> tuple[type, type]:
             return False
 
         def synchronize(self) -> None:
-            _device(memory, self.device_index).reach(self.stream_id)
+            memory.devices[self.device_index].reach()
 
         def __enter__(self) -> Stream:
-            device = _device(memory, self.device_index)
-            self._entered.append((memory.current, device.stream))
-            memory.current, device.stream = self.device_index, self.stream_id
+            self._entered.append(StreamContext(memory, self))
+            self._entered[-1].__enter__()
             return self
 
-        def __exit__(self, *_: object) -> None:
-            memory.current, _device(memory, self.device_index).stream = self._entered.pop()
+        def __exit__(self, *error: Any) -> None:
+            self._entered.pop().__exit__(*error)
 
         def __eq__(self, other: object) -> bool:
             return isinstance(other, Stream) and _identity(self) == _identity(other)
@@ -112,7 +108,7 @@ def make_streams(simulation: Simulation) -> tuple[type, type]:
         def record(self, stream: Any = None) -> None:
             if stream is not None:
                 self.device = stream.device
-            self._moment = len(_device(memory, self.device.index).tape.events)
+            self._moment = len(memory.devices[self.device.index].tape.events)
 
         def wait(self, stream: Any = None) -> None:
             """Nothing to wait for."""
@@ -125,7 +121,7 @@ def make_streams(simulation: Simulation) -> tuple[type, type]:
             return ELAPSED_MS
 
         def synchronize(self) -> None:
-            _device(memory, self.device.index).reach(moment=self._moment)
+            memory.devices[self.device.index].reach(self._moment)
 
     return Stream, Event
 
@@ -139,23 +135,17 @@ class StreamContext:
 
     def __enter__(self) -> None:
         if self.stream is not None:
-            device = _device(self._memory, self.stream.device_index)
+            device = self._memory.devices[self.stream.device_index]
             self._before = self._memory.current, device.stream
             self._memory.current, device.stream = self.stream.device_index, self.stream.stream_id
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: Any) -> None:
         if self.stream is not None:
-            self._memory.current, _device(self._memory, self.stream.device_index).stream = self._before
+            self._memory.current, self._memory.devices[self.stream.device_index].stream = self._before
 
 
 def _identity(stream: Any) -> tuple[int, int]:
     return stream.device_index, stream.stream_id
-
-
-def _device(memory: Memory, index: int) -> Device:
-    return memory.devices[index]
 
 
 NO_GRAPH: Final = "what the driver keeps for CUDA graphs themselves is not counted"
@@ -172,7 +162,6 @@ class Captures:
 
     @property
     def memory(self) -> Memory:
-        """On which captures run."""
         return self._simulation.memory
 
     def is_under_way(self) -> bool:
@@ -197,7 +186,6 @@ class Captures:
         return device
 
     def end(self, device: Device, pool: PoolHandle) -> None:
-        """The capture is over."""
         device.end_pool(pool[1])
         self._under_way.remove(pool[1])
 

@@ -54,7 +54,6 @@ def _on_values(method: Any, simulation: Simulation) -> Any:
 
 
 def _check_host(tensor: torch.Tensor, *, on_host: bool) -> None:
-    """What C++ refuses, in its words."""
     if not on_host:
         raise TypeError(
             f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "

@@ -151,7 +151,6 @@ class Finder(MetaPathFinder, Loader):
         self._simulation, self._extensions, self._guarded = simulation, extensions, guarded
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """A stand-in where there is one and its library is installed."""
         guard = self._guarded.get(fullname)
         if guard is not None:
             spec = PathFinder.find_spec(fullname, path)
@@ -164,7 +163,6 @@ class Finder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The stand-in."""
         extension = self._extensions[spec.name]
         simulation = self._simulation
         simulation.assumptions.note(TAKEN.format(spec.name, extension.library))
@@ -181,7 +179,6 @@ class Guarded(Loader):
         self._loader, self._guard = loader, guard
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As ever."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -205,12 +202,7 @@ def standing_in(
 ) -> Iterator[None]:
     """Within: compiled modules are stand-ins; libraries that were imported before see them too.
 
-    Args:
-        patches: put back what is replaced in modules that are loaded already
-        simulation: that counts
-        extensions: by name of the module
-        guarded: by name of a library's module
-        libraries: packages whose modules, imported within, are forgotten at the end
+    Modules of `libraries` that are imported within are forgotten at the end.
     """
     before = set(sys.modules)
     for name, extension in extensions.items():
@@ -262,7 +254,6 @@ class Detector(MetaPathFinder):
         self._libraries, self._extensions = libraries, extensions
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        """Raises: NeedsCard"""
         del path, target
         extension = self._extensions.get(fullname)
         if extension is not None and is_installed(extension):

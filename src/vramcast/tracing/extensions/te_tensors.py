@@ -211,12 +211,10 @@ def before_quantising(call: Call, quantizer: Any, shape: Shape, dtype: torch.dty
 
 
 def transposed(shape: Shape) -> tuple[int, ...]:
-    """The last dimension first."""
     return (*shape[-1:], *shape[:-1])
 
 
 def untransposed(shape: Shape) -> tuple[int, ...]:
-    """The first dimension last."""
     return (*shape[1:], *shape[:1])
 
 

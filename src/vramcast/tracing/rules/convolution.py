@@ -31,8 +31,7 @@ from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.layouts import CONTIGUOUS, dense_strides, num_bytes, suggested
 from vramcast.units import round_up
 
-NARROW_CHANNELS: Final = 4
-"""Channels of an image: kernels of their own."""
+NARROW_CHANNELS: Final = 4  # channels of an image: kernels of their own
 CHANNELS_AT_ONCE: Final = 16
 """Tensor cores read channels in multiples of 8 16-bit or 4 TF32 numbers: NVIDIA, Convolutional Layers User's Guide,
 section 1. Narrower tensors are padded [bytes]."""
@@ -177,7 +176,7 @@ def _problem(
     dilation, is_transposed, groups = rest
     if x.dim() == 3:
         if not x.is_contiguous():
-            call.scratch(_bytes(x), "contiguous copy")
+            call.scratch(num_bytes(x), "contiguous copy")
             x = torch.empty(x.size(), dtype=x.dtype, device="meta")
         x, weight, stride, dilation = x.unsqueeze(2), weight.unsqueeze(2), [1, *stride], [1, *dilation]
     return Problem(x, weight, stride, dilation, is_transposed, groups)
@@ -189,7 +188,7 @@ def _workspace(call: Call, problem: Problem, other: torch.Tensor, phase: Phase) 
         return None
     version = call.device.allocator.settings.version
     share = workspace_share(problem.kernel, phase, version)
-    moved = _bytes(problem.x) + _bytes(problem.weight) + (0 if phase == "forward" else _bytes(other))
+    moved = num_bytes(problem.x) + num_bytes(problem.weight) + (0 if phase == "forward" else num_bytes(other))
     least = _padded_bytes(problem.x) + _padded_bytes(other) if share and phase == "filter" else 0
     return call.scratch(max(round(share * moved), least), f"cuDNN {problem.kernel} convolution, {phase}")
 
@@ -197,7 +196,7 @@ def _workspace(call: Call, problem: Problem, other: torch.Tensor, phase: Phase) 
 def _padded_bytes(image: torch.Tensor) -> int:
     """Channels last, rounded up to what a tensor core reads at once."""
     channels = image.size(1)
-    return _bytes(image) // channels * round_up(channels, CHANNELS_AT_ONCE // image.dtype.itemsize)
+    return num_bytes(image) // channels * round_up(channels, CHANNELS_AT_ONCE // image.dtype.itemsize)
 
 
 def _converts(call: Call, problem: Problem) -> bool:
@@ -213,7 +212,7 @@ def _copy(call: Call, tensor: torch.Tensor, layout: torch.memory_format) -> Any:
     """`tensor.contiguous(layout)` for the time of the call."""
     if tensor.is_contiguous(memory_format=layout):
         return None
-    return call.scratch(_bytes(tensor), "contiguous copy")
+    return call.scratch(num_bytes(tensor), "contiguous copy")
 
 
 def _new(call: Call, size: Sequence[int], dtype: torch.dtype, layout: torch.memory_format) -> torch.Tensor:
@@ -221,12 +220,7 @@ def _new(call: Call, size: Sequence[int], dtype: torch.dtype, layout: torch.memo
     return call.empty(size, dtype=dtype, strides=strides)
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.dtype.itemsize
-
-
-IN_SPACE: Final = 5
-"""Dimensions of volumes: sample, channel, depth, height, width."""
+IN_SPACE: Final = 5  # dimensions of volumes: sample, channel, depth, height, width
 READS_ITS_LAYOUT: Final = (
     "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
     "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_nearest2d_backward",
@@ -277,7 +271,7 @@ def unpooled(call: Call) -> Any:
     x, indices, size = call.args[:3]
     for tensor in (x, indices):
         if not tensor.is_contiguous():
-            call.scratch(tensor.numel() * tensor.dtype.itemsize, "contiguous copy")
+            call.scratch(num_bytes(tensor), "contiguous copy")
     return call.empty((*x.size()[: -len(size)], *size), dtype=x.dtype)
 
 
@@ -286,7 +280,7 @@ def _after_copies(call: Call, layout: torch.memory_format) -> Any:
     out = call.run()
     for tensor in _tensors(call):
         if not tensor.is_contiguous(memory_format=layout if tensor.dim() == 4 else CONTIGUOUS):
-            call.scratch(tensor.numel() * tensor.dtype.itemsize, "contiguous copy")
+            call.scratch(num_bytes(tensor), "contiguous copy")
     return out
 
 

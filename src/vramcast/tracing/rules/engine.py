@@ -118,7 +118,6 @@ def accumulate(call: Call) -> Any:
 
 
 def _node_name() -> str:
-    """Of the node that autograd evaluates now."""
     node = torch._C._current_autograd_node()
     return "" if node is None else node.name()
 

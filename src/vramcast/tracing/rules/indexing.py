@@ -39,12 +39,10 @@ INT64_BYTES: Final = 8
 
 
 def is_mask(index: Any) -> bool:
-    """Whether an index chooses elements by truth values."""
     return isinstance(index, torch.Tensor) and index.dtype in MASKS
 
 
 def masks_among(indices: Iterable[Any]) -> list[torch.Tensor]:
-    """Those of the indices that are masks."""
     return [index for index in indices if is_mask(index)]
 
 
@@ -69,12 +67,10 @@ def check_masks(tensor: torch.Tensor, indices: Iterable[Any]) -> None:
         dim += index.dim()
 
 
-FEW_INDICES: Final = 3072
-"""Up to so many one kernel adds rows where they belong, without sorting [embedding]."""
+FEW_INDICES: Final = 3072  # up to so many one kernel adds rows where they belong, without sorting [embedding]
 ROWS_A_THREAD: Final = 10  # NROWS_PER_THREAD
 INT64: Final = 8
-MAX: Final = 2
-"""Of a bag's modes: sum, mean, maximum."""
+MAX: Final = 2  # of a bag's modes: sum, mean, maximum
 
 
 def embedding_backward(call: Call) -> Any:
@@ -125,12 +121,7 @@ def embedding_bag(call: Call) -> Any:
 
 
 def bag_backward(call: Call, bags: torch.Tensor | None = None) -> Any:
-    """Rows of a sparse gradient, or sums of rows [bag `_embedding_bag_backward`].
-
-    Args:
-        call: of the operator
-        bags: that of every index; by default those that forward told
-    """
+    """Rows of a sparse gradient, or sums of rows [bag `_embedding_bag_backward`]."""
     grad, indices, offsets, told, sizes, largest, rows, counts, mode, is_sparse, weights, *rest = call.args
     bags = told if bags is None else bags
     with call.simulation:
@@ -323,7 +314,6 @@ def sparse_mask(call: Call) -> Any:
 
 
 def _sparse(like: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, *, is_coalesced: bool) -> torch.Tensor:
-    """A sparse tensor of those parts."""
     out: torch.Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
         like.sparse_dim(), like.dense_dim(), like.size(), indices, values,
         dtype=values.dtype, layout=torch.sparse_coo, device="meta",

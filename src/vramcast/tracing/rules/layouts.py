@@ -16,7 +16,6 @@ from vramcast.tracing.tape import Block
 
 
 def num_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of its elements."""
     return tensor.numel() * tensor.dtype.itemsize
 
 
@@ -43,7 +42,6 @@ def contiguous_copy(call: Call, tensor: torch.Tensor | None) -> Block | None:
 
 
 def first(out: Any) -> torch.Tensor:
-    """The first of an operator's outputs."""
     return out[0] if isinstance(out, (tuple, list)) else out
 
 
@@ -98,5 +96,4 @@ def installed() -> Version:
 
 
 def at_least(version: tuple[int, ...]) -> bool:
-    """Whether the simulated torch is of that version or a later one."""
     return installed() >= version

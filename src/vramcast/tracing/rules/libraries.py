@@ -21,7 +21,7 @@ import torch
 
 from vramcast.tracing.call import Call, Rule
 from vramcast.tracing.rules.blas import take_lt_workspace, take_workspace
-from vramcast.tracing.rules.layouts import num_bytes
+from vramcast.tracing.rules.layouts import contiguous_copy, num_bytes
 from vramcast.units import ceil_div
 
 BOXES_A_WORD: Final = 64  # bits of the mask of overlaps [nms]
@@ -47,13 +47,13 @@ def nms(call: Call) -> torch.Tensor:
 def roi_forward(call: Call) -> Any:
     """Contiguous copies where needed, then the outputs [roi]."""
     for tensor in call.args[:2]:
-        _copy(call, tensor)
+        contiguous_copy(call, tensor)
     return call.run()
 
 
 def roi_backward(call: Call) -> Any:
     """A contiguous copy of the regions where needed, then the gradient [roi]."""
-    _copy(call, call.args[1])
+    contiguous_copy(call, call.args[1])
     return call.run()
 
 
@@ -61,11 +61,11 @@ def deform_conv2d(call: Call) -> Any:
     """The output, then columns of some images at a time, then their products [deform]."""
     x, weight, offset = call.args[:3]
     for tensor in call.args[:5]:
-        _copy(call, tensor)
+        contiguous_copy(call, tensor)
     out = call.run()
     columns = _columns(x, weight, offset)
     call.scratch(columns * x.dtype.itemsize, "columns")
-    call.scratch(out.numel() * out.dtype.itemsize, "products")
+    call.scratch(num_bytes(out), "products")
     return out
 
 
@@ -73,7 +73,7 @@ def deform_conv2d_backward(call: Call) -> Any:
     """Gradients, and columns of some images at a time [deform]."""
     x, weight, offset = call.args[1:4]
     for tensor in call.args[:6]:
-        _copy(call, tensor)
+        contiguous_copy(call, tensor)
     gradients = call.run()
     call.scratch(_columns(x, weight, offset) * x.dtype.itemsize, "columns")
     return gradients
@@ -85,11 +85,6 @@ def _columns(x: torch.Tensor, weight: torch.Tensor, offset: torch.Tensor) -> int
     parallel = next(count for count in range(min(batch, MOST_PARALLEL_IMAGES), 0, -1) if batch % count == 0)
     pixels: int = offset.size(2) * offset.size(3)
     return x.size(1) * weight.size(2) * weight.size(3) * parallel * pixels
-
-
-def _copy(call: Call, tensor: torch.Tensor) -> None:
-    if not tensor.is_contiguous():
-        call.scratch(tensor.numel() * tensor.dtype.itemsize, "contiguous copy")
 
 
 MOST_CUSTOM_ROWS: Final = 1536  # [cuda `_gemm_4bit_custom_max_m`]

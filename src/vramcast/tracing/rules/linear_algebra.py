@@ -28,8 +28,7 @@ from vramcast.tracing.rules.layouts import contiguous_copy, num_bytes
 from vramcast.tracing.rules.reductions import reduce, sum_kernel
 
 FEW_MATRICES: Final = 8
-LARGE_MATRIX: Final = 64
-"""At most so many matrices of at least so many rows are solved one by one [triangular]."""
+LARGE_MATRIX: Final = 64  # at most so many matrices of at least so many rows are solved one by one [triangular]
 ADDRESS_BYTES: Final = 8
 
 

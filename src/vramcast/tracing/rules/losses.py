@@ -96,7 +96,6 @@ def log_sigmoid(call: Call) -> Any:
 
 
 def nll_loss_2d(call: Call) -> Any:
-    """Loss and total weight; input and target are read contiguous."""
     out = call.run()
     contiguous_copy(call, call.arg(0, "self"))
     contiguous_copy(call, call.arg(1, "target"))
@@ -147,8 +146,7 @@ def _sum_of_samples(call: Call, x: torch.Tensor, out: torch.Tensor, reduction: i
 
 
 INDEX_BYTES: Final = 8
-LARGE: Final = 450
-"""Above, blanks are subtracted by a chain of operators [ctc `is_large`]."""
+LARGE: Final = 450  # above, blanks are subtracted by a chain of operators [ctc `is_large`]
 
 
 def ctc_loss(call: Call) -> tuple[torch.Tensor, torch.Tensor]:

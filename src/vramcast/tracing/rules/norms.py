@@ -27,6 +27,7 @@ from vramcast.tracing.rules.layouts import (
     contiguous_copy,
     dense_strides,
     like,
+    num_bytes,
     suggested,
 )
 from vramcast.tracing.rules.reduction_kernel import chip
@@ -47,9 +48,7 @@ def layer_norm(call: Call) -> Any:
     for tensor in (x, weight, bias):
         contiguous_copy(call, tensor)
     out = like(call, x, contiguous=True)
-    statistics = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
-    mean, rstd = (call.empty(statistics, dtype=accumulator(x.dtype)) for _ in range(2))
-    return out, mean, rstd
+    return out, *_statistics(call, x, shape, 2)
 
 
 def _check(x: torch.Tensor, shape: Sequence[int], **parameters: torch.Tensor | None) -> None:
@@ -69,17 +68,19 @@ def _check(x: torch.Tensor, shape: Sequence[int], **parameters: torch.Tensor | N
 
 
 def rms_norm(call: Call) -> Any:
-    """Output and reciprocal root of the mean square."""
     x, shape, weight = (call.arg(index, "") for index in range(3))
     contiguous_copy(call, x)
     contiguous_copy(call, weight)
     out = like(call, x, contiguous=True)
-    statistics = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
-    return out, call.empty(statistics, dtype=accumulator(x.dtype))
+    return out, *_statistics(call, x, shape, 1)
+
+
+def _statistics(call: Call, x: torch.Tensor, shape: Sequence[int], count: int) -> list[torch.Tensor]:
+    sizes = [1 if dim >= x.dim() - len(shape) else size for dim, size in enumerate(x.size())]
+    return [call.empty(sizes, dtype=accumulator(x.dtype)) for _ in range(count)]
 
 
 def layer_norm_backward(call: Call) -> Any:
-    """Gradients of input, weight, bias."""
     grad, x, shape, _, _, weight, bias, mask = (call.arg(index, "") for index in range(8))
     for tensor in (x, weight, bias):
         contiguous_copy(call, tensor)
@@ -93,7 +94,6 @@ def layer_norm_backward(call: Call) -> Any:
 
 
 def rms_norm_backward(call: Call) -> Any:
-    """Gradients of input and weight."""
     grad, x, shape, _, weight, mask = (call.arg(index, "") for index in range(6))
     contiguous_copy(call, x)
     contiguous_copy(call, weight)
@@ -165,10 +165,9 @@ def cudnn_batch_norm(call: Call) -> Any:
 
 
 def cudnn_batch_norm_backward(call: Call) -> Any:
-    """Gradients of input, weight and bias."""
     x, grad, weight = call.args[:3]
     if not grad.is_contiguous(memory_format=suggested(x)):
-        call.scratch(grad.numel() * grad.dtype.itemsize, "contiguous copy")
+        call.scratch(num_bytes(grad), "contiguous copy")
     dx = _like(call, x)
     return dx, *(call.empty(weight.size(), dtype=weight.dtype) for _ in range(2))
 
@@ -177,7 +176,7 @@ def native_batch_norm(call: Call) -> Any:
     """Output, mean, reciprocal deviation; statistics of 16-bit inputs are fp32."""
     x = call.args[0]
     out = call.empty(x.size(), dtype=x.dtype, strides=torch.empty_like(x, device="meta").stride())
-    return out, *(call.empty((x.size(1),), dtype=_wide(x.dtype)) for _ in range(2))
+    return out, *(call.empty((x.size(1),), dtype=accumulator(x.dtype)) for _ in range(2))
 
 
 def native_batch_norm_backward(call: Call) -> Any:
@@ -189,7 +188,7 @@ def native_batch_norm_backward(call: Call) -> Any:
         return dx, *_weight_gradients(call, x, weight, mask)
     if training or mask[1] or mask[2]:
         for name in ("sum of gradients", "sum of gradients times deviations"):
-            call.scratch(x.size(1) * _wide(x.dtype).itemsize, name)
+            call.scratch(x.size(1) * accumulator(x.dtype).itemsize, name)
     dweight, dbias = _weight_gradients(call, x, weight, mask)
     dx = call.empty(x.size(), dtype=grad.dtype, strides=x.stride()) if mask[0] else None
     return dx, dweight, dbias
@@ -207,10 +206,6 @@ def _like(call: Call, x: torch.Tensor) -> torch.Tensor:
     layout = suggested(x)
     strides = None if layout is CONTIGUOUS else dense_strides(x.size(), layout)
     return call.empty(x.size(), dtype=x.dtype, strides=strides)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype.itemsize == 2 else dtype
 
 
 RULES: Final[Mapping[str, Rule]] = {

@@ -82,7 +82,6 @@ def fused(call: Call) -> Any:
 
 
 def dropout(call: Call) -> Any:
-    """Result and mask."""
     x, p, train = call.arg(0, "input"), call.arg(1, "p"), call.arg(2, "train")
     if train is False or p == 1:
         return call.run()
@@ -90,8 +89,7 @@ def dropout(call: Call) -> Any:
     return like(call, x), mask
 
 
-SMALL: Final = 30_000
-"""Numbers up to which the host permutes [randperm]."""
+SMALL: Final = 30_000  # numbers up to which the host permutes [randperm]
 EXTRA_BITS: Final = log2(3e10)  # of keys, so that collisions are rare
 INT64: Final = 8
 

@@ -41,7 +41,6 @@ class Walk(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Of the input."""
         return prod(self.sizes)
 
     @property
@@ -51,7 +50,6 @@ class Walk(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Elements of the output."""
         return prod(size for size, stride in zip(self.sizes, self.output, strict=True) if stride)
 
     @property
@@ -258,12 +256,10 @@ UNKNOWN: Final = Chip(132, 2048)
 
 
 def chip(call: Call) -> Chip:
-    """Of the call's device."""
     return UNKNOWN if call.device.gpu is None else of_card(call.device.gpu)
 
 
 @cache
 def of_card(gpu: Gpu) -> Chip:
-    """Multiprocessors and their threads."""
     count = multiprocessors(gpu.name)
     return UNKNOWN if count is None else Chip(count, threads(gpu.compute_capability))

@@ -34,7 +34,6 @@ LEAST_ITEMS: Final = 4
 
 
 def sort(call: Call) -> Any:
-    """Values and indices; long rows are sorted by CUB."""
     out = call.run()
     x = call.args[0]
     dim = _dim(call, x)
@@ -81,7 +80,6 @@ def _sort(call: Call, x: torch.Tensor, dim: int) -> None:
 
 
 def topk(call: Call) -> Any:
-    """Values and indices."""
     out = call.run()
     x, k = call.arg(0, "self"), call.arg(1, "k")
     if not x.dim() or not x.numel() or not k:
