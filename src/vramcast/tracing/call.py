@@ -216,6 +216,11 @@ class Call:
         """An argument by position or by name."""
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
 
+    def named(self, name: str, default: Any = None) -> Any:
+        """An argument by its name in the schema: overloads have it in different positions."""
+        places = [argument.name for argument in self.func._schema.arguments]
+        return self.arg(places.index(name), name, default) if name in places else default
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The meta kernel, of other arguments where given; its new outputs become blocks, in the order returned."""
         out = self.simulation.on_meta(self.func, args or self.args, kwargs or self.kwargs, self.device)

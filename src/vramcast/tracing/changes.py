@@ -194,12 +194,7 @@ def changes_of_run(run: Run, answer: TraceAnswer) -> tuple[Change, ...]:
     for words, other, cost in found:
         changed = traced(other, about).answer
         if changed.fullest.needed_bytes < needed:
-            changes.append(
-                Change(
-                    change=words, device_bytes=changed.fullest.needed_bytes, fits=changed.fits, cost=cost,
-                    high_bytes=changed.high_bytes,
-                )
-            )
+            changes.append(_change(words, changed, cost))
     return tuple(sorted(changes, key=lambda change: not change.fits))
 
 
@@ -208,8 +203,12 @@ def _traced(job: TraceJob, candidate: Candidate, trace: Callable[[TraceJob], Tra
         answer = trace(replace(job, **candidate.fields, steps=min(job.steps, STEPS)))
     except VramcastError:
         return None  # a change that this module cannot take is none
+    return _change(candidate.words, answer, candidate.cost)
+
+
+def _change(words: str, answer: TraceAnswer, cost: str) -> Change:
     return Change(
-        change=candidate.words, device_bytes=answer.fullest.needed_bytes, fits=answer.fits, cost=candidate.cost,
+        change=words, device_bytes=answer.fullest.needed_bytes, fits=answer.fits, cost=cost,
         high_bytes=answer.high_bytes,
     )
 

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vramcast.domain.trace_job import BATCH, SEQUENCE, Input, TraceJob
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.tracing.targets import Target
+from vramcast.tracing.targets import Target, found_object
 
 DEFAULT_SEQUENCE: Final = 1024
 DEFAULT_IMAGE: Final = (3, 224, 224)
@@ -259,8 +259,6 @@ def make_loss(name: str) -> Loss:
     Raises: UnknownName with the nearest names
     """
     if ":" in name:
-        from vramcast.tracing.targets import found_object
-
         found = found_object(name)
         if not callable(found):
             raise InvalidSpec(f"loss={name} is no function; give one that takes what the forward returns")

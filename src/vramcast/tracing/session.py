@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -24,7 +23,7 @@ from vramcast.tracing.distributed import collectives, simulate_distributed
 from vramcast.tracing.distributed.groups import ALONE, World
 from vramcast.tracing.environment import patch_environment
 from vramcast.tracing.environment.overlay import Overlay
-from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.environment.patches import Patches, variables
 from vramcast.tracing.extensions import EXTENSIONS, GUARDED, LIBRARIES
 from vramcast.tracing.extensions.stand_ins import patch_loading, standing_in
 from vramcast.tracing.holders import Holders
@@ -89,7 +88,7 @@ class Session:
         """
         with ExitStack() as stack:
             stack.enter_context(_alone())
-            stack.enter_context(_variable_kept(COMPILER_FOLDER))
+            stack.enter_context(variables({COMPILER_FOLDER: None}))
             import torch._dynamo  # noqa: F401 (its tables must know torch's own classes, not those put in their place)
 
             folder = files or Path(stack.enter_context(TemporaryDirectory(prefix="vramcast-")))
@@ -121,18 +120,6 @@ def _alone() -> Iterator[None]:
         yield
     finally:
         _TURN.release()
-
-
-@contextmanager
-def _variable_kept(name: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = before
 
 
 def _follow_backward(patches: Patches, holders: Holders) -> None:

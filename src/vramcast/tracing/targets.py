@@ -22,6 +22,7 @@ import torch
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import TraceJob
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
+from vramcast.sources.configs import config_of, read_config
 from vramcast.tracing.extensions import ASKING, EXTENSIONS
 from vramcast.tracing.extensions.stand_ins import NeedsCard, detecting
 from vramcast.tracing.result import TORCH, line_of
@@ -121,8 +122,6 @@ def _timm(name: str, arguments: Mapping[str, Any]) -> Target:
 
 
 def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
-    from vramcast.sources.configs import config_of
-
     transformers = imported("transformers")
     transformers.logging.set_verbosity_error()  # remarks on configs without weights are no part of the answer
     raw = {**config_of(name), **arguments}
@@ -156,8 +155,6 @@ def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
 
 
 def _diffusers(name: str, arguments: Mapping[str, Any]) -> Target:
-    from vramcast.sources.configs import read_config
-
     diffusers = imported("diffusers")
     if hasattr(diffusers, name):
         values = dict(arguments)

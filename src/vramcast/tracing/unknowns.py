@@ -78,7 +78,7 @@ class Unknowns:
         place = self._place()
         if shapes is None:
             raise _needs(place, f"the size of what {operator.name} returns", "the number of elements")
-        share = self._share(place, operator.name)
+        share = self._simulation.assumptions.given(place)
         made = shapes(_Sized(self._simulation, operator, device, share, place), args, kwargs)
         return self._written(made, kwargs["out"]) if isinstance(kwargs.get("out"), torch.Tensor) else made
 
@@ -139,7 +139,7 @@ class Unknowns:
     def _index(self, operator: Operator, args: tuple[Any, ...], device: Device) -> Any:
         place = self._place()
         check_masks(args[0], args[1])
-        sized = _Sized(self._simulation, operator, device, self._share(place, operator.name), place)
+        sized = _Sized(self._simulation, operator, device, self._simulation.assumptions.given(place), place)
         call = Call(self._simulation, operator, args, {}, device)
         indices: list[Any] = []
         chosen: list[Any] = []
@@ -165,10 +165,6 @@ class Unknowns:
         """`out=`, made as large as the result."""
         with self._simulation:
             return out.resize_(made.size())
-
-    def _share(self, place: Place, operator: str) -> Value | None:
-        """What the user said: a share of the elements (a fraction) or their number."""
-        return self._simulation.assumptions.given(place)
 
     def _noted(self, value: Value, maker: str, place: Place) -> Value:
         self._simulation.assumptions.note(f"{value} read from {maker or 'data'}", place, can_be_given=True)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from vramcast.allocator import DeviceOutOfMemory
@@ -19,7 +20,7 @@ from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.tracing.environment.modules import EAGER
 from vramcast.tracing.inputs import Feed, default_loss, describe, make_loss, sizes_of
 from vramcast.tracing.session import Session
-from vramcast.tracing.targets import Target, explained, unfetched
+from vramcast.tracing.targets import Target, explained, found_object, unfetched
 
 LEARNING_RATE: Final = 1e-3
 MOMENTUM: Final = 0.9
@@ -84,8 +85,6 @@ def make_optimizer(name: str, parameters: Iterable[torch.nn.Parameter]) -> torch
 
 
 def _own_optimizer(name: str) -> Make:
-    from vramcast.tracing.targets import found_object
-
     found = found_object(name)
     if not callable(found):
         raise InvalidSpec(f"optimizer={name} is no class or function that makes an optimizer")
@@ -110,8 +109,6 @@ def shared(model: torch.nn.Module, how: str, device: torch.device, blocks: list[
 
 
 def _ddp(model: torch.nn.Module, device: torch.device, _blocks: list[torch.nn.Module]) -> torch.nn.Module:
-    from torch.nn.parallel import DistributedDataParallel
-
     found: torch.nn.Module = DistributedDataParallel(model.to(device), device_ids=[device.index])
     return found
 

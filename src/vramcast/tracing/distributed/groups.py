@@ -17,7 +17,6 @@ its state is a tensor of the host, so nothing is allocated beside what the opera
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,10 +27,11 @@ import torch
 import torch.distributed as dist
 from torch._prims import rng_prims
 from torch.distributed import distributed_c10d as c10d
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, _mesh_resources
+from torch.testing._internal.distributed import fake_pg  # registers the backend
 
 from vramcast.errors import InvalidSpec
-from vramcast.tracing.environment.patches import Patches
+from vramcast.tracing.environment.patches import Patches, variables
 from vramcast.tracing.simulation import Simulation
 
 CARDS_PER_MACHINE = 8  # cards of the usual training server [count]
@@ -104,25 +104,17 @@ def process_groups(patches: Patches, world: World) -> Iterator[None]:
 
     On the way out groups made within are gone and the variables are as before.
     """
-    from torch.testing._internal.distributed import fake_pg  # registers the backend
-
     _patch_groups(patches, world, fake_pg.FakeStore)
-    before = {name: os.environ.get(name) for name in world.environment()}
-    os.environ.update(world.environment())
     excepthook = sys.excepthook  # init_process_group replaces it
     had_group = dist.is_initialized()
     try:
-        yield
+        with variables(world.environment()):
+            yield
     finally:
         if dist.is_initialized() and not had_group:
             dist.destroy_process_group()
         _forget_meshes()
         sys.excepthook = excepthook
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _patch_groups(patches: Patches, world: World, store: Callable[[], Any]) -> None:
@@ -175,8 +167,6 @@ def _naming_reduction(collective: Any, simulation: Simulation) -> Any:
 
 
 def _forget_meshes() -> None:
-    from torch.distributed.device_mesh import _mesh_resources
-
     stack = getattr(_mesh_resources, "mesh_stack", None)
     if stack:
         stack.clear()

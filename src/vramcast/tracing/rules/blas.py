@@ -133,19 +133,10 @@ def addmm(call: Call) -> Any:
 
 
 def bmm(call: Call) -> Any:
-    """`baddbmm_out_cuda_impl` of two batches."""
+    """`baddbmm_out_cuda_impl` of two batches, with a sum or without."""
     out = call.run()
-    a, b = call.args[-2:] if len(call.args) >= 2 else (call.kwargs["batch1"], call.kwargs["batch2"])
-    if out.numel() and a.size(2):
-        _batch_copies(call, b, a)
-        take_workspace(call)
-    return out
-
-
-def baddbmm(call: Call) -> Any:
-    """`baddbmm_out_cuda_impl` with a sum."""
-    out = call.run()
-    a, b = call.arg(1, "batch1"), call.arg(2, "batch2")
+    first = 1 if "baddbmm" in call.name else 0
+    a, b = (call.arg(first + at, name) for at, name in enumerate(("batch1", "batch2") if first else ("self", "mat2")))
     if out.numel() and a.size(2):
         _batch_copies(call, b, a)
         take_workspace(call)
@@ -153,7 +144,7 @@ def baddbmm(call: Call) -> Any:
 
 
 def vectors(call: Call) -> Any:
-    """dot, vdot, mv, addmv: one cuBLAS call."""
+    """dot, vdot, addr: one cuBLAS call; addbmm: one addmm after another into the output [blas `addbmm_impl`]."""
     out = call.run()
     take_workspace(call)
     return out
@@ -177,11 +168,6 @@ def mv(call: Call) -> Any:
     _copies(call, call.arg(0, "self"))
     take_workspace(call)
     return out
-
-
-def addbmm(call: Call) -> Any:
-    """`addbmm_cuda`: one addmm after another into the output [Blas.cpp, LinearAlgebra.cpp `addbmm_impl`]."""
-    return vectors(call)
 
 
 def scaled_mm(call: Call) -> Any:
@@ -223,8 +209,7 @@ def grouped_mm(call: Call) -> Any:
         take_workspace(call)
         return out
     out = call.run()
-    names = [argument.name for argument in call.func._schema.arguments]
-    offsets = call.arg(names.index("offs"), "offs")
+    offsets = call.named("offs")
     groups = offsets.numel() if offsets is not None else a.size(0)
     pointers = round_up(groups, 2) * POINTERS[call.name] * POINTER
     call.scratch(pointers + groups * (PROBLEM + STRIDES), "grouped arguments")
@@ -237,14 +222,14 @@ RULES: Final[Mapping[str, Rule]] = {
     "aten._int_mm": int_mm,
     "aten._scaled_grouped_mm": grouped_mm,
     "aten._scaled_mm": scaled_mm,
-    "aten.addbmm": addbmm,
+    "aten.addbmm": vectors,
     "aten.addmm": addmm,
     "aten.addmm_": addmm,
     "aten.addmv": addmv,
     "aten.addmv_": addmv,
     "aten.addr": vectors,
-    "aten.baddbmm": baddbmm,
-    "aten.baddbmm_": baddbmm,
+    "aten.baddbmm": bmm,
+    "aten.baddbmm_": bmm,
     "aten.bmm": bmm,
     "aten.dot": vectors,
     "aten.mm": mm,

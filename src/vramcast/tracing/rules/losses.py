@@ -55,9 +55,7 @@ NONE: Final = 0  # at::Reduction
 def pointwise(call: Call) -> Any:
     """The loss of every element, then their sum or mean."""
     out = call.run()
-    names = [argument.name for argument in call.func._schema.arguments]
-    index = names.index("reduction")
-    if call.arg(index, "reduction", 1) != NONE:
+    if call.named("reduction", 1) != NONE:
         a, b = call.args[:2]
         sizes = torch.broadcast_shapes(a.size(), b.size())
         elements = torch.empty(sizes, dtype=torch.promote_types(a.dtype, b.dtype), device="meta")
@@ -73,8 +71,7 @@ def behind_scalar(call: Call) -> Any:
     kernel takes the elements' loss beside it [loss]; binary_cross_entropy reduces its elements into a scalar, which it
     copies over them [cuda].
     """
-    names = [argument.name for argument in call.func._schema.arguments]
-    if call.arg(names.index("reduction"), "reduction", 1) == NONE:
+    if call.named("reduction", 1) == NONE:
         return call.run()
     a, b = call.args[:2]
     dtype = torch.promote_types(a.dtype, b.dtype)

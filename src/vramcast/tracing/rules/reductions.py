@@ -95,13 +95,7 @@ def all_dims(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def dims_of(call: Call, source: torch.Tensor) -> Sequence[int]:
     """The dimensions a call reduces: its list or number, all where it names none."""
-    for argument, value in zip(call.func._schema.arguments, call.args, strict=False):
-        if argument.name == "dim":
-            return _listed(value, source)
-    return _listed(call.kwargs.get("dim"), source)
-
-
-def _listed(dim: Any, source: torch.Tensor) -> Sequence[int]:
+    dim = call.named("dim")
     if not source.dim():
         return ()  # -1 and 0 name the only value there is
     if isinstance(dim, int):

@@ -36,17 +36,10 @@ LEAST_ITEMS: Final = 4
 def sort(call: Call) -> Any:
     out = call.run()
     x = call.args[0]
-    dim = _dim(call, x)
+    dim = call.named("dim", -1) % max(1, x.dim())
     if x.dim() and x.numel():
         _sort(call, x, dim)
     return out
-
-
-def _dim(call: Call, x: torch.Tensor) -> int:
-    names = [argument.name for argument in call.func._schema.arguments]
-    index = names.index("dim")
-    value = call.args[index] if index < len(call.args) else call.kwargs.get("dim", -1)
-    return int(value) % max(1, x.dim())
 
 
 def _sort(call: Call, x: torch.Tensor, dim: int) -> None:
