@@ -32,7 +32,7 @@ class Traits(NamedTuple):
     packed: str = ""
     experts: str = ""
     objective: str = ""
-    slack: str = "little"
+    slack: str = ""
     sharded: str = ""
     ranks: str = ""
     degrees: str = ""
@@ -82,7 +82,7 @@ def serving_traits(job: ServeJob | PipelineJob) -> Traits:
     """Of a serving job."""
     model = getattr(job, "model", None)
     return Traits(
-        engine=job.engine, kin=job.engine, packed=job.plan.weights or "", slack="",
+        engine=job.engine, kin=job.engine, packed=job.plan.weights or "",
         experts=_experts(model) if isinstance(model, Model) else "",
         ranks="several" if job.plan.num_ranks > 1 else "one",
         arch=job.cluster.gpu.arch, gpu=job.cluster.gpu.name,
