@@ -6,15 +6,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model, MoE
+from vramcast.engines.training import engine_of
 
 if TYPE_CHECKING:
     from vramcast.domain.serving import PipelineJob, ServeJob
-
-KINS: Final = {
-    "pytorch": "eager", "huggingface": "eager", "deepspeed": "eager", "unsloth": "eager", "colossalai": "eager",
-    "litgpt": "eager", "torchtitan": "titan", "torchtune": "titan", "megatron": "megatron",
-}
-"""Training engines whose predictions share their code, and so their misses."""
 
 SLACKS: Final = ((0.05, "little"), (0.15, "some"), (1.0, "much"))
 """Share of a number that is reserved and not allocated, by its upper end: what the allocator keeps is partly chance."""
@@ -61,7 +56,7 @@ def training_traits(job: Job, share: float = 0.0) -> Traits:
     sharded = plan.shards is not Shards.NOTHING and job.data_parallel > 1
     degrees = [name for name in ("tp", "pp", "cp", "ep") if getattr(plan, name) > 1]
     return Traits(
-        engine=job.engine, kin=KINS.get(job.engine, job.engine),
+        engine=job.engine, kin=engine_of(job).kin,
         adapters="" if peft is None else "adapters",
         packed="packed" if peft is not None and peft.base != "full" else "",
         experts=_experts(job.model),
