@@ -16,6 +16,7 @@ from vramcast.engines.megatron.options import Options as Megatron
 from vramcast.engines.serving.choices import Known
 from vramcast.engines.sglang.settings import OPTIONS as SGLANG
 from vramcast.engines.tensorrt_llm.settings import OPTIONS as TENSORRT_LLM
+from vramcast.engines.training import TRAINING as ENGINES
 from vramcast.engines.transformers.settings import OPTIONS as TRANSFORMERS
 from vramcast.engines.vllm.options import KNOWN as VLLM
 from vramcast.errors import VramcastError
