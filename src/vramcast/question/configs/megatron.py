@@ -12,7 +12,7 @@ from vramcast.catalogue.formats import load_format
 from vramcast.domain.job import Plan
 from vramcast.engines.megatron.options import Options
 from vramcast.errors import Unsupported
-from vramcast.question.configs.environment import options_of_environment
+from vramcast.question.configs.environment import options_of_environment, ranks_of
 from vramcast.question.configs.megatron_model import BY_TOKENIZER, engine_options_of, model_of, plan_of
 from vramcast.question.configs.reading import Command, Config, Reading, Unread, arguments, command_of
 from vramcast.question.configs.watched import Known, Watched
@@ -104,12 +104,12 @@ def read(config: Config) -> Reading:
     except Unsupported as reason:
         unread.append(Unread("the network", str(reason), "model", of_network=True))
     options |= options_of_environment(command.variables)
-    gpus, machines = values.count("--nproc-per-node"), values.count("--nnodes") or 1
+    gpus, machines = values.count("--nproc-per-node"), values.count("--nnodes")
     unread += [*entry, *command.unread, *_environment(command), *values.unread()]
     return Reading(
         "megatron", options, unread=tuple(one._replace(of_network=bool(OF_NETWORK.match(one.name)) or one.of_network)
                                           for one in unread),
-        notes=command.notes, ranks=gpus * machines if gpus else None,
+        notes=command.notes, ranks=ranks_of(gpus, machines, command.variables),
     )
 
 
