@@ -14,6 +14,7 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import events, extent, freed_unallocated, live_at_end
 from vramcast.domain.rank import RankProgram
 from vramcast.engines import unsloth
+from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
 from vramcast.units import MIB
 
@@ -142,3 +143,9 @@ def test_adapters_without_recomputation_say_that_it_is_the_default() -> None:
 
     assert said()
     assert not said(recompute="full")
+
+
+@pytest.mark.parametrize("method", ["ia3", "prefix", "loha"])
+def test_adapters_that_unsloth_does_not_make_are_refused(method: str) -> None:
+    with pytest.raises(Unsupported, match=f"not by {method}"):
+        vramcast.train("llama-3.2-1b", gpus="h200", engine="unsloth", peft=method, seq_len=512)

@@ -70,14 +70,22 @@ IN_FP32_SINCE: Final[dict[str, Version]] = {
 """Family -> since when Unsloth runs it in fp32 around fp16 products where fp16 is asked for [unsloth models/loader.py
 `FORCE_FLOAT32`: 49eece4d, e1693c1c, 9eab2cbc, acfe6703, 65f212b9, efcaffb1]."""
 
+ADAPTERS: Final = ("lora", "dora")
+"""What `FastLanguageModel.get_peft_model` makes: a LoraConfig [unsloth models/llama.py 00060afe]."""
+
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
     """One GPU with everything on it.
 
-    Raises: Unsupported for more than one GPU
+    Raises: Unsupported for more than one GPU, and for adapters that Unsloth does not make
     """
     if job.cluster.count > 1:
         raise Unsupported(f"--engine unsloth trains on one GPU, not {job.cluster.count}; use --engine huggingface")
+    if job.plan.peft is not None and job.plan.peft.method not in ADAPTERS:
+        raise Unsupported(
+            f"--engine unsloth adapts by {' or '.join(ADAPTERS)}, not by {job.plan.peft.method}; "
+            "use --engine huggingface"
+        )
     refuse_shards(job, job.plan)
     plan = replace(job.plan, loss=job.plan.loss or Loss.FUSED_LINEAR)
     if job.plan.recompute is Recompute.SELECTIVE:

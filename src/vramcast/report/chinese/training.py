@@ -103,6 +103,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "最后一个微批之前的梯度不分片地累加（no_sync）",
     "Accelerate shards, not DeepSpeed: {sharder} is the default of {release}; --sharded-by says otherwise":
         "由 Accelerate 而不是 DeepSpeed 分片：{sharder} 是 {release} 的默认；可用 --sharded-by 改变",
+    "FSDP1 over one GPU shards nothing, whatever was asked: PyTorch makes it NO_SHARD":
+        "单卡上的 FSDP1 不做任何切分，无论要求的是什么：PyTorch 会改为 NO_SHARD",
     "FullyShardedDataParallel (FSDP1): a flat weight for every layer, one for all the rest":
         "FullyShardedDataParallel（FSDP1）：每层一个展平的权重，其余合为一个",
     "fully_shard (FSDP2): a unit for every layer": "fully_shard（FSDP2）：每层一个单元",

@@ -113,7 +113,7 @@ WRITING_ZH: Final[dict[str, str]] = {
         "{model}：{path} 没有在其所有层中单独对应的模块；请用 {known}",
     "LLaMA-Factory names no stacked experts: leave {name} out of --lora-targets":
         "LLaMA-Factory 无法指定堆叠的专家：请从 --lora-targets 中去掉 {name}",
-    "the package peft has no {method}; use {known}": "peft 包没有 {method}；可用 {known}",
+    "a script that adapts by {method} is not written; use {known}": "不写用 {method} 微调的脚本；可用 {known}",
     "no code is known for optimizer={name}; use {known}": "没有 optimizer={name} 的代码；可用 {known}",
     "the PyTorch script splits over data-parallel ranks only; use tp=pp=cp=ep=1":
         "PyTorch 脚本只在数据并行进程间切分；请用 tp=pp=cp=ep=1",
