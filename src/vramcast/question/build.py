@@ -16,6 +16,7 @@ from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Sha
 from vramcast.domain.model import Head, Model, Run, scorer
 from vramcast.domain.version import Version, check_version
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.estimate.checkouts import checkout
 from vramcast.estimate.training import ENGINES
 from vramcast.estimate.variants import IN_FP16
 from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, parse
@@ -99,7 +100,9 @@ def training_engine(text: str) -> tuple[str, Version | None]:
     if name not in ENGINES:
         raise UnknownName.of("engine", name, ENGINES)
     known = ENGINES[name]
-    return name, check_version(name, version, oldest=known.oldest, newest=known.newest) if at else None
+    if not at:
+        return name, None
+    return name, checkout(name, version) or check_version(name, version, oldest=known.oldest, newest=known.newest)
 
 
 def calibration_of(path: str | None) -> Calibration | None:
