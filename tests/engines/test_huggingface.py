@@ -214,10 +214,8 @@ def test_the_triton_kernel_of_gptq_keeps_the_packed_weight_for_backward() -> Non
 @pytest.mark.parametrize(
     ("objective", "options", "words"),
     [
-        ("pretrain", {}, ()), ("sft", {}, ("recomputation", "chunks")),
-        ("sft", {"recompute": "full", "loss": "eager"}, ()), ("sft", {"recompute": "full"}, ("chunks",)),
-        ("sft", {"engine-option": ["trl=1.6"]}, ("recomputation",)), ("sft", {"engine-option": ["trl=0.21"]}, ()),
-        ("sft", {"engine-option": ["liger=true"], "recompute": "full"}, ()), ("dpo", {}, ("recomputation",)),
+        ("pretrain", {}, ()), ("sft", {}, ("chunks",)), ("sft", {"loss": "eager"}, ()), ("dpo", {}, ()),
+        ("sft", {"engine-option": ["trl=1.6"]}, ()), ("sft", {"engine-option": ["liger=true"]}, ()),
         ("sft", {"engine": "huggingface@4.53"}, ()), ("sft", {"engine": "pytorch"}, ()),
     ],
 )

@@ -133,12 +133,3 @@ def test_it_is_said_that_dynamic_checkpoints_are_larger() -> None:
     said = [any("-unsloth-bnb-4bit" in text for text in rank(release).assumptions) for release in ("2024.8", "")]
     assert said == [False, True]
     assert not any("-unsloth-bnb-4bit" in text for text in rank(base_weights="full").assumptions)
-
-
-def test_adapters_without_recomputation_say_that_it_is_the_default() -> None:
-    def said(**options: object) -> bool:
-        found = vramcast.train("llama-3.2-1b", gpus="h200", engine="unsloth", peft="lora", seq_len=512, **options)
-        return any("get_peft_model recomputes" in text for text in found.assumptions)
-
-    assert said()
-    assert not said(recompute="full")

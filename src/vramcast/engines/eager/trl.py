@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from vramcast.domain.job import Job, Precision, Recompute, Shards
+from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Norm
 from vramcast.domain.version import Version, last_release, read_version, version_text
 from vramcast.engines.eager.liger import liger_kernels
@@ -40,7 +40,7 @@ UNSLOTH_BETA_SINCE: Final[Version] = (2025, 6, 5)
 """Unsloth writes its own default into TRL's configuration [unsloth models/rl.py, d7b0653a2 of 2025-06-22]."""
 
 TRAINERS: Final = ("sft", "dpo", "grpo", "reward")
-"""Objectives that TRL has a trainer of its own for."""
+"""Objectives that name one of TRL's trainers. Its PPOTrainer has a loop of its own, which switches nothing on."""
 
 RECOMPUTES_SINCE: Final[Version] = (0, 22)
 """`gradient_checkpointing` is on in the configurations of those [TRL a222aeb46 of 2025-08-08]."""
@@ -66,6 +66,11 @@ def trl_version(job: Job) -> Version:
     if found is not None:
         return last_release(found, parts=len(newest), newest=newest)
     return next(trl for since, trl in CONTEMPORARY if release >= since)
+
+
+def is_trl(job: Job) -> bool:
+    """Whether one of TRL's trainers runs a job: its objective says so; without one the Trainer runs it."""
+    return job.engine == "huggingface" and job.workload.objective in TRAINERS
 
 
 def beta_of(job: Job) -> float:
@@ -123,13 +128,9 @@ def reference_sentences(job: Job) -> tuple[str, ...]:
 
 def uncounted(job: Job) -> Iterator[str]:
     """What TRL's trainers do unasked that the program of a job is without."""
-    plan, objective, version = job.plan, job.workload.objective, trl_version(job)
-    if job.engine != "huggingface" or objective not in TRAINERS:
-        return
-    if plan.recompute is Recompute.NONE and version >= RECOMPUTES_SINCE:
-        yield "the recomputation that TRL's trainers have on since 0.22: --recompute full counts it"
+    plan = job.plan
     whole = plan.loss is None and not plan.compile and not liger_kernels(job)
-    if objective == "sft" and version >= CHUNKS_LOSS_SINCE and whole:
+    if is_trl(job) and job.workload.objective == "sft" and trl_version(job) >= CHUNKS_LOSS_SINCE and whole:
         yield (
             "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted "
             "is that of all logits, as loss_type=nll and the Trainer itself make it"
