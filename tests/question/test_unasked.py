@@ -10,6 +10,7 @@ import pytest
 
 from vramcast.api.jobs import job_of
 from vramcast.domain.job import Job, Recompute
+from vramcast.engines.eager.releases import reentrant
 from vramcast.estimate.training import answer
 from vramcast.estimate.variants import on_engine, options_between
 from vramcast.question.as_options import train_options
@@ -51,6 +52,15 @@ def test_what_a_tool_does_unasked_is_counted_and_said(engine: str, options: dict
         assert off.plan.recompute is Recompute.NONE
         assert not any("recomputed" in text for one in (asked, off) for text in one.assumed)
         assert all("recomput" not in text for text in answer(off, with_changes=False).ignored)
+
+
+@pytest.mark.parametrize(
+    ("trl", "objective", "older"),
+    [("0.27", "sft", False), ("0.26", "sft", True), ("0.27", "pretrain", True), ("1.9", "dpo", False)],
+)
+def test_trl_checkpoints_without_reentrance_before_transformers_does(trl: str, objective: str, older: bool) -> None:
+    asked = job(engine="huggingface@4.57", objective=objective, **{"engine-option": (f"trl={trl}",)})
+    assert reentrant(asked) is older
 
 
 @pytest.mark.parametrize("recompute", [None, "none", "full"])

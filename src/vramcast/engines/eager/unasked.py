@@ -9,13 +9,14 @@ True or "unsloth" in every release since 2023-12
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 from msgspec.structs import replace
 
 from vramcast.domain.job import Job, Recompute
 from vramcast.domain.model import Head
-from vramcast.engines.eager.trl import RECOMPUTES_SINCE, is_trl, trl_version
+from vramcast.engines.eager.releases import sharder
+from vramcast.engines.eager.trl import RECOMPUTES_SINCE, chunks_loss, is_trl, trl_version
 
 
 def with_unasked(job: Job, named: Container[str]) -> Job:
@@ -39,3 +40,12 @@ def recomputing(job: Job) -> str:
     if job.engine == "unsloth":
         return "Unsloth" if job.model.head is Head.LM else ""
     return "TRL" if is_trl(job) and trl_version(job) >= RECOMPUTES_SINCE else ""
+
+
+def uncounted(job: Job) -> Iterator[str]:
+    """What TRL's trainers do unasked that the program of a job is without."""
+    if chunks_loss(job) and sharder(job) is not None:
+        yield (
+            "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted "
+            "is that of all logits, as loss_type=nll and the Trainer itself make it"
+        )

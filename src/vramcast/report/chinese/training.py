@@ -57,6 +57,10 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "TRL {version} 会准备压缩模型：未压缩的权重为 fp32，隐藏状态也是",
     "TRL {version} prepares packed models: norms are fp32, and so are hidden states":
         "TRL {version} 会准备压缩模型：归一化权重为 fp32，隐藏状态也是",
+    "head and loss run in chunks of 256 tokens, as TRL's SFTTrainer does unasked since 1.7 (loss_type=chunked_nll); "
+    "--loss eager for all logits at once":
+        "输出层和损失按 256 个 token 分块计算，TRL 的 SFTTrainer 自 1.7 起默认如此（loss_type=chunked_nll）；"
+        "--loss eager 一次计算全部 logits",
     "layers are recomputed, as {tool} does unasked; --recompute none switches that off":
         "各层会重计算，{tool} 默认如此；--recompute none 可关闭",
     "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted is that "
