@@ -31,7 +31,6 @@ from vramcast.engines.eager.releases import (
     SPLITS_ROOT_SINCE,
     UPCASTS_LEARNING_SINCE,
     UPCASTS_SINCE,
-    Sharder,
     causal_loss,
     reentrant,
     sharder,
@@ -39,6 +38,7 @@ from vramcast.engines.eager.releases import (
 )
 from vramcast.engines.eager.trl import chunks_loss, prepared
 from vramcast.engines.pytorch import MIXED, one_role, sharded_role, sharding_of
+from vramcast.engines.training import Sharder
 
 CHUNKED: Final = (
     "head and loss run in chunks of 256 tokens, as TRL's SFTTrainer does unasked since 1.7 (loss_type=chunked_nll); "
