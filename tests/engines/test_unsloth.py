@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import vramcast
 from vramcast.api.jobs import job_of
 from vramcast.domain.job import Phase
 from vramcast.domain.program import events, extent, freed_unallocated, live_at_end
@@ -134,15 +133,6 @@ def test_it_is_said_that_dynamic_checkpoints_are_larger() -> None:
     said = [any("-unsloth-bnb-4bit" in text for text in rank(release).assumptions) for release in ("2024.8", "")]
     assert said == [False, True]
     assert not any("-unsloth-bnb-4bit" in text for text in rank(base_weights="full").assumptions)
-
-
-def test_adapters_without_recomputation_say_that_it_is_the_default() -> None:
-    def said(**options: object) -> bool:
-        found = vramcast.train("llama-3.2-1b", gpus="h200", engine="unsloth", peft="lora", seq_len=512, **options)
-        return any("get_peft_model recomputes" in text for text in found.assumptions)
-
-    assert said()
-    assert not said(recompute="full")
 
 
 @pytest.mark.parametrize("method", ["ia3", "prefix", "loha"])

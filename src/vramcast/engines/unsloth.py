@@ -104,11 +104,6 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         notes.append(
             "inputs of recomputed layers wait on the host; --engine-option offload_checkpoints=false keeps them"
         )
-    if job.plan.peft is not None and not recipe.recompute:
-        # [unsloth] models/llama.py `get_peft_model`: use_gradient_checkpointing="unsloth"
-        notes.append(
-            "no layer is recomputed; get_peft_model recomputes all of them unless told otherwise: --recompute full"
-        )
     if job.plan.peft is not None and job.plan.peft.base in FOUR_BITS and version >= DYNAMIC_SINCE:
         notes.append("every linear layer is packed; checkpoints named -unsloth-bnb-4bit keep some in 16 bits")
     warnings = short_batches(asked, recipe, version)

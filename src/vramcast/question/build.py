@@ -15,6 +15,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Workload, require_count
 from vramcast.domain.model import Head, Model, Run, scorer
 from vramcast.domain.version import Version, check_version
+from vramcast.engines.eager.unasked import with_unasked
 from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.checkouts import checkout
@@ -53,7 +54,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         model = scorer(model)
         assumed = (*assumed, REWARDING)
     peft, passed_over = peft_of(values, model, engine, version)
-    return Job(
+    job = Job(
         model=model,
         workload=workload,
         plan=replace(plan, peft=peft),
@@ -67,6 +68,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         calibration=calibration_of(values.get("calibration")),
         assumed=(*assumed, *passed_over),
     )
+    return with_unasked(job, values)
 
 
 def with_lengths(

@@ -162,6 +162,8 @@ WRITING_ZH: Final[dict[str, str]] = {
         "Trainer 自身不支持 fp8；请用 --engine megatron 或 torchtitan",
     "the Trainer recomputes whole layers only; use --recompute full": "Trainer 只能整层重计算；请用 --recompute full",
     "the Trainer has no optimizer {name}; use {known}": "Trainer 没有优化器 {name}；可用 {known}",
+    "{tool} makes all logits at once, not in chunks as TRL's SFTTrainer; add --loss eager":
+        "{tool} 一次计算全部 logits，不像 TRL 的 SFTTrainer 那样分块；请加 --loss eager",
     "the Trainer has no loss {name}; use eager, fused or fused_linear, or --engine pytorch":
         "Trainer 没有损失 {name}；请用 eager、fused 或 fused_linear，或 --engine pytorch",
     "the Trainer does not choose the kernel of {name}; leave --optimizer-kernel out":
