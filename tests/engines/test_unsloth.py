@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import vramcast
 from vramcast.api.jobs import job_of
 from vramcast.domain.job import Phase
 from vramcast.domain.program import events, extent, freed_unallocated, live_at_end
