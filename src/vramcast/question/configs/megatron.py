@@ -93,6 +93,7 @@ def read(config: Config) -> Reading:
     for name, usual in USUAL.items():
         local = name in OF_LOCAL and values.get("--transformer-impl") == "local"
         values.only(name, *(() if local else usual))
+    values.only("--exp-avg-sq-dtype", _moments(values))
     options: dict[str, Any] = {"engine": "megatron", **plan_options(plan_of(values)), **_engine_options(values, family)}
     sizes = SIZES | OF_ENCODERS if family == "t5" else SIZES
     options |= {option: size for name, option in sizes.items() if (size := values.count(name)) is not None}
@@ -111,6 +112,11 @@ def read(config: Config) -> Reading:
                                           for one in unread),
         notes=command.notes, ranks=ranks_of(gpus, machines, command.variables),
     )
+
+
+def _moments(values: Watched) -> Any:
+    """The dtype of both moments: one is modelled, that of the first [optimizer_config.py `exp_avg_dtype`]."""
+    return values.get("--exp-avg-dtype", "fp32") if "--use-precision-aware-optimizer" in values else "fp32"
 
 
 def _environment(command: Command) -> Iterator[Unread]:
