@@ -78,7 +78,7 @@ class Values:
             return tensor if tensor.device.type == "cpu" else None
         if resident.twin is None or tensor.is_sparse:
             return None
-        with torch._C._DisableTorchDispatch():  # where the host is simulated, the view would be, too
+        with torch._C._DisableTorchDispatch():  # else the view would be simulated, too
             view = torch.empty(0, dtype=tensor.dtype)
             return view.set_(resident.twin, tensor.storage_offset(), tensor.size(), tensor.stride())
 

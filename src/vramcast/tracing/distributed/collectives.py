@@ -299,3 +299,4 @@ RULES: Final[Mapping[str, Rule]] = {
 PLAIN: Final = frozenset({
     "fsdp.all_gather_copy_in", "fsdp.chunk_cat", "fsdp.copy_",
 })
+"""FSDP2's operators copy with foreach kernels into memory they are given [torch.distributed.fsdp._fully_shard]."""

@@ -1,5 +1,7 @@
 """Fused attention kernels: order of their outputs, statistics, accumulators and workspaces.
 
+Symbols:  B batch   H heads   M queries   N keys   D head width
+I rows and J columns of a block   K widest head a kernel is made for
 [flash] pytorch aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: `mha_fwd`, `mha_bwd`,
 `set_params_splitkv`, `num_splits_heuristic`
 [flash-sdpa] pytorch aten/src/ATen/native/transformers/cuda/attention_backward.cu `_flash_attention_backward`

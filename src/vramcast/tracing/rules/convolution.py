@@ -316,3 +316,4 @@ PLAIN: Final = frozenset(
         "upsample_linear1d", "upsample_trilinear3d",
     )
 )
+"""Kernels that read any strides."""

@@ -1,5 +1,7 @@
-"""Fused attention called by its own operators, as xformers and flash-attn do: (B, M, H, D) tensors, or rows.
+"""Fused attention called by its own operators, as xformers and flash-attn do.
 
+Tensors are (B, M, H, D), or (tokens, H, D) of sequences one after the other.
+Symbols:  B batch   M queries   H heads   D head width
 [forward] pytorch aten/src/ATen/native/transformers/cuda/attention.cu: `_flash_attention_forward`,
 `_efficient_attention_forward`, v2.13
 [backward] pytorch aten/src/ATen/native/transformers/cuda/attention_backward.cu: `_flash_attention_backward`,
@@ -136,3 +138,4 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 PLAIN: Final = frozenset({"flash_attn._flash_attn_varlen_forward"})
+"""Sequences of different lengths are not split unless single queries are decoded [api `mha_varlen_fwd`]."""

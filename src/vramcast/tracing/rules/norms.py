@@ -223,4 +223,4 @@ RULES: Final[Mapping[str, Rule]] = {
 }
 
 
-PLAIN: Final = frozenset({"aten._weight_norm_interface", "aten._weight_norm_interface_backward"})
+PLAIN: Final = frozenset({"aten._weight_norm_interface", "aten._weight_norm_interface_backward"})  # [weight]
