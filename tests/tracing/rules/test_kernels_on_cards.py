@@ -169,6 +169,20 @@ def test_operands_of_two_types_are_refused_in_the_words_of_torch():
             layer(randn(4, 8))
 
 
+def test_inference_mode_runs_what_no_grad_runs():
+    def tape(mode):
+        session = Session(load_gpu("a100-sxm4-80gb"))
+        with session.active(), mode():
+            q = randn(2, 8, 128, 64, dtype=torch.float16)
+            F.scaled_dot_product_attention(q, q, q, is_causal=True)
+            F.softmax(q, -1, dtype=torch.float32)
+            torch.nn.LSTM(64, 64, device="cuda")(randn(5, 2, 64))
+            torch.nn.Conv2d(8, 8, 3, device="cuda")(randn(2, 8, 16, 16))
+        return [(block.operator, block.num_bytes) for block in session.device.tape.blocks]
+
+    assert tape(torch.inference_mode) == tape(torch.no_grad)
+
+
 @pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy])
 def test_the_elements_of_a_loss_stay_behind_its_scalar_as_on_the_cpu(loss):
     real = torch.rand(64, 32)
