@@ -19,6 +19,7 @@ from vramcast.catalogue.gpus import load_gpu  # noqa: E402
 from vramcast.tracing.session import Session  # noqa: E402
 from vramcast.tracing.tape import Kind  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")  # two wait for each other on a busy machine
 WITHIN = 0.001
 INSIDE = {Kind.SCRATCH, Kind.WORKSPACE}
 
