@@ -20,8 +20,8 @@ import pytest
 import vramcast
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.sweeps import run as running
+from vramcast.sweeps.engines import _interrupts_wait
 from vramcast.sweeps.journal import Journal, record_of
-from vramcast.sweeps.local import _interrupts_wait
 
 RUN = [sys.executable, "-m", "vramcast"]
 SECONDS = 60
@@ -255,10 +255,10 @@ def test_a_question_that_kills_every_process_gets_a_row_and_the_others_their_ans
     script = tmp_path / "script.py"
     script.write_text(
         "import os, vramcast\n"
-        "from vramcast.sweeps import worker\n"
+        "from vramcast.sweeps import engines\n"
         "from vramcast.domain.checkpoint import Checkpoint\n"
-        "resolve = worker.resolve_checkpoint\n"
-        "worker._models._resolve = lambda name: os._exit(9) if name == 'deadly' else resolve(name)\n"
+        "resolve = engines.resolve_checkpoint\n"
+        "engines._models._resolve = lambda name: os._exit(9) if name == 'deadly' else resolve(name)\n"
         "if __name__ == '__main__':\n"
         "    tables = {'defaults': {'command': 'train', 'gpus': 'h100', 'engine': 'megatron'},\n"
         "              'axes': {'model': ['llama-3.2-1b', 'deadly'], 'seq-len': [512, 1024, 2048]}}\n"
@@ -368,7 +368,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed
 def test_without_pyarrow_parquet_is_refused_with_what_would_work(
     many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vramcast.sweeps.output.find_spec", lambda name: None)
+    monkeypatch.setattr("vramcast.sweeps.results.find_spec", lambda name: None)
     with pytest.raises(SourceError, match=r"pip install 'vramcast\[sweep\]', or write --out out.csv"):
         vramcast.sweep(many, out=tmp_path / "out.parquet", workers=1)
 

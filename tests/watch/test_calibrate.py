@@ -25,7 +25,7 @@ from vramcast.estimate.training import answer
 from vramcast.question.calibration import read_calibration
 from vramcast.report.measured import render, to_json
 from vramcast.report.messages import Words
-from vramcast.watch.record import Recorder
+from vramcast.watch.recording import Recorder
 
 
 def asked(recording: Path, **given: Any) -> Reconciliation:

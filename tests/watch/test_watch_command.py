@@ -128,7 +128,7 @@ def test_a_card_that_may_not_be_read_is_said_once_and_is_no_alert(machine: Machi
 
 def test_a_driver_that_hangs_is_said_and_does_not_stop_the_watch(machine: Machine) -> None:
     machine.has(H100, "hang 2 3")
-    program = "import vramcast.watch.reader as r; r.PATIENCE_S = 0.3; r.Patient.__init__.__defaults__ = (0.3,)\n"
+    program = "import vramcast.watch.readers as r; r.PATIENCE_S = 0.3; r.Patient.__init__.__defaults__ = (0.3,)\n"
     (machine.folder / "sitecustomize.py").write_text(program)
     machine.environment["PYTHONPATH"] += f":{machine.folder}"
     documents = machine.documents("--interval", "100ms", "--duration", "4.5s")

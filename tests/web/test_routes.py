@@ -18,7 +18,7 @@ from vramcast.question.options import CONFIG_OPTIONS, OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.report.messages import MESSAGES
 from vramcast.web.limits import LARGEST_TEXT, LONGEST_PATH
-from vramcast.web.routes.accuracy import cases_of
+from vramcast.web.routes.catalogue import cases_of
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 OOM = (
@@ -179,9 +179,9 @@ def test_hostile_recordings_and_settings_end_in_a_sentence(
 
 
 def test_a_recording_that_unpacks_to_more_than_its_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vramcast.web.routes import replay
+    from vramcast.web.routes import answers
 
-    monkeypatch.setattr(replay, "LARGEST_UNPACKED", 1 << 10)
+    monkeypatch.setattr(answers, "LARGEST_UNPACKED", 1 << 10)
     assert "unpacked it has more than 1,024 bytes" in refused("replay", gzip.compress(recording()))
 
 

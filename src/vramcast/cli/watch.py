@@ -17,11 +17,10 @@ from vramcast.report.messages import words_here
 if TYPE_CHECKING:
     from vramcast.domain.observation import RunInfo
     from vramcast.report.messages import Words
-    from vramcast.watch.alerts import Rules
-    from vramcast.watch.expected import Expected
+    from vramcast.watch.following import Expected, Rules
     from vramcast.watch.outputs import Output
-    from vramcast.watch.reader import Reader
-    from vramcast.watch.screen import Screen
+    from vramcast.watch.readers import Reader
+    from vramcast.watch.view import Screen
 
 VENDORS = ("nvidia", "amd", "huawei", "mthreads")
 SHORTEST_S = 0.05
@@ -68,9 +67,9 @@ def command(lang: str | None, grafana: bool, rules: bool, **options: Any) -> int
     vramcast watch --once --json
     """
     if grafana or rules:
-        from vramcast.watch import dashboards
+        from vramcast.watch import prometheus
 
-        click.echo(dashboards.dashboard() if grafana else dashboards.rules(), nl=grafana)
+        click.echo(prometheus.dashboard() if grafana else prometheus.rules(), nl=grafana)
         return 0
     return _watched(words_here(lang), **options)
 
@@ -81,8 +80,7 @@ def _watched(
 ) -> int:
     from vramcast.watch.following import Following
     from vramcast.watch.outputs import clock
-    from vramcast.watch.reader import Patient
-    from vramcast.watch.readers import chosen, opened
+    from vramcast.watch.readers import Patient, chosen, opened
     from vramcast.watch.session import Pace, run
 
     interval_s = _seconds("interval", options["interval"])
@@ -110,7 +108,7 @@ def _watched(
 
 def _rules(alert_headroom: str | None, alert_leak: str, window: str, **_: Any) -> Rules:
     from vramcast.question.amounts import parse_bytes
-    from vramcast.watch.alerts import Rules
+    from vramcast.watch.following import Rules
 
     leak = None if alert_leak.strip() == "0" else parse_bytes("alert-leak", alert_leak) / 3600
     headroom = None if alert_headroom is None else parse_bytes("alert-headroom", alert_headroom)
@@ -125,7 +123,7 @@ def _check_outputs(*, as_json: bool, csv_file: str | None, **_: Any) -> None:
 def _expected(predict: Path | None, readers: Sequence[Reader]) -> dict[str, Expected]:
     if predict is None:
         return {}
-    from vramcast.watch.expected import expected_of
+    from vramcast.watch.following import expected_of
 
     cards = [card for reader in readers for card in reader.cards if card.uuid in reader.watched]
     return {expected.gpu_uuid: expected for expected in expected_of(predict, cards)}
@@ -158,7 +156,7 @@ def _outputs(
         head.append(words("watch.recording", file=options["record"]))
     places += others
     if _on_a_screen(**options):
-        from vramcast.watch.screen import Screen as Live
+        from vramcast.watch.view import Screen as Live
 
         screen.append(Live(head, words, expected))
         places += screen
@@ -175,7 +173,7 @@ def _tables_and_metrics(
 
     places: list[Output] = []
     if csv_file is not None:
-        from vramcast.watch.table_csv import CsvTable
+        from vramcast.watch.outputs import CsvTable
 
         table = CsvTable(csv_file)
         places.append(table if csv_file == "-" else Kept(table, words, say))
@@ -199,14 +197,14 @@ def _printed(
 ) -> Output:
     """What goes to standard output where there is no screen."""
     if as_json:
-        from vramcast.watch.document import JsonLines
+        from vramcast.watch.outputs import JsonLines
 
         return JsonLines(expected, pretty=once)
     if once:
-        from vramcast.watch.screen import Once
+        from vramcast.watch.view import Once
 
         return Once(head, words, expected)
-    from vramcast.watch.lines import Lines
+    from vramcast.watch.outputs import Lines
 
     return Lines(words, expected)
 

@@ -15,7 +15,7 @@ from vramcast.errors import SourceError
 from vramcast.units import MIB
 from vramcast.watch import tool
 from vramcast.watch.holders import Holders
-from vramcast.watch.reader import Absent
+from vramcast.watch.readers import Absent
 
 COMMAND: Final = ("npu-smi", "info")
 MOST_LINES: Final = 4096

@@ -19,7 +19,7 @@ from vramcast.domain.observation import Card, GpuSample, ProcessSample, Reading,
 from vramcast.errors import SourceError
 from vramcast.watch import tool
 from vramcast.watch.holders import Holders
-from vramcast.watch.reader import Absent
+from vramcast.watch.readers import Absent
 
 TOOL: Final = "mthreads-gmi"
 MOST_LINES: Final = 4096

@@ -15,7 +15,7 @@ from vramcast.domain.observation import Card, GpuSample, ProcessSample, Reading,
 from vramcast.errors import SourceError
 from vramcast.watch import tool
 from vramcast.watch.holders import Holders
-from vramcast.watch.reader import Absent
+from vramcast.watch.readers import Absent
 
 AMD_SMI: Final = "amd-smi"
 ROCM_SMI: Final = "rocm-smi"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from vramcast.domain.observation import Event, EventKind, Reading
 from vramcast.watch.following import Following
 from vramcast.watch.outputs import Output
-from vramcast.watch.reader import Patient
+from vramcast.watch.readers import Patient
 
 RAISED = frozenset({EventKind.LEAK, EventKind.HEADROOM, EventKind.GPU_LOST})
 """Events that are alerts."""

@@ -13,7 +13,16 @@ from typing import IO, Any, Final
 
 from vramcast.errors import SourceError
 from vramcast.units import GIB, KIB, MIB
-from vramcast.watch.plain import printable
+
+
+def printable(text: str, most: int = 512) -> str:
+    """The text without what a terminal would obey, cut.
+
+    >>> printable("a\\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return "".join(character if character.isprintable() else "?" for character in text[:most])
+
 
 LIMIT_S: Final = 8.0
 """A tool that takes longer is ended."""
