@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from vramcast.api.jobs import by_option, job_of
+from vramcast.api import job_of
+from vramcast.api.jobs import by_option
 from vramcast.domain.measured import Highest, MeasuredRun
 from vramcast.domain.model import Model
 from vramcast.domain.observation import TorchRun
@@ -182,7 +183,7 @@ def calibration_of(
     save: str | Path | None = None,
 ) -> Reconciliation:
     """The same with the options by their names on the command line; the calibration saved where that is wanted."""
-    from vramcast.api.observed import asks_serve
+    from vramcast.api.failures import asks_serve
     from vramcast.doctor.training_run import compared_run
 
     run = fullest_of(recordings)
@@ -202,7 +203,7 @@ def calibration_of(
 def _served(
     recordings: Sequence[Path], options: Mapping[str, Any], file: str | Path, save: str | Path | None
 ) -> Reconciliation:
-    from vramcast.api.jobs import serve_job_of
+    from vramcast.api import serve_job_of
     from vramcast.doctor.training_run import compared_service
 
     found = compared_service(fullest_of(recordings), serve_job_of(options, file=file))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from vramcast.api.jobs import job_of, serve_answer, serve_job_of
+from vramcast.api import job_of, serve_answer, serve_job_of
 from vramcast.api.planning import planned_serving, planned_training
 from vramcast.domain.planning import PlanAnswer
 from vramcast.errors import InvalidSpec
@@ -222,7 +222,7 @@ def _diagnosed_text(fields: Mapping[str, Any], sources: Sources) -> Diagnosis:
 
 def _failed_job(options: Any, sources: Sources) -> Job | ServeJob | PipelineJob | None:
     """The job that failed, of training or of serving as its options tell."""
-    from vramcast.api.observed import is_serving
+    from vramcast.api.failures import is_serving
 
     if options is None:
         return None
@@ -235,7 +235,7 @@ def _failed_job(options: Any, sources: Sources) -> Job | ServeJob | PipelineJob 
 
 def replay(asked: Asked) -> dict[str, Any] | Reply:
     """The document that `vramcast replay --json` prints, the page that --html writes, or --report's Markdown."""
-    from vramcast.api.observed import replayed
+    from vramcast.api.recordings import replayed
     from vramcast.recordings.examine import Asked as LookAt
     from vramcast.report.replay import about
     from vramcast.report.replay_document import replay_document
