@@ -277,7 +277,7 @@ def test_changes_can_be_applied_as_they_stand() -> None:
 
 
 def test_plans_of_a_search_can_be_asked_as_they_stand() -> None:
-    question = {"model": "llama-3.2-1b", "on": "2xl40s", "engine": "pytorch", "seq-len": 2048, "global-batch": 8}
+    question = {"model": "llama-3.2-1b", "on": "2xl40s", "seq-len": 2048, **NARROW}
     found = post("plan/train", question).document
     assert found["plans"]
     for plan, options in list(zip(found["plans"], found["options"], strict=True))[:3]:
