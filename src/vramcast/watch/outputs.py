@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -23,19 +23,20 @@ from vramcast.watch.following import Expected, Following
 from vramcast.watch.recording import Recorder
 
 
-class Output(Protocol):
-    """One place that readings go to."""
+class Output:
+    """One place that readings go to; as it stands here, standard output."""
 
-    name: str
+    name = "-"
 
     def write(self, reading: Reading, following: Following) -> None:
         """One reading with its events. Raises OSError or sqlite3.Error where it cannot be written."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Finish. Never raises."""
+        """Finish what is not written already. Never raises."""
 
 
-class Recording:
+class Recording(Output):
     """`--record`: into a SQLite file."""
 
     def __init__(self, path: Path, info: RunInfo) -> None:
@@ -51,7 +52,7 @@ class Recording:
         self._recorder.close()
 
 
-class Kept:
+class Kept(Output):
     """An output that may fail: what it missed is counted, and it is tried again with every reading."""
 
     def __init__(self, output: Output, words: Words, say: Callable[[str], None]) -> None:
@@ -90,10 +91,8 @@ def clock(time_s: float) -> str:
     return datetime.fromtimestamp(time_s).strftime("%H:%M:%S")
 
 
-class JsonLines:
+class JsonLines(Output):
     """Documents onto standard output."""
-
-    name = "-"
 
     def __init__(self, expected: dict[str, Expected], *, pretty: bool) -> None:
         self._expected = expected
@@ -104,9 +103,6 @@ class JsonLines:
         found = document(reading, following, self._expected)
         sys.stdout.write(json.dumps(found, indent=1 if self._pretty else None, ensure_ascii=False) + "\n")
         sys.stdout.flush()
-
-    def close(self) -> None:
-        """Every document is written already."""
 
 
 def document(reading: Reading, following: Following, expected: dict[str, Expected]) -> dict[str, Any]:
@@ -141,10 +137,8 @@ def _process(uuid: str, process: dict[str, Any], following: Following) -> dict[s
 MOST_NAMED: Final = 3
 
 
-class Lines:
+class Lines(Output):
     """Lines onto standard output."""
-
-    name = "-"
 
     def __init__(self, words: Words, expected: dict[str, Expected]) -> None:
         self._words = words
@@ -158,9 +152,6 @@ class Lines:
         if lines:
             sys.stdout.write("\n".join(lines) + "\n")
             sys.stdout.flush()
-
-    def close(self) -> None:
-        """Every line is written already."""
 
     def _line(self, sample: GpuSample, following: Following) -> str:
         words = self._words
@@ -190,7 +181,7 @@ COLUMNS: Final = (
 HEADER: Final = f"{','.join(COLUMNS)}\n".encode()
 
 
-class CsvTable:
+class CsvTable(Output):
     """Rows into a file, or onto standard output for "-". A file that is there is gone on with."""
 
     def __init__(self, path: str) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from vramcast.domain.observation import EventKind, GpuSample, ProcessSample, Reading
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.watch.following import Expected, Followed, Following
+from vramcast.watch.outputs import Output
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -93,7 +94,7 @@ METRICS: Final[tuple[Metric, ...]] = (
 """Every metric of a card, in the order in which they are printed."""
 
 
-class Exporter:
+class Exporter(Output):
     """Serves the last reading; the server's threads only read it."""
 
     def __init__(self, address: str, expected: dict[str, Expected]) -> None:

@@ -10,10 +10,11 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
-from vramcast.domain.observation import Card, Event, EventKind, Reading, Vendor
+from vramcast.domain.observation import Card, Event, EventKind, GpuSample, Reading, Vendor
 from vramcast.errors import SourceError, UnknownName
+from vramcast.watch import tool
 from vramcast.watch.holders import Holders
 
 PATIENCE_S: Final = 10.0
@@ -37,6 +38,44 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Let go of driver or tool."""
+
+
+class ToolReader:
+    """Cards that a vendor's tool shows; nothing is held between readings."""
+
+    vendor: Vendor
+    brand = ""  # as sentences name the cards
+    tools: tuple[str, ...] = ()  # the first that is installed is asked
+
+    def __init__(self, name: str, holders: Holders) -> None:
+        self.name = name
+        self.versions: dict[str, str] = {}
+        self._holders = holders
+        self.cards: tuple[Card, ...] = tuple(sample.card for sample in self.read(0.0).gpus)
+        self.watched = frozenset(card.uuid for card in self.cards)
+
+    @classmethod
+    def open(cls, holders: Holders) -> Self:
+        """Raises: Absent where there is no tool, SourceError where it does not work."""
+        name = next((name for name in cls.tools if tool.found(name)), None)
+        if name is None:
+            none = f"neither {' nor '.join(cls.tools)} is" if len(cls.tools) > 1 else f"{cls.tools[0]} is not"
+            raise Absent(f"{cls.brand}: {none} installed")
+        try:
+            return cls(name, holders)
+        except SourceError as error:
+            raise SourceError(f"{cls.brand}: {error}") from None
+
+    def read(self, time_s: float) -> Reading:
+        """The cards now. Raises SourceError where the tool fails."""
+        return Reading(time_s=time_s, gpus=tuple(self.samples(time_s)))
+
+    def samples(self, time_s: float) -> Iterable[GpuSample]:
+        """Each card."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class Patient:
@@ -95,8 +134,8 @@ class Patient:
 READERS: Final[dict[str, tuple[str, str]]] = {
     "nvidia": ("vramcast.watch.nvml", "NvmlReader"),
     "amd": ("vramcast.watch.rocm", "RocmReader"),
-    "huawei": ("vramcast.watch.ascend", "AscendReader"),
-    "mthreads": ("vramcast.watch.musa", "MusaReader"),
+    "huawei": ("vramcast.watch.tables", "AscendReader"),
+    "mthreads": ("vramcast.watch.tables", "MusaReader"),
 }
 """Vendor -> module and class of its reader."""
 

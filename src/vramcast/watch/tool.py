@@ -90,6 +90,12 @@ def size(value: Any, unit: str = "") -> int | None:
     return None if amount is None or factor is None or amount < 0 else round(amount * factor)
 
 
+def hertz(value: Any) -> int | None:
+    """A clock that is given in MHz."""
+    amount = number(value)
+    return None if amount is None else round(amount * 1e6)
+
+
 def share(value: Any) -> float | None:
     """A percentage as a share; None beyond 0 to 100."""
     amount = number(value)

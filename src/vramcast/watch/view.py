@@ -20,7 +20,7 @@ from vramcast.report.messages import Words
 from vramcast.units import GIB, format_bytes
 from vramcast.watch import parts
 from vramcast.watch.following import Expected, Followed, Following
-from vramcast.watch.outputs import clock
+from vramcast.watch.outputs import Output, clock
 
 EVENTS: Final = 5
 PRINTED_WIDTH: Final = 120
@@ -198,7 +198,7 @@ def _fullest(followed: Followed) -> tuple[int, int]:
     return -(used or 0), followed.card.index
 
 
-class Screen:
+class Screen(Output):
     """Draws each reading over the last one."""
 
     name = "screen"
@@ -222,10 +222,8 @@ class Screen:
         self._live.stop()
 
 
-class Once:
+class Once(Output):
     """Prints each reading."""
-
-    name = "-"
 
     def __init__(self, head: Sequence[str], words: Words, expected: dict[str, Expected]) -> None:
         self._view = View(head, words, expected)
@@ -234,6 +232,3 @@ class Once:
         """The picture of one reading."""
         self._view.note(reading, following)
         self._view.console.print(self._view.drawn(reading, following, None))
-
-    def close(self) -> None:
-        """It is printed already."""
