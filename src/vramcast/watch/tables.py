@@ -212,7 +212,8 @@ def sample_of(time_s: float, position: int, entry: Any) -> GpuSample:
         memory_share=tool.share(tool.under(busy, "Memory")), power_w=tool.number(tool.under(power, "Power Draw")),
         power_limit_w=tool.number(tool.under(power, "Current Power Limit")),
         sm_clock_hz=tool.hertz(tool.under(clocks, "Graphics")),
-        memory_clock_hz=tool.hertz(tool.under(clocks, "Memory")), temperature_c=tool.number(tool.under(heat, "GPU Current Temp")),
+        memory_clock_hz=tool.hertz(tool.under(clocks, "Memory")),
+        temperature_c=tool.number(tool.under(heat, "GPU Current Temp")),
     )
 
 
