@@ -111,12 +111,6 @@ def test_a_job_file_can_ask_for_a_search(tmp_path: Path) -> None:
     assert len(json.loads(done.stdout)["plans"]) == 1
 
 
-def test_the_group_lists_its_commands() -> None:
-    done = vramcast("plan", "--help")
-    assert done.returncode == 0
-    assert "train" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

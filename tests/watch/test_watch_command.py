@@ -238,15 +238,6 @@ def test_an_interrupt_is_the_usual_end(machine: Machine) -> None:
     assert not (machine.folder / "run.sqlite-wal").exists()  # folded into the file
 
 
-def test_a_file_that_is_not_a_recording_is_left_alone(machine: Machine) -> None:
-    machine.has(H100)
-    path = machine.folder / "notes.txt"
-    path.write_text("do not overwrite me\n" * 300)
-    ended = machine.watch("--once", "--record", "notes.txt")
-    assert ended.returncode == 5 and "notes.txt" in ended.stderr and len(ended.stderr.splitlines()) == 1
-    assert path.read_text() == "do not overwrite me\n" * 300
-
-
 def test_a_port_in_use_is_said_before_anything_else(machine: Machine) -> None:
     pytest.importorskip("prometheus_client")
     machine.has(H100)

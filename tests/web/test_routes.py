@@ -132,17 +132,10 @@ def test_the_job_of_a_recording_is_as_long_as_an_address_may_be() -> None:
 )
 def test_a_recording_comes_to_a_report_in_a_language(path: str, title: str) -> None:
     assert post(path, recording(), query="format=md&name=mine.pickle").document.startswith(title)
-    page = post(path, recording(), query="format=html&lang=zh&name=%3C%2Ftitle%3E%3Cscript%3Ealert(1)").document
+    name = urlencode({"name": "</title></script><script>alert(1)"})
+    page = post(path, recording(), query=f"format=html&lang=zh&{name}").document
     assert page.startswith("<!doctype html>") and 'lang="zh"' in page
     assert "<script>alert" not in page
-
-
-def test_the_page_of_a_recording_holds_its_name_as_text() -> None:
-    said = post("replay", recording(), query="format=html&lang=zh&name=%3C%2Fscript%3E%3Cscript%3Ealert(1)")
-    assert said.status == 200
-    assert said.document.startswith("<!doctype html>")
-    assert "<script>alert" not in said.document
-    assert 'lang="zh"' in said.document
 
 
 class Hostile:
