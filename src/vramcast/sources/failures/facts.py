@@ -10,9 +10,9 @@ from collections import deque
 from functools import cache
 from typing import Final, NamedTuple
 
+from vramcast.sources.failures.figures import table
 from vramcast.sources.failures.text import Run
 
-NUMBER: Final = r"[0-9]{1,12}(?:\.[0-9]{1,12})?"
 VERSION: Final = r"[0-9]{1,4}\.[0-9]{1,4}(?:\.[0-9]{1,6})?(?:[.+-]?[0-9A-Za-z.+]{1,40})?"
 
 
@@ -24,183 +24,23 @@ class Said(NamedTuple):
     meaning: str = ""
 
 
-FACTS: Final[dict[str, tuple[Said, ...]]] = {
-    "torch": (
-        Said("pytorch version", rf"pytorch version ?[:=(] ?v?({VERSION})", "version of PyTorch"),
-        Said("torch==", rf"torch==({VERSION})"),
-        Said("torch version", rf"torch version ?[:=]? ?({VERSION})"),
-    ),
-    "vllm": (
-        Said("vllm api server version", rf"vllm api server version ({VERSION})", "version of vLLM"),
-        Said("llm engine (v", rf"llm engine \(v({VERSION})\)"),
-        Said("vllm version", rf"vllm version ?[:=]? ?v?({VERSION})"),
-        Said("vllm==", rf"vllm==({VERSION})"),
-    ),
-    "sglang": (
-        Said("sglang==", rf"sglang==({VERSION})", "version of SGLang"),
-        Said("sglang version", rf"sglang version ?[:=]? ?({VERSION})"),
-    ),
-    "transformers": (Said("transformers==", rf"transformers==({VERSION})", "version of Transformers"),),
-    "cuda": (
-        Said("cuda version:", r"cuda version: ?([0-9]{1,2}\.[0-9]{1,2})", "version of CUDA"),
-        Said("cuda used to build pytorch", r"cuda used to build pytorch ?: ?([0-9]{1,2}\.[0-9]{1,2})"),
-    ),
-    "rocm": (Said("rocm used to build pytorch", rf"rocm used to build pytorch ?: ?({VERSION})", "version of ROCm"),),
-    "driver": (
-        Said("driver version", r"driver version ?:? ?([0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)", "version of the driver"),
-    ),
-    "llama.cpp": (Said("build: ", r"build: ([0-9]{2,6} \([0-9a-f]{7,40}\))", "build of llama.cpp"),),
-    "gpu": (
-        Said(
-            "nvidia ",
-            r"nvidia ((?:geforce |tesla |rtx |quadro |titan |g?[abhltv][0-9])[\w -]{1,40}?\w)"
-            r"(?= ?[,;|)(:]|$| with| on\b| off\b)",
-            "name of a card",
-        ),
-        Said("geforce ", r"(geforce (?:rtx|gtx) ?[0-9]{3,4}(?: ti| super)?)"),
-        Said("amd instinct", r"(amd instinct [\w]{2,12})"),
-        Said("radeon", r"(radeon[\w ]{2,24}[0-9]{3,4}[a-z ]{0,4})"),
-    ),
-    "alloc_conf": (
-        Said(
-            "pytorch_cuda_alloc_conf=",
-            r"pytorch_cuda_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)",
-            "setting of the allocator, as the text has it",
-        ),
-        Said("pytorch_alloc_conf=", r"pytorch_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)"),
-        Said("pytorch_hip_alloc_conf=", r"pytorch_hip_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)"),
-        Said("pytorch_npu_alloc_conf=", r"pytorch_npu_alloc_conf=[\"']?([\w:,.>\[\]-]{3,200}+)(?! ?to avoid)"),
-    ),
-    "visible_devices": (
-        Said("cuda_visible_devices=", r"cuda_visible_devices=[\"']?([\w,-]{1,200})", "cards that the process may use"),
-    ),
-    "memory_utilization": (
-        Said(
-            "gpu_memory_utilization=", r"gpu_memory_utilization=([0-9.]{1,8})", "share of the card that an engine takes"
-        ),
-        Said("--gpu-memory-utilization", r"--gpu-memory-utilization[ =]([0-9.]{1,8})"),
-        Said("mem_fraction_static=", r"mem_fraction_static=([0-9.]{1,8})"),
-        Said("--mem-fraction-static", r"--mem-fraction-static[ =]([0-9.]{1,8})"),
-    ),
-    "loss_not_finite": (
-        *(
-            Said(f"loss{between}{value}", r"loss['\"]?[ :=]{1,4}'?(nan|-?inf)\b", "a loss that is not a number")
-            for between in (" ", ": ", ":", "=", " = ", "': ", "': '", '": ')
-            for value in ("nan", "inf", "-inf")
-        ),
-        Said("nan loss", "(nan loss)"),
-        Said("loss is nan", "(loss is nan)"),
-    ),
-    "loss_scale": (
-        Said(
-            "overflow! ", r"(overflow! [^.]{0,60}skipping step[^\"]{0,80})", "a step skipped because gradients overflow"
-        ),
-        Said("gradient overflow", r"(gradient overflow\. {0,3}skipping step)"),
-        Said("reducing loss scale", r"(reducing loss scale to [0-9.e+-]{1,24})"),
-        Said("loss scale already at minimum", "(loss scale already at minimum)"),
-    ),
-    "offload": (
-        Said("offload_optimizer", "(offload_optimizer)", "something is kept in main memory"),
-        Said("offload_param", "(offload_param)"),
-        Said("cpu_offload", "(cpu_offload)"),
-        Said("--cpu-offload-gb", r"(--cpu-offload-gb[ =][0-9.]{1,8})"),
-        Said("zero-offload", "(zero-offload)"),
-        Said("offloaded to the cpu", "(offloaded to the cpu)"),
-    ),
-    "wsl": (Said("microsoft-standard-wsl", "(wsl)?", "Windows Subsystem for Linux"),),
-    "windows": (
-        Said("c:\\users\\", "()", "paths of Windows"),
-        Said("platform: windows", "()"),
-        Said("windows-10", "()"),
-    ),
-    "tpu": (
-        Said("libtpu", "()", "a TPU"),
-        Said("tpu_worker", "()"),
-        Said("tpu-inference", "()"),
-        Said("vllm/v1/worker/tpu", "()"),
-    ),
-    "retries": (
-        Said(
-            "pytorch allocator cache flushes",
-            r"(pytorch allocator cache flushes since last step)",
-            "the allocator had to empty its cache",
-        ),
-    ),
-}
+def _facts() -> dict[str, tuple[Said, ...]]:
+    found: dict[str, tuple[Said, ...]] = {}
+    for name, words, pattern, *meaning in table("facts.csv"):
+        for said in words.split("\n"):
+            first = meaning[0] if meaning and name not in found else ""
+            found[name] = (*found.get(name, ()), Said(said, pattern.replace("VERSION", VERSION), first))
+    return found
+
+
+FACTS: Final[dict[str, tuple[Said, ...]]] = _facts()
 """Name -> where it stands; the meaning is told once."""
 
 ROOTS: Final = ("nan", "-inf", "loss=inf", "loss: inf", "overflow", "loss scale")
 """What stands in a stretch without any failure that facts are looked for in all the same, in lower case."""
 
 PATHS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "backward": (("in backward", ".backward(", "autograd.backward", "run_backward"), "through the backward pass"),
-    "optimizer_step": (
-        ("optimizer.step(", "/torch/optim/", "\\torch\\optim\\", "optim/optimizer.py"),
-        "through the optimizer's step",
-    ),
-    "optimizer_state": (
-        ("_init_group", "exp_avg", "init_state", "state['step']", "init_optimizer_state"),
-        "through making optimizer states: the first step",
-    ),
-    "model_to_device": (
-        ("in _apply", "in convert", ".to(device", ".cuda()", "in to return self._apply", "model.to("),
-        "through moving a model to the device",
-    ),
-    "loading": (
-        (
-            "load_state_dict",
-            "torch.load",
-            "from_pretrained",
-            "load_checkpoint",
-            "safetensors",
-            "load_model",
-            "load_weights",
-        ),
-        "through loading weights",
-    ),
-    "generate": (("in generate", ".generate(", "generation/utils.py"), "through generation"),
-    "no_grad": (("torch.no_grad", "inference_mode", "in decorate_context"), "under no_grad or inference_mode"),
-    "data_loader": (("dataloader.py", "_utils/worker.py", "pin_memory.py"), "through the data loader"),
-    "pin_memory": (("pin_memory",), "through pinning main memory"),
-    "attention": (
-        ("scaled_dot_product_attention", "flash_attn", "eager_attention_forward", "sdpa_attention", "xformers"),
-        "through attention",
-    ),
-    "attention_eager": (
-        ("eager_attention_forward", "torch.matmul(query", "attn_weights"),
-        "through attention that builds the whole matrix",
-    ),
-    "cross_entropy": (
-        ("cross_entropy", "logits.float()", "in compute_loss", "loss_function", "lm_head"),
-        "through logits and loss",
-    ),
-    "compiled": (("torch/_dynamo", "torch/_inductor", "torchinductor", "_functorch"), "through torch.compile"),
-    "graph_capture": (
-        ("cuda_graph", "cudagraph", "capture_model", "in capture", "torch/cuda/graphs.py"),
-        "through capturing graphs",
-    ),
-    "checkpointing": (("torch/utils/checkpoint.py", "gradient_checkpointing", "in recompute"), "through recomputation"),
-    "profile_run": (
-        ("profile_run", "determine_num_available_blocks", "determine_available_memory", "_dummy_run"),
-        "through an engine's profiling run",
-    ),
-    "kv_cache": (
-        ("initialize_kv_cache", "allocate_kv_cache", "_allocate_kv_cache", "init_memory_pool", "initialize_cache"),
-        "through making the key/value cache",
-    ),
-    "fsdp": (("fully_sharded_data_parallel", "_fsdp", "torch/distributed/fsdp"), "through FSDP"),
-    "deepspeed": (("deepspeed/runtime",), "through DeepSpeed"),
-    "all_gather": (("all_gather", "allgather"), "through gathering shards"),
-    "context": (
-        ("_cuda_init", "_lazy_init", "cuctxcreate", "cudeviceprimaryctxretain", "_cuda_setdevice", "_cuda_set_device"),
-        "through making the process's context",
-    ),
-    "validation": (
-        ("in evaluate", "in validate", "evaluation_loop", "validation_step", "in eval"),
-        "through evaluation",
-    ),
-    "vae_decode": (("vae.decode", "autoencoder_kl", "in decode_first_stage", "vaedecode"), "through an image decoder"),
-    "metrics": (("nested_concat", "in gather_for_metrics", "all_preds"), "through collecting predictions"),
+    name: (tuple(words.split("\n")), meaning) for name, words, meaning in table("paths.csv")
 }
 """Name -> words of a traceback that passes there, and what that means."""
 

@@ -1,36 +1,141 @@
-"""All families, in the order in which they are asked where several could speak."""
+"""All families of failures, in the order in which they are asked where several could speak.
+
+What each says stands in tables: `families.csv` has one row a library, `wordings.csv` one row a message, `phrases.csv`
+what several messages have in common, written {name} there. A cell of `parts` or `holds` has one entry a line. A row
+whose name begins with * stands for all rows of a template, as libraries made after PyTorch word things alike.
+Sizes: what these libraries call MB or GB are powers of 1024.
+
+[cuda] pytorch/pytorch c10/cuda/CUDACachingAllocator.cpp, c10/cuda/CUDAMallocAsyncAllocator.cpp
+[torch] pytorch/pytorch aten/src/ATen/cuda/Exceptions.h, CUDABlas.cpp, CublasHandlePool.cpp, aten/src/ATen/native/cudnn
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
-from vramcast.sources.failures import (
-    engines,
-    frameworks,
-    ggml,
-    host,
-    libraries,
-    programs,
-    tables,
-    torch_allocators,
-    torch_parts,
-)
+from vramcast.sources.failures.figures import table
+from vramcast.sources.failures.tables import TABLES
 from vramcast.sources.failures.wording import Family, Table, Wording
 
-FAMILIES: Final[dict[str, Family]] = {
-    **engines.FAMILIES,
-    **ggml.FAMILIES,
-    **programs.FAMILIES,
-    **torch_parts.FAMILIES,
-    **frameworks.FAMILIES,
-    **torch_allocators.FAMILIES,
-    **libraries.FAMILIES,
-    **host.FAMILIES,
-    **tables.FAMILIES,
+TRIED: Final = r"[.!:]{0,2} ?Tried to allocate ?<tried_bytes>"
+MARKS: Final = (
+    ("fraction", r"<allowed_bytes> allowed;"),
+    ("pools", r"allocated in private pools"),
+    ("other-process", r"Process [0-9]{1,10} has ?SIZE memory in use"),
+)
+OTHERS: Final = r"Process [0-9]{1,10} has ?<other_processes_bytes> memory in use"
+REACH: Final = 1_600
+CALLING: Final = r" ?,? when calling `?(?P<call__>[\w:]{1,80}(?:\([\w*&, >.-]{0,160}\))?)"
+
+LAYOUTS: Final[dict[str, tuple[tuple[str, tuple[str, ...], str], ...]]] = {
+    "": (
+        ("capacity-2.13-vllm", ("total capacity of", "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"), "2.10 - 2.13"),
+        ("capacity-2.10", ("total capacity of", "PYTORCH_ALLOC_CONF"), "2.10 - 2.13"),
+        ("capacty-2.1", ("total capacty of",), "2.1"),
+        ("capacity-2.2", ("total capacity of",), "2.2 - 2.9"),
+        ("reserved+active", ("current active", "reserved in total"), "all"),
+        ("reserved-advice-1.10", ("reserved in total", "reserved memory is >>"), "1.10 - 2.0"),
+        ("reserved-1.4", ("already allocated", "reserved in total"), "1.4 - 1.9"),
+        # its "cached" is what later versions call "reserved but unallocated": the source prints cached less allocated
+        ("cached-1.0", ("already allocated", " cached"), "0.4.1 - 1.3"),
+    ),
+    "hip": (("capacity-2.2", ("total capacity of", "PYTORCH_HIP_ALLOC_CONF"), "2.2 - 2.8"),),
+}
+"""Name, words that must stand behind "Tried to allocate", versions of torch; the first that fits."""
+
+
+def _layouts(words: str, kind: str, rest: str = r" ?<tried_bytes>") -> Iterator[Wording]:
+    """A caching allocator's message in every version; where a log lost the first words, the layout tells PyTorch's."""
+    for name, holds, versions in LAYOUTS[kind]:
+        yield Wording(name, words, rest, _torch_parts(), holds, REACH, sums=OTHERS, marks=MARKS, versions=versions)
+
+
+def _allocator(device: str, _: str) -> Iterator[Wording]:
+    """Everything that the caching allocator of a device says."""
+    words, parts = f"{device} out of memory", _torch_parts()
+    yield Wording("1eb", words, r"\. ?Tried to allocate more than 1EB", versions="1.9 - 2.13")
+    rejected = r"\.? ?Allocation (?:was )?preemptively rejected"
+    yield Wording("preempted-2.13", words, rejected, parts, reach=REACH, versions="2.12 - 2.13")
+    yield from _layouts(words, "", TRIED)
+    yield Wording("tried-only", words, TRIED, parts, (), REACH, sums=OTHERS, marks=MARKS, versions="all")
+    yield Wording("title-only", words, weak=True, versions="all")
+
+
+def _errors(device: str, prefix: str) -> Iterator[Wording]:
+    """What the check of a runtime call says."""
+    at = r"(?: \([a-z]{2,8}ErrorMemoryAllocation\))?"
+    told = (r"Search for [`']?[a-z]{2,8}ErrorMemoryAllocation", r"kernel errors might be asynchronously reported")
+    yield Wording("driver", f"{device} error: out of memory", at, told, versions="1.5 - 2.13")
+    yield Wording("driver", f"{device} error:out of memory")  # as people type it
+    yield Wording("driver", f"{device} error: memory allocation", "", versions="2.0 - 2.13")
+    yield Wording("driver-api", f"{device} driver error: out of memory", versions="2.1 - 2.13")
+    for words in ("error (2) :", "error (2):", "err(2):"):
+        yield Wording("runtime-0.4", f"{prefix} runtime {words} out of memory", versions="0.1 - 1.4")
+
+
+def _status(status: str, name: str) -> Iterator[Wording]:
+    """A library's status: as PyTorch words it, as others do, and bare."""
+    for library in ("CUDA", "HIP", "cuDNN", "cusolver"):
+        rest = r"(?: You can try to repro)?" if library == "cuDNN" else CALLING
+        yield Wording(f"{name}-torch", f"{library} error: {status}", rest)
+    yield Wording(name, status, before=r"(?P<call__>cu[a-z]{3,8}[A-Z]\w{2,60}\([^()]{0,60}\))")
+
+
+TEMPLATES: Final[dict[str, Callable[[str, str], Iterator[Wording]]]] = {
+    "*allocator": _allocator, "*errors": _errors, "*layouts": _layouts, "*status": _status,
 }
 
+
+@cache
+def _phrases() -> dict[str, str]:
+    phrases: dict[str, str] = {}
+    for name, patterns in table("phrases.csv"):
+        phrases[f"{{{name}}}"] = _written_out(patterns, phrases)
+    return phrases
+
+
+def _written_out(cell: str, phrases: dict[str, str]) -> str:
+    for name, patterns in phrases.items() if "{" in cell else ():
+        cell = cell.replace(name, patterns)
+    return cell
+
+
+def _lines(cell: str) -> tuple[str, ...]:
+    return tuple(_written_out(cell, _phrases()).split("\n")) if cell else ()
+
+
+@cache
+def _torch_parts() -> tuple[str, ...]:
+    """Each figure of a caching allocator's message on its own, since logs cut and shorten messages."""
+    return _lines("{torch}")
+
+
+def _wordings(row: list[str]) -> Iterator[Wording]:
+    name, words, rest, parts, holds, reach, before, preceded, weak, versions = row + [""] * (10 - len(row))
+    if name.startswith("*"):
+        yield from TEMPLATES[name](words, rest)
+    else:
+        yield Wording(
+            name, words, _written_out(rest, _phrases()), _lines(parts), _lines(holds), int(reach or 600), before,
+            preceded, weak=bool(weak), versions=versions,
+        )
+
+
+def _families() -> dict[str, Family]:
+    found: dict[str, list[Wording]] = {}
+    for family, *row in table("wordings.csv"):
+        found.setdefault(family, []).extend(_wordings(row))
+    listed = {
+        name: Family(title, tuple(found[name]), about, source) for name, title, about, source in table("families.csv")
+    }
+    return listed | TABLES
+
+
+FAMILIES: Final[dict[str, Family]] = _families()
+"""Of two that word the same, the first speaks."""
 
 NO_WORDS: Final = re.compile(r"\\.|\(\?P<\w+>|<[a-z_:]+>|\[[^\]]*\]")
 """Of a pattern: escapes, names of groups and figures, sets of characters."""

@@ -5,8 +5,10 @@ All sizes become bytes. Libraries that print "GB", "MB" or "G" here divide by po
 
 from __future__ import annotations
 
+import csv
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from vramcast.units import GIB, KIB, MIB
@@ -25,69 +27,14 @@ class Figure(NamedTuple):
     meaning: str
 
 
-NUMBERS: Final[dict[str, Figure]] = {
-    "tried_bytes": Figure("bytes", "the request that failed, as the library rounded it"),
-    "buffer_bytes": Figure(
-        "bytes", "the whole buffer that was wanted, exact, where the text also gives a rounded size"
-    ),
-    "total_bytes": Figure("bytes", "memory of the device, as its driver states it"),
-    "free_bytes": Figure("bytes", "free on the device (or on the host) when the request failed"),
-    "allocated_bytes": Figure("bytes", "in live blocks of the library's allocator"),
-    "active_bytes": Figure("bytes", "as allocated, with blocks that other streams still use"),
-    "requested_bytes": Figure("bytes", "what tensors asked for, before rounding"),
-    "reserved_bytes": Figure("bytes", "held by the library's allocator, in use or not"),
-    "unallocated_bytes": Figure("bytes", "reserved, but in no live block ('cached' up to torch 1.3)"),
-    "allowed_bytes": Figure("bytes", "the limit somebody set, below the device's memory"),
-    "private_pools_bytes": Figure("bytes", "kept for captured graphs"),
-    "process_bytes": Figure("bytes", "in use by this process as the driver sees it, libraries included"),
-    "other_processes_bytes": Figure("bytes", "in use by the other processes that the text lists, summed"),
-    "other_processes": Figure("count", "processes that the text lists beside this one"),
-    "other_allocations_bytes": Figure("bytes", "taken on the device outside this allocator"),
-    "inactive_split_bytes": Figure("bytes", "free parts of segments that hold live blocks: not releasable"),
-    "allocated_peak_bytes": Figure("bytes", "highest of allocated"),
-    "active_peak_bytes": Figure("bytes", "highest of active"),
-    "requested_peak_bytes": Figure("bytes", "highest of requested"),
-    "reserved_peak_bytes": Figure("bytes", "highest of reserved"),
-    "used_bytes": Figure("bytes", "in use on the device by everybody"),
-    "needed_bytes": Figure("bytes", "what the job, program or model needs in all"),
-    "limit_bytes": Figure("bytes", "the most the hardware, driver or allocator grants"),
-    "desired_bytes": Figure("bytes", "what an engine wants of the device by its fraction"),
-    "kv_needed_bytes": Figure("bytes", "key/value cache for one longest sequence"),
-    "kv_available_bytes": Figure("bytes", "what is left for the key/value cache"),
-    "arguments_bytes": Figure("bytes", "arguments of a compiled program"),
-    "program_bytes": Figure("bytes", "temporaries of a compiled program"),
-    "output_bytes": Figure("bytes", "results of a compiled program"),
-    "exceeded_bytes": Figure("bytes", "by how much a limit is exceeded"),
-    "largest_free_bytes": Figure("bytes", "largest free block of an allocator"),
-    "weights_bytes": Figure("bytes", "parameters of the model"),
-    "resident_bytes": Figure("bytes", "main memory in use by the process that was ended"),
-    "virtual_bytes": Figure("bytes", "address space of the process that was ended"),
-    "kv_tokens": Figure("count", "tokens that the key/value cache holds"),
-    "tried_tokens": Figure("count", "tokens for which room was asked"),
-    "free_tokens": Figure("count", "tokens for which there was room"),
-    "max_model_len": Figure("count", "longest sequence asked for [tokens]"),
-    "estimated_max_len": Figure("count", "longest sequence that the engine says would fit [tokens]"),
-    "sequences": Figure("count", "sequences at once, or dummy requests of a warm-up"),
-    "blocks": Figure("count", "blocks of a key/value cache, or of an allocator"),
-    "num_alloc_retries": Figure("count", "allocations that succeeded only after the cache was emptied"),
-    "num_ooms": Figure("count", "allocations that failed for good"),
-    "memory_fraction": Figure("ratio", "share of the device that an engine or user allows, 0 to 1"),
-    "used_fraction": Figure("ratio", "share of main memory in use, 0 to 1"),
-    "threshold": Figure("ratio", "share of main memory above which processes are ended, 0 to 1"),
-    "device": Figure("index", "number of the device, counted from 0"),
-    "pid": Figure("index", "number of the process"),
-    "exit_code": Figure("index", "with which the process ended"),
-    "signal": Figure("index", "that ended the process"),
-    "error_code": Figure("text", "as the library writes it"),
-    "call": Figure("text", "the library call that failed"),
-    "buffer": Figure("text", "name of the buffer or its device, e.g. CUDA0"),
-    "shape": Figure("text", "of the tensor that was wanted"),
-    "dtype": Figure("text", "of the tensor that was wanted"),
-    "allocator": Figure("text", "which one failed"),
-    "memory_space": Figure("text", "which memory ran out, e.g. hbm, vmem, shared memory"),
-    "name": Figure("text", "of the card, process, operator or variable"),
-    "reason": Figure("text", "as the text words it"),
-}
+@cache
+def table(name: str) -> tuple[list[str], ...]:
+    """The rows of a table beside this module, without its header; trailing cells that are empty may be left out."""
+    with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:
+        return tuple(csv.reader(file))[1:]
+
+
+NUMBERS: Final[dict[str, Figure]] = {name: Figure(unit, meaning) for name, unit, meaning in table("figures.csv")}
 """Every name a statement's `numbers` may have."""
 
 NUMBER: Final = r"-?[0-9](?:[0-9,]{0,29}[0-9])?(?:\.[0-9]{1,20})?"

@@ -169,7 +169,7 @@ GPUSTAT_ROW: Final = (
     r"\[(?P<device>[0-9]{1,3})\] [^|]{3,60}\|[^|]{3,40}\| ?(?P<used>[0-9]{1,7}) ?/ ?(?P<total>[0-9]{1,7}) MB"
 )
 
-FAMILIES: Final[dict[str, Family]] = {
+TABLES: Final[dict[str, Family]] = {
     "memory-summary": Family(
         "PyTorch, memory_summary()", (SUMMARY,), "support", "pytorch/pytorch torch/cuda/memory.py"
     ),

@@ -35,7 +35,6 @@ class Wording(NamedTuple):
     marks: tuple[tuple[str, str], ...] = ()  # (suffix of the name, pattern): what else the message tells
     weak: bool = False  # says little: gives way to any other statement about the same place
     versions: str = ""
-    source: str = ""  # file upstream that words it so
 
 
 class Match(NamedTuple):
