@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramcast.allocator import Allocator, Settings
-from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK
+from vramcast.allocator.heap import ADDRESS_BITS, ADDRESS_MASK
 from vramcast.errors import OutOfMemory
 
 from ._model import MIB, PlainModel

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from vramcast.blocks.parameters import count_parameters
 from vramcast.errors import SourceError, UnknownName, VramcastError
-from vramcast.sources import gguf, safetensors
+from vramcast.sources import gguf
+from vramcast.sources import weights as safetensors
 from vramcast.sources.resolve import resolve_model
 
 CONFIG = {

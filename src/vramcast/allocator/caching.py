@@ -11,18 +11,21 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK, Block, FreeBlocks
-from vramcast.allocator.failure import DeviceOutOfMemory
-from vramcast.allocator.heap import Driver, Heap, Observer, RisingAddresses
-from vramcast.allocator.messages import Figures
-from vramcast.allocator.pools import Contexts
-from vramcast.allocator.release import release_default
-from vramcast.allocator.rounding import LARGEST_REQUEST_BYTES, SMALL_BYTES, round_size
-from vramcast.allocator.search import NOWHERE, Search
-from vramcast.allocator.settings import Settings
-from vramcast.allocator.statistics import Statistics, statistics
-from vramcast.allocator.streams import AwaitedFrees, record_use
-from vramcast.allocator.views import restore, segment_views
+from vramcast.allocator.device_memory import release_default
+from vramcast.allocator.failure import DeviceOutOfMemory, Figures
+from vramcast.allocator.heap import (
+    ADDRESS_BITS,
+    ADDRESS_MASK,
+    Block,
+    Driver,
+    FreeBlocks,
+    Heap,
+    Observer,
+    RisingAddresses,
+)
+from vramcast.allocator.search import NOWHERE, AwaitedFrees, Contexts, Search, record_use
+from vramcast.allocator.settings import LARGEST_REQUEST_BYTES, SMALL_BYTES, Settings, round_size
+from vramcast.allocator.views import Statistics, restore, segment_views, statistics
 from vramcast.domain.snapshot import DEFAULT_POOL, PoolId, SegmentView
 from vramcast.errors import InvalidSpec
 

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from vramcast.allocator.rounding import DIVISION_ENTRIES, is_power_of_two
-from vramcast.allocator.versions import OLDEST, Version, dotted
+from vramcast.allocator.settings import DIVISION_ENTRIES, OLDEST, Version, dotted, is_power_of_two
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 
 

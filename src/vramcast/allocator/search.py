@@ -1,4 +1,16 @@
-"""Where a request's block comes from: the best fit among free ones, else new memory.
+"""Which pool a request goes to while graphs are captured or user pools are in use.
+
+Leaves out checkpoints of pools (cudagraph trees), which place blocks by a list instead of by a search.
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: beginAllocateToPool, endAllocateToPool, releasePool, get_pool
+
+Blocks that their owner freed while other streams may still use them.
+
+How far the GPU is decides when such a block becomes free: it is the only input of the allocator that a record of
+its calls does not hold. Callers say it: `reach` for a stream, `complete` for one block.
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: insert_events, process_events, synchronize_and_free_events,
+insert_events_deferred_until_no_capture
+
+Where a request's block comes from: the best fit among free ones, else new memory.
 
 [caching] pytorch c10/cuda/CUDACachingAllocator.cpp: get_free_block, alloc_block and the order of attempts in malloc
 """
@@ -6,17 +18,202 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
 
-from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK, Block, FreeBlocks
-from vramcast.allocator.expandable import closed_gap_index, expand
-from vramcast.allocator.heap import Heap
-from vramcast.allocator.pools import Contexts
-from vramcast.allocator.release import collect_garbage, release_available
-from vramcast.allocator.rounding import LARGEST_REQUEST_BYTES, segment_bytes
-from vramcast.allocator.versions import LAST_RESORT_BEFORE_RELEASE_SINCE
-from vramcast.domain.snapshot import DEFAULT_POOL
+from vramcast.allocator.device_memory import (
+    closed_gap_index,
+    collect_garbage,
+    expand,
+    release_available,
+    release_private,
+)
+from vramcast.allocator.heap import ADDRESS_BITS, ADDRESS_MASK, Block, BlockPool, ForeignUse, FreeBlocks, Heap
+from vramcast.allocator.settings import (
+    LARGEST_REQUEST_BYTES,
+    LAST_RESORT_BEFORE_RELEASE_SINCE,
+    NEWEST_POOL_FIRST_SINCE,
+    segment_bytes,
+)
+from vramcast.domain.snapshot import DEFAULT_POOL, PoolId
+from vramcast.errors import InvalidSpec
+
+
+class Context(NamedTuple):
+    """A capture, or a block of code within `use_mem_pool`."""
+
+    pool: PoolId
+    streams: Collection[int] | None  # whose requests it takes; None: all
+
+
+class Contexts:
+    """Captures and uses of pools that are under way, and pools that nobody uses any more."""
+
+    def __init__(self, heap: Heap) -> None:
+        """None under way."""
+        self._heap = heap
+        self._under_way: list[Context] = []
+        self._last_resort: list[PoolId] = []
+        self._unused: list[PoolId] = []
+
+    def __bool__(self) -> bool:
+        """Whether any is under way; upstream then neither polls events nor gives the cache back."""
+        return bool(self._under_way)
+
+    def create(self, pool: PoolId, *, own_allocator: bool, use_on_oom: bool, no_split: bool) -> None:
+        """Make a user pool with one user."""
+        if pool in self._heap.private:
+            raise InvalidSpec(f"pool {pool} exists already; create each once, or begin to allocate to it")
+        self._heap.private_pool(pool, expands=not own_allocator, splits=not no_split)
+        if use_on_oom:
+            self._last_resort.append(pool)
+
+    def begin(self, pool: PoolId, streams: Collection[int] | None) -> None:
+        """Send requests of these streams to a pool, which gets one more user."""
+        if any(context.pool == pool for context in self._under_way):
+            raise InvalidSpec(f"pool {pool} is allocated to already; end that first")
+        if pool in self._unused:
+            raise InvalidSpec(f"pool {pool} was released by all its users; use a new id")
+        if pool in self._heap.private:
+            self._heap.private[pool].use_count += 1
+        else:
+            self._heap.private_pool(pool)
+        self._under_way.append(Context(pool, streams))
+
+    def end(self, pool: PoolId) -> None:
+        """Send them where they went before."""
+        for context in self._under_way:
+            if context.pool == pool:
+                self._under_way.remove(context)
+                return
+        raise InvalidSpec(f"pool {pool} is not allocated to; begin before you end")
+
+    def release(self, pool: PoolId) -> None:
+        """One user less: a graph was destroyed, a pool went out of scope."""
+        private = self._heap.private.get(pool)
+        if private is None or not private.use_count:
+            raise InvalidSpec(f"pool {pool} has no users; release it once for each create and begin")
+        private.use_count -= 1
+        if not private.use_count:
+            self._unused.append(pool)
+
+    def pool_of(self, stream: int, *, is_small: bool) -> BlockPool:
+        """Where a request of a stream goes."""
+        heap = self._heap
+        newest_first = heap.settings.version >= NEWEST_POOL_FIRST_SINCE
+        for context in reversed(self._under_way) if newest_first else self._under_way:
+            if context.streams is None or stream in context.streams:
+                private = heap.private[context.pool]
+                return private.small if is_small else private.large
+        return heap.small if is_small else heap.large
+
+    def last_resort(self, *, is_small: bool) -> list[BlockPool]:
+        """Pools that requests of the default pool may search before they fail."""
+        pools = [self._heap.private[pool] for pool in self._last_resort if pool in self._heap.private]
+        return [pool.small if is_small else pool.large for pool in pools]
+
+    def release_unused(self, only: PoolId | None = None) -> None:
+        """Give back the memory of pools without users; a pool that holds nothing any more is gone."""
+        for pool in [unused for unused in self._unused if only in (None, unused)]:
+            private = self._heap.private[pool]
+            release_private(self._heap, private)
+            if not any(b.pool.pool in (private.small, private.large) for b in self._heap.blocks.values()):
+                del self._heap.private[pool]
+                self._unused.remove(pool)
+
+
+def record_use(block: Block, stream: int, *, is_capturing: bool) -> None:
+    """Note that a stream uses the block; its own stream needs no note."""
+    if stream == block.pool.stream:
+        return
+    if block.foreign is None:
+        block.foreign = ForeignUse()
+    if stream not in block.foreign.streams:
+        block.foreign.streams.append(stream)
+    if is_capturing:
+        block.foreign.captured.add(stream)
+
+
+class AwaitedFrees:
+    """Events on foreign streams, in the order in which they were recorded, and frees put off by a capture."""
+
+    def __init__(self, free: Callable[[Block], None]) -> None:
+        """None yet.
+
+        Args:
+            free: completes the free of a block whose events are over
+        """
+        self._free = free
+        self._waiting: dict[ForeignUse, Block] = {}
+        self._queues: dict[int, deque[ForeignUse]] = {}  # stream -> one per event; some may wait no longer
+        self._reached: dict[int, int] = {}  # stream -> events at the front that are over
+        self._deferred: list[ForeignUse] = []
+
+    def __bool__(self) -> bool:
+        """Whether any block waits."""
+        return bool(self._waiting)
+
+    def add(self, block: Block, *, is_capturing: bool) -> None:
+        """A freed block with foreign uses: events are recorded, after the capture where one is under way."""
+        foreign = block.foreign
+        assert foreign is not None
+        self._waiting[foreign] = block
+        if is_capturing:
+            self._deferred.append(foreign)
+        else:
+            self._record(foreign)
+
+    def _record(self, foreign: ForeignUse) -> None:
+        for stream in foreign.streams:
+            self._queues.setdefault(stream, deque()).append(foreign)
+        foreign.num_events = len(foreign.streams)
+        if not foreign.num_events:
+            self._end(foreign)
+
+    def _record_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for foreign in deferred:
+            if foreign in self._waiting:
+                # What a capture recorded is over when the capture is: the graph orders its streams itself.
+                foreign.streams = [stream for stream in foreign.streams if stream not in foreign.captured]
+                self._record(foreign)
+
+    def reach(self, stream: int | None) -> None:
+        """The GPU has done what was recorded on a stream so far, or on all."""
+        for queued in list(self._queues) if stream is None else [stream]:
+            if queued in self._queues:
+                self._reached[queued] = len(self._queues[queued])
+
+    def poll(self) -> None:
+        """Free what is known to be over: at the start of every request outside captures."""
+        self._record_deferred()
+        reached, self._reached = self._reached, {}
+        for stream, count in reached.items():
+            queue = self._queues[stream]
+            over = [queue.popleft() for _ in range(min(count, len(queue)))]
+            for foreign in over:
+                foreign.num_events -= 1
+                if not foreign.num_events and foreign in self._waiting:
+                    self._end(foreign)
+
+    def synchronize(self) -> None:
+        """Wait for everything."""
+        self._record_deferred()
+        self.reach(None)
+        self.poll()
+
+    def complete(self, block: Block) -> None:
+        """Free one block now, whatever its place in the queues."""
+        assert block.foreign is not None
+        self._end(block.foreign)
+
+    def _end(self, foreign: ForeignUse) -> None:
+        self._free(self._waiting.pop(foreign))
+        if not self._waiting:  # what is left in the queues was completed before its turn
+            for queue in self._queues.values():
+                queue.clear()
+
 
 NOWHERE: Final = -1
 """Index where no free block may serve a request."""

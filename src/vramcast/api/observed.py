@@ -46,7 +46,7 @@ def reconciliation_of(
     save_calibration: str | Path | None = None,
 ) -> Reconciliation:
     """What a log says beside what the options and the log together ask; its calibration saved where that is wanted."""
-    from vramcast.doctor.reconcile import reconcile as reconciled
+    from vramcast.doctor.compare import reconcile as reconciled
     from vramcast.question.calibration import write_calibration
     from vramcast.question.serving_options import SERVE_OPTIONS
 
@@ -181,7 +181,7 @@ def diagnosis_of(
 
     Raises: VramcastError of one sentence when a file cannot be used
     """
-    from vramcast.doctor.failures.read import diagnosed
+    from vramcast.doctor.failures.diagnose import diagnosed
 
     job = None if job_file is None else _failed_job(Path(job_file))
     return diagnosed(source, job=job, snapshot=None if snapshot is None else Path(snapshot), every_check=every_check)

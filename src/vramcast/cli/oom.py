@@ -45,7 +45,7 @@ def command(
     vramcast oom train.log --snapshot dump.pickle
     """
     from vramcast.api import diagnosis_of
-    from vramcast.doctor.failures.read import is_snapshot
+    from vramcast.doctor.failures.diagnose import is_snapshot
 
     only_checks = checks and text is None and snapshot is None
     if text is None and not only_checks and snapshot is None and _nothing_piped():

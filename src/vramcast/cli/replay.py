@@ -9,7 +9,7 @@ import click
 from vramcast.cli.shared import Reporting, json_option, language_option, report_option
 from vramcast.errors import SourceError
 from vramcast.report.messages import words_here
-from vramcast.sources.whole_files import write_whole
+from vramcast.sources.files import write_whole
 
 FILE = click.Path(path_type=Path)
 

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.allocator.following import FollowingAllocator
-from vramcast.allocator.rounding import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES, round_size
+from vramcast.allocator.settings import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES, round_size
 from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import (
@@ -30,10 +30,10 @@ from vramcast.domain.snapshot import (
     Trace,
 )
 from vramcast.errors import InvalidSpec, OutOfMemory
-from vramcast.recordings.recorded import RecordedDriver
 from vramcast.recordings.start import (
     NO_SLACK,
     Doubt,
+    RecordedDriver,
     change_of,
     gaps_in_doubt,
     held_at_start,

@@ -93,8 +93,7 @@ def _from_directory(folder: Path, missing: str = "") -> Checkpoint:
 
 def _from_gguf(path: Path) -> Checkpoint:
     from vramcast.families import model_from_config
-    from vramcast.sources.gguf import read_file
-    from vramcast.sources.gguf_config import config_of
+    from vramcast.sources.gguf import config_of, read_file
     from vramcast.sources.weights import compared
 
     header = read_file(path)
@@ -104,8 +103,7 @@ def _from_gguf(path: Path) -> Checkpoint:
 
 def _with_weights(model: Model, folder: Path) -> Checkpoint:
     """The model with its headers, and a note where the checkpoint beside its config disagrees."""
-    from vramcast.sources.safetensors import read_directory
-    from vramcast.sources.weights import compared
+    from vramcast.sources.weights import compared, read_directory
 
     return compared(model, read_directory(folder))
 

@@ -12,9 +12,8 @@ from benchmarks.failures import TEXTS, megabytes_per_second
 from tests.sources.failures.samples import SAMPLES
 from vramcast.sources.failures import FAMILIES, NUMBERS, read_failures
 from vramcast.sources.failures.families import by_words
-from vramcast.sources.failures.figures import MOST_BYTES, size_of
 from vramcast.sources.failures.text import blocks, run_of
-from vramcast.sources.failures.wording import compiled, plain_words
+from vramcast.sources.failures.wording import MOST_BYTES, compiled, plain_words, size_of
 
 WORDS = sorted(by_words())
 PIECES = [

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from vramcast.doctor.failures.case import LIBRARIES, Case, percent, size
-from vramcast.doctor.failures.figures import ROUNDING
-from vramcast.doctor.failures.rule import Holds, Rule, Values, between, known
+from vramcast.doctor.failures.case import LIBRARIES, ROUNDING, Case, Holds, Rule, Values, between, known, percent, size
 from vramcast.domain.failure import Cause
 from vramcast.units import GIB, MIB
 

@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vramcast.sources.failures.figures import SIZE, size_of
-from vramcast.sources.failures.wording import Family, Match, Numbers, Reader, Table, Wording
+from vramcast.sources.failures.wording import SIZE, Family, Match, Numbers, Reader, Table, Wording, size_of
 from vramcast.units import MIB
 
 MOST_DEVICES: Final = 256

@@ -14,8 +14,8 @@ from vramcast.catalogue.prices import COLUMNS, Key, Prices, known_prices, read_p
 from vramcast.catalogue.tables import read_text
 from vramcast.domain.price import Price
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
+from vramcast.sources.files import write_whole
 from vramcast.sources.prices.found import Found, Request
-from vramcast.sources.whole_files import write_whole
 
 SOURCES: Final[dict[str, str]] = {
     "alibaba": "vramcast.sources.prices.alibaba",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from vramcast.allocator.rounding import round_size
-from vramcast.allocator.statistics import PARTS
+from vramcast.allocator.settings import round_size
+from vramcast.allocator.views import PARTS
 from vramcast.tracing.memory import Device
 
 COUNTS: Final = ("allocation", "segment", "active", "inactive_split")

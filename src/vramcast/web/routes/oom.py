@@ -48,8 +48,7 @@ def oom(asked: Asked) -> dict[str, Any] | Reply:
 
 def _diagnosed_recording(asked: Asked) -> Diagnosis:
     """The diagnosis of the recording that the body holds; its job stands in the address, as JSON."""
-    from vramcast.doctor.failures.diagnose import Given
-    from vramcast.doctor.failures.read import diagnosed_recording
+    from vramcast.doctor.failures.diagnose import Given, diagnosed_recording
 
     job = _job(_options(asked.query.get("job", "")), asked.sources)  # refused before anything is read
     recording = recording_of(asked)
@@ -68,8 +67,7 @@ def _options(text: str) -> Any:
 
 def diagnosed(fields: Mapping[str, Any], sources: Sources) -> Diagnosis:
     """The diagnosis of a visitor's text, with the job that failed where it is given."""
-    from vramcast.doctor.failures.diagnose import Given
-    from vramcast.doctor.failures.read import diagnosed_text
+    from vramcast.doctor.failures.diagnose import Given, diagnosed_text
 
     refuse_others(fields, FIELDS)
     text, checks = text_field(fields, "text"), fields.get("checks", False)
