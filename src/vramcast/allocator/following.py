@@ -62,7 +62,7 @@ class FollowingAllocator(Allocator):
     def has_fit(self, num_bytes: int, stream: int = 0) -> bool:
         """Whether a request would find a free block, without new memory from the driver [bytes]."""
         size = round_size(num_bytes, self._divisions)
-        pool = self._contexts.pool_of(stream, is_small=size <= SMALL_BYTES)
+        pool = self._contexts.pool_of(is_small=size <= SMALL_BYTES)
         free = pool.on(stream)
         index = bisect_left(free.keys, size << ADDRESS_BITS)
         return index < len(free.keys) and self._search.preferred(free, size, index, pool.expands) != NOWHERE
@@ -73,7 +73,7 @@ class FollowingAllocator(Allocator):
         It does not search again after it has waited for other streams while it gave its cache back.
         """
         size = round_size(num_bytes, self._divisions)
-        pool = self._contexts.pool_of(stream, is_small=size <= SMALL_BYTES)
+        pool = self._contexts.pool_of(is_small=size <= SMALL_BYTES)
         block = self._grow(pool.on(stream), size, num_bytes)
         if block.size_bytes - size > pool.slack_bytes and (size < self._max_split_bytes or pool.slack_bytes == 0):
             self._split(block, size)

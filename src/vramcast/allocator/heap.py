@@ -190,8 +190,6 @@ Observer = Callable[[str, int, int], None]
 """Told (action, address, size [bytes]) of each segment_alloc, segment_free, segment_map and segment_unmap."""
 
 _FIRST_ADDRESS: Final = 1 << 35
-_NEVER: Final = 1 << 62
-"""Slack of a pool that splits nothing [bytes]."""
 
 
 class Driver(Protocol):
@@ -276,28 +274,24 @@ class Heap:
             raise InvalidSpec(f"per_process_memory_fraction={fraction} needs a device size; give capacity_bytes")
         self.limit_bytes = None if self.total_bytes is None or fraction == 1 else floor(fraction * self.total_bytes)
 
-    def _pool(
-        self, *, is_small: bool, owner: PoolId = DEFAULT_POOL, expands: bool = True, splits: bool = True
-    ) -> BlockPool:
+    def _pool(self, *, is_small: bool, owner: PoolId = DEFAULT_POOL) -> BlockPool:
         settings = self.settings
-        expands = expands and settings.expandable_segments
+        expands = settings.expandable_segments
         # A rest up to 1 MiB could never serve the large pool, so it stays with the block: "slack". Expandable
         # segments split at 512 bytes in both pools, as a rest can grow again.
-        slack_bytes = 0 if is_small or expands else SMALL_BYTES
         return BlockPool(
             is_small=is_small,
             page_bytes=SMALL_SEGMENT_BYTES if is_small else settings.large_segment_bytes,
-            slack_bytes=slack_bytes if splits else _NEVER,
+            slack_bytes=0 if is_small or expands else SMALL_BYTES,
             expands=expands,
             owner=owner,
         )
 
-    def private_pool(self, owner: PoolId, *, expands: bool = True, splits: bool = True) -> PrivatePool:
+    def private_pool(self, owner: PoolId) -> PrivatePool:
         """The pool of that id, made where it does not exist yet."""
         pool = self.private.get(owner)
         if pool is None:
-            small = self._pool(is_small=True, owner=owner, expands=expands, splits=splits)
-            large = self._pool(is_small=False, owner=owner, expands=expands, splits=splits)
+            small, large = (self._pool(is_small=is_small, owner=owner) for is_small in (True, False))
             pool = self.private[owner] = PrivatePool(small, large)
         return pool
 

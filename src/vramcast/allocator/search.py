@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
 
 from vramcast.allocator.device_memory import (
     closed_gap_index,
@@ -32,19 +32,11 @@ from vramcast.allocator.device_memory import (
 from vramcast.allocator.heap import ADDRESS_BITS, ADDRESS_MASK, Block, BlockPool, ForeignUse, FreeBlocks, Heap
 from vramcast.allocator.settings import (
     LARGEST_REQUEST_BYTES,
-    LAST_RESORT_BEFORE_RELEASE_SINCE,
     NEWEST_POOL_FIRST_SINCE,
     segment_bytes,
 )
-from vramcast.domain.snapshot import DEFAULT_POOL, PoolId
+from vramcast.domain.snapshot import PoolId
 from vramcast.errors import InvalidSpec
-
-
-class Context(NamedTuple):
-    """A capture, or a block of code within `use_mem_pool`."""
-
-    pool: PoolId
-    streams: Collection[int] | None  # whose requests it takes; None: all
 
 
 class Contexts:
@@ -53,25 +45,16 @@ class Contexts:
     def __init__(self, heap: Heap) -> None:
         """None under way."""
         self._heap = heap
-        self._under_way: list[Context] = []
-        self._last_resort: list[PoolId] = []
+        self._under_way: list[PoolId] = []
         self._unused: list[PoolId] = []
 
     def __bool__(self) -> bool:
         """Whether any is under way; upstream then neither polls events nor gives the cache back."""
         return bool(self._under_way)
 
-    def create(self, pool: PoolId, *, own_allocator: bool, use_on_oom: bool, no_split: bool) -> None:
-        """Make a user pool with one user."""
-        if pool in self._heap.private:
-            raise InvalidSpec(f"pool {pool} exists already; create each once, or begin to allocate to it")
-        self._heap.private_pool(pool, expands=not own_allocator, splits=not no_split)
-        if use_on_oom:
-            self._last_resort.append(pool)
-
-    def begin(self, pool: PoolId, streams: Collection[int] | None) -> None:
-        """Send requests of these streams to a pool, which gets one more user."""
-        if any(context.pool == pool for context in self._under_way):
+    def begin(self, pool: PoolId) -> None:
+        """Send requests to a pool, which gets one more user."""
+        if pool in self._under_way:
             raise InvalidSpec(f"pool {pool} is allocated to already; end that first")
         if pool in self._unused:
             raise InvalidSpec(f"pool {pool} was released by all its users; use a new id")
@@ -79,15 +62,13 @@ class Contexts:
             self._heap.private[pool].use_count += 1
         else:
             self._heap.private_pool(pool)
-        self._under_way.append(Context(pool, streams))
+        self._under_way.append(pool)
 
     def end(self, pool: PoolId) -> None:
         """Send them where they went before."""
-        for context in self._under_way:
-            if context.pool == pool:
-                self._under_way.remove(context)
-                return
-        raise InvalidSpec(f"pool {pool} is not allocated to; begin before you end")
+        if pool not in self._under_way:
+            raise InvalidSpec(f"pool {pool} is not allocated to; begin before you end")
+        self._under_way.remove(pool)
 
     def release(self, pool: PoolId) -> None:
         """One user less: a graph was destroyed, a pool went out of scope."""
@@ -98,20 +79,14 @@ class Contexts:
         if not private.use_count:
             self._unused.append(pool)
 
-    def pool_of(self, stream: int, *, is_small: bool) -> BlockPool:
-        """Where a request of a stream goes."""
+    def pool_of(self, *, is_small: bool) -> BlockPool:
+        """Where a request goes."""
         heap = self._heap
+        if not self._under_way:
+            return heap.small if is_small else heap.large
         newest_first = heap.settings.version >= NEWEST_POOL_FIRST_SINCE
-        for context in reversed(self._under_way) if newest_first else self._under_way:
-            if context.streams is None or stream in context.streams:
-                private = heap.private[context.pool]
-                return private.small if is_small else private.large
-        return heap.small if is_small else heap.large
-
-    def last_resort(self, *, is_small: bool) -> list[BlockPool]:
-        """Pools that requests of the default pool may search before they fail."""
-        pools = [self._heap.private[pool] for pool in self._last_resort if pool in self._heap.private]
-        return [pool.small if is_small else pool.large for pool in pools]
+        private = heap.private[self._under_way[-1 if newest_first else 0]]
+        return private.small if is_small else private.large
 
     def release_unused(self, only: PoolId | None = None) -> None:
         """Give back the memory of pools without users; a pool that holds nothing any more is gone."""
@@ -230,7 +205,6 @@ class Search:
         "_release_all",
         "max_split_bytes",
         "num_alloc_retries",
-        "num_oom_rejections",
         "num_ooms",
     )
 
@@ -252,7 +226,6 @@ class Search:
         self.max_split_bytes = 2 * LARGEST_REQUEST_BYTES if limit is None else limit
         self.num_alloc_retries = 0
         self.num_ooms = 0
-        self.num_oom_rejections = 0
 
     def best_fit(self, free: FreeBlocks, size: int, *, expands: bool) -> Block | None:
         """The free block for a rounded request, taken out of its set."""
@@ -287,26 +260,20 @@ class Search:
     def grow(self, free: FreeBlocks, size: int) -> Block | None:
         """New device memory for a rounded request, after releasing as little of the cache as it takes.
 
-        Returns: a block in no set, of the pool or of one that stands in for it; None: memory is out
+        Returns: a block in no set; None: memory is out
         """
         heap = self._heap
         wanted_bytes = self.segment_bytes(size)
         collect_garbage(heap)
         if heap.settings.throw_on_cudamalloc_oom and not heap.fits_limit(wanted_bytes):
-            self.num_oom_rejections += 1
             return None
-        overflows_early = heap.settings.version >= LAST_RESORT_BEFORE_RELEASE_SINCE
         block = self._take(free, size, wanted_bytes)
-        if block is None and overflows_early:
-            block = self._last_resort(free, size)
         if block is None and release_available(heap, free, size):
             block = self._take(free, size, wanted_bytes)
         if block is None and not self._contexts:
             self._release_all()
             self.num_alloc_retries += 1
             block = self._take(free, size, wanted_bytes)
-        if block is None and not overflows_early:
-            block = self._last_resort(free, size)
         self.num_ooms += block is None
         return block
 
@@ -320,13 +287,3 @@ class Search:
         if not heap.fits_limit(wanted_bytes):
             return None
         return expand(heap, free, size) if free.pool.expands else heap.new_segment(free, size)
-
-    def _last_resort(self, free: FreeBlocks, size: int) -> Block | None:
-        """A free block of a pool that was made for that, for a request of the default pool."""
-        if free.pool.owner != DEFAULT_POOL:
-            return None
-        for pool in self._contexts.last_resort(is_small=free.pool.is_small):
-            block = self.best_fit(pool.on(free.stream), size, expands=False)
-            if block is not None:
-                return block
-        return None

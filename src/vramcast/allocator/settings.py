@@ -104,9 +104,7 @@ NEWEST: Final[Version] = (2, 13)
 ONE_DIVISION_IS_OFF_SINCE: Final[Version] = (2, 3)
 """Before, one division between powers of two passed the test for rounding and then failed a check."""
 NEWEST_POOL_FIRST_SINCE: Final[Version] = (2, 10)
-"""Before, of several captures or pools whose filter accepts a stream the oldest won."""
-LAST_RESORT_BEFORE_RELEASE_SINCE: Final[Version] = (2, 10)
-"""Before, pools made with `use_on_oom` were searched only after the cache had been given back."""
+"""Before, of several captures or pools at once the oldest won."""
 
 
 def dotted(version: Version) -> str:
