@@ -38,7 +38,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60), st.sampled_from(["", " ", "\n", "\r\n"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_any_mixture_of_words_is_read_within_bounds(pieces: list[str], joint: str) -> None:
     text = joint.join(pieces)
     found = read_failures(text)
@@ -52,7 +52,7 @@ def test_any_mixture_of_words_is_read_within_bounds(pieces: list[str], joint: st
 
 
 @given(st.text(max_size=2_000))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_text_is_read(text: str) -> None:
     read_failures(text)
 
