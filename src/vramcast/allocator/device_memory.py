@@ -209,7 +209,6 @@ def release_available(heap: Heap, free: FreeBlocks, size_bytes: int) -> bool:
     Args:
         heap: where from
         free: the blocks that the request may use
-        size_bytes: the rounded request [bytes]
     """
     max_split_bytes = heap.settings.max_split_bytes
     if max_split_bytes is None:

@@ -61,7 +61,6 @@ def out_of_memory_message(figures: Figures, version: Version, *, processes: str 
 
     Args:
         figures: the numbers in it
-        version: of torch, from 1.10
         processes: what NVML says of the processes on the card, a sentence each with a blank behind it; "" where
             torch cannot ask it
 
@@ -137,9 +136,7 @@ class DeviceOutOfMemory(OutOfMemory):
         """What torch of this version raises here, word for word.
 
         Args:
-            version: of torch
             processes: what NVML says of the processes on the card; see out_of_memory_message
-            device: index of the card
 
         Raises: InvalidSpec where the size of the device was not given, which the text names.
         """

@@ -19,7 +19,6 @@ def place(heap: Heap, free: FreeBlocks, address: int, size_bytes: int) -> Block 
     """Cut a block out of the free one around an address.
 
     Args:
-        heap: where
         free: the set that the free block lies in
         address: where the block shall begin
         size_bytes: its rounded request [bytes]

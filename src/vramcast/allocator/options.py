@@ -18,7 +18,6 @@ def read_options(text: str, version: Version) -> dict[str, Any]:
 
     Args:
         text: comma-separated `option:value` pairs
-        version: of torch
 
     Raises: InvalidSpec, Unsupported or UnknownName.
     """

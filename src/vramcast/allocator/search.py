@@ -212,7 +212,6 @@ class Search:
         """Nothing searched yet.
 
         Args:
-            heap: where
             contexts: captures and pools in use
             release_all: gives the whole cache back
         """

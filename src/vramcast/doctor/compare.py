@@ -59,8 +59,6 @@ def reconciliation(
     """The log beside the answer.
 
     Args:
-        log: one start-up
-        job: the question it answers
         found: the answer to that question
         remarks: what was settled on the way
     """
@@ -292,7 +290,6 @@ def reconcile(path: Path, given: Mapping[str, Any]) -> Reconciliation:
     """The last start-up of a log held against its prediction.
 
     Args:
-        path: of the log
         given: options of `vramcast serve` that win over what the log says, and what it does not say
 
     Raises: VramcastError of one sentence when the log cannot be read, or the question not be answered

@@ -236,8 +236,6 @@ def examine(snapshot: Snapshot, device: DeviceSnapshot, asked: Asked, *, against
     """One device replayed and looked at.
 
     Args:
-        snapshot: the recording
-        device: one of its devices
         asked: what to look at
         against: the same device of an earlier recording
     """
@@ -282,14 +280,6 @@ def held_after(
     snapshot: Snapshot, device: DeviceSnapshot, replayed: Replayed, event: int, *, lives: Lives, places: Places
 ) -> Held:
     """What was live after an event; -1: before the first.
-
-    Args:
-        snapshot: the recording
-        device: one of its devices
-        replayed: the same, replayed
-        event: index of the event
-        lives: lifetimes and categories of its blocks
-        places: of the stacks of the snapshot
     """
     if snapshot.sizes_are is SizesAre.BLOCKS and not device.has_segments:
         return held_by_events(device, event, _allocated(replayed, event), lives=lives, places=places)

@@ -179,7 +179,6 @@ def fragmentation(segments: Iterable[SegmentView], event: int, *, top: int) -> F
     """Reserved memory after an event, part by part.
 
     Args:
-        segments: the state after the event
         event: its index; -1 is the state before the first
         top: how many holes and pinned segments to name
     """
@@ -219,9 +218,6 @@ def contiguity(
 
     Args:
         segments: the state when it was asked for
-        request_bytes: what was asked for [bytes]
-        stream: on which it was asked
-        pool: from which
         driver_free_bytes: free on the card besides, where known [bytes]
     """
     free = [

@@ -76,11 +76,8 @@ def held_at(
     """What was live after an event.
 
     Args:
-        device: whose events these are
         segments: its state after that event
         event: index of the event; -1 is the state before the first
-        lives: lifetimes and categories of its blocks
-        places: of the stacks of the snapshot
     """
     made = _made_until(device.trace, event)
     live = (block for segment in segments for block in segment.blocks if not block.is_free and not block.awaits_free)
@@ -107,11 +104,8 @@ def held_by_events(device: DeviceSnapshot, event: int, allocated: int, *, lives:
     """What was live after an event as far as the events tell, where the recording lists no segments.
 
     Args:
-        device: whose events these are
         event: index of the event; -1 is the state before the first
         allocated: in all, by the recording's own count or by its events [bytes]
-        lives: lifetimes and categories of its blocks
-        places: of the stacks of the snapshot
     """
     made = _made_until(device.trace, event)
     blocks = [
@@ -236,9 +230,7 @@ def timeline(
     """A run in at most so many points.
 
     Args:
-        device: whose events these are
         course: allocated and reserved bytes after each event
-        lives: lifetimes and categories of its blocks
         start: what was live before the first event
         points: the most points
     """

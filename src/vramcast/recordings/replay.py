@@ -227,8 +227,6 @@ def state_after(
     """Segments and blocks after an event, each live block with the stack that allocated it.
 
     Args:
-        snapshot: the recording
-        device: one of its devices
         index: of the event; -1: before the first
         slack: of older blocks, as the replay found it
         at_recorded: give live blocks the address that the events know them by, also where the simulation had to put
@@ -266,8 +264,6 @@ class Player:
         """Before the first event.
 
         Args:
-            snapshot: the recording
-            device: one of its devices
             slack: the least that older blocks had beyond their requests, as an earlier replay found it [bytes]
         """
         self.trace = device.trace

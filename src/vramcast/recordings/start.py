@@ -178,7 +178,6 @@ def unlisted_at_start(device: DeviceSnapshot, held: Iterable[OlderBlock]) -> int
     """What the recorded allocator counted before the first event and no event speaks of [bytes].
 
     Args:
-        device: of a recording
         held: its blocks that were live then
     """
     if device.totals is None or not len(device.trace):
@@ -212,8 +211,6 @@ def start_segments(
     """Segments and blocks before the first event, by address.
 
     Args:
-        snapshot: the recording
-        device: one of its devices
         slack: what blocks had beyond their requests at least, where a replay found it [bytes]
 
     Raises: InvalidSpec where the recording contradicts itself: a block outside every segment, or two in one place.
@@ -300,7 +297,6 @@ def _first_requests(held: list[OlderBlock], ends: dict[int, int], trace: Trace) 
     Args:
         held: blocks of before the recording, by address
         ends: number of a block among them -> end of its segment
-        trace: the events
     """
     starts = [block.address for block in held]
     doubtful = {number for number, block in enumerate(held) if not block.is_exact}

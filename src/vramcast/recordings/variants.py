@@ -62,8 +62,6 @@ def under(
     It ends at the first request that fails where the recorded one did not: what a program does then is its own affair.
 
     Args:
-        snapshot: the recording
-        device: one of its devices
         conf: value of PYTORCH_CUDA_ALLOC_CONF; None: as the process was started, as far as this simulation knows it
         capacity_bytes: what the driver can give to the allocator; None: everything [bytes]
 
@@ -222,10 +220,6 @@ def recorded_capacity(device: DeviceSnapshot, replayed: Replayed) -> int | None:
 
     By what it held and the driver had free when it first ran out, or by the request that failed, where a limit other
     than the card refused it; else by what it gave back to make room; else the card, where that is named.
-
-    Args:
-        device: of a recording
-        replayed: the same, replayed
     """
     trace = device.trace
     held = replayed.reserved
@@ -244,10 +238,6 @@ def limit_by_retries(device: DeviceSnapshot, replayed: Replayed) -> int | None:
     A request returns its cache only after the driver refused: what was held and the segment together were too much.
     Both events then have the stack of that request; a program that empties its cache itself does so at another line.
     None where no request did so, no stacks tell, or more was held at another time.
-
-    Args:
-        device: of a recording
-        replayed: the same, replayed
     """
     peak = replayed.peak_reserved_bytes
     if not replayed.num_alloc_retries or replayed.reserved is None or peak is None:

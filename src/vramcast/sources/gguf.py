@@ -32,19 +32,7 @@ if TYPE_CHECKING:
 TENSOR_TYPES: Final[dict[int, tuple[str, GgmlType]]] = MAINLINE | IK
 """Id of a tensor's type -> its name and how it stores elements."""
 
-SCALARS: Final[dict[int, str]] = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+SCALARS: Final[dict[int, str]] = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 """Id of a metadata value -> its struct format."""
 
 STRING: Final = 8
@@ -155,7 +143,6 @@ def read_header(file: _File, *, name: str, size: int) -> GgufHeader:
 
     Args:
         file: positioned at its start
-        name: how errors call it
         size: of the whole file [bytes]
 
     Raises: SourceError naming the file
@@ -257,59 +244,18 @@ def read_file(path: Path) -> GgufHeader:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-MODEL_TYPES: Final[dict[str, str]] = {
-    "arcee": "arcee",
-    "baichuan": "baichuan",
-    "bloom": "bloom",
-    "chatglm": "chatglm",
-    "cohere2": "cohere2",
-    "command-r": "cohere",
-    "deepseek2": "deepseek_v2",  # or deepseek_v3, by its router
-    "dots1": "dots1",
-    "ernie4_5": "ernie4_5",
-    "exaone4": "exaone4",
-    "falcon": "falcon",
-    "gemma": "gemma",
-    "gemma2": "gemma2",
-    "gemma3": "gemma3_text",
-    "glm4": "glm4",
-    "glm4moe": "glm4_moe",
-    "gpt-oss": "gpt_oss",
-    "gpt2": "gpt2",
-    "gptneox": "gpt_neox",
-    "granite": "granite",
-    "granitemoe": "granitemoe",
-    "hunyuan-dense": "hunyuan_v1_dense",
-    "internlm2": "internlm2",
-    "llama": "llama",  # or mixtral, by its experts
-    "llama4": "llama4_text",
-    "minicpm": "minicpm",
-    "minimax-m2": "minimax_m2",
-    "mistral3": "mistral",
-    "mpt": "mpt",
-    "nemotron": "nemotron",
-    "olmo": "olmo",
-    "olmo2": "olmo2",
-    "olmoe": "olmoe",
-    "phi2": "phi",
-    "phi3": "phi3",
-    "phimoe": "phimoe",
-    "qwen": "qwen",
-    "qwen2": "qwen2",
-    "qwen2moe": "qwen2_moe",
-    "qwen2vl": "qwen2_vl_text",
-    "qwen3": "qwen3",
-    "qwen3moe": "qwen3_moe",
-    "qwen3next": "qwen3_next",
-    "qwen3vl": "qwen3_vl_text",
-    "qwen3vlmoe": "qwen3_vl_moe_text",
-    "seed_oss": "seed_oss",
-    "smollm3": "smollm3",
-    "stablelm": "stablelm",
-    "starcoder": "gpt_bigcode",
-    "starcoder2": "starcoder2",
+MODEL_TYPES: Final[dict[str, str]] = {name: name for name in (
+    "arcee", "baichuan", "bloom", "chatglm", "cohere2", "dots1", "ernie4_5", "exaone4", "falcon", "gemma", "gemma2",
+    "glm4", "gpt2", "granite", "granitemoe", "internlm2", "llama", "minicpm", "mpt", "nemotron", "olmo", "olmo2",
+    "olmoe", "phi3", "phimoe", "qwen", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
+)} | {
+    "command-r": "cohere", "deepseek2": "deepseek_v2", "gemma3": "gemma3_text", "glm4moe": "glm4_moe",
+    "gpt-oss": "gpt_oss", "gptneox": "gpt_neox", "hunyuan-dense": "hunyuan_v1_dense", "llama4": "llama4_text",
+    "minimax-m2": "minimax_m2", "mistral3": "mistral", "phi2": "phi", "qwen2moe": "qwen2_moe",
+    "qwen2vl": "qwen2_vl_text", "qwen3moe": "qwen3_moe", "qwen3next": "qwen3_next", "qwen3vl": "qwen3_vl_text",
+    "qwen3vlmoe": "qwen3_vl_moe_text", "starcoder": "gpt_bigcode",
 }
-"""`general.architecture` -> `model_type`."""
+"""`general.architecture` -> `model_type`; a llama with experts is a mixtral, a deepseek2 by its router deepseek_v3."""
 
 KEYS: Final[dict[str, str]] = {
     "block_count": "num_hidden_layers",

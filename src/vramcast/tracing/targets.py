@@ -59,7 +59,7 @@ def _timm(name: str, arguments: Mapping[str, Any]) -> Target:
 
 
 def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
-    from vramcast.sources.configs import config_of
+    from vramcast.sources.resolve import config_of
 
     transformers = imported("transformers")
     transformers.logging.set_verbosity_error()  # remarks on configs without weights are no part of the answer
@@ -94,7 +94,7 @@ def _transformers(name: str, arguments: Mapping[str, Any]) -> Target:
 
 
 def _diffusers(name: str, arguments: Mapping[str, Any]) -> Target:
-    from vramcast.sources.configs import read_config
+    from vramcast.sources.resolve import read_config
 
     diffusers = imported("diffusers")
     if hasattr(diffusers, name):

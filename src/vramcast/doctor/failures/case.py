@@ -334,7 +334,6 @@ def facts_of(found: Failures, words: frozenset[str], number: int | None = None) 
     """The facts of one statement, or of the whole text.
 
     Args:
-        found: what was read
         words: of the rules that stand in the text: `words_of`
         number: of the statement; None: the text at large and all statements
     """

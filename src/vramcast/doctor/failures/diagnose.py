@@ -76,7 +76,6 @@ def diagnosis(name: str, told: Told, given: Given = NOTHING_GIVEN) -> Diagnosis:
     """What a text means.
 
     Args:
-        name: of the file
         told: what it tells
         given: the job that failed, a snapshot of its process
 
@@ -260,7 +259,6 @@ def diagnosed(
     Args:
         source: a text, the path of one, Path("-") for standard input; None: nothing but what else is given
         job: that failed
-        snapshot: file of a recording of its process
         every_check: all checks, not only those that there is reason for
 
     Raises: SourceError for a file that cannot be read

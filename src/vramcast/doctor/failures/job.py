@@ -131,7 +131,6 @@ def checks_of(facts: Facts, job: Job | None = None, *, every: bool = False) -> t
     """The checks that a text or a job gives reason for, with figures where the job gives them.
 
     Args:
-        facts: of the text
         job: the training job, where it was given
         every: all checks, whether there is reason or not
     """

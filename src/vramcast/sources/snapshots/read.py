@@ -323,7 +323,6 @@ def snapshot_of(data: bytes, *, name: str, limit_bytes: int = LARGEST_BYTES) -> 
 
     Args:
         data: the bytes, as they are or packed
-        name: what sentences call it
         limit_bytes: the most that they may hold unpacked [bytes]
 
     Raises: SourceError when they hold no such recording, a damaged, hostile or larger one
