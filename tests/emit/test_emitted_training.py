@@ -99,11 +99,20 @@ def test_modules_of_an_unknown_family_are_refused_by_name() -> None:
 
 
 def test_llamafactory_says_the_stage_and_what_it_would_do_unasked() -> None:
-    found = values(training("llama-3.2-1b", "h100", engine="huggingface", objective="dpo"), "llamafactory.yaml")
+    asked = training("llama-3.2-1b", "h100", engine="huggingface", objective="dpo", recompute="none")
+    found = values(asked, "llamafactory.yaml")
     assert found["stage"] == "dpo" and found["disable_gradient_checkpointing"] is True
     assert found["finetuning_type"] == "full" and found["flash_attn"] == "auto"  # nobody asked for a kernel
     asked = training("llama-3.2-1b", "h100", engine="huggingface", attention="flash")
     assert values(asked, "llamafactory.yaml")["flash_attn"] == "fa2"
+
+
+def test_only_trl_makes_its_loss_in_chunks() -> None:
+    asked = training("llama-3.2-1b", "h100", engine="huggingface", objective="sft")
+    assert "add --loss eager" in notes(asked)
+    asked = training("llama-3.2-1b", "h100", engine="huggingface", objective="sft", loss="eager")
+    found = values(asked, "llamafactory.yaml")
+    assert found["stage"] == "sft" and found["disable_gradient_checkpointing"] is False
 
 
 def test_fsdp2_says_mesh_resharding_offload_and_recomputation() -> None:

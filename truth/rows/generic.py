@@ -29,7 +29,7 @@ from vramcast.domain.job import (
     Workload,
 )
 from vramcast.domain.version import Version, read_version
-from vramcast.engines.eager.releases import TRAINERS, Sharder
+from vramcast.engines.training import TRAINING, Sharder
 from vramcast.errors import UnknownName
 from vramcast.estimate.training import answer
 from vramcast.states.optimizers import optimizer
@@ -183,14 +183,17 @@ def job_of(row: Row) -> Job:
         sequence_parallel=bool(row["parallelism"]["sp"]) if degrees["sp"] else None,
         shards=engine_shards(engine, shards, data * degrees["cp"]),
         precision=engine_precision(engine, half), optimizer=optimizer_of(row), recompute=recompute_of(row, engine),
-        sharded_by=by if by != "deepspeed" and shards is not Shards.NOTHING and engine in TRAINERS else None,
+        sharded_by=(
+            by if by != "deepspeed" and shards is not Shards.NOTHING and TRAINING[engine].leaves_sharding else None
+        ),
         attention=attention_of(row, engine), loss=loss_of(row, engine), compile="compile" in text,
         offload_optimizer="cpu" if offload else "none",
         offload_parameters="cpu" if offload and shards is Shards.EVERYTHING and engine == "deepspeed" else "none",
         peft=peft,
     )
     accumulated = number(row, "grad_accum", max(1, number(row, "global_batch", 1) // (batch * data)))
-    workload = Workload(seq_len=seq_len, micro_batch=batch, grad_accum=accumulated, objective=objective_of(row, peft))
+    objective = objective_of(row, peft, engine)
+    workload = Workload(seq_len=seq_len, micro_batch=batch, grad_accum=accumulated, objective=objective)
     options = options_of(row, engine, shards)
     return Job(
         model=model, plan=plan, cluster=cluster_of(row, gpus), engine=engine, workload=workload,
@@ -235,7 +238,7 @@ def engine_of(engine: str, shards: Shards, by: Sharder | None, gpus: int) -> str
     """The engine that has what the framework was asked for."""
     if gpus == 1 and engine in ("torchtitan", "torchtune"):
         return "pytorch"
-    if engine in TRAINERS and shards is not Shards.NOTHING and gpus > 1 and by == "deepspeed":
+    if TRAINING[engine].leaves_sharding and shards is not Shards.NOTHING and gpus > 1 and by == "deepspeed":
         return "deepspeed"
     return engine
 
@@ -346,12 +349,15 @@ def loss_of(row: Row, engine: str) -> Loss | None:
     return Loss.FUSED_LINEAR if re.search(r"liger|cut[ _-]cross[ _-]entropy|\bcce\b", text) else None
 
 
-def objective_of(row: Row, peft: Peft | None) -> Any:
-    """What is learned: several models where a row names DPO, PPO, GRPO or a reward model."""
+def objective_of(row: Row, peft: Peft | None, engine: str) -> Any:
+    """What is learned: several models where a row names DPO, PPO, GRPO or a reward model.
+
+    Of the Trainer's engine "sft" would name TRL's SFTTrainer, of a release that no row says.
+    """
     text = f"{row.get('framework', '')} {row.get('model', '')}".lower()
     text += str(row.get("notes", "")).lower() if row.get("domain") == "rlhf" else ""
     named = next((name for name in OBJECTIVES if re.search(rf"\b{name}", text)), None)
-    return named or ("sft" if peft else "pretrain")
+    return named or ("sft" if peft and engine != "huggingface" else "pretrain")
 
 
 def options_of(row: Row, engine: str, shards: Shards) -> dict[str, str | int | float | bool]:

@@ -18,8 +18,8 @@ from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.domain.version import version_text
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
-from vramcast.estimate.serving import ENGINES
 from vramcast.question.serving import build_serving, parse_engine
 from vramcast.sources.logs.wording import ServingLog
 from vramcast.sources.resolve import HUB_ID, resolve_checkpoint
@@ -37,8 +37,6 @@ LEFT_OUT: Final = frozenset(
      "quantized", "mxfp4", "nvfp4", "fp4", "ud", "imat", "i1", "mtp")
 )
 """Words of a name that do not tell one network from another."""
-
-GGUF_ENGINES: Final = ("llama.cpp", "ik_llama.cpp")
 
 GGUF_MIX: Final = re.compile(r"[-._](?:ud-)?(?:i?q\d\w*|tq\d_\d)$")
 """The end of a file's name that says how it is quantised."""
@@ -137,7 +135,7 @@ def stored_as(log: ServingLog) -> str | None:
     >>> stored_as(ServingLog(name="x", engine="llama.cpp", quantisation="Q4_K - Medium"))
     'q4_k_m'
     """
-    if log.engine not in GGUF_ENGINES:
+    if not (log.engine in SERVING and SERVING[log.engine].is_ggml):
         return STORED.get(log.quantisation.lower())
     for text in (log.quantisation, *log.models):
         match = GGUF_TYPE.search(text.lower())
@@ -232,9 +230,9 @@ def _engine(log: ServingLog, given: Any) -> tuple[str, Version, tuple[Remark, ..
             raise InvalidSpec(f"--engine {given} contradicts {log.name}, which is a log of {log.engine}")
         if "@" in str(given) or not log.version:
             return engine, version, ()
-    if log.engine not in ENGINES:
-        raise UnknownName.of("serving engine", log.engine, ENGINES)
-    known = ENGINES[log.engine]
+    if log.engine not in SERVING:
+        raise UnknownName.of("serving engine", log.engine, SERVING)
+    known = SERVING[log.engine]
     if not log.version:
         shown = ".".join(map(str, known.default))
         return log.engine, known.default, (Remark(key="version_unknown", values={"version": shown}),)
@@ -286,7 +284,7 @@ def _checkpoint(log: ServingLog, given: Any) -> tuple[str, Checkpoint]:
 
 def _says_how(log: ServingLog, checkpoint: Checkpoint) -> bool:
     """Whether the log knows better than the checkpoint how weights are stored on the card."""
-    if log.engine in GGUF_ENGINES:
+    if SERVING[log.engine].is_ggml:
         return checkpoint.weights is None
     if checkpoint.model.quantisation is not None:
         return False

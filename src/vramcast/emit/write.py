@@ -17,6 +17,7 @@ from vramcast.emit.asked import Asked, needed, option_of
 from vramcast.emit.files import PLACEHOLDER, File, Order, defects
 from vramcast.emit.model_names import hub_id, is_cut
 from vramcast.emit.readme import readme
+from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 from vramcast.sources.files import Content, write_folder
 from vramcast.states.optimizers import canonical
@@ -36,8 +37,7 @@ class Emitter(NamedTuple):
 
 
 HUGGING_FACE: Final = ("huggingface", "deepspeed")
-TRAINERS: Final = ("pytorch", "huggingface", "unsloth", "deepspeed", "torchtitan", "torchtune", "litgpt", "megatron",
-                   "colossalai")
+TRAINERS: Final = tuple(TRAINING)
 SERVERS: Final = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
 
 EMITTERS: Final[dict[str, Emitter]] = {

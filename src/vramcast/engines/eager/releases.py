@@ -18,6 +18,8 @@ from typing import Final, Literal, NamedTuple
 
 from vramcast.domain.job import AttentionKernel, Job, Plan, Shards
 from vramcast.domain.version import Version, last_release, read_version
+from vramcast.engines.eager import trl
+from vramcast.engines.training import Sharder, engine_of
 from vramcast.engines.transformers.versions import (
     ALWAYS,
     CONTEMPORARY,
@@ -29,11 +31,6 @@ from vramcast.engines.transformers.versions import (
     family_of,
 )
 from vramcast.errors import InvalidSpec
-
-TRAINERS: Final = ("pytorch", "huggingface")
-"""Engines that leave sharding to others."""
-
-Sharder = Literal["fsdp1", "fsdp2", "deepspeed"]
 
 NEWEST_TORCH: Final[Version] = (2, 13)
 
@@ -139,6 +136,7 @@ def optimizer_kernel(job: Job) -> Literal["foreach", "fused", "loop"]:
 def reentrant(job: Job) -> bool:
     """Whether checkpoints are of the older kind."""
     default = job.engine == "huggingface" and software(job).transformers < NON_REENTRANT_SINCE
+    default = default and not (trl.is_trl(job) and trl.trl_version(job) >= trl.NON_REENTRANT_SINCE)
     return bool(job.engine_options.get("reentrant", default))
 
 
@@ -176,7 +174,7 @@ def repeats_keys(job: Job) -> bool:
 def caches_products(job: Job) -> bool:
     """Whether a cache holds what the projections of every layer made until forward has ended."""
     family = family_of(job.model.family)
-    return job.engine in TRAINERS and software(job).transformers < CACHES_UNTIL.get(family, ALWAYS)
+    return engine_of(job).leaves_sharding and software(job).transformers < CACHES_UNTIL.get(family, ALWAYS)
 
 
 def sharder(job: Job) -> Sharder | None:
@@ -185,7 +183,7 @@ def sharder(job: Job) -> Sharder | None:
     ZeRO 1 and 2, offload, and settings of DeepSpeed need DeepSpeed. Of other engines: what the plan says.
     """
     plan = job.plan
-    if plan.sharded_by is not None or job.engine not in TRAINERS:
+    if plan.sharded_by is not None or not engine_of(job).leaves_sharding:
         return plan.sharded_by
     if job.engine == "huggingface" and (job.engine_options.get("deepspeed") or _needs_deepspeed(job)):
         return "deepspeed"
