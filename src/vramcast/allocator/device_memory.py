@@ -1,12 +1,8 @@
-"""Expandable segments: address space first, pages when they are needed.
+"""Getting pages of expandable segments, and giving cached memory back to the driver.
 
 Leaves out IPC, peer mappings and the kind of handle, none of which changes a size.
-[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: find_expandable_block, map_block, unmap_block
-
-Giving cached memory back to the driver.
-
-[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: garbage_collect_cached_blocks, release_available_cached_blocks,
-release_cached_blocks
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: find_expandable_block, map_block, unmap_block,
+garbage_collect_cached_blocks, release_available_cached_blocks, release_cached_blocks
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The text that torch raises when memory is out, word for word in each version.
+"""The error of a request that could not be served, and the text that torch raises, word for word in each version.
 
-Source: [caching] pytorch c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator::malloc and format_size
-
-The error of a request that could not be served, with the state it failed in.
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator::malloc and format_size
 """
 
 from __future__ import annotations

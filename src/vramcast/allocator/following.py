@@ -1,6 +1,4 @@
-"""Putting blocks and segments where a recording says they were, instead of where a search would put them.
-
-An allocator that can be told what a real one did, where a search would do otherwise.
+"""An allocator that can be told what a real one did, and where it put blocks and segments.
 
 Replays of recordings use it: what differs is counted there, and put right here, so that it does not spread.
 """

@@ -1,7 +1,6 @@
-"""What happens to memory as integers: `i` allocates request i, `~i` frees its newest block, more repeats a body.
+"""The caching allocator as gaps between live blocks: whole runs with the default options, event by event.
 
-The caching allocator as gaps between live blocks: whole runs with the default options, event by event.
-
+A run is integers: `i` allocates request i, `~i` frees its newest block, more repeats a body.
 With neither captures nor events of other streams, free blocks always merge with free neighbours: they are the gaps
 between what is live. Two tables of gaps, by start and by end, replace the linked blocks of `caching.Allocator`, of
 which this one gives the same high-water marks in half the time (tests/allocator/test_gaps.py draws runs and compares).

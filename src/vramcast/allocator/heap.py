@@ -1,10 +1,7 @@
-"""Blocks and the sets of free ones.
+"""What the process holds from the driver: segments, their blocks, sets of free ones; ways to get and return them.
 
-[caching] pytorch c10/cuda/CUDACachingAllocator.cpp, structs Block, BlockPool and PrivatePool
-
-What the process holds from the driver: segments, their blocks, and the ways to get and return them.
-
-[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: alloc_block, release_block, try_merge_blocks
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: structs Block, BlockPool and PrivatePool; alloc_block,
+release_block, try_merge_blocks
 """
 
 from __future__ import annotations

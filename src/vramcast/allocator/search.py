@@ -1,18 +1,11 @@
-"""Which pool a request goes to while graphs are captured or user pools are in use.
+"""Where a request's block comes from: its pool, blocks that other streams are done with, the best fit, else new memory.
 
+How far the GPU is decides when a block that another stream uses becomes free: it is the only input of the allocator
+that a record of its calls does not hold. Callers say it: `reach` for a stream, `complete` for one block.
 Leaves out checkpoints of pools (cudagraph trees), which place blocks by a list instead of by a search.
-[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: beginAllocateToPool, endAllocateToPool, releasePool, get_pool
-
-Blocks that their owner freed while other streams may still use them.
-
-How far the GPU is decides when such a block becomes free: it is the only input of the allocator that a record of
-its calls does not hold. Callers say it: `reach` for a stream, `complete` for one block.
-[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: insert_events, process_events, synchronize_and_free_events,
-insert_events_deferred_until_no_capture
-
-Where a request's block comes from: the best fit among free ones, else new memory.
-
-[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: get_free_block, alloc_block and the order of attempts in malloc
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: get_free_block, alloc_block and the order of attempts in malloc;
+beginAllocateToPool, endAllocateToPool, releasePool, get_pool; insert_events, process_events,
+synchronize_and_free_events, insert_events_deferred_until_no_capture
 """
 
 from __future__ import annotations

@@ -1,15 +1,7 @@
-"""Request to block size, block size to segment size.
+"""What a simulated process was started with: version of torch, options of the allocator; and the sizes they round to.
 
-[caching] pytorch c10/cuda/CUDACachingAllocator.cpp; the constants stand since commit 079093a662 (torch 1.1).
-
-Versions of torch whose allocator is simulated, and what changed between them.
-
-For default options one algorithm covers all of them; the rest are options that came later (see options.OPTIONS) and:
-[caching] pytorch c10/cuda/CUDACachingAllocator.cpp at the releases named
-
-What a simulated process was started with: the options that change what the allocator does, and torch's version.
-
-Ranges are those of torch 2.13.
+Ranges are those of torch 2.13. For default options one algorithm covers all versions; the rest came as options.
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp; its constants stand since commit 079093a662 (torch 1.1)
 [config] pytorch c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp
 """
 

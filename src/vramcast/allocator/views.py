@@ -1,6 +1,4 @@
-"""The heap as frozen segments, and back: what a memory snapshot holds.
-
-What `torch.cuda.memory_stats` counts of the present state.
+"""The heap as frozen segments, as a memory snapshot holds it, and back; what `torch.cuda.memory_stats` counts of it.
 
 [caching] pytorch c10/core/CachingDeviceAllocator.h, struct DeviceStats
 """

@@ -1,7 +1,4 @@
-"""Measured beside predicted, entry by entry; which entry explains most; what later questions could learn from it.
-
-`--reconcile`: a server's log read, asked, answered and compared.
-"""
+"""A server's log beside its prediction, entry by entry; which entry explains most; what later questions could learn."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The model and the cards that a log means, in the catalogues' words.
-
-From a log to the question it answers: what the log says, under what a user gives.
-"""
+"""From a log to the question it answers: its model and cards in the catalogues' words, under what a user gives."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Two recordings side by side: what became more, by category and by place.
+"""Everything a reader of a snapshot is shown, of one device; and two recordings side by side: what became more.
 
 Stacks of two files have different indices, so they are compared by the frames that a reader would recognise.
-
-Everything a reader of a snapshot is shown, of one device.
 """
 
 from __future__ import annotations

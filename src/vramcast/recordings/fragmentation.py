@@ -1,6 +1,4 @@
-"""The map of segments: each a bar of live, free and awaiting parts.
-
-Where reserved memory is that no tensor has: rounding, holes, cached segments; and who keeps it from going back.
+"""The map of segments, and where reserved memory is that no tensor has: rounding, holes, cached segments; who keeps it.
 
 Fragmentation is 1 - peak active / peak reserved [GMLake], Guo et al., ASPLOS 2024, arXiv:2401.08156, section 2.
 """

@@ -1,7 +1,4 @@
-"""What was live at one moment: every block with its age, category and place, and the sums that a reader wants.
-
-The course of a run in as many points as a picture has room for; no peak is lost.
-"""
+"""What was live at one moment, block by block and in sums; a whole run in as many points as a picture has room for."""
 
 from __future__ import annotations
 

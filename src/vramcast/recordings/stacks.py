@@ -1,9 +1,6 @@
-"""Stacks in words: which frames are a user's, which module they ran in, what to show of them.
+"""Stacks: which frames are a user's, what to show of them, and by a table of rules what kind of code they were in.
 
 Frames of C++ have file names such as `??` or `Engine.cpp`; recordings made with `stacks="python"` have none of them.
-
-What kind of code a stack was in: a table of rules, each a frame that names the kind.
-
 The innermost frame that a rule names decides: a forward that a closure of the optimizer runs is a forward, an
 optimizer that a hook of the backward pass runs is an optimizer. Kinds that say little (`WEAK`) count only where no
 other does. What no rule names stays `OTHER`. Names are those of torch 2.1 to 2.13, cleaned of nothing: rules match a

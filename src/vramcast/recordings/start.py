@@ -1,11 +1,9 @@
-"""The driver as a recording shows it: it gives the addresses that it gave, and has no memory where it had none.
-
-The state before the first event of a recording, which mostly begins in the middle of a process.
+"""What a recording tells a simulated process: its driver, and its state before the first event, mostly in mid-life.
 
 The final table is rolled back. Only one thing is then unknown: how much larger than its rounded request a block was
 that is older than the recording and was freed during it. In the large pool a free block is never 1 MiB or less, so a
 gap behind it that small is its own; into a larger one the first request from that gap tells, as it is put at its start.
-Source: [caching] pytorch c10/cuda/CUDACachingAllocator.cpp, should_split and alloc_found_block
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp, should_split and alloc_found_block
 """
 
 from __future__ import annotations

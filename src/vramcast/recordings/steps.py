@@ -1,11 +1,9 @@
-"""Where the steps of a run begin: from the spans that torch marked, else from the optimizer's code, or what repeats.
+"""Where the steps of a run begin, and memory that grows step by step.
 
-A stream of allocations repeats with period p when allocation i and i + p ask for the same size at the same stack.
-Layers of one forward repeat as well: their allocations all share the frame of the forward that runs them, those of
-steps do not. Where no stacks tell, what repeats is a step only if it gives back most of what it took.
-
-Memory that grows step by step.
-
+Spans that torch marked tell, else the optimizer's code, or what repeats. A stream of allocations repeats with period p
+when allocation i and i + p ask for the same size at the same stack. Layers of one forward repeat as well: their
+allocations all share the frame of the forward that runs them, those of steps do not. Where no stacks tell, what repeats
+is a step only if it gives back most of what it took.
 At every boundary between steps the live bytes of each stack are counted. A leak goes on growing: optimizer states
 made in the first step, caches that fill up and level off, and what comes and goes are none.
 """

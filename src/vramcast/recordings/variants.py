@@ -1,12 +1,8 @@
-"""The same requests under other settings of the allocator, or on another card.
+"""The same requests under other settings of the allocator or on another card, and which settings would have helped.
 
 What was live before the recording has to be laid out anew, as another setting would have laid it out otherwise: its
 blocks are requested by address, oldest segment first, before the first event. The settings of the recording are
 treated alike, so that the figures can be compared.
-
-Which allocator settings would have helped, from replays under each.
-
-How much an allocator could have had, as far as its recording tells.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which encoding a text has, by its first bytes: UTF-8, or UTF-16 as Windows shells write it.
-
-Files written whole or not at all: what was there before stays until the new content is on the disk.
-"""
+"""Files: the encoding of a text by its first bytes, UTF-8 or UTF-16 as Windows shells write it; writing them whole."""
 
 from __future__ import annotations
 

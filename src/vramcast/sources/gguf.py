@@ -1,16 +1,9 @@
-"""Types of GGUF metadata values.
+"""Headers of GGUF files (versions 2 and 3), without reading a weight, and the Hugging Face config that says the same.
 
-Source: ggml-org/llama.cpp gguf-py/gguf/constants.py, GGUFValueType, at ef035f7.
-
-Headers of GGUF files (versions 2 and 3): metadata and tensors, without reading a weight.
-
-Format: ggml-org/ggml docs/gguf.md. Every count and length is checked against what is left of the file and against a
-fixed bound before anything is allocated.
-
-GGUF metadata as a Hugging Face config, so that the one reader of configs serves both.
-
-Keys: ggml-org/ggml docs/gguf.md, "[llm]" section; llama.cpp gguf-py/gguf/constants.py at ef035f7. What a config says
-with a flag, a GGUF file says by having a tensor: biases, query/key norms, an output projection of its own.
+Every count and length is checked against what is left of the file and against a fixed bound before anything is
+allocated. What a config says with a flag, a GGUF file says by having a tensor: biases, query/key norms, an output
+projection of its own.
+[format] ggml-org/ggml docs/gguf.md, also its "[llm]" section; llama.cpp gguf-py/gguf/constants.py at ef035f7
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""How the headers of a checkpoint compare with its config.
-
-Headers of safetensors files: names, dtypes, shapes and sizes, without reading a weight.
+"""Headers of safetensors files, without reading a weight, and how a checkpoint compares with its config.
 
 A file is 8 bytes of little-endian header length, the header as JSON, then the data. The rules checked are those of
 the reference implementation: header of at most 100 MB, offsets that cover the data without gap or overlap, and sizes

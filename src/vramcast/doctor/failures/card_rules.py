@@ -1,6 +1,6 @@
 """Evidence in the figures of a card: what they add up to, and which cause that speaks for.
 
-[message] pytorch c10/cuda/CUDACachingAllocator.cpp; [specification of the figures] `figures.py`
+[message] pytorch c10/cuda/CUDACachingAllocator.cpp; [specification of the figures] `case.py`
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
-"""The arithmetic of an out-of-memory message: what its figures say together that none of them says alone.
+"""One failure with all that rules, fixes and explanations look at: figures, what follows from them, what is around.
 
 [message] pytorch c10/cuda/CUDACachingAllocator.cpp, `OutOfMemoryError`: "free" is asked of the driver after everything
 the allocator can give back was given back, so what is reserved and not allocated lies in split segments.
-
-One failure with everything that rules, fixes and explanations look at.
-
-One row of evidence.
-
-What surrounds a failure, in the words of the rules.
 """
 
 from __future__ import annotations
@@ -148,7 +142,7 @@ TORCH: Final = (
 
 SERVERS: Final = ("vllm", "vllm-tpu", "sglang", "tensorrt-llm", "tgi", "lmdeploy")
 AROUND: Final = ("vllm", "sglang")
-"""Servers that the text around a failure of PyTorch shows (`facts.WORDS`)."""
+"""Servers that the text around a failure of PyTorch shows (`WORDS`)."""
 
 LLAMA: Final = ("llama.cpp", "ollama")
 LIBRARIES: Final = ("cublas", "cudnn", "nccl", "cuda-libraries")
@@ -167,7 +161,7 @@ NOT_MEMORY: Final = ("not-memory", "triton")
 class Facts(NamedTuple):
     """What the text around the statements says."""
 
-    phases: frozenset[str] = frozenset()  # values of `facts.PHASES`
+    phases: frozenset[str] = frozenset()  # values of `PHASES`
     alloc_conf: str = ""  # of the allocator, as far as the text shows it
     torch: tuple[int, ...] = ()  # version
     cards: tuple[str, ...] = ()
@@ -176,7 +170,7 @@ class Facts(NamedTuple):
     nan: bool = False  # the loss is NaN or infinite somewhere
     overflow: bool = False  # a gradient scaler skips steps
     windows: bool = False
-    words: frozenset[str] = frozenset()  # of `facts.WORDS` that the text mentions
+    words: frozenset[str] = frozenset()  # of `WORDS` that the text mentions
     fraction: float | None = None  # of the card that an engine takes, where the text around says so
     trains: bool = False  # a recording of the process has gradients or optimizer states
     busy: float | None = None  # share of a card that a table beside the failure shows as used, from a half on

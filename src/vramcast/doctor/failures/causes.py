@@ -1,7 +1,4 @@
-"""The cause that the evidence speaks for, how sure that is, and why: weights of all rules that hold, added up.
-
-What each number of a message means, for somebody who sees it for the first time.
-"""
+"""The cause that the evidence speaks for, how sure that is, and why; and what each number of a message means."""
 
 from __future__ import annotations
 

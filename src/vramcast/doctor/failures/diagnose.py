@@ -1,7 +1,4 @@
-"""Statements of a text turned into findings: echoes joined, causes judged, fixes computed.
-
-What a user hands over, read: a text, a file of one, standard input, or a memory snapshot.
-"""
+"""What a user hands over, text, file, standard input or snapshot, as findings: echoes joined, causes judged, fixes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Fixes where the job itself is not what fills the card: others, limits, libraries, main memory.
-
-What to change, by cause: the table, and the fixes of one failure with what the message's own arithmetic gives.
+"""What to change, by cause, with what the message's own arithmetic gives; and fixes where not the job fills the card.
 
 [torch] docs/source/notes/cuda.rst, `PYTORCH_CUDA_ALLOC_CONF`; [vllm] docs/configuration/conserving_memory.md
 [sglang] docs/advanced_features/hyperparameter_tuning.md; [trtllm] `KvCacheConfig.free_gpu_memory_fraction`

@@ -1,7 +1,4 @@
-"""One row of the table of fixes, and what settings of its own a message asks for.
-
-Fixes of jobs that need more than there is, by what fills the card.
-"""
+"""Rows of the table of fixes, and those of jobs that need more than there is, by what fills the card."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""Stability and compatibility beside memory: what to check, the setting, and what it comes to for a job.
+"""A failure beside the job that failed: what is predicted of it, what techniques would save, and what else to check.
 
 [amp] pytorch torch/amp/grad_scaler.py: starts at 2^16, halves at an overflow, doubles after 2,000 steps without one
 [checkpoint] pytorch torch/utils/checkpoint.py: `preserve_rng_state`, `use_reentrant`
 [ZeRO] deepspeed runtime/zero/config.py: buckets of 5e8 elements; runtime/zero/stage_1_and_2.py: `overlap_comm` has two
 [FSDP] pytorch torch/distributed/fsdp: what is wrapped as one unit is gathered as one
 [offload] deepspeed ops/adam/cpu_adam.py; runtime/zero/offload_config.py `pin_memory`
-
-A failure beside the job that failed: what `train` or `serve` predicts of it, and what every technique would save.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
-"""All families of failures, in the order in which they are asked where several could speak.
+"""All families of failures, in the order in which they are asked, and the statements of a run of words.
 
 What each says stands in tables: `families.csv` has one row a library, `wordings.csv` one row a message, `phrases.csv`
 what several messages have in common, written {name} there. A cell of `parts` or `holds` has one entry a line. A row
 whose name begins with * stands for all rows of a template, as libraries made after PyTorch word things alike.
-Sizes: what these libraries call MB or GB are powers of 1024.
 
+Where plain words stand, patterns are tried; what says more takes the place. A statement covers the text it was read
+from, so that what callers print of the same failure is no second one. A weak statement, a title without figures, gives
+way to any other near it.
 [cuda] pytorch/pytorch c10/cuda/CUDACachingAllocator.cpp, c10/cuda/CUDAMallocAsyncAllocator.cpp
 [torch] pytorch/pytorch aten/src/ATen/cuda/Exceptions.h, CUDABlas.cpp, CublasHandlePool.cpp, aten/src/ATen/native/cudnn
-
-Statements of a run of words: where plain words stand, patterns are tried; what says more takes the place.
-
-A statement covers the text it was read from, so that what callers print of the same failure is no second one. A weak
-statement, a title without figures, gives way to any other near it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What a text tells: statements, and facts beside them that help to explain them.
+"""Any text, file or stream -> the failures it tells of, and facts beside them that help to explain them.
 
-Any text -> the failures it tells of.
-
-Failures of a file or a stream of any size, in bounded memory: its beginning and its end are searched.
+Of a file of any size the beginning and the end are searched, in bounded memory.
 """
 
 from __future__ import annotations

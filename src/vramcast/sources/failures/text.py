@@ -1,11 +1,8 @@
-"""A text as it is searched: line by line without colours, marks and prefixes, then as one run with single spaces.
+"""A text as it is searched, cleaned line by line, then one run with single spaces; and facts that stand in it.
 
 Logs wrap messages, quote them, escape them for JSON or HTML and put a time and a rank before every line. All of that
-is taken away before anything is looked for; where a piece of text came from is kept.
-
-Facts beside a failure, as tables: versions, cards and settings anywhere; what a traceback passes through; steps.
-
-They decide nothing here. Patterns are bounded and tried only where plain words stand.
+is taken away before anything is looked for; where a piece of text came from is kept. Facts beside a failure stand in
+`facts.csv` (versions, cards and settings anywhere) and `paths.csv` (what a traceback passes through).
 """
 
 from __future__ import annotations

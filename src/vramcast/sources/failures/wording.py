@@ -1,11 +1,8 @@
-"""Figures of failures: their canonical names with units, and how texts write them.
-
-All sizes become bytes. Libraries that print "GB", "MB" or "G" here divide by powers of 1024, whatever they call them.
-
-The words of one failure, as a table row: plain words that must stand there, then patterns whose groups are figures.
+"""The words of one failure, as a table row: plain words that must stand there, then patterns whose groups are figures.
 
 Every quantifier of a pattern is bounded and a pattern is tried only where its plain words stand, so that reading takes
-time in proportion to the text.
+time in proportion to the text. All sizes become bytes: libraries that print "GB", "MB" or "G" here divide by powers of
+1024, whatever they call them.
 """
 
 from __future__ import annotations
@@ -139,7 +136,7 @@ class Wording(NamedTuple):
 
     name: str
     words: str  # plain words with which the message begins, in any case
-    rest: str = ""  # pattern of what follows them; NUMBER, SIZE and <figure> as in figures.py
+    rest: str = ""  # pattern of what follows them; NUMBER, SIZE and <figure> as in `with_figures`
     parts: tuple[str, ...] = ()  # patterns looked for behind it, each on its own: a text may lack some
     holds: tuple[str, ...] = ()  # plain words that must stand behind it, in any case
     reach: int = 600  # how far behind it parts and words may stand [characters]

@@ -1,9 +1,4 @@
-"""Arguments that servers print: Python dictionaries, keyword arguments, representations of objects.
-
-Out-of-memory messages of start-ups: the wordings are those of `sources.failures`, the nouns those of logs.
-
-From engines' arguments to options of `vramcast serve`.
-"""
+"""Arguments that servers print, as options of `vramcast serve`; and out-of-memory messages of start-ups."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""What a log says, in the words of questions and ledgers.
-
-Lines of a log: bounded in size, in any usual encoding, without colours; progress bars one line per state.
-
-What engines print, as tables: a needle that a line must hold, and a pattern whose named groups are the facts.
+"""What engines print, as tables: a needle that a line must hold, and a pattern whose named groups are the facts.
 
 A group is named `fact__unit`; units: b, kib, mib, gib (bytes), size ("1.5 GiB"), n (count), x (number), t (text).
-Patterns are bounded and see a bounded part of a line, so that no line, however hostile, takes long.
+Lines are bounded in size, without colours, progress bars one line per state. Patterns are bounded and see a bounded
+part of a line, so that no line, however hostile, takes long.
 """
 
 from __future__ import annotations

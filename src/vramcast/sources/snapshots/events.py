@@ -1,14 +1,9 @@
-"""The opcodes of Python pickles that plain containers need, as byte patterns.
-
-Possessive repeats: no pattern ever steps back, whatever the bytes.
-[pickle] CPython Lib/pickletools.py
-
-What a pickle wrote before and refers back to by number.
-
-Events of a pickle that look alike to the byte: one pattern reads thousands of them at the speed of C.
+"""Events of a pickle that look alike to the byte: one pattern reads thousands of them at the speed of C.
 
 A pattern is learnt from an event that was read opcode by opcode: the references to its keys are literal, its values
-are groups. So it depends on no version of torch, only on one event being written as the one before.
+are groups. So it depends on no version of torch, only on one event being written as the one before. Repeats are
+possessive: no pattern ever steps back, whatever the bytes.
+[pickle] CPython Lib/pickletools.py
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""What was running on each thread of a profiler trace, and so the stack of anything that happened there.
+"""Recordings in JSON: `json.dumps(torch.cuda.memory._snapshot())`, and profiler traces (Kineto) with `[memory]` events.
 
-Profiler traces (Kineto, Chrome's Trace Event Format) with `[memory]` events, as `profile_memory=True` writes them.
-
-Their sizes are those of blocks, rounded; segments are not listed. The stack of an event is what was running on its
+Sizes of a trace are those of blocks, rounded; segments are not listed. The stack of an event is what was running on its
 thread: operators, annotations and, with `with_stack=True`, Python functions. Torch 1.9 wrote type and number of the
 device and bytes alone; from 1.10 on there are the address and what the allocator held after the event, so that what was
 there before the recording is known, though not what it was.
 [kineto] pytorch torch/csrc/profiler/kineto_shim.cpp and collection.cpp, `[memory]`, `[OutOfMemory]`; before 1.12
 torch/csrc/autograd/profiler_kineto.cpp, reportMemoryUsage (pull requests 57835 and 61282)
-
-Recordings in JSON: which kind it is, and snapshots in the form of `json.dumps(torch.cuda.memory._snapshot())`.
 """
 
 from __future__ import annotations

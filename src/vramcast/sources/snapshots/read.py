@@ -1,10 +1,8 @@
-"""Python pickles of plain containers, read without the pickle module: no code can run, and memory is bounded.
+"""Recordings by what is in them; pickles of plain containers without the pickle module: no code runs.
 
 The events of a trace go straight into columns, so a recording of a million events never exists as a million dicts.
 Most events look alike to the byte; `events.py` reads those by one pattern each, this module reads everything else.
 [pickle] CPython Lib/pickletools.py
-
-Which reader a recording needs, by what is in it and not by its name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What a recording may cost, so that a hostile file ends in one sentence and not in an exhausted machine.
+"""The bytes of a recording, unpacked, in windows: whatever the size of the file, little of it is in memory.
 
-The bytes of a recording, unpacked, in windows: whatever the size of the file, little of it is in memory.
-
-The part of a file that a reader looks at, moved along as it reads.
+A hostile file ends in one sentence and not in an exhausted machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The value of PYTORCH_CUDA_ALLOC_CONF from what a snapshot says about the allocator's settings.
-
-What our own snapshots say beyond torch's keys, under a key that other readers pass over.
-
-The dict of `torch.cuda.memory._snapshot()`, of every version, as a Snapshot.
+"""The dict of `torch.cuda.memory._snapshot()`, of every version and as we write it ourselves, as a Snapshot.
 
 What changed over time is in docs/snapshots.md. [snapshot] pytorch torch/csrc/cuda/Module.cpp, memory_snapshot.cpp
 """
