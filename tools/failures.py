@@ -31,7 +31,7 @@ def figures_table() -> str:
 
 def facts_table() -> str:
     """One line per fact: what stands anywhere, what a traceback passes through, where the run stood."""
-    from vramcast.sources.failures.facts import FACTS, PATHS
+    from vramcast.sources.failures.text import FACTS, PATHS
 
     lines = ["| fact | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {sayings[0].meaning} |" for name, sayings in FACTS.items()]

@@ -15,9 +15,8 @@ pytest.importorskip("numba")
 
 from tests.allocator.test_gaps import EVENTS, REQUESTS, InFull, codes_of, marks_of
 from vramcast.allocator import compiled
-from vramcast.allocator.codes import Run, repeat
 from vramcast.allocator.compiled import marks
-from vramcast.allocator.gaps import BeyondAddresses, Gaps, OutOfCapacity
+from vramcast.allocator.gaps import BeyondAddresses, Gaps, OutOfCapacity, Run, repeat
 from vramcast.domain.program import BrokenProgram
 from vramcast.errors import OutOfMemory
 from vramcast.units import GIB, MIB
@@ -134,7 +133,7 @@ def test_more_memory_than_there_are_addresses_is_said(expands: bool) -> None:
 def test_a_cache_folder_that_cannot_be_written_costs_time_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     script = (
-        "from vramcast.allocator.codes import Run\n"
+        "from vramcast.allocator.gaps import Run\n"
         "from vramcast.allocator.compiled import marks\n"
         "print(marks(Run([(600, '')], [(0,)], [0]), expands=False, capacity_bytes=None))"
     )

@@ -69,7 +69,7 @@ def held_of(gaps: Gaps) -> tuple[object, ...]:
     return gaps._live, gaps._starts, gaps._ends, gaps._allocated, [(pool.gaps, pool.end, pool.mapped) for pool in pools]
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(REQUESTS, st.lists(EVENTS, max_size=3), st.booleans())
 def test_every_phase_has_the_marks_of_the_full_allocator(
     requests: list[tuple[int, str]], phases: list[list[tuple[int, bool]]], expands: bool
@@ -86,7 +86,7 @@ def test_every_phase_has_the_marks_of_the_full_allocator(
         assert marks_of(gaps) == full.marks
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(REQUESTS, EVENTS, st.integers(1, 300 * MIB))
 @example([(64 * MIB, ""), (30 * MIB, "side")], [(0, True), (0, False), (1, True)], 70 * MIB)
 def test_within_a_capacity_the_cache_is_given_back_as_the_full_allocator_gives_it(
@@ -109,7 +109,7 @@ def test_within_a_capacity_the_cache_is_given_back_as_the_full_allocator_gives_i
         assert marks_of(gaps) == full.marks
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(REQUESTS, st.lists(st.tuples(st.integers(0, 7), st.integers(1, 9), st.booleans()), max_size=40), st.booleans())
 def test_stretches_of_one_event_are_played_together_as_one_by_one(
     requests: list[tuple[int, str]], drawn: list[tuple[int, int, bool]], expands: bool

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vramcast.allocator import Allocator, DeviceOutOfMemory
-from vramcast.allocator.messages import Figures, out_of_memory_message, size_text
+from vramcast.allocator.failure import Figures, out_of_memory_message, size_text
 from vramcast.errors import InvalidSpec
 
 from .test_caching import MIB

@@ -117,7 +117,7 @@ class Process(RuleBasedStateMachine):
 
 
 TestProcess = Process.TestCase
-TestProcess.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestProcess.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 @given(

@@ -77,15 +77,6 @@ def test_free_memory_of_private_pools_is_named_in_the_message() -> None:
     assert "private" not in caught.value.torch_message((2, 1))
 
 
-def test_only_the_streams_of_a_context_go_to_its_pool() -> None:
-    allocator = Allocator()
-    allocator.begin_pool(GRAPH, streams={7})
-    allocator.allocate(30 * MIB)
-    allocator.allocate(30 * MIB, 7)
-    allocator.end_pool(GRAPH)
-    assert {(segment.stream, segment.pool) for segment in allocator.segments()} == {(0, (0, 0)), (7, GRAPH)}
-
-
 @pytest.mark.parametrize(("version", "taken"), [((2, 9), GRAPH), ((2, 10), SECOND)])
 def test_of_two_contexts_the_newest_wins_since_2_10(version: tuple[int, int], taken: tuple[int, int]) -> None:
     allocator = Allocator(settings=Settings(version=version))
@@ -109,50 +100,6 @@ def test_a_block_freed_during_a_capture_waits_for_its_end() -> None:
     assert allocator.allocate(30 * MIB) == used
 
 
-def test_a_pool_of_last_resort_serves_requests_that_would_fail() -> None:
-    allocator = Allocator(capacity_bytes=60 * MIB)
-    allocator.create_pool(SECOND, use_on_oom=True)
-    allocator.begin_pool(SECOND)
-    spare = allocator.allocate(40 * MIB)
-    allocator.end_pool(SECOND)
-    allocator.free(spare)
-    assert allocator.allocate(30 * MIB) == spare
-    assert allocator.num_alloc_retries == 0
-
-
-@pytest.mark.parametrize(("version", "retries"), [((2, 9), 1), ((2, 10), 0)])
-def test_before_2_10_the_cache_was_given_back_first(version: tuple[int, int], retries: int) -> None:
-    allocator = Allocator(settings=Settings(version=version), capacity_bytes=60 * MIB)
-    allocator.create_pool(SECOND, use_on_oom=True)
-    allocator.begin_pool(SECOND)
-    spare = allocator.allocate(40 * MIB)
-    allocator.end_pool(SECOND)
-    allocator.free(spare)
-    assert allocator.allocate(30 * MIB) == spare
-    assert allocator.num_alloc_retries == retries
-
-
-def test_a_pool_that_does_not_split_hands_out_whole_segments() -> None:
-    allocator = Allocator()
-    allocator.create_pool(SECOND, no_split=True)
-    allocator.begin_pool(SECOND)
-    allocator.allocate(512)
-    allocator.allocate(512)
-    assert allocator.reserved_bytes == allocator.allocated_bytes == 4 * MIB
-
-
-def test_a_pool_with_its_own_allocator_does_not_expand() -> None:
-    allocator = Allocator(settings=Settings(expandable_segments=True), capacity_bytes=1000 * MIB)
-    allocator.create_pool(SECOND, own_allocator=True)
-    allocator.begin_pool(SECOND)
-    allocator.allocate(30 * MIB)
-    allocator.end_pool(SECOND)
-    allocator.allocate(30 * MIB)
-    assert [(s.pool, s.is_expandable, s.size_bytes // MIB) for s in allocator.segments()] == [
-        (SECOND, False, 30), ((0, 0), True, 40),
-    ]
-
-
 def test_contexts_that_do_not_pair_are_refused() -> None:
     allocator = Allocator()
     allocator.begin_pool(GRAPH)
@@ -160,5 +107,3 @@ def test_contexts_that_do_not_pair_are_refused() -> None:
         allocator.begin_pool(GRAPH)
     with pytest.raises(InvalidSpec, match="begin before"):
         allocator.end_pool(SECOND)
-    with pytest.raises(InvalidSpec, match="exists already"):
-        allocator.create_pool(GRAPH)

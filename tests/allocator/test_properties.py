@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramcast.allocator import Allocator, Settings
-from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK
+from vramcast.allocator.heap import ADDRESS_BITS, ADDRESS_MASK
 from vramcast.errors import OutOfMemory
 
 from ._model import MIB, PlainModel
@@ -113,6 +113,7 @@ def _check_sets(allocator: Allocator) -> None:
 
 
 @given(calls=CALLS, capacity=st.none() | CAPACITIES)
+@settings(max_examples=40)
 def test_default_options_agree_with_the_plain_model(calls: list[tuple[str, int]], capacity: int | None) -> None:
     allocator, model = Allocator(capacity_bytes=capacity), PlainModel(capacity=capacity)
     live: list[int] = []
@@ -137,7 +138,7 @@ def test_default_options_agree_with_the_plain_model(calls: list[tuple[str, int]]
 
 
 @given(calls=CALLS, options=OPTIONS, capacity=CAPACITIES)
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_blocks_never_overlap_and_always_tile_their_segments(
     calls: list[tuple[str, int]], options: str, capacity: int
 ) -> None:
@@ -149,6 +150,7 @@ def test_blocks_never_overlap_and_always_tile_their_segments(
 
 
 @given(calls=CALLS, options=OPTIONS, capacity=CAPACITIES)
+@settings(max_examples=40)
 def test_the_same_calls_give_the_same_addresses(calls: list[tuple[str, int]], options: str, capacity: int) -> None:
     parsed = Settings.parse(options)
     first = run(Allocator(settings=parsed, capacity_bytes=capacity), calls)
@@ -171,6 +173,7 @@ def test_freeing_everything_merges_every_segment_and_gives_all_back(
 
 
 @given(calls=CALLS, options=OPTIONS)
+@settings(max_examples=40)
 def test_a_restored_allocator_has_the_same_blocks_and_sums(calls: list[tuple[str, int]], options: str) -> None:
     parsed = Settings.parse(options)
     first, second = (Allocator(settings=parsed, capacity_bytes=1 << 40) for _ in range(2))
@@ -182,6 +185,7 @@ def test_a_restored_allocator_has_the_same_blocks_and_sums(calls: list[tuple[str
 
 
 @given(before=CALLS, after=CALLS, options=st.sampled_from(["", "max_split_size_mb:20", "roundup_power2_divisions:4"]))
+@settings(max_examples=40)
 def test_a_restored_allocator_continues_as_the_first_one_does(
     before: list[tuple[str, int]], after: list[tuple[str, int]], options: str
 ) -> None:
@@ -201,6 +205,7 @@ def _shape(allocator: Allocator) -> list[list[tuple[int, int]]]:
 
 @pytest.mark.parametrize("options", ["", "expandable_segments:True"])
 @given(calls=CALLS, capacity=CAPACITIES)
+@settings(max_examples=40)
 def test_out_of_memory_means_that_nothing_releasable_is_left(
     options: str, calls: list[tuple[str, int]], capacity: int
 ) -> None:

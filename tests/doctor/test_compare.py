@@ -15,7 +15,7 @@ from vramcast.domain.calibration import PRINTED_AS
 from vramcast.domain.reconciliation import Reconciliation
 from vramcast.domain.serving import ServeJob
 from vramcast.estimate.serving import answer
-from vramcast.sources.logs.found import MeasuredRank, ServingLog
+from vramcast.sources.logs.wording import MeasuredRank, ServingLog
 
 GIVEN = {"gpus": "h100-sxm-80gb"}
 

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from tests.sources.logs.samples import gib, parsed, read, sample
 from vramcast.catalogue.gpus import load_gpu
-from vramcast.doctor.names import gpus_of, stored_as
-from vramcast.doctor.question import question_of, version_of
+from vramcast.doctor.question import gpus_of, question_of, stored_as, version_of
 from vramcast.errors import InvalidSpec, VramcastError
-from vramcast.sources.logs.found import ServingLog
+from vramcast.sources.logs.wording import ServingLog
 
 
 def keys(remarks: Any) -> list[str]:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from vramcast.recordings.capacity import PAGE_BYTES, limit_by_retries
 from vramcast.recordings.replay import replay
+from vramcast.recordings.variants import PAGE_BYTES, limit_by_retries
 from vramcast.units import MIB
 
 from ._made import FORWARD, PLAIN, Run

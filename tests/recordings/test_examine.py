@@ -6,9 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.sources.snapshots.recordings import TRUTH
-from vramcast.recordings.advice import advice
 from vramcast.recordings.examine import Asked, examine
-from vramcast.recordings.variants import Variant
+from vramcast.recordings.variants import Variant, advice
 from vramcast.sources.snapshots import read_snapshot
 from vramcast.units import GIB, MIB
 

@@ -7,9 +7,8 @@ import random
 import pytest
 
 from vramcast.domain.snapshot import BlockView, SegmentView
-from vramcast.recordings.fragmentation import contiguity, fragmentation
+from vramcast.recordings.fragmentation import Part, contiguity, fragmentation, segment_map
 from vramcast.recordings.replay import replay, state_after
-from vramcast.recordings.segments import Part, segment_map
 from vramcast.units import MIB
 
 from ._record import Process, run

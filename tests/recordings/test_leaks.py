@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from vramcast.domain.snapshot import Snapshot
-from vramcast.recordings.leaks import Leaks, leaks_of
 from vramcast.recordings.lives import lives_of
-from vramcast.recordings.steps import steps_of
+from vramcast.recordings.steps import Leaks, leaks_of, steps_of
 from vramcast.units import MIB
 
 from . import _made as made

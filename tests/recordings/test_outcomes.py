@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from vramcast.domain.snapshot import Snapshot, Trace
 from vramcast.emit.memory_snapshot import write_snapshot
-from vramcast.recordings.advice import advice
 from vramcast.recordings.examine import Asked, examine
 from vramcast.recordings.replay import Basis, Outcome, replay
-from vramcast.recordings.variants import Variant
+from vramcast.recordings.variants import Variant, advice
 from vramcast.report.messages import Words
 from vramcast.report.replay import render
 from vramcast.sources.snapshots import read_snapshot

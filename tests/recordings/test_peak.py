@@ -7,8 +7,8 @@ import pytest
 from vramcast.domain.cublas import SMALL_BYTES
 from vramcast.domain.snapshot import Frame, Snapshot
 from vramcast.recordings.examine import Asked, Examined, examine
-from vramcast.recordings.kinds import Kind, Kinds
 from vramcast.recordings.lives import Category, lives_of
+from vramcast.recordings.stacks import Kind, Kinds
 from vramcast.units import MIB
 
 from . import _made as made

@@ -9,9 +9,9 @@ import pytest
 from vramcast.domain.snapshot import Action
 from vramcast.recordings.examine import Asked, examine
 from vramcast.recordings.lives import lives_of
+from vramcast.recordings.peak import Course, Timeline, timeline
 from vramcast.recordings.replay import replay
 from vramcast.recordings.start import held_at_start
-from vramcast.recordings.timeline import Course, Timeline, timeline
 from vramcast.units import MIB
 
 from ._made import Run, train

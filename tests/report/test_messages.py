@@ -6,10 +6,9 @@ from string import Formatter
 
 import pytest
 
-from vramcast.doctor.failures.causes import DETAILS, RULES
-from vramcast.doctor.failures.checks import CHECKS
+from vramcast.doctor.failures.causes import DETAILS, FOLLOWING, ORDER, RULES
 from vramcast.doctor.failures.fixes import REMEDIES
-from vramcast.doctor.failures.meaning import FOLLOWING, ORDER
+from vramcast.doctor.failures.job import CHECKS
 from vramcast.domain.failure import Cause
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Category

@@ -11,8 +11,7 @@ from vramcast.catalogue.models import load_model
 from vramcast.domain.checkpoint import StoredTensor, StoredWeights
 from vramcast.domain.model import Model
 from vramcast.families import model_from_config
-from vramcast.sources.gguf import GgufHeader
-from vramcast.sources.gguf_config import MODEL_TYPES, config_of
+from vramcast.sources.gguf import MODEL_TYPES, GgufHeader, config_of
 
 OUT = "output.weight"
 Q_BIAS = "blk.0.attn_q.bias"

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from vramcast.blocks.parameters import count_parameters
 from vramcast.errors import SourceError, UnknownName, VramcastError
-from vramcast.sources import gguf, safetensors
+from vramcast.sources import gguf
+from vramcast.sources import weights as safetensors
 from vramcast.sources.resolve import resolve_model
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256, "tie_word_embeddings": False,
 }
-SLOW_FILES = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW_FILES = settings(max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def safetensors_bytes(tensors: dict[str, tuple[str, list[int], int]]) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vramcast.errors import SourceError
-from vramcast.sources.whole_files import Content, write_folder, write_whole
+from vramcast.sources.files import Content, write_folder, write_whole
 
 
 def full(monkeypatch: pytest.MonkeyPatch, after: int) -> None:

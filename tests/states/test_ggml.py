@@ -12,7 +12,7 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
 from vramcast.engines.llamacpp.weights import weights_of
 from vramcast.errors import UnknownName
-from vramcast.sources.gguf_types import TENSOR_TYPES
+from vramcast.sources.gguf import TENSOR_TYPES
 from vramcast.states.ggml import IK, MAINLINE, TYPES, row_bytes, type_of
 from vramcast.states.ggml_mixes import FALLBACKS, MIXES, Where, known_mix, mix_format
 from vramcast.states.storage import FORMATS, format_of

@@ -3,8 +3,7 @@
 from vramcast.allocator.caching import Allocator
 from vramcast.allocator.failure import DeviceOutOfMemory
 from vramcast.allocator.heap import Driver, RisingAddresses
-from vramcast.allocator.rounding import round_size, segment_bytes
-from vramcast.allocator.settings import Settings
+from vramcast.allocator.settings import Settings, round_size, segment_bytes
 from vramcast.domain.snapshot import BlockView, SegmentView
 
 __all__ = [

@@ -8,21 +8,24 @@ Left out: free-memory callbacks (none is registered by default), IPC, peers, che
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
-from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK, Block, FreeBlocks
-from vramcast.allocator.failure import DeviceOutOfMemory
-from vramcast.allocator.heap import Driver, Heap, Observer, RisingAddresses
-from vramcast.allocator.messages import Figures
-from vramcast.allocator.pools import Contexts
-from vramcast.allocator.release import release_default
-from vramcast.allocator.rounding import LARGEST_REQUEST_BYTES, SMALL_BYTES, round_size
-from vramcast.allocator.search import NOWHERE, Search
-from vramcast.allocator.settings import Settings
-from vramcast.allocator.statistics import Statistics, statistics
-from vramcast.allocator.streams import AwaitedFrees, record_use
-from vramcast.allocator.views import restore, segment_views
+from vramcast.allocator.device_memory import release_default
+from vramcast.allocator.failure import DeviceOutOfMemory, Figures
+from vramcast.allocator.heap import (
+    ADDRESS_BITS,
+    ADDRESS_MASK,
+    Block,
+    Driver,
+    FreeBlocks,
+    Heap,
+    Observer,
+    RisingAddresses,
+)
+from vramcast.allocator.search import NOWHERE, AwaitedFrees, Contexts, Search, record_use
+from vramcast.allocator.settings import LARGEST_REQUEST_BYTES, SMALL_BYTES, Settings, round_size
+from vramcast.allocator.views import Statistics, restore, segment_views, statistics
 from vramcast.domain.snapshot import DEFAULT_POOL, PoolId, SegmentView
 from vramcast.errors import InvalidSpec
 
@@ -36,7 +39,6 @@ class Allocator:
         "_ages",
         "_allocated_bytes",
         "_awaited",
-        "_awaited_bytes",
         "_blocks",
         "_contexts",
         "_divisions",
@@ -90,7 +92,6 @@ class Allocator:
         self._refresh()
         self._allocated_bytes = self._peak_allocated_bytes = 0
         self._requested_bytes = self._peak_requested_bytes = 0
-        self._awaited_bytes = 0
 
     def allocate(self, num_bytes: int, stream: int = 0) -> int:
         """Serve a request.
@@ -227,35 +228,18 @@ class Allocator:
         block = self._blocks.get(handle)
         return block is not None and block.awaits_free
 
-    def begin_pool(self, pool: PoolId, *, streams: Collection[int] | None = None) -> None:
+    def begin_pool(self, pool: PoolId) -> None:
         """Send requests to a private pool from now on: a capture of a graph, or `torch.cuda.use_mem_pool`.
-
-        Args:
-            pool: which; made where it does not exist yet
-            streams: whose requests; None: all
 
         Raises: InvalidSpec where requests go there already.
         """
-        self._contexts.begin(pool, streams)
+        self._contexts.begin(pool)
         self._refresh()
 
     def end_pool(self, pool: PoolId) -> None:
         """The end of what `begin_pool` began; the pool keeps its memory until it is released."""
         self._contexts.end(pool)
         self._refresh()
-
-    def create_pool(
-        self, pool: PoolId, *, own_allocator: bool = False, use_on_oom: bool = False, no_split: bool = False
-    ) -> None:
-        """A `torch.cuda.MemPool`.
-
-        Args:
-            pool: its id
-            own_allocator: whether its memory comes from an allocator of the user, which excludes expandable segments
-            use_on_oom: whether requests of the default pool may use what is free in it before they fail
-            no_split: whether its blocks are handed out whole
-        """
-        self._contexts.create(pool, own_allocator=own_allocator, use_on_oom=use_on_oom, no_split=no_split)
 
     def release_pool(self, pool: PoolId) -> None:
         """One user less: a graph was destroyed or a pool went out of scope.
@@ -315,7 +299,7 @@ class Allocator:
             self._awaited.poll()
             self._refresh()
         size = round_size(num_bytes, self._divisions)
-        pool = self._contexts.pool_of(stream, is_small=size <= SMALL_BYTES)
+        pool = self._contexts.pool_of(is_small=size <= SMALL_BYTES)
         free = pool.on(stream)
         block = self._search.best_fit(free, size, expands=pool.expands)
         return size, self._grow(free, size, num_bytes) if block is None else block
@@ -337,7 +321,6 @@ class Allocator:
         foreign = block.foreign
         assert foreign is not None
         self._allocated_bytes -= block.size_bytes
-        self._awaited_bytes += block.size_bytes
         foreign.requested_bytes, block.requested_bytes = block.requested_bytes, 0
         self._awaited.add(block, is_capturing=bool(self._contexts))
         self._refresh()
@@ -345,7 +328,6 @@ class Allocator:
     def _complete(self, block: Block) -> None:
         foreign = block.foreign
         assert foreign is not None
-        self._awaited_bytes -= block.size_bytes
         self._requested_bytes -= foreign.requested_bytes
         block.foreign = None
         self._heap.merge_free(block)
@@ -382,11 +364,6 @@ class Allocator:
         return self._search.num_ooms
 
     @property
-    def num_oom_rejections(self) -> int:
-        """Requests that failed before anything was given back, as throw_on_cudamalloc_oom has it [count]."""
-        return self._search.num_oom_rejections
-
-    @property
     def allocated_bytes(self) -> int:
         """In live blocks: rounding and slack included [bytes]."""
         return self._allocated_bytes
@@ -394,7 +371,7 @@ class Allocator:
     @property
     def active_bytes(self) -> int:
         """In blocks that cannot be reused yet: live ones, and freed ones that other streams still use [bytes]."""
-        return self._allocated_bytes + self._awaited_bytes
+        return self.statistics().all.active_bytes
 
     @property
     def requested_bytes(self) -> int:

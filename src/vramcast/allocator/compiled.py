@@ -13,9 +13,8 @@ from typing import Final
 import numpy as np
 
 from vramcast.allocator import linked
-from vramcast.allocator.codes import Request, Run, repeat
-from vramcast.allocator.expandable import UNKNOWN_DEVICE_BYTES
-from vramcast.allocator.gaps import SMALL, UNIT, BeyondAddresses, OutOfCapacity
+from vramcast.allocator.device_memory import UNKNOWN_DEVICE_BYTES
+from vramcast.allocator.gaps import SMALL, UNIT, BeyondAddresses, OutOfCapacity, Request, Run, repeat
 from vramcast.domain.program import BrokenProgram
 from vramcast.units import ceil_div
 

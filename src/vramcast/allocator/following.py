@@ -1,4 +1,4 @@
-"""An allocator that can be told what a real one did, where a search would do otherwise.
+"""An allocator that can be told what a real one did, and where it put blocks and segments.
 
 Replays of recordings use it: what differs is counted there, and put right here, so that it does not spread.
 """
@@ -7,11 +7,48 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from vramcast.allocator.blocks import ADDRESS_BITS, Block
 from vramcast.allocator.caching import Allocator
-from vramcast.allocator.placement import adopt, place
-from vramcast.allocator.rounding import SMALL_BYTES, round_size
+from vramcast.allocator.heap import ADDRESS_BITS, ADDRESS_MASK, Block, FreeBlocks, Heap
 from vramcast.allocator.search import NOWHERE
+from vramcast.allocator.settings import SMALL_BYTES, round_size
+
+
+def place(heap: Heap, free: FreeBlocks, address: int, size_bytes: int) -> Block | None:
+    """Cut a block out of the free one around an address.
+
+    Args:
+        free: the set that the free block lies in
+        address: where the block shall begin
+        size_bytes: its rounded request [bytes]
+
+    Returns: the block, in no set, with what is too little to split off; None where that memory is not free
+    """
+    for key in free.keys:
+        around = heap.blocks[key & ADDRESS_MASK]
+        if around.address <= address and address + size_bytes <= around.end:
+            break
+    else:
+        return None
+    heap.remove(around)
+    block = around
+    if around.address < address:
+        block = heap.cut(around, address - around.address)
+        heap.insert(around)
+    if block.size_bytes - size_bytes > free.slack_bytes:
+        heap.insert(heap.cut(block, size_bytes))
+    return block
+
+
+def adopt(heap: Heap, free: FreeBlocks, address: int, size_bytes: int) -> bool:
+    """Add a segment that the recording has and the heap lacks, all of it free; whether there was room for it."""
+    end = address + size_bytes
+    if any(block.address < end and address < block.end for block in heap.blocks.values() if block.is_mapped):
+        return False
+    block = Block(address, size_bytes, free)
+    heap.add(block)
+    heap.hold(size_bytes)
+    heap.insert(block)
+    return True
 
 
 class FollowingAllocator(Allocator):
@@ -22,7 +59,7 @@ class FollowingAllocator(Allocator):
     def has_fit(self, num_bytes: int, stream: int = 0) -> bool:
         """Whether a request would find a free block, without new memory from the driver [bytes]."""
         size = round_size(num_bytes, self._divisions)
-        pool = self._contexts.pool_of(stream, is_small=size <= SMALL_BYTES)
+        pool = self._contexts.pool_of(is_small=size <= SMALL_BYTES)
         free = pool.on(stream)
         index = bisect_left(free.keys, size << ADDRESS_BITS)
         return index < len(free.keys) and self._search.preferred(free, size, index, pool.expands) != NOWHERE
@@ -33,7 +70,7 @@ class FollowingAllocator(Allocator):
         It does not search again after it has waited for other streams while it gave its cache back.
         """
         size = round_size(num_bytes, self._divisions)
-        pool = self._contexts.pool_of(stream, is_small=size <= SMALL_BYTES)
+        pool = self._contexts.pool_of(is_small=size <= SMALL_BYTES)
         block = self._grow(pool.on(stream), size, num_bytes)
         if block.size_bytes - size > pool.slack_bytes and (size < self._max_split_bytes or pool.slack_bytes == 0):
             self._split(block, size)

@@ -1,5 +1,6 @@
 """The caching allocator as gaps between live blocks: whole runs with the default options, event by event.
 
+A run is integers: `i` allocates request i, `~i` frees its newest block, more repeats a body.
 With neither captures nor events of other streams, free blocks always merge with free neighbours: they are the gaps
 between what is live. Two tables of gaps, by start and by end, replace the linked blocks of `caching.Allocator`, of
 which this one gives the same high-water marks in half the time (tests/allocator/test_gaps.py draws runs and compares).
@@ -14,10 +15,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from vramcast.allocator.codes import Request
-from vramcast.allocator.rounding import (
+from vramcast.allocator.settings import (
     LARGE_SEGMENT_BYTES,
     MIN_BLOCK_BYTES,
     SMALL_BYTES,
@@ -25,6 +25,31 @@ from vramcast.allocator.rounding import (
     segment_bytes,
 )
 from vramcast.units import ceil_div, round_up
+
+Request = tuple[int, str]
+"""What a tensor asks for [bytes], unrounded, and on which stream."""
+
+REPEAT: Final = 1 << 58
+BODY_BITS: Final = 24
+BODY_MASK: Final = (1 << BODY_BITS) - 1
+
+
+def repeat(rounds: int, body: int) -> int:
+    """The code of a loop.
+
+    >>> [repeat(5, 2) - REPEAT >> BODY_BITS, repeat(5, 2) & BODY_MASK]
+    [5, 2]
+    """
+    return REPEAT | rounds << BODY_BITS | body
+
+
+class Run(NamedTuple):
+    """A run of one process."""
+
+    requests: Sequence[Request]
+    bodies: Sequence[tuple[int, ...]]  # codes
+    phases: Sequence[int]  # their bodies, in order
+
 
 UNIT: Final = MIN_BLOCK_BYTES
 ADDRESS_BITS: Final = 36

@@ -18,9 +18,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from vramcast.allocator.codes import BODY_BITS, BODY_MASK, REPEAT
-from vramcast.allocator.gaps import SMALL, UNIT
-from vramcast.allocator.rounding import LARGE_SEGMENT_BYTES, OWN_SEGMENT_BYTES, SEGMENT_STEP_BYTES, SMALL_SEGMENT_BYTES
+from vramcast.allocator.gaps import BODY_BITS, BODY_MASK, REPEAT, SMALL, UNIT
+from vramcast.allocator.settings import LARGE_SEGMENT_BYTES, OWN_SEGMENT_BYTES, SEGMENT_STEP_BYTES, SMALL_SEGMENT_BYTES
 
 SMALL_SEGMENT: Final = SMALL_SEGMENT_BYTES // UNIT
 LARGE_SEGMENT: Final = LARGE_SEGMENT_BYTES // UNIT

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from vramcast.allocator.rounding import DIVISION_ENTRIES, is_power_of_two
-from vramcast.allocator.versions import OLDEST, Version, dotted
+from vramcast.allocator.settings import DIVISION_ENTRIES, OLDEST, Version, dotted, is_power_of_two
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 
 
@@ -19,7 +18,6 @@ def read_options(text: str, version: Version) -> dict[str, Any]:
 
     Args:
         text: comma-separated `option:value` pairs
-        version: of torch
 
     Raises: InvalidSpec, Unsupported or UnknownName.
     """

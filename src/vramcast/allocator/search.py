@@ -1,22 +1,187 @@
-"""Where a request's block comes from: the best fit among free ones, else new memory.
+"""Where a request's block comes from: its pool, blocks that other streams are done with, the best fit, else new memory.
 
-[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: get_free_block, alloc_block and the order of attempts in malloc
+How far the GPU is decides when a block that another stream uses becomes free: it is the only input of the allocator
+that a record of its calls does not hold. Callers say it: `reach` for a stream, `complete` for one block.
+Leaves out checkpoints of pools (cudagraph trees), which place blocks by a list instead of by a search.
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp: get_free_block, alloc_block and the order of attempts in malloc;
+beginAllocateToPool, endAllocateToPool, releasePool, get_pool; insert_events, process_events,
+synchronize_and_free_events, insert_events_deferred_until_no_capture
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from vramcast.allocator.blocks import ADDRESS_BITS, ADDRESS_MASK, Block, FreeBlocks
-from vramcast.allocator.expandable import closed_gap_index, expand
-from vramcast.allocator.heap import Heap
-from vramcast.allocator.pools import Contexts
-from vramcast.allocator.release import collect_garbage, release_available
-from vramcast.allocator.rounding import LARGEST_REQUEST_BYTES, segment_bytes
-from vramcast.allocator.versions import LAST_RESORT_BEFORE_RELEASE_SINCE
-from vramcast.domain.snapshot import DEFAULT_POOL
+from vramcast.allocator.device_memory import (
+    closed_gap_index,
+    collect_garbage,
+    expand,
+    release_available,
+    release_private,
+)
+from vramcast.allocator.heap import ADDRESS_BITS, ADDRESS_MASK, Block, BlockPool, ForeignUse, FreeBlocks, Heap
+from vramcast.allocator.settings import (
+    LARGEST_REQUEST_BYTES,
+    NEWEST_POOL_FIRST_SINCE,
+    segment_bytes,
+)
+from vramcast.domain.snapshot import PoolId
+from vramcast.errors import InvalidSpec
+
+
+class Contexts:
+    """Captures and uses of pools that are under way, and pools that nobody uses any more."""
+
+    def __init__(self, heap: Heap) -> None:
+        """None under way."""
+        self._heap = heap
+        self._under_way: list[PoolId] = []
+        self._unused: list[PoolId] = []
+
+    def __bool__(self) -> bool:
+        """Whether any is under way; upstream then neither polls events nor gives the cache back."""
+        return bool(self._under_way)
+
+    def begin(self, pool: PoolId) -> None:
+        """Send requests to a pool, which gets one more user."""
+        if pool in self._under_way:
+            raise InvalidSpec(f"pool {pool} is allocated to already; end that first")
+        if pool in self._unused:
+            raise InvalidSpec(f"pool {pool} was released by all its users; use a new id")
+        if pool in self._heap.private:
+            self._heap.private[pool].use_count += 1
+        else:
+            self._heap.private_pool(pool)
+        self._under_way.append(pool)
+
+    def end(self, pool: PoolId) -> None:
+        """Send them where they went before."""
+        if pool not in self._under_way:
+            raise InvalidSpec(f"pool {pool} is not allocated to; begin before you end")
+        self._under_way.remove(pool)
+
+    def release(self, pool: PoolId) -> None:
+        """One user less: a graph was destroyed, a pool went out of scope."""
+        private = self._heap.private.get(pool)
+        if private is None or not private.use_count:
+            raise InvalidSpec(f"pool {pool} has no users; release it once for each create and begin")
+        private.use_count -= 1
+        if not private.use_count:
+            self._unused.append(pool)
+
+    def pool_of(self, *, is_small: bool) -> BlockPool:
+        """Where a request goes."""
+        heap = self._heap
+        if not self._under_way:
+            return heap.small if is_small else heap.large
+        newest_first = heap.settings.version >= NEWEST_POOL_FIRST_SINCE
+        private = heap.private[self._under_way[-1 if newest_first else 0]]
+        return private.small if is_small else private.large
+
+    def release_unused(self, only: PoolId | None = None) -> None:
+        """Give back the memory of pools without users; a pool that holds nothing any more is gone."""
+        for pool in [unused for unused in self._unused if only in (None, unused)]:
+            private = self._heap.private[pool]
+            release_private(self._heap, private)
+            if not any(b.pool.pool in (private.small, private.large) for b in self._heap.blocks.values()):
+                del self._heap.private[pool]
+                self._unused.remove(pool)
+
+
+def record_use(block: Block, stream: int, *, is_capturing: bool) -> None:
+    """Note that a stream uses the block; its own stream needs no note."""
+    if stream == block.pool.stream:
+        return
+    if block.foreign is None:
+        block.foreign = ForeignUse()
+    if stream not in block.foreign.streams:
+        block.foreign.streams.append(stream)
+    if is_capturing:
+        block.foreign.captured.add(stream)
+
+
+class AwaitedFrees:
+    """Events on foreign streams, in the order in which they were recorded, and frees put off by a capture."""
+
+    def __init__(self, free: Callable[[Block], None]) -> None:
+        """None yet.
+
+        Args:
+            free: completes the free of a block whose events are over
+        """
+        self._free = free
+        self._waiting: dict[ForeignUse, Block] = {}
+        self._queues: dict[int, deque[ForeignUse]] = {}  # stream -> one per event; some may wait no longer
+        self._reached: dict[int, int] = {}  # stream -> events at the front that are over
+        self._deferred: list[ForeignUse] = []
+
+    def __bool__(self) -> bool:
+        """Whether any block waits."""
+        return bool(self._waiting)
+
+    def add(self, block: Block, *, is_capturing: bool) -> None:
+        """A freed block with foreign uses: events are recorded, after the capture where one is under way."""
+        foreign = block.foreign
+        assert foreign is not None
+        self._waiting[foreign] = block
+        if is_capturing:
+            self._deferred.append(foreign)
+        else:
+            self._record(foreign)
+
+    def _record(self, foreign: ForeignUse) -> None:
+        for stream in foreign.streams:
+            self._queues.setdefault(stream, deque()).append(foreign)
+        foreign.num_events = len(foreign.streams)
+        if not foreign.num_events:
+            self._end(foreign)
+
+    def _record_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for foreign in deferred:
+            if foreign in self._waiting:
+                # What a capture recorded is over when the capture is: the graph orders its streams itself.
+                foreign.streams = [stream for stream in foreign.streams if stream not in foreign.captured]
+                self._record(foreign)
+
+    def reach(self, stream: int | None) -> None:
+        """The GPU has done what was recorded on a stream so far, or on all."""
+        for queued in list(self._queues) if stream is None else [stream]:
+            if queued in self._queues:
+                self._reached[queued] = len(self._queues[queued])
+
+    def poll(self) -> None:
+        """Free what is known to be over: at the start of every request outside captures."""
+        self._record_deferred()
+        reached, self._reached = self._reached, {}
+        for stream, count in reached.items():
+            queue = self._queues[stream]
+            over = [queue.popleft() for _ in range(min(count, len(queue)))]
+            for foreign in over:
+                foreign.num_events -= 1
+                if not foreign.num_events and foreign in self._waiting:
+                    self._end(foreign)
+
+    def synchronize(self) -> None:
+        """Wait for everything."""
+        self._record_deferred()
+        self.reach(None)
+        self.poll()
+
+    def complete(self, block: Block) -> None:
+        """Free one block now, whatever its place in the queues."""
+        assert block.foreign is not None
+        self._end(block.foreign)
+
+    def _end(self, foreign: ForeignUse) -> None:
+        self._free(self._waiting.pop(foreign))
+        if not self._waiting:  # what is left in the queues was completed before its turn
+            for queue in self._queues.values():
+                queue.clear()
+
 
 NOWHERE: Final = -1
 """Index where no free block may serve a request."""
@@ -33,7 +198,6 @@ class Search:
         "_release_all",
         "max_split_bytes",
         "num_alloc_retries",
-        "num_oom_rejections",
         "num_ooms",
     )
 
@@ -41,7 +205,6 @@ class Search:
         """Nothing searched yet.
 
         Args:
-            heap: where
             contexts: captures and pools in use
             release_all: gives the whole cache back
         """
@@ -55,7 +218,6 @@ class Search:
         self.max_split_bytes = 2 * LARGEST_REQUEST_BYTES if limit is None else limit
         self.num_alloc_retries = 0
         self.num_ooms = 0
-        self.num_oom_rejections = 0
 
     def best_fit(self, free: FreeBlocks, size: int, *, expands: bool) -> Block | None:
         """The free block for a rounded request, taken out of its set."""
@@ -90,26 +252,20 @@ class Search:
     def grow(self, free: FreeBlocks, size: int) -> Block | None:
         """New device memory for a rounded request, after releasing as little of the cache as it takes.
 
-        Returns: a block in no set, of the pool or of one that stands in for it; None: memory is out
+        Returns: a block in no set; None: memory is out
         """
         heap = self._heap
         wanted_bytes = self.segment_bytes(size)
         collect_garbage(heap)
         if heap.settings.throw_on_cudamalloc_oom and not heap.fits_limit(wanted_bytes):
-            self.num_oom_rejections += 1
             return None
-        overflows_early = heap.settings.version >= LAST_RESORT_BEFORE_RELEASE_SINCE
         block = self._take(free, size, wanted_bytes)
-        if block is None and overflows_early:
-            block = self._last_resort(free, size)
         if block is None and release_available(heap, free, size):
             block = self._take(free, size, wanted_bytes)
         if block is None and not self._contexts:
             self._release_all()
             self.num_alloc_retries += 1
             block = self._take(free, size, wanted_bytes)
-        if block is None and not overflows_early:
-            block = self._last_resort(free, size)
         self.num_ooms += block is None
         return block
 
@@ -123,13 +279,3 @@ class Search:
         if not heap.fits_limit(wanted_bytes):
             return None
         return expand(heap, free, size) if free.pool.expands else heap.new_segment(free, size)
-
-    def _last_resort(self, free: FreeBlocks, size: int) -> Block | None:
-        """A free block of a pool that was made for that, for a request of the default pool."""
-        if free.pool.owner != DEFAULT_POOL:
-            return None
-        for pool in self._contexts.last_resort(is_small=free.pool.is_small):
-            block = self.best_fit(pool.on(free.stream), size, expands=False)
-            if block is not None:
-                return block
-        return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramcast.doctor.failures.read import diagnosed
+from vramcast.doctor.failures.diagnose import diagnosed
 
 if TYPE_CHECKING:
     from vramcast.domain.failure import Diagnosis

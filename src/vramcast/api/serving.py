@@ -103,7 +103,7 @@ def reconciliation_of(
     merged = question_of(options, file, SERVE_OPTIONS, command="serve").options
     if save_calibration is not None and "calibration" in merged:
         raise InvalidSpec("--save-calibration compares with the plain prediction; leave out --calibration")
-    from vramcast.doctor.reconcile import reconcile as reconciled
+    from vramcast.doctor.compare import reconcile as reconciled
     from vramcast.question.calibration import write_calibration
 
     found = reconciled(log, merged)

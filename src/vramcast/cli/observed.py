@@ -24,7 +24,7 @@ from vramcast.cli.shared import (
 from vramcast.errors import InvalidSpec
 from vramcast.question.options import OPTIONS
 from vramcast.report.messages import words_here
-from vramcast.sources.whole_files import write_whole
+from vramcast.sources.files import write_whole
 
 EXIT_NOTHING_FOUND = 1
 UNCALIBRATED = {name: option for name, option in OPTIONS.items() if name != "calibration"}
@@ -121,7 +121,7 @@ def oom(
     vramcast oom train.log --file job.toml
     vramcast oom train.log --snapshot dump.pickle
     """
-    from vramcast.doctor.failures.read import is_snapshot
+    from vramcast.doctor.failures.diagnose import is_snapshot
     from vramcast.report import failure
 
     only_checks = checks and text is None and snapshot is None

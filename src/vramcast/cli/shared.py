@@ -98,7 +98,7 @@ class Reporting(NamedTuple):
             return
         from vramcast.question.whole_command import question_command
         from vramcast.report.written import report_of
-        from vramcast.sources.whole_files import write_whole
+        from vramcast.sources.files import write_whole
 
         command = question_command(self.command, asked, **files)
         kind = self.path.suffix.removeprefix(".")

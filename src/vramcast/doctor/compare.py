@@ -1,19 +1,24 @@
-"""Measured beside predicted, entry by entry; which entry explains most; what later questions could learn from it."""
+"""A server's log beside its prediction, entry by entry; which entry explains most; what later questions could learn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
+from vramcast.doctor.question import question_of
 from vramcast.domain.answer import RankAnswer, ServeAnswer
 from vramcast.domain.calibration import PRINTED_AS, Calibration, Correction
 from vramcast.domain.program import Category
 from vramcast.domain.reconciliation import Compared, Reconciliation, Remark
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.estimate.corrections import plan_facts
-from vramcast.sources.logs.found import MeasuredRank, ServingLog
+from vramcast.estimate.serving import answer
+from vramcast.sources.logs import read_log
+from vramcast.sources.logs.wording import MeasuredRank, ServingLog
 from vramcast.units import MIB, format_bytes
 
 PARTS: Final[dict[str, tuple[str, ...]]] = {
@@ -51,8 +56,6 @@ def reconciliation(
     """The log beside the answer.
 
     Args:
-        log: one start-up
-        job: the question it answers
         found: the answer to that question
         remarks: what was settled on the way
     """
@@ -280,3 +283,18 @@ def _versions(job: ServeJob) -> tuple[Version, Version]:
     return job.version[:2], job.version[:2]
 
 
+def reconcile(path: Path, given: Mapping[str, Any]) -> Reconciliation:
+    """The last start-up of a log held against its prediction.
+
+    Args:
+        given: options of `vramcast serve` that win over what the log says, and what it does not say
+
+    Raises: VramcastError of one sentence when the log cannot be read, or the question not be answered
+    """
+    log = read_log(path)
+    job, remarks = question_of(log, given)
+    found = reconciliation(log, job, answer(job), remarks)
+    if found.calibration is None:
+        return found
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    return replace(found, calibration=replace(found.calibration, date=today))

@@ -24,7 +24,7 @@ from vramcast.domain.snapshot import (
     Snapshot,
     Trace,
 )
-from vramcast.sources.whole_files import write_whole
+from vramcast.sources.files import write_whole
 
 PROTOCOL: Final = 4
 _NO_CONTEXT: Final = "N/A"

@@ -19,7 +19,7 @@ from vramcast.emit.model_names import hub_id, is_cut
 from vramcast.emit.readme import readme
 from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
-from vramcast.sources.whole_files import Content, write_folder
+from vramcast.sources.files import Content, write_folder
 from vramcast.states.optimizers import canonical
 
 README: Final = "README.md"

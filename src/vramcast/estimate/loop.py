@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
-from vramcast.allocator.codes import Run
+from vramcast.allocator.gaps import Run
 
 PATIENCE: Final = 8_000_000
 """Events that a process plays interpreted first, four seconds of work: no single question has so many [count]."""

@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 
 from msgspec.msgpack import encode
 
-from vramcast.allocator.codes import BODY_BITS, BODY_MASK, REPEAT, Run, repeat
-from vramcast.allocator.gaps import Gaps
+from vramcast.allocator.gaps import BODY_BITS, BODY_MASK, REPEAT, Gaps, Run, repeat
 from vramcast.domain.job import Phase
 from vramcast.domain.program import STEADY_REPEATS, Alloc, Loop, Program, Tensor
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from vramcast.allocator import Allocator, Settings
-from vramcast.allocator.codes import Run
-from vramcast.allocator.gaps import BeyondAddresses, Gaps, OutOfCapacity
+from vramcast.allocator.gaps import BeyondAddresses, Gaps, OutOfCapacity, Run
 from vramcast.domain.job import Phase
 from vramcast.domain.program import Program, Tensor, events
 from vramcast.errors import InvalidSpec, OutOfMemory

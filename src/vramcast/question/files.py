@@ -9,7 +9,7 @@ from typing import Any, Final
 from vramcast.catalogue.documents import NoDocument, parse_toml, parse_yaml
 from vramcast.errors import SourceError, UnknownName
 from vramcast.question.options import OPTIONS, Option, over
-from vramcast.sources.whole_files import write_whole
+from vramcast.sources.files import write_whole
 
 LARGEST_FILE: Final = 1 << 20
 """A job file is a few lines; more is a mistake or an attack [bytes]."""

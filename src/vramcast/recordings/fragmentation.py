@@ -1,4 +1,4 @@
-"""Where reserved memory is that no tensor has: rounding, holes, cached segments; and who keeps it from going back.
+"""The map of segments, and where reserved memory is that no tensor has: rounding, holes, cached segments; who keeps it.
 
 Fragmentation is 1 - peak active / peak reserved [GMLake], Guo et al., ASPLOS 2024, arXiv:2401.08156, section 2.
 """
@@ -6,12 +6,72 @@ Fragmentation is 1 - peak active / peak reserved [GMLake], Guo et al., ASPLOS 20
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import DEFAULT_POOL, BlockView, PoolId, SegmentView
-from vramcast.recordings.segments import Part, part_of
 from vramcast.units import MIB
+
+
+class Part(IntEnum):
+    """What a stretch of a segment is."""
+
+    LIVE = 0
+    FREE = 1
+    AWAITS_FREE = 2
+
+
+class Stretch(NamedTuple):
+    """Neighbouring blocks of one kind."""
+
+    part: Part
+    size_bytes: int
+    num_blocks: int
+
+
+class Bar(NamedTuple):
+    """One segment."""
+
+    address: int
+    size_bytes: int
+    live_bytes: int
+    free_bytes: int
+    largest_free_bytes: int
+    is_small: bool
+    is_expandable: bool
+    stream: int
+    pool: PoolId
+    stretches: tuple[Stretch, ...]  # by address; they add up to the segment
+
+
+def part_of(block: BlockView) -> Part:
+    """What a block is."""
+    if block.is_free:
+        return Part.FREE
+    return Part.AWAITS_FREE if block.awaits_free else Part.LIVE
+
+
+def segment_map(segments: Iterable[SegmentView]) -> tuple[Bar, ...]:
+    """The bars by address."""
+    return tuple(_bar(segment) for segment in sorted(segments, key=lambda segment: segment.address))
+
+
+def _bar(segment: SegmentView) -> Bar:
+    free = [block.size_bytes for block in segment.blocks if block.is_free]
+    live = sum(block.size_bytes for block in segment.blocks if part_of(block) == Part.LIVE)
+    return Bar(
+        segment.address, segment.size_bytes, live, sum(free), max(free, default=0), segment.is_small,
+        segment.is_expandable, segment.stream, segment.pool, tuple(_stretches(segment)),
+    )
+
+
+def _stretches(segment: SegmentView) -> Iterator[Stretch]:
+    for part, blocks in groupby(segment.blocks, key=part_of):
+        sizes = [block.size_bytes for block in blocks]
+        yield Stretch(part, sum(sizes), len(sizes))
+
 
 SIZE_CLASSES: Final = (MIB, 10 * MIB, 100 * MIB, 1000 * MIB)
 """Upper ends of the classes of holes; the last has none. 1 and 10 MiB are where the allocator itself changes rules
@@ -117,7 +177,6 @@ def fragmentation(segments: Iterable[SegmentView], event: int, *, top: int) -> F
     """Reserved memory after an event, part by part.
 
     Args:
-        segments: the state after the event
         event: its index; -1 is the state before the first
         top: how many holes and pinned segments to name
     """
@@ -157,9 +216,6 @@ def contiguity(
 
     Args:
         segments: the state when it was asked for
-        request_bytes: what was asked for [bytes]
-        stream: on which it was asked
-        pool: from which
         driver_free_bytes: free on the card besides, where known [bytes]
     """
     free = [

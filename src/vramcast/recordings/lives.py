@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.cublas import SMALL_BYTES
 from vramcast.domain.snapshot import NO_STACK, Action, Annotation, DeviceSnapshot, Snapshot, Trace
-from vramcast.recordings.kinds import Kind, Kinds
+from vramcast.recordings.stacks import Kind, Kinds
 from vramcast.recordings.start import held_at_start
 
 

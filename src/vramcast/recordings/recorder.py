@@ -52,7 +52,6 @@ class Recorder:
         """A process that has done nothing yet.
 
         Args:
-            settings: the options of PYTORCH_CUDA_ALLOC_CONF
             capacity_bytes: what the driver can give to the allocator; None: without end [bytes]
             total_bytes: what the driver reports as the size of the card; None: the capacity [bytes]
             most_events: how many are kept, the newest

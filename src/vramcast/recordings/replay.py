@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from vramcast.allocator.following import FollowingAllocator
-from vramcast.allocator.rounding import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES, round_size
+from vramcast.allocator.settings import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES, round_size
 from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
 from vramcast.domain.snapshot import (
@@ -30,10 +30,10 @@ from vramcast.domain.snapshot import (
     Trace,
 )
 from vramcast.errors import InvalidSpec, OutOfMemory
-from vramcast.recordings.recorded import RecordedDriver
 from vramcast.recordings.start import (
     NO_SLACK,
     Doubt,
+    RecordedDriver,
     change_of,
     gaps_in_doubt,
     held_at_start,
@@ -227,8 +227,6 @@ def state_after(
     """Segments and blocks after an event, each live block with the stack that allocated it.
 
     Args:
-        snapshot: the recording
-        device: one of its devices
         index: of the event; -1: before the first
         slack: of older blocks, as the replay found it
         at_recorded: give live blocks the address that the events know them by, also where the simulation had to put
@@ -266,8 +264,6 @@ class Player:
         """Before the first event.
 
         Args:
-            snapshot: the recording
-            device: one of its devices
             slack: the least that older blocks had beyond their requests, as an earlier replay found it [bytes]
         """
         self.trace = device.trace

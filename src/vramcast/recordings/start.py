@@ -1,25 +1,102 @@
-"""The state before the first event of a recording, which mostly begins in the middle of a process.
+"""What a recording tells a simulated process: its driver, and its state before the first event, mostly in mid-life.
 
 The final table is rolled back. Only one thing is then unknown: how much larger than its rounded request a block was
 that is older than the recording and was freed during it. In the large pool a free block is never 1 MiB or less, so a
 gap behind it that small is its own; into a larger one the first request from that gap tells, as it is put at its start.
-Source: [caching] pytorch c10/cuda/CUDACachingAllocator.cpp, should_split and alloc_found_block
+[caching] pytorch c10/cuda/CUDACachingAllocator.cpp, should_split and alloc_found_block
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from vramcast.allocator import BlockView, SegmentView, Settings, round_size
 from vramcast.allocator.options import OPTIONS, option_pairs
-from vramcast.allocator.rounding import SMALL_BYTES, SMALL_SEGMENT_BYTES
+from vramcast.allocator.settings import SMALL_BYTES, SMALL_SEGMENT_BYTES
 from vramcast.domain.snapshot import Action, DeviceSnapshot, SizesAre, Snapshot, Trace
+from vramcast.errors import OutOfMemory
 from vramcast.units import GIB
+
+SegmentEvent = tuple[Action, int, int]
+"""(action, address, size [bytes])"""
+
+_GIVEN_BACK: Final = frozenset({Action.SEGMENT_FREE, Action.SEGMENT_UNMAP})
+_NOWHERE: Final = 1 << 60
+"""Addresses from here on stand for segments that the recording does not have."""
+
+
+class RecordedDriver:
+    """What is left of the segment events between two other events; the allocator's own are held against them."""
+
+    def __init__(self) -> None:
+        """No events yet."""
+        self.pending: deque[SegmentEvent] = deque()
+        self.is_full = False  # nothing beyond what is pending succeeds: the request ran out of memory
+        self.matched = 0
+        self.surplus = 0
+        self._unknown_address = _NOWHERE
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether memory is returned next."""
+        return bool(self.pending) and self.pending[0][0] in _GIVEN_BACK
+
+    @property
+    def only_gives_back(self) -> bool:
+        """Whether nothing new follows what is returned."""
+        return self.gives_back and self.pending[-1][0] in _GIVEN_BACK
+
+    @property
+    def given_back(self) -> list[int]:
+        """Addresses of the segments that are returned before anything else happens, in order."""
+        return [address for _, address, _ in takewhile(lambda event: event[0] == Action.SEGMENT_FREE, self.pending)]
+
+    def skip_given_back(self) -> None:
+        """Pass over what the recording returned and the simulation does not hold."""
+        while self.gives_back:
+            self.pending.popleft()
+
+    def allocate(self, size_bytes: int) -> int:
+        """The recorded address of a segment of this size."""
+        self._check()
+        if self.pending and self.pending[0][::2] == (Action.SEGMENT_ALLOC, size_bytes):
+            return self.pending[0][1]
+        return self._elsewhere(size_bytes)
+
+    def reserve(self, size_bytes: int) -> int:
+        """Where the recording maps the first page of a new range."""
+        self._check()
+        if self.pending and self.pending[0][0] == Action.SEGMENT_MAP:
+            return self.pending[0][1]
+        return self._elsewhere(size_bytes)
+
+    def map(self, address: int, size_bytes: int) -> None:
+        """Pages exist where the recording mapped any."""
+        self._check()
+
+    def _check(self) -> None:
+        # The real device was full here: the cache was given back first.
+        if self.gives_back or (self.is_full and not self.pending):
+            raise OutOfMemory("the device was full at this point of the recording")
+
+    def _elsewhere(self, size_bytes: int) -> int:
+        self._unknown_address += size_bytes
+        return self._unknown_address
+
+    def compare(self, action: str, address: int, size_bytes: int) -> None:
+        """Hold an event of the simulated allocator against the next recorded one."""
+        if self.pending and self.pending[0] == (Action[action.upper()], address, size_bytes):
+            self.pending.popleft()
+            self.matched += 1
+        else:
+            self.surplus += 1
+
 
 MOST_RANGE_BYTES: Final = 324 * GIB
 """Address space of an expandable segment on the largest card, 288 GiB, as the card of a recording is not known."""
@@ -99,7 +176,6 @@ def unlisted_at_start(device: DeviceSnapshot, held: Iterable[OlderBlock]) -> int
     """What the recorded allocator counted before the first event and no event speaks of [bytes].
 
     Args:
-        device: of a recording
         held: its blocks that were live then
     """
     if device.totals is None or not len(device.trace):
@@ -133,8 +209,6 @@ def start_segments(
     """Segments and blocks before the first event, by address.
 
     Args:
-        snapshot: the recording
-        device: one of its devices
         slack: what blocks had beyond their requests at least, where a replay found it [bytes]
 
     Raises: InvalidSpec where the recording contradicts itself: a block outside every segment, or two in one place.
@@ -221,7 +295,6 @@ def _first_requests(held: list[OlderBlock], ends: dict[int, int], trace: Trace) 
     Args:
         held: blocks of before the recording, by address
         ends: number of a block among them -> end of its segment
-        trace: the events
     """
     starts = [block.address for block in held]
     doubtful = {number for number, block in enumerate(held) if not block.is_exact}

@@ -1,4 +1,4 @@
-"""The same requests under other settings of the allocator, or on another card.
+"""The same requests under other settings of the allocator or on another card, and which settings would have helped.
 
 What was live before the recording has to be laid out anew, as another setting would have laid it out otherwise: its
 blocks are requested by address, oldest segment first, before the first event. The settings of the recording are
@@ -7,14 +7,16 @@ treated alike, so that the figures can be compared.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Literal
 
 from vramcast.allocator import Allocator, Settings
+from vramcast.allocator.settings import segment_bytes
 from vramcast.allocator.views import OTHER_STREAM
 from vramcast.domain.model import Noun
-from vramcast.domain.snapshot import DEFAULT_POOL, Action, DeviceSnapshot, PoolId, SizesAre, Snapshot
+from vramcast.domain.snapshot import DEFAULT_POOL, NO_STACK, Action, DeviceSnapshot, PoolId, SizesAre, Snapshot, Trace
 from vramcast.errors import OutOfMemory
-from vramcast.recordings.replay import Pools
+from vramcast.recordings.replay import Pools, Replayed
 from vramcast.recordings.start import OlderBlock, held_at_start, recorded_settings, unlisted_at_start
 
 CONFS: Final = (
@@ -56,8 +58,6 @@ def under(
     It ends at the first request that fails where the recorded one did not: what a program does then is its own affair.
 
     Args:
-        snapshot: the recording
-        device: one of its devices
         conf: value of PYTORCH_CUDA_ALLOC_CONF; None: as the process was started, as far as this simulation knows it
         capacity_bytes: what the driver can give to the allocator; None: everything [bytes]
 
@@ -165,3 +165,94 @@ class _Run:
             self.num_ooms_avoided += 1
         except OutOfMemory:
             self.num_ooms += 1
+
+
+class Advice(Noun, frozen=True):
+    """What replays under other settings come to."""
+
+    kind: Literal["avoids", "none_avoids", "not_repeated", "lowers", "unsure", "none"]
+    tried: int  # settings besides those of the recording
+    best: Variant | None = None  # None where none helps
+    saved_bytes: int = 0  # of the peak of reserved memory, against the settings of the recording
+
+
+def ran_out(variant: Variant) -> bool:
+    """Whether any request failed under these settings."""
+    return variant.out_of_memory is not None or variant.num_ooms > 0
+
+
+def advice(variants: Sequence[Variant], recorded_bytes: int | None = None) -> Advice | None:
+    """The best of the settings; the first are those of the recording. None where no others were tried.
+
+    Args:
+        variants: replays under each
+        recorded_bytes: the peak of reserved memory as it really was; what differs between that and the replay under the
+            settings of the recording comes of laying out anew what was live before, and a saving below it proves
+            nothing [bytes]
+    """
+    if len(variants) < 2:
+        return None
+    own, *others = variants
+    whole = [variant for variant in others if not ran_out(variant)]
+    best = min(whole, key=lambda variant: variant.peak_reserved_bytes, default=None)
+    if ran_out(own):
+        return Advice(kind="none_avoids" if best is None else "avoids", tried=len(others), best=best)
+    if own.num_ooms_avoided:
+        return Advice(kind="not_repeated", tried=len(others))
+    saved = 0 if best is None else own.peak_reserved_bytes - best.peak_reserved_bytes
+    if best is None or saved <= 0:
+        return Advice(kind="none", tried=len(others))
+    gap = 0 if recorded_bytes is None else abs(recorded_bytes - own.peak_reserved_bytes)
+    return Advice(kind="lowers" if saved > gap else "unsure", tried=len(others), best=best, saved_bytes=saved)
+
+
+_RETURNS: Final = frozenset({Action.SEGMENT_FREE, Action.SEGMENT_UNMAP})
+PAGE_BYTES: Final = 2 << 20
+"""The driver's pages: what an allocator has is a multiple of them."""
+
+
+def recorded_capacity(device: DeviceSnapshot, replayed: Replayed) -> int | None:
+    """What the allocator could have had, as far as the recording says [bytes].
+
+    By what it held and the driver had free when it first ran out, or by the request that failed, where a limit other
+    than the card refused it; else by what it gave back to make room; else the card, where that is named.
+    """
+    trace = device.trace
+    held = replayed.reserved
+    for index, action in enumerate(trace.actions):
+        if action == Action.OOM and held is not None:
+            refused = segment_bytes(trace.sizes[index])
+            free = trace.addresses[index] if device.has_segments else refused
+            return held[index] + max(0, min(free, refused - PAGE_BYTES))
+    limit = limit_by_retries(device, replayed)
+    return limit if limit is not None else device.capacity_bytes
+
+
+def limit_by_retries(device: DeviceSnapshot, replayed: Replayed) -> int | None:
+    """The most that can have been there when cached segments were returned to make room for another one [bytes].
+
+    A request returns its cache only after the driver refused: what was held and the segment together were too much.
+    Both events then have the stack of that request; a program that empties its cache itself does so at another line.
+    None where no request did so, no stacks tell, or more was held at another time.
+    """
+    peak = replayed.peak_reserved_bytes
+    if not replayed.num_alloc_retries or replayed.reserved is None or peak is None:
+        return None
+    trace = device.trace
+    held = limit = None
+    for index, action in enumerate(trace.actions):
+        if action in _RETURNS:
+            held = held if held is not None else replayed.reserved[index - 1] if index else None
+            continue
+        if action == Action.SEGMENT_ALLOC and held is not None and _one_request(trace, index):
+            refused = held + trace.sizes[index]
+            limit = refused if limit is None else min(limit, refused)
+        held = None
+    if limit is None or limit <= peak:
+        return None
+    return (limit - 1) // PAGE_BYTES * PAGE_BYTES
+
+
+def _one_request(trace: Trace, index: int) -> bool:
+    """Whether the segment of this event was taken by the call that returned the one before."""
+    return trace.stacks[index] == trace.stacks[index - 1] != NO_STACK

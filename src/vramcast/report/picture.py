@@ -15,7 +15,7 @@ from vramcast.domain.planning import Point
 from vramcast.errors import InvalidSpec, SourceError
 from vramcast.report.messages import Words
 from vramcast.report.plan_words import fleet_words
-from vramcast.sources.whole_files import write_whole
+from vramcast.sources.files import write_whole
 
 COLUMNS: Final = 64
 ROWS: Final = 14

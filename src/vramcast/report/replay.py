@@ -8,9 +8,8 @@ from typing import Final
 from vramcast.domain.snapshot import BlockView
 from vramcast.recordings.examine import Examined, in_order, main_device
 from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
-from vramcast.recordings.peak import Group, Held
+from vramcast.recordings.peak import Group, Held, Point
 from vramcast.recordings.replay import Basis, Outcome
-from vramcast.recordings.timeline import Point
 from vramcast.report.braille import chart
 from vramcast.report.messages import Words
 from vramcast.report.replay_parts import difference_lines, failures, leak_lines, settings, variants_title

@@ -7,14 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from vramcast.domain.snapshot import BlockView, Frame
-from vramcast.recordings.difference import Difference, Grown, Moment
-from vramcast.recordings.examine import Examined, Failure, main_device
-from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
-from vramcast.recordings.leaks import Leaks
-from vramcast.recordings.peak import Group, Held, Holder
-from vramcast.recordings.segments import Bar
+from vramcast.recordings.examine import Difference, Examined, Failure, Grown, Moment, main_device
+from vramcast.recordings.fragmentation import Bar, Fragmentation, Hole, Pinned
+from vramcast.recordings.peak import Group, Held, Holder, Timeline
 from vramcast.recordings.stacks import is_python, shown
-from vramcast.recordings.timeline import Timeline
+from vramcast.recordings.steps import Leaks
 from vramcast.recordings.variants import Variant
 
 SCHEMA: Final = 1

@@ -15,9 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.domain.snapshot import BlockView, Frame
 from vramcast.recordings.examine import Examined, main_device
-from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
+from vramcast.recordings.fragmentation import Bar, Fragmentation, Hole, Pinned
 from vramcast.recordings.peak import Group, Held
-from vramcast.recordings.segments import Bar
 from vramcast.recordings.stacks import is_python, is_users, place_of, shown, top_frames
 from vramcast.report.messages import Words
 from vramcast.report.replay import about
@@ -42,7 +41,7 @@ from vramcast.report.replay_words import (
     plain,
     share,
 )
-from vramcast.sources.whole_files import write_whole
+from vramcast.sources.files import write_whole
 from vramcast.units import format_bytes
 
 MOST_BLOCKS: Final = 1000

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from vramcast.recordings.advice import Advice, ran_out
-from vramcast.recordings.difference import Difference, Grown, Moment
-from vramcast.recordings.examine import Examined, Failure
-from vramcast.recordings.leaks import Leak, Leaks
+from vramcast.recordings.examine import Difference, Examined, Failure, Grown, Moment
 from vramcast.recordings.replay import Outcome
 from vramcast.recordings.start import held_at_start, unlisted_at_start
-from vramcast.recordings.variants import Variant
+from vramcast.recordings.steps import Leak, Leaks
+from vramcast.recordings.variants import Advice, Variant, ran_out
 from vramcast.report.messages import Words
 from vramcast.report.replay_words import FRAMES, Stacks, category_name, known_size, plain, share, signed
 from vramcast.report.text import table

@@ -53,7 +53,6 @@ def read_url(
     """A file of at most `most` bytes, or `most` bytes of it from `first` on.
 
     Args:
-        url: http or https address
         most: largest body; a longer whole file is refused, a longer part is cut [bytes]
         token: sent as bearer token to the address's own host only
         first: where a part begins; None for the whole file [bytes]
@@ -79,7 +78,6 @@ def read_lines(url: str, *, most: int, seconds: float) -> Iterator[str]:
     """The lines of a text of at most `most` bytes, as they arrive: a list of hundreds of megabytes is never held.
 
     Args:
-        url: http or https address
         most: largest body [bytes]
         seconds: longest time for all of it
 

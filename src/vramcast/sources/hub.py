@@ -19,19 +19,21 @@ from vramcast.domain.checkpoint import Checkpoint, StoredWeights
 from vramcast.domain.model import Noun
 from vramcast.errors import SourceError
 from vramcast.sources.fetch import Refused, read_url
+from vramcast.sources.files import write_whole
 from vramcast.sources.resolve import LARGEST_CONFIG, model_from_json, read_bounded
-from vramcast.sources.safetensors import (
+from vramcast.sources.weights import (
     INDEX,
     LARGEST_HEADER,
     LENGTH_BYTES,
     SINGLE,
+    compared,
     header_length,
+    joined,
+    noted,
     parse_header,
     parse_index,
     read_directory,
 )
-from vramcast.sources.weights import compared, joined, noted
-from vramcast.sources.whole_files import write_whole
 
 HUGGING_FACE: Final = "https://huggingface.co"
 MODELSCOPE: Final = "https://www.modelscope.cn"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.model import Model
@@ -93,8 +93,7 @@ def _from_directory(folder: Path, missing: str = "") -> Checkpoint:
 
 def _from_gguf(path: Path) -> Checkpoint:
     from vramcast.families import model_from_config
-    from vramcast.sources.gguf import read_file
-    from vramcast.sources.gguf_config import config_of
+    from vramcast.sources.gguf import config_of, read_file
     from vramcast.sources.weights import compared
 
     header = read_file(path)
@@ -104,8 +103,7 @@ def _from_gguf(path: Path) -> Checkpoint:
 
 def _with_weights(model: Model, folder: Path) -> Checkpoint:
     """The model with its headers, and a note where the checkpoint beside its config disagrees."""
-    from vramcast.sources.safetensors import read_directory
-    from vramcast.sources.weights import compared
+    from vramcast.sources.weights import compared, read_directory
 
     return compared(model, read_directory(folder))
 
@@ -124,14 +122,52 @@ def read_bounded(path: Path) -> bytes:
 
 def model_from_json(text: bytes, *, name: str) -> Model:
     """The model of a config.json's text."""
-    import msgspec
-
     from vramcast.families import model_from_config
 
+    return model_from_config(decoded(text, name=name), name=name)
+
+
+def decoded(data: bytes, *, name: str) -> dict[str, Any]:
+    """The object of a config.json's text.
+
+    Raises: SourceError of one sentence
+    """
+    import msgspec
+
     try:
-        config = msgspec.json.decode(text)
+        found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"{name}: config.json is not JSON ({str(error)[:120]})") from error
-    if not isinstance(config, dict):
+        raise SourceError(f"{name}: config.json is not JSON ({str(error)[:120]})") from None
+    if not isinstance(found, dict):
         raise SourceError(f"{name}: config.json holds no object")
-    return model_from_config(config, name=name)
+    return found
+
+
+def config_of(text: str) -> dict[str, Any]:
+    """The config.json behind a name, a path or a hub id, as its library reads it.
+
+    Raises: UnknownName with the nearest catalogue names, SourceError for unusable files and hubs
+    """
+    from vramcast.catalogue.models import read_entry, resolve_name
+
+    try:
+        return dict(read_entry(resolve_name(text)).config)
+    except UnknownName:
+        if os.path.exists(text):  # noqa: PTH110  # pathlib costs 3 ms of start-up
+            return read_config(text)
+        if HUB_ID.fullmatch(text):
+            from vramcast.sources.hub import config_from_hub
+
+            return decoded(config_from_hub(text), name=text)
+        raise
+
+
+def read_config(text: str) -> dict[str, Any]:
+    """A config.json, or that of a folder.
+
+    Raises: SourceError of one sentence
+    """
+    from pathlib import Path
+
+    path = Path(text)
+    return decoded(read_bounded(path / "config.json" if path.is_dir() else path), name=text)

@@ -1,15 +1,26 @@
-"""How the headers of a checkpoint compare with its config."""
+"""Headers of safetensors files, without reading a weight, and how a checkpoint compares with its config.
+
+A file is 8 bytes of little-endian header length, the header as JSON, then the data. The rules checked are those of
+the reference implementation: header of at most 100 MB, offsets that cover the data without gap or overlap, and sizes
+that follow from dtype and shape (huggingface/safetensors, safetensors/src/tensor.rs).
+"""
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from vramcast.domain.checkpoint import Checkpoint, StoredWeights
+import msgspec
+
+from vramcast.domain.checkpoint import Checkpoint, StoredTensor, StoredWeights
 from vramcast.domain.model import Model
+from vramcast.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
 
 PACKED: Final = frozenset({"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f4", "f6_e2m3", "f6_e3m2"})
 """Dtypes whose elements are not weights one by one: several share an element, or they are indices."""
@@ -63,3 +74,171 @@ def _element_notes(model: Model, found: int) -> tuple[str, ...]:
                 return (f"checkpoint also stores {extras} ({difference} elements)",)
     share = 100 * difference / expected
     return (f"checkpoint holds {found} elements where the config gives {expected} ({share:+.2f} %)",)
+
+
+LENGTH_BYTES: Final = 8
+LARGEST_HEADER: Final = 100_000_000
+LARGEST_INDEX: Final = 100_000_000
+MOST_SHARDS: Final = 2_000
+INDEX: Final = "model.safetensors.index.json"
+SINGLE: Final = "model.safetensors"
+
+DTYPES: Final = (
+    "BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+    "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64",
+)
+DTYPE_BITS: Final = {name: int(re.sub(r"^[A-Z]+|_.*", "", name) or 8) for name in DTYPES}
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+    metadata: dict[str, Any] = {}
+
+
+def header_length(prefix: bytes, *, file: str, file_bytes: int | None = None) -> int:
+    """Length of the JSON header, from the first eight bytes.
+
+    Raises: SourceError for a length no header has
+    """
+    if len(prefix) < LENGTH_BYTES:
+        raise SourceError(f"{file}: {len(prefix)} bytes are too few for a safetensors file")
+    length = int.from_bytes(prefix[:LENGTH_BYTES], "little")
+    if not 2 <= length <= LARGEST_HEADER:
+        raise SourceError(f"{file}: a header of {length} bytes is no safetensors header (2 to {LARGEST_HEADER})")
+    if file_bytes is not None and LENGTH_BYTES + length > file_bytes:
+        raise SourceError(f"{file}: is cut short, its header of {length} bytes does not fit {file_bytes} bytes")
+    return length
+
+
+def parse_header(header: bytes, *, file: str, file_bytes: int | None = None) -> StoredWeights:
+    """The tensors of a header.
+
+    Args:
+        header: the JSON, without its length [bytes]
+        file: how errors call it
+        file_bytes: size of the whole file, checked against the last offset when known [bytes]
+
+    Raises: SourceError naming file and tensor
+    """
+    try:
+        entries = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"{file}: the safetensors header is no JSON table ({error})") from error
+    entries.pop("__metadata__", None)
+    spans: list[tuple[int, int, str]] = []
+    tensors = []
+    for name, raw in entries.items():
+        tensor, start, end = _tensor(name, raw, file)
+        tensors.append(tensor)
+        spans.append((start, end, name))
+    data = None if file_bytes is None else file_bytes - LENGTH_BYTES - len(header)
+    _check_spans(sorted(spans), data, file)
+    return StoredWeights(tensors=tuple(tensors))
+
+
+def _tensor(name: str, raw: msgspec.Raw, file: str) -> tuple[StoredTensor, int, int]:
+    where = f"{file}: tensor {name[:80]!r}"
+    try:
+        entry = msgspec.json.decode(raw, type=_Entry)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"{where}: {error}") from error
+    bits = DTYPE_BITS.get(entry.dtype)
+    if bits is None:
+        raise SourceError(f"{where}: dtype {entry.dtype[:20]!r} is none of {', '.join(DTYPE_BITS)}")
+    if len(entry.shape) > 64 or any(size < 0 for size in entry.shape):
+        raise SourceError(f"{where}: shape must be at most 64 sizes from 0 up")
+    tensor = StoredTensor(name=name, dtype=entry.dtype.lower(), shape=tuple(entry.shape), num_bytes=0)
+    elements = tensor.elements
+    if elements > LARGEST_ELEMENTS or elements * bits % 8:
+        raise SourceError(f"{where}: {elements} elements of {entry.dtype} are not a possible size")
+    start, end = entry.data_offsets
+    if not 0 <= start <= end or end - start != elements * bits // 8:
+        raise SourceError(f"{where}: offsets {start}..{end} do not hold its {elements * bits // 8} bytes")
+    return msgspec.structs.replace(tensor, num_bytes=end - start), start, end
+
+
+def _check_spans(spans: list[tuple[int, int, str]], data_bytes: int | None, file: str) -> None:
+    position = 0
+    for start, end, name in spans:
+        if start != position:
+            problem = "overlaps the one before" if start < position else "leaves a gap before it"
+            raise SourceError(f"{file}: tensor {name[:80]!r} at {start} {problem}")
+        position = end
+    if data_bytes is not None and position != data_bytes:
+        raise SourceError(f"{file}: {data_bytes} bytes of data where the header lists {position}")
+
+
+def read_file(path: Path) -> StoredWeights:
+    """The tensors of one local file; only its header is read.
+
+    Raises: SourceError naming the file
+    """
+    try:
+        with path.open("rb") as file:
+            file_bytes = file.seek(0, 2)
+            file.seek(0)
+            length = header_length(file.read(LENGTH_BYTES), file=path.name, file_bytes=file_bytes)
+            header = file.read(length)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
+    return parse_header(header, file=path.name, file_bytes=file_bytes)
+
+
+def parse_index(text: bytes, *, file: str) -> tuple[tuple[str, ...], int | None]:
+    """Shard names of an index, and the total size it states [bytes].
+
+    Raises: SourceError for names that are not plain file names, and for what is no index
+    """
+    if len(text) > LARGEST_INDEX:
+        raise SourceError(f"{file}: an index of more than {LARGEST_INDEX} bytes is refused")
+    try:
+        index = msgspec.json.decode(text, type=_Index)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"{file}: no safetensors index ({error})") from error
+    shards = tuple(sorted(set(index.weight_map.values())))
+    for shard in shards:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}\.safetensors", shard):
+            raise SourceError(f"{file}: shard {shard[:80]!r} is not a plain .safetensors file name")
+    if not 1 <= len(shards) <= MOST_SHARDS:
+        raise SourceError(f"{file}: lists {len(shards)} shards where 1 to {MOST_SHARDS} are possible")
+    return shards, stated_size(index.metadata)
+
+
+def stated_size(metadata: Mapping[str, object]) -> int | None:
+    """`total_size` of an index, when it is a plausible number."""
+    size = metadata.get("total_size")
+    if isinstance(size, float) and size.is_integer():
+        size = int(size)
+    return size if isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**60 else None
+
+
+def read_index(path: Path) -> StoredWeights:
+    """The tensors of all shards of a local index; shards that are missing leave only the stated size."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_INDEX + 1)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
+    shards, size = parse_index(text, file=path.name)
+    missing = [shard for shard in shards if not (path.parent / shard).is_file()]
+    if missing and size is not None:
+        return StoredWeights(listed_bytes=size)
+    if missing:
+        raise SourceError(f"{path}: shard {missing[0]} is missing beside it")
+    return joined(read_file(path.parent / shard) for shard in shards)
+
+
+def read_directory(folder: Path) -> StoredWeights | None:
+    """The checkpoint of a directory; None when it holds no safetensors."""
+    if (folder / INDEX).is_file():
+        return read_index(folder / INDEX)
+    if (folder / SINGLE).is_file():
+        return read_file(folder / SINGLE)
+    files = sorted(folder.glob("*.safetensors"))[:MOST_SHARDS]
+    return joined(map(read_file, files)) if files else None

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from vramcast.allocator import Settings, round_size
-from vramcast.allocator.messages import size_text
+from vramcast.allocator.failure import size_text
 from vramcast.catalogue.contexts import context_bytes
 from vramcast.domain.answer import LedgerEntry, Peak, RankAnswer
 from vramcast.domain.device import FALLBACK_CONTEXT_BYTES, Gpu

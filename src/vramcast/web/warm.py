@@ -3,7 +3,7 @@
 import gc
 
 import vramcast.api
-import vramcast.doctor.failures.read
+import vramcast.doctor.failures.diagnose
 import vramcast.emit.write
 import vramcast.estimate.serving
 import vramcast.estimate.training

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vramcast.api import job_of
 from vramcast.doctor.failures.case import Facts
-from vramcast.doctor.failures.checks import CHECKS, checks_of
+from vramcast.doctor.failures.job import CHECKS, checks_of
 from vramcast.report.messages import rare_messages
 
 

@@ -41,7 +41,7 @@ def surroundings(draw: st.DrawFn) -> Facts:
     )
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(statements(), max_size=3), surroundings())
 def test_any_statement_has_a_diagnosis_and_a_report_in_every_language(told: list[Statement], facts: Facts) -> None:
     found = diagnosis("x", Told(statements=tuple(told), whole=facts), Given(every_check=True))

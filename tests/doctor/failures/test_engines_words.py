@@ -7,13 +7,12 @@ from msgspec.structs import replace
 
 from tests.doctor.failures._statements import sizes, stated
 from vramcast.doctor.failures.case import Facts, case_of
-from vramcast.doctor.failures.causes import Judged, judge
+from vramcast.doctor.failures.causes import ORDER, Judged, judge, meaning_of
 from vramcast.doctor.failures.diagnose import Told, diagnosis
 from vramcast.doctor.failures.fixes import fixes_of
-from vramcast.doctor.failures.meaning import ORDER, meaning_of
 from vramcast.domain.failure import Cause, Fix, Statement
 from vramcast.report.messages import rare_messages
-from vramcast.sources.failures.figures import NUMBERS
+from vramcast.sources.failures.wording import NUMBERS
 
 FULL = sizes(tried=1.5, total=79.11, free=0.88, allocated=75.12, unallocated=1.03)
 

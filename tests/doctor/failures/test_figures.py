@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes
-from vramcast.doctor.failures.figures import figures_of
+from vramcast.doctor.failures.case import figures_of
 from vramcast.units import GIB, MIB
 
 

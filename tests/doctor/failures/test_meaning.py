@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.doctor.failures._statements import FRAGMENTED, sizes, stated
 from vramcast.doctor.failures.case import HOST, LIBRARIES, LLAMA, NOT_MEMORY, SERVERS, TABLES, TORCH, case_of
-from vramcast.doctor.failures.meaning import meaning_of
+from vramcast.doctor.failures.causes import meaning_of
 from vramcast.sources.failures import FAMILIES
 from vramcast.units import MIB
 

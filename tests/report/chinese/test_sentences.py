@@ -19,7 +19,7 @@ ENGLISH = re.compile(r"(?<![\w/.`'-])[A-Za-z][a-z']+(?:,? [a-z][a-z']+){2,}")
 COMMANDS = re.compile(r"`[^`]*`|pip install [\w, ]+|npm \w+ [\w@]+|zstd -d|truth/[^ ]*")
 
 READ_BY_US = (
-    "allocator/blocks.py", "allocator/caching.py", "allocator/failure.py", "allocator/heap.py", "allocator/pools.py",
+    "allocator/caching.py", "allocator/failure.py", "allocator/heap.py", "allocator/search.py",
     "allocator/views.py", "catalogue/contexts.py", "catalogue/cudnn.py", "catalogue/gpus.py", "catalogue/instances.py",
     "catalogue/models.py", "catalogue/multiprocessors.py", "catalogue/pipelines.py", "catalogue/prices.py",
     "catalogue/tables.py", "sources/prices/", "emit/readme.py", "emit/replicas.py",

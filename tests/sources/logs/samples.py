@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vramcast.sources.logs import parse
-from vramcast.sources.logs.found import ServingLog
-from vramcast.sources.logs.lines import COLOURS, LogLine
+from vramcast.sources.logs.wording import COLOURS, LogLine, ServingLog
 from vramcast.units import GIB
 
 FOLDER = Path(__file__).with_name("data")

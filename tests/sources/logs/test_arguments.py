@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.sources.logs.arguments import argument, split_arguments
+from vramcast.sources.logs.options import argument, split_arguments
 
 
 @pytest.mark.parametrize(

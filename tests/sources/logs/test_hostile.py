@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.sources.logs.samples import NAMES, parsed, sample
 from vramcast.errors import SourceError
 from vramcast.sources.logs import READERS
-from vramcast.sources.logs.arguments import argument, split_arguments
-from vramcast.sources.logs.lines import LONGEST_LINE
-from vramcast.sources.logs.wording import Wording, facts_of
+from vramcast.sources.logs.options import argument, split_arguments
+from vramcast.sources.logs.wording import LONGEST_LINE, Wording, facts_of
 
 ALL_LINES = [line for name in NAMES for line in sample(name).splitlines(keepends=True)]
 WORDINGS = {known.pattern.pattern: known for reader, _ in READERS for known in (*reader.markers, *reader.wordings)}

@@ -8,8 +8,9 @@ import pytest
 
 from tests.sources.logs.samples import FOLDER, gib, sample
 from vramcast.errors import SourceError
-from vramcast.sources.logs import lines, read_log
-from vramcast.sources.logs.lines import LogLine, log_lines
+from vramcast.sources.logs import read_log
+from vramcast.sources.logs import wording as lines
+from vramcast.sources.logs.wording import LogLine, log_lines
 
 
 def lines_of(path: Path) -> list[LogLine]:

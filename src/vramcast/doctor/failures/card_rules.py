@@ -1,15 +1,13 @@
 """Evidence in the figures of a card: what they add up to, and which cause that speaks for.
 
-[message] pytorch c10/cuda/CUDACachingAllocator.cpp; [specification of the figures] `figures.py`
+[message] pytorch c10/cuda/CUDACachingAllocator.cpp; [specification of the figures] `case.py`
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from vramcast.doctor.failures.case import LIBRARIES, Case, percent, size
-from vramcast.doctor.failures.figures import ROUNDING
-from vramcast.doctor.failures.rule import Holds, Rule, Values, between, known
+from vramcast.doctor.failures.case import LIBRARIES, ROUNDING, Case, Holds, Rule, Values, between, known, percent, size
 from vramcast.domain.failure import Cause
 from vramcast.units import GIB, MIB
 

@@ -8,20 +8,18 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.allocator.rounding import segment_bytes
+from vramcast.allocator.settings import segment_bytes
 from vramcast.doctor.failures.case import TORCH, Facts, size
 from vramcast.domain.failure import Fix, Statement
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.snapshot import Action, DeviceSnapshot, Snapshot
 from vramcast.errors import VramcastError
-from vramcast.recordings.advice import ran_out
-from vramcast.recordings.capacity import recorded_capacity
 from vramcast.recordings.examine import held_after
-from vramcast.recordings.kinds import Kind, Kinds
 from vramcast.recordings.lives import Category, Lives, lives_of
 from vramcast.recordings.peak import Places
 from vramcast.recordings.replay import Outcome, Replayed, replay
-from vramcast.recordings.variants import CONFS, Variant, under
+from vramcast.recordings.stacks import Kind, Kinds
+from vramcast.recordings.variants import CONFS, Variant, ran_out, recorded_capacity, under
 
 DIGITS: Final = re.compile(r"\d+")
 FAMILY: Final = "torch-snapshot"

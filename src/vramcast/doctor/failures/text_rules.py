@@ -21,11 +21,14 @@ from vramcast.doctor.failures.case import (
     TABLES,
     TORCH,
     Case,
+    Holds,
+    Rule,
+    Values,
+    known,
     percent,
     serving,
     size,
 )
-from vramcast.doctor.failures.rule import Holds, Rule, Values, known
 from vramcast.domain.answer import Fit
 from vramcast.domain.failure import Cause
 from vramcast.units import GIB

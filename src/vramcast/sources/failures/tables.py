@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from vramcast.sources.failures.figures import SIZE, size_of
-from vramcast.sources.failures.wording import Family, Match, Numbers, Reader, Table, Wording
+from vramcast.sources.failures.wording import SIZE, Family, Match, Numbers, Reader, Table, Wording, size_of
 from vramcast.units import MIB
 
 MOST_DEVICES: Final = 256
@@ -169,7 +168,7 @@ GPUSTAT_ROW: Final = (
     r"\[(?P<device>[0-9]{1,3})\] [^|]{3,60}\|[^|]{3,40}\| ?(?P<used>[0-9]{1,7}) ?/ ?(?P<total>[0-9]{1,7}) MB"
 )
 
-FAMILIES: Final[dict[str, Family]] = {
+TABLES: Final[dict[str, Family]] = {
     "memory-summary": Family(
         "PyTorch, memory_summary()", (SUMMARY,), "support", "pytorch/pytorch torch/cuda/memory.py"
     ),

@@ -9,11 +9,8 @@ from msgspec.structs import replace
 
 from vramcast.errors import SourceError
 from vramcast.sources.logs import llamacpp, sglang, tensorrt_llm, vllm
-from vramcast.sources.logs.found import ServingLog
-from vramcast.sources.logs.lines import LogLine, log_lines
-from vramcast.sources.logs.memory_errors import MESSAGES
-from vramcast.sources.logs.options import CARDS
-from vramcast.sources.logs.wording import Reader, Startup, facts_of, startups
+from vramcast.sources.logs.options import CARDS, MESSAGES
+from vramcast.sources.logs.wording import LogLine, Reader, ServingLog, Startup, facts_of, log_lines, startups
 
 if TYPE_CHECKING:
     from pathlib import Path

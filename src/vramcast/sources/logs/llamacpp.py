@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from vramcast.domain.program import Category
 from vramcast.sources.logs import options
-from vramcast.sources.logs.found import MeasuredRank, ServingLog
-from vramcast.sources.logs.memory_errors import MESSAGES, out_of_memory
-from vramcast.sources.logs.wording import Reader, Startup, wording
+from vramcast.sources.logs.options import MESSAGES, out_of_memory
+from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, wording
 
 BUFFER: Final = (
     r"(?P<function__t>[A-Za-z_]\w{2,60}): {1,40}(?P<device__t>[A-Za-z]\S{0,40}) {1,40}"

@@ -13,10 +13,8 @@ from typing import Any, Final
 
 from vramcast.domain.program import Category
 from vramcast.sources.logs import options
-from vramcast.sources.logs.arguments import split_arguments
-from vramcast.sources.logs.found import MeasuredRank, ServingLog
-from vramcast.sources.logs.memory_errors import MESSAGES, out_of_memory
-from vramcast.sources.logs.wording import Reader, Startup, rest_of_line, wording
+from vramcast.sources.logs.options import MESSAGES, out_of_memory, split_arguments
+from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, rest_of_line, wording
 
 LABEL: Final = re.compile(r"\[[^\[\]]{0,40}?((?: (?:DP|PP|TP|EP|CP|ATTN_TP|ATTN_DP|MOE_EP)\d{1,4}){1,6})\]")
 STAGE: Final = re.compile(r"\bPP(\d{1,4})")

@@ -12,10 +12,8 @@ from typing import Any, Final
 
 from vramcast.domain.program import Category
 from vramcast.sources.logs import options
-from vramcast.sources.logs.arguments import argument
-from vramcast.sources.logs.found import MeasuredRank, ServingLog
-from vramcast.sources.logs.memory_errors import MESSAGES, out_of_memory
-from vramcast.sources.logs.wording import Reader, Startup, Wording, wording
+from vramcast.sources.logs.options import MESSAGES, argument, out_of_memory
+from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, Wording, wording
 
 LABEL: Final = re.compile(r"\[RANK (\d{1,5})\]|\[INFO\] Rank (\d{1,5})\b")
 

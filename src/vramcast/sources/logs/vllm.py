@@ -13,10 +13,8 @@ from typing import Any, Final
 
 from vramcast.domain.program import Category
 from vramcast.sources.logs import options
-from vramcast.sources.logs.arguments import split_arguments
-from vramcast.sources.logs.found import MeasuredRank, ServingLog
-from vramcast.sources.logs.memory_errors import MESSAGES, out_of_memory
-from vramcast.sources.logs.wording import Reader, Startup, rest_of_line, wording
+from vramcast.sources.logs.options import MESSAGES, out_of_memory, split_arguments
+from vramcast.sources.logs.wording import MeasuredRank, Reader, ServingLog, Startup, rest_of_line, wording
 
 LABEL: Final = re.compile(r"\(((?:Engine_?Core|VllmWorker|Worker|ApiServer|APIServer|RayWorker)[^()]{0,80})\)")
 PROCESS: Final = re.compile(r" ?,? ?(?:pid|ip)=[\w.:]{1,60}")

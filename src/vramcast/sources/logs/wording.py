@@ -1,17 +1,125 @@
 """What engines print, as tables: a needle that a line must hold, and a pattern whose named groups are the facts.
 
 A group is named `fact__unit`; units: b, kib, mib, gib (bytes), size ("1.5 GiB"), n (count), x (number), t (text).
-Patterns are bounded and see a bounded part of a line, so that no line, however hostile, takes long.
+Lines are bounded in size, without colours, progress bars one line per state. Patterns are bounded and see a bounded
+part of a line, so that no line, however hostile, takes long.
 """
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from vramcast.sources.logs.lines import LogLine
+from vramcast.domain.model import Noun
+from vramcast.errors import SourceError
+from vramcast.sources.files import SNIFFED, encoding_of
 from vramcast.units import GIB, KIB, MIB
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class MeasuredRank(Noun, frozen=True):
+    """What one process measured of its card."""
+
+    label: str  # as the log calls it; "" where there is only one
+    num_bytes: dict[str, int]  # by ledger category; "activations+communication" where only their sum is known
+    stage: int | None = None  # of the pipeline, counted from 0
+
+
+class OutOfMemoryMessage(Noun, frozen=True):
+    """The figures of an out-of-memory message [bytes]. What it does not say is None."""
+
+    tried: int | None = None  # the request that failed
+    total: int | None = None  # of the card
+    free: int | None = None
+    process: int | None = None  # in use by this process, beside the allocator included
+    others: int | None = None  # in use by other processes, where the message lists them
+    allocated: int | None = None  # live tensors
+    unallocated: int | None = None  # reserved, not allocated
+    pools: int | None = None  # private pools, which CUDA graphs keep
+    stage: str = ""  # what had been done: "load", "profile", "capture", "serve"
+
+
+class ServingLog(Noun, frozen=True):
+    """One start-up."""
+
+    name: str  # of the file
+    engine: str  # as questions name it
+    version: str = ""  # as the log writes it
+    options: dict[str, Any] = {}  # of `vramcast serve`, as far as the log says
+    models: tuple[str, ...] = ()  # names and paths of the model, the most telling first
+    quantisation: str = ""  # as the log calls it
+    cards: tuple[str, ...] = ()  # names of cards, one per device where devices are listed
+    card_bytes: int | None = None  # memory of the card in all
+    held_bytes: int | None = None  # in use on the card before the server began
+    ranks: tuple[MeasuredRank, ...] = ()
+    counts: dict[str, float] = {}  # "tokens", "concurrency", "blocks"
+    pool_is_rest: bool = True  # the cache takes what everything else leaves
+    over_devices: bool = False  # the ranks are devices of one process: only their sum is comparable
+    startups: int = 1
+    cut: bool = False  # the file is longer than what was read of it
+    out_of_memory: OutOfMemoryMessage | None = None
+    refusal: str = ""  # what the engine said when it gave up
+
+
+LARGEST_LOG: Final = 64 << 20
+"""A start-up is over long before; what follows in a larger log is not read [characters]."""
+
+MOST_LINES: Final = 1_000_000
+"""As `LARGEST_LOG`, for logs of short lines [count]."""
+
+LONGEST_LINE: Final = 64 << 10
+"""The longest line of a server, its whole configuration, has a tenth of that; the rest is dropped [characters]."""
+
+COLOURS: Final = re.compile(r"(?:\x1b|#033|\^\[)\[[0-9;?]{0,20}[A-Za-z]")
+"""Terminal sequences, also as syslog and `cat -v` write the escape character."""
+
+
+class LogLine(NamedTuple):
+    """One line and where it stands."""
+
+    number: int
+    text: str
+
+
+class LogLines:
+    """The lines of a text, read once, and whether any were left out."""
+
+    def __init__(self, text: io.TextIOBase) -> None:
+        self.cut = False  # the text is longer than what is read of it
+        self._text = text
+
+    def __iter__(self) -> Iterator[LogLine]:
+        number = used = 0
+        while line := self._text.readline(LONGEST_LINE):
+            number += 1
+            used += len(line)
+            yield LogLine(number, COLOURS.sub("", line) if "[" in line else line)
+            while not line.endswith("\n") and used < LARGEST_LOG:
+                if not (line := self._text.readline(LONGEST_LINE)):
+                    return
+                used += len(line)
+            if used >= LARGEST_LOG or number >= MOST_LINES:
+                self.cut = bool(self._text.readline(1))
+                return
+
+
+def log_lines(path: Path) -> Iterator[LogLines]:
+    """The lines of a file, one object that is good until the generator goes on.
+
+    Raises: SourceError naming the file when it cannot be read, is empty or holds no text
+    """
+    try:
+        with path.open("rb") as file:
+            encoding = encoding_of(file.peek(SNIFFED)[:SNIFFED], name=str(path))
+            with io.TextIOWrapper(file, encoding=encoding, errors="replace") as text:
+                yield LogLines(text)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from None
+
 
 MOST_RECORDS: Final = 20_000
 """Facts kept of one start-up; a real one has a few hundred."""

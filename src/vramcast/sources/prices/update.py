@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,17 +13,8 @@ from vramcast.catalogue.prices import COLUMNS, Key, Prices, known_prices, read_p
 from vramcast.catalogue.tables import read_text
 from vramcast.domain.price import Price
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
-from vramcast.sources.prices.found import Found, Request
-from vramcast.sources.whole_files import write_whole
-
-SOURCES: Final[dict[str, str]] = {
-    "alibaba": "vramcast.sources.prices.alibaba",
-    "aws": "vramcast.sources.prices.aws",
-    "azure": "vramcast.sources.prices.azure",
-    "gcp": "vramcast.sources.prices.gcp",
-    "lambda": "vramcast.sources.prices.lambdalabs",
-}
-"""Providers with a public list; each module has `BASE` and `read`."""
+from vramcast.sources.files import write_whole
+from vramcast.sources.prices.lists import SOURCES, Request
 
 WITHOUT: Final[dict[str, str]] = {
     "pai": "PAI publishes no list; its prices need an account (GetQuota, ListEcsSpecs). Give --price or --prices",
@@ -82,11 +72,11 @@ def _read(
 ) -> tuple[Outcome, dict[Key, Price]]:
     if provider in WITHOUT:
         return Outcome(provider, failure=WITHOUT[provider]), {}
-    module = import_module(SOURCES[provider])
+    address, read = SOURCES[provider]
     machines = frozenset(machine.name for machine in instances() if machine.provider == provider)
-    request = Request((base or module.BASE).rstrip("/"), machines, regions, today)
+    request = Request((base or address).rstrip("/"), machines, regions, today)
     try:
-        found: Found = module.read(request)
+        found = read(request)
         if not found.prices:
             where = f" in {', '.join(regions)}" if regions else ""
             raise SourceError(f"{found.source} lists no price of a machine of the catalogue{where}")

@@ -1,7 +1,9 @@
 """Events of a pickle that look alike to the byte: one pattern reads thousands of them at the speed of C.
 
 A pattern is learnt from an event that was read opcode by opcode: the references to its keys are literal, its values
-are groups. So it depends on no version of torch, only on one event being written as the one before.
+are groups. So it depends on no version of torch, only on one event being written as the one before. Repeats are
+possessive: no pattern ever steps back, whatever the bytes.
+[pickle] CPython Lib/pickletools.py
 """
 
 from __future__ import annotations
@@ -9,11 +11,86 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from vramcast.domain.snapshot import Action, Trace
-from vramcast.sources.snapshots.limits import LARGEST_ADDRESS, LARGEST_SIZE
-from vramcast.sources.snapshots.memo import Memo
-from vramcast.sources.snapshots.opcodes import GET, INTEGER, POOL, STACK, TEXT, memo_index, small_integer
+from vramcast.domain.snapshot import Action, Frame, Trace
+from vramcast.sources.snapshots.streams import LARGEST_ADDRESS, LARGEST_SIZE
 from vramcast.sources.snapshots.tables import ACTIONS, StackIndex, Tables, integer
+
+STOP: Final = 0x2E
+STACK_GLOBAL: Final = 0x93
+OBJECTS: Final = frozenset(b"cRbioPQ\x81\x82\x83\x84\x92\x93")
+"""Opcodes that name or build objects: GLOBAL, REDUCE, BUILD, INST, OBJ, persistent ids, NEWOBJ, extensions."""
+
+GET: Final = rb"(?:h.|j.{4})"
+PUT: Final = rb"(?:\x94|q.|r.{4})"
+INTEGER: Final = (
+    rb"(?:K.|M..|J.{4}|\x8a(?:\x06.{6}|\x07.{7}|\x05.{5}|\x08.{8}|\x04.{4}|\x09.{9}|\x03.{3}|\x02.{2}|\x01.|\x00))"
+)
+_LONGEST_INLINE: Final = 64
+INLINE_TEXT: Final = (
+    rb"\x8c(?:" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(_LONGEST_INLINE + 1)) + rb")\x94"
+)
+TEXT: Final = rb"(?:" + GET + rb"|" + INLINE_TEXT + rb")"
+STACK: Final = rb"(?:" + GET + rb"|\]\x94(?:\(" + GET + rb"++e|" + GET + rb"a)?+)"
+POOL: Final = rb"(?:" + GET + rb"|" + INTEGER + INTEGER + rb"\x86\x94)"
+
+REFERENCES: Final = re.compile(rb"\](" + PUT + rb")?+\((" + GET + rb"++)e", re.DOTALL)
+"""A list of things that were written before, as nearly all stacks are; groups: its memo entry, the references."""
+RUN: Final = re.compile(GET + rb"++", re.DOTALL)
+_REFERENCE: Final = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
+
+
+def memo_index(reference: bytes) -> int:
+    """Which memo entry a BINGET or LONG_BINGET fetches."""
+    return int.from_bytes(reference[1:], "little")
+
+
+def memo_indices(references: bytes) -> list[int]:
+    """The same of a run of them."""
+    return [int.from_bytes(short or long, "little") for short, long in _REFERENCE.findall(references)]
+
+
+def small_integer(raw: bytes) -> int:
+    """The value of an INTEGER; 0 for nothing.
+
+    >>> small_integer(bytes([0x8A, 2, 0, 1]))
+    256
+    """
+    kind = raw[:1]
+    if kind == b"\x8a":
+        return int.from_bytes(raw[2:], "little", signed=True)
+    return int.from_bytes(raw[1:], "little", signed=kind == b"J")
+
+
+class Memo:
+    """The entries in order, and the stacks that runs of references stand for."""
+
+    def __init__(self, tables: Tables) -> None:
+        """Nothing written yet."""
+        self.entries: list[Any] = []
+        self._tables = tables
+        self._frames: dict[int, Frame] = {}
+        self._stacks: dict[bytes, StackIndex | None] = {}
+
+    def stack(self, references: bytes) -> StackIndex | None:
+        """The stack of a run of references to frames; None where they refer to something else."""
+        if references in self._stacks:
+            return self._stacks[references]
+        frames = [self._frame(index) for index in memo_indices(references)]
+        stack = self._tables.stack_of(tuple(frame for frame in frames if frame)) if all(frames) else None
+        self._tables.spend(8 + len(references) // 8)
+        self._stacks[references] = stack
+        return stack
+
+    def _frame(self, index: int) -> Frame | None:
+        known = self._frames.get(index)
+        if known is not None:
+            return known
+        value = self.entries[index]
+        if type(value) is not dict or "filename" not in value:
+            return None
+        known = self._frames[index] = self._tables.frame(value)
+        return known
+
 
 READ_EVENT: Final[dict[str, Any]] = {}
 """Stands for an event that is in its columns already."""

@@ -8,10 +8,8 @@ from typing import Any, Final
 
 from msgspec import MsgspecError, json
 
-from vramcast.sources.snapshots.limits import DEEPEST
-from vramcast.sources.snapshots.streams import CHUNK_BYTES, Source
+from vramcast.sources.snapshots.streams import CHUNK_BYTES, DEEPEST, Source, Window
 from vramcast.sources.snapshots.tables import Damaged
-from vramcast.sources.snapshots.window import Window
 
 LARGEST_ELEMENT: Final = 16 * 2**20
 """Of one event or one segment [bytes]."""

@@ -1,4 +1,7 @@
-"""The bytes of a recording, unpacked, in windows: whatever the size of the file, little of it is in memory."""
+"""The bytes of a recording, unpacked, in windows: whatever the size of the file, little of it is in memory.
+
+A hostile file ends in one sentence and not in an exhausted machine.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,36 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 from vramcast.errors import SourceError
-from vramcast.sources.snapshots.limits import FREE_RATIO_BYTES, LARGEST_RATIO, most_values
+
+LARGEST_BYTES: Final = 8 * 2**30
+"""Unpacked; a million events with stacks take a quarter of a GB to one GB [bytes]."""
+LARGEST_RATIO: Final = 250
+"""Unpacked over packed size; real recordings have 20 to 100."""
+FREE_RATIO_BYTES: Final = 256 * 2**20
+"""Below this any ratio is taken [bytes]."""
+MOST_EVENTS: Final = 1 << 24
+"""49 bytes each in columns and a few references: about 2 GB."""
+MOST_VALUES: Final = 1 << 25
+"""Values held at once beside the events; a container counts as 8, a text by its length."""
+FREE_VALUES: Final = 1 << 20
+"""So many of them any file may hold."""
+VALUES_PER_BYTE: Final = 2
+"""And so many more for each of its bytes: recordings with nothing but blocks and stacks have 0.8."""
+VALUES_PER_PACKED_BYTE: Final = 100
+"""The same of a compressed one: 5 where little is alike, as many times more as it is smaller where much is."""
+LONGEST_TEXT: Final = 1 << 20
+DEEPEST: Final = 100
+"""Containers inside one another."""
+MOST_DEVICES: Final = 4096
+LARGEST_ADDRESS: Final = 2**64 - 1
+LARGEST_SIZE: Final = 2**63 - 1
+
+
+def most_values(file_bytes: int, *, is_packed: bool) -> int:
+    """Values that a file of that size may hold beside its events: a small file must not ask for much work."""
+    each = VALUES_PER_PACKED_BYTE if is_packed else VALUES_PER_BYTE
+    return min(MOST_VALUES, FREE_VALUES + each * file_bytes)
+
 
 CHUNK_BYTES: Final = 4 * 2**20
 _READ_BYTES: Final = 2**20
@@ -160,3 +192,27 @@ def _zstd(stream: Any, name: str) -> Readable:
         ) from None
     reader: Readable = zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(stream)
     return reader
+
+
+class Window:
+    """Bytes of a source from `base` on; `position` is where the reader is in them."""
+
+    def __init__(self, source: Source) -> None:
+        """Begin where `source` stands."""
+        self._source = source
+        self._data, self._position, self._base = b"", 0, 0
+        self._at_end = False
+
+    def _refill(self, wanted: int = CHUNK_BYTES) -> None:
+        """Let go of what was read, and fetch until there are so many bytes, or no more."""
+        parts = [self._data[self._position :]]
+        size = len(parts[0])
+        while size < wanted:
+            part = self._source.read(wanted - size)
+            if not part:
+                self._at_end = True
+                break
+            parts.append(part)
+            size += len(part)
+        self._base += self._position
+        self._data, self._position = b"".join(parts), 0

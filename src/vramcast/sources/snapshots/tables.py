@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from vramcast.domain.snapshot import DEFAULT_POOL, Action, Annotation, Frame, PoolId, Trace
 from vramcast.errors import SourceError
-from vramcast.sources.snapshots.limits import (
+from vramcast.sources.snapshots.streams import (
     LARGEST_ADDRESS,
     LARGEST_SIZE,
     LONGEST_TEXT,

@@ -1,29 +1,156 @@
-"""The dict of `torch.cuda.memory._snapshot()`, of every version, as a Snapshot.
+"""The dict of `torch.cuda.memory._snapshot()`, of every version and as we write it ourselves, as a Snapshot.
 
 What changed over time is in docs/snapshots.md. [snapshot] pytorch torch/csrc/cuda/Module.cpp, memory_snapshot.cpp
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from msgspec import Struct, ValidationError, convert
+from msgspec.structs import replace
+
 from vramcast.domain.snapshot import (
     OWN_KEY,
+    PREDICTED,
     Action,
     Annotation,
     BlockView,
     DeviceSnapshot,
     SegmentView,
+    SizesAre,
     Snapshot,
+    Totals,
     Trace,
 )
-from vramcast.sources.snapshots.alloc_conf import alloc_conf
-from vramcast.sources.snapshots.limits import LARGEST_ADDRESS, MOST_DEVICES
-from vramcast.sources.snapshots.own_form import with_own
+from vramcast.sources.snapshots.streams import LARGEST_ADDRESS, LARGEST_SIZE, MOST_DEVICES
 from vramcast.sources.snapshots.tables import Damaged, Tables, integer, rows, text
 from vramcast.units import MIB
+
+_TEXTS: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "last_allocator_settings")
+_LONGEST: Final = 4096
+_LARGEST_SPLIT_MB: Final = 2**40
+_TABLE_ENTRIES: Final = 16
+_EXPANDABLE: Final = "expandable_segments:{}"
+_SAYS_EXPANDABLE: Final = re.compile(r"expandable_segments\s*:\s*(\w+)")
+
+
+def alloc_conf(settings: object, *, is_expandable: bool = False) -> str:
+    """The text itself where the snapshot has it, else one that says the same as the parsed fields.
+
+    Whether segments are expandable is as the parsed field says: a text set later replaces the earlier without
+    resetting it, and where the driver has no such segments the field says so [pytorch c10/cuda/CUDAAllocatorConfig.h,
+    expandable_segments]. Versions that write no settings show it by their segments.
+
+    >>> alloc_conf({"max_split_size": 134217728, "expandable_segments": True})
+    'max_split_size_mb:128,expandable_segments:True'
+    >>> alloc_conf({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "expandable_segments": False})
+    'expandable_segments:False'
+
+    Args:
+        settings: `allocator_settings` of the snapshot
+        is_expandable: whether every segment of the snapshot is expandable, and there is one
+    """
+    if not isinstance(settings, dict):
+        return _EXPANDABLE.format(True) if is_expandable else ""
+    for key in _TEXTS:
+        value = settings.get(key)
+        if isinstance(value, str) and value and len(value) <= _LONGEST and value.isprintable():
+            return _corrected(value, settings.get("expandable_segments"))
+    return ",".join(_parsed(settings))
+
+
+def _corrected(text: str, is_expandable: object) -> str:
+    """The text with what the parsed field says of expandable segments."""
+    said = _SAYS_EXPANDABLE.search(text)
+    if not isinstance(is_expandable, bool) or (said is not None and said[1] == "True") == is_expandable:
+        return text
+    now = _EXPANDABLE.format(is_expandable)
+    return f"{text},{now}" if said is None else text[: said.start()] + now + text[said.end() :]
+
+
+def _parsed(settings: Mapping[str, Any]) -> Iterator[str]:
+    split = settings.get("max_split_size")
+    if type(split) is int and MIB <= split < _LARGEST_SPLIT_MB * MIB:  # -1 or 2^64 - 1: no limit
+        yield f"max_split_size_mb:{split // MIB}"
+    threshold = settings.get("garbage_collection_threshold")
+    if type(threshold) is float and 0 < threshold < 1:
+        yield f"garbage_collection_threshold:{threshold:g}"
+    if settings.get("expandable_segments") is True:
+        yield _EXPANDABLE.format(True)
+    divisions = settings.get("roundup_power2_divisions")
+    if isinstance(divisions, dict):
+        yield from _divisions(divisions)
+
+
+def _divisions(table: Mapping[Any, Any]) -> Iterator[str]:
+    """One number where all 16 intervals have the same, else the list; keys are MB, powers of two from 1."""
+    keys = [str(2**power) for power in range(_TABLE_ENTRIES)]
+    values = [table.get(key) for key in keys]
+    if not all(type(value) is int and 0 <= value < 2**32 for value in values) or not any(values):
+        return
+    if len(set(values)) == 1:
+        yield f"roundup_power2_divisions:{values[0]}"
+        return
+    yield f"roundup_power2_divisions:[{','.join(f'{key}:{value}' for key, value in zip(keys, values, strict=True))}]"
+
+
+_MOST_REMARKS: Final = 100
+
+
+class _Own(Struct):
+    format: str = PREDICTED
+    sizes_are: SizesAre = SizesAre.REQUESTS
+    devices: list[int] = []
+    without_segments: list[int] = []
+    capacity_bytes: list[tuple[int, int]] = []
+    without_addresses: list[int] = []
+    totals: list[tuple[int, list[int], list[int]]] = []
+    remarks: list[str] = []
+
+
+def with_own(snapshot: Snapshot, said: Any) -> Snapshot:
+    """The snapshot with what stands under our key.
+
+    Raises: Damaged
+    """
+    try:
+        own = convert(said, _Own)
+    except (ValidationError, RecursionError) as problem:
+        raise Damaged(f"what stands under {OWN_KEY!r} is not ours ({str(problem)[:120]}); leave the key out") from None
+    capacities = {device: num_bytes for device, num_bytes in own.capacity_bytes if 0 < num_bytes <= LARGEST_SIZE}
+    known = {device.device: device for device in snapshot.devices}
+    for number in own.devices[:MOST_DEVICES]:
+        if 0 <= number <= MOST_DEVICES and number not in known:
+            known[number] = DeviceSnapshot(device=number, trace=Trace.empty(), segments=())
+    totals = {
+        number: _totals(*columns, trace=known[number].trace) for number, *columns in own.totals if number in known
+    }
+    devices = tuple(
+        replace(
+            known[number], has_segments=number not in own.without_segments, capacity_bytes=capacities.get(number),
+            has_addresses=number not in own.without_addresses, totals=totals.get(number),
+        )
+        for number in sorted(known)
+    )
+    remarks = (*own.remarks[:_MOST_REMARKS], *snapshot.remarks)
+    return replace(snapshot, format=own.format[:40], sizes_are=own.sizes_are, devices=devices, remarks=remarks)
+
+
+def _totals(allocated: list[int], reserved: list[int], *, trace: Trace) -> Totals | None:
+    """Columns as long as the trace; none for a trace without events.
+
+    Raises: Damaged
+    """
+    for column in (allocated, *([reserved] if reserved else [])):
+        if len(column) != len(trace) or not all(0 <= value <= LARGEST_SIZE for value in column):
+            raise Damaged(f"totals under {OWN_KEY!r} are not those of its events; leave the key out")
+    return Totals(array("Q", allocated), array("Q", reserved) if reserved else None) if allocated else None
+
 
 _SMALL_SEGMENT_BYTES: Final = 2 * MIB
 _STATES: Final[Mapping[str, tuple[bool, bool]]] = {  # is free, awaits its free

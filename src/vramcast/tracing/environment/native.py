@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import torch
 
-from vramcast.allocator.rounding import round_size
-from vramcast.allocator.statistics import PARTS
+from vramcast.allocator.settings import round_size
+from vramcast.allocator.views import PARTS
 from vramcast.domain.snapshot import COUNTS_EVENTS, OWN_KEY, PREDICTED, Action, BlockView, Frame, SegmentView, Snapshot
 from vramcast.tracing.environment.streams import CUDA
 from vramcast.tracing.memory import LEVELS, Device, Memory

@@ -194,8 +194,7 @@ def oom(asked: Asked) -> dict[str, Any] | Reply:
 
 def _diagnosed_recording(asked: Asked) -> Diagnosis:
     """The diagnosis of the recording that the body holds; its job stands in the address, as JSON."""
-    from vramcast.doctor.failures.diagnose import Given
-    from vramcast.doctor.failures.read import diagnosed_recording
+    from vramcast.doctor.failures.diagnose import Given, diagnosed_recording
 
     options, text = None, asked.query.get("job", "")
     if text:
@@ -210,8 +209,7 @@ def _diagnosed_recording(asked: Asked) -> Diagnosis:
 
 def _diagnosed_text(fields: Mapping[str, Any], sources: Sources) -> Diagnosis:
     """The diagnosis of a visitor's text, with the job that failed where it is given."""
-    from vramcast.doctor.failures.diagnose import Given
-    from vramcast.doctor.failures.read import diagnosed_text
+    from vramcast.doctor.failures.diagnose import Given, diagnosed_text
 
     refuse_others(fields, OOM_FIELDS)
     text, checks = text_field(fields, "text"), fields.get("checks", False)
