@@ -19,9 +19,8 @@ from vramcast.recordings.fragmentation import Fragmentation, Hole, Pinned
 from vramcast.recordings.peak import Group, Held
 from vramcast.recordings.segments import Bar
 from vramcast.recordings.stacks import is_python, is_users, place_of, shown, top_frames
-from vramcast.report.messages import Words
+from vramcast.report.messages import Words, rare_messages
 from vramcast.report.replay import about
-from vramcast.report.replay_messages import REPLAY_MESSAGES
 from vramcast.report.replay_parts import (
     advised,
     could_have,
@@ -133,7 +132,7 @@ def page_data(
 def _words(words: Words) -> dict[str, str]:
     named = {name: words(f"replay.{name}") for name in PAGE_WORDS}
     named |= {name: words(name) for name in ("reserved", "allocated")}
-    for key, texts in REPLAY_MESSAGES.items():
+    for key, texts in rare_messages().items():
         if key.startswith("replay.category."):
             named[key.removeprefix("replay.")] = words(key)
         elif key.startswith("replay.page.") and key != "replay.page.title":
