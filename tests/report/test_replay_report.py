@@ -13,11 +13,11 @@ from tests.recordings._made import Run, train
 from vramcast.domain.snapshot import Frame
 from vramcast.recordings.examine import Asked, Examined, examine
 from vramcast.recordings.lives import CATEGORIES
-from vramcast.report.braille import chart
 from vramcast.report.messages import LANGUAGES, Words, rare_messages
 from vramcast.report.replay import render
 from vramcast.report.replay_document import replay_document
 from vramcast.report.replay_page import page, page_data
+from vramcast.report.replay_words import chart
 from vramcast.units import MIB
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[2J<!--"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vramcast.domain.snapshot import DeviceSnapshot, Snapshot
     from vramcast.recordings.examine import Asked
     from vramcast.report.notebook import ShownDiagnosis
-    from vramcast.report.replay_shown import ShownReplay
+    from vramcast.report.recorded import ShownReplay
 
 
 def reconcile(
@@ -110,7 +110,7 @@ def replayed(
     Raises: VramcastError of one sentence when it holds nothing, or a setting cannot be used
     """
     from vramcast.recordings.examine import Asked, examine
-    from vramcast.report.replay_shown import ShownReplay
+    from vramcast.report.recorded import ShownReplay
 
     earlier = {one.device: one for one in against.devices} if against is not None else {}
     found, wanted = [], _devices(recording, device)

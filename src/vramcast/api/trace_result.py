@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vramcast.domain.traced import Traced
-from vramcast.report.trace_shown import ShownTrace
+from vramcast.report.recorded import ShownTrace
 
 
 class TraceResult(ShownTrace, frozen=True):

@@ -33,7 +33,7 @@ def command(
     """
     from vramcast.catalogue.gpus import filter_gpus, gpu_names, load_gpu, named_gpus, search_gpus
     from vramcast.errors import UnknownName
-    from vramcast.report.gpus import comparison, details, gpu_document, gpu_table
+    from vramcast.report.catalogue import compared_gpus, gpu_details, gpu_document, gpu_table
 
     words = words_here(lang)
     filtered = vendor is not None or generation is not None or min_memory is not None or sort is not None
@@ -52,5 +52,5 @@ def command(
     elif not exact:
         click.echo(gpu_table(cards, words), nl=False)
     else:
-        click.echo(details(cards[0]) if len(cards) == 1 else comparison(cards, words), nl=False)
+        click.echo(gpu_details(cards[0]) if len(cards) == 1 else compared_gpus(cards, words), nl=False)
     return 0

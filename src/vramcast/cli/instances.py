@@ -42,7 +42,7 @@ def command(
     """
     from vramcast.catalogue.clusters import Market
     from vramcast.catalogue.machines import Filter, compared, listed
-    from vramcast.report.market import comparison, machine_documents, machine_table
+    from vramcast.report.catalogue import compared_machines, machine_documents, machine_table
 
     market = Market(
         spot=spot, region=region, currency=currency.upper() if currency else None, prices=prices, hardware=hardware
@@ -63,6 +63,6 @@ def command(
         plain = machine_documents(found)
         click.echo(json.dumps({"schema": 1, "instances": plain}, indent=1, ensure_ascii=False))
     else:
-        shown = comparison if side_by_side else machine_table
+        shown = compared_machines if side_by_side else machine_table
         click.echo(shown(found, words, date.today()), nl=False)
     return 0

@@ -17,7 +17,7 @@ from vramcast.report.messages import words_here
 def command(text: str, as_json: bool, lang: str | None) -> int:
     """Models and diffusion pipelines that vramcast knows by name; TEXT is part of a name, or a whole name."""
     from vramcast.errors import UnknownName
-    from vramcast.report.models import find_models, model_document
+    from vramcast.report.catalogue import find_models, model_document
     from vramcast.report.text import table
 
     words = words_here(lang)

@@ -55,7 +55,7 @@ def show(
     """Prices of machines; TEXT is part of a name such as aws, p5 or gn7i."""
     from vramcast.catalogue.clusters import Market, own_prices
     from vramcast.catalogue.prices import known_prices
-    from vramcast.report.market import price_documents, price_table
+    from vramcast.report.catalogue import price_documents, price_table
     from vramcast.report.price import age_days
 
     today = date.today()
@@ -96,7 +96,7 @@ def update(
     what was known as it is.
     """
     from vramcast.catalogue.prices import user_file
-    from vramcast.report.market import update_report
+    from vramcast.report.catalogue import update_report
     from vramcast.sources.prices.update import update as refresh
 
     outcomes = refresh(providers, regions=regions, bases=_bases(mirrors), today=date.today().isoformat())

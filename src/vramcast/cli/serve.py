@@ -122,12 +122,12 @@ def _reconciled(
 
     found = reconciliation_of(log, given, file=job_file, save_calibration=saved)
     if as_json:
-        from vramcast.report.reconciliation import to_json
+        from vramcast.report.measured import log_json
 
-        click.echo(to_json(found))
+        click.echo(log_json(found))
     else:
-        from vramcast.report.reconciliation import render
+        from vramcast.report.measured import render_log
 
-        text = render(found, words_here(lang), saved=str(saved) if saved is not None else None)
+        text = render_log(found, words_here(lang), saved=str(saved) if saved is not None else None)
         click.echo(coloured(text, "good" if found.largest is None else "bad"), nl=False)
     return exit_of(found.answer)

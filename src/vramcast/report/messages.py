@@ -30,13 +30,13 @@ def _catalogue(*subjects: str) -> Messages:
     return found
 
 
-MESSAGES: Final = _catalogue("answers", "measured", "market", "plans")
+MESSAGES: Final = _catalogue("answers")
 
 
 @cache
 def rare_messages() -> Messages:
     """The messages of reports on failures, recordings, traces, live GPUs and as files: others need none of them."""
-    return _catalogue("failures", "recordings", "reports", "traces", "watch")
+    return _catalogue("failures", "recordings", "reports")
 
 
 class Words:

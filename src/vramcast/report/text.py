@@ -162,7 +162,7 @@ def search(found: Found | None, words: Words) -> Iterator[str]:
 def tried(found: Found, words: Words) -> Iterator[str]:
     """A row for every plan next to the result, then the nearest that fails. What nothing is known of has no column."""
     cells, right = tried_cells(found, words)
-    yield from (f"  {line}" for line in table(cells, right=right).splitlines())
+    yield from table_lines(cells, right=right)
     if found.nearest_failing is not None and found.what is not None and not found.tried[0].parameters:
         yield "  " + words("nearest_failing", what=found.nearest_failing.what)
 
@@ -366,6 +366,13 @@ def _width(text: str) -> int:
     from unicodedata import east_asian_width
 
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def table_lines(rows: Iterable[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> Iterator[str]:
+    """The lines of a table below a title; none where there is no row."""
+    cells = list(rows)
+    if cells:
+        yield from (f"  {line}" for line in table(cells, right=right).splitlines())
 
 
 def table(rows: Iterable[tuple[str, ...]], *, right: frozenset[int] = frozenset()) -> str:

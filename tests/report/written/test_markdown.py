@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.report.written.pages import Page
-from vramcast.report.written.characters import printable
 from vramcast.report.written.html import html
 from vramcast.report.written.markdown import markdown
 from vramcast.report.written.parts import Code, Items, Pairs, Report, Section, Sources, Table, Text
+from vramcast.report.written.pictures import printable
 
 markdown_it = pytest.importorskip("markdown_it")
 READER = markdown_it.MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough")

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Final
 
-from vramcast.report.written.bars import bars_svg, legend, look
-from vramcast.report.written.characters import markup
 from vramcast.report.written.parts import (
     Bars,
     Code,
@@ -24,6 +22,7 @@ from vramcast.report.written.parts import (
     Table,
     Text,
 )
+from vramcast.report.written.pictures import bars_svg, legend, look, markup
 
 WIDE: Final = 4
 """Columns of a table that a phone shows without scrolling."""

@@ -12,7 +12,7 @@ from vramcast.web.exchange import Asked
 
 def models(asked: Asked) -> dict[str, Any]:
     """Models and diffusion pipelines whose name or alias holds every word of the query."""
-    from vramcast.report.models import find_models
+    from vramcast.report.catalogue import find_models
 
     found = find_models(asked.query.get("query", ""))
     return {"schema": 1, "models": [_model(name) for name in found]}
@@ -21,7 +21,7 @@ def models(asked: Asked) -> dict[str, Any]:
 @cache
 def _model(name: str) -> dict[str, Any]:
     """One row; counting the weights of all models takes a third of a second."""
-    from vramcast.report.models import model_document
+    from vramcast.report.catalogue import model_document
 
     return model_document(name)
 
@@ -29,7 +29,7 @@ def _model(name: str) -> dict[str, Any]:
 def gpus(asked: Asked) -> dict[str, Any]:
     """The cards, as `vramcast gpus --json` prints them."""
     from vramcast.catalogue.gpus import search_gpus
-    from vramcast.report.gpus import gpu_document
+    from vramcast.report.catalogue import gpu_document
 
     return {"schema": 1, "gpus": [gpu_document(card) for card in search_gpus(asked.query.get("query", ""))]}
 
@@ -38,7 +38,7 @@ def instances(asked: Asked) -> dict[str, Any]:
     """The machines, as `vramcast instances --json` prints them."""
     from vramcast.catalogue.clusters import Market
     from vramcast.catalogue.machines import Filter, listed
-    from vramcast.report.market import machine_documents
+    from vramcast.report.catalogue import machine_documents
 
     names = tuple(asked.query.get("query", "").split())
     found = machine_documents(listed(names, Filter(), Market()))
