@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.emit.plans import files, notes, serving, values
-from vramcast.emit.shell import words_of
+from vramcast.emit.lines import words_of
 from vramcast.errors import Unsupported
 
 

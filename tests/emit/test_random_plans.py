@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.emit.plans import constants, named
 from vramcast.api import job_of, serve_job_of
 from vramcast.domain.job import Job
-from vramcast.emit.asked import needed, option_of
-from vramcast.emit.files import File, read_back
+from vramcast.emit.files import File, needed, option_of, read_back
 from vramcast.emit.write import files_of
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.serving import answer as serving_answer

@@ -18,8 +18,7 @@ from tests.emit.plans import named, write_all
 from tests.emit.test_random_plans import COMMON, ENGINES
 from vramcast.api import job_of
 from vramcast.domain.job import Job
-from vramcast.emit.asked import settings_of
-from vramcast.emit.files import File
+from vramcast.emit.files import File, settings_of
 from vramcast.emit.write import files_of
 from vramcast.engines.eager.liger import with_its_loss
 from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder

@@ -10,9 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.emit.lines import Line, plain, reasons
-from vramcast.emit.shell import array, options_in, quoted, words_of
-from vramcast.emit.yaml_text import yaml_documents, yaml_text
+from vramcast.emit.lines import Line, array, options_in, plain, quoted, reasons, words_of, yaml_documents, yaml_text
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
 SCALARS = st.one_of(

@@ -12,8 +12,7 @@ from vramcast.domain.job import Precision, Shards
 from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import head_of
-from vramcast.emit.lines import Line, Table
-from vramcast.emit.yaml_text import yaml_text
+from vramcast.emit.lines import Line, Table, yaml_text
 from vramcast.engines.eager.releases import runs_deepspeed, sharder
 from vramcast.errors import Unsupported
 

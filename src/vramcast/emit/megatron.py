@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from vramcast.domain.job import AttentionKernel, Job, Precision, Recompute, Shards
 from vramcast.domain.model import MoE
-from vramcast.emit.files import File, Order, Part
+from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import RUN, run_script
 from vramcast.emit.lines import Line, Table
 from vramcast.emit.megatron_model import entry_script, is_hybrid, model_arguments, unsaid_features
-from vramcast.emit.model_names import hub_id
 from vramcast.engines.megatron.context import Context
 from vramcast.engines.megatron.options import Options, options_of
 from vramcast.engines.megatron.stages import stage_layers

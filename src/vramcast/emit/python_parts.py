@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision
 from vramcast.domain.model import Head
-from vramcast.emit.files import Order
-from vramcast.emit.model_names import hub_id
-from vramcast.emit.shell import commented
+from vramcast.emit.files import Order, hub_id
+from vramcast.emit.lines import commented
 from vramcast.engines.eager.question import transformers_version
 from vramcast.engines.eager.releases import sharder
 from vramcast.engines.eager.trl import prepared_weights

@@ -10,13 +10,9 @@ import json
 from typing import Any, Final
 
 from vramcast.domain.serving import ServeJob
-from vramcast.emit.files import File, Order, Part
-from vramcast.emit.launch import IN_THE_FOLDER, head_of
-from vramcast.emit.lines import Line, Table
-from vramcast.emit.model_names import hub_id
-from vramcast.emit.replicas import by_hand, one_of_several
-from vramcast.emit.shell import HEAD, array, commented, comments, exports
-from vramcast.emit.yaml_text import yaml_text
+from vramcast.emit.files import File, Order, Part, hub_id
+from vramcast.emit.launch import IN_THE_FOLDER, by_hand, head_of, one_of_several
+from vramcast.emit.lines import HEAD, Line, Table, array, commented, comments, exports, yaml_text
 from vramcast.engines.llamacpp.settings import settings_of as llamacpp_settings
 from vramcast.engines.serving.requests import ALLOW_LONG, way_out
 from vramcast.engines.sglang.settings import settings_of as sglang_settings

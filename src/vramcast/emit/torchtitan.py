@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 
 from vramcast.domain.job import Job, Loss, Precision, Recompute, Shards
 from vramcast.emit.deepspeed import LEARNING_RATE
-from vramcast.emit.files import File, Order, Part
+from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import RUN, run_script
 from vramcast.emit.lines import Line, Table
-from vramcast.emit.model_names import hub_id
 from vramcast.errors import Unsupported
 from vramcast.units import ceil_div
 

@@ -11,7 +11,7 @@ from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Recompute
 from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part
 from vramcast.emit.launch import ACCELERATE, RUN, TORCHRUN, head_of, run_script
-from vramcast.emit.lines import Line, Table
+from vramcast.emit.lines import Line, Table, yaml_text
 from vramcast.emit.python_parts import (
     COMPUTE_DTYPES,
     STORED_BEFORE,
@@ -21,7 +21,6 @@ from vramcast.emit.python_parts import (
     kernel_lines,
     model_id,
 )
-from vramcast.emit.yaml_text import yaml_text
 from vramcast.engines.eager.liger import LIGER, liger_kernels
 from vramcast.engines.eager.releases import optimizer_kernel, reentrant, runs_deepspeed
 from vramcast.errors import Unsupported
