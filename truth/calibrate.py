@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from textwrap import wrap
 from typing import Final
 
 from truth.rows import SAME_RUNS, harness_of
@@ -34,7 +35,7 @@ def counted(scored: Iterable[Scored]) -> list[Scored]:
 def case_of(item: Scored) -> tuple[Purpose, str, Traits]:
     """What a measured case is kept under."""
     assert item.prediction is not None and item.engine is not None
-    traits = item.prediction.traits or Traits(item.engine, item.engine, slack="")
+    traits = item.prediction.traits or Traits(item.engine, item.engine)
     return purpose_of(traits), harness_of(item.group), traits
 
 
@@ -71,22 +72,19 @@ def module_text(cases: Iterable[Case]) -> str:
         "CASES: Final[tuple[Case, ...]] = (",
     ]
     for case in cases:
-        lines.append(f'    Case("{case.purpose}", "{case.harness}", Traits(')
-        lines += _wrapped([f'{name}="{word}"' for name, word in case.traits._asdict().items()])
-        lines.append("    ), (")
-        lines += _wrapped([str(ratio) for ratio in case.ratios])
-        lines.append("    )),")
+        engine, kin, *_ = case.traits
+        named = [f'"{engine}"', f'"{kin}"', *(f'{name}="{word}"' for name, word in case.traits._asdict().items()
+                                              if word and name not in ("engine", "kin"))]
+        lines.append(f'    Case("{case.purpose}", "{case.harness}",')
+        lines += _wrapped("Traits(", named, "), (")
+        lines += _wrapped("", [str(ratio) for ratio in case.ratios], ")),")
     return "\n".join([*lines, ")"]) + "\n"
 
 
-def _wrapped(parts: list[str]) -> Iterable[str]:
-    line = "       "
-    for part in parts:
-        if len(line) + len(part) + 2 > 120:
-            yield line
-            line = "       "
-        line += f" {part},"
-    yield line
+def _wrapped(start: str, parts: list[str], end: str) -> list[str]:
+    """Lines of at most 120 characters: the parts with commas between what opens and closes them."""
+    text = f"{start}{', '.join(parts)}{',' if len(parts) == 1 and not start else ''}{end}"
+    return wrap(text, 120, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False)
 
 
 def main(arguments: list[str] | None = None) -> int:

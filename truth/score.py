@@ -159,7 +159,7 @@ def with_interval(prediction: Prediction, engine: str | None, group: str) -> Pre
     """The prediction with the 90 % interval that the other harnesses' misses give it."""
     if prediction.interval is not None or not has_interval(prediction.level) or not (prediction.traits or engine):
         return prediction
-    traits, own = prediction.traits or Traits(engine or "", engine or "", slack=""), harness_of(group)
+    traits, own = prediction.traits or Traits(engine or "", engine or ""), harness_of(group)
     purpose = purpose_of(traits)
     low, high = ratio_bounds(traits, (case for case in CASES if case.purpose == purpose and case.harness != own))
     return prediction._replace(interval=(prediction.predicted * low, prediction.predicted * high))

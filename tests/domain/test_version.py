@@ -4,11 +4,11 @@ import pytest
 
 from vramcast.api import job_of
 from vramcast.domain.version import check_version, date_text, named, newer, read_version
+from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
 from vramcast.estimate.serving import ENGINES as SERVING
-from vramcast.estimate.training import ENGINES, answer
+from vramcast.estimate.training import answer
 from vramcast.question.build import training_engine
-from vramcast.question.options import ENGINES as OFFERED
 from vramcast.question.serving import parse_engine
 
 ASKED = {"model": "llama-3.2-1b", "gpus": "h100", "seq_len": 512}
@@ -46,7 +46,7 @@ def test_a_series_stands_for_its_last_release():
 
 
 def test_the_series_of_the_newest_release_is_answered_as_the_newest_by_every_engine():
-    for name, known in ENGINES.items():
+    for name, known in TRAINING.items():
         series, version = training_engine(f"{name}@{known.newest[0]}")
         assert (series, version) == (name, known.newest)
     for name, engine in SERVING.items():
@@ -59,13 +59,9 @@ def test_a_newer_version_is_told_apart_by_as_many_parts_as_the_newest_has():
     assert (named("x", None), named("x", (5, 2)), date_text((2026, 7))) == ("x", "x@5.2", "2026-07")
 
 
-def test_every_engine_that_is_offered_has_its_versions():
-    assert set(ENGINES) == set(OFFERED)
-
-
 @pytest.mark.parametrize("engine", ["pytorch", "huggingface", "deepspeed", "unsloth", "megatron"])
 def test_a_version_newer_than_known_is_answered_as_the_newest_and_says_so(engine):
-    newest = answer(asked(engine=named(engine, ENGINES[engine].newest)))
+    newest = answer(asked(engine=named(engine, TRAINING[engine].newest)))
     beyond = answer(asked(engine=f"{engine}@9999.1"))
     assert beyond.ranks == newest.ranks == answer(asked(engine=engine)).ranks
     assert any("9999.1 changed since" in text for text in beyond.ignored) and not newest.ignored

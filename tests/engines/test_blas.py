@@ -10,7 +10,8 @@ from vramcast.domain.cublas import LARGE_BYTES, SMALL_BYTES, lt_workspace_bytes,
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Peft, Phase, Plan, Precision, Shards, Workload
 from vramcast.domain.program import live_at_end
-from vramcast.estimate.training import ENGINES, rank_programs
+from vramcast.engines.training import TRAINING
+from vramcast.estimate.training import rank_programs
 from vramcast.units import KIB, MIB
 
 CARDS = ("t4-16gb", "a100-sxm4-80gb", "h100-sxm-80gb", "b200-180gb", "rtx-5090", "mi300x")
@@ -37,13 +38,13 @@ def of_step(engine: str, card: str, **job: object) -> list[int]:
 
 
 @pytest.mark.parametrize("card", CARDS)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", TRAINING)
 def test_every_engine_has_a_workspace_for_each_of_two_threads(engine: str, card: str) -> None:
     expected = workspace_bytes(load_gpu(card).compute_capability)
     assert of_step(engine, card) == [expected] * 2
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", TRAINING)
 def test_every_engine_reads_the_environment(engine: str) -> None:
     assert of_step(engine, "h100-sxm-80gb", env={"CUBLAS_WORKSPACE_CONFIG": ":16:8"}) == [128 * KIB] * 2
 

@@ -62,6 +62,12 @@ def test_smaller_buckets_need_less_memory() -> None:
     assert little < large
 
 
+def test_sub_groups_of_some_elements_are_refused_before_they_are_made() -> None:
+    asked = replace(sharded(Shards.EVERYTHING), engine_options={"sub_group_size": 2})
+    with pytest.raises(Unsupported, match=r"sub_group_size=2 .* use at least"):
+        deepspeed.ranks(asked)
+
+
 def test_colossalai_keeps_master_weights_and_moments_divided() -> None:
     phases = colossalai.ranks(sharded(Shards.OPTIMIZER_AND_GRADIENTS))[0].phases
     assert extent(phases[Phase.STEP]).net == 0

@@ -6,7 +6,7 @@ import pytest
 
 from vramcast.api.jobs import job_of, serve_answer
 from vramcast.domain.answer import Answer
-from vramcast.engines.eager.question import RUNS_TRANSFORMERS
+from vramcast.engines.training import TRAINING
 from vramcast.estimate.training import answer
 from vramcast.units import GIB
 
@@ -47,7 +47,8 @@ def test_an_int8_base_leaves_them_too() -> None:
 def test_it_is_said_where_they_stay_and_only_there() -> None:
     said = "experts are not packed: transformers"
     by_engine = {
-        **dict.fromkeys(RUNS_TRANSFORMERS, True), "huggingface@5": True, "huggingface@4": False, "unsloth": False,
+        **{name: True for name, engine in TRAINING.items() if engine.runs_transformers},
+        "huggingface@5": True, "huggingface@4": False, "unsloth": False,
         "unsloth@2026.6": False, "unsloth@2026.6.1": True,
     }
     for engine, expected in by_engine.items():

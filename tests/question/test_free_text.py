@@ -16,12 +16,13 @@ from vramcast.engines.megatron.options import Options as Megatron
 from vramcast.engines.serving.choices import Known
 from vramcast.engines.sglang.settings import OPTIONS as SGLANG
 from vramcast.engines.tensorrt_llm.settings import OPTIONS as TENSORRT_LLM
+from vramcast.engines.training import TRAINING as ENGINES
 from vramcast.engines.transformers.settings import OPTIONS as TRANSFORMERS
 from vramcast.engines.vllm.options import KNOWN as VLLM
 from vramcast.errors import VramcastError
 from vramcast.estimate.engine_options import OPTIONS as TRAINING
 from vramcast.estimate.training import answer
-from vramcast.question.options import ENGINES, OPTIONS, Kind, Option
+from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
 from vramcast.question.tracing import TRACE_OPTIONS, build_script, build_trace

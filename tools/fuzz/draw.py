@@ -25,12 +25,12 @@ from vramcast.domain.job import AttentionKernel
 from vramcast.domain.version import Version, version_text
 from vramcast.engines.megatron.options import Options as MegatronOptions
 from vramcast.engines.serving.choices import Known
+from vramcast.engines.training import TRAINING
 from vramcast.estimate.engine_options import OPTIONS as ENGINE_OPTIONS
 from vramcast.estimate.serving import ENGINES as SERVING_ENGINES
 from vramcast.estimate.serving import PIPELINE_ENGINES
-from vramcast.estimate.training import ENGINES as TRAINING_ENGINES
 from vramcast.question.configs.readers import READERS
-from vramcast.question.options import ENGINES, OPTIONS, Kind, Option
+from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_options import TECHNIQUES as ALLOWED
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
@@ -166,8 +166,8 @@ def _cards(random: Random) -> str:
 def _train(random: Random) -> dict[str, Any]:
     options = _model(random) | {"gpus": _cards(random)}
     if random.random() < 0.9:
-        name = random.choice(ENGINES)
-        engine = TRAINING_ENGINES[name]
+        name = random.choice(tuple(TRAINING))
+        engine = TRAINING[name]
         options["engine"] = _of_version(random, name, (engine.oldest, engine.newest))
     return options
 
@@ -197,7 +197,7 @@ def _serve(random: Random) -> dict[str, Any]:
 
 def _plan_train(random: Random) -> dict[str, Any]:
     options = _model(random) | {"on": f"{random.choice(('', '2x', '4x', '8x'))}{random.choice(gpu_names())}"}
-    options["engine"] = random.choice(ENGINES)
+    options["engine"] = random.choice(tuple(TRAINING))
     options["seq-len"], options["top"] = random.choice(LENGTHS), 2
     return options
 

@@ -29,7 +29,7 @@ from vramcast.domain.job import (
     Workload,
 )
 from vramcast.domain.version import Version, read_version
-from vramcast.engines.eager.releases import TRAINERS, Sharder
+from vramcast.engines.training import TRAINING, Sharder
 from vramcast.errors import UnknownName
 from vramcast.estimate.training import answer
 from vramcast.states.optimizers import optimizer
@@ -183,7 +183,9 @@ def job_of(row: Row) -> Job:
         sequence_parallel=bool(row["parallelism"]["sp"]) if degrees["sp"] else None,
         shards=engine_shards(engine, shards, data * degrees["cp"]),
         precision=engine_precision(engine, half), optimizer=optimizer_of(row), recompute=recompute_of(row, engine),
-        sharded_by=by if by != "deepspeed" and shards is not Shards.NOTHING and engine in TRAINERS else None,
+        sharded_by=(
+            by if by != "deepspeed" and shards is not Shards.NOTHING and TRAINING[engine].leaves_sharding else None
+        ),
         attention=attention_of(row, engine), loss=loss_of(row, engine), compile="compile" in text,
         offload_optimizer="cpu" if offload else "none",
         offload_parameters="cpu" if offload and shards is Shards.EVERYTHING and engine == "deepspeed" else "none",
@@ -235,7 +237,7 @@ def engine_of(engine: str, shards: Shards, by: Sharder | None, gpus: int) -> str
     """The engine that has what the framework was asked for."""
     if gpus == 1 and engine in ("torchtitan", "torchtune"):
         return "pytorch"
-    if engine in TRAINERS and shards is not Shards.NOTHING and gpus > 1 and by == "deepspeed":
+    if TRAINING[engine].leaves_sharding and shards is not Shards.NOTHING and gpus > 1 and by == "deepspeed":
         return "deepspeed"
     return engine
 

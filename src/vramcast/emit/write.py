@@ -15,6 +15,7 @@ from vramcast.domain.job import Job
 from vramcast.domain.serving import PipelineJob, ServeJob
 from vramcast.emit.files import PLACEHOLDER, Asked, File, Order, defects, hub_id, is_cut, needed, option_of
 from vramcast.emit.launch import fleet_sentence
+from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 from vramcast.sources.whole_files import Content, write_folder
 from vramcast.states.optimizers import canonical
@@ -35,8 +36,7 @@ class Emitter(NamedTuple):
 
 
 HUGGING_FACE: Final = ("huggingface", "deepspeed")
-TRAINERS: Final = ("pytorch", "huggingface", "unsloth", "deepspeed", "torchtitan", "torchtune", "litgpt", "megatron",
-                   "colossalai")
+TRAINERS: Final = tuple(TRAINING)
 SERVERS: Final = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
 
 EMITTERS: Final[dict[str, Emitter]] = {

@@ -30,7 +30,6 @@ from vramcast.engines.eager.releases import (
     SPLITS_ROOT_SINCE,
     UPCASTS_LEARNING_SINCE,
     UPCASTS_SINCE,
-    Sharder,
     causal_loss,
     reentrant,
     sharder,
@@ -38,6 +37,7 @@ from vramcast.engines.eager.releases import (
 )
 from vramcast.engines.eager.trl import prepared
 from vramcast.engines.pytorch import MIXED, one_role, sharded_role, sharding_of
+from vramcast.engines.training import Sharder
 
 AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
 FP32: Final = 4

@@ -29,10 +29,11 @@ from vramcast.engines.eager.question import (
     text_only,
 )
 from vramcast.engines.eager.recipe import Recipe
-from vramcast.engines.eager.releases import CausalLoss, Sharder, causal_loss, sharder
+from vramcast.engines.eager.releases import CausalLoss, causal_loss, sharder
 from vramcast.engines.eager.sharded import sharded_phases
 from vramcast.engines.eager.sharding import Sharding
 from vramcast.engines.eager.trl import reference_sentences
+from vramcast.engines.training import Sharder
 from vramcast.errors import InvalidSpec, Unsupported
 
 MIXED: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16)

@@ -11,1647 +11,930 @@ from vramcast.estimate.interval import Case
 from vramcast.estimate.traits import Traits
 
 CASES: Final[tuple[Case, ...]] = (
-    Case("serving", "community_selfreported", Traits(
-        engine="llama.cpp", kin="llama.cpp", adapters="", packed="", experts="", objective="", slack="", sharded="",
-        ranks="", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="", gpu="",
-        lengths="",
-    ), (
-        0.8956, 0.9429, 0.9515, 0.9553, 1.0113, 1.0426, 1.068,
-    )),
-    Case("serving", "deepseek_llm_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-pcie-40gb", lengths="",
-    ), (
-        0.9896, 0.9932, 0.9957, 0.997, 0.9972, 0.9979, 0.9998, 1.0001, 1.0002, 1.0018, 1.0051, 1.0081,
-    )),
-    Case("serving", "deepseek_llm_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-pcie-40gb", lengths="",
-    ), (
-        0.9617, 0.9814, 0.998, 0.9992, 0.9994, 1.0013, 1.1352,
-    )),
-    Case("serving", "diffusion_table", Traits(
-        engine="diffusers", kin="diffusers", adapters="", packed="", experts="", objective="", slack="", sharded="",
-        ranks="", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="", gpu="",
-        lengths="",
-    ), (
-        0.9438, 0.9556, 0.9676, 0.9835, 0.9836, 1.0188, 1.0188, 1.0465, 1.0474, 1.0493, 1.0822, 1.1081, 1.2011,
-    )),
-    Case("serving", "embedding_public", Traits(
-        engine="llama.cpp", kin="llama.cpp", adapters="", packed="", experts="", objective="", slack="", sharded="",
-        ranks="", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="", gpu="",
-        lengths="",
-    ), (
-        0.8371,
-    )),
-    Case("serving", "glm4_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0309, 1.0316, 1.0339, 1.0352, 1.0789,
-    )),
-    Case("serving", "glm4_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0304, 1.1021, 1.1291, 1.2568, 1.2622,
-    )),
-    Case("serving", "glm4_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.1557, 1.1807,
-    )),
-    Case("serving", "glm4_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="nf4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9607, 1.0499, 1.2291,
-    )),
-    Case("serving", "glm4_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="nf4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9413,
-    )),
-    Case("serving", "ollama_log", Traits(
-        engine="llama.cpp", kin="llama.cpp", adapters="", packed="", experts="", objective="", slack="", sharded="",
-        ranks="", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="", gpu="",
-        lengths="",
-    ), (
-        1.2666,
-    )),
-    Case("serving", "qwen1_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9192, 0.9681, 0.9986, 0.9986, 1.0031, 1.0031, 1.0094, 1.0094, 1.0132, 1.275,
-    )),
-    Case("serving", "qwen1_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9881, 1.0039,
-    )),
-    Case("serving", "qwen1_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int8", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9877,
-    )),
-    Case("serving", "qwen25_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
+    Case("serving", "community_selfreported",
+        Traits("llama.cpp", "llama.cpp"), (
+        0.8956, 0.9429, 0.9515, 0.9553, 1.0113, 1.0426, 1.068)),
+    Case("serving", "deepseek_llm_table",
+        Traits("transformers", "transformers", ranks="one", arch="Ampere", gpu="a100-pcie-40gb"), (
+        0.9896, 0.9932, 0.9957, 0.997, 0.9972, 0.9979, 0.9998, 1.0001, 1.0002, 1.0018, 1.0051, 1.0081)),
+    Case("serving", "deepseek_llm_table",
+        Traits("transformers", "transformers", ranks="several", arch="Ampere", gpu="a100-pcie-40gb"), (
+        0.9617, 0.9814, 0.998, 0.9992, 0.9994, 1.0013, 1.1352)),
+    Case("serving", "diffusion_table",
+        Traits("diffusers", "diffusers"), (
+        0.9438, 0.9556, 0.9676, 0.9835, 0.9836, 1.0188, 1.0188, 1.0465, 1.0474, 1.0493, 1.0822, 1.1081, 1.2011)),
+    Case("serving", "embedding_public",
+        Traits("llama.cpp", "llama.cpp"), (
+        0.8371,)),
+    Case("serving", "glm4_table",
+        Traits("transformers", "transformers", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0309, 1.0316, 1.0339, 1.0352, 1.0789)),
+    Case("serving", "glm4_table",
+        Traits("transformers", "transformers", ranks="one", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0304, 1.1021, 1.1291, 1.2568, 1.2622)),
+    Case("serving", "glm4_table",
+        Traits("transformers", "transformers", ranks="several", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.1557, 1.1807)),
+    Case("serving", "glm4_table",
+        Traits("transformers", "transformers", packed="nf4", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9607, 1.0499, 1.2291)),
+    Case("serving", "glm4_table",
+        Traits("transformers", "transformers", packed="nf4", ranks="one", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.9413,)),
+    Case("serving", "ollama_log",
+        Traits("llama.cpp", "llama.cpp"), (
+        1.2666,)),
+    Case("serving", "qwen1_table",
+        Traits("transformers", "transformers", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9192, 0.9681, 0.9986, 0.9986, 1.0031, 1.0031, 1.0094, 1.0094, 1.0132, 1.275)),
+    Case("serving", "qwen1_table",
+        Traits("transformers", "transformers", packed="gptq-int4", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9881, 1.0039)),
+    Case("serving", "qwen1_table",
+        Traits("transformers", "transformers", packed="gptq-int8", ranks="several", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        0.9877,)),
+    Case("serving", "qwen25_table",
+        Traits("transformers", "transformers", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
         0.9998, 1.0001, 1.0001, 1.0004, 1.0021, 1.0039, 1.0042, 1.0044, 1.0058, 1.008, 1.0102, 1.0107, 1.0114, 1.0167,
-        1.0173, 1.0231, 1.0243,
-    )),
-    Case("serving", "qwen25_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0044,
-    )),
-    Case("serving", "qwen25_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="awq-int4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9983, 0.9988, 1.0001, 1.0003, 1.0011, 1.0024, 1.005, 1.0059, 1.0063, 1.0081, 1.0102, 1.02, 1.0242, 1.0288,
-    )),
-    Case("serving", "qwen25_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9986, 1.0001, 1.0025, 1.0051, 1.0076, 1.0101, 1.0102, 1.0155, 1.016, 1.0171, 1.0182, 1.0191, 1.0281,
-    )),
-    Case("serving", "qwen25_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int4", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0161,
-    )),
-    Case("serving", "qwen25_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int8", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9998, 1.001, 1.0012, 1.0042, 1.0043, 1.0077, 1.0089, 1.01, 1.0177, 1.0179,
-    )),
-    Case("serving", "qwen25_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int8", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0104,
-    )),
-    Case("serving", "qwen2_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9994, 0.9995, 0.9996, 0.9997, 0.9997, 0.9997, 0.9999,
-    )),
-    Case("serving", "qwen2_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9724, 0.9759, 1.0219,
-    )),
-    Case("serving", "qwen2_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="experts", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0637,
-    )),
-    Case("serving", "qwen2_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="awq-int4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.999, 0.9991, 0.9993, 0.9994, 0.9996, 0.9998, 0.9998, 0.9999, 1.0001, 1.0038,
-    )),
-    Case("serving", "qwen2_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="awq-int4", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9002,
-    )),
-    Case("serving", "qwen2_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9919, 0.9954, 0.9991, 0.9992, 0.9996, 0.9996, 1.0005,
-    )),
-    Case("serving", "qwen2_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int4", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0865,
-    )),
-    Case("serving", "qwen2_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int8", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9936, 0.9942, 0.9988, 0.9993, 0.9994, 0.9995, 0.9996, 1.0044,
-    )),
-    Case("serving", "qwen2_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int8", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9416, 0.9495,
-    )),
-    Case("serving", "qwen2vl_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9996, 1.0016, 1.002, 1.002, 1.003, 1.0042,
-    )),
-    Case("serving", "qwen2vl_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9955,
-    )),
-    Case("serving", "qwen2vl_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="awq-int4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9972, 1.0011, 1.003, 1.0045,
-    )),
-    Case("serving", "qwen2vl_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9865, 0.9945, 0.9971, 0.9979, 1.0002, 1.0029, 1.0044,
-    )),
-    Case("serving", "qwen2vl_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int8", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9885, 0.9997, 1.0014, 1.002, 1.0023, 1.0048,
-    )),
-    Case("serving", "qwen2vl_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int8", experts="", objective="", slack="",
-        sharded="", ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9609,
-    )),
-    Case("serving", "qwen3_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Hopper", gpu="h20-96gb", lengths="",
-    ), (
-        0.9899, 0.9913, 0.9927, 0.9943, 0.9952, 0.9955, 0.9957, 0.9971, 0.9971, 0.9993, 0.9997, 1.0,
-    )),
-    Case("serving", "qwen3_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="experts", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Hopper", gpu="h20-96gb", lengths="",
-    ), (
-        0.9995, 0.9998, 0.9999, 1.0,
-    )),
-    Case("serving", "qwen3_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="awq-int4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Hopper", gpu="h20-96gb", lengths="",
-    ), (
-        1.0058, 1.008, 1.0128, 1.0136, 1.0273, 1.0456,
-    )),
-    Case("serving", "qwen3_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="fp8-block", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Hopper", gpu="h20-96gb", lengths="",
-    ), (
-        0.9546, 0.9761, 0.9888, 0.9932, 0.9941, 0.9954, 0.9955, 0.999, 0.9993, 0.9998, 1.0006,
-    )),
-    Case("serving", "qwen3_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="fp8-block", experts="experts", objective="",
-        slack="", sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Hopper", gpu="h20-96gb", lengths="",
-    ), (
-        1.0094, 1.0104,
-    )),
-    Case("serving", "qwen3_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int8", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Hopper", gpu="h20-96gb", lengths="",
-    ), (
-        0.9916, 0.9951,
-    )),
-    Case("serving", "qwenvl_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0135, 1.0408,
-    )),
-    Case("serving", "qwenvl_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="gptq-int4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.8577, 0.9428,
-    )),
-    Case("serving", "vendor_readme", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0006, 1.0943,
-    )),
-    Case("serving", "vendor_readme", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="int8", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0904,
-    )),
-    Case("serving", "vendor_readme", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="int8-bnb", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0057, 1.1379,
-    )),
-    Case("serving", "vendor_readme", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="nf4", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9552, 0.9603,
-    )),
-    Case("serving", "vllm_log_public", Traits(
-        engine="vllm", kin="vllm", adapters="", packed="bf16", experts="", objective="", slack="", sharded="",
-        ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="Ampere",
-        gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9848,
-    )),
-    Case("serving", "vllm_measured_llmd_pr205", Traits(
-        engine="vllm", kin="vllm", adapters="", packed="", experts="experts", objective="", slack="", sharded="",
-        ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="Hopper",
-        gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9995,
-    )),
-    Case("serving", "vllm_measured_llmd_pr205", Traits(
-        engine="vllm", kin="vllm", adapters="", packed="", experts="experts", objective="", slack="", sharded="",
-        ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="Hopper",
-        gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9992,
-    )),
-    Case("serving", "vllm_measured_llmd_pr205", Traits(
-        engine="vllm", kin="vllm", adapters="", packed="bf16", experts="", objective="", slack="", sharded="",
-        ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="Hopper",
-        gpu="h100-sxm-80gb", lengths="",
-    ), (
+        1.0173, 1.0231, 1.0243)),
+    Case("serving", "qwen25_table",
+        Traits("transformers", "transformers", ranks="several", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0044,)),
+    Case("serving", "qwen25_table",
+        Traits("transformers", "transformers", packed="awq-int4", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9983, 0.9988, 1.0001, 1.0003, 1.0011, 1.0024, 1.005, 1.0059, 1.0063, 1.0081, 1.0102, 1.02, 1.0242, 1.0288)),
+    Case("serving", "qwen25_table",
+        Traits("transformers", "transformers", packed="gptq-int4", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9986, 1.0001, 1.0025, 1.0051, 1.0076, 1.0101, 1.0102, 1.0155, 1.016, 1.0171, 1.0182, 1.0191, 1.0281)),
+    Case("serving", "qwen25_table",
+        Traits("transformers", "transformers", packed="gptq-int4", ranks="several", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        1.0161,)),
+    Case("serving", "qwen25_table",
+        Traits("transformers", "transformers", packed="gptq-int8", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9998, 1.001, 1.0012, 1.0042, 1.0043, 1.0077, 1.0089, 1.01, 1.0177, 1.0179)),
+    Case("serving", "qwen25_table",
+        Traits("transformers", "transformers", packed="gptq-int8", ranks="several", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        1.0104,)),
+    Case("serving", "qwen2_table",
+        Traits("transformers", "transformers", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9994, 0.9995, 0.9996, 0.9997, 0.9997, 0.9997, 0.9999)),
+    Case("serving", "qwen2_table",
+        Traits("transformers", "transformers", ranks="several", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9724, 0.9759, 1.0219)),
+    Case("serving", "qwen2_table",
+        Traits("transformers", "transformers", experts="experts", ranks="several", arch="Ampere", gpu="a100-sxm4-80gb"),
+        (
+        1.0637,)),
+    Case("serving", "qwen2_table",
+        Traits("transformers", "transformers", packed="awq-int4", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.999, 0.9991, 0.9993, 0.9994, 0.9996, 0.9998, 0.9998, 0.9999, 1.0001, 1.0038)),
+    Case("serving", "qwen2_table",
+        Traits("transformers", "transformers", packed="awq-int4", ranks="several", arch="Ampere", gpu="a100-sxm4-80gb"),
+        (
+        0.9002,)),
+    Case("serving", "qwen2_table",
+        Traits("transformers", "transformers", packed="gptq-int4", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9919, 0.9954, 0.9991, 0.9992, 0.9996, 0.9996, 1.0005)),
+    Case("serving", "qwen2_table",
+        Traits("transformers", "transformers", packed="gptq-int4", ranks="several", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        1.0865,)),
+    Case("serving", "qwen2_table",
+        Traits("transformers", "transformers", packed="gptq-int8", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9936, 0.9942, 0.9988, 0.9993, 0.9994, 0.9995, 0.9996, 1.0044)),
+    Case("serving", "qwen2_table",
+        Traits("transformers", "transformers", packed="gptq-int8", ranks="several", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        0.9416, 0.9495)),
+    Case("serving", "qwen2vl_table",
+        Traits("transformers", "transformers", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9996, 1.0016, 1.002, 1.002, 1.003, 1.0042)),
+    Case("serving", "qwen2vl_table",
+        Traits("transformers", "transformers", ranks="several", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9955,)),
+    Case("serving", "qwen2vl_table",
+        Traits("transformers", "transformers", packed="awq-int4", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9972, 1.0011, 1.003, 1.0045)),
+    Case("serving", "qwen2vl_table",
+        Traits("transformers", "transformers", packed="gptq-int4", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9865, 0.9945, 0.9971, 0.9979, 1.0002, 1.0029, 1.0044)),
+    Case("serving", "qwen2vl_table",
+        Traits("transformers", "transformers", packed="gptq-int8", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9885, 0.9997, 1.0014, 1.002, 1.0023, 1.0048)),
+    Case("serving", "qwen2vl_table",
+        Traits("transformers", "transformers", packed="gptq-int8", ranks="several", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        0.9609,)),
+    Case("serving", "qwen3_table",
+        Traits("transformers", "transformers", ranks="one", arch="Hopper", gpu="h20-96gb"), (
+        0.9899, 0.9913, 0.9927, 0.9943, 0.9952, 0.9955, 0.9957, 0.9971, 0.9971, 0.9993, 0.9997, 1.0)),
+    Case("serving", "qwen3_table",
+        Traits("transformers", "transformers", experts="experts", ranks="one", arch="Hopper", gpu="h20-96gb"), (
+        0.9995, 0.9998, 0.9999, 1.0)),
+    Case("serving", "qwen3_table",
+        Traits("transformers", "transformers", packed="awq-int4", ranks="one", arch="Hopper", gpu="h20-96gb"), (
+        1.0058, 1.008, 1.0128, 1.0136, 1.0273, 1.0456)),
+    Case("serving", "qwen3_table",
+        Traits("transformers", "transformers", packed="fp8-block", ranks="one", arch="Hopper", gpu="h20-96gb"), (
+        0.9546, 0.9761, 0.9888, 0.9932, 0.9941, 0.9954, 0.9955, 0.999, 0.9993, 0.9998, 1.0006)),
+    Case("serving", "qwen3_table",
+        Traits("transformers", "transformers", packed="fp8-block", experts="experts", ranks="one", arch="Hopper",
+        gpu="h20-96gb"), (
+        1.0094, 1.0104)),
+    Case("serving", "qwen3_table",
+        Traits("transformers", "transformers", packed="gptq-int8", ranks="one", arch="Hopper", gpu="h20-96gb"), (
+        0.9916, 0.9951)),
+    Case("serving", "qwenvl_table",
+        Traits("transformers", "transformers", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0135, 1.0408)),
+    Case("serving", "qwenvl_table",
+        Traits("transformers", "transformers", packed="gptq-int4", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.8577, 0.9428)),
+    Case("serving", "vendor_readme",
+        Traits("transformers", "transformers", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0006, 1.0943)),
+    Case("serving", "vendor_readme",
+        Traits("transformers", "transformers", packed="int8", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0904,)),
+    Case("serving", "vendor_readme",
+        Traits("transformers", "transformers", packed="int8-bnb", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0057, 1.1379)),
+    Case("serving", "vendor_readme",
+        Traits("transformers", "transformers", packed="nf4", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9552, 0.9603)),
+    Case("serving", "vllm_log_public",
+        Traits("vllm", "vllm", packed="bf16", ranks="one", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9848,)),
+    Case("serving", "vllm_measured_llmd_pr205",
+        Traits("vllm", "vllm", experts="experts", ranks="one", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.9995,)),
+    Case("serving", "vllm_measured_llmd_pr205",
+        Traits("vllm", "vllm", experts="experts", ranks="several", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.9992,)),
+    Case("serving", "vllm_measured_llmd_pr205",
+        Traits("vllm", "vllm", packed="bf16", ranks="one", arch="Hopper", gpu="h100-sxm-80gb"), (
         0.9988, 0.9988, 0.9988, 0.9995, 0.9999, 1.0002, 1.0002, 1.0002, 1.0002, 1.0003, 1.0004, 1.0004, 1.0006, 1.0008,
-        1.0022, 1.0135,
-    )),
-    Case("serving", "vllm_measured_llmd_pr205", Traits(
-        engine="vllm", kin="vllm", adapters="", packed="bf16", experts="", objective="", slack="", sharded="",
-        ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="Hopper",
-        gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0005, 1.0009,
-    )),
-    Case("serving", "vllm_measured_llmd_pr205", Traits(
-        engine="vllm", kin="vllm", adapters="", packed="bf16", experts="experts", objective="", slack="", sharded="",
-        ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="Hopper",
-        gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0005, 1.0011,
-    )),
-    Case("serving", "vllm_measured_llmd_pr205", Traits(
-        engine="vllm", kin="vllm", adapters="", packed="fp8-channel", experts="", objective="", slack="", sharded="",
-        ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="Hopper",
-        gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9999,
-    )),
-    Case("serving", "vllm_measured_llmd_pr205", Traits(
-        engine="vllm", kin="vllm", adapters="", packed="fp8-channel", experts="", objective="", slack="", sharded="",
-        ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="Hopper",
-        gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0014, 1.0045,
-    )),
-    Case("serving", "vllm_measured_llmd_pr205", Traits(
-        engine="vllm", kin="vllm", adapters="", packed="int8", experts="", objective="", slack="", sharded="",
-        ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="Hopper",
-        gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.001,
-    )),
-    Case("serving", "vllm_measured_llmd_pr205", Traits(
-        engine="vllm", kin="vllm", adapters="", packed="int8", experts="", objective="", slack="", sharded="",
-        ranks="several", degrees="", compiled="", recompute="", loss="", precision="", optimizer="", arch="Hopper",
-        gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0001,
-    )),
-    Case("serving", "whisper_table", Traits(
-        engine="transformers", kin="transformers", adapters="", packed="", experts="", objective="", slack="",
-        sharded="", ranks="one", degrees="", compiled="", recompute="", loss="", precision="", optimizer="",
-        arch="Pascal", gpu="p4", lengths="",
-    ), (
-        1.011,
-    )),
-    Case("training", "colossalai_docs", Traits(
-        engine="colossalai", kin="eager", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Hopper", gpu="h800-sxm-80gb", lengths="",
-    ), (
-        0.9177, 0.9686, 0.9761, 0.9884, 1.0051, 1.02,
-    )),
-    Case("training", "colossalai_docs", Traits(
-        engine="colossalai", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Hopper", gpu="h800-sxm-80gb", lengths="",
-    ), (
-        0.8305, 0.8329,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="one", degrees="", compiled="", recompute="full", loss="", precision="bf16", optimizer="adamw",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9994, 1.0,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="one", degrees="", compiled="", recompute="full", loss="fused", precision="bf16", optimizer="adamw",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9997, 1.0, 1.0, 1.0, 1.0,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="one", degrees="", compiled="", recompute="full", loss="fused_linear", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0, 1.0, 1.007,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9984, 0.9999, 1.0,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="fused", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9994, 0.9999, 1.0,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="fused",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9909, 1.0,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="fused_linear",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9962, 1.0, 1.0, 1.0017, 1.0018,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="fused", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0079,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="fused", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0083, 1.0108,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="fused_linear", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0054, 1.0057, 1.0081, 1.0083, 1.0108,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9999,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="fused",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9905, 0.9999, 1.0,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="fused_linear",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9999, 0.9999, 0.9999, 0.9999, 0.9999, 1.0, 1.0, 1.0, 1.0,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="experts", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="",
-        precision="bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0026,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="experts", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="fused",
-        precision="bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0002, 1.003,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9991, 0.9996, 1.0, 1.0, 1.0073,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="",
-        precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9849,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="fused",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9995, 1.0001, 1.0003, 1.0026, 1.0029, 1.0031,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="fused",
-        precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9865, 1.0043, 1.0066, 1.0081, 1.0088, 1.0159,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="fused_linear",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9998, 0.9998, 0.9998, 0.9998,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="fused_linear",
-        precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0009, 1.002, 1.0036, 1.0038, 1.0059,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9981, 0.9999, 0.9999, 0.9999, 0.9999, 0.9999,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="",
-        precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.999,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="fused",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9909, 0.9918, 0.994, 0.9947, 0.998, 0.9983, 0.9992, 1.0026, 1.0037, 1.0039,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="fused",
-        precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9908, 0.9921, 0.9942, 0.997, 1.0031, 1.0037,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full",
-        loss="fused_linear", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9918, 0.992, 0.9923, 0.994, 0.9943, 0.9947, 0.998, 0.9982,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full",
-        loss="fused_linear", precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9911, 0.9915, 0.9917, 0.9926, 0.9935, 0.9942,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="experts", objective="",
-        slack="little", sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0, 1.0184,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="experts", objective="",
-        slack="little", sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="fused",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0032, 1.0055,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="experts", objective="",
-        slack="little", sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="fused",
-        precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9806, 0.9879,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="experts", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0036,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="experts", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="",
-        precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9746,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="experts", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="fused",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0027,
-    )),
-    Case("training", "fms_accel", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="experts", objective="",
-        slack="little", sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="fused",
-        precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9618, 0.9712,
-    )),
-    Case("training", "fsdp_qlora", Traits(
-        engine="pytorch", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="rtx-3090", lengths="",
-    ), (
-        1.0058,
-    )),
-    Case("training", "fsdp_qlora", Traits(
-        engine="pytorch", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="much",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ada", gpu="rtx-4090", lengths="",
-    ), (
-        1.0601,
-    )),
-    Case("training", "fsdp_qlora", Traits(
-        engine="pytorch", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="much",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="rtx-3090", lengths="",
-    ), (
-        1.0165, 1.0368,
-    )),
-    Case("training", "fsdp_qlora", Traits(
-        engine="pytorch", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="some",
-        sharded="", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="rtx-3090", lengths="",
-    ), (
-        1.016,
-    )),
-    Case("training", "fsdp_qlora", Traits(
-        engine="pytorch", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="some",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="rtx-3090", lengths="",
-    ), (
-        1.0216,
-    )),
-    Case("training", "fsdp_qlora", Traits(
-        engine="pytorch", kin="eager", adapters="adapters", packed="packed", experts="", objective="", slack="much",
-        sharded="", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ada", gpu="rtx-4090", lengths="",
-    ), (
-        0.9997,
-    )),
-    Case("training", "fsdp_qlora", Traits(
-        engine="pytorch", kin="eager", adapters="adapters", packed="packed", experts="", objective="", slack="much",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ada", gpu="rtx-4090", lengths="",
-    ), (
-        0.9001, 0.9907,
-    )),
-    Case("training", "fsdp_qlora", Traits(
-        engine="pytorch", kin="eager", adapters="adapters", packed="packed", experts="", objective="", slack="some",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ada", gpu="rtx-4090", lengths="",
-    ), (
-        0.9075, 0.9981, 1.0233,
-    )),
-    Case("training", "fsdp_qlora", Traits(
-        engine="pytorch", kin="eager", adapters="adapters", packed="packed", experts="", objective="", slack="some",
-        sharded="fsdp1", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="rtx-3090", lengths="",
-    ), (
-        0.9651, 1.148,
-    )),
-    Case("training", "lightning_tp", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp", compiled="", recompute="full", loss="eager",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-40gb", lengths="",
-    ), (
-        0.65,
-    )),
-    Case("training", "litgpt_tables", Traits(
-        engine="litgpt", kin="eager", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="one", degrees="", compiled="", recompute="none", loss="", precision="bf16", optimizer="adamw",
-        arch="Ampere", gpu="a10g", lengths="",
-    ), (
-        0.4401,
-    )),
-    Case("training", "litgpt_tables", Traits(
-        engine="litgpt", kin="eager", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="none", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a10g", lengths="",
-    ), (
-        1.0304, 1.3355, 1.3547,
-    )),
-    Case("training", "litgpt_tables", Traits(
-        engine="litgpt", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="none", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-40gb", lengths="",
-    ), (
-        0.977, 0.9823, 0.9868, 0.9904, 0.9926, 0.9935, 0.9964, 1.0117,
-    )),
-    Case("training", "litgpt_tables", Traits(
-        engine="litgpt", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="none", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a10g", lengths="",
-    ), (
+        1.0022, 1.0135)),
+    Case("serving", "vllm_measured_llmd_pr205",
+        Traits("vllm", "vllm", packed="bf16", ranks="several", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0005, 1.0009)),
+    Case("serving", "vllm_measured_llmd_pr205",
+        Traits("vllm", "vllm", packed="bf16", experts="experts", ranks="one", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0005, 1.0011)),
+    Case("serving", "vllm_measured_llmd_pr205",
+        Traits("vllm", "vllm", packed="fp8-channel", ranks="one", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.9999,)),
+    Case("serving", "vllm_measured_llmd_pr205",
+        Traits("vllm", "vllm", packed="fp8-channel", ranks="several", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0014, 1.0045)),
+    Case("serving", "vllm_measured_llmd_pr205",
+        Traits("vllm", "vllm", packed="int8", ranks="one", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.001,)),
+    Case("serving", "vllm_measured_llmd_pr205",
+        Traits("vllm", "vllm", packed="int8", ranks="several", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0001,)),
+    Case("serving", "whisper_table",
+        Traits("transformers", "transformers", ranks="one", arch="Pascal", gpu="p4"), (
+        1.011,)),
+    Case("training", "colossalai_docs",
+        Traits("colossalai", "eager", slack="little", sharded="sharded", ranks="several", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h800-sxm-80gb"), (
+        0.9177, 0.9686, 0.9761, 0.9884, 1.0051, 1.02)),
+    Case("training", "colossalai_docs",
+        Traits("colossalai", "eager", adapters="adapters", slack="little", sharded="sharded", ranks="several",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h800-sxm-80gb"), (
+        0.8305, 0.8329)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", slack="little", ranks="one", recompute="full", precision="bf16",
+        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9994, 1.0)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", slack="little", ranks="one", recompute="full", loss="fused", precision="bf16",
+        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9997, 1.0, 1.0, 1.0, 1.0)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", slack="little", ranks="one", recompute="full", loss="fused_linear",
+        precision="bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0, 1.0, 1.007)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", slack="little", sharded="fsdp1", ranks="several", recompute="full",
+        precision="bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9984, 0.9999, 1.0)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", slack="little", sharded="fsdp1", ranks="several", recompute="full", loss="fused",
+        precision="bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9994, 0.9999, 1.0)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", slack="little", sharded="fsdp1", ranks="several", recompute="full", loss="fused",
+        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9909, 1.0)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", slack="little", sharded="fsdp1", ranks="several", recompute="full",
+        loss="fused_linear", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9962, 1.0, 1.0, 1.0017, 1.0018)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", slack="little", ranks="one", recompute="full",
+        precision="bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0,)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", slack="little", ranks="one", recompute="full", loss="fused",
+        precision="bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0079,)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", slack="little", ranks="one", recompute="full", loss="fused",
+        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0083, 1.0108)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", slack="little", ranks="one", recompute="full",
+        loss="fused_linear", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0054, 1.0057, 1.0081, 1.0083, 1.0108)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", slack="little", sharded="fsdp1", ranks="several",
+        recompute="full", precision="bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9999,)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", slack="little", sharded="fsdp1", ranks="several",
+        recompute="full", loss="fused", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"),
+        (
+        0.9905, 0.9999, 1.0)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", slack="little", sharded="fsdp1", ranks="several",
+        recompute="full", loss="fused_linear", precision="mixed-bf16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        0.9999, 0.9999, 0.9999, 0.9999, 0.9999, 1.0, 1.0, 1.0, 1.0)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", experts="experts", slack="little", sharded="fsdp1",
+        ranks="several", recompute="full", precision="bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0026,)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", experts="experts", slack="little", sharded="fsdp1",
+        ranks="several", recompute="full", loss="fused", precision="bf16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        1.0002, 1.003)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", ranks="one",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9991, 0.9996, 1.0, 1.0, 1.0073)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", ranks="one",
+        recompute="full", precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9849,)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", ranks="one",
+        recompute="full", loss="fused", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"),
+        (
+        0.9995, 1.0001, 1.0003, 1.0026, 1.0029, 1.0031)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", ranks="one",
+        recompute="full", loss="fused", precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"),
+        (
+        0.9865, 1.0043, 1.0066, 1.0081, 1.0088, 1.0159)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", ranks="one",
+        recompute="full", loss="fused_linear", precision="mixed-bf16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        0.9998, 0.9998, 0.9998, 0.9998)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", ranks="one",
+        recompute="full", loss="fused_linear", precision="mixed-fp16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        1.0009, 1.002, 1.0036, 1.0038, 1.0059)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", sharded="fsdp1",
+        ranks="several", recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        0.9981, 0.9999, 0.9999, 0.9999, 0.9999, 0.9999)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", sharded="fsdp1",
+        ranks="several", recompute="full", precision="mixed-fp16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        0.999,)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", sharded="fsdp1",
+        ranks="several", recompute="full", loss="fused", precision="mixed-bf16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        0.9909, 0.9918, 0.994, 0.9947, 0.998, 0.9983, 0.9992, 1.0026, 1.0037, 1.0039)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", sharded="fsdp1",
+        ranks="several", recompute="full", loss="fused", precision="mixed-fp16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        0.9908, 0.9921, 0.9942, 0.997, 1.0031, 1.0037)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", sharded="fsdp1",
+        ranks="several", recompute="full", loss="fused_linear", precision="mixed-bf16", optimizer="adamw",
+        arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9918, 0.992, 0.9923, 0.994, 0.9943, 0.9947, 0.998, 0.9982)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", sharded="fsdp1",
+        ranks="several", recompute="full", loss="fused_linear", precision="mixed-fp16", optimizer="adamw",
+        arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9911, 0.9915, 0.9917, 0.9926, 0.9935, 0.9942)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", experts="experts", slack="little",
+        ranks="one", recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"),
+        (
+        1.0, 1.0184)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", experts="experts", slack="little",
+        ranks="one", recompute="full", loss="fused", precision="mixed-bf16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        1.0032, 1.0055)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", experts="experts", slack="little",
+        ranks="one", recompute="full", loss="fused", precision="mixed-fp16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        0.9806, 0.9879)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", experts="experts", slack="little",
+        sharded="fsdp1", ranks="several", recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        1.0036,)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", experts="experts", slack="little",
+        sharded="fsdp1", ranks="several", recompute="full", precision="mixed-fp16", optimizer="adamw", arch="Ampere",
+        gpu="a100-sxm4-80gb"), (
+        0.9746,)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", experts="experts", slack="little",
+        sharded="fsdp1", ranks="several", recompute="full", loss="fused", precision="mixed-bf16", optimizer="adamw",
+        arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0027,)),
+    Case("training", "fms_accel",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", experts="experts", slack="little",
+        sharded="fsdp1", ranks="several", recompute="full", loss="fused", precision="mixed-fp16", optimizer="adamw",
+        arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9618, 0.9712)),
+    Case("training", "fsdp_qlora",
+        Traits("pytorch", "eager", adapters="adapters", slack="little", sharded="fsdp1", ranks="several",
+        recompute="full", precision="bf16", optimizer="adamw", arch="Ampere", gpu="rtx-3090"), (
+        1.0058,)),
+    Case("training", "fsdp_qlora",
+        Traits("pytorch", "eager", adapters="adapters", slack="much", sharded="fsdp1", ranks="several",
+        recompute="full", precision="bf16", optimizer="adamw", arch="Ada", gpu="rtx-4090"), (
+        1.0601,)),
+    Case("training", "fsdp_qlora",
+        Traits("pytorch", "eager", adapters="adapters", slack="much", sharded="fsdp1", ranks="several",
+        recompute="full", precision="bf16", optimizer="adamw", arch="Ampere", gpu="rtx-3090"), (
+        1.0165, 1.0368)),
+    Case("training", "fsdp_qlora",
+        Traits("pytorch", "eager", adapters="adapters", slack="some", ranks="several", recompute="full",
+        precision="bf16", optimizer="adamw", arch="Ampere", gpu="rtx-3090"), (
+        1.016,)),
+    Case("training", "fsdp_qlora",
+        Traits("pytorch", "eager", adapters="adapters", slack="some", sharded="fsdp1", ranks="several",
+        recompute="full", precision="bf16", optimizer="adamw", arch="Ampere", gpu="rtx-3090"), (
+        1.0216,)),
+    Case("training", "fsdp_qlora",
+        Traits("pytorch", "eager", adapters="adapters", packed="packed", slack="much", ranks="several",
+        recompute="full", precision="bf16", optimizer="adamw", arch="Ada", gpu="rtx-4090"), (
+        0.9997,)),
+    Case("training", "fsdp_qlora",
+        Traits("pytorch", "eager", adapters="adapters", packed="packed", slack="much", sharded="fsdp1", ranks="several",
+        recompute="full", precision="bf16", optimizer="adamw", arch="Ada", gpu="rtx-4090"), (
+        0.9001, 0.9907)),
+    Case("training", "fsdp_qlora",
+        Traits("pytorch", "eager", adapters="adapters", packed="packed", slack="some", sharded="fsdp1", ranks="several",
+        recompute="full", precision="bf16", optimizer="adamw", arch="Ada", gpu="rtx-4090"), (
+        0.9075, 0.9981, 1.0233)),
+    Case("training", "fsdp_qlora",
+        Traits("pytorch", "eager", adapters="adapters", packed="packed", slack="some", sharded="fsdp1", ranks="several",
+        recompute="full", precision="bf16", optimizer="adamw", arch="Ampere", gpu="rtx-3090"), (
+        0.9651, 1.148)),
+    Case("training", "lightning_tp",
+        Traits("torchtitan", "titan", slack="little", sharded="sharded", ranks="several", degrees="tp",
+        recompute="full", loss="eager", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-40gb"),
+        (
+        0.65,)),
+    Case("training", "litgpt_tables",
+        Traits("litgpt", "eager", slack="little", ranks="one", recompute="none", precision="bf16", optimizer="adamw",
+        arch="Ampere", gpu="a10g"), (
+        0.4401,)),
+    Case("training", "litgpt_tables",
+        Traits("litgpt", "eager", slack="little", sharded="sharded", ranks="several", recompute="none",
+        precision="bf16", optimizer="adamw", arch="Ampere", gpu="a10g"), (
+        1.0304, 1.3355, 1.3547)),
+    Case("training", "litgpt_tables",
+        Traits("litgpt", "eager", adapters="adapters", slack="little", ranks="one", recompute="none", precision="bf16",
+        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-40gb"), (
+        0.977, 0.9823, 0.9868, 0.9904, 0.9926, 0.9935, 0.9964, 1.0117)),
+    Case("training", "litgpt_tables",
+        Traits("litgpt", "eager", adapters="adapters", slack="little", ranks="one", recompute="none", precision="bf16",
+        optimizer="adamw", arch="Ampere", gpu="a10g"), (
         0.9988, 0.9993, 0.9997, 0.9997, 0.9997, 0.9998, 1.0001, 1.0002, 1.0002, 1.0002, 1.0003, 1.0012, 1.0012, 1.0014,
-        1.0014, 1.1352,
-    )),
-    Case("training", "litgpt_tables", Traits(
-        engine="litgpt", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="none", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-40gb", lengths="",
-    ), (
-        0.844, 0.9098, 0.9312, 0.9628, 0.9722, 0.9918, 0.9954,
-    )),
-    Case("training", "litgpt_tables", Traits(
-        engine="litgpt", kin="eager", adapters="adapters", packed="packed", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="none", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-40gb", lengths="",
-    ), (
-        0.9158, 0.9415, 1.0002, 1.0006,
-    )),
-    Case("training", "litgpt_tables", Traits(
-        engine="litgpt", kin="eager", adapters="adapters", packed="packed", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="none", loss="", precision="bf16",
-        optimizer="adamw", arch="Ampere", gpu="a10g", lengths="",
-    ), (
-        1.0003, 1.0189, 1.0209, 1.0275, 1.0275, 1.0417, 1.0429,
-    )),
-    Case("training", "megatron_bridge_docs", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+pp", compiled="", recompute="selective", loss="fused", precision="fp8",
-        optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.8454, 0.9989,
-    )),
-    Case("training", "megatron_bridge_docs", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp+pp", compiled="", recompute="selective", loss="fused",
-        precision="fp8", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.884, 0.9226, 0.9882, 1.0145,
-    )),
-    Case("training", "megatron_bridge_docs", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="ep", compiled="", recompute="selective", loss="fused",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.7212,
-    )),
-    Case("training", "megatron_bridge_docs", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp+ep", compiled="", recompute="selective", loss="fused",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.031, 1.0322, 1.0514,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16", optimizer="adamw",
-        arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.0017,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16", optimizer="adamw",
-        arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.0,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="", compiled="", recompute="none", loss="", precision="mixed-bf16", optimizer="adamw",
-        arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.0077,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="", compiled="", recompute="none", loss="", precision="mixed-bf16", optimizer="adamw",
-        arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.0072,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="pp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.0027, 1.0028, 1.0034, 1.0055,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="pp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.0018, 1.0027, 1.0031, 1.0031, 1.0037, 1.0048, 1.0052, 1.0055, 1.0056, 1.0068, 1.01,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="pp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.0016, 1.0018, 1.0034, 1.0035, 1.0043, 1.0048, 1.0052, 1.0053, 1.0076,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="pp", compiled="", recompute="none", loss="", precision="mixed-fp16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        0.9578,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        0.9983, 1.0091,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        0.9517, 0.994, 0.9994, 1.0028,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.0048, 1.0081, 1.0085, 1.0086, 1.0351,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp", compiled="", recompute="none", loss="", precision="mixed-fp16",
-        optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        0.9638,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp", compiled="", recompute="none", loss="", precision="mixed-fp16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        0.9636,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp", compiled="", recompute="none", loss="", precision="mixed-fp16",
-        optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        0.9645,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+cp", compiled="", recompute="none", loss="", precision="fp8", optimizer="adamw",
-        arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.015,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+cp", compiled="", recompute="none", loss="", precision="fp8", optimizer="adamw",
-        arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        0.9967,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+cp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.0119,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+cp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.0118,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+pp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.0071, 1.0124,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+pp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.0047, 1.0048, 1.0055, 1.0055, 1.0275,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+pp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.0071, 1.0082, 1.0101, 1.0204,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+pp", compiled="", recompute="none", loss="", precision="mixed-fp16",
-        optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.1834,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+pp", compiled="", recompute="none", loss="", precision="mixed-fp16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.0179,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+pp+cp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.009,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+pp+cp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        0.9489, 1.0026, 1.0037, 1.0054,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp+pp+cp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.0037, 1.0042,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.0, 1.0004,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        0.9998, 1.0,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="none", loss="", precision="mixed-fp16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        0.9931,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="none", loss="", precision="mixed-fp16",
-        optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        0.9931,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="pp", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.0031,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="pp", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        0.972,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="pp", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.0033, 1.0056, 1.0067, 1.0228, 1.0372,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.0088, 1.0088,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.0, 1.0005, 1.0031, 1.0031, 1.0218,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        0.9994, 1.0297,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp+pp", compiled="", recompute="none", loss="", precision="fp8",
-        optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.1238,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="", ranks="several", degrees="ep", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        0.9849,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="", ranks="several", degrees="ep", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.042,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="", ranks="several", degrees="pp+cp+ep", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.0075,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="", ranks="several", degrees="tp+ep", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.0085,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="", ranks="several", degrees="tp+ep", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.0097,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="", ranks="several", degrees="tp+pp+cp+ep", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.0219,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="", ranks="several", degrees="tp+pp+cp+ep", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.0226, 1.0226,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="", ranks="several", degrees="tp+pp+ep", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.0179, 1.018, 1.0192,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="", ranks="several", degrees="tp+pp+ep", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.0431,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="", ranks="several", degrees="tp+pp+ep", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.0269, 1.0427,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="ep", compiled="", recompute="none", loss="", precision="fp8",
-        optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.1505, 1.4163,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="ep", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.0253, 1.0488, 1.0653,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="ep", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.0603,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="pp+ep", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.0095,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="pp+ep", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.0112,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp+ep", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb", lengths="",
-    ), (
-        1.0196,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp+ep", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200", lengths="",
-    ), (
-        1.1241,
-    )),
-    Case("training", "megatron_lm_functional_tests", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp+ep", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb", lengths="",
-    ), (
-        1.019, 1.0287, 1.103,
-    )),
-    Case("training", "ms_swift_benchmark", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="one", degrees="", compiled="", recompute="full", loss="", precision="bf16", optimizer="adamw",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying",
-    ), (
-        0.9815, 1.0022, 1.0025, 1.0045, 1.0059, 1.0322,
-    )),
-    Case("training", "ms_swift_benchmark", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="much", sharded="",
-        ranks="one", degrees="", compiled="", recompute="full", loss="", precision="bf16", optimizer="adamw",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying",
-    ), (
-        0.5251, 0.8269, 0.9637,
-    )),
-    Case("training", "ms_swift_benchmark", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="some", sharded="",
-        ranks="one", degrees="", compiled="", recompute="full", loss="", precision="bf16", optimizer="adamw",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying",
-    ), (
-        0.9698,
-    )),
-    Case("training", "ms_swift_benchmark", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="some", sharded="",
-        ranks="one", degrees="", compiled="", recompute="full", loss="", precision="bf16", optimizer="galore",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying",
-    ), (
-        1.0949,
-    )),
-    Case("training", "ms_swift_benchmark", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying",
-    ), (
-        1.0129, 1.0169,
-    )),
-    Case("training", "ms_swift_benchmark", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="much",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying",
-    ), (
+        1.0014, 1.1352)),
+    Case("training", "litgpt_tables",
+        Traits("litgpt", "eager", adapters="adapters", slack="little", sharded="sharded", ranks="several",
+        recompute="none", precision="bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-40gb"), (
+        0.844, 0.9098, 0.9312, 0.9628, 0.9722, 0.9918, 0.9954)),
+    Case("training", "litgpt_tables",
+        Traits("litgpt", "eager", adapters="adapters", packed="packed", slack="little", ranks="one", recompute="none",
+        precision="bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-40gb"), (
+        0.9158, 0.9415, 1.0002, 1.0006)),
+    Case("training", "litgpt_tables",
+        Traits("litgpt", "eager", adapters="adapters", packed="packed", slack="little", ranks="one", recompute="none",
+        precision="bf16", optimizer="adamw", arch="Ampere", gpu="a10g"), (
+        1.0003, 1.0189, 1.0209, 1.0275, 1.0275, 1.0417, 1.0429)),
+    Case("training", "megatron_bridge_docs",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+pp", recompute="selective",
+        loss="fused", precision="fp8", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.8454, 0.9989)),
+    Case("training", "megatron_bridge_docs",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", degrees="tp+pp",
+        recompute="selective", loss="fused", precision="fp8", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.884, 0.9226, 0.9882, 1.0145)),
+    Case("training", "megatron_bridge_docs",
+        Traits("megatron", "megatron", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="ep", recompute="selective", loss="fused", precision="mixed-bf16", optimizer="adamw", arch="Hopper",
+        gpu="h100-sxm-80gb"), (
+        0.7212,)),
+    Case("training", "megatron_bridge_docs",
+        Traits("megatron", "megatron", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="tp+ep", recompute="selective", loss="fused", precision="mixed-bf16", optimizer="adamw", arch="Hopper",
+        gpu="h100-sxm-80gb"), (
+        1.031, 1.0322, 1.0514)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", recompute="full", precision="mixed-bf16",
+        optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.0017,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", recompute="full", precision="mixed-bf16",
+        optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.0,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", recompute="none", precision="mixed-bf16",
+        optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.0077,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", recompute="none", precision="mixed-bf16",
+        optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.0072,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="pp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.0027, 1.0028, 1.0034, 1.0055)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="pp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.0018, 1.0027, 1.0031, 1.0031, 1.0037, 1.0048, 1.0052, 1.0055, 1.0056, 1.0068, 1.01)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="pp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.0016, 1.0018, 1.0034, 1.0035, 1.0043, 1.0048, 1.0052, 1.0053, 1.0076)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="pp", recompute="none",
+        precision="mixed-fp16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        0.9578,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        0.9983, 1.0091)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        0.9517, 0.994, 0.9994, 1.0028)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.0048, 1.0081, 1.0085, 1.0086, 1.0351)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp", recompute="none",
+        precision="mixed-fp16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        0.9638,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp", recompute="none",
+        precision="mixed-fp16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        0.9636,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp", recompute="none",
+        precision="mixed-fp16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        0.9645,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+cp", recompute="none",
+        precision="fp8", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.015,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+cp", recompute="none",
+        precision="fp8", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        0.9967,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+cp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.0119,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+cp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.0118,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+pp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.0071, 1.0124)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+pp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.0047, 1.0048, 1.0055, 1.0055, 1.0275)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+pp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.0071, 1.0082, 1.0101, 1.0204)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+pp", recompute="none",
+        precision="mixed-fp16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.1834,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+pp", recompute="none",
+        precision="mixed-fp16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.0179,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+pp+cp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.009,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+pp+cp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        0.9489, 1.0026, 1.0037, 1.0054)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp+pp+cp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.0037, 1.0042)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.0, 1.0004)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        0.9998, 1.0)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", recompute="none",
+        precision="mixed-fp16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        0.9931,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", recompute="none",
+        precision="mixed-fp16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        0.9931,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", degrees="pp",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.0031,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", degrees="pp",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        0.972,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", degrees="pp",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.0033, 1.0056, 1.0067, 1.0228, 1.0372)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", degrees="tp",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.0088, 1.0088)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", degrees="tp",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.0, 1.0005, 1.0031, 1.0031, 1.0218)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", degrees="tp",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        0.9994, 1.0297)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", degrees="tp+pp",
+        recompute="none", precision="fp8", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.1238,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", ranks="several", degrees="ep",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        0.9849,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", ranks="several", degrees="ep",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.042,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", ranks="several", degrees="pp+cp+ep",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.0075,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", ranks="several", degrees="tp+ep",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.0085,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", ranks="several", degrees="tp+ep",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.0097,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", ranks="several", degrees="tp+pp+cp+ep",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.0219,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", ranks="several", degrees="tp+pp+cp+ep",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.0226, 1.0226)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", ranks="several", degrees="tp+pp+ep",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.0179, 1.018, 1.0192)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", ranks="several", degrees="tp+pp+ep",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.0431,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", ranks="several", degrees="tp+pp+ep",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.0269, 1.0427)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="ep", recompute="none", precision="fp8", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.1505, 1.4163)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="ep", recompute="none", precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.0253, 1.0488, 1.0653)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="ep", recompute="none", precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.0603,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="pp+ep", recompute="none", precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.0095,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="pp+ep", recompute="none", precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.0112,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="tp+ep", recompute="none", precision="mixed-bf16", optimizer="adamw", arch="A100", gpu="a100-80gb"), (
+        1.0196,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="tp+ep", recompute="none", precision="mixed-bf16", optimizer="adamw", arch="GB200", gpu="gb200"), (
+        1.1241,)),
+    Case("training", "megatron_lm_functional_tests",
+        Traits("megatron", "megatron", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="tp+ep", recompute="none", precision="mixed-bf16", optimizer="adamw", arch="H100", gpu="h100-80gb"), (
+        1.019, 1.0287, 1.103)),
+    Case("training", "ms_swift_benchmark",
+        Traits("huggingface", "eager", slack="little", ranks="one", recompute="full", precision="bf16",
+        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying"), (
+        0.9815, 1.0022, 1.0025, 1.0045, 1.0059, 1.0322)),
+    Case("training", "ms_swift_benchmark",
+        Traits("huggingface", "eager", slack="much", ranks="one", recompute="full", precision="bf16", optimizer="adamw",
+        arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying"), (
+        0.5251, 0.8269, 0.9637)),
+    Case("training", "ms_swift_benchmark",
+        Traits("huggingface", "eager", slack="some", ranks="one", recompute="full", precision="bf16", optimizer="adamw",
+        arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying"), (
+        0.9698,)),
+    Case("training", "ms_swift_benchmark",
+        Traits("huggingface", "eager", slack="some", ranks="one", recompute="full", precision="bf16",
+        optimizer="galore", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying"), (
+        1.0949,)),
+    Case("training", "ms_swift_benchmark",
+        Traits("huggingface", "eager", adapters="adapters", slack="little", ranks="one", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying"), (
+        1.0129, 1.0169)),
+    Case("training", "ms_swift_benchmark",
+        Traits("huggingface", "eager", adapters="adapters", slack="much", ranks="one", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying"), (
         0.7862, 0.8004, 0.8992, 0.9352, 0.9387, 0.9463, 0.9463, 0.9463, 0.9463, 0.9467, 0.9516, 0.9658, 0.9773, 1.0379,
-        1.0744, 1.088, 1.0948, 1.1617, 1.201, 1.7659,
-    )),
-    Case("training", "ms_swift_benchmark", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="much",
-        sharded="", ranks="one", degrees="", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying",
-    ), (
-        0.7373, 0.9989,
-    )),
-    Case("training", "ms_swift_benchmark", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="much",
-        sharded="", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying",
-    ), (
-        1.196,
-    )),
-    Case("training", "ms_swift_benchmark", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="some",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying",
-    ), (
-        0.9888, 0.9934, 0.9938, 1.0092, 1.0375, 1.0823,
-    )),
-    Case("training", "ms_swift_benchmark", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="", slack="much",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying",
-    ), (
-        1.1999, 1.3277,
-    )),
-    Case("training", "ms_swift_benchmark", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="", slack="much",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-fp16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying",
-    ), (
-        0.9175, 0.9308, 0.9506, 0.9807, 1.1528,
-    )),
-    Case("training", "peft_method_comparison", Traits(
-        engine="pytorch", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="none", loss="", precision="bf16",
-        optimizer="adamw", arch="Ada", gpu="l40s", lengths="",
-    ), (
-        0.9686, 0.9742, 0.9745, 0.9756, 0.9786, 0.9791, 0.9799, 0.9866, 1.0331,
-    )),
-    Case("training", "peft_method_comparison", Traits(
-        engine="pytorch", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="some",
-        sharded="", ranks="one", degrees="", compiled="", recompute="none", loss="", precision="bf16",
-        optimizer="adamw", arch="Ada", gpu="l40s", lengths="",
-    ), (
+        1.0744, 1.088, 1.0948, 1.1617, 1.201, 1.7659)),
+    Case("training", "ms_swift_benchmark",
+        Traits("huggingface", "eager", adapters="adapters", slack="much", ranks="one", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying"), (
+        0.7373, 0.9989)),
+    Case("training", "ms_swift_benchmark",
+        Traits("huggingface", "eager", adapters="adapters", slack="much", ranks="several", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying"), (
+        1.196,)),
+    Case("training", "ms_swift_benchmark",
+        Traits("huggingface", "eager", adapters="adapters", slack="some", ranks="one", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="varying"), (
+        0.9888, 0.9934, 0.9938, 1.0092, 1.0375, 1.0823)),
+    Case("training", "ms_swift_benchmark",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="much", ranks="one",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb",
+        lengths="varying"), (
+        1.1999, 1.3277)),
+    Case("training", "ms_swift_benchmark",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="much", ranks="one",
+        recompute="full", precision="mixed-fp16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb",
+        lengths="varying"), (
+        0.9175, 0.9308, 0.9506, 0.9807, 1.1528)),
+    Case("training", "peft_method_comparison",
+        Traits("pytorch", "eager", adapters="adapters", slack="little", ranks="one", recompute="none", precision="bf16",
+        optimizer="adamw", arch="Ada", gpu="l40s"), (
+        0.9686, 0.9742, 0.9745, 0.9756, 0.9786, 0.9791, 0.9799, 0.9866, 1.0331)),
+    Case("training", "peft_method_comparison",
+        Traits("pytorch", "eager", adapters="adapters", slack="some", ranks="one", recompute="none", precision="bf16",
+        optimizer="adamw", arch="Ada", gpu="l40s"), (
         0.9443, 0.9514, 0.9526, 0.9559, 0.9584, 0.9588, 0.9598, 0.96, 0.9603, 0.961, 0.962, 0.9634, 0.9641, 0.9699,
-        0.9731, 0.9739, 0.9741, 0.9747, 0.9764, 0.986, 1.1934,
-    )),
-    Case("training", "qwen_readme", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16", optimizer="adamw",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0106, 1.0222,
-    )),
-    Case("training", "qwen_readme", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="some", sharded="",
-        ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16", optimizer="adamw",
-        arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9815, 0.9821,
-    )),
-    Case("training", "qwen_readme", Traits(
-        engine="huggingface", kin="eager", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0183, 1.0827,
-    )),
-    Case("training", "qwen_readme", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0351, 1.0541, 1.0643, 1.07, 1.0917, 1.1018, 1.1167, 1.1213, 1.2359,
-    )),
-    Case("training", "qwen_readme", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.1089, 1.2126, 1.2149, 1.2258,
-    )),
-    Case("training", "qwen_readme", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="some",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        0.9718, 0.9788, 1.021, 1.0404, 1.0543, 1.0583, 1.1061, 1.108, 1.2003,
-    )),
-    Case("training", "qwen_readme", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.1695,
-    )),
-    Case("training", "qwen_readme", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="",
-        slack="little", sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.2716, 1.3097,
-    )),
-    Case("training", "qwen_readme", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="", slack="much",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.1425,
-    )),
-    Case("training", "qwen_readme", Traits(
-        engine="huggingface", kin="eager", adapters="adapters", packed="packed", experts="", objective="", slack="some",
-        sharded="", ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0227, 1.0387, 1.0468, 1.0557, 1.07, 1.0753, 1.0805, 1.1004, 1.1188, 1.1325, 1.134, 1.2802,
-    )),
-    Case("training", "simumax_b200_megatron", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="cp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="B200", gpu="b200", lengths="",
-    ), (
-        1.0002, 1.0003, 1.0573,
-    )),
-    Case("training", "simumax_b200_megatron", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="several", degrees="tp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="B200", gpu="b200", lengths="",
-    ), (
-        1.0, 1.0205,
-    )),
-    Case("training", "simumax_b200_megatron", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="B200", gpu="b200", lengths="",
-    ), (
-        1.0, 1.0003, 1.0228, 1.0254,
-    )),
-    Case("training", "simumax_b200_megatron", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="", objective="", slack="some", sharded="",
-        ranks="several", degrees="cp", compiled="", recompute="none", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="B200", gpu="b200", lengths="",
-    ), (
-        1.0089,
-    )),
-    Case("training", "simumax_b200_megatron", Traits(
-        engine="megatron", kin="megatron", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="ep", compiled="", recompute="none", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="B200", gpu="b200", lengths="",
-    ), (
-        1.0037, 1.0074, 1.0222, 1.033,
-    )),
-    Case("training", "torchao_qt", Traits(
-        engine="pytorch", kin="eager", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="one", degrees="", compiled="", recompute="full", loss="", precision="bf16", optimizer="adamw",
-        arch="Ada", gpu="rtx-4070-ti-super", lengths="",
-    ), (
-        1.1427,
-    )),
-    Case("training", "torchao_qt", Traits(
-        engine="pytorch", kin="eager", adapters="", packed="", experts="", objective="", slack="little", sharded="",
-        ranks="one", degrees="", compiled="compiled", recompute="full", loss="", precision="bf16", optimizer="adamw",
-        arch="Ada", gpu="rtx-4070-ti-super", lengths="",
-    ), (
-        1.1402,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9827, 1.0878,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="selective", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.078,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="selective", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9961, 0.9995, 0.9997,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="selective", loss="eager",
-        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb", lengths="",
-    ), (
-        1.0041,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="selective", loss="eager",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.7409, 0.9791,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="", compiled="compiled", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0409,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="", compiled="compiled", recompute="selective", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0025, 1.005, 1.005, 1.005, 1.0079, 1.0079,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="tp", compiled="", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0116,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="tp", compiled="", recompute="selective", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Blackwell", gpu="b200-180gb", lengths="",
-    ), (
-        0.8858,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="tp", compiled="", recompute="selective", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9627, 1.1386,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0412,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="", compiled="", recompute="selective", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9238, 0.967, 0.9996, 1.0017, 1.0167,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="", compiled="compiled", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0558,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="", compiled="compiled", recompute="selective", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9395,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="tp", compiled="", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.8679, 1.0157,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="tp", compiled="", recompute="selective", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9513, 0.9571,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="experts", objective="", slack="little",
-        sharded="sharded", ranks="several", degrees="tp+ep", compiled="", recompute="selective", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.2678,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="experts", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="ep", compiled="compiled", recompute="selective", loss="compiled",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.7163,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="experts", objective="", slack="much",
-        sharded="sharded", ranks="several", degrees="tp+ep", compiled="compiled", recompute="selective",
-        loss="compiled", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.1093,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="experts", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="ep", compiled="compiled", recompute="selective", loss="compiled",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.7195,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="experts", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="pp+ep", compiled="", recompute="selective", loss="eager",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.2557,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="experts", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="pp+ep", compiled="compiled", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9638,
-    )),
-    Case("training", "torchtitan_commit_logs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="experts", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="tp+ep", compiled="compiled", recompute="none", loss="compiled",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.3682,
-    )),
-    Case("training", "torchtitan_docs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="much", sharded="",
-        ranks="several", degrees="cp", compiled="compiled", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0096,
-    )),
-    Case("training", "torchtitan_docs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some", sharded="",
-        ranks="several", degrees="tp+pp+cp", compiled="compiled", recompute="full", loss="", precision="mixed-bf16",
-        optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.155,
-    )),
-    Case("training", "torchtitan_docs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="", compiled="compiled", recompute="selective", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Blackwell", gpu="gb200-186gb", lengths="",
-    ), (
-        1.0805, 1.0829, 1.1003,
-    )),
-    Case("training", "torchtitan_docs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="", compiled="compiled", recompute="selective", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.0194, 1.0312,
-    )),
-    Case("training", "torchtitan_docs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="", compiled="compiled", recompute="selective", loss="compiled",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h200-sxm-141gb", lengths="",
-    ), (
-        1.0977,
-    )),
-    Case("training", "torchtitan_docs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="tp", compiled="compiled", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        1.1268,
-    )),
-    Case("training", "torchtitan_docs", Traits(
-        engine="torchtitan", kin="titan", adapters="", packed="", experts="", objective="", slack="some",
-        sharded="sharded", ranks="several", degrees="tp+pp", compiled="compiled", recompute="full", loss="",
-        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.9974, 1.0455,
-    )),
-    Case("training", "unsloth_notebooks", Traits(
-        engine="unsloth", kin="eager", adapters="adapters", packed="packed", experts="", objective="", slack="little",
-        sharded="", ranks="one", degrees="", compiled="", recompute="none", loss="", precision="mixed-fp16",
-        optimizer="adamw-8bit", arch="Turing", gpu="t4", lengths="",
-    ), (
-        1.1473,
-    )),
-    Case("training", "xtuner_docs", Traits(
-        engine="pytorch", kin="eager", adapters="", packed="", experts="", objective="", slack="much", sharded="",
-        ranks="one", degrees="", compiled="", recompute="full", loss="", precision="mixed-bf16", optimizer="adamw",
-        arch="Hopper", gpu="h100-sxm-80gb", lengths="",
-    ), (
-        0.7232,
-    )),
+        0.9731, 0.9739, 0.9741, 0.9747, 0.9764, 0.986, 1.1934)),
+    Case("training", "qwen_readme",
+        Traits("huggingface", "eager", slack="little", ranks="one", recompute="full", precision="mixed-bf16",
+        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0106, 1.0222)),
+    Case("training", "qwen_readme",
+        Traits("huggingface", "eager", slack="some", ranks="one", recompute="full", precision="mixed-bf16",
+        optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9815, 0.9821)),
+    Case("training", "qwen_readme",
+        Traits("huggingface", "eager", slack="some", sharded="sharded", ranks="several", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0183, 1.0827)),
+    Case("training", "qwen_readme",
+        Traits("huggingface", "eager", adapters="adapters", slack="little", ranks="one", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0351, 1.0541, 1.0643, 1.07, 1.0917, 1.1018, 1.1167, 1.1213, 1.2359)),
+    Case("training", "qwen_readme",
+        Traits("huggingface", "eager", adapters="adapters", slack="little", sharded="sharded", ranks="several",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.1089, 1.2126, 1.2149, 1.2258)),
+    Case("training", "qwen_readme",
+        Traits("huggingface", "eager", adapters="adapters", slack="some", ranks="one", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        0.9718, 0.9788, 1.021, 1.0404, 1.0543, 1.0583, 1.1061, 1.108, 1.2003)),
+    Case("training", "qwen_readme",
+        Traits("huggingface", "eager", adapters="adapters", slack="some", sharded="sharded", ranks="several",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.1695,)),
+    Case("training", "qwen_readme",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="little", ranks="one",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.2716, 1.3097)),
+    Case("training", "qwen_readme",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="much", ranks="one",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.1425,)),
+    Case("training", "qwen_readme",
+        Traits("huggingface", "eager", adapters="adapters", packed="packed", slack="some", ranks="one",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0227, 1.0387, 1.0468, 1.0557, 1.07, 1.0753, 1.0805, 1.1004, 1.1188, 1.1325, 1.134, 1.2802)),
+    Case("training", "simumax_b200_megatron",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="cp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="B200", gpu="b200"), (
+        1.0002, 1.0003, 1.0573)),
+    Case("training", "simumax_b200_megatron",
+        Traits("megatron", "megatron", slack="little", ranks="several", degrees="tp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="B200", gpu="b200"), (
+        1.0, 1.0205)),
+    Case("training", "simumax_b200_megatron",
+        Traits("megatron", "megatron", slack="little", sharded="sharded", ranks="several", degrees="tp",
+        recompute="none", precision="mixed-bf16", optimizer="adamw", arch="B200", gpu="b200"), (
+        1.0, 1.0003, 1.0228, 1.0254)),
+    Case("training", "simumax_b200_megatron",
+        Traits("megatron", "megatron", slack="some", ranks="several", degrees="cp", recompute="none",
+        precision="mixed-bf16", optimizer="adamw", arch="B200", gpu="b200"), (
+        1.0089,)),
+    Case("training", "simumax_b200_megatron",
+        Traits("megatron", "megatron", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="ep", recompute="none", precision="mixed-bf16", optimizer="adamw", arch="B200", gpu="b200"), (
+        1.0037, 1.0074, 1.0222, 1.033)),
+    Case("training", "torchao_qt",
+        Traits("pytorch", "eager", slack="little", ranks="one", recompute="full", precision="bf16", optimizer="adamw",
+        arch="Ada", gpu="rtx-4070-ti-super"), (
+        1.1427,)),
+    Case("training", "torchao_qt",
+        Traits("pytorch", "eager", slack="little", ranks="one", compiled="compiled", recompute="full", precision="bf16",
+        optimizer="adamw", arch="Ada", gpu="rtx-4070-ti-super"), (
+        1.1402,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="much", sharded="sharded", ranks="several", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.9827, 1.0878)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="much", sharded="sharded", ranks="several", recompute="selective",
+        precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.078,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="much", sharded="sharded", ranks="several", recompute="selective",
+        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.9961, 0.9995, 0.9997)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="much", sharded="sharded", ranks="several", recompute="selective",
+        loss="eager", precision="mixed-bf16", optimizer="adamw", arch="Ampere", gpu="a100-sxm4-80gb"), (
+        1.0041,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="much", sharded="sharded", ranks="several", recompute="selective",
+        loss="eager", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.7409, 0.9791)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="much", sharded="sharded", ranks="several", compiled="compiled",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0409,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="much", sharded="sharded", ranks="several", compiled="compiled",
+        recompute="selective", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0025, 1.005, 1.005, 1.005, 1.0079, 1.0079)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="much", sharded="sharded", ranks="several", degrees="tp", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0116,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="much", sharded="sharded", ranks="several", degrees="tp",
+        recompute="selective", precision="mixed-bf16", optimizer="adamw", arch="Blackwell", gpu="b200-180gb"), (
+        0.8858,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="much", sharded="sharded", ranks="several", degrees="tp",
+        recompute="selective", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.9627, 1.1386)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="some", sharded="sharded", ranks="several", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0412,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="some", sharded="sharded", ranks="several", recompute="selective",
+        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.9238, 0.967, 0.9996, 1.0017, 1.0167)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="some", sharded="sharded", ranks="several", compiled="compiled",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0558,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="some", sharded="sharded", ranks="several", compiled="compiled",
+        recompute="selective", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.9395,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="some", sharded="sharded", ranks="several", degrees="tp", recompute="full",
+        precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.8679, 1.0157)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", slack="some", sharded="sharded", ranks="several", degrees="tp",
+        recompute="selective", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.9513, 0.9571)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", experts="experts", slack="little", sharded="sharded", ranks="several",
+        degrees="tp+ep", recompute="selective", precision="mixed-bf16", optimizer="adamw", arch="Hopper",
+        gpu="h100-sxm-80gb"), (
+        1.2678,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", experts="experts", slack="much", sharded="sharded", ranks="several", degrees="ep",
+        compiled="compiled", recompute="selective", loss="compiled", precision="mixed-bf16", optimizer="adamw",
+        arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.7163,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", experts="experts", slack="much", sharded="sharded", ranks="several",
+        degrees="tp+ep", compiled="compiled", recompute="selective", loss="compiled", precision="mixed-bf16",
+        optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.1093,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", experts="experts", slack="some", sharded="sharded", ranks="several", degrees="ep",
+        compiled="compiled", recompute="selective", loss="compiled", precision="mixed-bf16", optimizer="adamw",
+        arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.7195,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", experts="experts", slack="some", sharded="sharded", ranks="several",
+        degrees="pp+ep", recompute="selective", loss="eager", precision="mixed-bf16", optimizer="adamw", arch="Hopper",
+        gpu="h100-sxm-80gb"), (
+        1.2557,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", experts="experts", slack="some", sharded="sharded", ranks="several",
+        degrees="pp+ep", compiled="compiled", recompute="full", precision="mixed-bf16", optimizer="adamw",
+        arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.9638,)),
+    Case("training", "torchtitan_commit_logs",
+        Traits("torchtitan", "titan", experts="experts", slack="some", sharded="sharded", ranks="several",
+        degrees="tp+ep", compiled="compiled", recompute="none", loss="compiled", precision="mixed-bf16",
+        optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.3682,)),
+    Case("training", "torchtitan_docs",
+        Traits("torchtitan", "titan", slack="much", ranks="several", degrees="cp", compiled="compiled",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0096,)),
+    Case("training", "torchtitan_docs",
+        Traits("torchtitan", "titan", slack="some", ranks="several", degrees="tp+pp+cp", compiled="compiled",
+        recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.155,)),
+    Case("training", "torchtitan_docs",
+        Traits("torchtitan", "titan", slack="some", sharded="sharded", ranks="several", compiled="compiled",
+        recompute="selective", precision="mixed-bf16", optimizer="adamw", arch="Blackwell", gpu="gb200-186gb"), (
+        1.0805, 1.0829, 1.1003)),
+    Case("training", "torchtitan_docs",
+        Traits("torchtitan", "titan", slack="some", sharded="sharded", ranks="several", compiled="compiled",
+        recompute="selective", precision="mixed-bf16", optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        1.0194, 1.0312)),
+    Case("training", "torchtitan_docs",
+        Traits("torchtitan", "titan", slack="some", sharded="sharded", ranks="several", compiled="compiled",
+        recompute="selective", loss="compiled", precision="mixed-bf16", optimizer="adamw", arch="Hopper",
+        gpu="h200-sxm-141gb"), (
+        1.0977,)),
+    Case("training", "torchtitan_docs",
+        Traits("torchtitan", "titan", slack="some", sharded="sharded", ranks="several", degrees="tp",
+        compiled="compiled", recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Hopper",
+        gpu="h100-sxm-80gb"), (
+        1.1268,)),
+    Case("training", "torchtitan_docs",
+        Traits("torchtitan", "titan", slack="some", sharded="sharded", ranks="several", degrees="tp+pp",
+        compiled="compiled", recompute="full", precision="mixed-bf16", optimizer="adamw", arch="Hopper",
+        gpu="h100-sxm-80gb"), (
+        0.9974, 1.0455)),
+    Case("training", "unsloth_notebooks",
+        Traits("unsloth", "eager", adapters="adapters", packed="packed", slack="little", ranks="one", recompute="none",
+        precision="mixed-fp16", optimizer="adamw-8bit", arch="Turing", gpu="t4"), (
+        1.1473,)),
+    Case("training", "xtuner_docs",
+        Traits("pytorch", "eager", slack="much", ranks="one", recompute="full", precision="mixed-bf16",
+        optimizer="adamw", arch="Hopper", gpu="h100-sxm-80gb"), (
+        0.7232,)),
 )

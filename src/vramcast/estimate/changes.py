@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from vramcast.domain.answer import Change, StepTime
 from vramcast.domain.job import Job
+from vramcast.engines.training import engine_of
 from vramcast.estimate.host_memory import has_room, host_need, shortfall, takes
 from vramcast.estimate.proposals import attempted
-from vramcast.estimate.techniques import TECHNIQUES, WHOLE_MODEL_ENGINES, Technique
+from vramcast.estimate.techniques import TECHNIQUES, Technique
 from vramcast.estimate.variants import on_engine, options_between, rebatched, with_plan
 from vramcast.units import ceil_div
 
@@ -114,7 +115,7 @@ def _tokens_per_s(job: Job) -> float | None:
 
 def _engines(job: Job, technique: Technique) -> tuple[str, ...]:
     """The job's own; trainers that cannot shard by themselves are offered another that can."""
-    if technique.against_asked and job.engine in WHOLE_MODEL_ENGINES and not job.plan.peft:
+    if technique.against_asked and engine_of(job).leaves_sharding and not job.plan.peft:
         return (job.engine, *technique.engines)
     return (job.engine,)
 

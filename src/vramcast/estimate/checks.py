@@ -10,8 +10,9 @@ from vramcast.blocks.lengths import check_lengths, reads_images
 from vramcast.blocks.parameters.targets import check_targets
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Plan, Precision, Recompute, Shards
 from vramcast.domain.model import MLP, Attention, Head, Layer, MoE, MultiLatentAttention
-from vramcast.engines.eager.releases import TRAINERS, ZERO_OPTIONS, runs_deepspeed, sharder
+from vramcast.engines.eager.releases import ZERO_OPTIONS, runs_deepspeed, sharder
 from vramcast.engines.serving.hardware import refuse_bitsandbytes
+from vramcast.engines.training import FLATTENS, UNUSED_BY_SHARDER, engine_of
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.states.optimizers import optimizer
 
@@ -19,27 +20,6 @@ LARGEST_SUGGESTED = 128
 
 DEFAULT_PLAN: Final = Plan()
 
-_DATA_PARALLEL: Final = ("reshard_after_forward",)
-_FSDP_TRAINERS: Final = (
-    "optimizer_kernel", "recompute_layers", "recompute_modules", "attention", "offload_activations", "cp_kind",
-    "first_stage_layers", "last_stage_layers",
-)
-UNUSED: Final[dict[str, tuple[str, ...]]] = {
-    "unsloth": _DATA_PARALLEL,
-    "deepspeed": (*_DATA_PARALLEL, "optimizer_kernel"),
-    "colossalai": (*_DATA_PARALLEL, "optimizer_kernel", "loss"),
-    "torchtitan": _FSDP_TRAINERS,
-    "torchtune": _FSDP_TRAINERS,
-    "litgpt": (
-        *_DATA_PARALLEL, "recompute", "recompute_layers", "recompute_modules", "attention", "loss", "compile",
-        "offload_optimizer", "offload_parameters", "offload_activations",
-    ),
-    "megatron": (*_DATA_PARALLEL, "optimizer_kernel", "shard_group"),
-}
-"""Fields of the plan that an engine does not look at. Their defaults are fine, anything else is refused."""
-
-UNUSED_SHARDED: Final[dict[str | None, tuple[str, ...]]] = {None: _DATA_PARALLEL, "deepspeed": UNUSED["deepspeed"]}
-"""The same of engines that leave sharding to others, by who does it."""
 NEEDS: Final[dict[str, tuple[Callable[[Plan], bool], str]]] = {
     "recompute_modules": (lambda plan: plan.recompute is Recompute.SELECTIVE, "recompute=selective"),
     "recompute_layers": (lambda plan: plan.recompute is Recompute.FULL, "recompute=full"),
@@ -52,19 +32,6 @@ NEEDS: Final[dict[str, tuple[Callable[[Plan], bool], str]]] = {
 }
 """Field of the plan -> what it says something about, and how that is asked for. Without it, it is refused."""
 
-SHARDERS: Final[dict[str, tuple[str, ...]]] = {
-    "pytorch": ("fsdp1", "fsdp2"),
-    "huggingface": ("fsdp1", "fsdp2", "deepspeed"),
-    "deepspeed": ("deepspeed",),
-    "torchtitan": ("fsdp2",),
-    "torchtune": ("fsdp2",),
-    "litgpt": ("fsdp1",),
-}
-"""Engine -> what may do its sharding; the others' is their own."""
-
-FLAT_PARTITIONS: Final = ("deepspeed", "colossalai", "fsdp1")
-"""What gives an optimizer flat pieces of many weights; DeepSpeed partitions those of Muon apart."""
-
 BITSANDBYTES_BASES: Final = ("nf4", "nf4-dq", "int8")
 """Frozen weights that bitsandbytes stores."""
 
@@ -73,9 +40,6 @@ OF_SHARDERS: Final = {**dict.fromkeys(("deepspeed", *ZERO_OPTIONS), "deepspeed")
 
 ANSWERS: Final = ("dpo", "ppo", "grpo")
 """Objectives that rate what a language model writes."""
-
-PRETRAINERS: Final = ("torchtitan", "torchtune", "litgpt", "megatron")
-"""Engines whose programs hold one model and its loss."""
 
 Sizes = Iterator[tuple[str, int]]
 Rule = Callable[[int], bool]
@@ -88,7 +52,7 @@ def check(job: Job) -> None:
 
         check_options(job)
     refuse_ignored(job)
-    if job.engine_options and job.engine in TRAINERS:
+    if job.engine_options and engine_of(job).leaves_sharding:
         _check_sharders_options(job)
     plan, model = job.plan, job.model
     if plan.peft is not None and plan.peft.method not in WITHOUT_TARGETS:
@@ -145,8 +109,9 @@ def refuse_ignored(job: Job) -> None:
         raise InvalidSpec(f"schedule=gpipe has one stage on a rank, not virtual-stages={plan.virtual_stages}; use 1")
     _check_sharder(job)
     _check_optimizer(job)
-    who = sharder(job) if job.engine in TRAINERS else None
-    for name in UNUSED_SHARDED.get(who, ()) if job.engine in TRAINERS else UNUSED.get(job.engine, ()):
+    engine = engine_of(job)
+    who = sharder(job) if engine.leaves_sharding else None
+    for name in UNUSED_BY_SHARDER.get(who, ()) if engine.leaves_sharding else engine.unused:
         if (asked := getattr(plan, name)) != getattr(DEFAULT_PLAN, name):
             option = name.replace("_", "-")
             if who is None:
@@ -154,7 +119,7 @@ def refuse_ignored(job: Job) -> None:
             raise Unsupported(
                 f"{option}={asked} is not modelled for engine {job.engine} sharded by {who}; leave it out"
             )
-    if job.engine in PRETRAINERS and workload.objective not in ("pretrain", "sft"):
+    if engine.one_model and workload.objective not in ("pretrain", "sft"):
         raise Unsupported(
             f"objective={workload.objective} is not modelled for engine {job.engine}; use engine huggingface"
         )
@@ -162,7 +127,7 @@ def refuse_ignored(job: Job) -> None:
         raise InvalidSpec(
             f"objective={workload.objective} compares answers, and {model.name} writes none; use pretrain"
         )
-    if job.engine in PRETRAINERS and model.head not in (Head.LM, Head.MLM):
+    if engine.one_model and model.head not in (Head.LM, Head.MLM):
         raise Unsupported(
             f"{job.engine} trains language models, and {model.name} predicts no tokens; use --engine pytorch"
         )
@@ -211,7 +176,7 @@ def _check_optimizer(job: Job) -> None:
         )
     if rule.gradients_in_backward and job.workload.grad_accum > 1:
         raise InvalidSpec(f"optimizer={name} updates weights inside backward; use --grad-accum 1")
-    if who in FLAT_PARTITIONS and rule.matrix_rule and not (rule.orthogonalises and who == "deepspeed"):
+    if who in FLATTENS and rule.matrix_rule and not (rule.orthogonalises and who == "deepspeed"):
         raise Unsupported(
             f"optimizer={name} needs the shapes of weights, which {who} flattens into partitions; use adamw, or engine "
             "pytorch with --sharded-by fsdp2"
@@ -220,16 +185,17 @@ def _check_optimizer(job: Job) -> None:
 
 def sharded_by(job: Job) -> str | None:
     """What shards the job's weights; None: nobody, or the engine in its own way."""
-    if job.engine in TRAINERS:
+    engine = engine_of(job)
+    if engine.leaves_sharding:
         return sharder(job)
-    if job.engine in FLAT_PARTITIONS:
+    if engine.is_flat:
         return job.engine
     sharded = job.plan.shards is not Shards.NOTHING and job.data_parallel > 1
-    return SHARDERS.get(job.engine, (None,))[0] if sharded else None
+    return engine.sharders[0] if sharded and engine.sharders else None
 
 
 def _check_sharder(job: Job) -> None:
-    asked, known = job.plan.sharded_by, SHARDERS.get(job.engine, ())
+    asked, known = job.plan.sharded_by, engine_of(job).sharders
     if asked is None:
         return
     if not known:

@@ -32,6 +32,7 @@ from vramcast.domain.answer import HostNeed, HostPart
 from vramcast.domain.job import Job, Precision, Shards
 from vramcast.domain.model import Model
 from vramcast.engines.eager.releases import runs_deepspeed
+from vramcast.engines.training import TRAINING, TrainingEngine, engine_of
 from vramcast.estimate.checks import sharded_by
 from vramcast.units import ceil_div, format_bytes
 
@@ -63,15 +64,6 @@ RUNS: Final = "runs of verl, OpenRLHF and TRL"
 
 FSDP: Final = ("fsdp1", "fsdp2")
 """Sharders whose offload takes weights, gradients and states together [fsdp]."""
-
-FSDP_ALWAYS: Final = ("torchtitan", "torchtune")
-"""Engines that wrap by FSDP on one rank, too."""
-
-SHARD_ALWAYS: Final = ("deepspeed", "colossalai")
-"""Sharders whose states are divided whatever is asked for, ZeRO-1 at least."""
-
-KEEP_A_COPY: Final = ("deepspeed", "colossalai", "megatron")
-"""Engines whose optimizers have an fp32 copy in every recipe; the others update the weights themselves."""
 
 
 class Blocks(NamedTuple):
@@ -112,8 +104,13 @@ def offload_of(job: Job) -> tuple[str, str]:
     return ("cpu", "cpu") if "cpu" in asked and _fully_sharded(job) else asked
 
 
+def _sharder(job: Job) -> TrainingEngine:
+    """Whose optimizer it is: DeepSpeed's under the Trainer, too."""
+    return TRAINING.get(sharded_by(job) or "") or engine_of(job)
+
+
 def _fully_sharded(job: Job) -> bool:
-    return job.engine in FSDP_ALWAYS or sharded_by(job) in FSDP
+    return engine_of(job).wraps_alone or sharded_by(job) in FSDP
 
 
 def host_need(job: Job) -> HostNeed | None:
@@ -138,7 +135,7 @@ def _sharing(job: Job) -> Sharing:
     plan, cluster = job.plan, job.cluster
     number = count_parameters(job.model).total
     data = job.data_parallel * plan.cp
-    sharded = plan.shards is not Shards.NOTHING or sharded_by(job) in SHARD_ALWAYS
+    sharded = plan.shards is not Shards.NOTHING or _sharder(job).divides_states
     divided = min(plan.shard_group or data, data) if sharded else 1
     return Sharing(
         ranks=ceil_div(cluster.count, cluster.num_nodes), shards=max(1, divided * plan.model_parallel), number=number,
@@ -307,7 +304,7 @@ def _on_disks(job: Job, sharing: Sharing) -> int:
 def _state_bytes(job: Job) -> int:
     """Of a parameter: its copy and the optimizer's states."""
     whole = FP32 + MOMENTS.get(job.plan.optimizer, 0)
-    half = job.plan.precision in (Precision.BF16, Precision.FP16) and (sharded_by(job) or job.engine) not in KEEP_A_COPY
+    half = job.plan.precision in (Precision.BF16, Precision.FP16) and not _sharder(job).copies_in_fp32
     return whole // 2 if half else whole
 
 

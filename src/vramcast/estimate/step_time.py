@@ -13,10 +13,11 @@ from typing import Final, NamedTuple
 from vramcast.domain.answer import StepTime
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.model import Attention, Layer, Model
+from vramcast.engines.training import engine_of
 from vramcast.errors import Unsupported, VramcastError
 from vramcast.estimate.host_memory import offload_of
 from vramcast.estimate.model_flops import model_flops
-from vramcast.estimate.training_styles import ALWAYS_SHARDED, HIDDEN, Recipe, recipe_of
+from vramcast.estimate.training_styles import HIDDEN, Recipe, recipe_of
 from vramcast.parallel.layout import Layout
 from vramcast.timing.composition import EXCHANGES, Number, Pipeline, Step, Transfers, of_largest, overlapped, step
 from vramcast.timing.training.ends import (
@@ -227,7 +228,7 @@ def exchange_of(timing: Timing) -> Exchange:
     plan, layout, fabric = timing.job.plan, timing.layout, timing.machine.fabric
     stride = layout.tp * layout.cp * layout.dp
     size = timing.shape.residual_tokens * timing.job.model.hidden * timing.recipe.style.width
-    sharded = plan.shards is not Shards.NOTHING or timing.job.engine in ALWAYS_SHARDED
+    sharded = plan.shards is not Shards.NOTHING or engine_of(timing.job).divides_states
     whole = layout.dp * layout.cp
     shard = min(plan.shard_group or whole, whole) if sharded else whole
     pattern = "reduce-scatter" if sharded else "all-reduce"

@@ -18,9 +18,6 @@ from vramcast.units import ceil_div
 Apply = Callable[[Job], Job | None]
 """The job with something changed, or as it is where it is so already; None where it does not apply."""
 
-WHOLE_MODEL_ENGINES: Final = ("pytorch", "huggingface")
-"""Engines that by themselves copy the model to every card."""
-
 
 class Technique(NamedTuple):
     """One row of the table."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import msgspec.structs
@@ -15,8 +15,9 @@ from vramcast.domain.answer import Answer, Change, RankAnswer, StepTime
 from vramcast.domain.job import WITHOUT_TARGETS, Job
 from vramcast.domain.program import extent, sizes
 from vramcast.domain.rank import RankProgram
-from vramcast.domain.version import Version, named, newer, version_text
+from vramcast.domain.version import named, newer, version_text
 from vramcast.engines.eager.trl import uncounted
+from vramcast.engines.training import TRAINING, engine_of
 from vramcast.errors import UnknownName
 from vramcast.estimate.changes import Need, single_changes
 from vramcast.estimate.checks import check
@@ -27,35 +28,10 @@ from vramcast.estimate.lengths import with_lengths
 from vramcast.estimate.ranks import RankNeed, rank_answer, rank_need, slack_share
 from vramcast.estimate.training_corrections import beside, corrected_rank, explained, holding, with_slack
 from vramcast.estimate.traits import training_traits
-from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES, IN_FP16
+from vramcast.estimate.variants import BF16_RECIPES, FP16_RECIPES
 
 if TYPE_CHECKING:
     from vramcast.domain.snapshot import Snapshot
-
-
-
-class Engine(NamedTuple):
-    """A training engine: its module, the versions that its facts cover, and what they are versions of."""
-
-    module: str
-    oldest: Version
-    newest: Version  # also the one assumed when none is named
-    of: str
-    by_version: bool = True  # False: everything modelled is the same in all of them
-
-
-ENGINES: Final[dict[str, Engine]] = {
-    "pytorch": Engine("vramcast.engines.pytorch", (2, 0), (2, 13), "PyTorch"),
-    "huggingface": Engine("vramcast.engines.huggingface", (4, 30), (5, 23), "transformers"),
-    "deepspeed": Engine("vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed"),
-    "colossalai": Engine("vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", by_version=False),
-    "unsloth": Engine("vramcast.engines.unsloth", (2024,), (2026, 10, 9), "Unsloth"),
-    "torchtitan": Engine("vramcast.engines.torchtitan", (2024,), (2026, 7), "torchtitan, by the date of the checkout"),
-    "torchtune": Engine("vramcast.engines.torchtune", (0, 1), (0, 7), "torchtune"),
-    "litgpt": Engine("vramcast.engines.litgpt", (2023,), (2026, 7), "litgpt, by the date of the checkout"),
-    "megatron": Engine("vramcast.engines.megatron", (0, 2), (0, 17), "Megatron Core", by_version=False),
-}
-"""Engines by name; a module is imported when asked for, so that a question pays for one engine only."""
 
 FAR_BELOW: Final = 0.85
 """Share of the largest live memory of a run's roles below which no role needs most, whatever the allocator adds: of
@@ -94,7 +70,7 @@ def answer(job: Job, *, with_changes: bool = True, every_role: bool = True) -> A
             *_recipe(job), *_unversioned(job),
         )),
         warnings=_unique((*_cautions(job, ranks), *(text for program in programs for text in program.warnings))),
-        ignored=(*newer(job.engine, job.engine_version or (), ENGINES[job.engine].newest), *uncounted(job)),
+        ignored=(*newer(job.engine, job.engine_version or (), engine_of(job).newest), *uncounted(job)),
         changes=() if fits or not with_changes else _offered(job, ranks, clock.time),
         time=clock.time,
         host=host,
@@ -121,7 +97,7 @@ def _recipe(job: Job) -> Iterator[str]:
 
 def _unversioned(job: Job) -> Iterator[str]:
     """A version that decides nothing here."""
-    if job.engine_version is not None and not ENGINES[job.engine].by_version:
+    if job.engine_version is not None and not engine_of(job).by_version:
         yield f"{job.engine} is modelled alike in every version: {version_text(job.engine_version)} changes nothing"
 
 
@@ -134,7 +110,7 @@ def _cautions(job: Job, ranks: list[RankAnswer]) -> Iterator[str]:
         )
     gpu, precision = job.cluster.gpu, job.plan.precision
     if precision in BF16_RECIPES and not gpu.has_bf16:
-        fp16 = IN_FP16.get(job.engine)
+        fp16 = engine_of(job).in_fp16
         instead = f"--precision {fp16}" if fp16 else f"{job.engine} has no fp16; --engine deepspeed has"
         yield f"{precision} on {gpu.name}, which has no bf16 tensor cores: it is emulated, timed as fp32; {instead}"
     if job.model.main.causal and "embed" in job.model.name.lower():
@@ -235,10 +211,10 @@ def rank_programs(job: Job, *, every_role: bool = True) -> tuple[RankProgram, ..
         job: the question
         every_role: False: only the roles one of which holds the most live memory, where the engine can tell
     """
-    if job.engine not in ENGINES:
-        raise UnknownName.of("engine", job.engine, ENGINES)
+    if job.engine not in TRAINING:
+        raise UnknownName.of("engine", job.engine, TRAINING)
     check(job)
-    engine = import_module(ENGINES[job.engine].module)
+    engine = import_module(engine_of(job).module)
     ranks = engine.ranks if every_role else getattr(engine, "deciding_ranks", engine.ranks)
     programs: tuple[RankProgram, ...] = with_lengths(job, ranks)
     held = holding(job)

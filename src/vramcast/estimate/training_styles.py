@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from vramcast.domain.job import AttentionKernel, Job, Loss, Precision, Shards
 from vramcast.engines.eager.liger import with_its_loss
 from vramcast.engines.eager.releases import optimizer_kernel, runs_deepspeed, sharder
+from vramcast.engines.training import TRAINING, engine_of
 from vramcast.states.optimizers import optimizer
 from vramcast.timing.training.parts import Style
 from vramcast.timing.training.states import Update, orthogonalisation_flops
@@ -49,27 +50,11 @@ with LoRA under ZeRO-3, 256 and 1,024 tokens, in qwen-lora."""
 
 OTHER_LAUNCH_S: Final = 12e-6
 
-ALWAYS_SHARDED: Final = ("deepspeed",)
-"""Engines whose plans split at least the optimizer states, as `engines.deepspeed.settings` has it."""
-
 FSDP: Final = ("fsdp1", "fsdp2")
 
 AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
 WHOLE: Final = (Precision.FP32, Precision.TF32, Precision.FP64)
 MASTER: Final = (Precision.MIXED_BF16, Precision.MIXED_FP16, Precision.FP8)
-
-
-HELD_AS: Final[dict[str, dict[Precision, Precision]]] = {
-    "torchtitan": dict.fromkeys((Precision.MIXED_BF16, Precision.FP8), Precision.AMP_BF16),
-    "torchtune": {Precision.MIXED_BF16: Precision.BF16},
-    "huggingface": {Precision.MIXED_BF16: Precision.AMP_BF16, Precision.MIXED_FP16: Precision.AMP_FP16},
-    "deepspeed": {Precision.AMP_BF16: Precision.MIXED_BF16, Precision.AMP_FP16: Precision.MIXED_FP16},
-}
-"""Engine -> recipe asked for -> recipe whose weights and gradients it has: torchtitan keeps fp32 shards, which it casts
-when it gathers them, and reduces in fp32 [titan config/configs.py `mixed_precision_reduce`]; torchtune trains 16-bit
-weights [full_finetune_distributed.py]. No copy of them is written by the update. DeepSpeed casts the weights and runs
-without autocast, the Trainer's, too [deepspeed runtime/engine.py `_configure_distributed_model`]. What FSDP holds in
-fp32 for the Trainer is cast when it is gathered [Accelerate]."""
 
 
 class Recipe(NamedTuple):
@@ -167,7 +152,7 @@ def _eager(job: Job) -> Recipe:
 
 def _held_as(job: Job) -> Precision:
     engine = "deepspeed" if runs_deepspeed(job) else job.engine
-    return HELD_AS.get(engine, {}).get(job.plan.precision, job.plan.precision)
+    return TRAINING[engine].runs_as.get(job.plan.precision, job.plan.precision)
 
 
 def _torchtitan(job: Job) -> Recipe:
@@ -207,7 +192,7 @@ def _eager_style(job: Job, width: int) -> Style:
         )
     else:
         asked = replace(job, plan=replace(plan, precision=_held_as(job)))
-        trainer = job.engine in ("huggingface", "unsloth") and asked.plan.precision in AUTOCAST
+        trainer = engine_of(job).is_trainer and asked.plan.precision in AUTOCAST
         gathered = trainer and sharder(job) in FSDP  # in 16 bits: autocast has nothing to cast
         sizes = eager_recipe(asked, autocast=trainer, narrow=gathered).sizes
         if runs_deepspeed(job) and sizes.adapter is not None:  # cast with the rest

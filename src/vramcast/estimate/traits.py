@@ -6,15 +6,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vramcast.domain.job import Job, Shards
 from vramcast.domain.model import Model, MoE
+from vramcast.engines.training import engine_of
 
 if TYPE_CHECKING:
     from vramcast.domain.serving import PipelineJob, ServeJob
-
-KINS: Final = {
-    "pytorch": "eager", "huggingface": "eager", "deepspeed": "eager", "unsloth": "eager", "colossalai": "eager",
-    "litgpt": "eager", "torchtitan": "titan", "torchtune": "titan", "megatron": "megatron",
-}
-"""Training engines whose predictions share their code, and so their misses."""
 
 SLACKS: Final = ((0.05, "little"), (0.15, "some"), (1.0, "much"))
 """Share of a number that is reserved and not allocated, by its upper end: what the allocator keeps is partly chance."""
@@ -32,7 +27,7 @@ class Traits(NamedTuple):
     packed: str = ""
     experts: str = ""
     objective: str = ""
-    slack: str = "little"
+    slack: str = ""
     sharded: str = ""
     ranks: str = ""
     degrees: str = ""
@@ -61,7 +56,7 @@ def training_traits(job: Job, share: float = 0.0) -> Traits:
     sharded = plan.shards is not Shards.NOTHING and job.data_parallel > 1
     degrees = [name for name in ("tp", "pp", "cp", "ep") if getattr(plan, name) > 1]
     return Traits(
-        engine=job.engine, kin=KINS.get(job.engine, job.engine),
+        engine=job.engine, kin=engine_of(job).kin,
         adapters="" if peft is None else "adapters",
         packed="packed" if peft is not None and peft.base != "full" else "",
         experts=_experts(job.model),
@@ -82,7 +77,7 @@ def serving_traits(job: ServeJob | PipelineJob) -> Traits:
     """Of a serving job."""
     model = getattr(job, "model", None)
     return Traits(
-        engine=job.engine, kin=job.engine, packed=job.plan.weights or "", slack="",
+        engine=job.engine, kin=job.engine, packed=job.plan.weights or "",
         experts=_experts(model) if isinstance(model, Model) else "",
         ranks="several" if job.plan.num_ranks > 1 else "one",
         arch=job.cluster.gpu.arch, gpu=job.cluster.gpu.name,

@@ -11,24 +11,9 @@ from vramcast.blocks.parameters.targets import usual_targets
 from vramcast.domain.device import Gpu
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Shards, Workload
 from vramcast.domain.model import Model
+from vramcast.engines.training import TRAINING
 
 FULL_PRECISION: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
-
-SIXTEEN_BITS: Final[dict[str, Precision]] = {
-    "deepspeed": Precision.MIXED_BF16, "colossalai": Precision.MIXED_BF16, "megatron": Precision.MIXED_BF16,
-    "torchtitan": Precision.MIXED_BF16, "torchtune": Precision.BF16, "litgpt": Precision.BF16,
-}
-"""Engine -> the recipe it computes in 16 bits with, where that is not torch.autocast. FSDP's own casts, torchtitan's,
-are the same under either name."""
-
-IN_FP16: Final[dict[str, Precision]] = {
-    "pytorch": Precision.AMP_FP16, "huggingface": Precision.AMP_FP16, "unsloth": Precision.AMP_FP16,
-    "deepspeed": Precision.MIXED_FP16, "colossalai": Precision.MIXED_FP16, "megatron": Precision.MIXED_FP16,
-}
-"""Engine -> its recipe in fp16 with a loss scale; others have none."""
-
-LEAST_SHARDS: Final[dict[str, Shards]] = {"deepspeed": Shards.OPTIMIZER}
-"""Engine -> the least that several cards share, where copies of everything are not modelled (`estimate.checks`)."""
 
 BF16_RECIPES: Final = (Precision.AMP_BF16, Precision.MIXED_BF16, Precision.BF16)
 
@@ -57,8 +42,8 @@ def with_workload(job: Job, **changes: Any) -> Job:
 
 def sixteen_bits(engine: str, gpu: Gpu) -> Precision:
     """What an engine computes in 16 bits with: bf16, or fp16 with a loss scale on cards without it."""
-    recipe = SIXTEEN_BITS.get(engine, Precision.AMP_BF16)
-    return recipe if gpu.has_bf16 else IN_FP16.get(engine, recipe)
+    known = TRAINING[engine]
+    return known.sixteen_bits if gpu.has_bf16 else known.in_fp16 or known.sixteen_bits
 
 
 def recipes(asked: Iterable[Precision | None], engine: str, gpu: Gpu) -> tuple[Precision, ...]:
@@ -89,7 +74,8 @@ def on_engine(job: Job, engine: str) -> Job:
     full = job.plan.precision in FULL_PRECISION
     precision = job.plan.precision if full else sixteen_bits(engine, job.cluster.gpu)
     copied = job.plan.shards is Shards.NOTHING and job.data_parallel > 1
-    shards = LEAST_SHARDS.get(engine, Shards.NOTHING) if copied else job.plan.shards
+    least = Shards.OPTIMIZER if engine == "deepspeed" else Shards.NOTHING  # `estimate.checks`: no copies of everything
+    shards = least if copied else job.plan.shards
     there = with_plan(job, precision=precision, shards=shards, sharded_by=None)
     return replace(there, engine=engine, engine_version=None, engine_options={})
 

@@ -12,28 +12,14 @@ from vramcast.catalogue.clusters import Market, cluster_of
 from vramcast.domain.calibration import Calibration
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Shards, Workload, require_count
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Workload, require_count
 from vramcast.domain.model import Head, Model, Run, scorer
 from vramcast.domain.version import Version, check_version
+from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.estimate.training import ENGINES
-from vramcast.estimate.variants import IN_FP16
 from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, parse
 
 NounT = TypeVar("NounT")
-
-ENGINE_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "pytorch": {"precision": Precision.AMP_BF16},
-    "huggingface": {"precision": Precision.AMP_BF16},
-    "unsloth": {"precision": Precision.AMP_BF16},
-    "deepspeed": {"precision": Precision.MIXED_BF16, "shards": Shards.OPTIMIZER_AND_GRADIENTS},
-    "colossalai": {"precision": Precision.MIXED_BF16, "shards": Shards.OPTIMIZER_AND_GRADIENTS},
-    "torchtitan": {"precision": Precision.AMP_BF16, "shards": Shards.EVERYTHING},
-    "torchtune": {"precision": Precision.BF16, "shards": Shards.EVERYTHING},
-    "litgpt": {"precision": Precision.BF16},
-    "megatron": {"precision": Precision.MIXED_BF16, "shards": Shards.OPTIMIZER},
-}
-"""What each engine does when nothing else is said, as its own defaults or recipes have it."""
 
 PEFT_ONLY: Final = tuple(name for name, option in OPTIONS.items() if option.section == "peft" and name != "peft")
 
@@ -96,9 +82,9 @@ def training_engine(text: str) -> tuple[str, Version | None]:
     Raises: UnknownName for an engine, InvalidSpec for a version that is none, or older than those covered
     """
     name, at, version = text.partition("@")
-    if name not in ENGINES:
-        raise UnknownName.of("engine", name, ENGINES)
-    known = ENGINES[name]
+    if name not in TRAINING:
+        raise UnknownName.of("engine", name, TRAINING)
+    known = TRAINING[name]
     return name, check_version(name, version, oldest=known.oldest, newest=known.newest) if at else None
 
 
@@ -179,9 +165,10 @@ def peft_of(
 
 
 def _plan(values: Mapping[str, Any], engine: str, cluster: Cluster) -> Plan:
-    fields: dict[str, Any] = {**ENGINE_DEFAULTS.get(engine, {}), **section(values, "plan")}
-    if "precision" not in values and not cluster.gpu.has_bf16 and engine in IN_FP16:
-        fields["precision"] = IN_FP16[engine]
+    usual = TRAINING[engine]
+    fields: dict[str, Any] = {"precision": usual.precision, "shards": usual.shards, **section(values, "plan")}
+    if "precision" not in values and not cluster.gpu.has_bf16 and usual.in_fp16 is not None:
+        fields["precision"] = usual.in_fp16
     plan = converted(Plan, fields)
     if plan.data_parallel(cluster.count) * plan.cp == 1 and not {"shards", "zero"} & set(values):
         plan = converted(Plan, {**fields, "shards": Shards.NOTHING})  # nobody to split with

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from vramcast.domain.job import AttentionKernel, Loss, Precision, Recompute, Shards
+from vramcast.engines.training import TRAINING, Sharder
 from vramcast.errors import InvalidSpec
 
 
@@ -34,18 +35,6 @@ class Option(NamedTuple):
     versioned: bool = False  # "@" and a version may stand behind a choice
 
 
-ENGINES: Final = (
-    "pytorch",
-    "huggingface",
-    "deepspeed",
-    "torchtitan",
-    "torchtune",
-    "litgpt",
-    "megatron",
-    "colossalai",
-    "unsloth",
-)
-SHARDERS: Final = ("fsdp1", "fsdp2", "deepspeed")
 ZERO: Final = {"0": Shards.NOTHING, "1": Shards.OPTIMIZER, "2": Shards.OPTIMIZER_AND_GRADIENTS, "3": Shards.EVERYTHING}
 SAME: Final = (frozenset(("zero", "shards")), frozenset(("global-batch", "grad-accum")))
 """Options of which one says the other."""
@@ -102,7 +91,7 @@ OPTIONS: Final[dict[str, Option]] = {
         "engine",
         "framework that runs the job, huggingface@4.57 (transformers' version); by default pytorch on one GPU, "
         "torchtitan (FSDP2) on several",
-        ENGINES,
+        TRAINING,
     )._replace(versioned=True),
     "seq-len": Option("workload", "seq_len", Kind.COUNT, "positions per sample (8k = 8192)"),
     "min-seq-len": Option("workload", "min_seq_len", Kind.COUNT, "samples differ in length: positions of the shortest; "
@@ -133,7 +122,9 @@ OPTIONS: Final[dict[str, Option]] = {
     "cp-kind": _choice("plan", "cp_kind", "how context parallelism exchanges", ("ring", "ulysses", "allgather")),
     "shards": _choice("plan", "shards", "what the data-parallel group splits (also: zero = 0..3)", Shards),
     "zero": _choice("plan", "shards", "ZeRO stage, the same as --shards", ZERO),
-    "sharded-by": _choice("plan", "sharded_by", "what does the sharding, where the engine has a choice", SHARDERS),
+    "sharded-by": _choice(
+        "plan", "sharded_by", "what does the sharding, where the engine has a choice", get_args(Sharder),
+    ),
     "shard-group": Option("plan", "shard_group", Kind.COUNT, "HSDP: ranks that share one copy"),
     "reshard-after-forward": Option("plan", "reshard_after_forward", Kind.FLAG, "FSDP: free gathered weights"),
     "recompute": _choice("plan", "recompute", "activation checkpointing", Recompute),
@@ -284,6 +275,6 @@ def _parse_number(name: str, value: object) -> float:
 
 
 __all__ = [
-    "CONFIG_OPTIONS", "ENGINES", "HEADROOM", "MARKET_OPTIONS", "MODEL_OPTIONS", "NO_SEARCH", "OPTIONS", "Kind",
+    "CONFIG_OPTIONS", "HEADROOM", "MARKET_OPTIONS", "MODEL_OPTIONS", "NO_SEARCH", "OPTIONS", "Kind",
     "Option", "over", "parse", "parse_amount", "parse_count",
 ]

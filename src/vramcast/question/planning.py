@@ -14,8 +14,8 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Plan, Precision, Recompute, Shards, Workload, require_count
 from vramcast.domain.model import Model
 from vramcast.domain.planning import Goal, Limits, PlanAnswer, Space
+from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.estimate.variants import IN_FP16
 from vramcast.question.amounts import headroom_of, parse_hours, parse_money
 from vramcast.question.build import (
     Resolve,
@@ -126,7 +126,7 @@ def build_planning(options: Mapping[str, object], *, resolve: Resolve) -> PlanQu
 def in_fp16(clusters: Iterable[Cluster], engines: Iterable[str]) -> list[str]:
     """What is assumed on cards without bf16 tensor cores."""
     old = dict.fromkeys(cluster.gpu.name for cluster in clusters if not cluster.gpu.has_bf16)
-    if not old or not any(engine in IN_FP16 for engine in engines):
+    if not old or not any(TRAINING[engine].in_fp16 for engine in engines):
         return []
     return [f"fp16 with a loss scale on {', '.join(old)}, which have no bf16 tensor cores; --precision says otherwise"]
 

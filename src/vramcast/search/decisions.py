@@ -14,6 +14,7 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Fit, claimed_bytes, fit_of, usable_bytes
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.planning import Decision
+from vramcast.engines.training import TRAINING
 from vramcast.errors import VramcastError
 from vramcast.estimate.changes import Need
 from vramcast.estimate.host_memory import host_need
@@ -100,10 +101,6 @@ SEVERAL: Final = (
 )
 
 
-WITH_FP32_COPY: Final = ("deepspeed", "colossalai", "megatron")
-"""Engines whose optimizer keeps an fp32 copy of the weights whatever they compute in."""
-
-
 def decisions(job: Job, *, engine: str | None = None, headroom: float | None = None) -> tuple[Decision, ...]:
     """The path for a job's model, data and cards; what its plan says of sharing and saving is not looked at.
 
@@ -158,7 +155,7 @@ def _moved(built: Job, job: Job, engine: str) -> Job:
         return built
     moved = on_engine(built, engine)
     if built.plan.precision is Precision.BF16:
-        return built if engine in WITH_FP32_COPY else with_plan(moved, precision=Precision.BF16)
+        return built if TRAINING[engine].copies_in_fp32 else with_plan(moved, precision=Precision.BF16)
     if engine != job.engine:
         return moved
     return replace(with_plan(moved, precision=job.plan.precision), engine_options=job.engine_options)

@@ -37,6 +37,7 @@ from vramcast.engines.eager.releases import (
     repeats_keys,
     software,
 )
+from vramcast.engines.training import engine_of
 from vramcast.engines.transformers.versions import (
     FLASH_NEEDS,
     NEWEST,
@@ -67,13 +68,6 @@ WITHOUT_ADAPTER: Final = ("prefix", "prompt", "ln")
 FP32: Final = 4
 
 COMPUTES_IN_BF16: Final = (Precision.AMP_BF16, Precision.MIXED_BF16, Precision.BF16)
-
-RUNS_TRANSFORMERS: Final = ("pytorch", "huggingface", "deepspeed", "colossalai", "unsloth")
-"""Engines that run transformers' model code."""
-
-TRAINERS: Final = ("huggingface", "unsloth")
-"""Engines whose Trainer keeps 32-bit states of embeddings beside 8-bit ones of everything else [transformers trainer.py
-`create_optimizer`: `register_module_override(module, "weight", {"optim_bits": 32})`]."""
 
 OWN_ATTENTION: Final = ("unsloth",)
 """Those with kernels of their own where transformers runs attention in full unasked [unsloth_zoo flex_attention]."""
@@ -272,7 +266,7 @@ def attention_of(job: Job) -> AttentionKernel:
     Raises: Unsupported for a kernel that the family's code in transformers cannot call
     """
     asked, family = job.plan.attention, job.model.family
-    if job.engine not in RUNS_TRANSFORMERS:
+    if not engine_of(job).runs_transformers:
         return asked or AttentionKernel.FLASH
     kernels = attention_kernels(family, transformers_version(job))
     if asked is None:
@@ -412,7 +406,7 @@ def sharded_stepping_of(job: Job) -> Stepping:
     rule, torch = optimizer(job.plan.optimizer), software(job).torch
     if torch < TWO_LISTS_UNTIL and job.plan.optimizer in ("adam", "adamw"):
         rule = rule._replace(foreach_temporaries=2)
-    if job.engine in TRAINERS and rule.in_fp32:
+    if engine_of(job).is_trainer and rule.in_fp32:  # [transformers trainer.py `create_optimizer`]: embeddings apart
         rule = rule._replace(wide_embeddings=True)
     return Stepping(
         rule, kernel=optimizer_kernel(job), grad_accum=job.workload.grad_accum,

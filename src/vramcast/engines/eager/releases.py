@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple
 
 from vramcast.domain.job import AttentionKernel, Job, Plan, Shards
 from vramcast.domain.version import Version, last_release, read_version
+from vramcast.engines.training import Sharder, engine_of
 from vramcast.engines.transformers.versions import (
     ALWAYS,
     CONTEMPORARY,
@@ -29,11 +30,6 @@ from vramcast.engines.transformers.versions import (
     family_of,
 )
 from vramcast.errors import InvalidSpec
-
-TRAINERS: Final = ("pytorch", "huggingface")
-"""Engines that leave sharding to others."""
-
-Sharder = Literal["fsdp1", "fsdp2", "deepspeed"]
 
 NEWEST_TORCH: Final[Version] = (2, 13)
 
@@ -176,7 +172,7 @@ def repeats_keys(job: Job) -> bool:
 def caches_products(job: Job) -> bool:
     """Whether a cache holds what the projections of every layer made until forward has ended."""
     family = family_of(job.model.family)
-    return job.engine in TRAINERS and software(job).transformers < CACHES_UNTIL.get(family, ALWAYS)
+    return engine_of(job).leaves_sharding and software(job).transformers < CACHES_UNTIL.get(family, ALWAYS)
 
 
 def sharder(job: Job) -> Sharder | None:
@@ -185,7 +181,7 @@ def sharder(job: Job) -> Sharder | None:
     ZeRO 1 and 2, offload, and settings of DeepSpeed need DeepSpeed. Of other engines: what the plan says.
     """
     plan = job.plan
-    if plan.sharded_by is not None or job.engine not in TRAINERS:
+    if plan.sharded_by is not None or not engine_of(job).leaves_sharding:
         return plan.sharded_by
     if job.engine == "huggingface" and (job.engine_options.get("deepspeed") or _needs_deepspeed(job)):
         return "deepspeed"

@@ -23,6 +23,7 @@ from vramcast.engines.eager.graphs import run_parts
 from vramcast.engines.eager.passes import Gathered, inference, passes
 from vramcast.engines.eager.recipe import Recipe, elements
 from vramcast.engines.eager.sharding import parts, sharded, whole
+from vramcast.errors import Unsupported
 from vramcast.operators.lowering import WeightGradients
 from vramcast.states.optimizers import OptimizerRule
 from vramcast.states.steps import Weight, weight_program
@@ -30,6 +31,8 @@ from vramcast.units import ceil_div
 
 FP64: Final = 8
 FP32: Final = 4
+MOST_SUB_GROUPS: Final = 1 << 16
+"""Of one rank: each is three blocks, and DeepSpeed makes a 7B model's in one to eight."""
 
 
 class Zero(NamedTuple):
@@ -149,6 +152,11 @@ def _partitioned_load(held: tuple[Weight, ...], zero: Zero) -> Program:
         gradient = partition * zero.gradient_width
         nodes.append(Alloc(_tensor("gradient partition", gradient, Category.GRADIENTS)))
     whole, rest = divmod(partition, zero.sub_group)
+    if whole > MOST_SUB_GROUPS:
+        raise Unsupported(
+            f"sub_group_size={zero.sub_group} cuts a rank's {partition} elements into more than {MOST_SUB_GROUPS} "
+            f"sub-groups; use at least {ceil_div(partition, MOST_SUB_GROUPS)}"
+        )
     if whole:
         nodes.append(Loop(whole, tuple(_optimizer_nodes(zero.sub_group, zero)), label="sub-groups"))
     return (*nodes, *_optimizer_nodes(rest, zero))

@@ -82,6 +82,8 @@ ENGINES_ZH: Final[dict[str, str]] = {
     "it has no shared experts that run by themselves": "它没有单独运行的共享专家",
     "litgpt adapts the whole MLP or nothing of it; add {paths} to --lora-targets":
         "litgpt 要么适配整个 MLP 要么完全不适配；请把 {paths} 加入 --lora-targets",
+    "sub_group_size={size} cuts a rank's {count} elements into more than {most} sub-groups; use at least {least}":
+        "sub_group_size={size} 会把一个 rank 的 {count} 个元素切成超过 {most} 个子组；至少用 {least}",
     "DeepSpeed keeps masters in bf16 since 0.18.3; use --precision mixed-bf16":
         "DeepSpeed 自 0.18.3 起才以 bf16 保存主权重；请用 --precision mixed-bf16",
     "DeepSpeed keeps masters in fp16 on the host only; add --offload-optimizer cpu":

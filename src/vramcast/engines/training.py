@@ -1,0 +1,118 @@
+"""The training engines: what is true of each of them as a whole. What a job decides stands in the engine's module.
+
+Another engine is one row here and one module with `ranks(job)`; a newer version is its number in `newest`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from vramcast.domain.job import Job, Precision, Shards
+from vramcast.domain.version import Version
+
+Sharder = Literal["fsdp1", "fsdp2", "deepspeed"]
+
+_OF_FSDP2: Final = ("reshard_after_forward",)
+_OF_PIPELINES: Final = (
+    "optimizer_kernel", "recompute_layers", "recompute_modules", "attention", "offload_activations", "cp_kind",
+    "first_stage_layers", "last_stage_layers",
+)
+
+
+class TrainingEngine(NamedTuple):
+    """One row of `TRAINING`."""
+
+    module: str  # imported when asked for, so that a question pays for one engine only
+    oldest: Version  # that its facts cover
+    newest: Version  # also the one assumed when none is named
+    of: str  # what the versions are versions of
+    kin: Literal["eager", "titan", "megatron"]  # whose code predicts it, and so whose misses it has
+    precision: Precision  # where nobody says, as its own defaults or recipes have it
+    sixteen_bits: Precision  # what a search for 16 bits asks it for
+    in_fp16: Precision | None = None  # with a loss scale, for cards without bf16
+    runs_as: dict[Precision, Precision] = {}
+    by_version: bool = True  # False: everything modelled is the same in all of them
+    shards: Shards = Shards.NOTHING  # where nobody says
+    sharders: tuple[Sharder, ...] = ()  # what may do its sharding, the usual one first; () its own
+    leaves_sharding: bool = False  # who shards is chosen by version and by what is asked (`releases.sharder`)
+    wraps_alone: bool = False  # by FSDP on one rank, too
+    divides_states: bool = False  # whatever is asked for: ZeRO-1 at least
+    is_flat: bool = False  # its partitions are cut without regard to weights
+    copies_in_fp32: bool = False  # the optimizer, in every recipe; else it updates the weights themselves
+    runs_transformers: bool = False  # transformers' model code
+    is_trainer: bool = False  # transformers' Trainer runs the loop
+    one_model: bool = False  # its programs hold one language model and its loss
+    unused: tuple[str, ...] = ()  # fields of the plan that it does not look at: anything but the default is refused
+
+
+TRAINING: Final[dict[str, TrainingEngine]] = {
+    "pytorch": TrainingEngine(
+        "vramcast.engines.pytorch", (2, 0), (2, 13), "PyTorch", "eager", Precision.AMP_BF16, Precision.AMP_BF16,
+        Precision.AMP_FP16, sharders=("fsdp1", "fsdp2"), leaves_sharding=True, runs_transformers=True,
+    ),
+    # FSDP holds for the Trainer in fp32 what it casts when it gathers it [accelerate utils/fsdp_utils.py]
+    "huggingface": TrainingEngine(
+        "vramcast.engines.huggingface", (4, 30), (5, 23), "transformers", "eager", Precision.AMP_BF16,
+        Precision.AMP_BF16, Precision.AMP_FP16,
+        {Precision.MIXED_BF16: Precision.AMP_BF16, Precision.MIXED_FP16: Precision.AMP_FP16},
+        sharders=("fsdp1", "fsdp2", "deepspeed"), leaves_sharding=True, runs_transformers=True, is_trainer=True,
+    ),
+    # casts the weights and runs without autocast, the Trainer's, too
+    # [deepspeed runtime/engine.py `_configure_distributed_model`]
+    "deepspeed": TrainingEngine(
+        "vramcast.engines.deepspeed", (0, 9), (0, 19), "DeepSpeed", "eager", Precision.MIXED_BF16,
+        Precision.MIXED_BF16, Precision.MIXED_FP16,
+        {Precision.AMP_BF16: Precision.MIXED_BF16, Precision.AMP_FP16: Precision.MIXED_FP16},
+        shards=Shards.OPTIMIZER_AND_GRADIENTS, sharders=("deepspeed",), divides_states=True, is_flat=True,
+        copies_in_fp32=True, runs_transformers=True, unused=(*_OF_FSDP2, "optimizer_kernel"),
+    ),
+    # fp32 shards, cast when they are gathered, reduced in fp32 [titan config/configs.py `mixed_precision_reduce`]
+    "torchtitan": TrainingEngine(
+        "vramcast.engines.torchtitan", (2024,), (2026, 7), "torchtitan, by the date of the checkout", "titan",
+        Precision.AMP_BF16, Precision.MIXED_BF16, None,
+        {Precision.MIXED_BF16: Precision.AMP_BF16, Precision.FP8: Precision.AMP_BF16},
+        shards=Shards.EVERYTHING, sharders=("fsdp2",), wraps_alone=True, one_model=True, unused=_OF_PIPELINES,
+    ),
+    # trains 16-bit weights [torchtune recipes/full_finetune_distributed.py]
+    "torchtune": TrainingEngine(
+        "vramcast.engines.torchtune", (0, 1), (0, 7), "torchtune", "titan", Precision.BF16, Precision.BF16, None,
+        {Precision.MIXED_BF16: Precision.BF16},
+        shards=Shards.EVERYTHING, sharders=("fsdp2",), wraps_alone=True, one_model=True, unused=_OF_PIPELINES,
+    ),
+    "litgpt": TrainingEngine(
+        "vramcast.engines.litgpt", (2023,), (2026, 7), "litgpt, by the date of the checkout", "eager", Precision.BF16,
+        Precision.BF16, sharders=("fsdp1",), one_model=True, unused=(
+            *_OF_FSDP2, "recompute", "recompute_layers", "recompute_modules", "attention", "loss", "compile",
+            "offload_optimizer", "offload_parameters", "offload_activations",
+        ),
+    ),
+    "megatron": TrainingEngine(
+        "vramcast.engines.megatron", (0, 2), (0, 17), "Megatron Core", "megatron", Precision.MIXED_BF16,
+        Precision.MIXED_BF16, Precision.MIXED_FP16, by_version=False, shards=Shards.OPTIMIZER, copies_in_fp32=True,
+        one_model=True, unused=(*_OF_FSDP2, "optimizer_kernel", "shard_group"),
+    ),
+    "colossalai": TrainingEngine(
+        "vramcast.engines.colossalai", (0, 3), (0, 5), "Colossal-AI", "eager", Precision.MIXED_BF16,
+        Precision.MIXED_BF16, Precision.MIXED_FP16, by_version=False, shards=Shards.OPTIMIZER_AND_GRADIENTS,
+        divides_states=True, is_flat=True, copies_in_fp32=True, runs_transformers=True,
+        unused=(*_OF_FSDP2, "optimizer_kernel", "loss"),
+    ),
+    "unsloth": TrainingEngine(
+        "vramcast.engines.unsloth", (2024,), (2026, 10, 9), "Unsloth", "eager", Precision.AMP_BF16, Precision.AMP_BF16,
+        Precision.AMP_FP16, runs_transformers=True, is_trainer=True, unused=_OF_FSDP2,
+    ),
+}
+"""Engines by name, as they are offered."""
+
+FLATTENS: Final = ("fsdp1", *(name for name, engine in TRAINING.items() if engine.is_flat))
+"""What gives an optimizer flat pieces of many weights; DeepSpeed partitions those of Muon apart."""
+
+UNUSED_BY_SHARDER: Final[dict[str | None, tuple[str, ...]]] = {
+    None: _OF_FSDP2, "deepspeed": TRAINING["deepspeed"].unused,
+}
+"""`unused` of engines that leave sharding to others, by who does it."""
+
+
+def engine_of(job: Job) -> TrainingEngine:
+    """The row of a job's engine."""
+    return TRAINING[job.engine]
