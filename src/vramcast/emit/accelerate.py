@@ -67,7 +67,7 @@ def _written(order: Order, kind: str, nested: Table) -> tuple[File, ...]:
     table = (*_machines(order, kind), *nested, *_compile(order))
     parts = (Part("accelerate", "config"),)
     text = yaml_text(table, head=head_of(order, f"accelerate launch --config_file {NAME} YOUR_SCRIPT.py"))
-    return (File(NAME, text, parts, frozenset(order.ask.said)),)
+    return (order.file(NAME, text, parts),)
 
 
 def _machines(order: Order, kind: str) -> Table:

@@ -131,6 +131,13 @@ class Order(NamedTuple):
     beside: tuple[File, ...] = ()  # files of the frameworks, for a launcher
     fleet: Fleet | None = None  # where a search spread a load over replicas of this job
 
+    def file(
+        self, name: str, text: str, parts: tuple[Part, ...] = (), notes: tuple[str, ...] = (), *,
+        reasons: tuple[tuple[str, str], ...] = (), executable: bool = False,
+    ) -> File:
+        """A file that says what was asked for so far."""
+        return File(name, text, parts, frozenset(self.ask.said), notes, reasons, executable)
+
     def apart(self) -> Order:
         """The same for a file beside, which says what it says itself."""
         return self._replace(ask=Asked(self.job))

@@ -64,8 +64,7 @@ def write(order: Order) -> tuple[File, ...]:
     arguments = _arguments(order)
     head = head_of(order, f"FORCE_TORCHRUN=1 llamafactory-cli train {NAME}")
     text = yaml_text((*own, *arguments), head=head)
-    parts = (Part("llamafactory", "arguments"),)
-    return (File(NAME, text, parts, frozenset(order.ask.said), _notes(job)),)
+    return (order.file(NAME, text, (Part("llamafactory", "arguments"),), _notes(job)),)
 
 
 def _notes(job: Job) -> tuple[str, ...]:

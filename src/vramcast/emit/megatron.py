@@ -72,8 +72,7 @@ def write(order: Order) -> tuple[File, ...]:
              for text in unsaid_features(job.model)]
     if job.workload.objective == "sft":
         notes.append(f"{RUN}: pre-training and fine-tuning take the same memory; name your own data")
-    part = Part("megatron", "arguments")
-    return (File(RUN, text, (part,), frozenset(order.ask.said), tuple(notes), executable=True),)
+    return (order.file(RUN, text, (Part("megatron", "arguments"),), tuple(notes), executable=True),)
 
 
 def _variables(job: Job) -> Table:

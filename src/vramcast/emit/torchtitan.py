@@ -66,12 +66,11 @@ def write(order: Order) -> tuple[File, ...]:
     registry = _registry(order)
     compile(registry, REGISTRY, "exec")
     run = run_script(order, "-m torchtitan.train", options)
-    said = frozenset(order.ask.said)
     sections = dict.fromkeys(line.name.partition(".")[0] for line in options if "." in line.name)
     parts = tuple(Part("torchtitan", section, (section,)) for section in sections)
     return (
-        File(REGISTRY, registry, (), said, _notes(order)),
-        File(RUN, run, parts, said, executable=True),
+        order.file(REGISTRY, registry, notes=_notes(order)),
+        order.file(RUN, run, parts, executable=True),
     )
 
 
