@@ -171,7 +171,7 @@ def read_again(job: Job, options: Mapping[str, Any], sets: Iterable[tuple[str, .
 
 
 @pytest.mark.parametrize("engine", TRAINERS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(st.data())
 def test_files_of_a_training_plan_read_back_as_that_plan(engine: str, data: st.DataObject) -> None:
     options = data.draw(plans(engine))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramcast.emit.lines import Line, array, options_in, plain, quoted, reasons, words_of, yaml_documents, yaml_text
@@ -43,6 +43,7 @@ TABLES = tables(
 )
 
 
+@settings(max_examples=50)
 @given(TABLES)
 def test_yaml_gives_every_value_back(table: tuple[Line, ...]) -> None:
     assert yaml.safe_load(yaml_text(table)) == plain(table)

@@ -163,7 +163,6 @@ def server_line(order: Order) -> str:
 
 
 def replicas_of(order: Order) -> int:
-    """Copies of the deployment."""
     return 1 if order.fleet is None else order.fleet.replicas
 
 
@@ -176,7 +175,6 @@ def shares_machine(order: Order) -> bool:
 
 
 def copies_why(order: Order, own: str = "cards of its own") -> str:
-    """The reason behind a number of copies."""
     return COPIES if replicas_of(order) == 1 else f"{COPIES}, each on {own}"
 
 

@@ -79,7 +79,6 @@ def yaml_text(table: Table, *, head: str = "") -> str:
 
 
 def yaml_documents(tables: list[Table], *, head: str = "") -> str:
-    """Several documents of one file."""
     return "---\n".join([yaml_text(tables[0], head=head), *(yaml_text(table) for table in tables[1:])])
 
 
@@ -206,12 +205,10 @@ def _option(line: Line) -> str:
 
 
 def comments(text: str) -> str:
-    """Every line of a text as a comment."""
     return "".join(f"# {line}\n" for line in text.splitlines())
 
 
 def commented(text: str, why: str, *, column: int = BASH_COLUMN) -> str:
-    """The line with its reason behind it."""
     return f"{text:<{column - 1}} # {one_line(why)}" if why else text
 
 

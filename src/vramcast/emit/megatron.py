@@ -49,9 +49,6 @@ VALUES: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """Option, argument, reason: always written."""
 
-WITHOUT_ARGUMENT: Final = ("torch", "fp8_transpose_cache", "binary_head", "cuda_graphs", "fsdp", "cp_a2a")
-"""Options that describe the machine or are said by the plan's own arguments."""
-
 
 def write(order: Order) -> tuple[File, ...]:
     """The script.

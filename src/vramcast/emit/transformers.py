@@ -106,7 +106,6 @@ def precision_lines(order: Order) -> list[Line]:
 
 
 def recompute_lines(order: Order) -> list[Line]:
-    """Recomputation of whole layers."""
     recompute = Recompute(order.ask("recompute"))
     if recompute is Recompute.SELECTIVE:
         raise Unsupported("the Trainer recomputes whole layers only; use --recompute full")

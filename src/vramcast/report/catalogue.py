@@ -51,7 +51,6 @@ def machine_table(machines: Sequence[Machine], words: Words, today: date) -> str
 
 
 def compared_machines(machines: Sequence[Machine], words: Words, today: date) -> str:
-    """One column per machine."""
     lines: dict[str, list[str]] = {}
     for machine in machines:
         for key, value in _facts(machine, words, today).items():
@@ -128,12 +127,10 @@ def price_table(rows: Sequence[tuple[str, Price]], words: Words, today: date) ->
 
 
 def price_documents(rows: Sequence[tuple[str, Price]], today: date) -> list[dict[str, Any]]:
-    """Plain data of each price."""
     return [{"instance": name} | _price_document(price) | {"age_days": age_days(price, today)} for name, price in rows]
 
 
 def update_report(outcomes: Sequence[Outcome], words: Words, *, path: str) -> str:
-    """What became of every provider."""
     lines: list[str] = []
     for outcome in outcomes:
         if outcome.failure:
@@ -164,7 +161,6 @@ def _hourly(machine: Machine, words: Words) -> tuple[str, str]:
 
 
 def _when(price: Price | None, today: date) -> tuple[str, str]:
-    """Region and age of a price."""
     days = None if price is None else age_days(price, today)
     return price.region if price else "", "" if days is None else str(days)
 
@@ -177,7 +173,6 @@ def _network(machine: Machine) -> str:
 
 
 def rate(bytes_per_s: int | None) -> str:
-    """A rate in the unit data sheets use."""
     return "" if bytes_per_s is None else f"{bytes_per_s / GB:,g} GB/s"
 
 
@@ -190,7 +185,6 @@ def _shortened(text: str) -> str:
 
 
 def gpu_table(cards: Sequence[Gpu], words: Words) -> str:
-    """One row per card."""
     header = (words("gpu"), words("generation"), words("nameplate"), words("usable"), "GB/s", words("link"))
     rows = [
         (
@@ -227,13 +221,11 @@ def compared_gpus(cards: Sequence[Gpu], words: Words) -> str:
 
 
 def gpu_details(card: Gpu) -> str:
-    """Every field of a card with its source."""
     facts = to_builtins(card).items()
     return table([(name, _fact(name, value)) for name, value in facts if value is not None])
 
 
 def gpu_document(card: Gpu) -> dict[str, Any]:
-    """Plain data of a card: what is unknown is absent."""
     return known(to_builtins(card))
 
 
@@ -264,7 +256,6 @@ def find_models(text: str) -> tuple[str, ...]:
 
 
 def model_document(name: str) -> dict[str, Any]:
-    """One model or pipeline."""
     from vramcast.catalogue.models import search_models
 
     return known(_model(name) if name in search_models(name) else _pipeline(name))

@@ -116,7 +116,6 @@ def _section(title: str, lines: Iterator[str], words: Words) -> Iterator[str]:
 
 
 def headline(finding: Finding, words: Words) -> str:
-    """The answer in one line."""
     if finding.detail == "no_failure":
         return words("failed.no_failure")
     detail = f"detail.{finding.detail}"
@@ -202,7 +201,6 @@ def fix_sentence(fix: Fix, words: Words) -> str:
 
 
 def _gains(fix: Fix, words: Words) -> Iterator[str]:
-    """What a fix brings, as far as it was computed."""
     if fix.saves_bytes is not None:
         key = "failure.saves_most" if fix.shown_by == "arithmetic" and not fix.enough else "failure.saves"
         by = words(f"failure.by.{fix.shown_by}")
@@ -251,5 +249,4 @@ def _fix(fix: Fix, words: Words) -> dict[str, Any]:
 
 
 def to_json(found: Diagnosis) -> str:
-    """The document as text."""
     return as_text(diagnosis_document(found))

@@ -129,7 +129,6 @@ def _name(entry: Compared, words: Words) -> str:
 
 
 def sentence(remark: Remark, words: Words) -> str:
-    """A remark in the language of the report."""
     return words(remark.key, **remark.values)
 
 

@@ -19,5 +19,4 @@ def known(found: Mapping[str, Any] | Struct) -> dict[str, Any]:
 
 
 def as_text(plain: Any) -> str:
-    """A document as it is printed."""
     return json.dumps(plain, indent=1, ensure_ascii=False)

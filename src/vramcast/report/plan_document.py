@@ -66,22 +66,18 @@ def _technique(technique: Technique, words: Words) -> Technique:
 
 
 def _serves(answer: PlanAnswer) -> bool:
-    """Whether a search looked at deployments."""
     return "requests" in answer.question
 
 
 def _one_plan(answer: PlanAnswer) -> Mapping[str, Option]:
-    """The options of one plan of a search."""
     return SERVE_OPTIONS if _serves(answer) else OPTIONS
 
 
 def _search(answer: PlanAnswer) -> Mapping[str, Option]:
-    """The options of the search itself."""
     return PLAN_SERVE_OPTIONS if _serves(answer) else PLAN_OPTIONS
 
 
 def to_json(answer: PlanAnswer, *, today: date | None = None) -> str:
-    """The document as text."""
     return as_text(plan_document(answer, today=today))
 
 

@@ -38,7 +38,6 @@ class ShownReplay(Noun, Shown, frozen=True):
         return self.text(words_here())
 
     def text(self, words: Words) -> str:
-        """The report in a language."""
         return replay.render(self.devices, words, top=self.top)
 
     def to_json(self) -> str:

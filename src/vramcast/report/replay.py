@@ -20,7 +20,6 @@ from vramcast.report.replay_words import (
     age,
     blocks,
     category_name,
-    chart,
     could_have,
     difference_rows,
     difference_sentences,
@@ -35,6 +34,7 @@ from vramcast.report.replay_words import (
     parts_of,
     pinned_line,
     plain,
+    scaled_chart,
     settings,
     share,
     sides,
@@ -197,7 +197,6 @@ def _settings(found: Examined, words: Words) -> Iterator[str]:
 
 
 def _leaks(leaks: Leaks, stacks: Stacks, words: Words, top: int) -> Iterator[str]:
-    """The verdict on leaks and the largest of them."""
     yield leaks_said(leaks, words)
     for leak in leaks.leaks[:top]:
         yield f"  {leak_line(leak, words)}"
@@ -205,7 +204,6 @@ def _leaks(leaks: Leaks, stacks: Stacks, words: Words, top: int) -> Iterator[str
 
 
 def _difference(found: Difference, words: Words) -> Iterator[str]:
-    """What changed since an earlier recording."""
     process, segments = difference_sentences(found, words)
     yield from (process, *segments, *table(difference_rows(found, words), right=frozenset({0, 1, 2})).splitlines())
 
@@ -214,13 +212,8 @@ def _course(found: Examined, words: Words) -> Iterator[str]:
     points = found.timeline.points
     if not points:
         return
-    lines = chart(
-        [point.allocated_bytes for point in points], [line_of(point) for point in points],
-        columns=COLUMNS, rows=ROWS,
-    )
-    most = format_bytes(max(max(line_of(point), point.allocated_bytes) for point in points))
-    for row, line in enumerate(lines):
-        yield f"{most if row == 0 else '0' if row == ROWS - 1 else '':>{len(most)}} {line}"
+    allocated, line = [point.allocated_bytes for point in points], [line_of(point) for point in points]
+    yield from scaled_chart(allocated, line, columns=COLUMNS, rows=ROWS)
     key = "replay.legend_allocated" if found.replayed.reserved is None else "replay.legend"
     yield words(key, events=f"{found.timeline.events:,}")
 

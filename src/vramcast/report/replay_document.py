@@ -42,7 +42,6 @@ def replay_document(found: Sequence[Examined], *, top: int) -> dict[str, Any]:
 
 
 def to_json(found: Sequence[Examined], *, top: int) -> str:
-    """The document as text."""
     return as_text(replay_document(found, top=top))
 
 

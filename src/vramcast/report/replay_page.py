@@ -80,7 +80,6 @@ def write_page(
 
 
 def page(found: Sequence[Examined], words: Words, *, top: int, lead: Lead | None = None) -> str:
-    """The page as text."""
     parts = files("vramcast.report") / "page"
     style, script = ((parts / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     data = page_data(found, words, top=top, lead=lead)
@@ -107,7 +106,6 @@ def embedded(data: Any) -> str:
 def page_data(
     found: Sequence[Examined], words: Words, *, top: int, lead: Lead | None = None
 ) -> dict[str, Any]:
-    """Everything that the page shows."""
     used: dict[int, None] = {}
     devices = [_device(examined, words, used, top) for examined in found]
     if lead is not None and len(devices) == 1:

@@ -59,7 +59,6 @@ def plain(text: str) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share with one decimal."""
     return NOTHING if value is None else f"{value:.1%}"
 
 
@@ -71,17 +70,14 @@ def blocks(count: int, words: Words) -> str:
 
 
 def known_size(num_bytes: int | None, words: Words) -> str:
-    """A size, or that it is not known."""
     return words("replay.not_known") if num_bytes is None else format_bytes(num_bytes)
 
 
 def signed(num_bytes: int) -> str:
-    """A change with its sign."""
     return f"{'+' if num_bytes > 0 else ''}{format_bytes(num_bytes)}"
 
 
 def category_name(category: str, words: Words) -> str:
-    """A category in the language of the report."""
     return words(f"replay.category.{category}")
 
 
@@ -91,7 +87,6 @@ def has_times(snapshot: Snapshot) -> bool:
 
 
 def age(block: Holder, words: Words, *, has_times: bool = True) -> str:
-    """How long a block had been there."""
     if block.since is None:
         return words("replay.before")
     if block.age_us is None or not has_times:
@@ -125,7 +120,6 @@ def group_rows(
 
 
 def failed(failure: Failure, words: Words) -> str:
-    """A request that found no memory."""
     said = {
         "event": f"{failure.event:,}", "request": format_bytes(failure.request_bytes),
         "allocated": format_bytes(failure.allocated_bytes),
@@ -146,7 +140,6 @@ def could_have(failure: Failure, words: Words) -> str:
 
 
 def variants_title(variants: Sequence[Variant], words: Words) -> str:
-    """What the table of settings is called."""
     capacity = variants[0].capacity_bytes if variants else None
     if capacity is None:
         return words("replay.variants")
@@ -206,7 +199,6 @@ def _laid_anew(found: Examined, words: Words) -> str:
 
 
 def _stopped(variant: Variant, words: Words) -> str:
-    """Where memory ran out."""
     if variant.out_of_memory is not None:
         size = format_bytes(variant.failed_bytes or 0)
         if variant.out_of_memory < 0:
@@ -251,7 +243,6 @@ def hole_classes(found: Fragmentation, words: Words) -> Iterator[tuple[str, int,
 
 
 def hole_line(hole: Hole, words: Words) -> str:
-    """A hole and its segment."""
     size, segment = format_bytes(hole.size_bytes), format_bytes(hole.segment_bytes)
     return words("replay.hole", size=size, address=f"{hole.address:#x}", segment=segment)
 
@@ -262,13 +253,11 @@ def sides(hole: Hole, words: Words) -> tuple[tuple[str, BlockView | None], ...]:
 
 
 def pinned_line(segment: Pinned, words: Words) -> str:
-    """A segment that little holds."""
     free, size, live = map(format_bytes, (segment.free_bytes, segment.size_bytes, segment.live_bytes))
     return words("replay.pin", free=free, size=size, address=f"{segment.address:#x}", live=live)
 
 
 def leak_line(leak: Leak, words: Words) -> str:
-    """What one place leaks."""
     return words(
         "replay.leak", size=format_bytes(leak.bytes_per_step), blocks=f"{leak.blocks_per_step:.3g}",
         live=format_bytes(leak.live_bytes), category=category_name(leak.category, words),
@@ -276,7 +265,6 @@ def leak_line(leak: Leak, words: Words) -> str:
 
 
 def leaks_said(leaks: Leaks, words: Words) -> str:
-    """The verdict on leaks."""
     if not leaks.has_addresses:
         return words("replay.leaks_no_addresses")
     if not leaks.can_be_told:
@@ -323,7 +311,6 @@ def _moment(moment: Moment, words: Words) -> Iterator[tuple[str, ...]]:
 
 
 def _stack_name(row: Grown, words: Words) -> str:
-    """The frames of a group in one line."""
     return " < ".join(plain(name) for name in row.name[:FRAMES]) or words("replay.no_stack")
 
 
@@ -349,6 +336,15 @@ def chart(filled: Sequence[int], line: Sequence[int], *, columns: int, rows: int
     return [
         "".join(_character(area, top, column, row) for column in range(columns)) for row in range(rows - 1, -1, -1)
     ]
+
+
+def scaled_chart(
+    filled: Sequence[int], line: Sequence[int], *, columns: int, rows: int, most: int | None = None
+) -> Iterator[str]:
+    """The same with what the highest and the lowest line stand for before them [bytes]."""
+    top = format_bytes(max(max(filled, default=0), max(line, default=0)) if most is None else most)
+    for row, drawn in enumerate(chart(filled, line, columns=columns, rows=rows)):
+        yield f"{top if row == 0 else '0' if row == rows - 1 else '':>{len(top)}} {drawn}"
 
 
 def _spread(values: Sequence[int], places: int) -> list[int]:

@@ -13,7 +13,7 @@ from vramcast.domain.traced import Holding, TraceAnswer, TraceFailure, UnknownOp
 from vramcast.report.document import document
 from vramcast.report.messages import Words
 from vramcast.report.plain import as_text, known
-from vramcast.report.replay_words import chart, plain, share
+from vramcast.report.replay_words import plain, scaled_chart, share
 from vramcast.report.text import cost_words, ledger, phases, table_lines, tried
 from vramcast.report.verdicts import headline, word_of
 from vramcast.units import format_bytes
@@ -194,9 +194,7 @@ def _course(answer: TraceAnswer, words: Words) -> Iterator[str]:
         return
     allocated = [point.allocated_bytes for point in answer.course]
     reserved = [point.reserved_bytes for point in answer.course]
-    most = format_bytes(max(*reserved, *allocated))
-    for row, line in enumerate(chart(allocated, reserved, columns=COLUMNS, rows=ROWS)):
-        yield f"  {most if row == 0 else '0' if row == ROWS - 1 else '':>{len(most)}} {line}"
+    yield from (f"  {line}" for line in scaled_chart(allocated, reserved, columns=COLUMNS, rows=ROWS))
     yield "  " + words("trace.legend", events=f"{answer.events:,}")
 
 
@@ -251,5 +249,4 @@ def _holding(one: Holding) -> dict[str, Any]:
 
 
 def to_json(answer: TraceAnswer) -> str:
-    """The document as text."""
     return as_text(trace_document(answer))

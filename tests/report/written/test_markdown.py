@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.report.written.pages import Page
@@ -39,6 +39,7 @@ def report(text: str) -> Report:
                   footer=(text, text))
 
 
+@settings(max_examples=50)
 @given(TEXTS)
 def test_every_text_is_read_back_as_it_is(text: str) -> None:
     page = Page(READER.render(markdown(report(text + END))))

@@ -70,7 +70,6 @@ def report(
 
 
 def made(words: Words, today: date) -> str:
-    """What made a report, and when."""
     return words("report.made", version=__version__, date=today.isoformat())
 
 
@@ -126,7 +125,6 @@ def tried_table(found: Found, words: Words) -> Table:
 
 
 def listed(texts: Iterable[str]) -> tuple[Part, ...]:
-    """A list, or nothing where it would be empty."""
     found = tuple(texts)
     return (Items(found),) if found else ()
 
@@ -144,7 +142,6 @@ def numbered(answer: Answer) -> dict[str, int]:
 
 
 def options(question: Mapping[str, Any], words: Words) -> Pairs:
-    """Every option with its value, also those that nobody gave."""
     return Pairs((words("report.option"), words("report.value")), tuple(_flat(question)))
 
 
@@ -214,7 +211,6 @@ def category_name(name: str, words: Words) -> str:
 
 
 def phase_name(name: str, words: Words) -> str:
-    """The name of a phase."""
     return words(f"phase.{name}") if f"phase.{name}" in MESSAGES else name
 
 
@@ -240,7 +236,6 @@ def _levels(allocated: int, reserved: int) -> tuple[str, str]:
 
 
 def phases(rank: RankAnswer, words: Words) -> Table:
-    """Each phase with its three levels."""
     head = (words("report.phase"), words("allocated"), words("reserved"), words("device"))
     rows = tuple(
         (

@@ -34,7 +34,6 @@ MARKED: Final = re.compile(r"https?://[\w./?=&%#~+:@,;-]*[\w/]|(?<!\S)--[a-z][a-
 
 
 def html(report: Report) -> str:
-    """The whole file."""
     style = _style("report.css", "parts.css")
     return (
         f'<!doctype html>\n<html lang="{report.language}">\n<head>\n<meta charset="utf-8">\n'
@@ -81,7 +80,6 @@ def _heading(level: int, text: str) -> str:
 
 
 def shown(part: Part) -> Iterator[str]:
-    """One part as HTML."""
     match part:
         case Text():
             yield f"<p>{_linked(part.text)}</p>\n"
@@ -114,7 +112,6 @@ def _bars(part: Bars) -> Iterator[str]:
 
 
 def _legend(slices: Sequence[Slice], *, valued: bool) -> Iterator[str]:
-    """What the colours stand for."""
     if not slices:
         return
     yield '<ul class="legend">'

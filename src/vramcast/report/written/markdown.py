@@ -40,7 +40,6 @@ FENCES: Final = re.compile(r"`{3,}")
 
 
 def markdown(report: Report) -> str:
-    """The whole file."""
     first, *others = report.verdict
     lines = [f"# {escaped(report.title)}", ""] if report.title else []
     lines += [f"**{escaped(first)}**", "", *_items(others), *([""] if others else [])]

@@ -12,7 +12,7 @@ from html import escape
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from vramcast.report.replay_words import chart
+from vramcast.report.replay_words import scaled_chart
 from vramcast.report.written.parts import Bar, Bars, Picture, Slice, Table
 from vramcast.units import format_bytes
 
@@ -228,11 +228,9 @@ def course_picture(course: Course) -> Picture:
     highest = [(layer, max(layer.values, default=0)) for layer in course.layers]
     legend = tuple(Slice(layer.kind, layer.label, value, format_bytes(value)) for layer, value in highest if value)
     most = max(max(course.line, default=0), max(sums, default=0), 1)
-    lines = chart(sums, course.line, columns=TEXT_COLUMNS, rows=TEXT_ROWS)
-    ends = {0: format_bytes(most), TEXT_ROWS - 1: "0"}
-    text = "\n".join(f"{ends.get(row, ''):>{len(ends[0])}} {line}" for row, line in enumerate(lines))
+    text = "\n".join(scaled_chart(sums, course.line, columns=TEXT_COLUMNS, rows=TEXT_ROWS, most=most))
     said = f"{course.span}; {course.line_label}: {format_bytes(max(course.line, default=0))}"
-    return Picture(course.title, course_svg(course, most), f"{text}\n{'':>{len(ends[0])}} {said}", legend)
+    return Picture(course.title, course_svg(course, most), f"{text}\n{'':>{len(format_bytes(most))}} {said}", legend)
 
 
 def course_svg(course: Course, most: int) -> str:

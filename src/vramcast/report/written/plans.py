@@ -85,7 +85,6 @@ def _sections(answer: PlanAnswer, words: Words, asked: str, today: date) -> Iter
 
 
 def reason_sections(answer: PlanAnswer, words: Words) -> Iterator[Section]:
-    """Why the winner wins, and what nearly fits."""
     yield Section(words(reasons_key(answer)), listed(stripped(reasons_of(answer, words))))
     yield Section(words(nearest_key(answer)), listed(stripped(nearest(answer, words))))
 

@@ -100,7 +100,6 @@ class Replayed(Protocol):
 
 
 def replay_report(command: str, found: Replayed, words: Words, *, asked: str, today: date) -> Report:
-    """The report on a recording, device by device."""
     first = found.devices[0]
     sections = [question(asked, words)]
     for one in in_order(found.devices):
@@ -247,7 +246,6 @@ def _difference(difference: Difference, words: Words) -> Iterator[Part]:
 
 
 def trace_report(command: str, answer: TraceAnswer, words: Words, *, asked: str, today: date) -> Report:
-    """The report on a traced run."""
     answer = words.spoken(answer)
     title, said = words(f"report.title.{command}", name=answer.question["target"]), trace_opening(answer, words)
     sections = _trace_sections(answer, words, asked)
