@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tools.docs import BLOCK, ROOT, documents, regenerated
+from tools.docs import BLOCK, ROOT, documents, shown_again, tabled_again
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
 def test_every_shown_output_is_what_the_command_prints(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert regenerated(text) == text, f"{path.name} is stale: run python -m tools.docs"
+    assert shown_again(text) == text, f"{path.name} is stale: run python -m tools.docs"
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_every_table_is_what_its_source_says(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert tabled_again(text) == text, f"{path.name} is stale: run python -m tools.docs"
 
 
 def test_the_readme_shows_the_main_job() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final
 
 from truth.score import PUBLISHED, Scored, score_file, statistics_of
@@ -57,8 +58,14 @@ def serving_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+@cache
+def scored_file(name: str) -> tuple[Scored, ...]:
+    """Every row of a published file but those marked as out of scope or suspect; minutes, so asked once a process."""
+    return tuple(item for item in score_file(PUBLISHED / name) if not item.mark)
+
+
 def _scored(names: Iterable[str]) -> list[Scored]:
-    return [item for name in names for item in score_file(PUBLISHED / name) if not item.mark]
+    return [item for name in names for item in scored_file(name)]
 
 
 def _line(label: str, record: dict[str, Any]) -> list[str]:

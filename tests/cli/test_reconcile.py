@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.sources.logs.samples import FOLDER, sample
-from vramcast.estimate.serving import ENGINES
+from vramcast.engines.serving.table import SERVING
 
 RUN = [sys.executable, "-m", "vramcast", "serve"]
 LOG = str(FOLDER / "vllm-v1.log")
@@ -58,7 +58,7 @@ def test_the_json_is_the_answer_with_the_reconciliation_beside_it() -> None:
 @pytest.mark.parametrize("name", ENGINE_OF)
 def test_logs_of_every_modelled_engine_are_reconciled(name: str) -> None:
     engine = ENGINE_OF[name]
-    if find_spec(ENGINES[engine].module) is None:
+    if find_spec(SERVING[engine].module) is None:
         pytest.skip(f"{engine} is not modelled yet")
     gpus = [] if name == "llamacpp" else ["--gpus", "h100-sxm-80gb"]
     done = serve("--reconcile", str(FOLDER / f"{name}.log"), *gpus, "--json")

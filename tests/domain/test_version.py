@@ -4,9 +4,9 @@ import pytest
 
 from vramcast.api import job_of
 from vramcast.domain.version import check_version, date_text, named, newer, read_version
+from vramcast.engines.serving.table import SERVING
 from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported
-from vramcast.estimate.serving import ENGINES as SERVING
 from vramcast.estimate.training import answer
 from vramcast.question.build import training_engine
 from vramcast.question.serving import parse_engine

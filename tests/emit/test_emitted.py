@@ -54,7 +54,7 @@ CACHE_TYPES = serving(
     "qwen3-32b", "2xrtx-4090", engine="llama.cpp", weights="q4_k_m", context="16k", concurrency=2, kv_dtype="q8_0",
     gpu_layers=40,
 )
-FUSED = training("llama-3.2-1b", "h100", engine="huggingface", objective="dpo")
+DPO = training("llama-3.2-1b", "h100", engine="huggingface", objective="dpo", recompute="none")
 
 SAID: list[tuple[Job | ServeJob, str, dict[str, Any]]] = [
     (ZERO, "ds_config.json", {
@@ -71,12 +71,14 @@ SAID: list[tuple[Job | ServeJob, str, dict[str, Any]]] = [
         "liger_kernel_config.cross_entropy": True, "liger_kernel_config.rms_norm": False,
     }),
     (TRAINER, "accelerate.yaml", {"distributed_type": "MULTI_GPU"}),
-    (FUSED, "llamafactory.yaml", {
+    (DPO, "llamafactory.yaml", {
         "stage": "dpo", "disable_gradient_checkpointing": True, "finetuning_type": "full",
         "flash_attn": "auto",  # nobody asked for a kernel
     }),
     (training("llama-3.2-1b", "h100", engine="huggingface", attention="flash"), "llamafactory.yaml",
      {"flash_attn": "fa2"}),
+    (training("llama-3.2-1b", "h100", engine="huggingface", objective="sft", loss="eager"), "llamafactory.yaml",
+     {"stage": "sft", "disable_gradient_checkpointing": False}),
     (FSDP2, "accelerate.yaml accelerate-fsdp2", {
         "fsdp_config.fsdp_version": 2, "fsdp_config.fsdp_reshard_after_forward": False,
         "fsdp_config.fsdp_offload_params": True, "fsdp_config.fsdp_activation_checkpointing": True,
@@ -169,6 +171,8 @@ def test_a_format_that_nobody_asked_for_is_left_out_with_its_reason() -> None:
     job = training("llama-3.1-8b", "8xh100", engine="deepspeed", zero="2", offload_optimizer="nvme")
     assert "no deepspeed: DeepSpeed offloads to disks with ZeRO 3 only" in notes(job)
     assert "ds_config.json" not in files(TRAINER)  # which runs without DeepSpeed
+    chunked = training("llama-3.2-1b", "h100", engine="huggingface", objective="sft")
+    assert "add --loss eager" in notes(chunked)  # only TRL makes its loss in chunks
 
 
 def test_the_learning_rate_is_the_same_in_both_files_that_the_trainer_compares() -> None:

@@ -215,3 +215,12 @@ def test_who_shards_reads_back(by: str, shards: str, precision: str, more: dict[
     for names, again in found:
         assert plain(again) == plain(job), names
         assert figures(again) == expected, names
+
+
+@pytest.mark.parametrize("moments", ["bf16", "fp8"])
+def test_narrow_moments_of_megatron_read_back(moments: str) -> None:
+    options = named({"model": "llama-3.2-1b", "gpus": "8xh100", "engine": "megatron", "seq_len": 512,
+                     "engine_option": ("precision_aware=true", f"moments={moments}")})
+    job = job_of(options)
+    script = next(file.name for file in files_of(job)[0] if file.name.endswith(".sh"))
+    assert [figures(again) for _, again in read_again(job, options, [(script,)])] == [figures(job)]

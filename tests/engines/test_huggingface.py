@@ -212,21 +212,43 @@ def test_the_triton_kernel_of_gptq_keeps_the_packed_weight_for_backward() -> Non
 
 
 @pytest.mark.parametrize(
-    ("objective", "options", "words"),
+    ("objective", "options", "chunks"),
     [
-        ("pretrain", {}, ()), ("sft", {}, ("recomputation", "chunks")),
-        ("sft", {"recompute": "full", "loss": "eager"}, ()), ("sft", {"recompute": "full"}, ("chunks",)),
-        ("sft", {"engine-option": ["trl=1.6"]}, ("recomputation",)), ("sft", {"engine-option": ["trl=0.21"]}, ()),
-        ("sft", {"engine-option": ["liger=true"], "recompute": "full"}, ()), ("dpo", {}, ("recomputation",)),
-        ("sft", {"engine": "huggingface@4.53"}, ()), ("sft", {"engine": "pytorch"}, ()),
+        ("pretrain", {}, False), ("sft", {}, True), ("sft", {"loss": "eager"}, False), ("dpo", {}, False),
+        ("sft", {"engine-option": ["trl=1.6"]}, False), ("sft", {"engine-option": ["trl=1.7"]}, True),
+        ("sft", {"engine-option": ["liger=true"]}, False), ("sft", {"engine": "huggingface@4.53"}, False),
+        ("sft", {"engine": "pytorch"}, False), ("sft", {"compile": True}, False), ("sft", {"peft": "lora"}, True),
+        ("sft", {"peft": "lora", "lora-targets": "q_proj,lm_head"}, False),  # TRL refuses that: loss_type=nll
     ],
 )
-def test_what_trl_does_unasked_and_nobody_counts_stands_in_the_first_lines(
-    objective: str, options: dict[str, object], words: tuple[str, ...]
+def test_sfts_loss_runs_in_chunks_where_nothing_else_is_asked(
+    objective: str, options: dict[str, object], chunks: bool
 ) -> None:
     asked = {"model": "qwen3-0.6b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "objective": objective}
-    found = answer(job_of({**asked, "seq-len": 512, **options}), with_changes=False).ignored
-    assert len(found) == len(words) and all(word in text for word, text in zip(words, found, strict=True))
+    found, sharded = (
+        answer(job_of({**asked, "seq-len": 512, **options, **more}), with_changes=False)
+        for more in ({}, {"gpus": "2xa100-sxm4-80gb", "shards": "everything", "sharded-by": "fsdp2"})
+    ) if chunks else (answer(job_of({**asked, "seq-len": 512, **options}), with_changes=False), None)
+    assert any("chunks of 256 tokens" in text for text in found.assumptions) == chunks
+    assert not found.ignored
+    assert sharded is None or any("chunks of 256 tokens" in text for text in sharded.ignored)
+
+
+@pytest.mark.parametrize(
+    ("options", "batch", "allocated"),
+    [
+        ({}, 1, (8.90, 9.51)), ({"precision": "bf16"}, 1, (4.46, 5.20)), ({"peft": "lora"}, 1, (2.33, 2.35)),
+        ({}, 4, (8.90, 10.49)), ({"precision": "bf16"}, 4, (4.46, 5.98)), ({"peft": "lora"}, 4, (3.17, 3.18)),
+    ],
+)
+def test_the_chunked_loss_agrees_with_traces(
+    options: dict[str, str], batch: int, allocated: tuple[float, float]
+) -> None:
+    """`vramcast trace` of TRL 1.9's `_chunked_cross_entropy_loss` over Qwen3Model on A100, fused AdamW [GiB]."""
+    asked = {"model": "qwen3-0.6b", "gpus": "1xa100-sxm4-80gb", "engine": "huggingface", "objective": "sft"}
+    phases = answer(job_of({**asked, "seq-len": 4096, "micro-batch": batch, **options})).fullest.phases
+    found = [phases[phase].allocated_bytes / 2**30 for phase in (Phase.FIRST_STEP, Phase.STEP)]
+    assert found == pytest.approx(allocated, rel=0.01)
 
 
 @pytest.mark.parametrize(("series", "release"), [("torch=2", "torch=2.13"), ("accelerate=1", "accelerate=1.15")])

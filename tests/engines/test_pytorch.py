@@ -11,7 +11,7 @@ from tests.peaks import live_at_peak
 from vramcast.catalogue.models import load_model
 from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.job import AttentionKernel, Job, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
-from vramcast.domain.program import Category, Extent, extent, live_at_end
+from vramcast.domain.program import Category, Extent, events, extent, live_at_end
 from vramcast.engines import pytorch
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.estimate.training import answer
@@ -180,3 +180,20 @@ def test_logits_that_model_code_returns_live_through_backward() -> None:
     logits = 8192 * 128_256
     assert held() == 0
     assert held(shifted_loss=True) == 4 * logits  # the code of that time returned them in fp32
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"precision": Precision.MIXED_BF16}, {"grad_accum": 3}, {"peft": Peft(rank=4)}, {"offload_parameters": "cpu"},
+    {"shards": Shards.OPTIMIZER_AND_GRADIENTS, "precision": Precision.MIXED_BF16},
+])
+def test_fsdp1_over_one_card_shards_and_gathers_nothing(changes: dict[str, Any]) -> None:
+    asked = job(**{"shards": Shards.EVERYTHING, "sharded_by": "fsdp1", "recompute": Recompute.FULL} | changes)
+    step = pytorch.ranks(asked)[0].phases[Phase.STEP]
+    assert extent(step).net == 0
+    mixed = asked.plan.precision is Precision.MIXED_BF16
+    gathered = any(tensor.name == "unsharded flat weight" for tensor, _ in events(step))
+    assert gathered == (mixed or asked.plan.offload_parameters == "cpu")
+    if not mixed and not gathered:
+        plain = replace(asked, plan=replace(asked.plan, shards=Shards.NOTHING, sharded_by=None))
+        head = 2 * 128_256 * 2048  # the root's gradient is laid together at once
+        assert extent(step).peak <= phase(plain).peak + head

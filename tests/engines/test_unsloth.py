@@ -14,6 +14,7 @@ from vramcast.domain.job import Phase
 from vramcast.domain.program import events, extent, freed_unallocated, live_at_end
 from vramcast.domain.rank import RankProgram
 from vramcast.engines import unsloth
+from vramcast.errors import Unsupported
 from vramcast.estimate.training import answer
 from vramcast.units import MIB
 
@@ -135,10 +136,7 @@ def test_it_is_said_that_dynamic_checkpoints_are_larger() -> None:
     assert not any("-unsloth-bnb-4bit" in text for text in rank(base_weights="full").assumptions)
 
 
-def test_adapters_without_recomputation_say_that_it_is_the_default() -> None:
-    def said(**options: object) -> bool:
-        found = vramcast.train("llama-3.2-1b", gpus="h200", engine="unsloth", peft="lora", seq_len=512, **options)
-        return any("get_peft_model recomputes" in text for text in found.assumptions)
-
-    assert said()
-    assert not said(recompute="full")
+@pytest.mark.parametrize("method", ["ia3", "prefix", "loha"])
+def test_adapters_that_unsloth_does_not_make_are_refused(method: str) -> None:
+    with pytest.raises(Unsupported, match=f"not by {method}"):
+        vramcast.train("llama-3.2-1b", gpus="h200", engine="unsloth", peft=method, seq_len=512)

@@ -13,13 +13,14 @@ from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import ServeAnswer
 from vramcast.domain.calibration import PRINTED_AS, Calibration, Correction, Plan
 from vramcast.domain.serving import Requests, ServeJob, ServePlan
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec
 from vramcast.estimate.corrections import applicable, plan_facts
-from vramcast.estimate.serving import ENGINES, answer, verdict
+from vramcast.estimate.serving import answer, verdict
 from vramcast.units import GIB
 
 CORRECTED = [
-    name for name in ("vllm", "sglang", "tensorrt-llm", "llama.cpp") if find_spec(ENGINES[name].module) is not None
+    name for name in ("vllm", "sglang", "tensorrt-llm", "llama.cpp") if find_spec(SERVING[name].module) is not None
 ]
 
 
@@ -30,7 +31,7 @@ def job_of(engine: str = "vllm", **plan: Any) -> ServeJob:
         plan=ServePlan(**plan),
         cluster=parse_gpus(f"{plan.get('tp', 1)}xh100-sxm-80gb"),
         engine=engine,
-        version=ENGINES[engine].default,
+        version=SERVING[engine].default,
     )
 
 

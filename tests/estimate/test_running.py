@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import vramcast
-from vramcast.estimate.running import LIMITS
+from vramcast.engines.serving.table import SERVING
 
 ASKED = {"gpus": "h100", "context": 2048}
 
 
-@pytest.mark.parametrize("engine", sorted(LIMITS))
+@pytest.mark.parametrize("engine", [name for name, engine in SERVING.items() if engine.limit])
 def test_sequences_that_wait_are_said_and_not_timed(engine: str) -> None:
     waiting = vramcast.serve("llama-3.1-8b", engine=engine, concurrency=100, max_sequences=4, **ASKED)
     alone = vramcast.serve("llama-3.1-8b", engine=engine, concurrency=4, max_sequences=4, **ASKED)

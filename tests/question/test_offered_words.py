@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 import vramcast
-from vramcast.engines.serving.checks import KV_DTYPES
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec
 from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.serving import DRAFT_KINDS
@@ -85,7 +85,9 @@ def test_every_format_of_weights_is_some_engines(stored: str) -> None:
     assert vramcast.serve("llama-3.2-1b", gpus="b200", engine=engine, context=4096, weights=stored).ranks
 
 
-@pytest.mark.parametrize(("engine", "kind"), [(engine, kind) for engine, kinds in KV_DTYPES.items() for kind in kinds])
+@pytest.mark.parametrize(
+    ("engine", "kind"), [(name, kind) for name, engine in SERVING.items() for kind in engine.kv_dtypes]
+)
 def test_every_format_of_caches_is_its_engines(engine: str, kind: str) -> None:
     assert vramcast.serve("llama-3.2-1b", gpus="b200", engine=engine, kv_dtype=kind).ranks
 

@@ -175,12 +175,12 @@ def test_formats_need_cards_with_kernels_for_them() -> None:
 
 
 def test_every_engine_of_language_models_is_timed_and_searched() -> None:
-    from vramcast.engines.serving.hardware import SUPPORT
-    from vramcast.estimate.serving import ENGINES, PIPELINE_ENGINES
-    from vramcast.search.candidates import STORED
+    from vramcast.engines.serving.table import SERVING
     from vramcast.timing.execution import EXECUTIONS
 
-    assert set(SUPPORT) == set(STORED) == set(EXECUTIONS) == set(ENGINES) - {*PIPELINE_ENGINES}
+    language = {name: engine for name, engine in SERVING.items() if not engine.runs_pipelines}
+    assert set(language) == set(EXECUTIONS)
+    assert all(engine.support and engine.formats for engine in language.values())
 
 
 @pytest.mark.parametrize("goal", NAMES)

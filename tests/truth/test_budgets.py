@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from truth.score import PUBLISHED, score_file, statistics_of
+from truth.score import statistics_of
+from truth.tables import scored_file
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = tomllib.loads((ROOT / "truth" / "budgets.toml").read_text(encoding="utf-8"))
@@ -17,7 +18,7 @@ BUDGETS = tomllib.loads((ROOT / "truth" / "budgets.toml").read_text(encoding="ut
 @pytest.fixture(scope="module")
 def scored() -> list[Any]:
     files = ("training", "megatron_b200", "inference")
-    return [item for name in files for item in score_file(PUBLISHED / f"{name}.jsonl") if not item.mark]
+    return [item for name in files for item in scored_file(f"{name}.jsonl")]
 
 
 @pytest.mark.parametrize(("group", "level"), [(group, level) for group in BUDGETS for level in BUDGETS[group]])

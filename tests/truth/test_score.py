@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from truth.score import main, percentile, score_row, summarise
+from truth.score import PUBLISHED_FILES, main, percentile, score_row, summarise
+from vramcast.question import as_options
 
 ROW = {
     "group": "somebody", "domain": "llm", "spec_quality": "A", "model": "llama-3.2-1b", "gpu": "H100-80GB", "n_gpus": 1,
@@ -146,3 +147,27 @@ def test_recomputation_that_a_row_denies_is_not_torchtitans_default() -> None:
     }
     assert job_of(row).plan.recompute == "selective"
     assert job_of(row | {"recompute": "none"}).plan.recompute == "none"
+
+
+class Asked(BaseException):
+    """What an adapter asks, before it is answered."""
+
+
+def stop(job: Any, **_: Any) -> None:
+    raise Asked(job)
+
+
+def test_runs_are_asked_with_options_that_users_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their cards apart, of which a file of one's own can say more than a name."""
+    monkeypatch.setattr(as_options, "CARDS", ())
+    for name in ("colossalai", "generic", "huggingface", "litgpt", "megatron_bridge", "torchtitan"):
+        monkeypatch.setattr(f"truth.rows.{name}.answer", stop)
+    asked = 0
+    for number, line in enumerate(PUBLISHED_FILES[1].read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            list(score_row(json.loads(line), file="training.jsonl", number=number))
+        except Asked as found:
+            (job,) = found.args
+            assert as_options.train_options(job, {}, model=job.model.name), number
+            asked += 1
+    assert asked > 100

@@ -25,10 +25,9 @@ from vramcast.domain.job import AttentionKernel
 from vramcast.domain.version import Version, version_text
 from vramcast.engines.megatron.options import Options as MegatronOptions
 from vramcast.engines.serving.choices import Known
+from vramcast.engines.serving.table import SERVING
 from vramcast.engines.training import TRAINING
 from vramcast.estimate.engine_options import OPTIONS as ENGINE_OPTIONS
-from vramcast.estimate.serving import ENGINES as SERVING_ENGINES
-from vramcast.estimate.serving import PIPELINE_ENGINES
 from vramcast.question.configs.readers import READERS
 from vramcast.question.options import OPTIONS, Kind, Option
 from vramcast.question.plan_options import PLAN_OPTIONS
@@ -58,6 +57,7 @@ COUNTS: Final[dict[str, tuple[int, ...]]] = {
 """What a count may be; of others SMALL."""
 
 Words = tuple[str, ...]
+PIPELINES: Final[Words] = tuple(name for name, engine in SERVING.items() if engine.runs_pipelines)
 TEXTS: Final[dict[str, Words]] = {
     "optimizer": (*OPTIMIZERS, "paged-adamw-8bit", "galore:256"),
     "alloc-conf": (
@@ -174,7 +174,7 @@ def _train(random: Random) -> dict[str, Any]:
 
 def _serving_engine(random: Random, names: Words) -> str:
     name = random.choice(names)
-    engine = SERVING_ENGINES[name]
+    engine = SERVING[name]
     return _of_version(random, name, (engine.oldest, engine.newest, engine.default))
 
 
@@ -184,9 +184,9 @@ def _of_version(random: Random, name: str, versions: tuple[Version, ...]) -> str
 
 
 def _serve(random: Random) -> dict[str, Any]:
-    language = tuple(name for name in SERVING_ENGINES if name not in PIPELINE_ENGINES)
+    language = tuple(name for name in SERVING if name not in PIPELINES)
     if random.random() < 0.1:
-        model, engines = {"model": random.choice(pipeline_names())}, PIPELINE_ENGINES
+        model, engines = {"model": random.choice(pipeline_names())}, PIPELINES
     else:
         model, engines = _model(random), language
     options = model | {"gpus": _cards(random), "engine": _serving_engine(random, engines)}
@@ -203,7 +203,7 @@ def _plan_train(random: Random) -> dict[str, Any]:
 
 
 def _plan_serve(random: Random) -> dict[str, Any]:
-    language = tuple(name for name in SERVING_ENGINES if name not in PIPELINE_ENGINES)
+    language = tuple(name for name in SERVING if name not in PIPELINES)
     options = _model(random) | {"on": f"{random.choice(('', '2x', '4x'))}{random.choice(gpu_names())}", "top": 2}
     return options | {"engine": _serving_engine(random, language), "context": random.choice(LENGTHS)}
 
@@ -271,9 +271,9 @@ def _engine_option(random: Random, engine: str) -> str | None:
 def _serving_options(engine: str) -> dict[str, Known]:
     """Engine options of a serving engine: the largest table of them in its modules; a fork's adds to another's."""
     tables: list[dict[str, Known]] = [{}]
-    for part in ("options", "settings", "deploy") if engine in SERVING_ENGINES else ():
+    for part in ("options", "settings", "deploy") if engine in SERVING else ():
         with suppress(ImportError):
-            found = vars(import_module(f"{SERVING_ENGINES[engine].module}.{part}")).values()
+            found = vars(import_module(f"{SERVING[engine].module}.{part}")).values()
             tables += [
                 table for table in found
                 if isinstance(table, dict) and all(isinstance(known, Known) for known in table.values())

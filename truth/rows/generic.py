@@ -192,7 +192,8 @@ def job_of(row: Row) -> Job:
         peft=peft,
     )
     accumulated = number(row, "grad_accum", max(1, number(row, "global_batch", 1) // (batch * data)))
-    workload = Workload(seq_len=seq_len, micro_batch=batch, grad_accum=accumulated, objective=objective_of(row, peft))
+    objective = objective_of(row, peft, engine)
+    workload = Workload(seq_len=seq_len, micro_batch=batch, grad_accum=accumulated, objective=objective)
     options = options_of(row, engine, shards)
     return Job(
         model=model, plan=plan, cluster=cluster_of(row, gpus), engine=engine, workload=workload,
@@ -348,12 +349,15 @@ def loss_of(row: Row, engine: str) -> Loss | None:
     return Loss.FUSED_LINEAR if re.search(r"liger|cut[ _-]cross[ _-]entropy|\bcce\b", text) else None
 
 
-def objective_of(row: Row, peft: Peft | None) -> Any:
-    """What is learned: several models where a row names DPO, PPO, GRPO or a reward model."""
+def objective_of(row: Row, peft: Peft | None, engine: str) -> Any:
+    """What is learned: several models where a row names DPO, PPO, GRPO or a reward model.
+
+    Of the Trainer's engine "sft" would name TRL's SFTTrainer, of a release that no row says.
+    """
     text = f"{row.get('framework', '')} {row.get('model', '')}".lower()
     text += str(row.get("notes", "")).lower() if row.get("domain") == "rlhf" else ""
     named = next((name for name in OBJECTIVES if re.search(rf"\b{name}", text)), None)
-    return named or ("sft" if peft else "pretrain")
+    return named or ("sft" if peft and engine != "huggingface" else "pretrain")
 
 
 def options_of(row: Row, engine: str, shards: Shards) -> dict[str, str | int | float | bool]:

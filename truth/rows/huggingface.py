@@ -12,7 +12,7 @@ from vramcast.catalogue.gpus import load_gpu
 from vramcast.catalogue.models import load_model
 from vramcast.domain.answer import Answer
 from vramcast.domain.device import Cluster
-from vramcast.domain.job import Job, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Phase, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Model
 from vramcast.errors import UnknownName
 from vramcast.estimate.step_time import step_time
@@ -28,9 +28,9 @@ SAME_MEMORY: Final = {
 """Methods that hold what another one holds: virtual tokens before the sequence, or cached keys and values."""
 
 OTHER_TARGETS: Final[dict[str, tuple[str, ...]]] = {
-    "prefix": (), "prompt": (), "ln": (), "adaption-prompt": ("attention.out",),
+    **dict.fromkeys(WITHOUT_TARGETS, Peft().targets), "adaption-prompt": ("attention.out",),
 }
-"""Methods whose `target_modules` are no linear layers, or are not read."""
+"""Methods whose `target_modules` are no linear layers, or are not read, as nobody says them."""
 
 QWEN_TARGETS: Final = ("c_attn", "c_proj", "w1", "w2")
 """finetune.py `LoraArguments.lora_target_modules`."""

@@ -110,7 +110,7 @@ def _peft(row: dict[str, Any], model: Model) -> Peft | None:
     stored = re.search(r"bnb\.(nf4(?:-dq)?|int8)", row.get("precision", ""))
     base: Any = stored[1] if stored else "full"
     if "Adapter" in text:
-        return Peft(method="adapter", base=base, adapter_dtype="bf16", targets=())
+        return Peft(method="adapter", base=base, adapter_dtype="bf16")
     named = re.findall(r"'(\w+)'", text) or ["query", "value"]
     rank = re.search(r"r=(\d+)", text)
     return Peft(

@@ -208,10 +208,10 @@ def asks_serve(path: Path) -> bool:
 
 def is_serving(options: Mapping[Any, Any]) -> bool:
     """Whether options are those of a server: one that `train` has not, or the engine."""
-    from vramcast.estimate.serving import ENGINES
+    from vramcast.engines.serving.table import SERVING
     from vramcast.question.options import OPTIONS
     from vramcast.question.serving_options import SERVE_OPTIONS
 
     engine = options.get("engine")
-    serves = isinstance(engine, str) and engine.partition("@")[0] in ENGINES
+    serves = isinstance(engine, str) and engine.partition("@")[0] in SERVING
     return serves or bool(set(options) & set(SERVE_OPTIONS) - set(OPTIONS))

@@ -32,6 +32,9 @@ FP32: Final = 4
 LINEAR: Final = "linear:"
 """Prefix of losses that take hidden states instead of logits: "linear:liger" is a LINEAR_CROSS_ENTROPY_VARIANTS key."""
 
+KEEPS_INPUT: Final = (LINEAR + "trl", LINEAR + "trl_autocast")
+"""Those of them that cast their input themselves, chunk by chunk."""
+
 
 def embedding(model: Model, sizes: Sizes, *, learns: bool, owner: str = "embedding") -> Graph:
     """Token, position and type embeddings, their sum, norm and dropout.
@@ -163,7 +166,8 @@ def _language_loss(
     returned, converted_later = fp32
     tokens, vocab, numerics = sizes.tokens, model.vocab // sizes.tp, sizes.numerics
     if loss.startswith(LINEAR):
-        x = cast(graph, x, elements=tokens * sizes.hidden, to_bytes=numerics.compute, name="head.input")
+        if loss not in KEEPS_INPUT:
+            x = cast(graph, x, elements=tokens * sizes.hidden, to_bytes=numerics.compute, name="head.input")
         spec = LinearLoss(
             tokens, sizes.hidden, vocab, numerics.compute, numerics.gradient, trainable=learns,
             chunks=sizes.loss_chunks,

@@ -10,6 +10,7 @@ from typing import Final
 from vramcast.catalogue.gpus import gpu_names, load_gpu
 from vramcast.catalogue.models import known_names, resolve_name
 from vramcast.domain.checkpoint import Checkpoint
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, SourceError, UnknownName
 from vramcast.sources.logs.found import ServingLog
 from vramcast.sources.resolve import HUB_ID, resolve_checkpoint
@@ -26,8 +27,6 @@ LEFT_OUT: Final = frozenset(
      "quantized", "mxfp4", "nvfp4", "fp4", "ud", "imat", "i1", "mtp")
 )
 """Words of a name that do not tell one network from another."""
-
-GGUF_ENGINES: Final = ("llama.cpp", "ik_llama.cpp")
 
 GGUF_MIX: Final = re.compile(r"[-._](?:ud-)?(?:i?q\d\w*|tq\d_\d)$")
 """The end of a file's name that says how it is quantised."""
@@ -126,7 +125,7 @@ def stored_as(log: ServingLog) -> str | None:
     >>> stored_as(ServingLog(name="x", engine="llama.cpp", quantisation="Q4_K - Medium"))
     'q4_k_m'
     """
-    if log.engine not in GGUF_ENGINES:
+    if not (log.engine in SERVING and SERVING[log.engine].is_ggml):
         return STORED.get(log.quantisation.lower())
     for text in (log.quantisation, *log.models):
         match = GGUF_TYPE.search(text.lower())

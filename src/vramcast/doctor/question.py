@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from vramcast.doctor.names import GGUF_ENGINES, checkpoint_of, counted, gpus_of, stored_as
+from vramcast.doctor.names import checkpoint_of, counted, gpus_of, stored_as
 from vramcast.domain.checkpoint import Checkpoint
 from vramcast.domain.reconciliation import Remark
 from vramcast.domain.serving import ServeJob, Version
 from vramcast.domain.version import version_text
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.estimate.serving import ENGINES
 from vramcast.question.serving import build_serving, parse_engine
 from vramcast.sources.logs.found import ServingLog
 from vramcast.sources.resolve import resolve_checkpoint
@@ -70,9 +70,9 @@ def _engine(log: ServingLog, given: Any) -> tuple[str, Version, tuple[Remark, ..
             raise InvalidSpec(f"--engine {given} contradicts {log.name}, which is a log of {log.engine}")
         if "@" in str(given) or not log.version:
             return engine, version, ()
-    if log.engine not in ENGINES:
-        raise UnknownName.of("serving engine", log.engine, ENGINES)
-    known = ENGINES[log.engine]
+    if log.engine not in SERVING:
+        raise UnknownName.of("serving engine", log.engine, SERVING)
+    known = SERVING[log.engine]
     if not log.version:
         shown = ".".join(map(str, known.default))
         return log.engine, known.default, (Remark(key="version_unknown", values={"version": shown}),)
@@ -124,7 +124,7 @@ def _checkpoint(log: ServingLog, given: Any) -> tuple[str, Checkpoint]:
 
 def _says_how(log: ServingLog, checkpoint: Checkpoint) -> bool:
     """Whether the log knows better than the checkpoint how weights are stored on the card."""
-    if log.engine in GGUF_ENGINES:
+    if SERVING[log.engine].is_ggml:
         return checkpoint.weights is None
     if checkpoint.model.quantisation is not None:
         return False

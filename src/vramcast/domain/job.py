@@ -116,7 +116,7 @@ class Peft(Noun, frozen=True):
     trainable_parameters: int | None = None  # known from a run: overrides the count by rank and targets
 
     def __post_init__(self) -> None:
-        require_counts(self, "rank", zero=("virtual_tokens", "trainable_parameters"))
+        require_counts(self, "rank", "trainable_parameters", zero=("virtual_tokens",))
         if not 0 <= self.dropout < 1:
             raise InvalidSpec(f"lora-dropout={self.dropout:g} must be from 0 up to, but not, 1")
 

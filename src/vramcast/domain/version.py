@@ -60,6 +60,8 @@ def date_text(version: Version) -> str:
     >>> date_text((2025, 2, 6)), date_text((2026, 7))
     ('2025-02-06', '2026-07')
     """
+    if version[:1] == (LAST,):  # a release newer than every date
+        return "9999-12"
     return "-".join("99" if part == LAST else f"{part:02}" for part in version)
 
 

@@ -13,7 +13,7 @@ from vramcast.emit import deepspeed
 from vramcast.emit.files import File, Order, Part, hub_id
 from vramcast.emit.launch import head_of
 from vramcast.emit.lines import Line, Table, yaml_text
-from vramcast.emit.transformers import kernel_of
+from vramcast.emit.transformers import kernel_of, refuse_chunks
 from vramcast.engines.eager.liger import liger_kernels
 from vramcast.engines.eager.releases import reentrant, runs_deepspeed
 from vramcast.engines.eager.trl import prepared_weights
@@ -60,6 +60,7 @@ def write(order: Order) -> tuple[File, ...]:
                           "--format transformers")
     if plan.recompute is Recompute.SELECTIVE:
         raise Unsupported("LLaMA-Factory recomputes whole layers only; use --recompute full")
+    refuse_chunks(job, "LLaMA-Factory")
     own = (*_model(order), *_method(order), *_data(order))
     arguments = _arguments(order)
     head = head_of(order, f"FORCE_TORCHRUN=1 llamafactory-cli train {NAME}")

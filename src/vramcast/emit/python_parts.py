@@ -122,7 +122,7 @@ def _adapter_lines(order: Order) -> list[str]:
     if method is None:
         return []
     if method not in ADAPTERS:
-        raise Unsupported(f"the package peft has no {method}; use {', '.join(ADAPTERS)}")
+        raise Unsupported(f"a script that adapts by {method} is not written; use {', '.join(ADAPTERS)}")
     call, names = _adapter_call(order, method)
     keep = "" if ask("peft.adapter_dtype") == "fp32" else ", autocast_adapter_dtype=False"
     prepare = _preparation(order) if ask("peft.base") in BASES else []

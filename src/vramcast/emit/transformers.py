@@ -22,6 +22,7 @@ from vramcast.emit.python_parts import (
 )
 from vramcast.engines.eager.liger import LIGER, liger_kernels
 from vramcast.engines.eager.releases import optimizer_kernel, reentrant, runs_deepspeed
+from vramcast.engines.eager.trl import chunks_loss
 from vramcast.errors import Unsupported
 from vramcast.question.configs.trainers import LOW_RANK, OPTIMS, optim_of
 
@@ -144,8 +145,15 @@ def _optimizer(order: Order) -> list[Line]:
     return lines + ([Line("optim_args", found[1])] if found[1] else [])
 
 
+def refuse_chunks(job: Job, tool: str) -> None:
+    """Raise Unsupported for TRL's own loss, which other trainers do not make."""
+    if chunks_loss(job):
+        raise Unsupported(f"{tool} makes all logits at once, not in chunks as TRL's SFTTrainer; add --loss eager")
+
+
 def _loss(order: Order) -> list[Line]:
     plan, kernels = order.job.plan, set(liger_kernels(order.job))
+    refuse_chunks(order.job, "the Trainer")
     if plan.loss in (None, Loss.COMPILED if plan.compile else Loss.EAGER):
         order.ask.also("loss")
     elif plan.loss in LIGER_LOSSES:

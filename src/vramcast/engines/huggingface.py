@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from vramcast.blocks.ends import LINEAR
 from vramcast.domain.job import Job, Precision, Recompute
 from vramcast.domain.rank import RankProgram
 from vramcast.domain.version import named
@@ -35,9 +36,14 @@ from vramcast.engines.eager.releases import (
     sharder,
     software,
 )
-from vramcast.engines.eager.trl import prepared
+from vramcast.engines.eager.trl import chunks_loss, prepared
 from vramcast.engines.pytorch import MIXED, one_role, sharded_role, sharding_of
 from vramcast.engines.training import Sharder
+
+CHUNKED: Final = (
+    "head and loss run in chunks of 256 tokens, as TRL's SFTTrainer does unasked since 1.7 (loss_type=chunked_nll); "
+    "--loss eager for all logits at once"
+)
 
 AUTOCAST: Final = (Precision.AMP_BF16, Precision.AMP_FP16)
 FP32: Final = 4
@@ -62,7 +68,8 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
         return (_sharded(job, who),)
     refuse_unsharded(job)
     recipe, said = prepared(_recipe(job), job)
-    return (one_role(job, all_phases(job, recipe, stepping_of(job)), *packing_sentences(job), *said, *_loaded(job)),)
+    said = (*packing_sentences(job), *said, *_loaded(job), *((CHUNKED,) if chunks_loss(job) else ()))
+    return (one_role(job, all_phases(job, recipe, stepping_of(job)), *said),)
 
 
 def _autocast(job: Job) -> bool:
@@ -72,7 +79,10 @@ def _autocast(job: Job) -> bool:
 
 def _recipe(job: Job, *, narrow: bool = False) -> Recipe:
     autocast, causal, job = _autocast(job), causal_loss(job), with_its_loss(job)
-    loss = loss_of(job, autocast=autocast, causal=causal)
+    if chunks_loss(job) and sharder(job) is None:
+        loss: str | None = LINEAR + ("trl_autocast" if autocast else "trl")
+    else:
+        loss = loss_of(job, autocast=autocast, causal=causal)
     recipe = recipe_of(job, loss=loss, outputs_fp32=autocast, autocast=autocast, narrow=narrow)
     return with_its_kernels(recipe, job)._replace(returns_fp32=causal.returns_fp32 and loss is not None)
 

@@ -113,6 +113,8 @@ def sharding_of(job: Job, by: Sharder) -> Sharding:
 def sharded_role(job: Job, recipe: Recipe, sharding: Sharding, *assumptions: str) -> RankProgram:
     """All ranks do the same, each with its share."""
     said = [*assumptions, UNITS[sharding.by]]
+    if sharding.by == "fsdp1" and sharding.ranks == 1:
+        said.append("FSDP1 over one GPU shards nothing, whatever was asked: PyTorch makes it NO_SHARD")
     if recipe.sizes.adapter is not None and sharding.by == "fsdp1":
         said.append("every adapter is a unit of its own, as PEFT's fsdp_auto_wrap_policy wraps them")
     if job.plan.peft is not None and recipe.sizes.packs(""):

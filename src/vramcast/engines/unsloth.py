@@ -70,14 +70,22 @@ IN_FP32_SINCE: Final[dict[str, Version]] = {
 """Family -> since when Unsloth runs it in fp32 around fp16 products where fp16 is asked for [unsloth models/loader.py
 `FORCE_FLOAT32`: 49eece4d, e1693c1c, 9eab2cbc, acfe6703, 65f212b9, efcaffb1]."""
 
+ADAPTERS: Final = ("lora", "dora")
+"""What `FastLanguageModel.get_peft_model` makes: a LoraConfig [unsloth models/llama.py 00060afe]."""
+
 
 def ranks(job: Job) -> tuple[RankProgram, ...]:
     """One GPU with everything on it.
 
-    Raises: Unsupported for more than one GPU
+    Raises: Unsupported for more than one GPU, and for adapters that Unsloth does not make
     """
     if job.cluster.count > 1:
         raise Unsupported(f"--engine unsloth trains on one GPU, not {job.cluster.count}; use --engine huggingface")
+    if job.plan.peft is not None and job.plan.peft.method not in ADAPTERS:
+        raise Unsupported(
+            f"--engine unsloth adapts by {' or '.join(ADAPTERS)}, not by {job.plan.peft.method}; "
+            "use --engine huggingface"
+        )
     refuse_shards(job, job.plan)
     plan = replace(job.plan, loss=job.plan.loss or Loss.FUSED_LINEAR)
     if job.plan.recompute is Recompute.SELECTIVE:
@@ -95,11 +103,6 @@ def ranks(job: Job) -> tuple[RankProgram, ...]:
     if around is not None:
         notes.append(
             "inputs of recomputed layers wait on the host; --engine-option offload_checkpoints=false keeps them"
-        )
-    if job.plan.peft is not None and not recipe.recompute:
-        # [unsloth] models/llama.py `get_peft_model`: use_gradient_checkpointing="unsloth"
-        notes.append(
-            "no layer is recomputed; get_peft_model recomputes all of them unless told otherwise: --recompute full"
         )
     if job.plan.peft is not None and job.plan.peft.base in FOUR_BITS and version >= DYNAMIC_SINCE:
         notes.append("every linear layer is packed; checkpoints named -unsloth-bnb-4bit keep some in 16 bits")

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
 from vramcast.domain.serving import ServeJob
-
-
-class Limit(NamedTuple):
-    """Where an engine's settings say how many sequences one copy runs."""
-
-    module: str
-    field: str
-
-
-LIMITS: Final[dict[str, Limit]] = {
-    "vllm": Limit("vramcast.engines.vllm.settings", "max_sequences"),
-    "sglang": Limit("vramcast.engines.sglang.settings", "max_running"),
-    "tensorrt-llm": Limit("vramcast.engines.tensorrt_llm.settings", "sequences"),
-    "llama.cpp": Limit("vramcast.engines.llamacpp.settings", "slots"),
-    "ik_llama.cpp": Limit("vramcast.engines.llamacpp.settings", "slots"),
-}
-"""Engine -> its limit: max_num_seqs, max_running_requests, max_batch_size, -np."""
+from vramcast.engines.serving.table import SERVING
 
 
 def most_running(job: ServeJob) -> int | None:
     """Sequences that all copies run at once; None where the settings say nothing."""
-    limit = LIMITS.get(job.engine)
-    if limit is None:
+    engine = SERVING[job.engine]
+    if not engine.limit:
         return None
-    settings: Any = import_module(limit.module).settings_of(job)
-    found: int | None = getattr(settings, limit.field)
+    settings: Any = import_module(f"{engine.module}.settings").settings_of(job)
+    found: int | None = getattr(settings, engine.limit)
     return None if found is None else found * job.plan.dp
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from itertools import chain
 from math import floor
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import msgspec.structs
@@ -23,11 +23,12 @@ from vramcast.domain.answer import (
 )
 from vramcast.domain.job import Phase
 from vramcast.domain.program import extent
-from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank, Version
+from vramcast.domain.serving import Cache, Deployment, PipelineJob, ServeJob, ServingRank
 from vramcast.domain.version import named, newer
 from vramcast.engines.serving.checks import refuse_ignored, refuse_ignored_of_pipeline
 from vramcast.engines.serving.hardware import ported_caution
 from vramcast.engines.serving.requests import length_caution
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, UnknownName
 from vramcast.estimate.corrections import applicable, effects
 from vramcast.estimate.cost import with_cost
@@ -38,15 +39,6 @@ from vramcast.estimate.serving_load import load_memory
 from vramcast.estimate.speed import timed
 from vramcast.estimate.traits import serving_traits
 from vramcast.units import ceil_div, format_bytes
-
-
-class Engine(NamedTuple):
-    """A serving engine: its module, the versions its model covers, and the one assumed when none is named."""
-
-    module: str
-    oldest: Version
-    newest: Version
-    default: Version
 
 
 class Verdict(NamedTuple):
@@ -64,22 +56,6 @@ class Verdict(NamedTuple):
         """Whether the plan fits and leaves so much of a card free; None: its 90 % interval fits."""
         claimed = claimed_bytes(needed_bytes=self.needed_bytes, high_bytes=self.high_bytes, headroom=headroom)
         return self.fits and claimed <= usable_bytes(visible_bytes, headroom)
-
-
-ENGINES: Final[dict[str, Engine]] = {
-    "vllm": Engine("vramcast.engines.vllm", (0, 2), (0, 33), (0, 19)),
-    "sglang": Engine("vramcast.engines.sglang", (0, 3), (0, 5, 23), (0, 5, 23)),
-    "tensorrt-llm": Engine("vramcast.engines.tensorrt_llm", (0, 5), (1, 2), (1, 1)),
-    "llama.cpp": Engine("vramcast.engines.llamacpp", (1000,), (9999,), (7000,)),
-    "ik_llama.cpp": Engine("vramcast.engines.llamacpp", (3400,), (4060,), (3750,)),
-    "transformers": Engine("vramcast.engines.transformers", (4, 30), (5, 23), (5, 23)),
-    "diffusers": Engine("vramcast.engines.diffusers", (0, 20), (0, 42), (0, 35)),
-    "stable-diffusion.cpp": Engine("vramcast.engines.stable_diffusion_cpp", (134,), (243,), (211,)),
-}
-"""Serving engines by name; a module is imported when asked for. stable-diffusion.cpp counts its commits."""
-
-PIPELINE_ENGINES: Final = ("diffusers", "stable-diffusion.cpp")
-"""Engines that run diffusion pipelines; the others run language models."""
 
 
 def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAnswer:
@@ -125,7 +101,7 @@ def answer(job: ServeJob | PipelineJob, *, with_changes: bool = True) -> ServeAn
                 *(rank.warnings for rank in programs),
             )
         ),
-        ignored=newer(job.engine, job.version, ENGINES[job.engine].newest),
+        ignored=newer(job.engine, job.version, SERVING[job.engine].newest),
         changes=() if fits or not with_changes or isinstance(job, PipelineJob) else _changes(job),
         capacity=capacity,
         startup=deployment.ranks[0].startup,
@@ -200,10 +176,10 @@ def _num_parameters(job: ServeJob | PipelineJob) -> int:
 
 def deploy(job: ServeJob | PipelineJob) -> Deployment:
     """What the engine a job names makes of it."""
-    if job.engine not in ENGINES:
-        raise UnknownName.of("serving engine", job.engine, ENGINES)
-    if (job.engine in PIPELINE_ENGINES) is not isinstance(job, PipelineJob):
-        what = "diffusion pipelines" if job.engine in PIPELINE_ENGINES else "language models"
+    if job.engine not in SERVING:
+        raise UnknownName.of("serving engine", job.engine, SERVING)
+    if SERVING[job.engine].runs_pipelines is not isinstance(job, PipelineJob):
+        what = "diffusion pipelines" if SERVING[job.engine].runs_pipelines else "language models"
         raise InvalidSpec(f"{job.engine} runs {what}; {_subject(job)} is none")
     if job.plan.num_ranks > job.cluster.count:
         raise InvalidSpec(
@@ -214,7 +190,7 @@ def deploy(job: ServeJob | PipelineJob) -> Deployment:
         refuse_ignored(job)
     else:
         refuse_ignored_of_pipeline(job)
-    found: Deployment = import_module(ENGINES[job.engine].module).deploy(job)
+    found: Deployment = import_module(SERVING[job.engine].module).deploy(job)
     return found
 
 

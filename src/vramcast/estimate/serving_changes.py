@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from vramcast.domain.answer import Capacity, Change
 from vramcast.domain.serving import Requests, ServeJob
+from vramcast.engines.serving.table import SERVING
 from vramcast.estimate.proposals import attempted
 from vramcast.states.storage import FORMATS
 
@@ -22,9 +23,6 @@ MOST_PAIRS: Final = 3
 
 OPTION: Final = re.compile(r"--\S+(?: (?!--)\S+)?")
 """One option with its value, in the words of a change."""
-
-GGML_ENGINES: Final = ("llama.cpp", "ik_llama.cpp")
-TENSOR_PARALLEL: Final = ("vllm", "sglang", "tensorrt-llm")
 
 
 class Outcome(Protocol):
@@ -55,7 +53,7 @@ def _plan(job: ServeJob, words: str, **changes: Any) -> tuple[str, ServeJob]:
 
 
 def _smaller_cache(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
-    dtype = "q8_0" if job.engine in GGML_ENGINES else "fp8"
+    dtype = "q8_0" if SERVING[job.engine].is_ggml else "fp8"
     if capacity is None or job.engine == "transformers" or job.plan.kv_dtype not in ("auto", "bf16", "fp16", "f16"):
         return None
     return _plan(job, f"--kv-dtype {dtype}", kv_dtype=dtype)
@@ -65,7 +63,7 @@ def _weights(*names: str) -> Callable[[ServeJob, Capacity | None], tuple[str, Se
     """The first of the formats that the engine loads, where the weights take more bits than it."""
 
     def apply(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
-        ggml = job.engine in GGML_ENGINES
+        ggml = SERVING[job.engine].is_ggml
         name = next((name for name in names if (name.startswith("q")) == ggml), None)
         own = job.plan.weights or job.model.quantisation or job.model.dtype
         if name is None or (own in FORMATS and FORMATS[own].bits_per_weight <= FORMATS[name].bits_per_weight):
@@ -82,15 +80,13 @@ def _more_cards(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob
     """
     field = "num_nodes" if job.cluster.instance else "gpus_per_node"
     cluster = replace(job.cluster, **{field: 2 * getattr(job.cluster, field)})
-    if job.engine not in (*TENSOR_PARALLEL, *GGML_ENGINES, "transformers"):
-        return None
     words = f"--gpus {cluster.name} --tp {2 * job.plan.tp}"
     return _plan(replace(job, cluster=cluster), words, tp=2 * job.plan.tp)
 
 
 def _idle_cards(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
     """Cards that the plan leaves unused."""
-    if job.engine not in TENSOR_PARALLEL or 2 * job.plan.num_ranks > job.cluster.count:
+    if not SERVING[job.engine].splits or 2 * job.plan.num_ranks > job.cluster.count:
         return None
     return _plan(job, f"--tp {2 * job.plan.tp}", tp=2 * job.plan.tp)
 
@@ -115,7 +111,7 @@ def _fractions(job: ServeJob, capacity: Capacity | None) -> tuple[float, float]:
 
 def _smaller_steps(job: ServeJob, capacity: Capacity | None) -> tuple[str, ServeJob] | None:
     """Fewer tokens and sequences in one step: a smaller profiled peak leaves more to the cache."""
-    if job.engine not in TENSOR_PARALLEL:
+    if not SERVING[job.engine].splits:
         return None
     sequences = max(16, job.requests.concurrency)
     words = f"--batched-tokens 2048 --max-sequences {sequences}"

@@ -15,6 +15,7 @@ from vramcast.domain.answer import Speed
 from vramcast.domain.model import Head, Run
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.stages import Stage, even_stages
+from vramcast.engines.serving.table import SERVING
 from vramcast.engines.serving.weights import formats_of
 from vramcast.engines.transformers.versions import left_whole, loops_experts, meets_experts
 from vramcast.errors import Unsupported, VramcastError
@@ -32,7 +33,6 @@ from vramcast.units import ceil_div
 CHUNK: Final = 8192
 """Tokens of a prompt that one forward takes where the question names no other number."""
 
-GGML_ENGINES: Final = ("llama.cpp", "ik_llama.cpp")
 
 ALL_LOGITS_BEFORE: Final = (4, 45)
 """First version of transformers that computes the logits of the last position only."""
@@ -101,7 +101,7 @@ def _timed(job: ServeJob, execution: Execution) -> Timed:
 
 def _beside(job: ServeJob) -> Beside | None:
     """What llama.cpp leaves on the host: it is computed there, or brought to a card for large batches."""
-    if job.engine not in GGML_ENGINES:
+    if not SERVING[job.engine].is_ggml:
         return None
     from vramcast.engines.llamacpp.beside import OFFLOADED_ROWS, host_shares  # other engines never need it
 
@@ -180,7 +180,7 @@ def placement_of(job: ServeJob, execution: Execution) -> Placement:
     plan = job.plan
     formats = formats_of(job.model, weights=plan.weights, dtype=plan.dtype)
     tp = plan.tp if execution.pipelined else 1
-    auto = "f16" if job.engine in GGML_ENGINES else formats.whole
+    auto = "f16" if SERVING[job.engine].is_ggml else formats.whole
     return Placement(
         quantised=_timed_format(_in_headers(job) or formats.quantised),
         whole=formats.whole,

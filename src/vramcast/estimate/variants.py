@@ -9,8 +9,9 @@ from msgspec.structs import asdict, replace
 
 from vramcast.blocks.parameters.targets import usual_targets
 from vramcast.domain.device import Gpu
-from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Shards, Workload
+from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Precision, Recompute, Shards, Workload
 from vramcast.domain.model import Model
+from vramcast.engines.eager.unasked import recomputing
 from vramcast.engines.training import TRAINING
 
 FULL_PRECISION: Final = (Precision.FP64, Precision.FP32, Precision.TF32)
@@ -84,9 +85,13 @@ def options_between(before: Job, after: Job) -> str:
     """The options that turn one job into another, as the command line writes them.
 
     Another engine's own 16-bit recipe is its default, and not written where the first engine's own was asked for; nor
-    are micro-batches that follow from the global batch of the question.
+    are micro-batches that follow from the global batch of the question. What an engine does unasked and the job does
+    not is written, whatever the first job does.
     """
     words, derived = [], ("peft",) if after.global_batch is None else ("peft", "grad_accum")
+    unasked = bool(recomputing(after))
+    differs = (unasked or recomputing(before)) and unasked is (after.plan.recompute is Recompute.NONE)
+    otherwise = ("recompute",) if differs else ()
     if after.cluster.name != before.cluster.name:
         words.append(f"--gpus {after.cluster.name}")
     if after.engine != before.engine:
@@ -99,7 +104,7 @@ def options_between(before: Job, after: Job) -> str:
         words += [
             _option(field, default[field] if value is None else value)
             for field, value in asdict(new).items()
-            if field not in derived and value != was[field]
+            if field not in derived and (value != was[field] or field in otherwise)
         ]
     if after.plan.peft != before.plan.peft:
         words += _peft_options(after.plan.peft)

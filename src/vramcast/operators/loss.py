@@ -7,6 +7,7 @@ Symbols:  T tokens   V vocabulary on this rank   H hidden size   C tokens of a c
 [megatron] Megatron-LM megatron/core/tensor_parallel/cross_entropy.py, megatron/core/fusions/fused_cross_entropy.py
 [te] TransformerEngine transformer_engine/pytorch/triton/cross_entropy.py: the fp32 gradient is made in forward
 [zoo] unsloth_zoo fused_losses/fused_linear.py, since 2026.10.9; fused_losses/cross_entropy_loss.py before
+[trl] huggingface/trl v1.9.0 trl/trainer/sft_trainer.py `_chunk`, `_chunked_cross_entropy_loss`
 [cce] Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from vramcast.domain.program import Category
+from vramcast.domain.program import Category, Tensor
 from vramcast.operators import aten
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.linear import cast
@@ -408,6 +409,56 @@ def _unsloth_linear_loss(graph: Graph, x: Value, spec: LinearLoss, logits: int, 
     )
 
 
+TRL_CHUNK_TOKENS: Final = 256
+"""[trl] `_CHUNKED_LM_HEAD_CHUNK_SIZE`."""
+
+
+def _linear_trl(graph: Graph, x: Value, spec: LinearLoss, *, narrow: int = FP32) -> Value:
+    """[trl] `_chunked_cross_entropy_loss`: `h.float() @ w.float().t()` of a chunk, made again for its own backward.
+
+    Every chunk copies a weight that is not fp32 (and what autocast narrows, which is no leaf and never cached); all
+    chunks' gradients of the weight are summed in one buffer, and those of the hidden states in another.
+
+    Args:
+        graph, x, spec: as of the other variants
+        narrow: bytes of a number in the product: autocast's, else fp32
+    """
+    stored, weight = spec.gradient_itemsize or spec.itemsize, spec.vocabulary * spec.hidden
+    logits = min(TRL_CHUNK_TOKENS, spec.tokens) * spec.vocabulary
+    wide = {"loss.weight.fp32": weight * FP32 * (stored != FP32)}
+    cast_weight = {"loss.weight.cast": weight * narrow * (narrow != FP32)}
+    kept = cast_weight if narrow != FP32 else wide
+    product, log_probs = {"loss.logits_chunk": logits * narrow}, {"loss.log_softmax": logits * FP32}
+    entropy = {f"loss.entropy.{name}": logits * FP32 for name in ("exp", "product")}
+    gradients = {f"grad.loss.{name}": logits * FP32 for name in ("log_softmax", "logits_chunk")}
+    again = [wide | cast_weight | product, kept | product | log_probs | entropy, kept | log_probs | gradients]
+    if spec.trainable:
+        made, widened = {"grad.loss.weight.product": weight * narrow}, {"grad.loss.weight.fp32": weight * FP32}
+        summed = {"grad.loss.weight": weight * stored} if stored != FP32 else {}
+        again += [kept | {"grad.loss.product": logits * narrow} | made, (made if narrow != FP32 else {}) | widened,
+                  widened | summed]
+    again.append({"grad.loss.valid_tokens.chunk": x.num_bytes})
+
+    def moment(sizes: dict[str, int]) -> list[Tensor]:
+        return [graph.tensor(name, size) for name, size in sizes.items() if size]
+
+    first = max(wide | cast_weight | product, product | log_probs | entropy, key=lambda sizes: sum(sizes.values()))
+    chunk = packed = aten.unary(graph, x, num_bytes=x.num_bytes, name="loss.valid_tokens")
+    for sizes in again[:0:-1]:  # backward comes to them in the order in which they are written
+        before, chunk = chunk, graph.view(packed, "loss.valid_tokens.chunk")
+        graph.call("chunk", [before], [chunk], passes_gradient=True, backward_temporaries=moment(sizes))
+    weights = [graph.tensor("grad.lm_head.weight", spec.gradient_bytes, Category.GRADIENTS)] if spec.trainable else []
+    return graph.call(
+        "linear_cross_entropy", [chunk], [_scalar(graph)], saved=[packed], temporaries=moment(first),
+        backward_temporaries=moment(again[0]), weight_gradients=weights,
+    )
+
+
+def _linear_trl_autocast(graph: Graph, x: Value, spec: LinearLoss) -> Value:
+    """The same under autocast."""
+    return _linear_trl(graph, x, spec, narrow=2)
+
+
 LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLoss], Value]]] = {
     "eager": _linear_eager,
     "huggingface": _linear_eager,
@@ -418,6 +469,8 @@ LINEAR_CROSS_ENTROPY_VARIANTS: Final[dict[str, Callable[[Graph, Value, LinearLos
     "unsloth": _linear_unsloth,
     "unsloth_tiled": _linear_unsloth_tiled,
     "unsloth_chunks": _linear_unsloth_chunks,
+    "trl": _linear_trl,
+    "trl_autocast": _linear_trl_autocast,
 }
 
 

@@ -11,6 +11,8 @@ Symbols:  N ranks   n elements of a unit
 * `_post_backward_hook`, `_reduce_grad`: the gradients of a unit's views are concatenated, its weight dies, then the
   flat gradient is cast to the reduce dtype, scattered, and the share cast to the dtype of the weight;
 * no_sync: flat gradients of all units stay unsharded until the last micro-batch;
+* one rank: NO_SHARD, whatever was asked (_init_utils.py `_init_core_state`): the flat weight computes where it lies, or
+  as its cast (`pre_unshard`, `needs_unshard`), and the flat gradient is the optimizer's (`_reduce_grad_no_shard`);
 * `_register_post_backward_reshard_only_hook`: a hook on the inputs of a frozen unit holds the nodes that accumulate
   their gradients, and so inputs and gradients, until the end of backward, where they are leaves: that is so under
   reentrant checkpoints around the unit.
@@ -33,10 +35,10 @@ _SOURCE: Final = "pytorch torch/distributed/fsdp/_flat_param.py"
 class FlatUnit(NamedTuple):
     """One wrapped module."""
 
-    flat: Tensor  # gathered weights
+    flat: Tensor | None  # gathered weights; None: the shard itself computes
     gradient: Tensor  # unsharded flat gradient
     shard: Tensor
-    shard_gradient: Tensor
+    shard_gradient: Tensor  # where nothing is sharded or cast, the unsharded one
     learns: bool = True
     low: Tensor | None = None  # the shard in the dtype that is gathered, where that is another
     wide: Tensor | None = None  # the unsharded gradient in the dtype that is reduced, where that is another
@@ -93,13 +95,16 @@ def flat_unit(
     def cast(differs: bool, what: str, num_bytes: int, stream: str) -> Tensor | None:
         return tensor(what, num_bytes, Category.COMMUNICATION, stream) if differs else None
 
+    whole, moved = ranks == 1, compute != width or on_host
+    gradient = tensor("unsharded flat gradient", share * ranks * compute, Category.GRADIENTS)
+    one_gradient = whole and compute == reduce == width
     return FlatUnit(
-        tensor("unsharded flat weight", share * ranks * compute, Category.COMMUNICATION, GATHER_STREAM),
-        tensor("unsharded flat gradient", share * ranks * compute, Category.GRADIENTS),
+        cast(moved or not whole, "unsharded flat weight", share * ranks * compute, GATHER_STREAM),
+        gradient,
         tensor("flat weight shard", share * width, Category.WEIGHTS),
-        tensor("flat gradient shard", share * width, Category.GRADIENTS, REDUCE_STREAM),
+        gradient if one_gradient else tensor("flat gradient shard", share * width, Category.GRADIENTS, REDUCE_STREAM),
         learns,
-        cast(compute != width or on_host, "flat weight shard, cast", share * compute, GATHER_STREAM),
+        cast(moved and not whole, "flat weight shard, cast", share * compute, GATHER_STREAM),
         cast(reduce != compute, "unsharded flat gradient, cast", share * ranks * reduce, REDUCE_STREAM),
         cast(reduce != width, "flat gradient shard, reduced", share * reduce, REDUCE_STREAM),
         on_host,
@@ -111,13 +116,18 @@ def flat_gather(units: Sequence[FlatUnit]) -> Program:
     nodes: list[Node] = []
     for unit in units:
         around = () if unit.low is None else (unit.low,)
-        nodes += [*map(Alloc, around), Alloc(unit.flat), *map(Free, around)]
+        nodes += [*map(Alloc, around), *map(Alloc, gathered_of(unit)), *map(Free, around)]
     return tuple(nodes)
 
 
 def flat_release(units: Sequence[FlatUnit]) -> Program:
     """Their gathered weights die."""
-    return tuple(Free(unit.flat) for unit in units)
+    return tuple(Free(flat) for unit in units for flat in gathered_of(unit))
+
+
+def gathered_of(unit: FlatUnit) -> tuple[Tensor, ...]:
+    """The weight that is made for a unit to compute with."""
+    return () if unit.flat is None else (unit.flat,)
 
 
 def flat_forward(stages: Sequence[FlatStage], *, reshard: bool = True) -> Program:
@@ -182,6 +192,8 @@ def flat_scatter(unit: FlatUnit, *, first: bool = True) -> Program:
     """The unsharded gradient of a unit is reduced and dies; `first`: no shard exists that the new one is added to."""
     nodes: list[Node] = []
     source = unit.gradient
+    if unit.shard_gradient is source:
+        return () if first and not unit.on_host else (Free(source),)
     if unit.wide is not None:
         nodes += [Alloc(unit.wide), Free(source)]
         source = unit.wide

@@ -15,8 +15,10 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.job import WITHOUT_TARGETS, Job, Peft, Plan, Shards, Workload, require_count
 from vramcast.domain.model import Head, Model, Run, scorer
 from vramcast.domain.version import Version, check_version
+from vramcast.engines.eager.unasked import with_unasked
 from vramcast.engines.training import TRAINING
 from vramcast.errors import InvalidSpec, UnknownName
+from vramcast.estimate.checkouts import checkout
 from vramcast.question.options import MODEL_OPTIONS, OPTIONS, Option, parse
 
 NounT = TypeVar("NounT")
@@ -52,7 +54,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         model = scorer(model)
         assumed = (*assumed, REWARDING)
     peft, passed_over = peft_of(values, model, engine, version)
-    return Job(
+    job = Job(
         model=model,
         workload=workload,
         plan=replace(plan, peft=peft),
@@ -66,6 +68,7 @@ def build_job(options: Mapping[str, object], *, resolve: Resolve) -> Job:
         calibration=calibration_of(values.get("calibration")),
         assumed=(*assumed, *passed_over),
     )
+    return with_unasked(job, values)
 
 
 def with_lengths(
@@ -85,7 +88,9 @@ def training_engine(text: str) -> tuple[str, Version | None]:
     if name not in TRAINING:
         raise UnknownName.of("engine", name, TRAINING)
     known = TRAINING[name]
-    return name, check_version(name, version, oldest=known.oldest, newest=known.newest) if at else None
+    if not at:
+        return name, None
+    return name, checkout(name, version) or check_version(name, version, oldest=known.oldest, newest=known.newest)
 
 
 def calibration_of(path: str | None) -> Calibration | None:

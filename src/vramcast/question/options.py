@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, get_args
 
-from vramcast.domain.job import AttentionKernel, Loss, Precision, Recompute, Shards
+from vramcast.domain.job import WITHOUT_TARGETS, AttentionKernel, Loss, Precision, Recompute, Shards
 from vramcast.engines.training import TRAINING, Sharder
 from vramcast.errors import InvalidSpec
+from vramcast.operators.lora import ADAPTERS
 
 
 class Kind(StrEnum):
@@ -140,7 +141,7 @@ OPTIONS: Final[dict[str, Option]] = {
         "peft",
         "method",
         "parameter-efficient fine-tuning",
-        ("lora", "dora", "prefix", "prompt", "adapter", "ia3"),
+        (*ADAPTERS, *WITHOUT_TARGETS),
     ),
     "lora-rank": Option("peft", "rank", Kind.COUNT, "rank of the adapters"),
     "lora-targets": Option(
@@ -150,6 +151,10 @@ OPTIONS: Final[dict[str, Option]] = {
         "peft", "modules_to_save", Kind.NAMES, "trained whole beside adapters: embedding, lm_head ..."
     ),
     "virtual-tokens": Option("peft", "virtual_tokens", Kind.COUNT, "prefix and prompt tuning"),
+    "trainable-parameters": Option(
+        "peft", "trainable_parameters", Kind.COUNT, "weights of the adapters, as PEFT prints them, where rank and "
+        "targets do not say it"
+    ),
     "lora-dropout": Option("peft", "dropout", Kind.NUMBER, "dropout before the adapters"),
     "base-weights": _choice(
         "peft", "base", "storage of the frozen weights",

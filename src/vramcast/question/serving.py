@@ -10,8 +10,8 @@ from vramcast.domain.device import Cluster
 from vramcast.domain.serving import Draft, PipelineJob, Requests, ServeJob, ServePlan, Version
 from vramcast.domain.version import check_version
 from vramcast.engines.serving.checks import divides
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, UnknownName
-from vramcast.estimate.serving import ENGINES, PIPELINE_ENGINES
 from vramcast.question.build import (
     Resolve,
     calibration_of,
@@ -33,9 +33,6 @@ PIPELINE_OPTIONS: Final = frozenset(
 """What a question about a diffusion pipeline can say."""
 
 DRAFT_KINDS: Final = ("eagle", "eagle3", "mtp", "ngram", "medusa")
-
-SPREAD_BY: Final = {"transformers": "pp"}
-"""Engines that spread a model over GPUs by another degree than tensor parallelism, where nobody says how."""
 
 ANY_CARD: Final = "smallest-gpu"
 """The inverse question that needs no card: only how many there are is taken from --gpus."""
@@ -68,7 +65,7 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
         raise InvalidSpec("which GPUs? give --gpus, for example --gpus 2xl40s, or --find smallest-gpu")
     cluster = cluster_of(str(given.get("gpus", STAND_IN)), market_of(values, SERVE_OPTIONS))
     engine, version = parse_engine(values.get("engine") or default_engine(given.get("model")))
-    if engine in PIPELINE_ENGINES:
+    if SERVING[engine].runs_pipelines:
         return _pipeline_job(given.get("model"), values, cluster, engine, version)
     _refuse_pipeline(given.get("model"), engine)
     checkpoint = checkpoint_of(given.get("model"), values, resolve, SERVE_OPTIONS)
@@ -85,7 +82,7 @@ def build_serving(options: Mapping[str, object], *, resolve: Resolve) -> ServeJo
         calibration=calibration_of(values.get("calibration")),
     )
     check_lengths(job)
-    return job if SPREAD_BY.get(engine, "tp") in values else placed(job)
+    return job if SERVING[engine].spread_by in values else placed(job)
 
 
 def check_lengths(job: ServeJob) -> None:
@@ -168,9 +165,9 @@ def parse_engine(text: str) -> tuple[str, Version]:
     """
     name, at, version = text.strip().lower().partition("@")
     name = ALIASES.get(name, name)
-    if name not in ENGINES:
-        raise UnknownName.of("serving engine", name, ENGINES)
-    engine = ENGINES[name]
+    if name not in SERVING:
+        raise UnknownName.of("serving engine", name, SERVING)
+    engine = SERVING[name]
     if not at:
         return name, engine.default
     return name, check_version(name, version, oldest=engine.oldest, newest=engine.newest)
@@ -191,7 +188,7 @@ def placed(job: ServeJob) -> ServeJob:
     """The job over as many GPUs as its network can be divided by, where the question does not say how."""
     from msgspec.structs import replace
 
-    if SPREAD_BY.get(job.engine) == "pp":
+    if SERVING[job.engine].spread_by == "pp":
         most = job.cluster.count // (job.plan.tp * job.plan.dp)
         return replace(job, plan=replace(job.plan, pp=max(1, min(most, job.model.num_layers))))
     plan, most = job.plan, job.cluster.count // (job.plan.pp * job.plan.dp)

@@ -11,6 +11,7 @@ from vramcast.domain.device import Cluster, Gpu
 from vramcast.domain.model import Attention, LinearAttention, Mixer, Model, MultiLatentAttention
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import Unsupported
 from vramcast.estimate.serving_changes import with_length
 from vramcast.states.storage import FORMATS
@@ -20,26 +21,6 @@ NODE_CARDS: Final = 8
 
 COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 48, 64, 96, 128)
 """Numbers of cards that are looked at."""
-
-SPLITTING: Final = ("vllm", "sglang", "tensorrt-llm")
-"""Engines with tensor and pipeline parallelism; the others put layers on one card after the other."""
-
-SERVER_FORMATS: Final = ("bf16", "fp8", "int8", "awq-int4", "gptq-int3", "gptq-int2")
-
-GGML_FORMATS: Final = (
-    "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q3_k", "iq3_xxs", "q2_k", "iq2_xxs", "iq1_s",
-)
-
-STORED: Final[dict[str, tuple[str, ...]]] = {
-    "vllm": SERVER_FORMATS,
-    "sglang": SERVER_FORMATS,
-    "tensorrt-llm": ("bf16", "fp8", "int8", "nvfp4", "awq-int4"),
-    "llama.cpp": GGML_FORMATS,
-    "ik_llama.cpp": GGML_FORMATS,
-    "transformers": ("bf16", "fp8", "int8-bnb", "nf4-dq", "awq-int4", "gptq-int3", "gptq-int2"),
-}
-"""Engine -> formats it loads, the most precise first."""
-
 
 class Candidate(NamedTuple):
     """One plan to look at."""
@@ -80,7 +61,7 @@ def fewest_gpus(job: ServeJob) -> Iterator[list[Candidate]]:
 def splits(job: ServeJob) -> Iterator[Candidate]:
     """Tensor and pipeline degrees that use every card, the largest tensor groups within one machine first."""
     count = job.cluster.count
-    if job.engine not in SPLITTING:
+    if not SERVING[job.engine].splits:
         yield Candidate("", count, replace(job, plan=replace(job.plan, tp=count, pp=1, dp=1)))
         return
     degrees = [tp for tp in range(count, 0, -1) if count % tp == 0 and divisible(tp, job.model)]
@@ -107,12 +88,13 @@ def formats(job: ServeJob) -> Iterator[Candidate]:
 
     Raises: Unsupported for an engine whose formats are not known
     """
-    if job.engine not in STORED:
-        raise Unsupported(f"which formats {job.engine} loads is not known; use {', '.join(STORED)}")
+    if not SERVING[job.engine].formats:
+        known = ", ".join(name for name, engine in SERVING.items() if engine.formats)
+        raise Unsupported(f"which formats {job.engine} loads is not known; use {known}")
     own = job.model.quantisation or job.model.dtype
     yield Candidate("as stored", own, replace(job, plan=replace(job.plan, weights=None), weights=job.weights))
     bits = FORMATS[own].bits_per_weight if own in FORMATS else 16.0
-    for name in STORED[job.engine]:
+    for name in SERVING[job.engine].formats:
         if FORMATS[name].bits_per_weight < bits and has_kernel(
             name, job.cluster.gpu, job.engine, job.version
         ):

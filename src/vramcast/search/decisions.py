@@ -14,6 +14,7 @@ from vramcast.blocks.parameters import count_parameters
 from vramcast.domain.answer import Fit, claimed_bytes, fit_of, usable_bytes
 from vramcast.domain.job import Job, Precision, Recompute, Shards
 from vramcast.domain.planning import Decision
+from vramcast.engines.eager.unasked import with_unasked
 from vramcast.engines.training import TRAINING
 from vramcast.errors import VramcastError
 from vramcast.estimate.changes import Need
@@ -113,7 +114,7 @@ def decisions(job: Job, *, engine: str | None = None, headroom: float | None = N
         headroom: share of a card that stays free; None: the upper end of the 90 % interval is to fit
     """
     only_one = ONLY_ONE if job.cluster.gpu.has_bf16 else WITHOUT_BF16
-    path = list(_asked(job, ONE_CARD if job.cluster.count > 1 else only_one, engine, headroom))
+    path = _asked(job, ONE_CARD if job.cluster.count > 1 else only_one, engine, headroom)
     if path and path[-1].yes:
         return tuple(path)
     path.append(_size(job))
@@ -124,16 +125,22 @@ def decisions(job: Job, *, engine: str | None = None, headroom: float | None = N
     return tuple(path)
 
 
-def _asked(job: Job, steps: tuple[Step, ...], engine: str | None, headroom: float | None) -> Iterator[Decision]:
+def _asked(job: Job, steps: tuple[Step, ...], engine: str | None, headroom: float | None) -> list[Decision]:
     """The steps up to the first that fits."""
+    found: list[Decision] = []
+    before: Job | None = None
     for step in steps:
         looked = _look(step.build(job), job, engine)
         if looked is None:
             continue  # no such plan for this model: nothing to decide
-        decision = _decision(step, job, *looked, headroom)
-        yield decision
-        if decision.yes:
-            return
+        if looked[0] == before:  # what the engine does unasked
+            found[-1] = replace(found[-1], action=step.otherwise)
+            continue
+        before = looked[0]
+        found.append(_decision(step, job, *looked, headroom))
+        if found[-1].yes:
+            break
+    return found
 
 
 def _look(built: Job | None, job: Job, engine: str | None) -> tuple[Job, Need] | None:
@@ -156,9 +163,10 @@ def _moved(built: Job, job: Job, engine: str) -> Job:
     moved = on_engine(built, engine)
     if built.plan.precision is Precision.BF16:
         return built if TRAINING[engine].copies_in_fp32 else with_plan(moved, precision=Precision.BF16)
-    if engine != job.engine:
-        return moved
-    return replace(with_plan(moved, precision=job.plan.precision), engine_options=job.engine_options)
+    if engine == job.engine:
+        own = with_plan(moved, precision=job.plan.precision)
+        moved = replace(own, engine_version=job.engine_version, engine_options=job.engine_options)
+    return with_unasked(moved, ())
 
 
 def _decision(step: Step, job: Job, built: Job, need: Need, headroom: float | None) -> Decision:

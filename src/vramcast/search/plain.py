@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from vramcast.domain.device import Cluster
 from vramcast.domain.job import Job, Recompute, Shards
 from vramcast.domain.planning import Space
+from vramcast.engines.eager.unasked import with_unasked
 from vramcast.errors import VramcastError
 from vramcast.estimate.training import rank_programs
 from vramcast.estimate.variants import FULL_PRECISION, sixteen_bits, with_plan
@@ -20,7 +21,7 @@ COPYING_ENGINE: Final = "pytorch"
 def plain_job(space: Space, cluster: Cluster) -> Job:
     """What techniques are compared with: the smallest micro-batch, nothing sharded, split, dropped or offloaded.
 
-    An engine that cannot but shard does so here too.
+    An engine that cannot but shard does so here too, and one that recomputes unasked recomputes.
     """
     engine = space.engines[0] if len(space.engines) == 1 else COPYING_ENGINE
     own_recipe = sixteen_bits(engine, cluster.gpu)
@@ -33,11 +34,11 @@ def plain_job(space: Space, cluster: Cluster) -> Job:
     micro_batch = min(space.micro_batches, default=1)
     accumulation = max(1, space.global_batch // (cluster.count * micro_batch))
     workload = replace(space.workload, micro_batch=micro_batch, grad_accum=accumulation)
-    job = Job(
+    job = with_unasked(Job(
         model=space.model, workload=workload, plan=plan, cluster=cluster, engine=engine,
         engine_version=space.versions.get(engine),
         engine_options=space.engine_options if len(space.engines) == 1 else {},
-    )
+    ), ())
     try:
         rank_programs(job)
     except VramcastError:

@@ -21,10 +21,11 @@ from vramcast.domain.planning import NO_ROOM, Goal, Limits, PlanAnswer, Point, R
 from vramcast.domain.price import Cost
 from vramcast.domain.serving import ServeJob
 from vramcast.engines.serving.hardware import dtype_on, has_kernel, runs_on
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, VramcastError
 from vramcast.estimate.serving import answer, verdict
 from vramcast.estimate.speed import timed
-from vramcast.search.candidates import SPLITTING, STORED, divisible
+from vramcast.search.candidates import divisible
 from vramcast.search.serving_nearest import Attempt, nearest
 from vramcast.search.serving_replicas import (
     Deployment,
@@ -144,7 +145,7 @@ class _Search:
             if not runs_on(engine, version, gpu):
                 self.refusals[f"{engine} does not run on {gpu.name}"] = None
                 continue
-            loads = weights is None or weights in STORED.get(engine, ())
+            loads = weights is None or weights in SERVING[engine].formats
             if weights is not None and not (loads and has_kernel(weights, gpu, engine, version)):
                 self.refusals[f"{engine} has no {weights} weights on {gpu.name}"] = None
                 continue
@@ -157,7 +158,7 @@ class _Search:
     def _splits(self, job: ServeJob, machine: Cluster) -> Iterator[ServeJob]:
         """Tensor and pipeline degrees over some of a machine's cards; over several machines where one is too small."""
         cards = machine.gpus_per_node
-        splitting = job.engine in SPLITTING
+        splitting = SERVING[job.engine].splits
         for tp, pp in product(range(1, cards + 1), range(1, cards + 1)):
             if tp * pp <= cards and cards % (tp * pp) == 0 and (splitting or pp == 1):
                 yield from self._split(job, _part(machine, tp * pp), tp, pp)

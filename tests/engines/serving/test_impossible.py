@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 import vramcast
 from vramcast.catalogue.gpus import gpu_names, load_gpu
-from vramcast.engines.serving.hardware import NO_BITSANDBYTES, SUPPORT, has_kernel, runs_on
-from vramcast.engines.serving.requests import BEYOND, BLOCKS
+from vramcast.engines.serving.hardware import NO_BITSANDBYTES, has_kernel, runs_on
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, UnknownName, Unsupported, VramcastError
-from vramcast.estimate.serving import ENGINES, PIPELINE_ENGINES
 from vramcast.states.storage import FORMATS
 
-LANGUAGE: Final = tuple(engine for engine in ENGINES if engine not in PIPELINE_ENGINES)
+LANGUAGE: Final = tuple(name for name, engine in SERVING.items() if not engine.runs_pipelines)
 REFUSED: Final = (InvalidSpec, Unsupported, UnknownName)
 
 
@@ -43,7 +42,7 @@ def said(model: str, **options: Any) -> str:
 def test_what_a_language_model_cannot_be_asked_is_said(engine: str, options: dict[str, Any], words: str) -> None:
     text = said("llama-3.1-8b", gpus="2xh100", engine=engine, **options)
     assert words in text
-    assert text.startswith("refused") or (engine in BEYOND and not BEYOND[engine].way_out)
+    assert text.startswith("refused") or not SERVING[engine].beyond.way_out
 
 
 @pytest.mark.parametrize("model", ["whisper-large-v3", "bert-base-uncased", "qwen3-8b"])
@@ -52,7 +51,7 @@ def test_only_networks_with_eyes_read_images(model: str) -> None:
     assert "reads no images" not in said("qwen2.5-vl-7b", gpus="h100", images=1)
 
 
-@pytest.mark.parametrize("engine", PIPELINE_ENGINES)
+@pytest.mark.parametrize("engine", sorted(SERVING.keys() - LANGUAGE))
 @pytest.mark.parametrize(
     ("options", "word"),
     [({"frames": 9}, "frames"), ({"context": 4096}, "context"), ({"images": 2}, "images"), ({"input_len": 5}, "input"),
@@ -101,7 +100,7 @@ def test_an_image_size_without_images_is_said() -> None:
 
 
 def test_every_engine_with_blocks_of_some_sizes_says_which() -> None:
-    assert all(row.wanted and not row.takes(7) for rows in BLOCKS.values() for row in rows)
+    assert all(row.wanted and not row.takes(7) for engine in SERVING.values() for row in engine.blocks)
 
 
 @pytest.mark.parametrize("card", gpu_names())
@@ -109,17 +108,17 @@ def test_every_engine_with_blocks_of_some_sizes_says_which() -> None:
 def test_a_card_that_an_engine_does_not_run_on_is_said(engine: str, card: str) -> None:
     text = said("llama-3.2-1b", gpus=card, engine=engine, context=2048)
     gpu = load_gpu(card)
-    assert runs_on(engine, ENGINES[engine].default, gpu) is not ("does not run on" in text or "own build" in text)
+    assert runs_on(engine, SERVING[engine].default, gpu) is not ("does not run on" in text or "own build" in text)
     assert ("own build" in text) <= (gpu.vendor not in ("NVIDIA", "AMD"))
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    engine=st.sampled_from(sorted(set(LANGUAGE) & set(SUPPORT))), card=st.sampled_from(gpu_names()),
+    engine=st.sampled_from(LANGUAGE), card=st.sampled_from(gpu_names()),
     stored=st.sampled_from(sorted(FORMATS)),
 )
 def test_weights_without_kernels_on_a_card_are_refused(engine: str, card: str, stored: str) -> None:
-    gpu, version = load_gpu(card), ENGINES[engine].default
+    gpu, version = load_gpu(card), SERVING[engine].default
     text = said("llama-3.2-1b", gpus=card, engine=engine, context=2048, weights=stored)
     assert has_kernel(stored, gpu, engine, version) or text.startswith("refused")
 

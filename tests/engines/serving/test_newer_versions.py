@@ -8,7 +8,7 @@ import pytest
 
 import vramcast
 from vramcast.domain.version import version_text
-from vramcast.estimate.serving import ENGINES
+from vramcast.engines.serving.table import SERVING
 
 TEXT = {"model": "llama-3.1-8b", "gpus": "h100", "context": 8192}
 IMAGE = {"model": "stable-diffusion-xl-base", "gpus": "rtx-4090"}
@@ -26,7 +26,7 @@ def test_it_is_the_newest_and_the_first_lines_say_so(engine: str, version: str, 
     given = dict(options)
     model = given.pop("model")
     found = vramcast.serve(model, engine=f"{engine}@{version}", **given)
-    known = ENGINES[engine].newest
+    known = SERVING[engine].newest
     newest = vramcast.serve(model, engine=f"{engine}@{version_text(known)}", **given)
     assert found.fullest.needed_bytes == newest.fullest.needed_bytes
     assert len(found.ignored) == 1 and "changed since" in found.ignored[0]

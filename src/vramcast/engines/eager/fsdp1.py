@@ -36,7 +36,8 @@ class Flat(Around):
     """
 
     def __init__(self, found: Mapping[str, Part], sharding: Sharding) -> None:
-        self.found, self.sharding = found, sharding
+        self.whole = sharding.ranks == 1  # NO_SHARD: casts die behind forward whatever was asked
+        self.found, self.sharding = found, sharding._replace(reshard=True) if self.whole else sharding
         self.units = {owner: self._unit(owner, part.own) for owner, part in found.items() if part.own}
         apart = {owner: self._unit(owner, part.leaves, "adapters'") for owner, part in found.items() if part.leaves}
         self.leaves: Mapping[str, FlatUnit] = apart
@@ -68,6 +69,8 @@ class Flat(Around):
                 moved, flattened = (_loaded(name, owner, own) for name in ("module on the card", "flattened module"))
                 kept = () if self.sharding.offload else (Alloc(units[owner].shard),)
                 body = (Alloc(moved), Alloc(flattened), Free(moved), *kept, Free(flattened))
+                if self.whole and kept:  # the flattened module is the shard
+                    body = (Alloc(moved), *kept, Free(moved))
                 yield Loop(1 if owner == ROOT else part.repeats, body, label="layers")
 
     def shards(self) -> Iterator[Weight]:

@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple
 
 from vramcast.domain.job import AttentionKernel, Job, Plan, Shards
 from vramcast.domain.version import Version, last_release, read_version
+from vramcast.engines.eager import trl
 from vramcast.engines.training import Sharder, engine_of
 from vramcast.engines.transformers.versions import (
     ALWAYS,
@@ -135,6 +136,7 @@ def optimizer_kernel(job: Job) -> Literal["foreach", "fused", "loop"]:
 def reentrant(job: Job) -> bool:
     """Whether checkpoints are of the older kind."""
     default = job.engine == "huggingface" and software(job).transformers < NON_REENTRANT_SINCE
+    default = default and not (trl.is_trl(job) and trl.trl_version(job) >= trl.NON_REENTRANT_SINCE)
     return bool(job.engine_options.get("reentrant", default))
 
 

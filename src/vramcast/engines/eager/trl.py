@@ -8,14 +8,13 @@ packed becomes fp32, but for GPTQ, AQLM, EETQ, HQQ and torchao
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, Literal
 
-from vramcast.domain.job import Job, Precision, Recompute, Shards
-from vramcast.domain.model import Norm
+from vramcast.domain.job import Job, Precision, Shards
+from vramcast.domain.model import Head, Norm
 from vramcast.domain.version import Version, last_release, read_version, version_text
 from vramcast.engines.eager.liger import liger_kernels
-from vramcast.engines.eager.recipe import IN_MEMORY, Recipe
+from vramcast.engines.eager.recipe import HEAD, IN_MEMORY, Recipe
 from vramcast.engines.transformers.versions import NEWEST
 from vramcast.errors import InvalidSpec
 from vramcast.operators.linear import Numerics
@@ -40,14 +39,17 @@ UNSLOTH_BETA_SINCE: Final[Version] = (2025, 6, 5)
 """Unsloth writes its own default into TRL's configuration [unsloth models/rl.py, d7b0653a2 of 2025-06-22]."""
 
 TRAINERS: Final = ("sft", "dpo", "grpo", "reward")
-"""Objectives that TRL has a trainer of its own for."""
+"""Objectives that name one of TRL's trainers. Its PPOTrainer has a loop of its own, which switches nothing on."""
 
 RECOMPUTES_SINCE: Final[Version] = (0, 22)
 """`gradient_checkpointing` is on in the configurations of those [TRL a222aeb46 of 2025-08-08]."""
 
+NON_REENTRANT_SINCE: Final[Version] = (0, 27)
+"""Checkpoints are not reentrant unasked, before transformers 5, too [TRL sft_config.py `__post_init__`]."""
+
 CHUNKS_LOSS_SINCE: Final[Version] = (1, 7)
 """`SFTConfig.loss_type` is chunked_nll: head and loss run in checkpoints of 256 tokens; nll before, and beside Liger's
-kernels [TRL]."""
+kernels [TRL]. Modelled where a rank has its weights whole."""
 
 FP32: Final = 4
 
@@ -66,6 +68,11 @@ def trl_version(job: Job) -> Version:
     if found is not None:
         return last_release(found, parts=len(newest), newest=newest)
     return next(trl for since, trl in CONTEMPORARY if release >= since)
+
+
+def is_trl(job: Job) -> bool:
+    """Whether one of TRL's trainers runs a job: its objective says so; without one the Trainer runs it."""
+    return job.engine == "huggingface" and job.workload.objective in TRAINERS
 
 
 def beta_of(job: Job) -> float:
@@ -121,19 +128,14 @@ def reference_sentences(job: Job) -> tuple[str, ...]:
     return ("GRPO with beta=0, TRL's default since 0.19: no reference model; --engine-option beta=0.04 for one",)
 
 
-def uncounted(job: Job) -> Iterator[str]:
-    """What TRL's trainers do unasked that the program of a job is without."""
-    plan, objective, version = job.plan, job.workload.objective, trl_version(job)
-    if job.engine != "huggingface" or objective not in TRAINERS:
-        return
-    if plan.recompute is Recompute.NONE and version >= RECOMPUTES_SINCE:
-        yield "the recomputation that TRL's trainers have on since 0.22: --recompute full counts it"
-    whole = plan.loss is None and not plan.compile and not liger_kernels(job)
-    if objective == "sft" and version >= CHUNKS_LOSS_SINCE and whole:
-        yield (
-            "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted "
-            "is that of all logits, as loss_type=nll and the Trainer itself make it"
-        )
+def chunks_loss(job: Job) -> bool:
+    """Whether SFTTrainer makes head and loss in chunks: unasked, where nothing else makes them."""
+    plan = job.plan
+    if not is_trl(job) or job.workload.objective != "sft" or plan.loss is not None or plan.compile:
+        return False
+    adapted = plan.peft is not None and HEAD in plan.peft.targets  # TRL refuses to: loss_type=nll
+    fits = job.model.head is Head.LM and not adapted and not liger_kernels(job)
+    return fits and trl_version(job) >= CHUNKS_LOSS_SINCE
 
 
 def _said(what: Prepared, job: Job) -> str:

@@ -25,7 +25,17 @@ from vramcast.errors import Unsupported
 from vramcast.operators.graph import Graph, Value
 from vramcast.operators.lowering import Lowered, WeightGradients, lower
 from vramcast.operators.quantised import QUANTISED
-from vramcast.parallel.fsdp1 import FlatStage, FlatUnit, flat_backward, flat_forward, flat_reduce, flat_unit
+from vramcast.parallel.fsdp1 import (
+    FlatStage,
+    FlatUnit,
+    flat_backward,
+    flat_forward,
+    flat_gather,
+    flat_reduce,
+    flat_release,
+    flat_scatter,
+    flat_unit,
+)
 from vramcast.states.optimizers import optimizer
 from vramcast.states.steps import Weight, kind_of, state_program, step_program, weight_program
 from vramcast.units import ceil_div
@@ -356,7 +366,7 @@ def _sharded_phases(setting: Setting, held: tuple[Weight, ...]) -> Mapping[Phase
     passes: list[Node] = [*first]
     if setting.job.workload.grad_accum > 1:
         passes.append(Loop(setting.job.workload.grad_accum - 1, later, label="micro-batches"))
-    passes += [*flat_reduce(by_piece), Alloc(root.shard_gradient), Free(root.gradient)]
+    passes += [*flat_reduce(by_piece), *flat_scatter(root)]
     learning = sum(weight.elements * weight.repeats for weight in held if weight.learns)
     state = Tensor(
         name="exp_avg and exp_avg_sq", num_bytes=2 * WIDTH * ceil_div(learning, setting.ranks),
@@ -376,10 +386,10 @@ def _sharded_pass(
     """One micro-batch under no_sync."""
     inputs = _inputs(setting)
     ends = tuple(t for t, _ in built.gradients if t.owner in ("embedding", "head"))
-    nodes: list[Node] = [*map(Alloc, inputs), Alloc(root.flat), *built.embedding.forward, *flat_forward(stages)]
+    nodes: list[Node] = [*map(Alloc, inputs), *flat_gather((root,)), *built.embedding.forward, *flat_forward(stages)]
     nodes += [*built.head.forward, *built.loss_gradient, *built.head.backward]
     nodes += [*flat_backward(stages, first=first), *built.embedding.backward]
-    nodes += [Alloc(root.gradient), *map(Free, ends), Free(root.flat)]
+    nodes += [Alloc(root.gradient), *map(Free, ends), *flat_release((root,))]
     nodes += [] if first else [Free(root.gradient)]
     return (*nodes, *_forgotten(nodes), *map(Free, inputs))
 

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from vramcast.domain.model import MLP, Attention, Head, MoE, MultiLatentAttention
 from vramcast.domain.serving import PipelineJob, ServeJob, ServePlan
 from vramcast.engines.serving.hardware import refuse_card, refuse_pipeline_card
 from vramcast.engines.serving.requests import refuse_pipeline_requests, refuse_requests
+from vramcast.engines.serving.table import SERVING
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.states.cache import KV_BITS
 
 LARGEST_SUGGESTED = 64
 
-ANY: Final = frozenset(("tp", "weights", "kv_dtype"))
-SERVERS: Final = ANY | {
-    "pp", "dp", "expert_parallel", "dtype", "memory_fraction", "cache_bytes", "max_sequences", "batched_tokens",
-    "block_tokens", "lora_slots", "lora_rank", "draft", "prefix_caching",
-}
-GGML: Final = ANY | {"v_dtype", "max_sequences", "micro_batch", "gpu_layers", "attention"}
-READS: Final[dict[str, frozenset[str]]] = {
-    "vllm": SERVERS | {"graphs", "dcp"},
-    "sglang": SERVERS | {"graphs"},
-    "tensorrt-llm": SERVERS,
-    "llama.cpp": GGML,
-    "ik_llama.cpp": GGML,
-    "transformers": ANY | {"pp", "dtype", "attention", "offload", "draft", "lora_slots"},
-    "diffusers": frozenset(("weights", "dtype", "offload", "tiling", "slicing")),
-    "stable-diffusion.cpp": frozenset(("weights", "attention", "offload", "tiling")),
-}
-"""Fields of the plan that an engine looks at. Anything else that is not its default is refused, not ignored."""
-
-
-KV_DTYPES: Final[dict[str, tuple[str, ...]]] = {
-    "vllm": ("auto", "bf16", "fp16", "fp32", "fp8", "fp8_e4m3", "fp8_e5m2"),
-    "sglang": ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp4"),
-    "tensorrt-llm": ("auto", "bf16", "fp16", "fp8", "int8", "nvfp4"),
-}
-"""Cache dtypes an engine has; llama.cpp and Transformers check their own."""
-
-
 def refuse_foreign_cache(job: ServeJob) -> None:
     """Raise InvalidSpec for a cache dtype that the job's engine does not have."""
-    known = KV_DTYPES.get(job.engine)
-    if known is not None and job.plan.kv_dtype in KV_BITS and job.plan.kv_dtype not in known:
+    known = SERVING[job.engine].kv_dtypes
+    if known and job.plan.kv_dtype in KV_BITS and job.plan.kv_dtype not in known:
         raise InvalidSpec(f"kv-dtype={job.plan.kv_dtype} is none of {job.engine}'s; use {', '.join(known)}")
 
 
@@ -70,9 +42,7 @@ def refuse_ignored_of_pipeline(job: PipelineJob) -> None:
 
 
 def _refuse_unread(job: ServeJob | PipelineJob) -> None:
-    reads, default = READS.get(job.engine), ServePlan()
-    if reads is None:
-        return
+    reads, default = SERVING[job.engine].reads, ServePlan()
     for name in ServePlan.__struct_fields__:
         value = getattr(job.plan, name)
         if name not in reads and value != getattr(default, name):

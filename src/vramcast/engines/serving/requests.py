@@ -1,28 +1,19 @@
 """What a load can be of a network and an engine: lengths, images, blocks of the cache, drafts.
 
-[vllm] vllm/config/model.py `_get_and_verify_max_len`; blocks: 0.6.6 engine/arg_utils.py and config.py
-`CacheConfig._verify_args`, 0.11.0 to 0.17.0 config/cache.py `BlockSize` with v1/attention/backends/flash_attn.py
-`get_kv_cache_shape`, 0.18.0 v1/attention/backend.py `supports_block_size`; drafts: 0.6.6 spec_decode_worker.py
-`_vocab_size`, 0.11.0 to 0.14.0 config/speculative.py `__post_init__` "not supported yet", 0.15.0
-`verify_equal_vocab_size_if_draft_model`; adapters: 0.7.3, 0.8.0 and 0.11.0 config/lora.py `possible_max_ranks`, 0.11.1
-`MaxLoRARanks`
-[sglang] srt/configs/model_config.py `_derive_context_length`; srt/server_args.py at 0.5.9 "chunked_prefill_size must be
-divisible by page_size", `speculative_algorithm` in the wheels 0.4.1 to 0.5.3
-[trtllm] _torch/pyexecutor/model_engine.py `_init_max_seq_len`, of the PyTorch backend, builds only warn; docs
-advanced/kv-cache-reuse "tokens_per_block must be a power of 2"
-[llama.cpp] tools/server, "the slot context ... capping"; common/speculative.cpp `SPEC_VOCAB_MAX_SIZE_DIFFERENCE`
-[transformers] generation/utils.py `_validate_generated_length`
+[vllm] vllm/config/model.py `_get_and_verify_max_len`
+[sglang] srt/server_args.py at 0.5.9 "chunked_prefill_size must be divisible by page_size"
+[llama.cpp] common/speculative.cpp `SPEC_VOCAB_MAX_SIZE_DIFFERENCE`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from vramcast.blocks.lengths import known_positions, reads_images
 from vramcast.domain.model import Attention, Head, MultiLatentAttention
-from vramcast.domain.serving import PipelineJob, Requests, ServeJob, ServePlan, Version
+from vramcast.domain.serving import PipelineJob, Requests, ServeJob, ServePlan
 from vramcast.domain.version import last_patch, named
+from vramcast.engines.serving.table import ALWAYS, NEVER, SERVING, Beyond, Releases
 from vramcast.errors import InvalidSpec, Unsupported
 
 OF_PICTURES: Final = ("height", "width", "frames")
@@ -36,86 +27,18 @@ STRETCHED: Final = "gemma3"
 """Beginning of the families whose context counts the scaling of their rotary table already [vllm]."""
 
 
-class Beyond(NamedTuple):
-    """What an engine does with sequences longer than the network was trained with."""
-
-    said: str
-    way_out: str = ""  # variable that makes it take them; without one it takes them by itself
-    since: Version = (0,)  # older versions only warn
-
-
-BEYOND: Final[dict[str, Beyond]] = {
-    "vllm": Beyond("vLLM refuses such a --max-model-len", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"),
-    "sglang": Beyond("SGLang refuses such a --context-length", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
-    "tensorrt-llm": Beyond("TensorRT-LLM cuts max_seq_len to that", "TLLM_ALLOW_LONG_MAX_MODEL_LEN", since=(1,)),
-    "llama.cpp": Beyond("llama-server cuts every slot to that"),
-    "ik_llama.cpp": Beyond("its context is allocated nevertheless"),
-    "transformers": Beyond("transformers only warns"),
-}
-"""Engine -> what it does then."""
-
-
 def way_out(engine: str) -> str:
     """The variable that makes an engine take longer sequences; it is set to 1.
 
     >>> way_out("tensorrt-llm")
     'TLLM_ALLOW_LONG_MAX_MODEL_LEN'
     """
-    return BEYOND[engine].way_out
+    return SERVING[engine].beyond.way_out
 
-
-class Blocks(NamedTuple):
-    """Sizes that a block of the cache can have since a version [tokens]."""
-
-    since: Version
-    takes: Callable[[int], bool]
-    wanted: str
-
-
-BLOCKS: Final[dict[str, tuple[Blocks, ...]]] = {
-    "vllm": (
-        Blocks((0, 18), lambda size: size % 16 == 0, "a multiple of 16"),
-        Blocks((0, 11, 1), lambda size: size in (16, 32, 64, 128, 256), "16, 32, 64, 128 or 256"),
-        Blocks((0, 8), lambda size: size in (16, 32, 64, 128), "16, 32, 64 or 128"),
-        Blocks((0,), lambda size: size in (8, 16, 32), "8, 16 or 32"),
-    ),
-    "tensorrt-llm": (Blocks((0,), lambda size: size & (size - 1) == 0, "a power of two"),),
-}
-"""Engine -> sizes, newest first; SGLang's pages divide the tokens of its prefill steps."""
-
-RANKS: Final = (8, 16, 32, 64, 128, 256)
-
-LORA_RANKS: Final[dict[str, tuple[tuple[Version, tuple[int, ...]], ...]]] = {
-    "vllm": (
-        ((0, 11, 1), (1, *RANKS, 320, 512)), ((0, 8), (*RANKS, 320, 512)), ((0,), RANKS),
-    ),
-}
-"""Engine -> since a version, largest ranks of adapters that it can be started with."""
-
-SAME_VOCABULARY: Final = ("vllm",)
-"""Engines that refuse a draft whose vocabulary has another size."""
 
 PADDING: Final = 128
 """By how many rows vocabularies of equal tokens may differ elsewhere: families pad them differently, and llama.cpp
 allows as many [llama.cpp]. SGLang checks nothing and answers nonsense [github.com/sgl-project/sglang/issues/24051]."""
-
-
-class Releases(NamedTuple):
-    """Releases from one on, up to another that is not among them."""
-
-    since: Version
-    until: Version = (1 << 16,)
-
-
-NEVER: Final = Releases((1 << 16,))
-DRAFT_RELEASES: Final[dict[str, dict[str, tuple[Releases, ...]]]] = {
-    "vllm": {"model": (Releases((0,), (0, 11)), Releases((0, 15)))},
-    "sglang": {
-        "eagle": (Releases((0, 4, 2)),), "mtp": (Releases((0, 4, 4)),), "eagle3": (Releases((0, 4, 5)),),
-        "model": (Releases((0, 5, 2)),), "ngram": (Releases((0, 5, 3)),), "medusa": (NEVER,),
-    },
-}
-"""Engine -> kind of a draft -> releases that have it; kinds that are not listed are in all of them."""
 
 
 def refuse_requests(job: ServeJob) -> None:
@@ -156,17 +79,17 @@ def length_caution(job: ServeJob) -> str | None:
     limit = longest(job)
     if limit is None or job.context <= limit:
         return None
-    beyond = BEYOND.get(job.engine)
-    said = f"; {beyond.said}" if beyond is not None and not beyond.way_out else ""
+    beyond = SERVING[job.engine].beyond
+    said = "" if beyond.way_out else f"; {beyond.said}"
     return f"context={job.context} is longer than the {limit} positions {job.model.name} was trained with{said}"
 
 
 def _refuse_lengths(job: ServeJob) -> None:
-    limit, beyond = longest(job), BEYOND.get(job.engine)
+    limit, beyond = longest(job), SERVING[job.engine].beyond
     learned = known_positions(job.model, job.model.main)
     if learned is not None and job.context > learned and job.engine == "transformers":
         raise InvalidSpec(f"context={job.context} is more than the {learned} positions that {job.model.name} learned")
-    if _reads_encoder(job) or limit is None or beyond is None or not _refuses(beyond, job):
+    if _reads_encoder(job) or limit is None or not _refuses(beyond, job):
         return
     if job.context > limit:
         raise InvalidSpec(
@@ -200,7 +123,7 @@ def _refuse_blocks(job: ServeJob) -> None:
     size, engine = job.plan.block_tokens, job.engine
     if size is None:
         return
-    row = next((row for row in BLOCKS.get(engine, ()) if last_patch(job.version) >= row.since), None)
+    row = next((row for row in SERVING[engine].blocks if last_patch(job.version) >= row.since), None)
     if row is not None and not row.takes(size):
         raise InvalidSpec(f"block-tokens={size} is no size of {engine}'s blocks; use {row.wanted}")
 
@@ -209,7 +132,7 @@ def _refuse_adapters(job: ServeJob) -> None:
     plan, engine = job.plan, job.engine
     if plan.lora_rank != ServePlan().lora_rank and not plan.lora_slots:
         raise InvalidSpec(f"lora-rank={plan.lora_rank} says nothing without lora-slots; add that, or leave it out")
-    known = next((ranks for since, ranks in LORA_RANKS.get(engine, ()) if last_patch(job.version) >= since), None)
+    known = next((ranks for since, ranks in SERVING[engine].lora_ranks if last_patch(job.version) >= since), None)
     if known is not None and plan.lora_rank not in known:
         raise InvalidSpec(
             f"lora-rank={plan.lora_rank} is no largest rank of {engine}; use {', '.join(map(str, known))}"
@@ -220,7 +143,7 @@ def _refuse_draft(job: ServeJob) -> None:
     draft, model, engine = job.plan.draft, job.model, job.engine
     if draft is None:
         return
-    releases = DRAFT_RELEASES.get(engine, {}).get(draft.kind, (Releases((0,)),))
+    releases = SERVING[engine].drafts.get(draft.kind, (Releases(ALWAYS),))
     if not any(span.since <= last_patch(job.version) < span.until for span in releases):
         lacks = "takes no draft model" if draft.kind == "model" else f"has no draft={draft.kind}"
         raise Unsupported(f"{named(engine, job.version)} {lacks}; {_with_draft(engine, draft.kind)}")
@@ -228,7 +151,7 @@ def _refuse_draft(job: ServeJob) -> None:
         return
     if draft.model.head is not Head.LM:
         raise InvalidSpec(f"draft={draft.model.name} generates no tokens; use a language model")
-    allowed = 0 if engine in SAME_VOCABULARY else PADDING
+    allowed = 0 if SERVING[engine].same_vocabulary else PADDING
     if abs(draft.model.vocab - model.vocab) > allowed:
         raise InvalidSpec(
             f"draft={draft.model.name} has a vocabulary of {draft.model.vocab}, {model.name} one of {model.vocab}; "
@@ -238,5 +161,5 @@ def _refuse_draft(job: ServeJob) -> None:
 
 def _with_draft(engine: str, kind: str) -> str:
     """What has a draft of a kind that a release lacks."""
-    newest = DRAFT_RELEASES[engine][kind][-1]
-    return "use another draft, or --engine vllm" if newest is NEVER else f"use {named(engine, newest.since)} or later"
+    newest = SERVING[engine].drafts[kind][-1]
+    return "use another draft, or --engine vllm" if newest == NEVER else f"use {named(engine, newest.since)} or later"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from vramcast.question.configs.deepspeed import PLACES
-from vramcast.question.configs.reading import ELSEWHERE, Config, Reading
+from vramcast.question.configs.reading import ELSEWHERE, NO_GPU, Config, Reading
 from vramcast.question.configs.sharding import fsdp_options
 from vramcast.question.configs.watched import Known, Watched
 
@@ -34,7 +34,7 @@ def read(config: Config) -> Reading:
     if kind not in KINDS:
         values.cannot("distributed_type", f"{kind[:40]} is not modelled; {', '.join(KINDS)} are")
     if values.flag("use_cpu"):
-        values.cannot("use_cpu", "trains on the host, where no GPU memory is taken")
+        values.cannot("use_cpu", NO_GPU)
     mixed = values.one_of("mixed_precision", MIXED, lower=True, option="precision") or "fp32"
     options: dict[str, Any] = {"engine": "huggingface"}
     for other, name in TABLES.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from vramcast.catalogue.harmless import harmless
-from vramcast.question.configs.reading import Unread
+from vramcast.question.configs.reading import NO_GPU, Unread
 from vramcast.question.configs.watched import is_unset
 
 READ_BY_FRAMEWORKS: Final = ("NVTE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "NCCL_", "CUDA_", "CUBLAS_", "VLLM_",
@@ -22,6 +22,14 @@ def options_of_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     return {} if found is None else {"alloc-conf": found}
 
 
+def ranks_of(gpus: int | None, nodes: int | None, variables: Mapping[str, str]) -> int | None:
+    """Processes that a launcher starts: as many as it says on each machine, or one for each card that it may see."""
+    seen = variables.get("CUDA_VISIBLE_DEVICES", "")
+    cards = len(seen.split(",")) if seen and not is_unset(seen) else None
+    each = min((count for count in (gpus, cards) if count), default=None)
+    return each and each * (nodes or 1)
+
+
 def unread_environment(variables: Mapping[str, str], *, allocator: bool = True) -> Iterator[Unread]:
     """Variables that may change the answer, one each.
 
@@ -35,4 +43,5 @@ def unread_environment(variables: Mapping[str, str], *, allocator: bool = True) 
         if not name.startswith(READ_BY_FRAMEWORKS) or not value or read:
             continue
         if name not in known and f"{name}={value}" not in known:
-            yield Unread(f"${name}")
+            elsewhere = name == "VLLM_TARGET_DEVICE" and value.lower() not in ("cuda", "rocm")
+            yield Unread(f"${name}", NO_GPU) if elsewhere else Unread(f"${name}")

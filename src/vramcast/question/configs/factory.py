@@ -63,6 +63,8 @@ def read_factory(config: Config) -> Reading:
     if options["engine"] == "unsloth":  # which prepares packed bases itself
         pairs = options.get("engine-option", ())
         options["engine-option"] = tuple(pair for pair in pairs if not pair.startswith("prepare_kbit="))
+    if options["objective"] == "sft" and not kernels and not values.flag("torch_compile"):
+        options["loss"] = "eager"  # its trainer of this stage is not TRL's [LF train/sft/trainer.py]
     values.only("pref_loss", "sigmoid", "hinge", "ipo")
     values.only("pref_ftx", 0, 0.0)
     read = arguments_of(values, config.name)

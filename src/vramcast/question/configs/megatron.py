@@ -12,7 +12,7 @@ from vramcast.catalogue.formats import load_format
 from vramcast.domain.job import Plan
 from vramcast.engines.megatron.options import Options
 from vramcast.errors import Unsupported
-from vramcast.question.configs.environment import options_of_environment
+from vramcast.question.configs.environment import options_of_environment, ranks_of
 from vramcast.question.configs.megatron_model import BY_TOKENIZER, engine_options_of, model_of, plan_of
 from vramcast.question.configs.reading import Command, Config, Reading, Unread, arguments, command_of
 from vramcast.question.configs.watched import Known, Watched
@@ -93,6 +93,7 @@ def read(config: Config) -> Reading:
     for name, usual in USUAL.items():
         local = name in OF_LOCAL and values.get("--transformer-impl") == "local"
         values.only(name, *(() if local else usual))
+    values.only("--exp-avg-sq-dtype", _moments(values))
     options: dict[str, Any] = {"engine": "megatron", **plan_options(plan_of(values)), **_engine_options(values, family)}
     sizes = SIZES | OF_ENCODERS if family == "t5" else SIZES
     options |= {option: size for name, option in sizes.items() if (size := values.count(name)) is not None}
@@ -104,13 +105,18 @@ def read(config: Config) -> Reading:
     except Unsupported as reason:
         unread.append(Unread("the network", str(reason), "model", of_network=True))
     options |= options_of_environment(command.variables)
-    gpus, machines = values.count("--nproc-per-node"), values.count("--nnodes") or 1
+    gpus, machines = values.count("--nproc-per-node"), values.count("--nnodes")
     unread += [*entry, *command.unread, *_environment(command), *values.unread()]
     return Reading(
         "megatron", options, unread=tuple(one._replace(of_network=bool(OF_NETWORK.match(one.name)) or one.of_network)
                                           for one in unread),
-        notes=command.notes, ranks=gpus * machines if gpus else None,
+        notes=command.notes, ranks=ranks_of(gpus, machines, command.variables),
     )
+
+
+def _moments(values: Watched) -> Any:
+    """The dtype of both moments: one is modelled, that of the first [optimizer_config.py `exp_avg_dtype`]."""
+    return values.get("--exp-avg-dtype", "fp32") if "--use-precision-aware-optimizer" in values else "fp32"
 
 
 def _environment(command: Command) -> Iterator[Unread]:

@@ -11,7 +11,7 @@ from vramcast.domain.model import Model
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported
 from vramcast.question.configs import accelerate, deepspeed, megatron, servers, torchtitan, trainers
 from vramcast.question.configs.deepspeed import under_the_trainer
-from vramcast.question.configs.reading import SHOWN, Config, Reading, Unread, read_config, sentence, together
+from vramcast.question.configs.reading import NO_GPU, SHOWN, Config, Reading, Unread, read_config, sentence, together
 from vramcast.question.configs.tools import tool_of
 from vramcast.question.options import parse_count
 
@@ -136,6 +136,8 @@ def settled(given: Given, named: Iterable[str], *, ignore_unread: bool) -> Given
     by_file: dict[str, list[Unread]] = {}
     for file, one in open_:
         by_file.setdefault(file, []).append(one)
+    if elsewhere := [f"{file}: {sentence([one])}" for file, one in open_ if one.why == NO_GPU]:
+        raise Unsupported("; ".join(elsewhere))
     if open_ and not ignore_unread:
         shown = {file: found[:SHOWN] for file, found in by_file.items()}
         more = len(open_) - sum(map(len, shown.values()))

@@ -24,6 +24,9 @@ DEEPEST: Final = 20
 ELSEWHERE: Final = "is a file of its own; give it with another --from"
 
 NOT_MODELLED: Final = "may change memory or time and is not modelled"
+NO_GPU: Final = "runs on no GPU of NVIDIA or AMD; vramcast answers for those"
+"""Why there is no answer, whatever else is left out."""
+
 
 SHOWN: Final = 6
 """Names that a refusal says, each with its reason; the others are counted."""

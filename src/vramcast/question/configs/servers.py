@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from vramcast.catalogue.formats import load_format
 from vramcast.engines.serving.requests import ALLOW_LONG, way_out
 from vramcast.question.configs.environment import unread_environment
-from vramcast.question.configs.reading import ELSEWHERE, Command, Config, Reading, Unread, command_of, plain
+from vramcast.question.configs.reading import ELSEWHERE, NO_GPU, Command, Config, Reading, Unread, command_of, plain
 from vramcast.question.configs.watched import Known, Watched
 from vramcast.sources.logs import sglang as sglang_logs
 from vramcast.sources.logs import vllm as vllm_logs
@@ -67,7 +67,7 @@ FITTED: Final = ("max_model_len",)
 USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "enable_chunked_prefill": (True,), "async_scheduling": (True,), "optimization_level": (2, 3),
     "runner": ("auto", "generate"), "task": ("auto", "generate"), "model_impl": ("auto", "vllm"),
-    "cpu_offload_gb": (0, 0.0), "device": ("auto", "cuda"),
+    "cpu_offload_gb": (0, 0.0),
     "load_format": ("auto", "safetensors", "pt", "npcache", "dummy", "bitsandbytes", "runai_streamer", "mistral"),
     "prefill_context_parallel_size": (1,), "mamba_cache_mode": ("none",), "performance_mode": ("balanced",),
     "attention_backend": ("auto",), "enable_sleep_mode": (False,),
@@ -165,7 +165,9 @@ def _read(config: Config, server: Server) -> Reading:
     options |= {"model": models[0]} if models else {}
     if "config" in values:
         values.cannot("config", ELSEWHERE, file=server.engine)
-    options |= _stored(values) | _adapters(values, server)
+    if values.get("device") not in (None, "auto", "cuda", "rocm"):
+        values.cannot("device", NO_GPU)
+    options |= _stored(values, models) | _adapters(values, server)
     options |= _vllm(values) if server is VLLM else _sglang(values)
     if command.variables.get(way_out(server.engine)) not in (None, "", "0"):
         options["engine-option"] = (*options.get("engine-option", ()), f"{ALLOW_LONG}=true")
@@ -285,8 +287,14 @@ def _table(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _stored(values: Watched) -> dict[str, Any]:
-    """How the weights are stored."""
+def _stored(values: Watched, models: list[str]) -> dict[str, Any]:
+    """How the weights are stored; GPTQ and AWQ only read what a checkpoint holds [vllm config/vllm.py, weight_utils.py
+    `get_quant_config`: a checkpoint without them ends the start]."""
+    method = str(values.get("quantization")).lower().partition("_")[0]
+    if method in ("gptq", "awq") and models and models[0][0].isalnum() and method not in models[0].lower():
+        why = f"{models[0][:80]} is no checkpoint in {method}; name one that is, or give --weights"
+        values.cannot("quantization", why, option="weights")
+        return {}
     weights = values.one_of("quantization", QUANTISED, lower=True, option="weights")
     return {"weights": weights} if weights else {}
 
@@ -438,7 +446,7 @@ def _versions(config: Config, server: Server, options: dict[str, Any]) -> Iterat
         why = f"is named in {len(found)} versions; give --engine {server.engine}@VERSION"
         yield Unread(server.engine, why, "engine")
     if (image := WITHOUT_CARDS.search(config.text)) is not None:
-        yield Unread(image[1][:60], "runs on no GPU; vramcast answers for GPUs")
+        yield Unread(image[1][:60], NO_GPU)
     elif not found and (image := OTHER_IMAGES.search(config.text) or TAGGED.search(config.text)) is not None:
         why = f"does not say which {server.engine} is in it; give --engine {server.engine}@VERSION"
         yield Unread(image[1][:60], why, "engine")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from vramcast.catalogue.formats import load_format
 from vramcast.errors import InvalidSpec
-from vramcast.question.configs.environment import options_of_environment, unread_environment
+from vramcast.question.configs.environment import options_of_environment, ranks_of, unread_environment
 from vramcast.question.configs.reading import Config, Reading, Unread, arguments, command_of
 from vramcast.question.configs.watched import Known, Watched
 
@@ -89,10 +89,10 @@ def read(config: Config) -> Reading:
             why = f"stands in {function[:60]}, a file of its own; give it with another --from, or --{option}"
             values.cannot(name, why, option=option)
     unread = [one for one in values.unread() if not _is_harmless(one.name)]
-    gpus, nodes = values.count("nproc_per_node"), values.count("nnodes") or 1
+    gpus, nodes = values.count("nproc_per_node"), values.count("nnodes")
     return Reading(
         "torchtitan", options, unread=(*command.unread, *unread, *unread_environment(command.variables)),
-        notes=command.notes, ranks=gpus * nodes if gpus else None,
+        notes=command.notes, ranks=ranks_of(gpus, nodes, command.variables),
     )
 
 

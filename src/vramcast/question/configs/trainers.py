@@ -176,7 +176,9 @@ def recompute_of(values: Watched) -> dict[str, Any]:
         section = values.section(name)
         if (reentrant := section.flag("use_reentrant")) is not None:
             details = {"engine-option": (f"reentrant={str(reentrant).lower()}",)}
-    return {"recompute": "full"} | details if any(on) else {}
+    if any(on):
+        return {"recompute": "full"} | details
+    return {"recompute": "none"} if False in on else {}
 
 
 ALSO_CALLED: Final = {"swiglu": "geglu"}

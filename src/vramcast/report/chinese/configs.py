@@ -95,7 +95,6 @@ CONFIGS_ZH: Final[dict[str, str]] = {
         "还会替换归一化、激活与旋转位置编码，未建模；liger_kernel_config 可只用于损失",
     "names a model with towers, which LLaMA-Factory leaves frozen; that is not modelled":
         "是带有视觉或音频塔的模型，LLaMA-Factory 将其冻结，未建模",
-    "trains on the host, where no GPU memory is taken": "在主机上训练，不占显存",
     "is left to the run beside {copies} copies; give --shard-group":
         "有 {copies} 份副本时留给运行时；请给出 --shard-group",
     "is not Python that can be read": "不是可读取的 Python",
@@ -115,7 +114,10 @@ CONFIGS_ZH: Final[dict[str, str]] = {
         "写明了 {count} 个版本；请给出 --engine {engine}@版本",
     "does not say which {engine} is in it; give --engine {again}@VERSION":
         "没有说明其中的 {engine} 版本；请给出 --engine {again}@版本",
-    "runs on no GPU; vramcast answers for GPUs": "不在 GPU 上运行；vramcast 只回答 GPU 的问题",
+    "runs on no GPU of NVIDIA or AMD; vramcast answers for those":
+        "不在 NVIDIA 或 AMD 的 GPU 上运行；vramcast 只回答这些 GPU 的问题",
+    "{model} is no checkpoint in {method}; name one that is, or give --weights":
+        "{model} 不是 {method} 检查点；请指定这样的检查点，或给出 --weights",
     "units of {part} are not modelled; units of one layer are": "未建模以 {part} 为单元；已建模以一层为单元",
     "elastic (Flextron) training is not modelled": "未建模弹性（Flextron）训练",
     "multimodal Megatron models are not modelled": "未建模多模态 Megatron 模型",

@@ -57,8 +57,12 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "TRL {version} 会准备压缩模型：未压缩的权重为 fp32，隐藏状态也是",
     "TRL {version} prepares packed models: norms are fp32, and so are hidden states":
         "TRL {version} 会准备压缩模型：归一化权重为 fp32，隐藏状态也是",
-    "the recomputation that TRL's trainers have on since 0.22: --recompute full counts it":
-        "TRL 的训练器自 0.22 起默认开启的重计算：--recompute full 会计入",
+    "head and loss run in chunks of 256 tokens, as TRL's SFTTrainer does unasked since 1.7 (loss_type=chunked_nll); "
+    "--loss eager for all logits at once":
+        "输出层和损失按 256 个 token 分块计算，TRL 的 SFTTrainer 自 1.7 起默认如此（loss_type=chunked_nll）；"
+        "--loss eager 一次计算全部 logits",
+    "layers are recomputed, as {tool} does unasked; --recompute none switches that off":
+        "各层会重计算，{tool} 默认如此；--recompute none 可关闭",
     "the loss in chunks of 256 tokens that TRL's SFTTrainer makes since 1.7 (loss_type=chunked_nll): counted is that "
     "of all logits, as loss_type=nll and the Trainer itself make it":
         "TRL 的 SFTTrainer 自 1.7 起按 256 个 token 分块计算损失（loss_type=chunked_nll）：此处按全部 logits 计算，与 "
@@ -103,6 +107,8 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "最后一个微批之前的梯度不分片地累加（no_sync）",
     "Accelerate shards, not DeepSpeed: {sharder} is the default of {release}; --sharded-by says otherwise":
         "由 Accelerate 而不是 DeepSpeed 分片：{sharder} 是 {release} 的默认；可用 --sharded-by 改变",
+    "FSDP1 over one GPU shards nothing, whatever was asked: PyTorch makes it NO_SHARD":
+        "单卡上的 FSDP1 不做任何切分，无论要求的是什么：PyTorch 会改为 NO_SHARD",
     "FullyShardedDataParallel (FSDP1): a flat weight for every layer, one for all the rest":
         "FullyShardedDataParallel（FSDP1）：每层一个展平的权重，其余合为一个",
     "fully_shard (FSDP2): a unit for every layer": "fully_shard（FSDP2）：每层一个单元",
@@ -118,8 +124,6 @@ TRAINING_ZH: Final[dict[str, str]] = {
         "{model} 没有名为 {names} 的模块：PEFT 会跳过它没有的名称",
     "attention runs in full: transformers has no fused kernel for {kinds}":
         "注意力按完整形式计算：transformers 没有 {kinds} 的融合内核",
-    "no layer is recomputed; get_peft_model recomputes all of them unless told otherwise: --recompute full":
-        "没有重计算任何层；get_peft_model 默认重计算所有层：--recompute full",
     "batches of text only: the vision tower needs --image-size": "只按纯文本批次计算：视觉塔需要 --image-size",
     "no step time: {reason}": "无法给出每步时间：{reason}",
     "objective={objective} is not timed; pretrain and sft are": "objective={objective} 不计时；仅 pretrain 和 sft 计时",

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from vramcast.domain.job import Job, Plan, Recompute
 from vramcast.domain.version import named
+from vramcast.engines.eager.unasked import with_unasked
 
 WRITTEN: Final[tuple[tuple[str, Callable[[Job], object]], ...]] = (
     ("engine", lambda job: named(job.engine, job.engine_version)),
@@ -46,7 +49,8 @@ def _text(value: object) -> str:
 
 def options(job: Job) -> dict[str, str]:
     """The options that make this plan of a question about the same model and cards."""
-    default = Job(model=job.model, workload=job.workload, plan=_DEFAULT, cluster=job.cluster)
+    usual = with_unasked(replace(job, plan=_DEFAULT), ()).plan
+    default = Job(model=job.model, workload=job.workload, plan=usual, cluster=job.cluster)
     found = {}
     for name, value in WRITTEN:
         given = value(job)

@@ -206,6 +206,8 @@ ENGINES_ZH: Final[dict[str, str]] = {
         "torchtune 只建模稠密注意力模型；请用 --engine megatron",
     "--engine unsloth trains on one GPU, not {gpus}; use --engine huggingface":
         "--engine unsloth 只在单卡上训练，而不是 {gpus} 张；请用 --engine huggingface",
+    "--engine unsloth adapts by {known}, not by {method}; use --engine huggingface":
+        "--engine unsloth 用 {known} 微调，而不是 {method}；请用 --engine huggingface",
     # serving
     "context-parallel={text} must be a number of GPUs": "context-parallel={text} 必须是卡数",
     "context-parallel={ranks} needs as many GPUs; {cluster} has {there}":

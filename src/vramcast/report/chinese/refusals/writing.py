@@ -113,7 +113,7 @@ WRITING_ZH: Final[dict[str, str]] = {
         "{model}：{path} 没有在其所有层中单独对应的模块；请用 {known}",
     "LLaMA-Factory names no stacked experts: leave {name} out of --lora-targets":
         "LLaMA-Factory 无法指定堆叠的专家：请从 --lora-targets 中去掉 {name}",
-    "the package peft has no {method}; use {known}": "peft 包没有 {method}；可用 {known}",
+    "a script that adapts by {method} is not written; use {known}": "不写用 {method} 微调的脚本；可用 {known}",
     "no code is known for optimizer={name}; use {known}": "没有 optimizer={name} 的代码；可用 {known}",
     "the PyTorch script splits over data-parallel ranks only; use tp=pp=cp=ep=1":
         "PyTorch 脚本只在数据并行进程间切分；请用 tp=pp=cp=ep=1",
@@ -162,6 +162,8 @@ WRITING_ZH: Final[dict[str, str]] = {
         "Trainer 自身不支持 fp8；请用 --engine megatron 或 torchtitan",
     "the Trainer recomputes whole layers only; use --recompute full": "Trainer 只能整层重计算；请用 --recompute full",
     "the Trainer has no optimizer {name}; use {known}": "Trainer 没有优化器 {name}；可用 {known}",
+    "{tool} makes all logits at once, not in chunks as TRL's SFTTrainer; add --loss eager":
+        "{tool} 一次计算全部 logits，不像 TRL 的 SFTTrainer 那样分块；请加 --loss eager",
     "the Trainer has no loss {name}; use eager, fused or fused_linear, or --engine pytorch":
         "Trainer 没有损失 {name}；请用 eager、fused 或 fused_linear，或 --engine pytorch",
     "the Trainer does not choose the kernel of {name}; leave --optimizer-kernel out":

@@ -1,0 +1,107 @@
+"""What tools do unasked is counted and said; what a question says is kept, wherever the question stands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramcast.api.jobs import job_of
+from vramcast.domain.job import Job, Recompute
+from vramcast.engines.eager.releases import reentrant
+from vramcast.estimate.training import answer
+from vramcast.estimate.variants import on_engine, options_between
+from vramcast.question.as_options import train_options
+from vramcast.question.option_text import applied_in
+from vramcast.question.options import OPTIONS
+from vramcast.report.document import to_json
+from vramcast.search.training.labels import label
+
+SAID = "layers are recomputed, as {} does unasked; --recompute none switches that off"
+ONE = "1xa100-sxm4-80gb"
+
+
+def job(**options: Any) -> Job:
+    return job_of({"model": "qwen3-0.6b", "gpus": ONE, "seq-len": 512, **options})
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "tool"),
+    [
+        ("huggingface", {}, ""), ("huggingface", {"peft": "lora"}, ""), ("deepspeed", {"objective": "sft"}, ""),
+        ("pytorch", {"objective": "dpo"}, ""), ("huggingface", {"objective": "sft"}, "TRL"),
+        ("huggingface", {"objective": "dpo"}, "TRL"), ("huggingface", {"objective": "reward"}, "TRL"),
+        ("huggingface", {"objective": "grpo", "completion-len": 64}, "TRL"),
+        ("huggingface", {"objective": "ppo", "completion-len": 64}, ""),  # its trainer switches nothing on
+        ("huggingface", {"objective": "sft", "engine-option": ("trl=0.22",)}, "TRL"),
+        ("huggingface", {"objective": "sft", "engine-option": ("trl=0.21",)}, ""),
+        ("huggingface@4.57", {"objective": "dpo"}, "TRL"), ("huggingface@4.53", {"objective": "dpo"}, ""),
+        ("unsloth", {}, "Unsloth"), ("unsloth", {"peft": "lora"}, "Unsloth"), ("unsloth@2024.8", {}, "Unsloth"),
+        ("unsloth", {"model": "bert-base-uncased"}, ""),
+    ],
+)
+def test_what_a_tool_does_unasked_is_counted_and_said(engine: str, options: dict[str, Any], tool: str) -> None:
+    found = job(engine=engine, **options)
+    assert found.plan.recompute is (Recompute.FULL if tool else Recompute.NONE)
+    assert [text for text in found.assumed if "recomputed" in text] == ([SAID.format(tool)] if tool else [])
+    if tool:
+        asked, off = (job(engine=engine, **options, recompute=kind) for kind in ("full", "none"))
+        assert asked.plan == found.plan
+        assert off.plan.recompute is Recompute.NONE
+        assert not any("recomputed" in text for one in (asked, off) for text in one.assumed)
+        assert all("recomput" not in text for text in answer(off, with_changes=False).ignored)
+
+
+@pytest.mark.parametrize(
+    ("trl", "objective", "older"),
+    [("0.27", "sft", False), ("0.26", "sft", True), ("0.27", "pretrain", True), ("1.9", "dpo", False)],
+)
+def test_trl_checkpoints_without_reentrance_before_transformers_does(trl: str, objective: str, older: bool) -> None:
+    asked = job(engine="huggingface@4.57", objective=objective, **{"engine-option": (f"trl={trl}",)})
+    assert reentrant(asked) is older
+
+
+@pytest.mark.parametrize("recompute", [None, "none", "full"])
+@pytest.mark.parametrize(
+    ("engine", "objective"),
+    [("huggingface", "pretrain"), ("huggingface", "dpo"), ("unsloth", "sft"), ("pytorch", "sft")],
+)
+def test_options_of_a_job_ask_for_it_again(engine: str, objective: str, recompute: str | None) -> None:
+    asked = job(engine=engine, objective=objective, recompute=recompute)
+    again = job_of(train_options(asked, {}, model="qwen3-0.6b"))
+    assert again.plan == asked.plan
+    assert f"--recompute {asked.plan.recompute}" in label(asked) or (
+        job(engine=engine, objective=objective).plan.recompute is asked.plan.recompute
+    )
+
+
+@pytest.mark.parametrize("recompute", [{}, {"recompute": "none"}, {"recompute": "full"}])
+@pytest.mark.parametrize("engines", [("huggingface", "pytorch"), ("pytorch", "huggingface"), ("unsloth", "pytorch")])
+def test_a_change_of_engine_says_what_the_other_would_do_unasked(
+    engines: tuple[str, str], recompute: dict[str, str]
+) -> None:
+    before = job(engine=engines[0], objective="sft", **recompute)
+    after = on_engine(before, engines[1])
+    said = applied_in(options_between(before, after), OPTIONS)
+    assert said is not None
+    assert job(**{"engine": engines[0], "objective": "sft", **recompute} | said).plan == after.plan
+
+
+def test_json_shows_what_is_assumed() -> None:
+    found = json.loads(to_json(answer(job(engine="huggingface", objective="dpo"))))
+    assert found["question"]["plan"]["recompute"] == "full"
+    assert SAID.format("TRL") in found["assumptions"]
+
+
+@pytest.mark.parametrize(
+    ("line", "recompute"),
+    [("", "full"), ("gradient_checkpointing: false\n", "none"), ("gradient_checkpointing: true\n", "full")],
+)
+def test_a_file_of_the_trainer_that_says_so_is_kept(tmp_path: Path, line: str, recompute: str) -> None:
+    """A file of arguments that says nothing leaves it to the trainer that the objective names."""
+    path = tmp_path / "arguments.yaml"
+    path.write_text(f"per_device_train_batch_size: 1\nmax_length: 512\nbf16: true\n{line}")
+    found = job_of({"model": "qwen3-0.6b", "gpus": ONE, "objective": "dpo", "from": [path]})
+    assert found.plan.recompute == recompute
