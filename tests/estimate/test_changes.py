@@ -36,7 +36,7 @@ def test_the_time_a_change_costs_is_that_of_the_plan_it_leads_to(recompute: str)
 
 
 def test_where_no_step_time_is_known_a_change_says_what_it_usually_costs() -> None:
-    asked = ASKED | {"engine": "huggingface", "objective": "dpo", "gpus": "a100-sxm4-40gb"}
+    asked = ASKED | {"engine": "huggingface", "objective": "dpo", "gpus": "a100-sxm4-40gb", "recompute": "none"}
     answer = vramcast.train("qwen3-8b", **asked)
     assert answer.time is None
     change = next(change for change in answer.changes if change.change == "--recompute full")

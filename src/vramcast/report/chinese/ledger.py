@@ -94,6 +94,7 @@ NAMES_ZH: Final[dict[str, str]] = {
     "optimizer temporary {number} of {name}": "{name} 的优化器临时量 {number}",
     "optimizer temporary of {name}": "{name} 的优化器临时量",
     "exp_avg of {name}": "{name} 的 exp_avg",
+    "buffer of offloaded inputs": "等待换出的层输入缓冲",
     "exp_avg_sq of {name}": "{name} 的 exp_avg_sq",
     "{name}.trained copy": "{name} 的可训练副本",
     "virtual tokens": "虚拟 token",
