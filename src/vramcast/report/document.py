@@ -105,10 +105,9 @@ def _capacity(capacity: Capacity) -> dict[str, Any]:
 def _found(found: Found) -> dict[str, Any]:
     """`"found"`: what the search came to; `"tried"`: plans next to it. Both absent in other answers."""
     nearest = found.nearest_failing
-    plain = known({
-        "goal": found.goal, "num_tried": found.num_tried, "what": found.what, "value": found.value,
-        "command": found.command, "nearest_failing": None if nearest is None else _tried(nearest),
-    })
+    plain = {"goal": found.goal, "num_tried": found.num_tried, "what": found.what, "value": found.value}
+    plain = {name: value for name, value in plain.items() if value is not None}  # a plan may have no options to name
+    plain |= known({"command": found.command, "nearest_failing": None if nearest is None else _tried(nearest)})
     return {"found": plain, "tried": [_tried(tried) for tried in found.tried]}
 
 
