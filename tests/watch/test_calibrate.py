@@ -22,7 +22,8 @@ from vramcast.domain.reconciliation import Compared, Reconciliation
 from vramcast.errors import InvalidSpec, SourceError, VramcastError
 from vramcast.estimate.training import answer
 from vramcast.question.calibration import read_calibration
-from vramcast.report.measured import render, to_json
+from vramcast.report.measured import render_run as render
+from vramcast.report.measured import run_json as to_json
 from vramcast.report.messages import Words
 from vramcast.watch.recording import Recorder
 

@@ -13,7 +13,7 @@ from vramcast.emit.memory_snapshot import save_snapshot
 from vramcast.errors import InvalidSpec, Unsupported
 from vramcast.question.amounts import headroom_of
 from vramcast.question.tracing import build_script, build_trace, is_script
-from vramcast.report.trace_shown import ShownTrace
+from vramcast.report.recorded import ShownTrace
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -23,7 +23,7 @@ EXIT_NOT_UPDATED = 5
 @language_option
 def models(text: str, as_json: bool, lang: str | None) -> int:
     """Models and diffusion pipelines that vramcast knows by name; TEXT is part of a name, or a whole name."""
-    from vramcast.report.models import find_models, model_document
+    from vramcast.report.catalogue import find_models, model_document
     from vramcast.report.text import table
 
     words = words_here(lang)
@@ -65,7 +65,7 @@ def gpus(
     vramcast gpus h20-96gb h100-sxm-80gb a800
     """
     from vramcast.catalogue.gpus import filter_gpus, gpu_names, load_gpu, named_gpus, search_gpus
-    from vramcast.report.gpus import comparison, details, gpu_document, gpu_table
+    from vramcast.report.catalogue import compared_gpus, gpu_details, gpu_document, gpu_table
 
     words = words_here(lang)
     filtered = vendor is not None or generation is not None or min_memory is not None or sort is not None
@@ -84,7 +84,7 @@ def gpus(
     elif not exact:
         click.echo(gpu_table(cards, words), nl=False)
     else:
-        click.echo(details(cards[0]) if len(cards) == 1 else comparison(cards, words), nl=False)
+        click.echo(gpu_details(cards[0]) if len(cards) == 1 else compared_gpus(cards, words), nl=False)
     return 0
 
 
@@ -117,7 +117,7 @@ def instances(
     from vramcast.catalogue.clusters import Market
     from vramcast.catalogue.instances import load_instance
     from vramcast.catalogue.machines import Filter, compared, listed
-    from vramcast.report.market import comparison, machine_documents, machine_table
+    from vramcast.report.catalogue import compared_machines, machine_documents, machine_table
 
     market = Market(
         spot=spot, region=region, currency=currency.upper() if currency else None, prices=prices, hardware=hardware
@@ -136,7 +136,7 @@ def instances(
         plain = machine_documents(found)
         click.echo(json.dumps({"schema": 1, "instances": plain}, indent=1, ensure_ascii=False))
     else:
-        shown = comparison if side_by_side else machine_table
+        shown = compared_machines if side_by_side else machine_table
         click.echo(shown(found, words, date.today()), nl=False)
     return 0
 
@@ -181,7 +181,7 @@ def show(
     """Prices of machines; TEXT is part of a name such as aws, p5 or gn7i."""
     from vramcast.catalogue.clusters import Market, own_prices
     from vramcast.catalogue.prices import known_prices
-    from vramcast.report.market import price_documents, price_table
+    from vramcast.report.catalogue import price_documents, price_table
     from vramcast.report.price import age_days
 
     today = date.today()
@@ -222,7 +222,7 @@ def update(
     what was known as it is.
     """
     from vramcast.catalogue.prices import user_file
-    from vramcast.report.market import update_report
+    from vramcast.report.catalogue import update_report
     from vramcast.sources.prices.update import update as refresh
 
     outcomes = refresh(providers, regions=regions, bases=_bases(mirrors), today=date.today().isoformat())

@@ -172,13 +172,13 @@ def calibrate(
     vramcast calibrate run.sqlite --model qwen3-8b --gpus h100 --seq-len 4k --save calibration.toml
     vramcast train qwen3-8b --gpus h100 --seq-len 4k --calibration calibration.toml
     """
-    from vramcast.report.measured import render, to_json
+    from vramcast.report.measured import render_run, run_json
     from vramcast.watch.calibrate import calibration_of
 
     given = {"model": model, "gpus": gpus} | given_options(values)
     found = calibration_of(recordings, given, file=job_file, save=save)
     if as_json:
-        click.echo(to_json(found))
+        click.echo(run_json(found))
     else:
-        click.echo(render(found, words_here(lang), saved=None if save is None else str(save)), nl=False)
+        click.echo(render_run(found, words_here(lang), saved=None if save is None else str(save)), nl=False)
     return 0

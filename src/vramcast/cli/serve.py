@@ -92,12 +92,12 @@ def _reconciled(
     log: Path, given: dict[str, Any], job_file: Path | None, saved: Path | None, *, as_json: bool, lang: str | None
 ) -> int:
     """`--reconcile`: the log beside its prediction."""
-    from vramcast.report.reconciliation import render, to_json
+    from vramcast.report.measured import log_json, render_log
 
     found = api.reconciliation_of(log, given, file=job_file, save_calibration=saved)
     if as_json:
-        click.echo(to_json(found))
+        click.echo(log_json(found))
     else:
-        text = render(found, words_here(lang), saved=str(saved) if saved is not None else None)
+        text = render_log(found, words_here(lang), saved=str(saved) if saved is not None else None)
         click.echo(coloured(text, "good" if found.largest is None else "bad"), nl=False)
     return exit_of(found.answer)

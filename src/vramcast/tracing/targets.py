@@ -22,8 +22,7 @@ import torch
 from vramcast.domain.snapshot import Frame
 from vramcast.domain.trace_job import TraceJob
 from vramcast.errors import InvalidSpec, SourceError, UnknownName, Unsupported, VramcastError
-from vramcast.sources.configs import config_of
-from vramcast.sources.resolve import read_config
+from vramcast.sources.resolve import config_of, read_config
 from vramcast.tracing.extensions import ASKING, EXTENSIONS
 from vramcast.tracing.extensions.stand_ins import NeedsCard, detecting
 from vramcast.tracing.result import TORCH, line_of

@@ -19,10 +19,8 @@ from vramcast.question.options import MARKET_OPTIONS, MODEL_OPTIONS, OPTIONS, Ki
 from vramcast.question.plan_options import PLAN_OPTIONS
 from vramcast.question.plan_serving import PLAN_SERVE_OPTIONS
 from vramcast.question.serving_options import SERVE_OPTIONS
-from vramcast.report.gpus import gpu_document
-from vramcast.report.market import machine_documents
+from vramcast.report.catalogue import find_models, gpu_document, machine_documents, model_document
 from vramcast.report.messages import MESSAGES, rare_messages
-from vramcast.report.models import find_models, model_document
 from vramcast.report.option_messages import help_of
 from vramcast.report.plan_messages import COSTS_ZH
 from vramcast.report.verdicts import TONES

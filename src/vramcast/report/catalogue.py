@@ -1,4 +1,4 @@
-"""Machines and prices as tables, side by side, and as JSON."""
+"""The catalogue as tables, side by side, and as JSON: cards, machines and their prices, models."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import to_builtins
+
+from vramcast.domain.device import RATED_DTYPES, Gpu
 from vramcast.domain.price import Price
 from vramcast.report.messages import Words
+from vramcast.report.plain import known
 from vramcast.report.price import age_days, money
 from vramcast.report.text import table
 from vramcast.units import GB, format_bytes
@@ -46,8 +50,7 @@ def machine_table(machines: Sequence[Machine], words: Words, today: date) -> str
     return text
 
 
-def comparison(machines: Sequence[Machine], words: Words, today: date) -> str:
-    """One column per machine."""
+def compared_machines(machines: Sequence[Machine], words: Words, today: date) -> str:
     lines: dict[str, list[str]] = {}
     for machine in machines:
         for key, value in _facts(machine, words, today).items():
@@ -81,7 +84,7 @@ def _facts(machine: Machine, words: Words, today: date) -> dict[str, str]:
 
 def machine_documents(machines: Sequence[Machine]) -> list[dict[str, Any]]:
     """Plain data of each machine; what is not known is absent."""
-    return [_known(_machine_document(machine)) for machine in machines]
+    return [known(_machine_document(machine)) for machine in machines]
 
 
 def _machine_document(machine: Machine) -> dict[str, Any]:
@@ -124,12 +127,10 @@ def price_table(rows: Sequence[tuple[str, Price]], words: Words, today: date) ->
 
 
 def price_documents(rows: Sequence[tuple[str, Price]], today: date) -> list[dict[str, Any]]:
-    """Plain data of each price."""
     return [{"instance": name} | _price_document(price) | {"age_days": age_days(price, today)} for name, price in rows]
 
 
 def update_report(outcomes: Sequence[Outcome], words: Words, *, path: str) -> str:
-    """What became of every provider."""
     lines: list[str] = []
     for outcome in outcomes:
         if outcome.failure:
@@ -147,11 +148,7 @@ def update_report(outcomes: Sequence[Outcome], words: Words, *, path: str) -> st
 
 def _price_document(price: Price) -> dict[str, Any]:
     fields = ("per_hour", "currency", "tariff", "region", "date", "source")
-    return _known({name: getattr(price, name) for name in fields})
-
-
-def _known(plain: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in plain.items() if value not in (None, "")}
+    return known({name: getattr(price, name) for name in fields})
 
 
 def _hourly(machine: Machine, words: Words) -> tuple[str, str]:
@@ -164,7 +161,6 @@ def _hourly(machine: Machine, words: Words) -> tuple[str, str]:
 
 
 def _when(price: Price | None, today: date) -> tuple[str, str]:
-    """Region and age of a price."""
     days = None if price is None else age_days(price, today)
     return price.region if price else "", "" if days is None else str(days)
 
@@ -177,7 +173,6 @@ def _network(machine: Machine) -> str:
 
 
 def rate(bytes_per_s: int | None) -> str:
-    """A rate in the unit data sheets use."""
     return "" if bytes_per_s is None else f"{bytes_per_s / GB:,g} GB/s"
 
 
@@ -187,3 +182,101 @@ def _bytes(size: int | None) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= NOTE_WIDTH else text[: NOTE_WIDTH - 1] + "…"
+
+
+def gpu_table(cards: Sequence[Gpu], words: Words) -> str:
+    header = (words("gpu"), words("generation"), words("nameplate"), words("usable"), "GB/s", words("link"))
+    rows = [
+        (
+            card.name,
+            card.arch,
+            card.memory_nameplate,
+            format_bytes(card.visible_bytes),
+            f"{card.bandwidth_bytes_per_s // GB:,}" if card.bandwidth_bytes_per_s else "",
+            card.link or "PCIe",
+        )
+        for card in cards
+    ]
+    return table([header, *rows], right=frozenset({2, 3, 4}))
+
+
+def compared_gpus(cards: Sequence[Gpu], words: Words) -> str:
+    """One column per card: memory on the box and usable, bandwidth, dense rates, link."""
+    rows = [
+        (words("gpu"), *(card.name for card in cards)),
+        (words("vendor"), *(card.vendor for card in cards)),
+        (words("generation"), *(card.arch for card in cards)),
+        (words("nameplate"), *(card.memory_nameplate for card in cards)),
+        (words("usable"), *(format_bytes(card.visible_bytes) for card in cards)),
+        (words("bandwidth"), *(rate(card.bandwidth_bytes_per_s) for card in cards)),
+    ]
+    for dtype in RATED_DTYPES:
+        rates = [card.flops_per_s(dtype) for card in cards]
+        if any(rates):
+            rows.append((words("dense_rate", dtype=dtype), *(_teraflops(value, dtype) for value in rates)))
+    rows.append((words("link"), *(_link(card) for card in cards)))
+    rows.append((words("watts"), *(f"{card.tdp_w} W" if card.tdp_w else "" for card in cards)))
+    rows.append((words("confidence"), *(card.confidence for card in cards)))
+    return table(rows)
+
+
+def gpu_details(card: Gpu) -> str:
+    facts = to_builtins(card).items()
+    return table([(name, _fact(name, value)) for name, value in facts if value is not None])
+
+
+def gpu_document(card: Gpu) -> dict[str, Any]:
+    return known(to_builtins(card))
+
+
+def _teraflops(value: float | None, dtype: str) -> str:
+    return "" if value is None else f"{value / 1e12:,g} {'TOPS' if dtype.startswith('int') else 'TFLOPS'}"
+
+
+def _link(card: Gpu) -> str:
+    if card.link is None:
+        return f"PCIe{card.pcie_generation or ''}"
+    return f"{card.link} {rate(card.link_bytes_per_s)}".rstrip()
+
+
+def _fact(name: str, value: object) -> str:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return f"{value:,} ({format_bytes(value)})"
+    return f"{value:,}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+def find_models(text: str) -> tuple[str, ...]:
+    """Names of models, then of pipelines: the one whose whole name the text is, else all that hold its words."""
+    from vramcast.catalogue.models import search_models
+    from vramcast.catalogue.pipelines import search_pipelines
+
+    if text in search_models("") or text in search_pipelines(""):
+        return (text,)
+    return (*search_models(text), *search_pipelines(text))
+
+
+def model_document(name: str) -> dict[str, Any]:
+    from vramcast.catalogue.models import search_models
+
+    return known(_model(name) if name in search_models(name) else _pipeline(name))
+
+
+def _model(name: str) -> dict[str, Any]:
+    from vramcast.blocks.parameters import count_parameters
+    from vramcast.catalogue.models import load_model
+
+    model = load_model(name)
+    count = count_parameters(model)
+    return {
+        "name": name, "family": model.family, "parameters": count.total, "active_parameters": count.active,
+        "layers": model.num_layers, "hidden": model.hidden, "vocabulary": model.vocab, "context": model.context,
+    }
+
+
+def _pipeline(name: str) -> dict[str, Any]:
+    from vramcast.catalogue.pipelines import load_pipeline
+    from vramcast.engines.diffusers.deploy import elements_of
+
+    pipeline = load_pipeline(name)
+    parts = {component.name: elements_of(component.network) for component in pipeline.components}
+    return {"name": name, "family": pipeline.family, "parameters": sum(parts.values()), "components": parts}
