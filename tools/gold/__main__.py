@@ -48,7 +48,8 @@ def outcome(command: str) -> tuple[int, str, str, dict[str, bytes]]:
     `< N` at its end: what it reads is the message of that row of oom_messages.jsonl.
     """
     command, _, row = command.partition(" < ")
-    given = io.StringIO(_message(int(row)) if row else "")
+    text = _message(int(row)) if row else ""
+    given = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
     out, err = io.StringIO(), io.StringIO()
     words = [word.replace("REPOSITORY", str(REPOSITORY)).replace("TRUTH", str(TRUTH)) for word in shlex.split(command)]
     with tempfile.TemporaryDirectory() as folder, chdir(folder), redirect_stdout(out), redirect_stderr(err):
