@@ -162,7 +162,7 @@ def test_a_script_that_fails_is_one_sentence_with_its_line(own_folder, monkeypat
         def write(self, error="", kind=InvalidSpec, **_known):
             said.append((kind, error))
 
-    child._run(ScriptJob(path=str(written(own_folder, text))), Watched())
+    child._run(ScriptJob(path=str(written(own_folder, text)), gpu=load_gpu("t4")), Watched())
     assert said[0][0] is kind and re.search(message, said[0][1])
 
 
