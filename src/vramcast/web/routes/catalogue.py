@@ -143,8 +143,8 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
         "batched-tokens", "block-tokens", "prefix-caching", "graphs", "gpu-layers", "offload", "tiling", "slicing",
     ),
     "adapters": (
-        "peft", "lora-rank", "lora-targets", "modules-to-save", "lora-dropout", "virtual-tokens", "trainable-parameters",
-        "base-weights", "adapter-dtype", "lora-slots", "draft", "draft-tokens",
+        "peft", "lora-rank", "lora-targets", "modules-to-save", "lora-dropout", "virtual-tokens",
+        "trainable-parameters", "base-weights", "adapter-dtype", "lora-slots", "draft", "draft-tokens",
     ),
     "price": tuple(MARKET_OPTIONS),
 }
