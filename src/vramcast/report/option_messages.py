@@ -74,6 +74,8 @@ HELP_ZH: Final[dict[str, str]] = {
         "适配器的参数量（如 PEFT 所打印），用于秩和目标模块不足以确定时",
     "storage of the frozen weights": "冻结权重的存储格式",
     "dtype of the adapters": "适配器的数据类型",
+    "weights of the adapters, as PEFT prints them, where rank and targets do not say it":
+        "适配器的权重数（以 PEFT 打印的为准），用于秩与目标模块不足以说明的情形",
     "2.5usd per GPU and hour, 98.32usd/node per machine and hour": "每卡每小时 2.5usd，或每台每小时 98.32usd/node",
     "spot prices instead of on-demand ones": "用竞价价格代替按量价格",
     "region of the price: us-east-1, cn-beijing": "价格所在地域：us-east-1、cn-beijing",
